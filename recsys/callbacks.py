@@ -1,0 +1,201 @@
+"""What a run does beside its steps: progress, throughput, checkpoints, the history in metrics.csv."""
+
+import csv
+import math
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.loggers import CSVLogger
+
+from recsys.lit import world_size
+from recsys.progress import Bar
+
+
+class Throughput(pl.Callback):
+    """Counts rows and the seconds spent training them (not validating), over all ranks; shows a bar."""
+
+    def __init__(self, log_every_n_steps: int) -> None:
+        self.samples = 0
+        self.seconds = 0.0
+        self._every = log_every_n_steps
+        self._bar: Bar | None = None
+        self._since = 0.0
+        self._told = (0, 0.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"samples": self.samples, "seconds": self.seconds}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.samples, self.seconds = state["samples"], state["seconds"]
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if self._bar is None:
+            loader = trainer.train_dataloader
+            steps = len(loader) * max(trainer.max_epochs or 1, 1)  # type: ignore[arg-type]
+            steps = min(steps, trainer.max_steps) if trainer.max_steps and trainer.max_steps > 0 else steps
+            total = steps * loader.batch_size * world_size()  # type: ignore[union-attr]
+            self._bar = Bar("training", total, "samples", done=self.samples)
+        self._since = time.monotonic()
+        self._told = (self.samples, self.seconds)
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        rows = batch.rows * world_size()
+        self.samples += rows
+        now = time.monotonic()
+        self.seconds, self._since = self.seconds + now - self._since, now
+        assert self._bar is not None
+        if trainer.global_step % self._every == 0:
+            self._bar.note = f"epoch {trainer.current_epoch}  loss {float(outputs['loss']):.4f}"
+            samples, seconds = self.samples - self._told[0], self.seconds - self._told[1]
+            if seconds > 0:
+                module.log("train/samples_per_second", samples / seconds, rank_zero_only=True)
+            self._told = (self.samples, self.seconds)
+        self._bar.advance(rows)
+
+    def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self._since = time.monotonic()
+
+    def on_fit_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self.close()
+
+    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+
+class EvaluationBar(pl.Callback):
+    """A bar for validation and test."""
+
+    def __init__(self) -> None:
+        self._bar: Bar | None = None
+
+    def _start(self, title: str, loaders: Any) -> None:
+        loader = loaders[0] if isinstance(loaders, list) else loaders
+        self._bar = Bar(title, loader.total_rows, "samples")
+
+    def _advance(self, batch: Any) -> None:
+        assert self._bar is not None
+        rows = batch.rows if batch.weight is None else float(batch.weight.sum())
+        self._bar.advance(rows * world_size())
+
+    def _stop(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def on_validation_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if not trainer.sanity_checking:
+            self._start("validating", trainer.val_dataloaders)
+
+    def on_test_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self._start("evaluating", trainer.test_dataloaders)
+
+    def on_validation_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, *_: Any) -> None:
+        self._advance(batch)
+
+    def on_test_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, *_: Any) -> None:
+        self._advance(batch)
+
+    def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self._stop()
+
+    def on_test_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self._stop()
+
+
+class Checkpoints(pl.Callback):
+    """step-N: the newest, by steps and by time, in mid-epoch too; best-N: the best validation so far.
+
+    The one before is deleted only when the new one is in place. Lightning's ModelCheckpoint broadcasts an
+    object at every step where it goes by time; here rank 0's clock is shared every `CLOCK_STEPS` steps.
+    """
+
+    CLOCK_STEPS = 20
+
+    def __init__(
+        self, folder: Path, *, every_n_steps: int | None, every_minutes: float | None, monitor: str, mode: str
+    ) -> None:
+        self.folder, self.monitor, self.sign = folder, monitor, -1.0 if mode == "min" else 1.0
+        self._every_n_steps, self._every_seconds = every_n_steps, every_minutes and every_minutes * 60
+        self._saved_at = time.monotonic()
+        self.best: float = -math.inf
+        self._last_step = -1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.best = state["best"]
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        step = trainer.global_step
+        due = bool(self._every_n_steps) and step % (self._every_n_steps or 1) == 0
+        if not due and self._every_seconds and step % self.CLOCK_STEPS == 0:
+            due = time.monotonic() - self._saved_at > self._every_seconds
+            if trainer.world_size > 1:
+                due = bool(trainer.strategy.broadcast(due))
+        if due:
+            self._save(trainer, "step")
+
+    def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if trainer.sanity_checking or trainer.state.fn != "fit":
+            return
+        value = self.sign * float(trainer.callback_metrics[self.monitor])
+        if value > self.best or self.best == -math.inf:
+            self.best = value if not math.isnan(value) else self.best
+            self._save(trainer, "best")
+
+    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if self._last_step != trainer.global_step:
+            self._save(trainer, "step")
+
+    def _save(self, trainer: pl.Trainer, kind: str) -> None:
+        old = list(self.folder.glob(f"{kind}-*"))
+        new = self.folder / f"{kind}-{trainer.global_step:08d}"
+        trainer.save_checkpoint(new, weights_only=False)
+        self._saved_at = time.monotonic()
+        if kind == "step":
+            self._last_step = trainer.global_step
+        if trainer.is_global_zero:
+            for path in old:
+                if path != new:
+                    shutil.rmtree(path, ignore_errors=True)
+
+
+def newest_checkpoint(run_dir: Path) -> Path | None:
+    """The checkpoint with most steps behind it; at equal steps the one written last."""
+    found = [p for p in (run_dir / "checkpoints").glob("*-*") if (p / ".metadata").exists()]
+    return max(found, key=lambda p: (int(p.name.rsplit("-", 1)[1]), p.name.startswith("step")), default=None)
+
+
+def best_checkpoint(run_dir: Path) -> Path | None:
+    """The best by validation; the newest where nothing was validated."""
+    found = sorted(p for p in (run_dir / "checkpoints").glob("best-*") if (p / ".metadata").exists())
+    return found[-1] if found else newest_checkpoint(run_dir)
+
+
+def csv_logger(run_dir: Path, up_to_step: int | None) -> CSVLogger:
+    """metrics.csv in the run's folder; a resumed run keeps its history up to the step it goes on from."""
+    path = run_dir / "metrics.csv"
+    kept: list[dict[str, Any]] = []
+    if up_to_step is not None and path.exists():
+        with path.open() as f:
+            kept = [r for r in csv.DictReader(f) if r.get("step") and int(float(r["step"])) <= up_to_step]
+    path.unlink(missing_ok=True)
+    logger = CSVLogger(run_dir, name="", version="", flush_logs_every_n_steps=50)
+    for row in kept:
+        logger.experiment.log_metrics(
+            {k: float(v) for k, v in row.items() if v and k != "step"}, step=int(float(row["step"]))
+        )
+    return logger

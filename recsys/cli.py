@@ -1,0 +1,128 @@
+"""What every command shares: Hydra's command line, one line for a mistake, the exit status.
+
+0 success, 2 a mistake of the user's (config, data), 1 a failure of ours (with its traceback).
+"""
+
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable
+
+from omegaconf import DictConfig
+
+from recsys.errors import UserError, did_you_mean
+from recsys.progress import log
+
+USER, OURS = 2, 1
+
+
+def run(command: str, function: Callable[[DictConfig], None]) -> None:
+    """Compose the config of `command` from sys.argv, call `function` on it, exit with its status."""
+    sys.exit(_status(command, function))
+
+
+def _status(command: str, function: Callable[[DictConfig], None]) -> int:
+    import hydra
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+
+    from recsys.config import conf_dir, register
+
+    register()
+    status = 0
+    sweep = None
+
+    def guarded(cfg: DictConfig) -> float | None:
+        from hydra.core.hydra_config import HydraConfig
+        from hydra.types import RunMode
+
+        nonlocal status, sweep
+        if HydraConfig.get().mode == RunMode.MULTIRUN:
+            from recsys.sweep import Sweep
+
+            sweep = sweep or Sweep()
+            return sweep.run_trial(cfg)
+        status = call(lambda: function(cfg))
+        return None
+
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # so that errors reach us instead of Hydra's own printer
+    sys.argv[0] = f"recsys.{command}"
+    try:
+        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=command)(guarded)()
+    except (HydraException, OmegaConfBaseException) as e:
+        return _say_error(_explain(e))
+    except UserError as e:
+        return _say_error(str(e))
+    return sweep.finish() if sweep is not None else status
+
+
+def call(function: Callable[[], None]) -> int:
+    """Run `function`; the exit status, after one line (a user's mistake) or a traceback (ours)."""
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        function()
+    except UserError as e:
+        return _say_error(str(e))
+    except OmegaConfBaseException as e:
+        return _say_error(_explain(e))
+    except KeyboardInterrupt:
+        return _say_error("interrupted", status=130)
+    except SystemExit as e:
+        return e.code if isinstance(e.code, int) else OURS
+    except Exception:
+        traceback.print_exc()
+        log(traceback.format_exc())
+        return OURS
+    return 0
+
+
+def _say_error(message: str, status: int = USER) -> int:
+    print(f"error: {message}", file=sys.stderr)
+    log(f"error: {message}")
+    return status
+
+
+def _explain(error: Exception) -> str:
+    """Hydra's and OmegaConf's errors in one line, with the nearest valid name."""
+    texts = [str(error)]
+    cause = error.__cause__
+    while cause is not None:
+        texts.append(str(cause))
+        cause = cause.__cause__
+    text = "\n".join(texts)
+    if m := re.search(r"In '.*?': Could not find '([^']*)'\s+Available options in '([^']*)':\s+(.*)", text, re.S):
+        group, _, value = m[1].rpartition("/")
+        options = [line.strip() for line in m[3].splitlines() if line.strip() and ":" not in line]
+        return f"{group}={value}: no such choice{did_you_mean(value, options)}"
+    if m := re.search(r"Could not override '([^']*)'", text):
+        return _unknown_key(m[1], text)
+    if m := re.search(r"Key '([^']*)' (?:is not in struct|not in '(\w+)')", text):
+        full = re.search(r"full_key: (\S+)", text)
+        return _unknown_key(full[1] if full else m[1], text)
+    first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
+    where = re.search(r"full_key: (\S+)", text)
+    yaml = re.search(r"found duplicate key (\S+)", text)
+    if yaml:
+        place = re.search(r'in "([^"]+)", line (\d+)[^"]*$', text)
+        return f"{yaml[1]} is named twice" + (f" in {place[1]}, line {place[2]}" if place else "")
+    details = [line.strip() for line in texts[-1].splitlines() if line.strip()][:1]
+    reason = details[0] if details and details[0] not in first else ""
+    return (f"{where[1]}: " if where else "") + first + (f" {reason}" if reason else "")
+
+
+def _unknown_key(key: str, text: str) -> str:
+    from recsys.config import conf_dir
+
+    kind = re.search(r"not in '(\w+)'|object_type=(\w+)", text)
+    name = key.rpartition(".")[2]
+    valid: list[str] = []
+    if kind:
+        from recsys import schema
+
+        found = getattr(schema, kind[1] or kind[2], None)
+        valid = list(getattr(found, "__dataclass_fields__", {}))
+    elif "." not in key:
+        valid = [p.name for p in conf_dir().iterdir() if p.is_dir()]
+    return f"{key}: no such key{did_you_mean(name, valid)}"

@@ -1,0 +1,234 @@
+"""Compose a config, check it before data or processes are touched, build what it names."""
+
+import inspect
+import os
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.plugins import Plugins
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import DictConfig, OmegaConf
+
+from recsys import schema
+from recsys.errors import UserError, did_you_mean
+
+COMMANDS = {"train": schema.TrainConfig, "evaluate": schema.EvaluateConfig, "predict": schema.PredictConfig}
+
+
+def conf_dir() -> Path:
+    """conf/ of an installed wheel lies in the package, that of a source checkout beside it."""
+    inside = Path(__file__).parent / "conf"
+    return inside if inside.is_dir() else Path(__file__).parent.parent / "conf"
+
+
+class _UserConf(SearchPathPlugin):
+    """A conf/ folder where the command is run adds to (and can replace parts of) ours."""
+
+    def manipulate_search_path(self, search_path: Any) -> None:
+        own = Path.cwd() / "conf"
+        if own.is_dir() and own.resolve() != conf_dir().resolve():
+            search_path.prepend(provider="user", path=f"file://{own}")
+
+
+def register() -> None:
+    """Make the schemas, and a user's conf/ folder, known to Hydra."""
+    store = ConfigStore.instance()
+    for name, node in COMMANDS.items():
+        store.store(name=f"{name}_schema", node=node)
+    Plugins.instance().register(_UserConf)
+
+
+def compose(command: str = "train", overrides: Sequence[str] = ()) -> DictConfig:
+    """The config that `python -m recsys.<command> <overrides>` would run with.
+
+    >>> cfg = compose("train", ["model=dcnv2", "data=frappe", "data.root=/data/frappe"])  # doctest: +SKIP
+    """
+    register()
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        return hydra_compose(command, list(overrides))
+
+
+def data_config(cfg: DictConfig) -> schema.DataConfig:
+    data = OmegaConf.to_object(cfg.data)
+    assert isinstance(data, schema.DataConfig)
+    return data
+
+
+# --- check -------------------------------------------------------------------------------------------
+
+
+def check(cfg: DictConfig) -> None:
+    """Raises UserError, one line, for what is wrong with a training config. Touches no row, no process."""
+    from recsys.data.check import check_data
+    from recsys.versions import check_versions
+
+    if missing := OmegaConf.missing_keys(cfg):
+        raise UserError(f"{sorted(missing)[0]}: must be set")
+    check_data(data_config(cfg))
+    _check_numbers(cfg)
+    check_versions()
+    check_target(cfg.model, "model", given=("features", "device"))
+    check_target(cfg.optim.dense, "optim.dense", given=("params",))
+    if cfg.optim.scheduler is not None:
+        check_target(cfg.optim.scheduler, "optim.scheduler", given=("optimizer",))
+    from recsys.sharding.plan import check_sharding
+
+    check_sharding(OmegaConf.to_object(cfg.sharding), OmegaConf.to_object(cfg.optim.sparse))  # type: ignore[arg-type]
+    _check_devices(cfg)
+    _check_model(cfg)
+
+
+def _check_numbers(cfg: DictConfig) -> None:
+    t = cfg.trainer
+    for name in ("devices", "batch_size", "eval_batch_size", "max_epochs", "log_every_n_steps"):
+        if t[name] < 1:
+            raise UserError(f"trainer.{name}={t[name]}: must be at least 1")
+    if t.batch_size % t.devices:
+        raise UserError(f"trainer.batch_size={t.batch_size} is not divisible by trainer.devices={t.devices}")
+    if cfg.loader.buffer_rows < 1:
+        raise UserError(f"loader.buffer_rows={cfg.loader.buffer_rows}: must be at least 1")
+    for name in ("every_n_steps", "every_minutes"):
+        if cfg.checkpoint[name] is not None and cfg.checkpoint[name] <= 0:
+            raise UserError(f"checkpoint.{name}={cfg.checkpoint[name]}: must be positive, or null")
+    if cfg.optim.sparse.lr < 0:
+        raise UserError(f"optim.sparse.lr={cfg.optim.sparse.lr}: must not be negative")
+    metrics = [f"validation/{m}" for m in ("auc", "logloss", "ne", "calibration")]
+    monitors = {"checkpoint.monitor": cfg.checkpoint.monitor}
+    if t.early_stopping is not None:
+        monitors["trainer.early_stopping.monitor"] = t.early_stopping.monitor
+    for key, monitor in monitors.items():
+        if monitor not in metrics:
+            raise UserError(f"{key}={monitor}: no such metric{did_you_mean(monitor, metrics)}")
+
+
+def accelerator_of(cfg: DictConfig) -> str:
+    """cpu or gpu, `auto` resolved."""
+    import torch
+
+    if cfg.trainer.accelerator == "auto":
+        return "gpu" if torch.cuda.is_available() else "cpu"
+    return "gpu" if cfg.trainer.accelerator == "cuda" else str(cfg.trainer.accelerator)
+
+
+def _check_devices(cfg: DictConfig) -> None:
+    import torch
+
+    accelerator = accelerator_of(cfg)
+    if accelerator not in ("cpu", "gpu"):
+        valid = ("auto", "cpu", "gpu")
+        raise UserError(f"trainer.accelerator={accelerator}: unknown{did_you_mean(accelerator, valid)}")
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if accelerator == "gpu" and gpus == 0:
+        raise UserError("trainer.accelerator=gpu: no GPU is there; use trainer.accelerator=cpu")
+    # On CPU a device is a process: more of them than cores are slow but right, far more are a mistake.
+    have = gpus if accelerator == "gpu" else max(4, os.cpu_count() or 1)
+    if cfg.trainer.devices > have:
+        kind = "GPUs" if accelerator == "gpu" else f"processes (for {os.cpu_count()} cores)"
+        raise UserError(f"trainer.devices={cfg.trainer.devices}: there are at most {have} {kind}")
+
+
+def _check_model(cfg: DictConfig) -> None:
+    """Build the model on the meta device for the features the config names, whatever their cardinality."""
+    import torch
+
+    from recsys.data.transforms import dense_columns, sparse_columns
+    from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+    from recsys.sharding.plan import constraints, tables_of
+
+    data = data_config(cfg)
+    features = FeatureSpec(
+        dense=tuple(DenseFeature(name) for name in dense_columns(data)),
+        sparse=tuple(
+            SparseFeature(name, 8, c.table or name, c.pooling, c.split is not None)  # type: ignore[arg-type]
+            for name, c in sparse_columns(data).items()
+        ),
+    )
+    with torch.device("meta"):
+        model = build_model(cfg, features, torch.device("meta"))
+    constraints(OmegaConf.to_object(cfg.sharding), tables_of(model), cfg.trainer.devices)  # type: ignore[arg-type]
+
+
+def check_target(node: Any, path: str, given: Sequence[str] = ()) -> None:
+    """Bind a `_target_` node to the signature it names: unknown, missing and ill-typed parameters.
+
+    given: parameters that the caller passes, so that the config may not.
+    """
+    if not OmegaConf.is_dict(node) or "_target_" not in node:
+        raise UserError(f"{path}: needs a _target_, the class to build")
+    values = OmegaConf.to_container(node, resolve=True)
+    assert isinstance(values, dict)
+    target = values.pop("_target_")
+    values = {k: v for k, v in values.items() if k not in ("_partial_", "_convert_", "_recursive_")}
+    function = locate(target, path)
+    parameters = inspect.signature(function).parameters
+    valid = [n for n, p in parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and n not in given]
+    for name in values:
+        if name not in valid:
+            raise UserError(f"{path}.{name}: {target} has no such parameter{did_you_mean(str(name), valid)}")
+    for name in valid:
+        if parameters[name].default is inspect.Parameter.empty and name not in values:
+            raise UserError(f"{path}.{name}: {target} needs it")
+    try:
+        hints = get_type_hints(function.__init__ if inspect.isclass(function) else function)
+    except (NameError, TypeError, AttributeError):
+        hints = {}
+    for name, value in values.items():
+        if name in hints and not _is_node(value) and (problem := _mismatch(value, hints[str(name)])):
+            raise UserError(f"{path}.{name}={value}: {problem}")
+
+
+def _is_node(value: Any) -> bool:
+    return isinstance(value, dict) and "_target_" in value
+
+
+def _mismatch(value: Any, hint: Any) -> str | None:
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+    from pydantic.errors import PydanticUserError
+
+    try:
+        TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True)).validate_python(value, strict=True)
+    except ValidationError as e:
+        return str(e.errors()[0]["msg"])[:1].lower() + str(e.errors()[0]["msg"])[1:]
+    except (PydanticUserError, TypeError):
+        return None  # not a type that can be told from a value
+    return None
+
+
+def locate(target: str, path: str) -> Callable[..., Any]:
+    """The class or function that a dotted `target` names."""
+    module, _, name = target.rpartition(".")
+    try:
+        loaded = import_module(module)
+    except ImportError as e:
+        raise UserError(f"{path}._target_={target}: cannot import {module or target} ({e})") from e
+    if not hasattr(loaded, name):
+        public = [n for n in vars(loaded) if not n.startswith("_")]
+        raise UserError(f"{path}._target_={target}: {module} has no {name}{did_you_mean(name, public)}")
+    found = getattr(loaded, name)
+    assert callable(found)
+    return found  # type: ignore[no-any-return]
+
+
+# --- build -------------------------------------------------------------------------------------------
+
+
+def make(node: DictConfig) -> Callable[..., Any]:
+    """A function that builds what the node names from run-time objects (a FeatureSpec, parameters)."""
+    from hydra.utils import instantiate
+
+    return instantiate(node, _partial_=True, _convert_="all")  # type: ignore[no-any-return]
+
+
+def build_model(cfg: DictConfig, features: Any, device: Any) -> Any:
+    """The model for `features`, its tables on `device`. Raises UserError for what the model refuses."""
+    try:
+        return make(cfg.model)(features, device=device)
+    except ValueError as e:
+        raise UserError(f"model: {e}") from e

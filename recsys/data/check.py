@@ -1,0 +1,60 @@
+"""What can be said of a data config, and of the files it names, before a row is read."""
+
+from pathlib import Path
+
+from recsys.data import sources
+from recsys.data.split import SPLITS, check_split
+from recsys.data.transforms import TRANSFORMS, dense_columns, sparse_columns
+from recsys.errors import UserError, did_you_mean
+from recsys.schema import DataConfig
+
+FORMATS = ("csv", "parquet", "libfm")
+
+
+def check_data(data: DataConfig) -> None:
+    """Raises UserError for what is wrong in the config itself."""
+    if data.source.format not in FORMATS:
+        raise UserError(f"data.source.format={data.source.format}: unknown{did_you_mean(data.source.format, FORMATS)}")
+    if twice := sorted(set(data.dense) & set(data.sparse)):
+        raise UserError(f"data: {twice[0]} is named twice, under dense and under sparse; rename one (column: {twice[0]})")
+    if not data.dense and not data.sparse:
+        raise UserError("data: no feature is named, neither under dense nor under sparse")
+    if names := [c for c in data.source.columns if data.source.columns.count(c) > 1]:
+        raise UserError(f"data.source.columns: {names[0]} is named twice")
+    for name, d in dense_columns(data).items():
+        for t in d.transform or []:
+            if t not in TRANSFORMS:
+                raise UserError(f"data.dense.{name}.transform: no transform {t}{did_you_mean(t, TRANSFORMS)}")
+        if d.column == data.label.column:
+            raise UserError(f"data.dense.{name}: reads the label's column {d.column}")
+    for name, s in sparse_columns(data).items():
+        if s.column == data.label.column:
+            raise UserError(f"data.sparse.{name}: reads the label's column {s.column}")
+        if s.pooling not in ("sum", "mean"):
+            raise UserError(f"data.sparse.{name}.pooling={s.pooling}: must be sum or mean")
+        if (s.min_count or 0) < 0 or (s.max_length is not None and s.max_length < 1):
+            raise UserError(f"data.sparse.{name}: min_count must not be negative, max_length at least 1")
+    if not 0 <= data.max_bad_rows <= 1:
+        raise UserError(f"data.max_bad_rows={data.max_bad_rows}: must be a share between 0 and 1")
+    check_split(data.split)
+
+
+def raw_files(data: DataConfig) -> list[tuple[Path, int | None]]:
+    """The raw files in reading order, each with its split where whole files are assigned."""
+    split = data.split
+    if split.by != "files":
+        return [(f, None) for f in sources.files_of(data)]
+    groups = (split.train_files, split.validation_files, split.test_files)
+    found = [(f, i) for i, globs in enumerate(groups) for f in sources.files_of(data, list(globs))]
+    for path, i in found:
+        if others := [SPLITS[j] for q, j in found if q == path and j != i]:
+            raise UserError(f"data.split: {path.name} is in {SPLITS[i]} and in {others[0]}")
+    return found
+
+
+def check_files(data: DataConfig) -> list[tuple[Path, int | None]]:
+    """Raises UserError where files are missing, empty or lack a column that the config names."""
+    found = raw_files(data)
+    for path, _ in found:
+        sources.check_columns(data, path)
+    return found

@@ -1,0 +1,290 @@
+"""Prepared Parquet -> Batches: chunks of row groups read ahead, shuffled in a bounded buffer, sliced.
+
+Nothing is done per row in Python. A thread reads the next chunk (several row groups, in a random order of
+row groups), permutes its rows and lays them out as [batches, features, rows], so that the ids of a batch
+are one contiguous view. Chunks are a whole number of batches; memory is three chunks, whatever the data's
+size. Order is a function of (seed, epoch, chunk): the position (epoch, step) is all the state there is.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from recsys.batch import Batch
+from recsys.data.transforms import LABEL
+from recsys.errors import UserError
+from recsys.features import FeatureSpec
+
+
+@dataclass(frozen=True)
+class RowGroup:
+    file: Path
+    index: int
+    rows: int
+
+
+@dataclass
+class _Chunk:
+    """Rows of one chunk, laid out by batch: dense (R, D), ids (batches, S, B), bags per multi-valued feature."""
+
+    rows: int
+    dense: np.ndarray
+    labels: np.ndarray
+    ids: np.ndarray
+    bags: list[tuple[np.ndarray, np.ndarray]]  # values, offsets (R + 1,)
+
+
+class ParquetLoader:
+    """Iterate over Batches of `batch_size` rows of this rank's share of `files`.
+
+    training: every rank gets the same number of rows and steps; the last rows, which fill no batch, are
+    left out (another set each epoch, where shuffled). Otherwise every row comes once; ranks with fewer
+    rows fill up with rows of weight 0, so that all take the same number of steps.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[Path],
+        features: FeatureSpec,
+        *,
+        batch_size: int,
+        training: bool = False,
+        shuffle: bool = False,
+        seed: int = 0,
+        buffer_rows: int = 262_144,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self.features, self.batch_size, self.seed = features, batch_size, seed
+        self._training, self._shuffle = training, shuffle
+        self._rank, self._world_size = rank, world_size
+        self._groups = [
+            RowGroup(file, i, meta.row_group(i).num_rows)
+            for file in files
+            for meta in [pq.read_metadata(file)]
+            for i in range(meta.num_row_groups)
+        ]
+        self.total_rows = sum(g.rows for g in self._groups)
+        share, rest = divmod(self.total_rows, world_size)
+        if training:
+            if share == 0:
+                raise UserError(f"{self.total_rows} training rows are too few for {world_size} processes")
+            self._first, self._rows = rank * share, share
+            self.steps = max(share // batch_size, 1)
+            self._rows = min(share, self.steps * batch_size)
+        else:
+            self._first = rank * share + min(rank, rest)
+            self._rows = share + (rank < rest)
+            self.steps = -(-(share + (rest > 0)) // batch_size)
+        self._chunk_steps = max(buffer_rows // batch_size, 1)
+        self._single = [f.name for f in features.sparse if not f.multi_valued]
+        self._multi = [f.name for f in features.sparse if f.multi_valued]
+        self._dense = [f.name for f in features.dense]
+        self._columns = [LABEL, *self._dense, *self._single, *self._multi]
+        self._keys = [f.name for f in features.sparse]
+        self._buffers: list[np.ndarray] = []
+        self._shapes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._open: tuple[Path, pq.ParquetFile] | None = None
+        self.epoch = 0
+        self.step = 0  # batches of this epoch handed out so far
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "step": self.step}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epoch, self.step = int(state["epoch"]), int(state["step"])
+
+    def __iter__(self) -> Iterator[Batch]:
+        if self.step >= self.steps:
+            self.epoch, self.step = self.epoch + 1, 0
+        groups = self._order()
+        first = self.step // self._chunk_steps
+        with ThreadPoolExecutor(1, thread_name_prefix="loader") as reader:
+            ahead: Future[_Chunk] | None = reader.submit(self._read, groups, first)
+            try:
+                for k in range(first, -(-self.steps // self._chunk_steps)):
+                    assert ahead is not None
+                    chunk = ahead.result()
+                    more = (k + 1) * self._chunk_steps < self.steps
+                    ahead = reader.submit(self._read, groups, k + 1) if more else None
+                    last = min((k + 1) * self._chunk_steps, self.steps)
+                    while self.step < last:
+                        batch = self._batch(chunk, self.step - k * self._chunk_steps)
+                        self.step += 1
+                        yield batch
+                    del chunk, batch
+            finally:
+                if ahead is not None:
+                    ahead.cancel()
+        if not self._training:
+            self.epoch, self.step = 0, 0
+
+    def _order(self) -> list[RowGroup]:
+        if not self._shuffle:
+            return self._groups
+        order = np.random.default_rng([self.seed, self.epoch]).permutation(len(self._groups))
+        return [self._groups[i] for i in order]
+
+    # --- reading -------------------------------------------------------------------------------------
+
+    def _read(self, groups: list[RowGroup], k: int) -> _Chunk:
+        """Chunk k of this rank: its rows read, permuted and laid out."""
+        size = self._chunk_steps * self.batch_size
+        start = self._first + k * size
+        stop = self._first + min((k + 1) * size, self._rows)
+        tables = [self._table(g, a, b) for g, a, b in _segments(groups, start, stop)]
+        rows = max(stop - start, 0)
+        order = None
+        if self._shuffle:
+            order = np.random.default_rng([self.seed, self.epoch, self._rank, k]).permutation(rows)
+        return self._layout(tables, rows, order)
+
+    def _table(self, group: RowGroup, start: int, stop: int) -> pa.Table:
+        if self._open is None or self._open[0] != group.file:
+            self._open = (group.file, pq.ParquetFile(group.file, memory_map=True))
+        table = self._open[1].read_row_group(group.index, columns=self._columns, use_threads=True)
+        return table.slice(start, stop - start)
+
+    def _layout(self, tables: list[pa.Table], rows: int, order: np.ndarray | None) -> _Chunk:
+        batches = -(-rows // self.batch_size)
+        full = batches * self.batch_size
+        dense = self._buffer((full, len(self._dense)), np.float32)
+        labels = self._buffer((full, 1), np.float32)
+        ids = self._buffer((batches, len(self._single), self.batch_size), np.int32)
+        if rows < full:  # only the last chunk
+            dense[rows:], labels[rows:], ids[-1:] = 0, 0, 0
+        column = np.empty(rows, np.float32)
+        if self._dense:
+            by_row = dense[:rows] if order is None else np.empty((rows, len(self._dense)), np.float32)
+            for i, name in enumerate(self._dense):
+                by_row[:, i] = _join(tables, name, column)
+            if order is not None:
+                np.take(by_row, order, axis=0, out=dense[:rows], mode="clip")
+        label = _join(tables, LABEL, column)
+        labels[:rows, 0] = label if order is None else label[order]
+        column = np.empty(rows, np.int32)
+        for i, name in enumerate(self._single):
+            values = _join(tables, name, column)
+            for b in range(batches):
+                start, stop = b * self.batch_size, min((b + 1) * self.batch_size, rows)
+                out = ids[b, i, : stop - start]
+                if order is None:
+                    out[:] = values[start:stop]
+                else:
+                    np.take(values, order[start:stop], out=out, mode="clip")
+        bags = [_bags(tables, name, order) for name in self._multi]
+        return _Chunk(rows, dense, labels, ids, bags)
+
+    def _buffer(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """An array that no living batch refers to, reused: fresh ones cost page faults at every chunk."""
+        for old in self._buffers:
+            if old.shape == shape and old.dtype == dtype and sys.getrefcount(old) == 3:  # list, loop, call
+                return old
+        new = np.empty(shape, dtype)
+        self._buffers = [b for b in self._buffers if sys.getrefcount(b) > 3 or b.shape == shape][-12:] + [new]
+        return new
+
+    # --- slicing -------------------------------------------------------------------------------------
+
+    def _batch(self, chunk: _Chunk, b: int) -> Batch:
+        start = b * self.batch_size
+        rows = min(max(chunk.rows - start, 0), self.batch_size)
+        size = max(rows, 1)
+        weight = None if rows == size else torch.zeros(size)
+        dense = torch.from_numpy(chunk.dense[start : start + size])
+        labels = torch.from_numpy(chunk.labels[start : start + size])
+        ids = torch.from_numpy(chunk.ids[b]) if len(chunk.ids) > b else torch.zeros(len(self._single), size).int()
+        values = ids[:, :size].reshape(-1)
+        lengths, offsets = self._single_shape(size)
+        if self._multi:
+            parts, sizes = [values], [lengths]
+            for bag_values, bag_offsets in chunk.bags:
+                stops = bag_offsets[min(start, rows + start) : start + rows + 1]
+                parts.append(torch.from_numpy(bag_values[stops[0] : stops[-1]]))
+                bag_lengths = torch.zeros(size, dtype=torch.int32)
+                bag_lengths[:rows] = torch.from_numpy(np.diff(stops).astype(np.int32))
+                sizes.append(bag_lengths)
+            sparse = KeyedJaggedTensor(self._keys, torch.cat(parts), lengths=torch.cat(sizes))
+        else:
+            sparse = KeyedJaggedTensor(self._keys, values, lengths=lengths, offsets=offsets, stride=size)
+        return Batch(dense, sparse, labels, weight)
+
+    def _single_shape(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Lengths (all 1) and offsets of `size` single-valued rows, made once."""
+        if size not in self._shapes:
+            n = size * len(self._single)
+            self._shapes[size] = (torch.ones(n, dtype=torch.int32), torch.arange(n + 1, dtype=torch.int32))
+        return self._shapes[size]
+
+
+def batch_of(frame: pl.DataFrame, features: FeatureSpec) -> Batch:
+    """All rows of a frame of transformed columns (`Fitted.apply`) as one Batch; labels are 0 where it has none."""
+    rows = frame.height
+    dense = np.ascontiguousarray(frame.select(f.name for f in features.dense).to_numpy(), dtype=np.float32)
+    values, lengths = [], []
+    for f in features.sparse:
+        column = frame[f.name]
+        lengths.append(column.list.len().to_numpy() if f.multi_valued else np.ones(rows))
+        values.append((column.explode().drop_nulls() if f.multi_valued else column).to_numpy())
+    sparse = KeyedJaggedTensor(
+        [f.name for f in features.sparse],
+        torch.from_numpy(np.concatenate(values).astype(np.int32)),
+        lengths=torch.from_numpy(np.concatenate(lengths).astype(np.int32)),
+    )
+    labels = frame[LABEL].to_numpy() if LABEL in frame.columns else np.zeros(rows)
+    return Batch(
+        torch.from_numpy(dense.reshape(rows, len(features.dense)).copy()),
+        sparse,
+        torch.from_numpy(labels.astype(np.float32)[:, None]),
+    )
+
+
+def _segments(groups: list[RowGroup], start: int, stop: int) -> Iterator[tuple[RowGroup, int, int]]:
+    """The row groups, with the rows within each, that make up rows [start, stop) of their concatenation."""
+    at = 0
+    for group in groups:
+        a, b = max(start - at, 0), min(stop - at, group.rows)
+        if a < b:
+            yield group, a, b
+        at += group.rows
+        if at >= stop:
+            return
+
+
+def _join(tables: list[pa.Table], name: str, out: np.ndarray) -> np.ndarray:
+    """The column of all tables in one contiguous array, cast to out's type."""
+    at = 0
+    for table in tables:
+        for piece in table.column(name).chunks:
+            out[at : at + len(piece)] = piece.to_numpy(zero_copy_only=False)
+            at += len(piece)
+    return out
+
+
+def _bags(tables: list[pa.Table], name: str, order: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Values and offsets (rows + 1) of a list column, its rows permuted by `order`."""
+    lists = pa.chunked_array([c for t in tables for c in t.column(name).chunks], type=tables[0].schema.field(name).type) \
+        if tables else pa.chunked_array([], type=pa.list_(pa.int32()))
+    lists = lists.combine_chunks()
+    lengths = np.asarray(lists.value_lengths().fill_null(0)).astype(np.int64)
+    values = np.asarray(lists.flatten()).astype(np.int32, copy=False)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    if order is None:
+        return values, starts
+    new_lengths = lengths[order]
+    offsets = np.concatenate([[0], np.cumsum(new_lengths)])
+    index = np.repeat(starts[:-1][order] - offsets[:-1], new_lengths) + np.arange(offsets[-1])
+    return values[index], offsets

@@ -1,0 +1,17 @@
+"""The one exception that means: the user can mend this (exit status 2)."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """A mistake in the config or in the data. The message is one line: what, where, what to do."""
+
+
+def did_you_mean(name: str, valid: Iterable[str]) -> str:
+    """'; did you mean X?' for the nearest valid name, else the list of valid names."""
+    names = [str(v) for v in valid]
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    if near:
+        return f"; did you mean {near[0]}?"
+    return f"; valid: {', '.join(sorted(names))}" if names else ""

@@ -1,0 +1,81 @@
+"""The resolved description of what a model sees: the one thing that data tells models.
+
+Preparing data writes a `FeatureSpec` as features.json; models, plans, checkpoints and serving read it.
+Cardinalities come from here and from nowhere else.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+Pooling = Literal["sum", "mean"]
+OUT_OF_VOCABULARY = 0  # the id that rare and unseen values share, in every table
+
+
+@dataclass(frozen=True)
+class DenseFeature:
+    """One float a row."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class SparseFeature:
+    """One id a row, or (multi_valued) a bag of ids, looked up in `table` of `cardinality` rows."""
+
+    name: str
+    cardinality: int
+    table: str
+    pooling: Pooling = "sum"
+    multi_valued: bool = False
+
+
+@dataclass(frozen=True)
+class FeatureSpec:
+    """The columns of a Batch, in order: dense (B, D), sparse (F keys), labels (B, T).
+
+    Single-valued sparse features come first, so that their ids lie side by side in a batch.
+    """
+
+    dense: tuple[DenseFeature, ...]
+    sparse: tuple[SparseFeature, ...]
+    labels: tuple[str, ...] = ("label",)
+
+    def __post_init__(self) -> None:
+        names = [f.name for f in (*self.dense, *self.sparse)] + list(self.labels)
+        twice = sorted({n for n in names if names.count(n) > 1})
+        if twice:
+            raise ValueError(f"features named twice: {', '.join(twice)}")
+        if list(self.sparse) != sorted(self.sparse, key=lambda f: f.multi_valued):
+            raise ValueError("single-valued sparse features must come before multi-valued ones")
+        rows: dict[str, int] = {}
+        for f in self.sparse:
+            if rows.setdefault(f.table, f.cardinality) != f.cardinality:
+                raise ValueError(f"table {f.table}: its features disagree on the number of rows")
+
+    @property
+    def tables(self) -> dict[str, tuple[SparseFeature, ...]]:
+        """Features by the table they share, in order of first use."""
+        tables: dict[str, tuple[SparseFeature, ...]] = {}
+        for f in self.sparse:
+            tables[f.table] = (*tables.get(f.table, ()), f)
+        return tables
+
+    def to_json(self) -> dict[str, Any]:
+        return {"version": 1, **asdict(self)}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> "FeatureSpec":
+        return cls(
+            dense=tuple(DenseFeature(**f) for f in value["dense"]),
+            sparse=tuple(SparseFeature(**f) for f in value["sparse"]),
+            labels=tuple(value["labels"]),
+        )
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps(self.to_json(), indent=1) + "\n")
+
+    @classmethod
+    def load(cls, path: Path) -> "FeatureSpec":
+        return cls.from_json(json.loads(path.read_text()))

@@ -1,0 +1,209 @@
+"""The LightningModule: builds and shards the task, steps, measures, and knows what a checkpoint holds."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torchrec.distributed import DistributedModelParallel
+from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
+
+from recsys.batch import Batch
+from recsys.errors import UserError
+from recsys.metrics import BinaryMetrics
+from recsys.schema import ShardingConfig, SparseOptimConfig
+from recsys.sharding import checkpoint
+from recsys.sharding.optim import RowOptimizer
+from recsys.sharding.plan import describe, make_plan, shard, tables_of
+from recsys.task import Task
+
+MakeOptimizer = Callable[[list[Tensor]], torch.optim.Optimizer]
+MakeScheduler = Callable[[torch.optim.Optimizer], Any]
+
+
+class RecsysModule(pl.LightningModule):
+    """A Task under DistributedModelParallel.
+
+    make_task: builds the task, its tables on the meta device (weights are made shard by shard)
+    batch_size: rows a process and step, for the planner
+    """
+
+    def __init__(
+        self,
+        make_task: Callable[[], Task],
+        sharding: ShardingConfig,
+        sparse: SparseOptimConfig,
+        *,
+        batch_size: int,
+        local_world_size: int,
+        make_optimizer: MakeOptimizer | None = None,
+        make_scheduler: MakeScheduler | None = None,
+        monitor: str = "validation/auc",
+        log_every_n_steps: int = 50,
+    ) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self._make_task, self._sharding, self._sparse = make_task, sharding, sparse
+        self._batch_size, self._local_world_size = batch_size, local_world_size
+        self._make_optimizer, self._make_scheduler = make_optimizer, make_scheduler
+        self._monitor, self._log_every = monitor, log_every_n_steps
+        self.dmp: DistributedModelParallel | None = None
+        self.plan: list[dict[str, Any]] = []
+        self.row_optimizer: RowOptimizer | None = None
+        self.last_checkpoint: Path | None = None
+        self.metrics = BinaryMetrics()
+
+    def configure_model(self) -> None:
+        if self.dmp is None:
+            self.setup_model(self.trainer.strategy.root_device)
+
+    def setup_model(self, device: torch.device) -> None:
+        """Build, plan and shard the task over the processes of the default group."""
+        task = self._make_task()
+        tables = tables_of(task)
+        plan, sharder = make_plan(
+            task, self._sharding, self._sparse, device=device,
+            batch_size=self._batch_size, local_world_size=self._local_world_size,
+        )
+        self.plan = describe(plan, tables)
+        self.dmp = shard(task, plan, sharder, device)
+
+    # --- optimizers ----------------------------------------------------------------------------------
+
+    def _split_parameters(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """(dense parameters, tables that RowOptimizer updates), by name; fused tables are in neither."""
+        assert self.dmp is not None
+        kernels = {f"{e['module']}.embedding_bags.{e['table']}.weight": e["kernel"] for e in self.plan}
+        dense: dict[str, Tensor] = {}
+        rows: dict[str, Tensor] = {}
+        for name, p in self.dmp.named_parameters():
+            if name not in kernels:
+                dense[name] = p
+            elif kernels[name] == "dense" and p.dim() == 2:
+                rows[name] = p
+        return dense, rows
+
+    def configure_optimizers(self) -> Any:
+        assert self.dmp is not None and self._make_optimizer is not None
+        dense, rows = self._split_parameters()
+        parts: list[Any] = [self.dmp.fused_optimizer, KeyedOptimizerWrapper(dense, self._make_optimizer)]
+        if rows:
+            self.row_optimizer = RowOptimizer(list(rows.values()), self._sparse)
+            parts.append(KeyedOptimizerWrapper(rows, lambda _: self.row_optimizer))  # type: ignore[arg-type,return-value]
+        optimizer = CombinedOptimizer(parts)
+        if self._make_scheduler is None:
+            return optimizer
+        return [optimizer], [self._make_scheduler(optimizer)]
+
+    # --- steps ---------------------------------------------------------------------------------------
+
+    def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
+        return batch if device.type == "cpu" else batch.to(device, non_blocking=True)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        assert self.dmp is not None
+        loss, _ = self.dmp(batch)
+        tell = (self.global_step + 1) % self._log_every == 0
+        if (loss.device.type == "cpu" or tell) and not bool(torch.isfinite(loss)):
+            raise UserError(self._diverged(batch, float(loss)))
+        optimizer = self.optimizers()
+        optimizer.zero_grad()  # type: ignore[union-attr]
+        self.manual_backward(loss)
+        optimizer.step()  # type: ignore[union-attr]
+        if tell:
+            self.log("train/loss", loss.detach(), rank_zero_only=True)
+        return loss.detach()
+
+    def _diverged(self, batch: Batch, loss: float) -> str:
+        low, high = batch.dense.amin(0).tolist(), batch.dense.amax(0).tolist()
+        ranges = ", ".join(f"{a:.3g}..{b:.3g}" for a, b in zip(low, high, strict=True)) or "none"
+        good = self.last_checkpoint or "none yet"
+        return (
+            f"the loss is {loss} at step {self.global_step}; ranges of the dense features in this batch: {ranges}; "
+            f"last good checkpoint: {good}; try a lower optim.sparse.lr or optim.dense.lr"
+        )
+
+    def _evaluate(self, batch: Batch) -> None:
+        assert self.dmp is not None
+        _, logits = self.dmp(batch)
+        self.metrics.update(logits, batch.labels, batch.weight)
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        self._evaluate(batch)
+
+    def test_step(self, batch: Batch, batch_idx: int) -> None:
+        self._evaluate(batch)
+
+    def on_validation_epoch_end(self) -> None:
+        self._tell("validation")
+        schedulers = self.lr_schedulers()
+        for scheduler in schedulers if isinstance(schedulers, list) else [schedulers] if schedulers else []:
+            if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
+                scheduler.step(float(self.trainer.callback_metrics[self._monitor]))
+            else:
+                scheduler.step()
+
+    def on_test_epoch_end(self) -> None:
+        self._tell("test")
+
+    def _tell(self, split: str) -> None:
+        for name, value in self.metrics.compute().items():
+            self.log(f"{split}/{name}", torch.tensor(value, dtype=torch.float64), rank_zero_only=False)
+
+    # --- checkpoints ---------------------------------------------------------------------------------
+
+    def save_checkpoint(self, path: Path, state: dict[str, Any]) -> None:
+        """Collective. `state` is Lightning's: loops (with the loader's position), callbacks, schedulers."""
+        assert self.dmp is not None
+        _, rows = self._split_parameters()
+        state["dense_optimizer"] = self._dense_optimizer().state_dict()
+        state["steps"] = {
+            name: {k: v for k, v in self.row_optimizer.state[p].items() if isinstance(v, int)}
+            for name, p in rows.items()
+        } if self.row_optimizer else {}
+        state["lr"] = [g["lr"] for g in self._optimizer().param_groups]
+        checkpoint.save(path, self.dmp, rows, self.row_optimizer, state, self.plan)
+        self.last_checkpoint = path
+
+    def load_checkpoint(self, path: Path, training: bool) -> dict[str, Any]:
+        """Collective. Weights alone where not training."""
+        assert self.dmp is not None
+        if not training:
+            checkpoint.load_model(path, self.dmp)
+            return torch.load(path / "state.pt", weights_only=False, map_location="cpu")  # type: ignore[no-any-return]
+        _, rows = self._split_parameters()
+        state = checkpoint.load_all(path, self.dmp, rows, self.row_optimizer)
+        self._dense_optimizer().load_state_dict(state.pop("dense_optimizer"))
+        for name, steps in state.pop("steps").items():
+            if self.row_optimizer is not None and name in rows:
+                self.row_optimizer.state[rows[name]].update(steps)
+        groups = self._optimizer().param_groups
+        if len(groups) == len(state["lr"]):
+            for group, lr in zip(groups, state["lr"], strict=True):
+                group["lr"] = lr  # type: ignore[index]
+        if "adam" in self._sparse.name:
+            self.dmp.fused_optimizer.set_optimizer_step(state["global_step"])
+        self.last_checkpoint = path
+        return state
+
+    def _optimizer(self) -> CombinedOptimizer:
+        optimizer = self.trainer.strategy.optimizers[0]
+        assert isinstance(optimizer, CombinedOptimizer)
+        return optimizer
+
+    def _dense_optimizer(self) -> torch.optim.Optimizer:
+        wrapper = self._optimizer().optimizers[1][1]
+        assert isinstance(wrapper, KeyedOptimizerWrapper)
+        return wrapper._optimizer
+
+
+def local_device(accelerator: str, local_rank: int) -> torch.device:
+    """cpu, or the GPU of this local rank."""
+    return torch.device("cpu") if accelerator == "cpu" else torch.device("cuda", local_rank)
+
+
+def world_size() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1

@@ -1,0 +1,65 @@
+"""DCN: Wang et al., Deep & Cross Network for Ad Click Predictions, 2017, https://arxiv.org/abs/1708.05123."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from recsys.features import FeatureSpec
+from recsys.models.embeddings import embedding_bags, stack
+from recsys.models.layers import MLP, flat_width, flatten, require_sparse
+
+
+class VectorCross(nn.Module):
+    """x_{l+1} = x_0 (w_l . x_l) + b_l + x_l, for each of `layers` layers: (B, N) -> (B, N).
+
+    torchrec's VectorCrossNet computes the same, as matrix products over (B, N, 1), in 3 times the time
+    (2 CPU cores, forward and backward, B 8192, N 429, 3 layers: 69 ms against 21 ms).
+    """
+
+    def __init__(self, width: int, layers: int) -> None:
+        super().__init__()
+        self.weights = nn.ModuleList(nn.Linear(width, 1, bias=False) for _ in range(layers))
+        self.biases = nn.ParameterList(nn.Parameter(torch.zeros(width)) for _ in range(layers))
+        for parameter in self.weights.parameters():
+            nn.init.xavier_normal_(parameter)
+
+    def forward(self, x0: Tensor) -> Tensor:
+        x = x0
+        for weight, bias in zip(self.weights, self.biases, strict=True):
+            x = torch.addcmul(x + bias, x0, weight(x))
+        return x
+
+
+class DCN(nn.Module):
+    """A cross network and a deep network side by side over (dense, embeddings), then one linear layer.
+
+    deep_mlp: hidden widths of the deep network.
+
+    dense (B, D), sparse of F keys -> logits (B, T)
+    """
+
+    def __init__(
+        self,
+        features: FeatureSpec,
+        *,
+        dim: int = 16,
+        cross_layers: int = 3,
+        deep_mlp: Sequence[int] = (128, 64),
+        batch_norm: bool = False,
+        dropout: float = 0.0,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__()
+        require_sparse(features, "DCN")
+        self.features = features
+        self.embeddings = embedding_bags(features, dim, device=device)
+        width = flat_width(features, dim)
+        self.cross = VectorCross(width, cross_layers)
+        self.deep = MLP(width, deep_mlp, batch_norm=batch_norm, dropout=dropout)
+        self.logits = nn.Linear(width + self.deep.out_features, len(features.labels))
+
+    def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
+        x0 = flatten(dense, stack(self.embeddings(sparse), self.features))  # (B, D + F * dim)
+        return self.logits(torch.cat([self.cross(x0), self.deep(x0)], dim=1))

@@ -1,0 +1,54 @@
+"""DeepFM: Guo et al., A Factorization-Machine based Neural Network, 2017, https://arxiv.org/abs/1703.04247."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from recsys.features import FeatureSpec
+from recsys.models.embeddings import embedding_bags, stack
+from recsys.models.layers import MLP, FirstOrder, flat_width, flatten, require_sparse
+
+
+def second_order(vectors: Tensor) -> Tensor:
+    """The sum of the dot products of all pairs of F vectors, in time linear in F: (B, F, dim) -> (B, 1)."""
+    squared_sum = vectors.sum(dim=1).square()  # (B, dim)
+    sum_of_squares = vectors.square().sum(dim=1)
+    return 0.5 * (squared_sum - sum_of_squares).sum(dim=1, keepdim=True)
+
+
+class DeepFM(nn.Module):
+    """A factorization machine and a deep network that share embeddings, their logits summed.
+
+    Dense features enter the linear part and the deep network; the second-order part is over the F sparse
+    features. Of several labels, each has its own logit from the deep network; the machine's is shared.
+
+    deep_mlp: hidden widths; a linear layer to the T logits follows.
+
+    dense (B, D), sparse of F keys -> logits (B, T)
+    """
+
+    def __init__(
+        self,
+        features: FeatureSpec,
+        *,
+        dim: int = 16,
+        deep_mlp: Sequence[int] = (128, 64),
+        batch_norm: bool = False,
+        dropout: float = 0.0,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__()
+        require_sparse(features, "DeepFM")
+        self.features = features
+        self.embeddings = embedding_bags(features, dim, device=device)
+        self.wide = embedding_bags(features, 4, prefix="wide_", device=device, init_zero=True)
+        self.first_order = FirstOrder(features)
+        self.deep = MLP(flat_width(features, dim), deep_mlp, batch_norm=batch_norm, dropout=dropout)
+        self.logits = nn.Linear(self.deep.out_features, len(features.labels))
+
+    def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
+        vectors = stack(self.embeddings(sparse), self.features)  # (B, F, dim)
+        machine = self.first_order(dense, self.wide(sparse)) + second_order(vectors)  # (B, 1)
+        return machine + self.logits(self.deep(flatten(dense, vectors)))

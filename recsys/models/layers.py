@@ -1,0 +1,90 @@
+"""Layers that several models share."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import KeyedTensor
+
+from recsys.features import FeatureSpec
+from recsys.models.embeddings import stack
+
+_ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "relu": nn.ReLU,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "tanh": nn.Tanh,
+    "sigmoid": nn.Sigmoid,
+}
+
+
+class MLP(nn.Sequential):
+    """Linear [, BatchNorm1d], activation [, Dropout] for each width in `hidden`.
+
+    (B, in_features) -> (B, out_features)
+
+    With nothing in `hidden` it hands its input on. The last layer is activated as the others are.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        hidden: Sequence[int],
+        *,
+        batch_norm: bool = False,
+        dropout: float = 0.0,
+        activation: str = "relu",
+    ) -> None:
+        if activation not in _ACTIVATIONS:
+            raise ValueError(f"activation {activation!r} is not one of {', '.join(_ACTIVATIONS)}")
+        layers: list[nn.Module] = []
+        width = in_features
+        for out in hidden:
+            layers.append(nn.Linear(width, out))
+            if batch_norm:
+                layers.append(nn.BatchNorm1d(out))
+            layers.append(_ACTIVATIONS[activation]())
+            if dropout > 0:
+                layers.append(nn.Dropout(dropout))
+            width = out
+        super().__init__(*layers)
+        self.out_features = width
+
+
+class FirstOrder(nn.Module):
+    """The linear part of a model: one weight for each id of each sparse feature and each dense feature.
+
+    The ids' weights are the embeddings of a collection of 4 columns (FBGEMM has no kernel for 1) that start
+    at zero; the weight is the mean of the 4, which stay equal since they start equal and have equal
+    gradients. Adagrad and Adam, whose steps do not depend on a gradient's scale, train it as they would a
+    single column (up to their epsilon); SGD steps are a quarter as long. There is no bias: the deep part
+    has one.
+
+    dense (B, D), pooled embeddings of F features -> (B, 1)
+    """
+
+    def __init__(self, features: FeatureSpec) -> None:
+        super().__init__()
+        self.features = features
+        self.dense = nn.Linear(len(features.dense), 1, bias=False) if features.dense else None
+
+    def forward(self, dense: Tensor, pooled: KeyedTensor) -> Tensor:
+        weights = stack(pooled, self.features).mean(dim=2)  # (B, F)
+        total = weights.sum(dim=1, keepdim=True)
+        return total if self.dense is None else total + self.dense(dense)
+
+
+def require_sparse(features: FeatureSpec, model: str) -> None:
+    """Raises ValueError where there is nothing to embed."""
+    if not features.sparse:
+        raise ValueError(f"{model} needs at least one sparse feature; the FeatureSpec has none")
+
+
+def flat_width(features: FeatureSpec, dim: int) -> int:
+    """The width of `flatten`: D + F * dim."""
+    return len(features.dense) + len(features.sparse) * dim
+
+
+def flatten(dense: Tensor, vectors: Tensor) -> Tensor:
+    """Dense features beside all embeddings: (B, D) and (B, F, dim) -> (B, D + F * dim)."""
+    return torch.cat([dense, vectors.flatten(1)], dim=1)

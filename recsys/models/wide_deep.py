@@ -1,0 +1,47 @@
+"""Wide & Deep: Cheng et al., Wide & Deep Learning for Recommender Systems, 2016, https://arxiv.org/abs/1606.07792."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from recsys.features import FeatureSpec
+from recsys.models.embeddings import embedding_bags, stack
+from recsys.models.layers import MLP, FirstOrder, flat_width, flatten, require_sparse
+
+
+class WideDeep(nn.Module):
+    """A linear model and a deep network over (dense, embeddings), their logits summed.
+
+    The paper's hand-made cross-product features are columns like any other here: make them in the data.
+    Of several labels, each has its own logit from the deep network; the linear model's is shared.
+
+    deep_mlp: hidden widths; a linear layer to the T logits follows.
+
+    dense (B, D), sparse of F keys -> logits (B, T)
+    """
+
+    def __init__(
+        self,
+        features: FeatureSpec,
+        *,
+        dim: int = 16,
+        deep_mlp: Sequence[int] = (128, 64),
+        batch_norm: bool = False,
+        dropout: float = 0.0,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__()
+        require_sparse(features, "WideDeep")
+        self.features = features
+        self.embeddings = embedding_bags(features, dim, device=device)
+        self.wide = embedding_bags(features, 4, prefix="wide_", device=device, init_zero=True)
+        self.first_order = FirstOrder(features)
+        self.deep = MLP(flat_width(features, dim), deep_mlp, batch_norm=batch_norm, dropout=dropout)
+        self.logits = nn.Linear(self.deep.out_features, len(features.labels))
+
+    def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
+        vectors = stack(self.embeddings(sparse), self.features)  # (B, F, dim)
+        deep = self.logits(self.deep(flatten(dense, vectors)))  # (B, T)
+        return deep + self.first_order(dense, self.wide(sparse))

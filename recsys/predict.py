@@ -1,0 +1,191 @@
+"""python -m recsys.predict run=RUN_DIR input=FILES output=preds.parquet
+
+Scores raw rows, with or without a label, through the transforms that were fitted in training. From Python:
+
+    predictor = Predictor.load("outputs/my_run")
+    predictor.predict(pl.DataFrame(...))       # raw columns in, probabilities out
+"""
+
+from __future__ import annotations
+
+import glob
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+from omegaconf import DictConfig
+
+from recsys import cli
+from recsys.errors import UserError
+from recsys.progress import bar, results, say
+
+if TYPE_CHECKING:
+    from recsys.data.sources import BadRow, Block
+    from recsys.data.transforms import Fitted
+
+
+@dataclass
+class Predictor:
+    """A run's model and transforms, in this process."""
+
+    module: Any
+    fitted: Fitted
+
+    @classmethod
+    def load(cls, run: str, checkpoint: str = "best") -> Predictor:
+        """From a run's folder, whatever world size and plan wrote its checkpoint.
+
+        Opens a process group of this process alone unless there is one.
+        """
+        import torch
+
+        from recsys.data.transforms import Fitted
+        from recsys.evaluate import choose_checkpoint, open_run
+        from recsys.launch import Ranks, ensure_process_group
+        from recsys.training import build_module
+
+        cfg, path = open_run(run)
+        ensure_process_group()
+        fitted = Fitted.load(path)
+        cfg.sharding.types = ["none"]
+        module = build_module(cfg, fitted.features, Ranks(0, 0, 1, 1))
+        module.setup_model(torch.device("cpu"))
+        module.load_checkpoint(choose_checkpoint(path, checkpoint), training=False)
+        return cls(module.eval(), fitted)
+
+    def predict(self, raw: pl.DataFrame) -> pl.Series:
+        """(rows,) probabilities of raw rows; null where a number cannot be read. Extra columns are ignored."""
+        from recsys.data.sources import LINE, Block
+
+        frame = raw.with_row_index(LINE).cast({LINE: pl.Int64})
+        _, scores, _, _ = self.score(Block(Path("frame"), frame), labelled=False)
+        scored = frame.select(LINE).join(scores, on=LINE, how="left", maintain_order="left")
+        return scored["probability"]
+
+    def score(self, block: Block, *, labelled: bool) -> tuple[int, pl.DataFrame, list[BadRow], pl.DataFrame]:
+        """(good rows, their line and probability, bad rows, how many of each sparse feature's ids are 0)."""
+        import torch
+
+        from recsys.data.loader import batch_of
+        from recsys.data.sources import LINE
+        from recsys.data.transforms import typed
+
+        frame, bad = typed(self.fitted.data, block, labelled=labelled)
+        applied = self.fitted.apply(frame)
+        features = self.fitted.features
+        if frame.height:
+            with torch.no_grad():
+                _, logits = self.module.dmp(batch_of(applied, features))
+            probability = torch.sigmoid(logits[:, 0]).numpy()
+        else:
+            probability = []
+        unknown = applied.select(
+            (pl.col(f.name).explode() if f.multi_valued else pl.col(f.name)).eq(0).mean().alias(f.name)
+            for f in features.sparse
+        )
+        scores = frame.select(LINE).with_columns(pl.Series("probability", probability, dtype=pl.Float32))
+        return frame.height, scores, bad, unknown
+
+
+def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str, batch_size: int) -> dict[str, Any]:
+    """Score raw files into one Parquet file: file, line, probability (null where the row cannot be read).
+
+    Returns rows, bad rows and the share of ids out of vocabulary per sparse feature.
+    """
+    import pyarrow.parquet as pq
+
+    from recsys.data import sources
+
+    predictor = Predictor.load(run, checkpoint)
+    data = predictor.fitted.data
+    for file in files:
+        sources.check_columns(data, file, labelled=False)
+    building = output.with_name(f".{output.name}.building")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    bad_rows = output.with_name(f"{output.stem}.bad_rows.csv")
+    bad_rows.unlink(missing_ok=True)
+    rows = bad = 0
+    unknown: dict[str, float] = {f.name: 0.0 for f in predictor.fitted.features.sparse}
+    writer: pq.ParquetWriter | None = None
+    with bar("predicting", unit="rows") as shown:
+        for file in files:
+            for block in sources.read_blocks(data, file, unlabelled=True):
+                for start in range(0, max(block.frame.height, 1), batch_size):
+                    piece = sources.Block(
+                        file, block.frame.slice(start, batch_size), block.bad if start == 0 else []
+                    )
+                    n, scores, wrong, share = predictor.score(piece, labelled=False)
+                    lost = pl.DataFrame(
+                        {sources.LINE: [b.line for b in wrong], "probability": [None] * len(wrong)},
+                        schema=scores.schema,
+                    )
+                    table = pl.concat([scores, lost]).sort(sources.LINE).select(
+                        pl.lit(str(file)).alias("file"), pl.col(sources.LINE).alias("line"), "probability"
+                    ).to_arrow()
+                    writer = writer or pq.ParquetWriter(building, table.schema)
+                    writer.write_table(table)
+                    if wrong:
+                        with bad_rows.open("ab") as f:
+                            pl.DataFrame([asdict(b) for b in wrong]).write_csv(f, include_header=f.tell() == 0)
+                    rows, bad = rows + n, bad + len(wrong)
+                    for name, value in (share.row(0, named=True) if n else {}).items():
+                        unknown[name] += (value or 0.0) * n
+                    shown.advance(n)
+    if writer is not None:
+        writer.close()
+        building.replace(output)
+    if rows == 0:
+        raise UserError(f"input: none of {bad} rows can be read; see {bad_rows}")
+    return {"rows": rows, "bad_rows": bad, "bad_rows_file": str(bad_rows) if bad else None,
+            "out_of_vocabulary": {name: total / rows for name, total in unknown.items()}}
+
+
+def input_files(patterns: str) -> list[Path]:
+    """Files named by comma-separated paths, folders or globs. Raises UserError for what is not there."""
+    files: list[Path] = []
+    for pattern in patterns.split(","):
+        path = Path(pattern)
+        found = sorted(p for p in path.iterdir() if p.is_file()) if path.is_dir() else [
+            Path(p) for p in sorted(glob.glob(pattern))
+        ]
+        if not found:
+            raise UserError(f"input={pattern}: no such file")
+        files += found
+    for file in files:
+        if file.stat().st_size == 0:
+            raise UserError(f"input={file}: the file is empty")
+    return files
+
+
+def _command(cfg: DictConfig) -> None:
+    from recsys.evaluate import choose_checkpoint, open_run
+    from recsys.versions import check_versions
+
+    if cfg.batch_size < 1:
+        raise UserError(f"batch_size={cfg.batch_size}: must be at least 1")
+    files = input_files(cfg.input)
+    _, path = open_run(cfg.run)
+    choose_checkpoint(path, cfg.checkpoint)
+    check_versions()
+    found = predict_files(cfg.run, files, Path(cfg.output), checkpoint=cfg.checkpoint, batch_size=cfg.batch_size)
+    from rich.table import Table
+
+    table = Table(title="ids out of vocabulary (never seen in training, or too rare)", title_justify="left")
+    table.add_column("feature")
+    table.add_column("share", justify="right")
+    for name, share in found["out_of_vocabulary"].items():
+        table.add_row(name, f"{share:.2%}")
+    results.print(table)
+    if found["bad_rows"]:
+        say(f"{found['bad_rows']} rows could not be read: null in the output, reasons in {found['bad_rows_file']}")
+    say(f"{found['rows']:,} rows scored into {cfg.output}")
+
+
+def main() -> None:
+    """The command line."""
+    cli.run("predict", _command)
+
+
+if __name__ == "__main__":
+    main()

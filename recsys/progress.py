@@ -1,0 +1,118 @@
+"""Progress with rows/s and ETA: a live bar on a terminal, a line now and then in a log file."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, Task, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.text import Text
+
+console = Console(stderr=True, soft_wrap=True, highlight=False)  # what happens
+results = Console(highlight=False)  # what came of it: standard output
+LOG_EVERY_SECONDS = 10.0
+_quiet = False
+_log: Path | None = None
+_unlogged: list[str] = []  # said before the run's folder was known
+
+
+def quiet(value: bool = True) -> None:
+    """Show nothing: for ranks other than 0."""
+    global _quiet
+    _quiet = value
+    console.quiet = value
+
+
+def say(message: str) -> None:
+    """One line to the user, on standard error, and into the run's log."""
+    console.print(message, markup=False)
+    log(message)
+
+
+def log_to(path: Path) -> None:
+    """From now on, what is said also goes into this file; what was said so far goes there first."""
+    global _log
+    _log = path
+    while _unlogged:
+        _append(_unlogged.pop(0))
+
+
+def log(message: str) -> None:
+    """Into the run's log alone."""
+    line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}"
+    if _log is None:
+        _unlogged.append(line)
+        del _unlogged[:-200]
+    elif not _quiet:
+        _append(line)
+
+
+def _append(line: str) -> None:
+    assert _log is not None
+    with _log.open("a") as f:
+        f.write(line + "\n")
+
+
+class _Rate(TextColumn):
+    def __init__(self) -> None:
+        super().__init__("")
+
+    def render(self, task: Task) -> Text:
+        rate = task.finished_speed or task.speed
+        return Text(f"{rate:,.0f} {task.fields['unit']}/s" if rate else "", style="cyan")
+
+
+class Bar:
+    """Counts rows. `note` is shown behind the bar (the loss, say)."""
+
+    def __init__(self, title: str, total: float | None, unit: str, done: float = 0) -> None:
+        self.title, self.total, self.unit, self.done = title, total, unit, done
+        self.note = ""
+        self._start = self._told = time.monotonic()
+        self._first = done
+        self._live: Progress | None = None
+        if console.is_terminal and not _quiet:
+            self._live = Progress(
+                TextColumn("{task.description:<11}"), BarColumn(), TaskProgressColumn(), _Rate(),
+                TimeRemainingColumn(), TextColumn("{task.fields[note]}"), console=console, speed_estimate_period=10,
+            )
+            self._live.start()
+            self._task = self._live.add_task(title, total=total, unit=unit, note="", completed=done)
+
+    def advance(self, rows: float) -> None:
+        self.done += rows
+        if self._live is not None:
+            self._live.update(self._task, advance=rows, note=self.note, total=self.total)
+        if time.monotonic() - self._told > LOG_EVERY_SECONDS:
+            self._tell()
+
+    def _tell(self) -> None:
+        self._told = time.monotonic()
+        seconds = self._told - self._start
+        rate = (self.done - self._first) / seconds if seconds > 0 else 0.0
+        eta = f", {max(self.total - self.done, 0) / rate:,.0f} s left" if self.total and rate else ""
+        share = f" ({self.done / self.total:.0%})" if self.total else ""
+        note = f"  {self.note}" if self.note else ""
+        line = f"{self.title}: {self.done:,.0f} {self.unit}{share}, {rate:,.0f} {self.unit}/s{eta}{note}"
+        if self._live is None:
+            say(line)
+        else:
+            log(line)
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+        if self.done > self._first:
+            self._tell()
+        sys.stderr.flush()
+
+
+@contextmanager
+def bar(title: str, total: float | None = None, unit: str = "rows") -> Iterator[Bar]:
+    shown = Bar(title, total, unit)
+    try:
+        yield shown
+    finally:
+        shown.close()

@@ -1,0 +1,98 @@
+"""A run's folder: what other programs rely on.
+
+    config.yaml features.json transforms.json vocabularies/ plan.json metrics.json metrics.csv train.log checkpoints/
+"""
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from recsys.callbacks import newest_checkpoint
+from recsys.errors import UserError
+from recsys.progress import say
+
+# What may differ when a run goes on: where and how fast it runs, not what it computes.
+FREE = {"run_dir", "resume", "sharding", "logger", "checkpoint", "trainer.devices", "trainer.accelerator",
+        "trainer.max_epochs", "trainer.max_steps", "trainer.threads", "trainer.eval_batch_size",
+        "trainer.log_every_n_steps", "data.prepared", "data.root", "data.max_bad_rows"}
+
+
+def open_run_dir(cfg: DictConfig) -> tuple[Path, bool]:
+    """The folder of this run, made or (resume=) found again; True where it goes on from a checkpoint.
+
+    Raises UserError where the folder holds a run with another config.
+    """
+    if cfg.resume is not None:
+        path = Path(cfg.resume)
+        if not (path / "config.yaml").exists():
+            raise UserError(f"resume={cfg.resume}: holds no run (no config.yaml)")
+        if cfg.run_dir is not None and Path(cfg.run_dir).resolve() != path.resolve():
+            raise UserError(f"run_dir={cfg.run_dir} and resume={cfg.resume} differ; give one of them")
+    else:
+        path = Path(cfg.run_dir) if cfg.run_dir is not None else _new_folder(cfg)
+    if path.exists() and not path.is_dir():
+        raise UserError(f"run_dir={path}: is a file")
+    if (path / "config.yaml").exists():
+        if difference := _difference(OmegaConf.load(path / "config.yaml"), cfg):
+            key, old, new = difference
+            what = "resume" if cfg.resume is not None else "run_dir"
+            raise UserError(
+                f"{what}={path}: holds a run with another config: {key} is {old} there, {new} here; "
+                "choose another run_dir"
+            )
+        if cfg.resume is None:
+            _set_aside(path)
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "checkpoints").mkdir(exist_ok=True)
+    resumed = cfg.resume is not None and newest_checkpoint(path) is not None
+    if cfg.resume is not None and not resumed:
+        say(f"{path} has no complete checkpoint: the run starts from its beginning")
+    cfg.run_dir = str(path)
+    OmegaConf.save(cfg, path / "config.yaml", resolve=True)
+    return path, resumed
+
+
+def _new_folder(cfg: DictConfig) -> Path:
+    model = str(cfg.model["_target_"]).rpartition(".")[2].lower()
+    stem = f"outputs/{cfg.data.name}_{model}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
+    path, n = Path(stem), 1
+    while path.exists():
+        path, n = Path(f"{stem}_{n}"), n + 1
+    return path
+
+
+def _set_aside(path: Path) -> None:
+    n = 1
+    while (old := path.with_name(f"{path.name}.{n}")).exists():
+        n += 1
+    path.rename(old)
+    say(f"{path} held a run with this very config; it is now {old}")
+
+
+def _difference(old: Any, new: DictConfig) -> tuple[str, Any, Any] | None:
+    a, b = _flat(OmegaConf.to_container(old, resolve=True)), _flat(OmegaConf.to_container(new, resolve=True))
+    for key in sorted(set(a) | set(b)):
+        if not any(key == f or key.startswith(f + ".") for f in FREE) and a.get(key) != b.get(key):
+            return key, a.get(key), b.get(key)
+    return None
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict) or not value:
+        return {prefix: value}
+    return {k: v for name, item in value.items() for k, v in _flat(item, f"{prefix}.{name}".lstrip(".")).items()}
+
+
+def write_json(path: Path, value: Any) -> None:
+    """NaN becomes null: JSON has none."""
+
+    def clean(v: Any) -> Any:
+        if isinstance(v, dict):
+            return {k: clean(x) for k, x in v.items()}
+        return None if isinstance(v, float) and not math.isfinite(v) else v
+
+    path.write_text(json.dumps(clean(value), indent=1) + "\n")

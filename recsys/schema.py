@@ -1,0 +1,198 @@
+"""Dataclass schemas of the closed parts of a config, so that a typo is an error when it is composed.
+
+Models, dense optimizers, schedulers and loggers are open sets (`_target_`); their schema is the
+signature of what they name, and `config.check` binds them to it.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import MISSING
+
+
+@dataclass
+class JoinConfig:
+    """A side table, joined from the left: `file` under the data's root, on the column `key`."""
+
+    file: str = MISSING
+    key: str = MISSING
+    columns: dict[str, str] = field(default_factory=dict)  # name here -> name in the file
+    separator: str = ","
+    quote: str | None = '"'
+
+
+@dataclass
+class SourceConfig:
+    """How raw rows are read."""
+
+    format: str = "csv"  # csv | parquet | libfm
+    files: list[str] = field(default_factory=lambda: ["*"])  # globs under the data's root
+    separator: str = ","
+    quote: str | None = '"'
+    header: bool = True
+    columns: list[str] = field(default_factory=list)  # names, where the files have no header
+    rename: dict[str, str] = field(default_factory=dict)  # name here -> name in the file
+    joins: list[JoinConfig] = field(default_factory=list)
+
+
+@dataclass
+class LabelConfig:
+    column: str = "label"
+    at_least: float | None = None  # 1 where column >= at_least; without it the column must be 0 or 1
+
+
+@dataclass
+class DenseConfig:
+    column: str | None = None  # the feature's name, where none is given
+    fill: float | None = None
+    transform: list[str] | None = None  # of transforms.TRANSFORMS, in order
+
+
+@dataclass
+class SparseConfig:
+    column: str | None = None
+    min_count: int | None = None  # values rarer than this in the training split share row 0
+    split: str | None = None  # the separator of a multi-valued column
+    max_length: int | None = None
+    pooling: str | None = None  # sum | mean
+    table: str | None = None  # features that name one table share its rows and its vocabulary
+
+
+@dataclass
+class SplitConfig:
+    """Who goes where. order and time: the last rows are the test's, those before them validation's."""
+
+    by: str = "order"  # order | time | random | files
+    column: str | None = None  # time: the column to sort by
+    validation: float = 0.1
+    test: float = 0.1
+    seed: int = 0  # random
+    train_files: list[str] = field(default_factory=list)  # files: globs
+    validation_files: list[str] = field(default_factory=list)
+    test_files: list[str] = field(default_factory=list)
+
+
+@dataclass
+class SampleConfig:
+    """The built-in sample, used where data.root is not given."""
+
+    rows: int = 500_000
+    seed: int = 0
+
+
+@dataclass
+class DataConfig:
+    name: str = MISSING
+    root: str | None = None
+    prepared: str = "outputs/prepared"  # where prepared Parquet lies, one folder a fingerprint
+    source: SourceConfig = field(default_factory=SourceConfig)
+    derive: dict[str, str] = field(default_factory=dict)  # column -> SQL expression over the columns
+    label: LabelConfig = field(default_factory=LabelConfig)
+    split: SplitConfig = field(default_factory=SplitConfig)
+    dense_defaults: DenseConfig = field(default_factory=lambda: DenseConfig(fill=0.0, transform=["log"]))
+    sparse_defaults: SparseConfig = field(default_factory=lambda: SparseConfig(min_count=1, pooling="sum"))
+    dense: dict[str, DenseConfig | None] = field(default_factory=dict)
+    sparse: dict[str, SparseConfig | None] = field(default_factory=dict)
+    max_bad_rows: float = 0.01  # a larger share of unreadable rows stops the command
+    sample: SampleConfig | None = None
+
+
+@dataclass
+class ShardingConfig:
+    """Which plan types the planner may choose from, for every table."""
+
+    types: list[str] = field(default_factory=list)  # of TorchRec's ShardingType; empty: all of them
+    column_block: int | None = None  # column-wise: columns a shard; by default dim / world size
+
+
+@dataclass
+class SparseOptimConfig:
+    """The optimizer fused into the embeddings' backward."""
+
+    name: str = "rowwise_adagrad"  # rowwise_adagrad | adagrad | adam | sgd | partial_rowwise_adam
+    lr: float = 0.02
+    eps: float = 1e-8
+    beta1: float = 0.9
+    beta2: float = 0.999
+    weight_decay: float = 0.0  # L2, of the rows a batch touches
+
+
+@dataclass
+class OptimConfig:
+    dense: Any = MISSING
+    sparse: SparseOptimConfig = field(default_factory=SparseOptimConfig)
+    scheduler: Any = None  # a torch.optim.lr_scheduler, over dense and sparse together
+
+
+@dataclass
+class EarlyStoppingConfig:
+    monitor: str = "validation/auc"
+    mode: str = "max"
+    patience: int = 2
+
+
+@dataclass
+class TrainerConfig:
+    accelerator: str = "auto"  # auto | cpu | gpu
+    devices: int = 1  # processes on this machine
+    max_epochs: int = 1
+    max_steps: int = -1
+    batch_size: int = 2048  # rows a step, over all processes
+    eval_batch_size: int = 8192
+    precision: str = "32-true"
+    log_every_n_steps: int = 50
+    threads: int | None = None  # intra-op threads a process; by default the cores shared out
+    early_stopping: EarlyStoppingConfig | None = None
+
+
+@dataclass
+class LoaderConfig:
+    shuffle: bool = True
+    buffer_rows: int = 262_144  # rows shuffled together; memory grows with it, not with the data
+
+
+@dataclass
+class CheckpointConfig:
+    every_n_steps: int | None = None
+    every_minutes: float | None = 10.0
+    monitor: str = "validation/auc"
+    mode: str = "max"
+
+
+@dataclass
+class TrainConfig:
+    """python -m recsys.train"""
+
+    data: DataConfig = MISSING
+    model: Any = MISSING
+    sharding: ShardingConfig = field(default_factory=ShardingConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    loader: LoaderConfig = field(default_factory=LoaderConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    logger: Any = None  # a mapping of names to loggers; CSV is always written
+    seed: int = 0
+    run_dir: str | None = None  # by default a new folder under outputs/
+    resume: str | None = None  # a run's folder to go on with
+
+
+@dataclass
+class EvaluateConfig:
+    """python -m recsys.evaluate"""
+
+    run: str = MISSING
+    split: str = "test"
+    checkpoint: str = "best"  # best | last | a folder under the run's checkpoints/
+    trainer: Any = None  # overrides of the run's trainer, e.g. trainer.devices=2
+    sharding: Any = None
+
+
+@dataclass
+class PredictConfig:
+    """python -m recsys.predict"""
+
+    run: str = MISSING
+    input: str = MISSING
+    output: str = "predictions.parquet"
+    checkpoint: str = "best"
+    batch_size: int = 8192

@@ -1,0 +1,190 @@
+"""config -> TorchRec plan -> DistributedModelParallel, with FBGEMM kernels and their fused optimizers."""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from torch import nn
+from torchrec.distributed import DistributedModelParallel
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
+from torchrec.distributed.planner.types import PlannerError
+from torchrec.distributed.types import ShardingPlan, ShardingType
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+
+from recsys.errors import UserError, did_you_mean
+from recsys.schema import ShardingConfig, SparseOptimConfig
+
+TYPES = ("data_parallel", "table_wise", "row_wise", "column_wise", "table_row_wise", "table_column_wise", "grid_shard")
+COLUMN_TYPES = {"column_wise", "table_column_wise", "grid_shard"}
+FUSED_OPTIMIZERS = {
+    "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+    "adagrad": EmbOptimType.EXACT_ADAGRAD,
+    "sgd": EmbOptimType.EXACT_SGD,
+    "adam": EmbOptimType.ADAM,
+    "partial_rowwise_adam": EmbOptimType.PARTIAL_ROWWISE_ADAM,
+}
+CPU_FUSED = {"rowwise_adagrad", "adagrad", "sgd"}  # what FBGEMM's CPU kernels can fuse
+
+
+class Sharder(EmbeddingBagCollectionSharder):
+    """TorchRec's sharder with every plan type on CPU too.
+
+    The stock sharder offers row-wise types on CUDA only, yet they run over gloo. Where FBGEMM has no
+    fused CPU kernel for the optimizer (Adam, partial row-wise Adam), tables use the dense kernel and
+    `RowOptimizer` updates the rows a batch touched.
+    """
+
+    def __init__(self, optim: SparseOptimConfig, device: torch.device) -> None:
+        self.fused = device.type != "cpu" or optim.name in CPU_FUSED
+        super().__init__(fused_params=_fused_params(optim) if self.fused else {})
+
+    def sharding_types(self, compute_device_type: str) -> list[str]:
+        return list(TYPES)
+
+    def compute_kernels(self, sharding_type: str, compute_device_type: str) -> list[str]:
+        if sharding_type == ShardingType.DATA_PARALLEL.value:
+            return [EmbeddingComputeKernel.DENSE.value]
+        return [EmbeddingComputeKernel.FUSED.value]
+
+
+def _fused_params(optim: SparseOptimConfig) -> dict[str, Any]:
+    params: dict[str, Any] = {"optimizer": FUSED_OPTIMIZERS[optim.name], "learning_rate": optim.lr}
+    if optim.name != "sgd":
+        params |= {"eps": optim.eps, "weight_decay": optim.weight_decay}
+    if "adam" in optim.name:
+        params |= {"beta1": optim.beta1, "beta2": optim.beta2}
+    return params
+
+
+def check_sharding(sharding: ShardingConfig, optim: SparseOptimConfig) -> None:
+    """Raises UserError for names and numbers that no plan can be made of."""
+    for t in sharding.types:
+        if t != "none" and t not in TYPES:
+            raise UserError(f"sharding.types: no sharding type {t}{did_you_mean(t, (*TYPES, 'none'))}")
+    if optim.name not in FUSED_OPTIMIZERS:
+        raise UserError(f"optim.sparse.name={optim.name}: unknown{did_you_mean(optim.name, FUSED_OPTIMIZERS)}")
+    if optim.name == "sgd" and optim.weight_decay:
+        raise UserError("optim.sparse.weight_decay: FBGEMM's SGD has none; use rowwise_adagrad or adagrad")
+    if sharding.column_block is not None and (sharding.column_block <= 0 or sharding.column_block % 4):
+        raise UserError(f"sharding.column_block={sharding.column_block}: must be a positive multiple of 4")
+
+
+def tables_of(module: nn.Module) -> dict[str, tuple[int, int]]:
+    """(rows, dim) of every table in the module's embedding collections."""
+    return {
+        c.name: (c.num_embeddings, c.embedding_dim)
+        for m in module.modules()
+        if isinstance(m, EmbeddingBagCollection)
+        for c in m.embedding_bag_configs()
+    }
+
+
+def constraints(
+    sharding: ShardingConfig, tables: dict[str, tuple[int, int]], world_size: int
+) -> dict[str, ParameterConstraints]:
+    """What the planner may choose from, for every table.
+
+    In one process every type but `data_parallel` comes to the same whole table in one fused kernel;
+    so does a replica that has no twin. `none` keeps tables whole: with several processes, as replicas.
+    """
+    out: dict[str, ParameterConstraints] = {}
+    for table, (_, dim) in tables.items():
+        types = list(sharding.types)
+        if world_size == 1:
+            types = ["table_wise"]
+        elif types == ["none"]:
+            types = ["data_parallel"]
+        block = sharding.column_block or 4 * -(-dim // (4 * world_size))
+        if types and COLUMN_TYPES.issuperset(types) and sharding.column_block and dim % block and dim > block:
+            raise UserError(f"sharding.column_block={block} does not divide the dim {dim} of table {table}")
+        out[table] = ParameterConstraints(sharding_types=types or None, min_partition=min(block, dim))
+    return out
+
+
+def make_plan(
+    module: nn.Module,
+    sharding: ShardingConfig,
+    optim: SparseOptimConfig,
+    *,
+    device: torch.device,
+    batch_size: int,
+    local_world_size: int,
+) -> tuple[ShardingPlan, Sharder]:
+    """The plan for the processes of the default group, made by rank 0's planner and shared.
+
+    batch_size: rows a process and step. Raises UserError where no plan fits.
+    """
+    world_size = dist.get_world_size()
+    sharder = Sharder(optim, device)
+    with _quiet():
+        planner = EmbeddingShardingPlanner(
+            topology=Topology(world_size, device.type, local_world_size=local_world_size),
+            batch_size=batch_size,
+            constraints=constraints(sharding, tables_of(module), world_size),
+        )
+        try:
+            group = dist.group.WORLD
+            assert group is not None
+            plan = planner.collective_plan(module, [sharder], group)  # type: ignore[list-item]
+        except PlannerError as e:
+            reason = " ".join(str(e).split())[:300]
+            raise UserError(f"sharding: no plan fits {world_size} x {device.type}: {reason}") from e
+    if not sharder.fused:  # the planner itself would accept the dense kernel for replicas only
+        for tables in plan.plan.values():
+            for p in tables.values():  # type: ignore[attr-defined]
+                p.compute_kernel = EmbeddingComputeKernel.DENSE.value
+    return plan, sharder
+
+
+def shard(module: nn.Module, plan: ShardingPlan, sharder: Sharder, device: torch.device) -> DistributedModelParallel:
+    """`module` with its tables sharded by `plan` and, in several processes, its dense part replicated."""
+    with _quiet():
+        dmp = DistributedModelParallel(
+            module,
+            device=device,
+            plan=plan,
+            sharders=[sharder],  # type: ignore[list-item]
+            init_data_parallel=dist.get_world_size() > 1,
+        )
+    return dmp if dist.get_world_size() > 1 else dmp.to(device)
+
+
+def describe(plan: ShardingPlan, module_tables: dict[str, tuple[int, int]]) -> list[dict[str, Any]]:
+    """One entry a table: what plan.json and the loggers hold."""
+    rows = []
+    for module, tables in plan.plan.items():
+        for name, p in tables.items():  # type: ignore[attr-defined]
+            height, dim = module_tables[name]
+            shards = [
+                {"rank": s.placement.rank(), "rows": s.shard_sizes[0], "columns": s.shard_sizes[1],
+                 "offsets": list(s.shard_offsets)}
+                for s in (p.sharding_spec.shards if p.sharding_spec is not None else [])
+            ]
+            rows.append({
+                "table": name, "module": module, "rows": height, "dim": dim, "bytes": height * dim * 4,
+                "type": p.sharding_type, "kernel": p.compute_kernel, "ranks": list(p.ranks or []), "shards": shards,
+            })
+    return rows
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without TorchRec's notes to its own developers."""
+    names = ("torchrec", "torchrec.distributed", "torch.distributed")
+    before = [(logging.getLogger(n), logging.getLogger(n).level) for n in names]
+    for logger, _ in before:
+        logger.setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            for logger, level in before:
+                logger.setLevel(level)

@@ -1,0 +1,73 @@
+"""python -m recsys.train -m model=dlrm,dcnv2 optim.sparse.lr=0.01,0.05: every trial a process of its own.
+
+Hydra's sweeper makes the trials; each runs as `python -m recsys.train OVERRIDES run_dir=SWEEP/N`, so that a
+trial that fails, or is killed, takes nothing with it. A table and sweep.json end the sweep.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from recsys.progress import results, say
+
+
+@dataclass
+class Trial:
+    number: int
+    overrides: list[str]
+    run_dir: str
+    status: int
+    test: dict[str, Any] = field(default_factory=dict)
+
+
+class Sweep:
+    """Runs trials one after another and remembers how they ended."""
+
+    def __init__(self) -> None:
+        self.trials: list[Trial] = []
+        self.folder: Path | None = None
+
+    def run_trial(self, cfg: DictConfig) -> float | None:
+        """Run the trial that Hydra has composed; its test AUC, or None where it failed."""
+        from hydra.core.hydra_config import HydraConfig
+
+        hydra = HydraConfig.get()
+        self.folder = Path(cfg.run_dir or hydra.sweep.dir)
+        number = len(self.trials)
+        overrides = [o for o in hydra.overrides.task if not o.startswith("run_dir=")]
+        run_dir = self.folder / str(number)
+        say(f"--- trial {number}: {' '.join(overrides)}")
+        command = [sys.executable, "-m", "recsys.train", *overrides, f"run_dir={run_dir}"]
+        group = {"RECSYS_SWEEP": self.folder.name}
+        status = subprocess.run(command, env=os.environ | group, check=False).returncode
+        trial = Trial(number, overrides, str(run_dir), status)
+        results = run_dir / "metrics.json"
+        if status == 0 and results.exists():
+            trial.test = json.loads(results.read_text())["test"]
+        self.trials.append(trial)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "sweep.json").write_text(json.dumps([asdict(t) for t in self.trials], indent=1) + "\n")
+        return trial.test.get("auc")
+
+    def finish(self) -> int:
+        """Print the table; the exit status: 0 where every trial succeeded, else the worst one's."""
+        from rich.table import Table
+
+        table = Table(title=f"sweep {self.folder}", title_justify="left")
+        for name in ("trial", "overrides", "status", "test AUC", "logloss", "NE"):
+            table.add_column(name, justify="left" if name == "overrides" else "right", overflow="fold")
+        scored = sorted(self.trials, key=lambda t: -(t.test.get("auc") or float("-inf")))
+        for t in scored:
+            numbers = [f"{t.test[m]:.5f}" if t.test.get(m) is not None else "" for m in ("auc", "logloss", "ne")]
+            status = "ok" if t.status == 0 else f"failed ({t.status})"
+            table.add_row(str(t.number), " ".join(t.overrides), status, *numbers)
+        results.print(table)
+        failed = [t.status for t in self.trials if t.status]
+        say(f"{len(self.trials) - len(failed)} of {len(self.trials)} trials succeeded; each run lies in {self.folder}/N")
+        return (1 if 1 in failed else failed[0]) if failed else 0

@@ -1,0 +1,185 @@
+"""python -m recsys.train model=dlrm data=criteo sharding=rowwise
+
+Checks the config, prepares the data once, trains, tests with the best checkpoint. From Python:
+
+    cfg = compose("train", ["model=dlrm", "data=criteo"])
+    run = train(cfg)            # check, prepare, fit, test
+    run.metrics["test"]["auc"]
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from recsys import cli
+from recsys.config import check, data_config
+from recsys.errors import UserError
+from recsys.progress import log_to, results, say
+
+if TYPE_CHECKING:
+    from recsys.data.prepare import Prepared
+    from recsys.launch import Ranks
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run."""
+
+    path: Path
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        metrics = json.loads((self.path / "metrics.json").read_text())
+        assert isinstance(metrics, dict)
+        return metrics
+
+
+def train(cfg: DictConfig) -> Run:
+    """Run a training config: in this process, in `trainer.devices` of this machine, or under torchrun."""
+    from recsys.launch import first_decides, process_group, spawn, started_by_torchrun
+
+    ranks = started_by_torchrun()
+    if ranks is not None:
+        cfg.trainer.devices = ranks.local_world_size
+        with process_group(_accelerator(cfg), cfg.trainer.threads, ranks):
+            path, prepared, resumed = first_decides(ranks, lambda: begin(cfg, ranks.world_size))
+            fit(OmegaConf.load(path / "config.yaml"), path, prepared, resumed, ranks)  # type: ignore[arg-type]
+        return Run(path)
+    path, prepared, resumed = begin(cfg, cfg.trainer.devices)
+    if cfg.trainer.devices == 1:
+        with process_group(_accelerator(cfg), cfg.trainer.threads) as alone:
+            fit(cfg, path, prepared, resumed, alone)
+    else:
+        job = {"run": str(path), "prepared": str(prepared.folder), "resumed": resumed}
+        spawn(cfg.trainer.devices, "train", job)
+    return Run(path)
+
+
+def _accelerator(cfg: DictConfig) -> str:
+    from recsys.config import accelerator_of
+
+    return accelerator_of(cfg)
+
+
+def begin(cfg: DictConfig, world_size: int) -> tuple[Path, Prepared, bool]:
+    """Everything before the first process: check, prepare the data, open the run's folder."""
+    say("checking the config")
+    check(cfg)
+    if cfg.trainer.batch_size % world_size:
+        raise UserError(f"trainer.batch_size={cfg.trainer.batch_size} is not divisible by {world_size} processes")
+    data = data_config(cfg)
+    if data.root is None and data.sample is not None:
+        say(f"data.root is not set: using the built-in sample ({data.sample.rows:,} rows, seed {data.sample.seed})")
+    from recsys.data.check import check_files
+    from recsys.data.prepare import prepare
+    from recsys.data.transforms import Fitted
+    from recsys.run_dir import open_run_dir
+
+    if data.root is not None:
+        check_files(data)
+    path, resumed = open_run_dir(cfg)
+    log_to(path / "train.log")
+    say(f"run folder: {path}")
+    prepared = prepare(data)
+    Fitted.copy(prepared.folder, path)
+    rows = prepared.info["rows"]
+    say(f"data: {prepared.folder}: " + ", ".join(f"{n:,} {split}" for split, n in rows.items()) + " rows")
+    return path, prepared, resumed
+
+
+def fit(cfg: DictConfig, path: Path, prepared: Prepared, resumed: bool, ranks: Ranks) -> None:
+    """Collective: train, validate, test with the best checkpoint, write metrics.json."""
+    from recsys.callbacks import best_checkpoint, newest_checkpoint
+    from recsys.evaluate import split_loader
+    from recsys.training import build_module, build_trainer
+
+    module = build_module(cfg, prepared.fitted.features, ranks)
+    start = newest_checkpoint(path) if resumed else None
+    trainer, throughput = build_trainer(cfg, path, ranks, prepared, start)
+    training = split_loader(cfg, prepared, "train", ranks, training=True)
+    validation = split_loader(cfg, prepared, "validation", ranks) if prepared.rows("validation") else None
+    if start is not None:
+        say(f"resuming from {start}")
+    trainer.fit(module, training, validation, ckpt_path=start)
+    best = best_checkpoint(path)
+    [test] = trainer.test(module, split_loader(cfg, prepared, "test", ranks), ckpt_path=best, verbose=False)
+    metrics: dict[str, Any] = {"test": _of(test, "test")}
+    if validation is not None:
+        [valid] = trainer.validate(module, validation, ckpt_path=best, verbose=False)
+        metrics["validation"] = _of(valid, "validation")
+    if ranks.rank == 0:
+        from recsys.evaluate import protocol
+        from recsys.run_dir import write_json
+
+        metrics["train"] = {
+            "samples": throughput.samples, "seconds": throughput.seconds,
+            "samples_per_second": throughput.samples / max(throughput.seconds, 1e-9),
+            "epochs": trainer.current_epoch, "steps": trainer.global_step,
+        }
+        metrics["protocol"] = protocol(cfg, prepared, best)
+        if bayes := _bayes(prepared):
+            metrics["bayes"] = bayes
+        write_json(path / "metrics.json", metrics)
+        for logger in trainer.loggers:
+            logger.finalize("success")
+        _show(metrics, path)
+
+
+def _of(values: Any, split: str) -> dict[str, Any]:
+    found = {k.removeprefix(f"{split}/"): v for k, v in values.items() if k.startswith(f"{split}/")}
+    return found | {"rows": int(found["rows"])}
+
+
+def _bayes(prepared: Prepared) -> dict[str, float] | None:
+    """AUC and logloss of the sample's teacher on the test rows: the best that any model can do."""
+    import polars as pl
+
+    from recsys.data.transforms import LABEL
+    from recsys.metrics import binary_metrics
+
+    teacher = Path(prepared.info["root"]) / "teacher.parquet"
+    if not teacher.exists():
+        return None
+    labels = pl.concat(pl.read_parquet(f, columns=[LABEL]) for f in prepared.files("test"))[LABEL].to_numpy()
+    probability = pl.read_parquet(teacher)["probability"].to_numpy()[-len(labels) :]
+    found = binary_metrics(probability, labels)
+    return {"auc": found["auc"], "logloss": found["logloss"]}
+
+
+def _show(metrics: dict[str, Any], path: Path) -> None:
+    from rich.table import Table
+
+    table = Table(title="metrics", title_justify="left")
+    names = ("auc", "logloss", "ne", "calibration", "rows")
+    for column in ("", *names):
+        table.add_column(column, justify="right" if column else "left")
+    for split in ("test", "validation", "bayes"):
+        if split in metrics:
+            cells = [metrics[split].get(n) for n in names]
+            shown = ["" if c is None else f"{c:,}" if isinstance(c, int) else f"{c:.5f}" for c in cells]
+            table.add_row("Bayes (test)" if split == "bayes" else split, *shown)
+    results.print(table)
+    t = metrics["train"]
+    say(f"trained {t['samples']:,} samples in {t['seconds']:.1f} s: {t['samples_per_second']:,.0f} samples/s")
+    say(f"everything is in {path}: metrics.json metrics.csv config.yaml features.json plan.json checkpoints/ train.log")
+
+
+def main() -> None:
+    """The command line."""
+    start = time.monotonic()
+
+    def command(cfg: DictConfig) -> None:
+        train(cfg)
+        say(f"done in {time.monotonic() - start:.0f} s")
+
+    cli.run("train", command)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""config -> LightningModule and Trainer."""
+
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from omegaconf import DictConfig, OmegaConf
+from pytorch_lightning.callbacks import EarlyStopping
+from pytorch_lightning.loggers import Logger
+
+from recsys.callbacks import Checkpoints, EvaluationBar, Throughput, csv_logger
+from recsys.config import accelerator_of, build_model, make
+from recsys.data.prepare import Prepared
+from recsys.errors import UserError
+from recsys.features import FeatureSpec
+from recsys.launch import Ranks
+from recsys.lit import RecsysModule, local_device
+from recsys.run_dir import write_json
+from recsys.sharding.strategy import ShardedStrategy
+from recsys.task import Task
+
+
+def build_module(cfg: DictConfig, features: FeatureSpec, ranks: Ranks) -> RecsysModule:
+    """The module for these features, seeded; its tables are made when the Trainer (or you) sets it up."""
+    pl.seed_everything(cfg.seed, workers=True, verbose=False)
+    return RecsysModule(
+        lambda: Task(build_model(cfg, features, torch.device("meta"))),
+        OmegaConf.to_object(cfg.sharding),  # type: ignore[arg-type]
+        OmegaConf.to_object(cfg.optim.sparse),  # type: ignore[arg-type]
+        batch_size=cfg.trainer.batch_size // ranks.world_size,
+        local_world_size=ranks.local_world_size,
+        make_optimizer=make(cfg.optim.dense),
+        make_scheduler=make(cfg.optim.scheduler) if cfg.optim.scheduler is not None else None,
+        monitor=cfg.checkpoint.monitor,
+        log_every_n_steps=cfg.trainer.log_every_n_steps,
+    )
+
+
+def build_trainer(
+    cfg: DictConfig, path: Path, ranks: Ranks, prepared: Prepared, start: Path | None, *, loggers: bool = True
+) -> tuple[pl.Trainer, Throughput]:
+    """A Lightning Trainer over our strategy, with the run's callbacks and loggers."""
+    accelerator = accelerator_of(cfg)
+    throughput = Throughput(cfg.trainer.log_every_n_steps)
+    callbacks: list[pl.Callback] = [throughput, EvaluationBar(), _Record(path)]
+    if cfg.trainer.early_stopping is not None:
+        if not prepared.rows("validation"):
+            raise UserError("trainer.early_stopping needs validation rows; see data.split.validation")
+        callbacks.append(EarlyStopping(**cfg.trainer.early_stopping))
+    callbacks.append(
+        Checkpoints(
+            path / "checkpoints",
+            every_n_steps=cfg.checkpoint.every_n_steps,
+            every_minutes=cfg.checkpoint.every_minutes,
+            monitor=cfg.checkpoint.monitor,
+            mode=cfg.checkpoint.mode,
+        )
+    )
+    trainer = pl.Trainer(
+        accelerator="cpu" if accelerator == "cpu" else "gpu",
+        strategy=ShardedStrategy(local_device(accelerator, ranks.local_rank), ranks.local_rank, ranks.local_world_size),
+        devices=ranks.local_world_size,
+        num_nodes=ranks.world_size // ranks.local_world_size,
+        precision=cfg.trainer.precision,
+        max_epochs=cfg.trainer.max_epochs,
+        max_steps=cfg.trainer.max_steps,
+        log_every_n_steps=cfg.trainer.log_every_n_steps,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        callbacks=callbacks,
+        logger=build_loggers(cfg, path, ranks, start) if loggers else False,
+    )
+    return trainer, throughput
+
+
+def build_loggers(cfg: DictConfig, path: Path, ranks: Ranks, start: Path | None) -> list[Logger] | bool:
+    """CSV always, and those of `logger=`; rank 0 alone writes."""
+    if ranks.rank != 0:
+        return False
+    step = int(start.name.rsplit("-", 1)[1]) if start else None
+    loggers: list[Logger] = [csv_logger(path, step)]
+    for node in (cfg.logger or {}).values():
+        loggers.append(make(node)(save_dir=str(path)))
+    for logger in loggers[1:]:
+        logger.log_hyperparams(OmegaConf.to_container(cfg, resolve=True))  # type: ignore[arg-type]
+    return loggers
+
+
+class _Record(pl.Callback):
+    """plan.json (also to the loggers) once the plan is made."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        assert isinstance(module, RecsysModule)
+        if trainer.is_global_zero:
+            plan: dict[str, Any] = {"world_size": trainer.world_size, "tables": module.plan}
+            write_json(self.path / "plan.json", plan)
+            for logger in trainer.loggers[1:]:
+                logger.log_hyperparams({"plan": plan})

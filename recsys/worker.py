@@ -1,0 +1,48 @@
+"""python -m recsys.worker train|evaluate JOB.json: one rank of what recsys.launch.spawn has started."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from recsys import cli
+from recsys.progress import log_to
+
+
+def main() -> None:
+    """Everything is decided by the process that spawned this one: nothing is composed or prepared again."""
+    work, job = sys.argv[1], json.loads(Path(sys.argv[2]).read_text())
+    {"train": _train, "evaluate": _evaluate}[work](job)
+
+
+def _train(job: dict[str, Any]) -> None:
+    from recsys.config import accelerator_of
+    from recsys.data.prepare import Prepared
+    from recsys.launch import process_group, started_by_torchrun
+    from recsys.train import fit
+
+    path = Path(job["run"])
+    log_to(path / "train.log")
+    cfg = OmegaConf.load(path / "config.yaml")
+    assert isinstance(cfg, DictConfig)
+    with process_group(accelerator_of(cfg), cfg.trainer.threads, started_by_torchrun()) as ranks:
+        fit(cfg, path, Prepared(Path(job["prepared"])), job["resumed"], ranks)
+
+
+def _evaluate(job: dict[str, Any]) -> None:
+    from recsys.evaluate import evaluate, show
+
+    metrics = evaluate(job["run"], job["split"], job["checkpoint"], cfg=OmegaConf.create(job["config"]))
+    show(metrics, Path(job["run"]), job["split"])
+
+
+if __name__ == "__main__":
+    status = cli.call(main)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if status:
+        os._exit(status)  # at once: the other ranks wait in a collective, where a tidy exit would hang
+    sys.exit(0)

@@ -1,0 +1,346 @@
+"""Each model against a NumPy re-implementation that reads only its raw weights."""
+
+from collections.abc import Callable
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.models.dcn import DCN
+from recsys.models.dcnv2 import DCNv2
+from recsys.models.deepfm import DeepFM, second_order
+from recsys.models.dlrm import DLRM
+from recsys.models.layers import MLP
+from recsys.models.wide_deep import WideDeep
+
+Array = NDArray[np.float64]
+Weights = dict[str, Array]
+Bags = dict[str, list[list[int]]]
+
+# "shared" uses the first table again, so that a collection's order of features is not the spec's
+SINGLE = (
+    SparseFeature("user", 11, "ids"),
+    SparseFeature("item", 7, "goods"),
+    SparseFeature("shared", 11, "ids"),
+)
+BAGGED = (
+    SparseFeature("tags", 5, "tags", pooling="sum", multi_valued=True),
+    SparseFeature("history", 9, "history", pooling="mean", multi_valued=True),
+)
+
+
+def spec(dense: int = 3, sparse: tuple[SparseFeature, ...] = SINGLE + BAGGED, labels: int = 1) -> FeatureSpec:
+    return FeatureSpec(
+        dense=tuple(DenseFeature(f"d{i}") for i in range(dense)),
+        sparse=sparse,
+        labels=tuple(f"label{i}" for i in range(labels)),
+    )
+
+
+def draw(features: FeatureSpec, rows: int, seed: int = 0) -> tuple[Tensor, Bags]:
+    """Dense values, and the bags of ids by feature; the first row's multi-valued bags are empty."""
+    rng = np.random.default_rng(seed)
+    dense = torch.tensor(rng.normal(size=(rows, len(features.dense))), dtype=torch.float32)
+    bags: Bags = {}
+    for f in features.sparse:
+        lengths = rng.integers(0, 4, rows) if f.multi_valued else np.ones(rows, dtype=int)
+        if f.multi_valued:
+            lengths[0] = 0
+        bags[f.name] = [rng.integers(0, f.cardinality, n).tolist() for n in lengths]
+    return dense, bags
+
+
+def to_kjt(bags: Bags, keys: list[str] | None = None) -> KeyedJaggedTensor:
+    keys = keys or list(bags)
+    return KeyedJaggedTensor(
+        keys=keys,
+        values=torch.tensor([i for key in keys for bag in bags[key] for i in bag], dtype=torch.int64),
+        lengths=torch.tensor([len(bag) for key in keys for bag in bags[key]], dtype=torch.int32),
+    )
+
+
+def randomise(model: nn.Module, seed: int = 0) -> nn.Module:
+    """Random parameters and batch statistics, so that no zero or one hides a mistake."""
+    torch.manual_seed(seed)
+    for name, value in model.state_dict().items():
+        if value.is_floating_point():
+            positive = "running_var" in name
+            value.copy_(torch.rand_like(value) + 0.5 if positive else torch.randn_like(value) / 3)
+    return model.eval()
+
+
+# The reference: NumPy in double precision.
+
+
+def embed(w: Weights, features: FeatureSpec, bags: Bags, name: str = "embeddings", prefix: str = "") -> Array:
+    """(B, F, dim)"""
+    fields = []
+    for f in features.sparse:
+        table = w[f"{name}.embedding_bags.{prefix}{f.table}.weight"]
+        rows = []
+        for bag in bags[f.name]:
+            total = sum((table[i] for i in bag), np.zeros(table.shape[1]))
+            rows.append(total / max(len(bag), 1) if f.pooling == "mean" else total)
+        fields.append(np.stack(rows))
+    return np.stack(fields, axis=1)
+
+
+def linear(w: Weights, name: str, x: Array) -> Array:
+    return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+
+
+def mlp(w: Weights, name: str, x: Array) -> Array:
+    """Follows the layers' numbers: a matrix is a linear layer, statistics a batch norm that ends a layer."""
+    numbers = {int(key.split(".")[1]) for key in w if key.startswith(f"{name}.")}
+    for i in sorted(numbers):
+        at = f"{name}.{i}"
+        if f"{at}.running_mean" in w:
+            x = (x - w[f"{at}.running_mean"]) / np.sqrt(w[f"{at}.running_var"] + 1e-5)
+            x = x * w[f"{at}.weight"] + w[f"{at}.bias"]
+        else:
+            x = linear(w, at, x)
+        if f"{name}.{i + 1}.running_mean" not in w:
+            x = np.maximum(x, 0)
+    return x
+
+
+def first_order(w: Weights, features: FeatureSpec, dense: Array, bags: Bags) -> Array:
+    total = embed(w, features, bags, "wide", "wide_").mean(axis=2).sum(axis=1)
+    for d in range(len(features.dense)):
+        total = total + w["first_order.dense.weight"][0, d] * dense[:, d]
+    return total[:, None]
+
+
+def reference_dlrm(w: Weights, features: FeatureSpec, dense: Array, bags: Bags, **options: Any) -> Array:
+    embeddings = embed(w, features, bags)
+    vectors = [embeddings[:, i] for i in range(embeddings.shape[1])]
+    bottom = [mlp(w, "bottom", dense)] if features.dense else []
+    vectors = bottom + vectors
+    if options.get("interaction") == "cat":
+        x = np.concatenate(vectors, axis=1)
+    else:
+        pairs = [(i, j) for i in range(len(vectors)) for j in range(i)]
+        dots = [(vectors[i] * vectors[j]).sum(axis=1, keepdims=True) for i, j in pairs]
+        kept = vectors if options.get("keep_embeddings") else bottom
+        x = np.concatenate(kept + dots, axis=1)
+    return linear(w, "logits", mlp(w, "top", x))
+
+
+def reference_dcn(w: Weights, features: FeatureSpec, dense: Array, bags: Bags, **options: Any) -> Array:
+    x0 = np.concatenate([dense, embed(w, features, bags).reshape(len(dense), -1)], axis=1)
+    x = x0
+    for layer in range(options.get("cross_layers", 3)):
+        weight = w[f"cross.weights.{layer}.weight"][0]
+        outer = np.einsum("bi,bj->bij", x0, x)  # x_0 x_l^T, as the paper writes it
+        x = outer @ weight + w[f"cross.biases.{layer}"] + x
+    return linear(w, "logits", np.concatenate([x, mlp(w, "deep", x0)], axis=1))
+
+
+def reference_dcnv2(w: Weights, features: FeatureSpec, dense: Array, bags: Bags, **options: Any) -> Array:
+    x0 = np.concatenate([dense, embed(w, features, bags).reshape(len(dense), -1)], axis=1)
+    x = x0
+    for layer in range(options.get("cross_layers", 3)):
+        if options.get("rank"):
+            matrix = w[f"cross.W_kernels.{layer}"] @ w[f"cross.V_kernels.{layer}"]
+            assert np.linalg.matrix_rank(matrix) == options["rank"]
+        else:
+            matrix = w[f"cross.kernels.{layer}"]
+        x = x0 * (x @ matrix.T + w[f"cross.bias.{layer}"].reshape(-1)) + x
+    if options.get("structure") == "parallel":
+        return linear(w, "logits", np.concatenate([x, mlp(w, "deep", x0)], axis=1))
+    return linear(w, "logits", mlp(w, "deep", x))
+
+
+def reference_wide_deep(w: Weights, features: FeatureSpec, dense: Array, bags: Bags, **options: Any) -> Array:
+    x0 = np.concatenate([dense, embed(w, features, bags).reshape(len(dense), -1)], axis=1)
+    return first_order(w, features, dense, bags) + linear(w, "logits", mlp(w, "deep", x0))
+
+
+def reference_deepfm(w: Weights, features: FeatureSpec, dense: Array, bags: Bags, **options: Any) -> Array:
+    vectors = embed(w, features, bags)
+    pairs = combinations(range(vectors.shape[1]), 2)
+    second = sum(((vectors[:, i] * vectors[:, j]).sum(axis=1) for i, j in pairs), np.zeros(len(dense)))
+    return second[:, None] + reference_wide_deep(w, features, dense, bags, **options)
+
+
+REFERENCES: dict[type[nn.Module], Callable[..., Array]] = {
+    DLRM: reference_dlrm,
+    DCN: reference_dcn,
+    DCNv2: reference_dcnv2,
+    WideDeep: reference_wide_deep,
+    DeepFM: reference_deepfm,
+}
+MODELS: list[Any] = list(REFERENCES)
+SMALL: dict[Any, dict[str, Any]] = {
+    DLRM: {"dim": 8, "bottom_mlp": [6, 8], "top_mlp": [7, 5]},
+    **{model: {"dim": 8, "deep_mlp": [7, 5]} for model in (DCN, DCNv2, WideDeep, DeepFM)},
+}
+NORM = {"batch_norm": True, "dropout": 0.3}
+OPTIONS: list[tuple[Any, dict[str, Any]]] = [
+    *((model, options) for model in MODELS for options in ({}, NORM)),
+    (DLRM, {"interaction": "cat"}),
+    (DLRM, {"keep_embeddings": True}),
+    (DLRM, {"top_mlp": []}),
+    (DCN, {"cross_layers": 1}),
+    (DCN, {"deep_mlp": []}),
+    (DCNv2, {"structure": "parallel"}),
+    (DCNv2, {"rank": 2}),
+    (DCNv2, {"rank": 3, "structure": "parallel", "cross_layers": 2}),
+]
+UNKNOWN: Any = "unknown"
+each_option = pytest.mark.parametrize(
+    ("model", "options"), OPTIONS, ids=[f"{m.__name__}-{'-'.join(map(str, o.items()))}" for m, o in OPTIONS]
+)
+each_model = pytest.mark.parametrize("model", MODELS)
+
+
+def build(model: Any, features: FeatureSpec, **options: Any) -> nn.Module:
+    return randomise(model(features, **{**SMALL[model], **options}))
+
+
+def assert_parity(model: Any, features: FeatureSpec, rows: int, **options: Any) -> None:
+    module = build(model, features, **options)
+    dense, bags = draw(features, rows)
+    with torch.no_grad():
+        logits = module(dense, to_kjt(bags))
+    weights = {name: value.double().numpy() for name, value in module.state_dict().items()}
+    expected = REFERENCES[model](weights, features, dense.double().numpy(), bags, **options)
+    assert logits.shape == (rows, len(features.labels))
+    np.testing.assert_allclose(logits.numpy(), expected, rtol=1e-5, atol=1e-5)
+
+
+@each_option
+@pytest.mark.parametrize("dense", [0, 3])
+@pytest.mark.parametrize("labels", [1, 2])
+def test_logits(model: Any, options: dict[str, Any], dense: int, labels: int) -> None:
+    assert_parity(model, spec(dense=dense, labels=labels), rows=6, **options)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    case=st.sampled_from(OPTIONS),
+    rows=st.integers(1, 5),
+    dense=st.integers(0, 3),
+    single=st.integers(1, 3),
+    bagged=st.integers(0, 2),
+    dim=st.sampled_from([4, 8, 12]),
+)
+def test_logits_of_any_shape(
+    case: tuple[Any, dict[str, Any]], rows: int, dense: int, single: int, bagged: int, dim: int
+) -> None:
+    model, options = case
+    options = {**options, "dim": dim}
+    if model is DLRM:
+        options["bottom_mlp"] = [5, dim]
+        if dense + single + bagged == 1:
+            options["interaction"] = "cat"  # a single vector has no pairs to dot
+            options["keep_embeddings"] = False
+    assert_parity(model, spec(dense, SINGLE[:single] + BAGGED[:bagged]), rows, **options)
+
+
+@settings(max_examples=50, deadline=None)
+@given(rows=st.integers(1, 6), fields=st.integers(1, 6), dim=st.integers(1, 9), seed=st.integers(0, 2**31))
+def test_second_order_is_the_sum_over_pairs(rows: int, fields: int, dim: int, seed: int) -> None:
+    v = torch.randn(rows, fields, dim, generator=torch.manual_seed(seed), dtype=torch.float64)
+    pairs = [(v[:, i] * v[:, j]).sum(1) for i, j in combinations(range(fields), 2)]
+    expected = torch.stack(pairs).sum(0) if pairs else torch.zeros(rows, dtype=torch.float64)
+    torch.testing.assert_close(second_order(v), expected[:, None])
+
+
+@each_model
+def test_order_of_keys_does_not_matter(model: Any) -> None:
+    features = spec()
+    module = build(model, features)
+    dense, bags = draw(features, rows=5)
+    shuffled = to_kjt(bags, keys=["history", "shared", "tags", "user", "item"])
+    torch.testing.assert_close(module(dense, to_kjt(bags)), module(dense, shuffled))
+
+
+@each_option
+@pytest.mark.parametrize("dense", [0, 3])
+def test_gradient_reaches_every_parameter(model: Any, options: dict[str, Any], dense: int) -> None:
+    features = spec(dense=dense)
+    module = build(model, features, **options).train()
+    values, bags = draw(features, rows=64)
+    (module(values, to_kjt(bags)) * torch.randn(64, 1)).sum().backward()
+    for name, parameter in module.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.count_nonzero() > 0, name
+
+
+@pytest.mark.parametrize("model", [WideDeep, DeepFM])
+@pytest.mark.parametrize("optimizer", [torch.optim.Adagrad, torch.optim.Adam])
+def test_first_order_trains_as_one_column(model: Any, optimizer: Any) -> None:
+    """The 4 columns of a wide table stay equal, and equal to a scalar that gets the whole gradient."""
+    torch.manual_seed(0)
+    features = spec()
+    module = model(features, **SMALL[model])
+    columns = [bag.weight for bag in module.wide.embedding_bags.values()]
+    scalars = [nn.Parameter(torch.zeros(len(c))) for c in columns]
+    # eps breaks scale invariance: keep it far below the gradients
+    steppers = [optimizer(columns, lr=0.1, eps=1e-20), optimizer(scalars, lr=0.1, eps=1e-20)]
+    for step in range(5):
+        dense, bags = draw(features, rows=16, seed=step)
+        module.zero_grad()
+        target = torch.arange(16.0).remainder(2)[:, None]
+        nn.functional.binary_cross_entropy_with_logits(module(dense, to_kjt(bags)), target).backward()
+        for scalar, column in zip(scalars, columns, strict=True):
+            assert column.grad is not None
+            scalar.grad = column.grad.sum(dim=1)
+        for stepper in steppers:
+            stepper.step()
+    for scalar, column in zip(scalars, columns, strict=True):
+        assert column.count_nonzero() > 0
+        assert (column == column[:, :1]).all()
+        torch.testing.assert_close(column.mean(dim=1), scalar, rtol=1e-4, atol=1e-6)
+
+
+@each_model
+def test_tables_on_meta_are_not_allocated(model: Any) -> None:
+    huge = SparseFeature("user", 10**12, "ids")
+    module = model(spec(sparse=(huge, *SINGLE[1:2])), **SMALL[model], device=torch.device("meta"))
+    for name, parameter in module.named_parameters():
+        is_table = name.startswith(("embeddings.", "wide."))
+        assert parameter.device.type == ("meta" if is_table else "cpu"), name
+
+
+@each_model
+def test_no_sparse_features(model: Any) -> None:
+    with pytest.raises(ValueError, match=f"{model.__name__} needs at least one sparse feature"):
+        model(spec(sparse=()))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: DLRM(spec(), dim=16, bottom_mlp=[64, 32]), "bottom_mlp ends at width 32.* of dim 16"),
+        (lambda: DLRM(spec(), interaction=UNKNOWN), "interaction 'unknown' is neither 'dot' nor 'cat'"),
+        (lambda: DLRM(spec(), interaction="cat", keep_embeddings=True), "keep_embeddings is for"),
+        (lambda: DLRM(spec(dense=0, sparse=SINGLE[:1])), "'dot' has no pair"),
+        (lambda: DCNv2(spec(), structure=UNKNOWN), "structure 'unknown' is neither 'stacked' nor"),
+        (lambda: DCNv2(spec(), rank=0), "rank 0 is not positive"),
+        (lambda: DCN(spec(), dim=6), "dim 6 is not a positive multiple of 4"),
+        (lambda: MLP(3, [2], activation="rulu"), "activation 'rulu' is not one of relu, gelu"),
+    ],
+)
+def test_errors(make: Callable[[], nn.Module], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "silu", "tanh", "sigmoid"])
+def test_mlp_activation(activation: str) -> None:
+    layer = MLP(4, [3], activation=activation)
+    x = torch.randn(5, 4)
+    expected = getattr(torch.nn.functional, activation)(layer[0](x))
+    torch.testing.assert_close(layer(x), expected)
+    assert layer.out_features == 3
+    assert MLP(4, []).out_features == 4
