@@ -52,7 +52,7 @@ def _status(command: str, function: Callable[[DictConfig], None]) -> int:
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=command)(guarded)()
     except (HydraException, OmegaConfBaseException) as e:
         return _say_error(_explain(e))
-    except UserError as e:
+    except (UserError, AssertionError) as e:  # OmegaConf asserts where an override goes below a null
         return _say_error(str(e))
     return sweep.finish() if sweep is not None else status
 

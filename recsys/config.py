@@ -101,7 +101,7 @@ def _check_numbers(cfg: DictConfig) -> None:
         raise UserError(f"optim.sparse.lr={cfg.optim.sparse.lr}: must not be negative")
     metrics = [f"validation/{m}" for m in ("auc", "logloss", "ne", "calibration")]
     monitors = {"checkpoint.monitor": cfg.checkpoint.monitor}
-    if t.early_stopping is not None:
+    if t.early_stopping.patience is not None:
         monitors["trainer.early_stopping.monitor"] = t.early_stopping.monitor
     for key, monitor in monitors.items():
         if monitor not in metrics:

@@ -110,7 +110,7 @@ class SparseOptimConfig:
     """The optimizer fused into the embeddings' backward."""
 
     name: str = "rowwise_adagrad"  # rowwise_adagrad | adagrad | adam | sgd | partial_rowwise_adam
-    lr: float = 0.02
+    lr: float = 0.05
     eps: float = 1e-8
     beta1: float = 0.9
     beta2: float = 0.999
@@ -126,9 +126,11 @@ class OptimConfig:
 
 @dataclass
 class EarlyStoppingConfig:
+    """Stop after `patience` validations that were no better; null: never."""
+
     monitor: str = "validation/auc"
     mode: str = "max"
-    patience: int = 2
+    patience: int | None = None
 
 
 @dataclass
@@ -142,7 +144,7 @@ class TrainerConfig:
     precision: str = "32-true"
     log_every_n_steps: int = 50
     threads: int | None = None  # intra-op threads a process; by default the cores shared out
-    early_stopping: EarlyStoppingConfig | None = None
+    early_stopping: EarlyStoppingConfig = field(default_factory=EarlyStoppingConfig)
 
 
 @dataclass

@@ -44,7 +44,7 @@ def build_trainer(
     accelerator = accelerator_of(cfg)
     throughput = Throughput(cfg.trainer.log_every_n_steps)
     callbacks: list[pl.Callback] = [throughput, EvaluationBar(), _Record(path)]
-    if cfg.trainer.early_stopping is not None:
+    if cfg.trainer.early_stopping.patience is not None:
         if not prepared.rows("validation"):
             raise UserError("trainer.early_stopping needs validation rows; see data.split.validation")
         callbacks.append(EarlyStopping(**cfg.trainer.early_stopping))

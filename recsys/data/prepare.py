@@ -89,7 +89,8 @@ def _with_sample(data: DataConfig, home: Path) -> DataConfig:
             shutil.rmtree(building, ignore_errors=True)
             building.mkdir(parents=True)
             with bar("generating", data.sample.rows) as shown:
-                write_sample(building, rows=data.sample.rows, seed=data.sample.seed, progress=shown.advance)
+                written = lambda rows: shown.advance(rows - shown.done)  # noqa: E731
+                write_sample(building, rows=data.sample.rows, seed=data.sample.seed, progress=written)
             os.replace(building, folder)
     return DataConfig(**{**vars(data), "root": str(folder)})
 

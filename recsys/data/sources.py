@@ -1,10 +1,14 @@
 """Raw files as a stream of frames, one file after another, in bounded memory.
 
+Text is UTF-8, plain or .gz; a row is a line: quotes keep separators together, not lines.
+
 Every reader yields `Block`s: the rows that have the right number of fields, as strings (CSV, libfm)
 or in the file's own types (Parquet), the line each row came from, and the rows that did not fit.
 """
 
+import codecs
 import gzip
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import polars.selectors as cs
 import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
@@ -22,6 +27,8 @@ from recsys.schema import DataConfig, JoinConfig, SourceConfig
 BLOCK_BYTES = 32 << 20
 BLOCK_ROWS = 250_000
 LINE = "__line__"  # the line (CSV, libfm) or row (Parquet) of a raw row, from 1
+NOT_TEXT = "\ufffd"  # stands for bytes that are not UTF-8
+UNREADABLE = (pa.ArrowException, OSError, EOFError, zlib.error, UnicodeDecodeError)
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,10 @@ def files_of(data: DataConfig, globs: list[str] | None = None) -> list[Path]:
         found = [root]
     else:
         globs = globs or list(data.source.files)
-        found = sorted({p for g in globs for p in root.glob(g) if p.is_file() and not p.name.startswith(".")})
+        try:
+            found = sorted({p for g in globs for p in root.glob(g) if p.is_file() and not _hidden(p, g)})
+        except (ValueError, NotImplementedError) as e:
+            raise UserError(f"data.source.files: {', '.join(globs)}: not globs under data.root ({e})") from e
         if not found:
             there = sorted(p.name for p in root.iterdir())[:8]
             raise UserError(
@@ -62,41 +72,92 @@ def files_of(data: DataConfig, globs: list[str] | None = None) -> list[Path]:
     return found
 
 
+def _hidden(path: Path, glob: str) -> bool:
+    """.name and _name (_SUCCESS, _metadata) are no data, unless a glob names them."""
+    return path.name.startswith(".") or (path.name.startswith("_") and not Path(glob).name.startswith("_"))
+
+
 def column_names(source: SourceConfig, file: Path) -> list[str]:
     """The raw columns of `file`, from its header or schema alone, before any row is read."""
+    return list(_empty(source, file).columns)
+
+
+def _empty(source: SourceConfig, file: Path) -> pl.DataFrame:
+    """The raw columns of `file`, no rows."""
     if source.format == "parquet":
         try:
-            return list(pq.read_schema(file).names)
-        except pa.ArrowInvalid as e:
-            raise UserError(f"{file}: not a Parquet file ({e})") from e
+            schema = pq.read_schema(file)
+        except UNREADABLE as e:
+            raise UserError(f"{file}: not a Parquet file ({_one_line(e)})") from e
+        _check_names(schema.names, file)
+        frame = pl.from_arrow(schema.empty_table())
+        assert isinstance(frame, pl.DataFrame)
+        return _plain(frame, file)
+    names = list(source.columns)
+    first = _first_line(source, file)
     if source.header and source.format == "csv":
-        with _open(file) as lines:
-            first = lines.readline()
         if not first.strip():
             raise UserError(f"{file}: its first line is empty, not a header; set data.source.header=false")
-        names = pacsv.open_csv(pa.BufferReader(first), parse_options=_parse_options(source)).schema.names
-        return [name.lstrip("\ufeff") for name in names]
-    if not source.columns:
+        try:
+            header = pa.BufferReader(first.rstrip(b"\r\n") + b"\n")
+            names = pacsv.open_csv(header, parse_options=_parse_options(source)).schema.names
+        except pa.ArrowInvalid as e:
+            raise UserError(f"{file}: its first line is not a header ({_one_line(e)})") from e
+        _check_names(names, file)
+    elif not names:
         raise UserError("data.source.columns: needed where the files have no header")
-    return list(source.columns)
+    return pl.DataFrame(schema=dict.fromkeys(names, pl.String))
+
+
+def _check_names(names: list[str], file: Path) -> None:
+    if twice := [n for n in names if names.count(n) > 1]:
+        raise UserError(f"{file}: two columns are named {twice[0]}")
+    if LINE in names:
+        raise UserError(f"{file}: a column is named {LINE}, which is reserved; rename it")
+
+
+def _first_line(source: SourceConfig, file: Path) -> bytes:
+    """The first line, once it is sure that the file is text."""
+    try:
+        with _open(file) as lines:
+            first = bytes(lines.readline(1 << 20)).removeprefix(codecs.BOM_UTF8)
+            head = first + lines.read(1 << 12)
+    except UNREADABLE as e:
+        raise UserError(f"{file}: cannot be read ({_one_line(e)})") from e
+    kinds = {b"PAR1": "Parquet; set data.source.format=parquet", b"\x1f\x8b": "gzip; name it .gz",
+             b"PK\x03\x04": "a zip archive; unpack it", b"\x28\xb5\x2f\xfd": "zstd; unpack it"}
+    for magic, kind in kinds.items():
+        if head.startswith(magic):
+            raise UserError(f"{file}: not {source.format} but {kind}")
+    if head.count(0) > len(head) // 100 or first.decode(errors="replace").count(NOT_TEXT) > len(first) // 10:
+        raise UserError(f"{file}: not {source.format}: its first line is not UTF-8 text")
+    if source.header and source.format == "csv" and NOT_TEXT in first.decode(errors="replace"):
+        raise UserError(f"{file}: its header is not UTF-8 text")
+    return first
 
 
 def check_columns(data: DataConfig, file: Path, *, labelled: bool = True) -> None:
     """Raises UserError where the config names a column that `file` (with its joins) lacks."""
-    raw = column_names(data.source, file)
+    have = _empty(data.source, file)
     for here, there in data.source.rename.items():
-        if there not in raw:
-            raise UserError(f"data.source.rename.{here}: {file.name} has no column {there}{did_you_mean(there, raw)}")
-    have = set(raw) | set(data.source.rename)
+        if there not in have.columns:
+            near = did_you_mean(there, have.columns)
+            raise UserError(f"data.source.rename.{here}: {file.name} has no column {there}{near}")
+    have = _renamed(data.source, file, have)
     for join in data.source.joins:
-        side = column_names(_join_source(join), _side_file(data, join))
-        if join.key not in have:
-            raise UserError(f"data.source.joins: {file.name} has no column {join.key}{did_you_mean(join.key, have)}")
-        for here, there in ({join.key: join.key} | dict(join.columns)).items():
-            if there not in side:
-                raise UserError(f"data.source.joins: {join.file} has no column {there}{did_you_mean(there, side)}")
-            have.add(here)
-    have |= set(data.derive)
+        source = _join_source(join)
+        side = _empty(source, _side_file(data, join))
+        if join.key not in have.columns:
+            near = did_you_mean(join.key, have.columns)
+            raise UserError(f"data.source.joins: {file.name} has no column {join.key}{near}")
+        for here, there in _side_columns(join).items():
+            if there not in side.columns:
+                raise UserError(f"data.source.joins: {join.file} has no column {there}{did_you_mean(there, side.columns)}")
+            if here != join.key and here in have.columns:
+                raise UserError(f"data.source.joins: {join.file}'s column {here} is there already; name it otherwise")
+        have = _joined(have, join, _side_selected(join, side))
+    for column, sql in data.derive.items():
+        have = _derived(column, sql, have)
     wanted = {f"data.dense.{n}": (c.column if c and c.column else n) for n, c in data.dense.items()}
     wanted |= {f"data.sparse.{n}": (c.column if c and c.column else n) for n, c in data.sparse.items()}
     if labelled:
@@ -104,8 +165,8 @@ def check_columns(data: DataConfig, file: Path, *, labelled: bool = True) -> Non
         if data.split.by == "time":
             wanted["data.split"] = data.split.column or ""
     for who, column in wanted.items():
-        if column not in have:
-            raise UserError(f"{who}: {file.name} has no column {column}{did_you_mean(column, have)}")
+        if column not in have.columns:
+            raise UserError(f"{who}: {file.name} has no column {column}{did_you_mean(column, have.columns)}")
 
 
 def read_blocks(data: DataConfig, file: Path, *, unlabelled: bool = False) -> Iterator[Block]:
@@ -120,22 +181,72 @@ def read_blocks(data: DataConfig, file: Path, *, unlabelled: bool = False) -> It
     readers = {"csv": _read_csv, "parquet": _read_parquet, "libfm": _read_libfm}
     sides = [(join, _side_table(data, join)) for join in source.joins]
     for block in readers[source.format](source, file, names):
-        frame = block.frame.rename({there: here for here, there in source.rename.items() if there in names})
+        frame = _renamed(source, file, block.frame)
         for join, side in sides:
-            frame = frame.join(side, on=join.key, how="left", maintain_order="left")
+            frame = _joined(frame, join, side)
         for column, sql in data.derive.items():
-            frame = frame.with_columns(_derived(column, sql, frame))
+            frame = _derived(column, sql, frame)
         block.frame = frame
         yield block
 
 
-def _derived(column: str, sql: str, frame: pl.DataFrame) -> pl.Expr:
+def _renamed(source: SourceConfig, file: Path, frame: pl.DataFrame) -> pl.DataFrame:
+    names = {there: here for here, there in source.rename.items() if there in frame.columns}
+    after = [names.get(n, n) for n in frame.columns]
+    if twice := [n for n in after if after.count(n) > 1]:
+        raise UserError(f"data.source.rename.{twice[0]}: {file.name} has a column {twice[0]} already")
+    return frame.rename(names)
+
+
+def _joined(frame: pl.DataFrame, join: JoinConfig, side: pl.DataFrame) -> pl.DataFrame:
+    """With the side table's columns, null where it lacks the key."""
+    key = pl.col(join.key)
+    if frame.schema[join.key] == side.schema[join.key]:
+        return frame.join(side, on=join.key, how="left", maintain_order="left")
+    left = key.cast(pl.String).alias("__key__")  # such as 7 here and "7" there
+    side = side.select(left, pl.exclude(join.key))
+    return frame.with_columns(left).join(side, on="__key__", how="left", maintain_order="left").drop("__key__")
+
+
+def _derived(column: str, sql: str, frame: pl.DataFrame) -> pl.DataFrame:
+    """With the column that `sql` makes of each row."""
     try:
-        expr = pl.sql_expr(sql).alias(column)
-        frame.head(0).select(expr)
-        return expr
+        expr = pl.sql_expr(sql)
+        if not expr.meta.is_row_separable() and expr.meta.root_names():
+            raise UserError(f"data.derive.{column}: {sql!r}: must read one row at a time, no aggregate")
+        return frame.with_columns(expr.alias(column))
     except pl.exceptions.PolarsError as e:
-        raise UserError(f"data.derive.{column}: {sql!r}: {str(e).splitlines()[0]}") from e
+        hint = "; TRY_CAST gives null where a value does not fit" if "conversion" in str(e) else ""
+        raise UserError(f"data.derive.{column}: {sql!r}: {_one_line(e)}{hint}") from e
+
+
+def _one_line(e: Exception) -> str:
+    first = (str(e).splitlines() or [type(e).__name__])[0][:160]
+    return "".join(c if c.isprintable() and c != NOT_TEXT else "?" for c in first)
+
+
+class _Utf8:
+    """A file's bytes as valid UTF-8: bytes that are none become NOT_TEXT, and `replaced` tells so."""
+
+    closed = False
+
+    def __init__(self, raw: Any) -> None:
+        self._raw, self._decoder, self._rest = raw, codecs.getincrementaldecoder("utf-8")("replace"), b""
+        self.replaced = False
+
+    def read(self, size: int) -> bytes:
+        while not self._rest:
+            piece = self._raw.read(size)
+            if piece.isascii() and not self._decoder.getstate()[0]:  # nearly always, and quick to tell
+                self._rest = piece
+            else:
+                text = self._decoder.decode(piece, final=not piece)
+                self.replaced |= NOT_TEXT in text
+                self._rest = text.encode()
+            if not piece:
+                break
+        done, self._rest = self._rest[:size], self._rest[size:]
+        return done
 
 
 def _open(file: Path) -> Any:
@@ -153,19 +264,19 @@ def _parse_options(source: SourceConfig, handler: Any = None) -> pacsv.ParseOpti
 
 
 def _read_csv(source: SourceConfig, file: Path, names: list[str]) -> Iterator[Block]:
-    all_bad: list[BadRow] = []
-    told = 0
+    ahead: list[tuple[int, str, str]] = []  # rows of the wrong width: number, reason, text
 
     def skip(row: pacsv.InvalidRow) -> str:
-        reason = f"{row.actual_columns} fields, not {row.expected_columns}"
-        all_bad.append(BadRow(str(file), row.number or 0, reason, row.text))
+        ahead.append((row.number or 0, f"{row.actual_columns} fields, not {row.expected_columns}", row.text))
         return "skip"
 
-    first_line = 2 if source.header else 1
+    row = 2 if source.header else 1  # the next row's number
+    more = 0  # line breaks within rows so far: a row's line is its number and these
     with _open(file) as raw:
+        text = _Utf8(raw)
         try:
             reader = pacsv.open_csv(
-                raw,
+                text,
                 read_options=pacsv.ReadOptions(
                     block_size=BLOCK_BYTES,
                     column_names=names,
@@ -175,65 +286,118 @@ def _read_csv(source: SourceConfig, file: Path, names: list[str]) -> Iterator[Bl
                 ),
                 parse_options=_parse_options(source, skip),
                 convert_options=pacsv.ConvertOptions(
+                    check_utf8=False,  # _Utf8 did
                     column_types={name: pa.string() for name in names},
                     strings_can_be_null=True,
                     null_values=[""],
                     quoted_strings_can_be_null=False,
                 ),
             )
-            line = first_line
             for batch in reader:
                 frame = pl.from_arrow(pa.Table.from_batches([batch]))
                 assert isinstance(frame, pl.DataFrame)
-                lines, line = _lines(line, frame.height, [b.line for b in all_bad])
-                yield Block(file, frame.with_columns(lines), all_bad[told:])
-                told = len(all_bad)
-        except (pa.ArrowInvalid, gzip.BadGzipFile, EOFError) as e:
-            what = str(e).splitlines()[0][:160]
+                rows, row = _numbers(row, frame.height, [n for n, _, _ in ahead])
+                wide = [w for w in ahead if w[0] < row]
+                ahead[:] = [w for w in ahead if w[0] >= row]  # of the next batch, which is read ahead
+                block, more = _block(file, frame, rows, wide, more, text.replaced)
+                yield block
+        except UNREADABLE as e:
             raise UserError(
                 f"{file}: cannot be read as CSV with separator {source.separator!r} and "
-                f"{len(names)} columns: {what}"
+                f"{len(names)} columns: {_one_line(e)}"
             ) from e
-    if told < len(all_bad):
-        nothing = pl.DataFrame(schema={name: pl.String for name in names} | {LINE: pl.Int64})
-        yield Block(file, nothing, all_bad[told:])
+    if ahead:
+        nothing = pl.DataFrame(schema=dict.fromkeys(names, pl.String))
+        yield _block(file, nothing, np.empty(0, np.int64), ahead, more, text.replaced)[0]
 
 
-def _lines(first: int, good: int, bad: list[int]) -> tuple[pl.Series, int]:
-    """The line of each of `good` rows from `first` on, the bad rows' lines left out; the line after them."""
-    bad_lines = np.sort(np.array([b for b in bad if b >= first], dtype=np.int64))
-    good_before = bad_lines - first - np.arange(len(bad_lines))
+def _block(
+    file: Path, frame: pl.DataFrame, rows: np.ndarray, wide: list[tuple[int, str, str]], more: int, replaced: bool
+) -> tuple[Block, int]:
+    """Rows and their numbers as a Block, without those that are no rows; line breaks within rows so far."""
+    strings = [frame[name] for name in frame.columns]
+    empty = frame.select(pl.all_horizontal(pl.all().is_null())).to_series().to_numpy()
+    breaks = np.zeros(frame.height, np.int64)
+    for column in strings:
+        if column.str.contains("\n", literal=True).any():
+            breaks += column.str.count_matches("\n", literal=True).fill_null(0).to_numpy()
+    garbled = np.zeros(frame.height, bool)
+    if replaced:
+        for column in strings:
+            garbled |= column.str.contains(NOT_TEXT, literal=True).fill_null(False).to_numpy()
+    numbers = np.concatenate([rows, np.array([n for n, _, _ in wide], np.int64)])
+    inner = np.concatenate([breaks, np.array([t.strip("\r\n").count("\n") for _, _, t in wide], np.int64)])
+    if inner.any():
+        order = np.argsort(numbers)
+        before = np.empty_like(numbers)
+        before[order] = np.cumsum(inner[order]) - inner[order]
+        numbers = numbers + before
+    lines = numbers[: frame.height] + more
+    bad = [BadRow(str(file), int(n) + more, why, t) for n, (_, why, t) in zip(numbers[frame.height :], wide, strict=True)]
+    frame = frame.with_columns(pl.Series(LINE, lines, dtype=pl.Int64))
+    checks = ((breaks > 0, "a quoted field goes on over lines"), (garbled, "not UTF-8 text"), (empty, "an empty line"))
+    lost = np.zeros(frame.height, bool)
+    for mask, why in checks:
+        for values in frame.filter(pl.Series(mask & ~lost)).iter_rows() if mask.any() else ():
+            bad.append(BadRow(str(file), values[-1], why, "\t".join(v for v in values[:-1] if v is not None)))
+        lost |= mask
+    bad.sort(key=lambda b: b.line)
+    return Block(file, frame.filter(pl.Series(~lost)) if lost.any() else frame, bad), more + int(inner.sum())
+
+
+def _numbers(first: int, good: int, bad: list[int]) -> tuple[np.ndarray, int]:
+    """The numbers of `good` rows from `first` on, the bad rows' numbers left out; the number after them."""
+    taken = np.sort(np.array([b for b in bad if b >= first], dtype=np.int64))
+    good_before = taken - first - np.arange(len(taken))
     rows = np.arange(good)
-    lines = first + rows + np.searchsorted(good_before, rows, side="right")
-    return pl.Series(LINE, lines, dtype=pl.Int64), int(lines[-1]) + 1 if good else first
+    numbers = first + rows + np.searchsorted(good_before, rows, side="right")
+    return numbers, int(numbers[-1]) + 1 if good else first
 
 
 def _read_parquet(source: SourceConfig, file: Path, names: list[str]) -> Iterator[Block]:
     row = 1
-    with pq.ParquetFile(file) as parquet:
-        for batch in parquet.iter_batches(batch_size=BLOCK_ROWS):
-            frame = pl.from_arrow(pa.Table.from_batches([batch]))
-            assert isinstance(frame, pl.DataFrame)
-            yield Block(file, frame.with_columns(pl.int_range(row, row + frame.height).alias(LINE)))
-            row += frame.height
+    try:
+        with pq.ParquetFile(file) as parquet:
+            for batch in parquet.iter_batches(batch_size=BLOCK_ROWS):
+                frame = pl.from_arrow(pa.Table.from_batches([batch]))
+                assert isinstance(frame, pl.DataFrame)
+                frame = _plain(frame, file)
+                yield Block(file, frame.with_columns(pl.int_range(row, row + frame.height).alias(LINE)))
+                row += frame.height
+    except UNREADABLE as e:
+        raise UserError(f"{file}: cannot be read as Parquet from row {row} on: {_one_line(e)}") from e
+
+
+def _plain(frame: pl.DataFrame, file: Path) -> pl.DataFrame:
+    """Categories and bytes as the text that they are."""
+    coded = cs.categorical() | cs.enum() | cs.binary()
+    try:
+        return frame.with_columns(coded.cast(pl.String))
+    except pl.exceptions.PolarsError as e:
+        names = ", ".join(frame.select(cs.binary()).columns)
+        raise UserError(f"{file}: {names}: bytes that are not UTF-8 text") from e
 
 
 def _read_libfm(source: SourceConfig, file: Path, names: list[str]) -> Iterator[Block]:
     """'label index:value index:value ...': the i-th index is the i-th column's id, as a string."""
     lines = SourceConfig(separator="\x01", quote=None, header=False)
     for block in _read_csv(lines, file, ["text"]):
-        fields = block.frame.select(LINE, "text", parts=pl.col("text").str.split(" "))
-        fits = pl.col("parts").list.len() == len(names)
-        for row in fields.filter(~fits).iter_rows(named=True):
-            reason = f"{len(row['parts'] or [])} fields, not {len(names)}"
-            block.bad.append(BadRow(str(file), row[LINE], reason, row["text"] or ""))
-        block.frame = fields.filter(fits).select(
-            LINE,
+        fields = block.frame.select(LINE, "text", parts=pl.col("text").str.strip_chars(" ").str.split(" "))
+        ids = pl.col("parts").list.eval(pl.element().str.extract(r"^([^:]+):", 1))
+        wide = pl.col("parts").list.len() != len(names)
+        odd = ids.list.slice(1).list.eval(pl.element().is_null()).list.any()
+        reason = (
+            pl.when(wide).then(pl.format("{} fields, not {}", pl.col("parts").list.len(), len(names)))
+            .when(odd).then(pl.lit("a field is not index:value"))
+        )
+        fields = fields.with_columns(ids.alias("ids"), reason.alias("reason"))
+        for row in fields.filter(pl.col("reason").is_not_null()).iter_rows(named=True):
+            block.bad.append(BadRow(str(file), row[LINE], row["reason"], row["text"]))
+        block.bad.sort(key=lambda b: b.line)
+        block.frame = fields.filter(pl.col("reason").is_null()).select(
             pl.col("parts").list.get(0).alias(names[0]),
-            *(
-                pl.col("parts").list.get(i).str.extract(r"^([^:]+):", 1).alias(name)
-                for i, name in enumerate(names[1:], start=1)
-            ),
+            *(pl.col("ids").list.get(i).alias(name) for i, name in enumerate(names[1:], start=1)),
+            LINE,
         )
         yield block
 
@@ -258,12 +422,25 @@ def _side_file(data: DataConfig, join: JoinConfig) -> Path:
     return path
 
 
+def _side_columns(join: JoinConfig) -> dict[str, str]:
+    """Name here -> name in the side file, the key first."""
+    return {join.key: join.key} | dict(join.columns)
+
+
+def _side_selected(join: JoinConfig, side: pl.DataFrame) -> pl.DataFrame:
+    return side.select(pl.col(there).alias(here) for here, there in _side_columns(join).items())
+
+
 def _side_table(data: DataConfig, join: JoinConfig) -> pl.DataFrame:
     source = _join_source(join)
     file = _side_file(data, join)
     read = _read_parquet if source.format == "parquet" else _read_csv
-    side = pl.concat([b.frame for b in read(source, file, column_names(source, file))])
-    side = side.select(pl.col(there).alias(here) for here, there in ({join.key: join.key} | dict(join.columns)).items())
+    blocks = list(read(source, file, column_names(source, file)))
+    for wrong in (b for block in blocks for b in block.bad if b.reason != "an empty line"):
+        raise UserError(f"data.source.joins: {join.file} line {wrong.line}: {wrong.reason}")
+    if not any(block.frame.height for block in blocks):
+        raise UserError(f"data.source.joins: {join.file} has no rows")
+    side = _side_selected(join, pl.concat([b.frame for b in blocks])).filter(pl.col(join.key).is_not_null())
     if side[join.key].n_unique() != side.height:
         raise UserError(f"data.source.joins: {join.file} has more than one row for a value of {join.key}")
     return side

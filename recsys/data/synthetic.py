@@ -18,8 +18,7 @@ of single effects could express: that is what logistic regression lacks. Only th
 values of a column (and "missing") have effects; the others have none, so that a finite sample can teach
 all there is to know. Each term is scaled to its standard deviation in SPREAD, and the bias to CLICK_RATE.
 
-p depends on nothing but what the row shows, so it is the Bayes-optimal prediction: no model's expected
-AUC or log loss on these rows can be better than that of the column `probability` of teacher.parquet.
+p depends on nothing but what the row shows, so no model's expected AUC or log loss can be better than its.
 """
 
 from collections.abc import Callable
@@ -104,17 +103,14 @@ class Teacher:
         self._mean, self._std = np.zeros(13), np.ones(13)
         self._scale = dict.fromkeys(SPREAD, 1.0)
         self._bias = 0.0
-        # Scales and bias from a pilot of rows that are not in the sample.
-        pilot = draw(rng, BLOCK)
+        pilot = draw(rng, BLOCK)  # for the scales and the bias; these rows are not in the sample
         logs = np.log(pilot.ints - INT_MIN + 1.0)
         self._mean, self._std = logs.mean(0), logs.std(0)
         self._scale = {name: SPREAD[name] / term.std() for name, term in self.terms(pilot).items()}
         logit = np.sum(list(self.terms(pilot).values()), axis=0)
-        low, high = -20.0, 20.0
-        for _ in range(50):
-            self._bias = (low + high) / 2
-            too_many = (1 / (1 + np.exp(-logit - self._bias))).mean() > CLICK_RATE
-            low, high = (low, self._bias) if too_many else (self._bias, high)
+        for _ in range(50):  # a fixed point: the pilot's mean probability is CLICK_RATE
+            rate = (1 / (1 + np.exp(-logit - self._bias))).mean()
+            self._bias += np.log(CLICK_RATE / (1 - CLICK_RATE)) - np.log(rate / (1 - rate))
 
     @staticmethod
     def _effects(rng: np.random.Generator, c: int, dim: int) -> Floats:
@@ -129,14 +125,11 @@ class Teacher:
     def terms(self, rows: Rows) -> dict[str, Floats]:
         """The scaled terms of the logit, by the names of SPREAD."""
         z = (np.log(rows.ints - INT_MIN + 1.0) - self._mean) / self._std
-        user, item = (
-            np.sum([_look_up(self._latent[c], rows.ids[c]) for c in side], axis=0)
-            for side in (USER, ITEM)
-        )
-        terms: dict[str, Floats] = {
+        latent = {c: _look_up(table, rows.ids[c]) for c, table in self._latent.items()}
+        terms = {
             "dense": z @ self._dense,
             "ids": np.sum([_look_up(self._ids[c], rows.ids[c])[:, 0] for c in range(26)], axis=0),
-            "pairs": (user * item).sum(1),
+            "pairs": sum((latent[u] * latent[i]).sum(1) for u in USER for i in ITEM),
             "gate": z[:, GATE_INT] * _look_up(self._gate, rows.ids[GATE_CAT])[:, 0],
         }
         return {name: term * self._scale[name] for name, term in terms.items()}
@@ -152,13 +145,9 @@ def _hex(c: int, ids: Ints) -> pl.Series:
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):  # MurmurHash3's mixer: one to one
         keys = (keys ^ (keys >> np.uint32(shift))) * np.uint32(factor)
     digits = _HEX[keys.astype(">u4").view(np.uint8)]
-    present = ids >= 0
     ends = np.arange(0, 8 * len(ids) + 1, 8, dtype=np.int64)
-    valid = pa.py_buffer(np.packbits(present, bitorder="little"))
-    text = pa.Array.from_buffers(
-        pa.large_string(), len(ids), [valid, pa.py_buffer(ends), pa.py_buffer(digits)]
-    )
-    return pl.Series(f"C{c + 1}", text)
+    buffers = [pa.py_buffer(x) for x in (np.packbits(ids >= 0, bitorder="little"), ends, digits)]
+    return pl.Series(f"C{c + 1}", pa.Array.from_buffers(pa.large_string(), len(ids), buffers))
 
 
 def write_sample(
@@ -173,13 +162,11 @@ def write_sample(
     probabilities: list[Floats] = []
     with (folder / "train.tsv").open("wb") as out:
         for block, start in enumerate(range(0, rows, BLOCK)):
-            rng = np.random.default_rng([seed, 1, block])
-            drawn = draw(rng, BLOCK)
+            drawn = draw(rng := np.random.default_rng([seed, 1, block]), BLOCK)
             p = teacher.probability(drawn)
             columns = [pl.Series("label", (rng.random(BLOCK) < p).astype(np.int8))]
-            for j in range(13):
-                column = pl.Series(f"I{j + 1}", drawn.ints[:, j])
-                columns.append(column.set(pl.Series(drawn.int_missing[:, j]), None))
+            for j, missing in enumerate(drawn.int_missing.T):
+                columns.append(pl.Series(f"I{j + 1}", drawn.ints[:, j]).set(pl.Series(missing), None))
             columns += [_hex(c, drawn.ids[c]) for c in range(26)]
             count = min(BLOCK, rows - start)
             pl.DataFrame(columns).head(count).write_csv(
@@ -188,5 +175,6 @@ def write_sample(
             probabilities.append(p[:count])
             if progress is not None:
                 progress(start + count)
-    everything = np.concatenate(probabilities) if probabilities else np.empty(0)
-    pl.DataFrame({"probability": everything}).write_parquet(folder / "teacher.parquet")
+    pl.DataFrame({"probability": np.concatenate([np.empty(0), *probabilities])}).write_parquet(
+        folder / "teacher.parquet"
+    )

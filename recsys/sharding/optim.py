@@ -21,7 +21,8 @@ class RowOptimizer(Optimizer):
     adagrad: the same with one s an element
     adam: m, v as Kingma & Ba 2015 with bias correction by the global step
     partial_rowwise_adam: v is one number a row, from mean_d(g^2)
-    weight_decay is L2: g += weight_decay * w.
+    weight_decay is L2 (g += weight_decay * w) for Adagrad and decoupled (w -= lr * weight_decay * w) for
+    Adam, as in FBGEMM.
     """
 
     def __init__(self, params: Iterable[Tensor], config: SparseOptimConfig) -> None:
@@ -60,7 +61,7 @@ class RowOptimizer(Optimizer):
     def _update(self, w: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
         rows = grad.abs().amax(dim=1).nonzero().squeeze(1)
         g = grad[rows]
-        if group["weight_decay"]:
+        if group["weight_decay"] and self.rule in ("rowwise_adagrad", "adagrad"):
             g = g + group["weight_decay"] * w[rows]
         if self.rule == "sgd":
             delta = g
@@ -77,5 +78,5 @@ class RowOptimizer(Optimizer):
             state["v"][rows] = beta2 * state["v"][rows] + (1 - beta2) * second
             m = state["m"][rows] / (1 - beta1 ** state["step"])
             v = (state["v"][rows] / (1 - beta2 ** state["step"])).sqrt() + group["eps"]
-            delta = m / (v[:, None] if v.dim() == 1 else v)
+            delta = m / (v[:, None] if v.dim() == 1 else v) + group["weight_decay"] * w[rows]
         w[rows] -= group["lr"] * delta
