@@ -31,13 +31,12 @@ class Throughput(pl.Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.samples, self.seconds = state["samples"], state["seconds"]
 
-    def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        if self._bar is None:
-            loader = trainer.train_dataloader
-            steps = len(loader) * max(trainer.max_epochs or 1, 1)  # type: ignore[arg-type]
-            steps = min(steps, trainer.max_steps) if trainer.max_steps and trainer.max_steps > 0 else steps
-            total = steps * loader.batch_size * world_size()  # type: ignore[union-attr]
-            self._bar = Bar("training", total, "samples", done=self.samples)
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        loader = trainer.train_dataloader
+        steps = len(loader) * max(trainer.max_epochs or 1, 1)  # type: ignore[arg-type]
+        steps = min(steps, trainer.max_steps) if trainer.max_steps > 0 else steps
+        total = steps * loader.batch_size * world_size()  # type: ignore[union-attr]
+        self._bar = Bar("training", total, "samples", done=self.samples)
         self._since = time.monotonic()
         self._told = (self.samples, self.seconds)
 
@@ -129,6 +128,7 @@ class Checkpoints(pl.Callback):
         self._saved_at = time.monotonic()
         self.best: float = -math.inf
         self._last_step = -1
+        self._due_after_validation = False
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best}
@@ -145,7 +145,8 @@ class Checkpoints(pl.Callback):
             due = time.monotonic() - self._saved_at > self._every_seconds
             if trainer.world_size > 1:
                 due = bool(trainer.strategy.broadcast(due))
-        if due:
+        self._due_after_validation = due and trainer.is_last_batch and bool(trainer.num_val_batches)
+        if due and not self._due_after_validation:
             self._save(trainer, "step")
 
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
@@ -155,6 +156,9 @@ class Checkpoints(pl.Callback):
         if value > self.best or self.best == -math.inf:
             self.best = value if not math.isnan(value) else self.best
             self._save(trainer, "best")
+        if self._due_after_validation:  # a run resumed from before it would go without this validation
+            self._due_after_validation = False
+            self._save(trainer, "step")
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if self._last_step != trainer.global_step:
@@ -175,14 +179,18 @@ class Checkpoints(pl.Callback):
 
 def newest_checkpoint(run_dir: Path) -> Path | None:
     """The checkpoint with most steps behind it; at equal steps the one written last."""
-    found = [p for p in (run_dir / "checkpoints").glob("*-*") if (p / ".metadata").exists()]
+    found = [p for kind in ("step", "best") for p in _complete(run_dir, kind)]
     return max(found, key=lambda p: (int(p.name.rsplit("-", 1)[1]), p.name.startswith("step")), default=None)
 
 
 def best_checkpoint(run_dir: Path) -> Path | None:
     """The best by validation; the newest where nothing was validated."""
-    found = sorted(p for p in (run_dir / "checkpoints").glob("best-*") if (p / ".metadata").exists())
+    found = sorted(_complete(run_dir, "best"))
     return found[-1] if found else newest_checkpoint(run_dir)
+
+
+def _complete(run_dir: Path, kind: str) -> list[Path]:
+    return [p for p in (run_dir / "checkpoints").glob(f"{kind}-*") if (p / ".metadata").exists()]
 
 
 def csv_logger(run_dir: Path, up_to_step: int | None) -> CSVLogger:

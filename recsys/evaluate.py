@@ -70,7 +70,7 @@ def choose_checkpoint(path: Path, name: str) -> Path:
 
     found = {"best": best_checkpoint, "last": newest_checkpoint}.get(name, lambda p: p / "checkpoints" / name)(path)
     if found is None or not (found / ".metadata").exists():
-        there = sorted(p.name for p in (path / "checkpoints").glob("*-*"))
+        there = sorted(p.name for p in (path / "checkpoints").iterdir() if not p.name.startswith("."))
         raise UserError(f"checkpoint={name}: not in {path}/checkpoints (there: {', '.join(there) or 'none'})")
     return found
 

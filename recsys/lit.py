@@ -173,7 +173,8 @@ class RecsysModule(pl.LightningModule):
         assert self.dmp is not None
         if not training:
             checkpoint.load_model(path, self.dmp)
-            return torch.load(path / "state.pt", weights_only=False, map_location="cpu")  # type: ignore[no-any-return]
+            state = torch.load(path / "state.pt", weights_only=False, map_location="cpu")
+            return {k: v for k, v in state.items() if k != "callbacks"}  # theirs are of the run that goes on
         _, rows = self._split_parameters()
         state = checkpoint.load_all(path, self.dmp, rows, self.row_optimizer)
         self._dense_optimizer().load_state_dict(state.pop("dense_optimizer"))

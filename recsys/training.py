@@ -47,7 +47,7 @@ def build_trainer(
     if cfg.trainer.early_stopping.patience is not None:
         if not prepared.rows("validation"):
             raise UserError("trainer.early_stopping needs validation rows; see data.split.validation")
-        callbacks.append(EarlyStopping(**cfg.trainer.early_stopping))
+        callbacks.append(EarlyStopping(**cfg.trainer.early_stopping, check_on_train_epoch_end=False))
     callbacks.append(
         Checkpoints(
             path / "checkpoints",

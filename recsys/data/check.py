@@ -4,10 +4,11 @@ from pathlib import Path
 
 from recsys.data import sources
 from recsys.data.split import SPLITS, check_split
-from recsys.data.transforms import TRANSFORMS, dense_columns, sparse_columns
+from recsys.data.transforms import LABEL, TIME, TRANSFORMS, dense_columns, sparse_columns
 from recsys.errors import UserError, did_you_mean
 from recsys.schema import DataConfig
 
+RESERVED = ("label", LABEL, TIME, sources.LINE)
 FORMATS = ("csv", "parquet", "libfm")
 
 
@@ -15,12 +16,22 @@ def check_data(data: DataConfig) -> None:
     """Raises UserError for what is wrong in the config itself."""
     if data.source.format not in FORMATS:
         raise UserError(f"data.source.format={data.source.format}: unknown{did_you_mean(data.source.format, FORMATS)}")
+    for what, one in (("separator", data.source.separator), ("quote", data.source.quote)):
+        if one is not None and len(one) != 1:
+            raise UserError(f"data.source.{what}={one!r}: must be one character (a TAB is written \"\\t\")")
+    for join in data.source.joins:
+        if len(join.separator) != 1 or (join.quote is not None and len(join.quote) != 1):
+            raise UserError(f"data.source.joins: {join.file}: separator and quote must be one character")
     if twice := sorted(set(data.dense) & set(data.sparse)):
         raise UserError(f"data: {twice[0]} is named twice, under dense and under sparse; rename one (column: {twice[0]})")
     if not data.dense and not data.sparse:
         raise UserError("data: no feature is named, neither under dense nor under sparse")
     if names := [c for c in data.source.columns if data.source.columns.count(c) > 1]:
         raise UserError(f"data.source.columns: {names[0]} is named twice")
+    tables = {s.table for s in data.sparse.values() if s and s.table}
+    for name in [*data.dense, *data.sparse, *tables]:
+        if name in RESERVED or not name or set(name) & set("./\\"):
+            raise UserError(f"data: no feature or table can be named {name!r}; give it another name and column: {name}")
     for name, d in dense_columns(data).items():
         for t in d.transform or []:
             if t not in TRANSFORMS:
@@ -45,10 +56,12 @@ def raw_files(data: DataConfig) -> list[tuple[Path, int | None]]:
     if split.by != "files":
         return [(f, None) for f in sources.files_of(data)]
     groups = (split.train_files, split.validation_files, split.test_files)
-    found = [(f, i) for i, globs in enumerate(groups) for f in sources.files_of(data, list(globs))]
+    found: list[tuple[Path, int | None]] = [
+        (f, i) for i, globs in enumerate(groups) for f in sources.files_of(data, list(globs))
+    ]
     for path, i in found:
-        if others := [SPLITS[j] for q, j in found if q == path and j != i]:
-            raise UserError(f"data.split: {path.name} is in {SPLITS[i]} and in {others[0]}")
+        if others := [j for q, j in found if q == path and j != i]:
+            raise UserError(f"data.split: {path.name} is in {SPLITS[i or 0]} and in {SPLITS[others[0] or 0]}")
     return found
 
 

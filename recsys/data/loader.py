@@ -129,8 +129,8 @@ class ParquetLoader:
             finally:
                 if ahead is not None:
                     ahead.cancel()
-        if not self._training:
-            self.epoch, self.step = 0, 0
+                if not self._training:  # an evaluation cut short leaves the next one whole
+                    self.epoch, self.step = 0, 0
 
     def _order(self) -> list[RowGroup]:
         if not self._shuffle:

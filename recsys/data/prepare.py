@@ -73,6 +73,7 @@ def prepare(data: DataConfig) -> Prepared:
             shutil.rmtree(building, ignore_errors=True)
             building.mkdir()
             _build(data, files, building, Path(f"{target}.bad_rows.csv"))
+            shutil.rmtree(target, ignore_errors=True)  # what has no prepared.json
             os.replace(building, target)
     return Prepared(target)
 

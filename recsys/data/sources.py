@@ -212,7 +212,8 @@ def _derived(column: str, sql: str, frame: pl.DataFrame) -> pl.DataFrame:
     """With the column that `sql` makes of each row."""
     try:
         expr = pl.sql_expr(sql)
-        if not expr.meta.is_row_separable() and expr.meta.root_names():
+        by_row = expr.meta.is_row_separable() and not expr.meta.is_scalar()
+        if expr.meta.root_names() and not by_row:
             raise UserError(f"data.derive.{column}: {sql!r}: must read one row at a time, no aggregate")
         return frame.with_columns(expr.alias(column))
     except pl.exceptions.PolarsError as e:
@@ -302,6 +303,8 @@ def _read_csv(source: SourceConfig, file: Path, names: list[str]) -> Iterator[Bl
                 block, more = _block(file, frame, rows, wide, more, text.replaced)
                 yield block
         except UNREADABLE as e:
+            if str(e).startswith("Could not skip initial"):  # a header without a line end, and nothing else
+                return
             raise UserError(
                 f"{file}: cannot be read as CSV with separator {source.separator!r} and "
                 f"{len(names)} columns: {_one_line(e)}"

@@ -21,6 +21,7 @@ from recsys.features import OUT_OF_VOCABULARY, DenseFeature, FeatureSpec, Sparse
 from recsys.schema import DataConfig, DenseConfig, SparseConfig
 
 LABEL = "__label__"
+FLOAT32_MAX = 3.4e38
 TIME = "__time__"
 Params = dict[str, float]
 
@@ -32,7 +33,7 @@ def _log(x: pl.Expr, p: Params) -> pl.Expr:
 
 def _standardise(x: pl.Expr, p: Params) -> pl.Expr:
     """(x - mean) / std of the training split."""
-    return (x - p["mean"]) / (p["std"] or 1.0)
+    return ((x - p["mean"]) / (p["std"] or 1.0)).clip(-FLOAT32_MAX, FLOAT32_MAX)
 
 
 def _minmax(x: pl.Expr, p: Params) -> pl.Expr:
@@ -69,27 +70,32 @@ def typed(data: DataConfig, block: Block, *, labelled: bool = True) -> tuple[pl.
     the time (Float64); rows whose label or numbers cannot be read are set aside with the reason.
     """
     raw, numbers = block.frame, {}
+    _check_types(data, raw, labelled)
     columns: list[pl.Expr] = [pl.col(LINE)]
     if labelled:
-        value = pl.col(data.label.column).cast(pl.Float64, strict=False)
+        value = pl.col(data.label.column).cast(pl.Float64, strict=False).fill_nan(None)
         if data.label.at_least is None:
             columns.append(value.cast(pl.Float32).alias(LABEL))
         else:
             columns.append((value >= data.label.at_least).cast(pl.Float32).alias(LABEL))
         if data.split.by == "time":
-            columns.append(pl.col(data.split.column or "").cast(pl.Float64, strict=False).alias(TIME))
+            columns.append(pl.col(data.split.column or "").cast(pl.Float64, strict=False).fill_nan(None).alias(TIME))
     for name, c in dense_columns(data).items():
         assert c.column
         numbers[name] = c.column
         columns.append(pl.col(c.column).cast(pl.Float64, strict=False).fill_nan(None).alias(name))
     for name, s in sparse_columns(data).items():
         values = pl.col(s.column or name)
-        if s.split is not None and raw.schema[s.column or name] != pl.List:
-            values = values.cast(pl.String).str.split(s.split).list.eval(pl.element().filter(pl.element() != ""))
+        dtype = raw.schema[s.column or name]
         if s.split is not None:
-            values = values.list.head(s.max_length) if s.max_length else values
-            columns.append(values.cast(pl.List(pl.String)).alias(name))
+            if isinstance(dtype, pl.Array):
+                values = values.arr.to_list()
+            elif dtype != pl.List:
+                values = values.cast(pl.String).str.split(s.split)
+            values = values.cast(pl.List(pl.String)).list.eval(pl.element().filter(pl.element() != ""))  # nor null
+            columns.append((values.list.head(s.max_length) if s.max_length else values).alias(name))
         else:
+            values = values.fill_nan(None) if dtype.is_float() else values
             columns.append(values.cast(pl.String).alias(name))
     frame = raw.select(columns)
     reason = _reasons(data, raw, frame, numbers, labelled)
@@ -105,6 +111,22 @@ def typed(data: DataConfig, block: Block, *, labelled: bool = True) -> tuple[pl.
     return frame.filter(~wrong), block.bad + bad
 
 
+def _check_types(data: DataConfig, raw: pl.DataFrame, labelled: bool) -> None:
+    """Raises UserError for a column whose type (known for Parquet alone) holds no number or no value."""
+    single = {f"data.dense.{n}": c.column for n, c in dense_columns(data).items()}
+    single |= {f"data.sparse.{n}": c.column for n, c in sparse_columns(data).items() if c.split is None}
+    single |= {"data.label": data.label.column} if labelled else {}
+    for who, column in single.items():
+        dtype = raw.schema[column or ""]
+        if dtype.is_nested():
+            hint = "; set split (to any text) and every element counts" if "sparse" in who else ""
+            raise UserError(f"{who}: column {column} holds {dtype}, not one value a row{hint}")
+    for name, c in sparse_columns(data).items():
+        dtype = raw.schema[c.column or name]
+        if c.split is not None and dtype.is_nested() and (dtype == pl.Struct or dtype.inner.is_nested()):  # type: ignore[attr-defined]
+            raise UserError(f"data.sparse.{name}: column {c.column} holds {dtype}, not a list of values")
+
+
 def _reasons(
     data: DataConfig, raw: pl.DataFrame, frame: pl.DataFrame, numbers: dict[str, str], labelled: bool
 ) -> pl.Series:
@@ -117,14 +139,16 @@ def _reasons(
         checks.append((~valid, f"label {data.label.column} is not a number" if data.label.at_least is not None
                        else f"label {data.label.column} is neither 0 nor 1"))
         if TIME in frame.columns:
-            checks.append((frame[TIME].is_null(), f"time {data.split.column} is not a number"))
+            checks.append((~frame[TIME].is_finite().fill_null(False), f"time {data.split.column} is not a number"))
     for name, column in numbers.items():
         lost = frame[name].is_null() & raw[column].is_not_null()
         if raw.schema[column].is_float():
             lost = frame[name].is_null() & raw[column].is_not_null() & raw[column].is_not_nan()
         elif raw.schema[column] == pl.String:
             lost = lost & (raw[column].str.to_lowercase() != "nan")
-        checks.append((lost | frame[name].is_infinite().fill_null(False), f"{column} is not a number"))
+        lost = lost | frame[name].is_infinite().fill_null(False)
+        checks.append((lost, f"{column} is not a number"))
+        checks.append(((frame[name].abs() > FLOAT32_MAX).fill_null(False), f"{column} is too large"))
     for mask, why in checks:
         if mask.any():
             reason = reason.zip_with(~mask | reason.is_not_null(), pl.Series([why], dtype=pl.String).new_from_index(0, frame.height))
@@ -160,8 +184,7 @@ class Fitted:
         columns: list[pl.Expr] = [pl.col(LABEL)] if LABEL in frame.columns else []
         for name, c in dense_columns(self.data).items():
             columns.append(dense_expr(name, c, self.dense[name]).cast(pl.Float32).alias(name))
-        for name, c in sparse_columns(self.data).items():
-            columns.append(self._ids(name, c))
+        columns += [self._ids(name, s) for name, s in sparse_columns(self.data).items()]
         return frame.select(columns)
 
     def _ids(self, name: str, c: SparseConfig) -> pl.Expr:
@@ -223,10 +246,12 @@ def fit(data: DataConfig, training: Callable[[], Iterable[pl.DataFrame]]) -> Fit
     for depth in range(max((len(c.transform or []) for c in dense.values()), default=0)):
         todo = {n: c for n, c in dense.items() if len(c.transform or []) > depth}
         moments = _moments(training(), {n: dense_expr(n, c, fitted[n]) for n, c in todo.items()})
-        for name in todo:
+        for name in todo if moments else ():  # none: no rows, which the next pass tells
             fitted[name].append(moments[name])
     counts: dict[str, pl.DataFrame] = {}
+    rows = 0
     for frame in training():
+        rows += frame.height
         for name, c in sparse.items():
             values = frame[name].explode().drop_nulls() if c.split is not None else frame[name].fill_null("")
             new = values.alias("value").to_frame().group_by("value").len("count")
@@ -235,12 +260,12 @@ def fit(data: DataConfig, training: Callable[[], Iterable[pl.DataFrame]]) -> Fit
                 pl.concat([counts[table], new]).group_by("value").agg(pl.col("count").sum())
                 if table in counts else new
             )
+    if not rows:
+        raise UserError(f"data={data.name}: the train split has no rows; see data.split")
     thresholds: dict[str, int] = {}
     for name, c in sparse.items():
         table = c.table or name
         thresholds[table] = max(thresholds.get(table, 1), c.min_count or 1)
-    if any(table not in counts for table in thresholds):
-        raise UserError(f"data={data.name}: the training split has no rows")
     vocabularies = {
         table: counts[table]
         .filter(pl.col("count") >= least)
@@ -278,4 +303,6 @@ def _moments(frames: Iterable[pl.DataFrame] | Iterator[pl.DataFrame], columns: d
                     "n": count,
                 }
             total[n] = new
-    return {n: {"min": m["min"], "max": m["max"], "mean": m["mean"], "std": m["var"] ** 0.5} for n, m in total.items()}
+    for m in total.values():
+        m["std"] = m["var"] ** 0.5 if m["max"] > m["min"] else 0.0  # no rounding error passes for a deviation
+    return {n: {k: m[k] for k in ("min", "max", "mean", "std")} for n, m in total.items()}
