@@ -55,6 +55,18 @@ def compose(command: str = "train", overrides: Sequence[str] = ()) -> DictConfig
         return hydra_compose(command, list(overrides))
 
 
+def typed(cfg: Any) -> DictConfig:
+    """A training config under its schema: what a file or a plain mapping has lost."""
+    merged = OmegaConf.merge(OmegaConf.structured(schema.TrainConfig), cfg)
+    assert isinstance(merged, DictConfig)
+    return merged
+
+
+def load_config(path: Path) -> DictConfig:
+    """A run's config.yaml."""
+    return typed(OmegaConf.load(path))
+
+
 def data_config(cfg: DictConfig) -> schema.DataConfig:
     data = OmegaConf.to_object(cfg.data)
     assert isinstance(data, schema.DataConfig)
@@ -181,7 +193,7 @@ def check_target(node: Any, path: str, given: Sequence[str] = ()) -> None:
         hints = {}
     for name, value in values.items():
         if name in hints and not _is_node(value) and (problem := _mismatch(value, hints[str(name)])):
-            raise UserError(f"{path}.{name}={value}: {problem}")
+            raise UserError(f"{path}.{name}={value!r}: {problem}")
 
 
 def _is_node(value: Any) -> bool:

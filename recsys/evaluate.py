@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -16,63 +16,7 @@ from recsys import cli
 from recsys.errors import UserError
 from recsys.progress import say
 
-if TYPE_CHECKING:
-    from recsys.data.loader import ParquetLoader
-    from recsys.data.prepare import Prepared
-    from recsys.launch import Ranks
-
 SPLITS = ("train", "validation", "test")
-
-
-def split_loader(
-    cfg: DictConfig, prepared: Prepared, split: str, ranks: Ranks, *, training: bool = False
-) -> ParquetLoader:
-    """This rank's share of a split: in equal shuffled steps for training, every row in order otherwise."""
-    from recsys.data.loader import ParquetLoader
-
-    batch_size = cfg.trainer.batch_size if training else cfg.trainer.eval_batch_size
-    return ParquetLoader(
-        prepared.files(split),
-        prepared.fitted.features,
-        batch_size=max(batch_size // ranks.world_size, 1),
-        training=training,
-        shuffle=training and cfg.loader.shuffle,
-        seed=cfg.seed,
-        buffer_rows=cfg.loader.buffer_rows,
-        rank=ranks.rank,
-        world_size=ranks.world_size,
-    )
-
-
-def protocol(cfg: DictConfig, prepared: Prepared, checkpoint: Path | None) -> dict[str, Any]:
-    """What the numbers mean: stamped into every result's file."""
-    info = prepared.info
-    return {
-        "data": info["name"], "split": info["split"], "rows": info["rows"], "bad_rows": info["bad_rows"],
-        "seed": cfg.seed, "checkpoint": checkpoint.name if checkpoint else None,
-        "metrics": "exact, over all rows of the split", "label": cfg.data.label.column,
-    }
-
-
-def open_run(run: str) -> tuple[DictConfig, Path]:
-    """A run's config and folder. Raises UserError where there is none."""
-    path = Path(run)
-    if not (path / "config.yaml").exists():
-        raise UserError(f"run={run}: holds no run (no config.yaml)")
-    cfg = OmegaConf.load(path / "config.yaml")
-    assert isinstance(cfg, DictConfig)
-    return cfg, path
-
-
-def choose_checkpoint(path: Path, name: str) -> Path:
-    """best, last, or a folder's name under checkpoints/."""
-    from recsys.callbacks import best_checkpoint, newest_checkpoint
-
-    found = {"best": best_checkpoint, "last": newest_checkpoint}.get(name, lambda p: p / "checkpoints" / name)(path)
-    if found is None or not (found / ".metadata").exists():
-        there = sorted(p.name for p in (path / "checkpoints").iterdir() if not p.name.startswith("."))
-        raise UserError(f"checkpoint={name}: not in {path}/checkpoints (there: {', '.join(there) or 'none'})")
-    return found
 
 
 def evaluate(
@@ -85,15 +29,15 @@ def evaluate(
     from recsys.config import accelerator_of, data_config
     from recsys.data.prepare import prepare
     from recsys.launch import process_group, started_by_torchrun
-    from recsys.train import _of
-    from recsys.training import build_module, build_trainer
+    from recsys.run_dir import choose_checkpoint, open_run, protocol
+    from recsys.training import build_module, build_trainer, metrics_of, split_loader
 
     if split not in SPLITS:
         raise UserError(f"split={split}: must be train, validation or test")
     saved, path = open_run(run)
     cfg = cfg or saved
     best = choose_checkpoint(path, checkpoint)
-    prepared = prepare(data_config(_typed(cfg)))
+    prepared = prepare(data_config(cfg))
     if not prepared.rows(split):
         raise UserError(f"split={split}: the data has no such rows")
     with process_group(accelerator_of(cfg), cfg.trainer.threads, started_by_torchrun()) as ranks:
@@ -102,23 +46,21 @@ def evaluate(
         [found] = trainer.test(module, split_loader(cfg, prepared, split, ranks), ckpt_path=best, verbose=False)
         if ranks.rank != 0:
             return {}
-        return {split: _of(found, "test"), "protocol": protocol(cfg, prepared, best)}
-
-
-def _typed(cfg: DictConfig) -> DictConfig:
-    from recsys.schema import TrainConfig
-
-    typed = OmegaConf.merge(OmegaConf.structured(TrainConfig), cfg)
-    assert isinstance(typed, DictConfig)
-    return typed
+        return {split: metrics_of(found, "test"), "protocol": protocol(cfg, prepared, best)}
 
 
 def _command(cfg: DictConfig) -> None:
     from recsys.config import check
     from recsys.launch import spawn, started_by_torchrun
+    from recsys.run_dir import choose_checkpoint, open_run
 
     saved, path = open_run(cfg.run)
-    changed = _typed(OmegaConf.merge(saved, {k: cfg[k] for k in ("trainer", "sharding") if cfg[k] is not None}))  # type: ignore[arg-type]
+    changed = saved.copy()
+    for key, value in cfg.trainer.items():
+        if value is not None:
+            changed.trainer[key] = value
+    if cfg.sharding is not None:
+        changed.sharding = cfg.sharding
     check(changed)
     choose_checkpoint(path, cfg.checkpoint)
     if changed.trainer.devices > 1 and started_by_torchrun() is None:
@@ -139,7 +81,6 @@ def show(metrics: dict[str, Any], path: Path, split: str) -> None:
     write_json(target, metrics)
     sys.stdout.write(json.dumps(metrics[split]) + "\n")
     say(f"{metrics['protocol']['checkpoint']} on {metrics[split]['rows']:,} {split} rows; written to {target}")
-
 
 
 def main() -> None:

@@ -43,7 +43,7 @@ class FeatureSpec:
     labels: tuple[str, ...] = ("label",)
 
     def __post_init__(self) -> None:
-        names = [f.name for f in (*self.dense, *self.sparse)] + list(self.labels)
+        names = [f.name for f in self.dense] + [f.name for f in self.sparse] + list(self.labels)
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice:
             raise ValueError(f"features named twice: {', '.join(twice)}")

@@ -101,8 +101,15 @@ def spawn(devices: int, work: str, job: dict[str, Any]) -> None:
 
     silence()
     config = LaunchConfig(
-        min_nodes=1, max_nodes=1, nproc_per_node=devices, run_id=uuid.uuid4().hex, rdzv_backend="c10d",
-        rdzv_endpoint="127.0.0.1:0", max_restarts=0, monitor_interval=0.2, local_addr="127.0.0.1",
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=devices,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="127.0.0.1:0",
+        max_restarts=0,
+        monitor_interval=0.2,
+        local_addr="127.0.0.1",
     )
     with tempfile.NamedTemporaryFile("w", suffix=".json", prefix="recsys-", delete=False) as f:
         json.dump(job, f)

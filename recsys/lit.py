@@ -65,8 +65,12 @@ class RecsysModule(pl.LightningModule):
         task = self._make_task()
         tables = tables_of(task)
         plan, sharder = make_plan(
-            task, self._sharding, self._sparse, device=device,
-            batch_size=self._batch_size, local_world_size=self._local_world_size,
+            task,
+            self._sharding,
+            self._sparse,
+            device=device,
+            batch_size=self._batch_size,
+            local_world_size=self._local_world_size,
         )
         self.plan = describe(plan, tables)
         self.dmp = shard(task, plan, sharder, device)
@@ -160,10 +164,14 @@ class RecsysModule(pl.LightningModule):
         assert self.dmp is not None
         _, rows = self._split_parameters()
         state["dense_optimizer"] = self._dense_optimizer().state_dict()
-        state["steps"] = {
-            name: {k: v for k, v in self.row_optimizer.state[p].items() if isinstance(v, int)}
-            for name, p in rows.items()
-        } if self.row_optimizer else {}
+        state["steps"] = (
+            {
+                name: {k: v for k, v in self.row_optimizer.state[p].items() if isinstance(v, int)}
+                for name, p in rows.items()
+            }
+            if self.row_optimizer
+            else {}
+        )
         state["lr"] = [g["lr"] for g in self._optimizer().param_groups]
         checkpoint.save(path, self.dmp, rows, self.row_optimizer, state, self.plan)
         self.last_checkpoint = path

@@ -61,8 +61,10 @@ class BinaryMetrics:
 
     def compute(self) -> dict[str, float]:
         """Collective: every rank gets the metrics of all rows, in the order of ranks; then starts anew."""
-        mine = [torch.cat(column).numpy() if column else np.zeros(0, np.float32)
-                for column in (list(zip(*self._kept, strict=True)) or ((), ()))]
+        mine = [
+            torch.cat(column).numpy() if column else np.zeros(0, np.float32)
+            for column in (list(zip(*self._kept, strict=True)) or ((), ()))
+        ]
         self._kept = []
         if dist.is_initialized() and dist.get_world_size() > 1:
             parts: list[Any] = [None] * dist.get_world_size()

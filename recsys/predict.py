@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import polars as pl
 from omegaconf import DictConfig
 
@@ -41,8 +42,8 @@ class Predictor:
         import torch
 
         from recsys.data.transforms import Fitted
-        from recsys.evaluate import choose_checkpoint, open_run
         from recsys.launch import Ranks, ensure_process_group
+        from recsys.run_dir import choose_checkpoint, open_run
         from recsys.training import build_module
 
         cfg, path = open_run(run)
@@ -79,7 +80,7 @@ class Predictor:
                 _, logits = self.module.dmp(batch_of(applied, features))
             probability = torch.sigmoid(logits[:, 0]).numpy()
         else:
-            probability = []
+            probability = np.zeros(0, np.float32)
         unknown = applied.select(
             (pl.col(f.name).explode() if f.multi_valued else pl.col(f.name)).eq(0).mean().alias(f.name)
             for f in features.sparse
@@ -112,17 +113,18 @@ def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str,
         for file in files:
             for block in sources.read_blocks(data, file, unlabelled=True):
                 for start in range(0, max(block.frame.height, 1), batch_size):
-                    piece = sources.Block(
-                        file, block.frame.slice(start, batch_size), block.bad if start == 0 else []
-                    )
+                    piece = sources.Block(file, block.frame.slice(start, batch_size), block.bad if start == 0 else [])
                     n, scores, wrong, share = predictor.score(piece, labelled=False)
                     lost = pl.DataFrame(
                         {sources.LINE: [b.line for b in wrong], "probability": [None] * len(wrong)},
                         schema=scores.schema,
                     )
-                    table = pl.concat([scores, lost]).sort(sources.LINE).select(
-                        pl.lit(str(file)).alias("file"), pl.col(sources.LINE).alias("line"), "probability"
-                    ).to_arrow()
+                    table = (
+                        pl.concat([scores, lost])
+                        .sort(sources.LINE)
+                        .select(pl.lit(str(file)).alias("file"), pl.col(sources.LINE).alias("line"), "probability")
+                        .to_arrow()
+                    )
                     writer = writer or pq.ParquetWriter(building, table.schema)
                     writer.write_table(table)
                     if wrong:
@@ -137,8 +139,12 @@ def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str,
         building.replace(output)
     if rows == 0:
         raise UserError(f"input: none of {bad} rows can be read; see {bad_rows}")
-    return {"rows": rows, "bad_rows": bad, "bad_rows_file": str(bad_rows) if bad else None,
-            "out_of_vocabulary": {name: total / rows for name, total in unknown.items()}}
+    return {
+        "rows": rows,
+        "bad_rows": bad,
+        "bad_rows_file": str(bad_rows) if bad else None,
+        "out_of_vocabulary": {name: total / rows for name, total in unknown.items()},
+    }
 
 
 def input_files(patterns: str) -> list[Path]:
@@ -146,9 +152,11 @@ def input_files(patterns: str) -> list[Path]:
     files: list[Path] = []
     for pattern in patterns.split(","):
         path = Path(pattern)
-        found = sorted(p for p in path.iterdir() if p.is_file()) if path.is_dir() else [
-            Path(p) for p in sorted(glob.glob(pattern))
-        ]
+        found = (
+            sorted(p for p in path.iterdir() if p.is_file())
+            if path.is_dir()
+            else [Path(p) for p in sorted(glob.glob(pattern))]
+        )
         if not found:
             raise UserError(f"input={pattern}: no such file")
         files += found
@@ -159,7 +167,7 @@ def input_files(patterns: str) -> list[Path]:
 
 
 def _command(cfg: DictConfig) -> None:
-    from recsys.evaluate import choose_checkpoint, open_run
+    from recsys.run_dir import choose_checkpoint, open_run
     from recsys.versions import check_versions
 
     if cfg.batch_size < 1:

@@ -75,11 +75,17 @@ class Bar:
         self._live: Progress | None = None
         if console.is_terminal and not _quiet:
             self._live = Progress(
-                TextColumn("{task.description:<11}"), BarColumn(), TaskProgressColumn(), _Rate(),
-                TimeRemainingColumn(), TextColumn("{task.fields[note]}"), console=console, speed_estimate_period=10,
+                TextColumn("{task.description:<11}"),
+                BarColumn(),
+                TaskProgressColumn(),
+                _Rate(),
+                TimeRemainingColumn(),
+                TextColumn("{task.fields[note]}"),
+                console=console,
+                speed_estimate_period=10,
             )
             self._live.start()
-            self._task = self._live.add_task(title, total=total, unit=unit, note="", completed=done)
+            self._task = self._live.add_task(title, total=total, unit=unit, note="", completed=int(done))
 
     def advance(self, rows: float) -> None:
         self.done += rows

@@ -1,6 +1,6 @@
 """A run's folder: what other programs rely on.
 
-    config.yaml features.json transforms.json vocabularies/ plan.json metrics.json metrics.csv train.log checkpoints/
+config.yaml features.json transforms.json vocabularies/ plan.json metrics.json metrics.csv train.log checkpoints/
 """
 
 import json
@@ -11,14 +11,30 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from recsys.callbacks import newest_checkpoint
+from recsys.callbacks import best_checkpoint, newest_checkpoint
+from recsys.config import load_config
+from recsys.data.prepare import Prepared
 from recsys.errors import UserError
 from recsys.progress import say
 
 # What may differ when a run goes on: where and how fast it runs, not what it computes.
-FREE = {"run_dir", "resume", "sharding", "logger", "checkpoint", "trainer.devices", "trainer.accelerator",
-        "trainer.max_epochs", "trainer.max_steps", "trainer.threads", "trainer.eval_batch_size",
-        "trainer.log_every_n_steps", "data.prepared", "data.root", "data.max_bad_rows"}
+FREE = {
+    "run_dir",
+    "resume",
+    "sharding",
+    "logger",
+    "checkpoint",
+    "trainer.devices",
+    "trainer.accelerator",
+    "trainer.max_epochs",
+    "trainer.max_steps",
+    "trainer.threads",
+    "trainer.eval_batch_size",
+    "trainer.log_every_n_steps",
+    "data.prepared",
+    "data.root",
+    "data.max_bad_rows",
+}
 
 
 def open_run_dir(cfg: DictConfig) -> tuple[Path, bool]:
@@ -85,6 +101,38 @@ def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
     if not isinstance(value, dict) or not value:
         return {prefix: value}
     return {k: v for name, item in value.items() for k, v in _flat(item, f"{prefix}.{name}".lstrip(".")).items()}
+
+
+def open_run(run: str) -> tuple[DictConfig, Path]:
+    """A run's config and folder. Raises UserError where there is none."""
+    path = Path(run)
+    if not (path / "config.yaml").exists():
+        raise UserError(f"run={run}: holds no run (no config.yaml)")
+    return load_config(path / "config.yaml"), path
+
+
+def choose_checkpoint(path: Path, name: str) -> Path:
+    """best, last, or a folder's name under checkpoints/."""
+    found = {"best": best_checkpoint, "last": newest_checkpoint}.get(name, lambda p: p / "checkpoints" / name)(path)
+    if found is None or not (found / ".metadata").exists():
+        there = sorted(p.name for p in (path / "checkpoints").iterdir() if not p.name.startswith("."))
+        raise UserError(f"checkpoint={name}: not in {path}/checkpoints (there: {', '.join(there) or 'none'})")
+    return found
+
+
+def protocol(cfg: DictConfig, prepared: Prepared, checkpoint: Path | None) -> dict[str, Any]:
+    """What the numbers mean: stamped into every result's file."""
+    info = prepared.info
+    return {
+        "data": info["name"],
+        "split": info["split"],
+        "rows": info["rows"],
+        "bad_rows": info["bad_rows"],
+        "seed": cfg.seed,
+        "checkpoint": checkpoint.name if checkpoint else None,
+        "metrics": "exact, over all rows of the split",
+        "label": cfg.data.label.column,
+    }
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -179,14 +179,24 @@ class TrainConfig:
 
 
 @dataclass
+class EvaluateTrainerConfig:
+    """What may differ from the run's own trainer; null: as it was trained."""
+
+    accelerator: str | None = None
+    devices: int | None = None
+    eval_batch_size: int | None = None
+    threads: int | None = None
+
+
+@dataclass
 class EvaluateConfig:
     """python -m recsys.evaluate"""
 
     run: str = MISSING
     split: str = "test"
     checkpoint: str = "best"  # best | last | a folder under the run's checkpoints/
-    trainer: Any = None  # overrides of the run's trainer, e.g. trainer.devices=2
-    sharding: Any = None
+    trainer: EvaluateTrainerConfig = field(default_factory=EvaluateTrainerConfig)
+    sharding: ShardingConfig | None = None  # null: the run's own
 
 
 @dataclass

@@ -69,5 +69,7 @@ class Sweep:
             table.add_row(str(t.number), " ".join(t.overrides), status, *numbers)
         results.print(table)
         failed = [t.status for t in self.trials if t.status]
-        say(f"{len(self.trials) - len(failed)} of {len(self.trials)} trials succeeded; each run lies in {self.folder}/N")
+        say(
+            f"{len(self.trials) - len(failed)} of {len(self.trials)} trials succeeded; each run lies in {self.folder}/N"
+        )
         return (1 if 1 in failed else failed[0]) if failed else 0

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from recsys import cli
-from recsys.config import check, data_config
+from recsys.config import check, data_config, load_config
 from recsys.errors import UserError
 from recsys.progress import log_to, results, say
 
@@ -49,7 +49,7 @@ def train(cfg: DictConfig) -> Run:
         cfg.trainer.devices = ranks.local_world_size
         with process_group(_accelerator(cfg), cfg.trainer.threads, ranks):
             path, prepared, resumed = first_decides(ranks, lambda: begin(cfg, ranks.world_size))
-            fit(OmegaConf.load(path / "config.yaml"), path, prepared, resumed, ranks)  # type: ignore[arg-type]
+            fit(load_config(path / "config.yaml"), path, prepared, resumed, ranks)
         return Run(path)
     path, prepared, resumed = begin(cfg, cfg.trainer.devices)
     if cfg.trainer.devices == 1:
@@ -96,8 +96,8 @@ def begin(cfg: DictConfig, world_size: int) -> tuple[Path, Prepared, bool]:
 def fit(cfg: DictConfig, path: Path, prepared: Prepared, resumed: bool, ranks: Ranks) -> None:
     """Collective: train, validate, test with the best checkpoint, write metrics.json."""
     from recsys.callbacks import best_checkpoint, newest_checkpoint
-    from recsys.evaluate import split_loader
-    from recsys.training import build_module, build_trainer
+    from recsys.run_dir import protocol, write_json
+    from recsys.training import build_module, build_trainer, metrics_of, split_loader
 
     module = build_module(cfg, prepared.fitted.features, ranks)
     start = newest_checkpoint(path) if resumed else None
@@ -109,18 +109,17 @@ def fit(cfg: DictConfig, path: Path, prepared: Prepared, resumed: bool, ranks: R
     trainer.fit(module, training, validation, ckpt_path=start)
     best = best_checkpoint(path)
     [test] = trainer.test(module, split_loader(cfg, prepared, "test", ranks), ckpt_path=best, verbose=False)
-    metrics: dict[str, Any] = {"test": _of(test, "test")}
+    metrics: dict[str, Any] = {"test": metrics_of(test, "test")}
     if validation is not None:
         [valid] = trainer.validate(module, validation, ckpt_path=best, verbose=False)
-        metrics["validation"] = _of(valid, "validation")
+        metrics["validation"] = metrics_of(valid, "validation")
     if ranks.rank == 0:
-        from recsys.evaluate import protocol
-        from recsys.run_dir import write_json
-
         metrics["train"] = {
-            "samples": throughput.samples, "seconds": throughput.seconds,
+            "samples": throughput.samples,
+            "seconds": throughput.seconds,
             "samples_per_second": throughput.samples / max(throughput.seconds, 1e-9),
-            "epochs": trainer.current_epoch, "steps": trainer.global_step,
+            "epochs": trainer.current_epoch,
+            "steps": trainer.global_step,
         }
         metrics["protocol"] = protocol(cfg, prepared, best)
         if bayes := _bayes(prepared):
@@ -129,11 +128,6 @@ def fit(cfg: DictConfig, path: Path, prepared: Prepared, resumed: bool, ranks: R
         for logger in trainer.loggers:
             logger.finalize("success")
         _show(metrics, path)
-
-
-def _of(values: Any, split: str) -> dict[str, Any]:
-    found = {k.removeprefix(f"{split}/"): v for k, v in values.items() if k.startswith(f"{split}/")}
-    return found | {"rows": int(found["rows"])}
 
 
 def _bayes(prepared: Prepared) -> dict[str, float] | None:

@@ -11,6 +11,7 @@ from pytorch_lightning.loggers import Logger
 
 from recsys.callbacks import Checkpoints, EvaluationBar, Throughput, csv_logger
 from recsys.config import accelerator_of, build_model, make
+from recsys.data.loader import ParquetLoader
 from recsys.data.prepare import Prepared
 from recsys.errors import UserError
 from recsys.features import FeatureSpec
@@ -83,11 +84,34 @@ def build_loggers(cfg: DictConfig, path: Path, ranks: Ranks, start: Path | None)
         return False
     step = int(start.name.rsplit("-", 1)[1]) if start else None
     loggers: list[Logger] = [csv_logger(path, step)]
-    for node in (cfg.logger or {}).values():
-        loggers.append(make(node)(save_dir=str(path)))
+    loggers += [make(node)(save_dir=str(path)) for node in (cfg.logger or {}).values()]
     for logger in loggers[1:]:
         logger.log_hyperparams(OmegaConf.to_container(cfg, resolve=True))  # type: ignore[arg-type]
     return loggers
+
+
+def split_loader(
+    cfg: DictConfig, prepared: Prepared, split: str, ranks: Ranks, *, training: bool = False
+) -> ParquetLoader:
+    """This rank's share of a split: in equal shuffled steps for training, every row in order otherwise."""
+    batch_size = cfg.trainer.batch_size if training else cfg.trainer.eval_batch_size
+    return ParquetLoader(
+        prepared.files(split),
+        prepared.fitted.features,
+        batch_size=max(batch_size // ranks.world_size, 1),
+        training=training,
+        shuffle=training and cfg.loader.shuffle,
+        seed=cfg.seed,
+        buffer_rows=cfg.loader.buffer_rows,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+    )
+
+
+def metrics_of(values: Any, split: str) -> dict[str, Any]:
+    """Lightning's 'test/auc' and so on of one split, as metrics.json has them."""
+    found = {k.removeprefix(f"{split}/"): v for k, v in values.items() if k.startswith(f"{split}/")}
+    return found | {"rows": int(found["rows"])}
 
 
 class _Record(pl.Callback):

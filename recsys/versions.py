@@ -20,7 +20,7 @@ def check_versions() -> None:
     fbgemm = _series("fbgemm-gpu-cpu") or _series("fbgemm-gpu") or _series("fbgemm-gpu-nightly-cpu")
     if torch is None or torchrec is None or fbgemm is None or TRIPLES.get(torch) != (torchrec, fbgemm):
         found = f"torch {torch or 'missing'}, torchrec {torchrec or 'missing'}, fbgemm {fbgemm or 'missing'}"
-        want = TRIPLES.get(torch or "", None)
+        want = TRIPLES.get(torch or "")
         torchrec_pin, fbgemm_pin = (f"{want[0]}.*", f"{want[1]}.*") if want else PINNED[1:]
         first = "" if want else f"pip install torch=={PINNED[0]} && "
         raise UserError(

@@ -6,8 +6,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
-
 from recsys import cli
 from recsys.progress import log_to
 
@@ -19,23 +17,23 @@ def main() -> None:
 
 
 def _train(job: dict[str, Any]) -> None:
-    from recsys.config import accelerator_of
+    from recsys.config import accelerator_of, load_config
     from recsys.data.prepare import Prepared
     from recsys.launch import process_group, started_by_torchrun
     from recsys.train import fit
 
     path = Path(job["run"])
     log_to(path / "train.log")
-    cfg = OmegaConf.load(path / "config.yaml")
-    assert isinstance(cfg, DictConfig)
+    cfg = load_config(path / "config.yaml")
     with process_group(accelerator_of(cfg), cfg.trainer.threads, started_by_torchrun()) as ranks:
         fit(cfg, path, Prepared(Path(job["prepared"])), job["resumed"], ranks)
 
 
 def _evaluate(job: dict[str, Any]) -> None:
+    from recsys.config import typed
     from recsys.evaluate import evaluate, show
 
-    metrics = evaluate(job["run"], job["split"], job["checkpoint"], cfg=OmegaConf.create(job["config"]))
+    metrics = evaluate(job["run"], job["split"], job["checkpoint"], cfg=typed(job["config"]))
     show(metrics, Path(job["run"]), job["split"])
 
 

@@ -18,12 +18,13 @@ def check_data(data: DataConfig) -> None:
         raise UserError(f"data.source.format={data.source.format}: unknown{did_you_mean(data.source.format, FORMATS)}")
     for what, one in (("separator", data.source.separator), ("quote", data.source.quote)):
         if one is not None and len(one) != 1:
-            raise UserError(f"data.source.{what}={one!r}: must be one character (a TAB is written \"\\t\")")
+            raise UserError(f'data.source.{what}={one!r}: must be one character (a TAB is written "\\t")')
     for join in data.source.joins:
         if len(join.separator) != 1 or (join.quote is not None and len(join.quote) != 1):
             raise UserError(f"data.source.joins: {join.file}: separator and quote must be one character")
     if twice := sorted(set(data.dense) & set(data.sparse)):
-        raise UserError(f"data: {twice[0]} is named twice, under dense and under sparse; rename one (column: {twice[0]})")
+        hint = f"rename one (column: {twice[0]})"
+        raise UserError(f"data: {twice[0]} is named twice, under dense and under sparse; {hint}")
     if not data.dense and not data.sparse:
         raise UserError("data: no feature is named, neither under dense nor under sparse")
     if names := [c for c in data.source.columns if data.source.columns.count(c) > 1]:

@@ -194,7 +194,7 @@ class ParquetLoader:
             if old.shape == shape and old.dtype == dtype and sys.getrefcount(old) == 3:  # list, loop, call
                 return old
         new = np.empty(shape, dtype)
-        self._buffers = [b for b in self._buffers if sys.getrefcount(b) > 3 or b.shape == shape][-12:] + [new]
+        self._buffers = [*self._buffers[-12:], new]
         return new
 
     # --- slicing -------------------------------------------------------------------------------------
@@ -276,9 +276,8 @@ def _join(tables: list[pa.Table], name: str, out: np.ndarray) -> np.ndarray:
 
 def _bags(tables: list[pa.Table], name: str, order: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Values and offsets (rows + 1) of a list column, its rows permuted by `order`."""
-    lists = pa.chunked_array([c for t in tables for c in t.column(name).chunks], type=tables[0].schema.field(name).type) \
-        if tables else pa.chunked_array([], type=pa.list_(pa.int32()))
-    lists = lists.combine_chunks()
+    chunks = [c for t in tables for c in t.column(name).chunks]
+    lists = pa.chunked_array(chunks, type=chunks[0].type if chunks else pa.list_(pa.int32())).combine_chunks()
     lengths = np.asarray(lists.value_lengths().fill_null(0)).astype(np.int64)
     values = np.asarray(lists.flatten()).astype(np.int32, copy=False)
     starts = np.concatenate([[0], np.cumsum(lengths)])

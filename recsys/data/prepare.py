@@ -144,7 +144,11 @@ def _build(data: DataConfig, files: list[tuple[Path, int | None]], folder: Path,
     fitted.save(folder)
     shutil.rmtree(spill)
     info = {
-        "name": data.name, "root": data.root, "rows": rows, "bad_rows": bad, "split": splitter.describe(),
+        "name": data.name,
+        "root": data.root,
+        "rows": rows,
+        "bad_rows": bad,
+        "split": splitter.describe(),
         "files": [str(f) for f, _ in files],
     }
     (folder / "prepared.json").write_text(json.dumps(info, indent=1) + "\n")

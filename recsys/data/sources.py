@@ -124,8 +124,12 @@ def _first_line(source: SourceConfig, file: Path) -> bytes:
             head = first + lines.read(1 << 12)
     except UNREADABLE as e:
         raise UserError(f"{file}: cannot be read ({_one_line(e)})") from e
-    kinds = {b"PAR1": "Parquet; set data.source.format=parquet", b"\x1f\x8b": "gzip; name it .gz",
-             b"PK\x03\x04": "a zip archive; unpack it", b"\x28\xb5\x2f\xfd": "zstd; unpack it"}
+    kinds = {
+        b"PAR1": "Parquet; set data.source.format=parquet",
+        b"\x1f\x8b": "gzip; name it .gz",
+        b"PK\x03\x04": "a zip archive; unpack it",
+        b"\x28\xb5\x2f\xfd": "zstd; unpack it",
+    }
     for magic, kind in kinds.items():
         if head.startswith(magic):
             raise UserError(f"{file}: not {source.format} but {kind}")
@@ -152,7 +156,8 @@ def check_columns(data: DataConfig, file: Path, *, labelled: bool = True) -> Non
             raise UserError(f"data.source.joins: {file.name} has no column {join.key}{near}")
         for here, there in _side_columns(join).items():
             if there not in side.columns:
-                raise UserError(f"data.source.joins: {join.file} has no column {there}{did_you_mean(there, side.columns)}")
+                near = did_you_mean(there, side.columns)
+                raise UserError(f"data.source.joins: {join.file} has no column {there}{near}")
             if here != join.key and here in have.columns:
                 raise UserError(f"data.source.joins: {join.file}'s column {here} is there already; name it otherwise")
         have = _joined(have, join, _side_selected(join, side))
@@ -212,8 +217,7 @@ def _derived(column: str, sql: str, frame: pl.DataFrame) -> pl.DataFrame:
     """With the column that `sql` makes of each row."""
     try:
         expr = pl.sql_expr(sql)
-        by_row = expr.meta.is_row_separable() and not expr.meta.is_scalar()
-        if expr.meta.root_names() and not by_row:
+        if expr.meta.root_names() and frame.head(0).select(expr).height:  # a row made of none
             raise UserError(f"data.derive.{column}: {sql!r}: must read one row at a time, no aggregate")
         return frame.with_columns(expr.alias(column))
     except pl.exceptions.PolarsError as e:
@@ -336,7 +340,8 @@ def _block(
         before[order] = np.cumsum(inner[order]) - inner[order]
         numbers = numbers + before
     lines = numbers[: frame.height] + more
-    bad = [BadRow(str(file), int(n) + more, why, t) for n, (_, why, t) in zip(numbers[frame.height :], wide, strict=True)]
+    after = zip(numbers[frame.height :], wide, strict=True)
+    bad = [BadRow(str(file), int(n) + more, why, t) for n, (_, why, t) in after]
     frame = frame.with_columns(pl.Series(LINE, lines, dtype=pl.Int64))
     checks = ((breaks > 0, "a quoted field goes on over lines"), (garbled, "not UTF-8 text"), (empty, "an empty line"))
     lost = np.zeros(frame.height, bool)
@@ -390,8 +395,10 @@ def _read_libfm(source: SourceConfig, file: Path, names: list[str]) -> Iterator[
         wide = pl.col("parts").list.len() != len(names)
         odd = ids.list.slice(1).list.eval(pl.element().is_null()).list.any()
         reason = (
-            pl.when(wide).then(pl.format("{} fields, not {}", pl.col("parts").list.len(), len(names)))
-            .when(odd).then(pl.lit("a field is not index:value"))
+            pl.when(wide)
+            .then(pl.format("{} fields, not {}", pl.col("parts").list.len(), len(names)))
+            .when(odd)
+            .then(pl.lit("a field is not index:value"))
         )
         fields = fields.with_columns(ids.alias("ids"), reason.alias("reason"))
         for row in fields.filter(pl.col("reason").is_not_null()).iter_rows(named=True):
@@ -414,7 +421,8 @@ def _without_label(source: SourceConfig, label: str, file: Path, names: list[str
 
 
 def _join_source(join: JoinConfig) -> SourceConfig:
-    return SourceConfig(format="parquet" if join.file.endswith(".parquet") else "csv", separator=join.separator, quote=join.quote)
+    kind = "parquet" if join.file.endswith(".parquet") else "csv"
+    return SourceConfig(format=kind, separator=join.separator, quote=join.quote)
 
 
 def _side_file(data: DataConfig, join: JoinConfig) -> Path:

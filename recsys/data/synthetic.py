@@ -150,9 +150,7 @@ def _hex(c: int, ids: Ints) -> pl.Series:
     return pl.Series(f"C{c + 1}", pa.Array.from_buffers(pa.large_string(), len(ids), buffers))
 
 
-def write_sample(
-    folder: Path, *, rows: int, seed: int, progress: Callable[[int], None] | None = None
-) -> None:
+def write_sample(folder: Path, *, rows: int, seed: int, progress: Callable[[int], None] | None = None) -> None:
     """Write `train.tsv` (raw Criteo) and `teacher.parquet` (`probability`, in the same order) to `folder`.
 
     The same seed gives the same bytes, and more rows only append to fewer. Memory does not grow with

@@ -103,11 +103,16 @@ def typed(data: DataConfig, block: Block, *, labelled: bool = True) -> tuple[pl.
         return frame, block.bad
     wrong = reason.is_not_null()
     texts = raw.drop(LINE).select(pl.concat_str(pl.all().cast(pl.String), separator="\t", ignore_nulls=True))
-    bad = [
-        BadRow(str(block.file), line, why, text)
-        for line, why, text in zip(frame[LINE].filter(wrong), reason.filter(wrong), texts.to_series().filter(wrong),
-                                   strict=True)
-    ] if texts.width else []
+    bad = (
+        [
+            BadRow(str(block.file), line, why, text)
+            for line, why, text in zip(
+                frame[LINE].filter(wrong), reason.filter(wrong), texts.to_series().filter(wrong), strict=True
+            )
+        ]
+        if texts.width
+        else []
+    )
     return frame.filter(~wrong), block.bad + bad
 
 
@@ -136,8 +141,14 @@ def _reasons(
     if labelled:
         label = frame[LABEL]
         valid = label.is_in([0.0, 1.0]).fill_null(False)
-        checks.append((~valid, f"label {data.label.column} is not a number" if data.label.at_least is not None
-                       else f"label {data.label.column} is neither 0 nor 1"))
+        checks.append(
+            (
+                ~valid,
+                f"label {data.label.column} is not a number"
+                if data.label.at_least is not None
+                else f"label {data.label.column} is neither 0 nor 1",
+            )
+        )
         if TIME in frame.columns:
             checks.append((~frame[TIME].is_finite().fill_null(False), f"time {data.split.column} is not a number"))
     for name, column in numbers.items():
@@ -151,7 +162,8 @@ def _reasons(
         checks.append(((frame[name].abs() > FLOAT32_MAX).fill_null(False), f"{column} is too large"))
     for mask, why in checks:
         if mask.any():
-            reason = reason.zip_with(~mask | reason.is_not_null(), pl.Series([why], dtype=pl.String).new_from_index(0, frame.height))
+            told = pl.Series([why], dtype=pl.String).new_from_index(0, frame.height)
+            reason = reason.zip_with(~mask | reason.is_not_null(), told)
     return reason
 
 
@@ -257,8 +269,7 @@ def fit(data: DataConfig, training: Callable[[], Iterable[pl.DataFrame]]) -> Fit
             new = values.alias("value").to_frame().group_by("value").len("count")
             table = c.table or name
             counts[table] = (
-                pl.concat([counts[table], new]).group_by("value").agg(pl.col("count").sum())
-                if table in counts else new
+                pl.concat([counts[table], new]).group_by("value").agg(pl.col("count").sum()) if table in counts else new
             )
     if not rows:
         raise UserError(f"data={data.name}: the train split has no rows; see data.split")

@@ -30,7 +30,9 @@ class RowOptimizer(Optimizer):
         super().__init__(
             params,
             {
-                "lr": config.lr, "eps": config.eps, "betas": (config.beta1, config.beta2),
+                "lr": config.lr,
+                "eps": config.eps,
+                "betas": (config.beta1, config.beta2),
                 "weight_decay": config.weight_decay,
             },
         )

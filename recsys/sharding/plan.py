@@ -168,14 +168,27 @@ def describe(plan: ShardingPlan, module_tables: dict[str, tuple[int, int]]) -> l
         for name, p in tables.items():  # type: ignore[attr-defined]
             height, dim = module_tables[name]
             shards = [
-                {"rank": s.placement.rank(), "rows": s.shard_sizes[0], "columns": s.shard_sizes[1],
-                 "offsets": list(s.shard_offsets)}
+                {
+                    "rank": s.placement.rank(),
+                    "rows": s.shard_sizes[0],
+                    "columns": s.shard_sizes[1],
+                    "offsets": list(s.shard_offsets),
+                }
                 for s in (p.sharding_spec.shards if p.sharding_spec is not None else [])
             ]
-            rows.append({
-                "table": name, "module": module, "rows": height, "dim": dim, "bytes": height * dim * 4,
-                "type": p.sharding_type, "kernel": p.compute_kernel, "ranks": list(p.ranks or []), "shards": shards,
-            })
+            rows.append(
+                {
+                    "table": name,
+                    "module": module,
+                    "rows": height,
+                    "dim": dim,
+                    "bytes": height * dim * 4,
+                    "type": p.sharding_type,
+                    "kernel": p.compute_kernel,
+                    "ranks": list(p.ranks or []),
+                    "shards": shards,
+                }
+            )
     return rows
 
 

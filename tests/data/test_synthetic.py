@@ -22,9 +22,7 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def read(folder: Path) -> tuple[pl.DataFrame, np.ndarray]:
     names = ["label", *(f"I{i}" for i in range(1, 14)), *(f"C{i}" for i in range(1, 27))]
-    frame = pl.read_csv(
-        folder / "train.tsv", separator="\t", has_header=False, new_columns=names, infer_schema=False
-    )
+    frame = pl.read_csv(folder / "train.tsv", separator="\t", has_header=False, new_columns=names, infer_schema=False)
     return frame, pl.read_parquet(folder / "teacher.parquet")["probability"].to_numpy()
 
 

@@ -103,16 +103,22 @@ def reference(optimizer: str, world_size: int, blocks: int) -> tuple[list[Tensor
         grads = torch.autograd.grad(loss, [*tables.values(), *lin.values()], allow_unused=True)
         with torch.no_grad():
             for (name, w), grad in zip(tables.items(), grads, strict=False):
-                touched = sorted({
-                    i for f, _ in [(f, 0) for f in SPEC.sparse if f.table == name]
-                    for rank in range(world_size)
-                    for bag in bags(step, rank)[0][[s.name for s in SPEC.sparse].index(f.name)] for i in bag
-                })
+                touched = sorted(
+                    {
+                        i
+                        for f, _ in [(f, 0) for f in SPEC.sparse if f.table == name]
+                        for rank in range(world_size)
+                        for bag in bags(step, rank)[0][[s.name for s in SPEC.sparse].index(f.name)]
+                        for i in bag
+                    }
+                )
                 for block in range(blocks):
                     cols = slice(block * DIM // blocks, (block + 1) * DIM // blocks)
                     for i in touched:
-                        w[i, cols] = rule(config, w[i, cols], grad[i, cols], state.setdefault((name, i, block), {}), step + 1)
-            for (_, w), grad in zip(lin.items(), grads[len(tables):], strict=True):
+                        w[i, cols] = rule(
+                            config, w[i, cols], grad[i, cols], state.setdefault((name, i, block), {}), step + 1
+                        )
+            for (_, w), grad in zip(lin.items(), grads[len(tables) :], strict=True):
                 w -= 0.1 * grad
     return logits, {k: v.detach() for k, v in tables.items()}
 
@@ -155,7 +161,11 @@ def train_all(rank: int, world_size: int, cases: list[tuple[str, str]]) -> list[
         task = Task(Model())
         tables = tables_of(task)
         plan, sharder = make_plan(
-            task, ShardingConfig(types=[kind]), config, device=torch.device("cpu"), batch_size=ROWS,
+            task,
+            ShardingConfig(types=[kind]),
+            config,
+            device=torch.device("cpu"),
+            batch_size=ROWS,
             local_world_size=world_size,
         )
         dmp = shard(task, plan, sharder, torch.device("cpu"))
@@ -175,7 +185,9 @@ def train_all(rank: int, world_size: int, cases: list[tuple[str, str]]) -> list[
             for o in optimizers:
                 o.step()
             logits.append(out.detach())
-        found = {n: [(p.clone(), at) for p, at in pieces(v)] for n, v in dmp.state_dict().items() if "embedding_bags" in n}
+        found = {
+            n: [(p.clone(), at) for p, at in pieces(v)] for n, v in dmp.state_dict().items() if "embedding_bags" in n
+        }
         results.append({"logits": logits, "tables": found, "plan": entries})
         dist.barrier()
     return results
@@ -198,7 +210,11 @@ def test_sharded_equals_unsharded(two: list[Any], case: tuple[str, str]) -> None
     logits, tables = reference(optimizer, 2, blocks if rowwise else 1)
     for step in range(STEPS):
         torch.testing.assert_close(
-            torch.cat([r["logits"][step] for r in ranks]), logits[step], rtol=1e-4, atol=1e-5, msg=lambda m: f"step {step}: {m}"
+            torch.cat([r["logits"][step] for r in ranks]),
+            logits[step],
+            rtol=1e-4,
+            atol=1e-5,
+            msg=lambda m: f"step {step}: {m}",
         )
     for name, full in tables.items():
         got = torch.full_like(full, torch.nan)

@@ -1,0 +1,22 @@
+"""What tests share: where the real data sets lie."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def real_data(name: str) -> Path:
+    """The folder of a real data set; skips the test where it is absent."""
+    folders = [Path(os.environ["RECSYS_TEST_DATA"])] if "RECSYS_TEST_DATA" in os.environ else []
+    for folder in [*folders, ROOT.parent / "shared" / "data"]:
+        if (folder / name).is_dir():
+            return folder / name
+    pytest.skip(f"the data set {name} is not here; name its parent folder in RECSYS_TEST_DATA")
+
+
+@pytest.fixture(name="real_data")
+def real_data_fixture():  # type: ignore[no-untyped-def]
+    return real_data

@@ -1,0 +1,335 @@
+"""Raw files: every oddity gives rows with their lines, rows set aside, or one clear line."""
+
+import gzip
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from recsys.data import sources
+from recsys.data.check import check_data, check_files
+from recsys.data.sources import LINE, BadRow
+from recsys.errors import UserError
+from recsys.schema import DataConfig, DenseConfig, JoinConfig, LabelConfig, SourceConfig, SparseConfig, SplitConfig
+
+
+def config(
+    folder: Path, *, dense: tuple[str, ...] = ("a",), derive: dict[str, str] | None = None, **source: Any
+) -> DataConfig:
+    return DataConfig(
+        name="t",
+        root=str(folder),
+        source=SourceConfig(**source),
+        derive=derive or {},
+        dense={n: DenseConfig() for n in dense},
+        label=LabelConfig("y"),
+    )
+
+
+def read(folder: Path, content: bytes, name: str = "f.csv", **source: Any) -> tuple[pl.DataFrame, list[BadRow]]:
+    (folder / name).write_bytes(content)
+    data = config(folder, **{"files": [name], **source})
+    check_data(data)
+    check_files(data)
+    blocks = list(sources.read_blocks(data, folder / name))
+    frame = pl.concat([b.frame for b in blocks]) if blocks else pl.DataFrame()
+    return frame, [b for block in blocks for b in block.bad]
+
+
+def rows(frame: pl.DataFrame) -> list[tuple[Any, ...]]:
+    return frame.select("y", "a", LINE).rows()
+
+
+def error(folder: Path, content: bytes, name: str = "f.csv", **source: Any) -> str:
+    with pytest.raises(UserError) as e:
+        read(folder, content, name, **source)
+    message = str(e.value)
+    assert len(message.splitlines()) == 1 and message.isprintable() and len(message) < 500, message
+    return message
+
+
+TWO = [("1", "2", 2), ("0", "3", 3)]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"y,a\n1,2\n0,3\n", TWO),
+        (b"y,a\n1,2\n0,3", TWO),
+        (b"y,a\r\n1,2\r\n0,3\r\n", TWO),
+        (b"\xef\xbb\xbfy,a\n1,2\n0,3\n", TWO),
+        (b'\xef\xbb\xbf"y","a"\n1,2\n0,3\n', TWO),
+        (b"y,a\n1,2\n", [("1", "2", 2)]),
+        (b"y,a\n1,2", [("1", "2", 2)]),
+        (b'y,a\n1,"2,5"\n0,"p ""q"""\n', [("1", "2,5", 2), ("0", 'p "q"', 3)]),
+        (b"y,a\n1,\n", [("1", None, 2)]),
+        ("y,a\n1,käse\n0,日本\n".encode(), [("1", "käse", 2), ("0", "日本", 3)]),
+    ],
+)
+@pytest.mark.parametrize("block_bytes", [8, 1 << 20])
+def test_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, expected: Any, block_bytes: int) -> None:
+    monkeypatch.setattr(sources, "BLOCK_BYTES", max(block_bytes, max(map(len, content.split(b"\n"))) + 2))
+    frame, bad = read(tmp_path, content)
+    assert rows(frame) == expected and not bad
+
+
+def test_csv_without_header_tab_gzip(tmp_path: Path) -> None:
+    for content in (b"1\t2\n0\t3\n", b"\xef\xbb\xbf1\t2\r\n0\t3"):
+        frame, bad = read(
+            tmp_path, gzip.compress(content), "f.tsv.gz", header=False, columns=["y", "a"], separator="\t", quote=None
+        )
+        assert rows(frame) == [("1", "2", 1), ("0", "3", 2)] and not bad
+
+
+@pytest.mark.parametrize("content", [b"y,a\n", b"y,a"])
+def test_a_header_alone_is_no_rows(tmp_path: Path, content: bytes) -> None:
+    frame, bad = read(tmp_path, content)
+    assert frame.height == 0 and not bad
+
+
+def test_empty_lines_are_set_aside(tmp_path: Path) -> None:
+    for newline in (b"\n", b"\r\n"):
+        frame, bad = read(tmp_path, newline.join([b"y,a", b"1,2", b"", b"0,3", b"", b""]))
+        assert rows(frame) == [("1", "2", 2), ("0", "3", 4)]
+        assert [(b.line, b.reason) for b in bad] == [(3, "an empty line"), (5, "an empty line")]
+
+
+@pytest.mark.parametrize("block_bytes", [16, 40, 100, 1 << 20])
+@pytest.mark.parametrize("header", [True, False])
+def test_wrong_widths_come_with_their_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int, header: bool
+) -> None:
+    monkeypatch.setattr(sources, "BLOCK_BYTES", block_bytes)
+    lines = ["y,a"] if header else []
+    wrong = {}
+    for i in range(60):
+        text = {0: "1", 7: "1,2,3", 8: "1,2,3,4", 30: "x"}.get(i % 31, f"{i % 2},{i}")
+        if text.count(",") != 1:
+            wrong[len(lines) + 1] = text
+        lines.append(text)
+    frame, bad = read(tmp_path, "\n".join(lines).encode(), header=header, columns=["y", "a"])
+    assert {b.line: b.text for b in bad} == wrong and len(bad) == len(wrong)
+    assert bad[0].reason == "1 fields, not 2"
+    assert {n: f"{y},{a}" for y, a, n in rows(frame)} == {
+        i: t for i, t in enumerate(lines, 1) if i not in wrong and t != "y,a"
+    }
+
+
+@pytest.mark.parametrize("block_bytes", [24, 1 << 20])
+def test_bytes_that_are_not_utf8_set_their_row_aside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
+) -> None:
+    monkeypatch.setattr(sources, "BLOCK_BYTES", block_bytes)
+    frame, bad = read(tmp_path, "y,a\n1,é\n".encode() + b"0,\xff\xfe\n1,3\n1,\xe9,4\n" + "0,ü\n".encode() * 9)
+    assert rows(frame) == [("1", "é", 2), ("1", "3", 4), *[("0", "ü", i) for i in range(6, 15)]]
+    assert [(b.line, b.reason) for b in bad] == [(3, "not UTF-8 text"), (5, "3 fields, not 2")]
+
+
+def test_a_quote_left_open_swallows_no_rows_silently(tmp_path: Path) -> None:
+    frame, bad = read(tmp_path, b'y,a\n1,2\n0,"x\n1,3\n0,y"\n1\n1,4\n')
+    assert rows(frame) == [("1", "2", 2), ("1", "4", 7)]
+    assert [(b.line, b.reason) for b in bad] == [(3, "a quoted field goes on over lines"), (6, "1 fields, not 2")]
+
+
+def parquet(frame: pl.DataFrame | pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(frame if isinstance(frame, pa.Table) else frame.to_arrow(), sink)
+    return bytes(sink.getvalue())
+
+
+def test_what_is_no_csv(tmp_path: Path) -> None:
+    plain = parquet(pl.DataFrame({"y": [1, 0] * 100, "a": [1.0, 2.0] * 100}))
+    assert "set data.source.format=parquet" in error(tmp_path, plain)
+    assert "set data.source.format=parquet" in error(tmp_path, plain, header=False, columns=["y", "a"])
+    assert "name it .gz" in error(tmp_path, gzip.compress(b"y,a\n1,2\n"))
+    assert "UTF-8" in error(tmp_path, "y,a\n1,2\n".encode("utf-16"))
+    for seed in range(5):
+        noise = bytes((i * 7919 * (seed + 3) + i * i) % 256 for i in range(4000))
+        assert "f.csv" in error(tmp_path, noise)
+    assert "f.csv" in error(tmp_path, os.urandom(4000), header=False, columns=["y", "a"])
+    assert "empty" in error(tmp_path, b"")
+    assert "first line is empty" in error(tmp_path, b"\ny,a\n1,2\n")
+    assert "two columns are named a" in error(tmp_path, b"y,a,a\n1,2,3\n")
+    assert "reserved" in error(tmp_path, b"y,a,__line__\n1,2,3\n")
+    assert "one character" in error(tmp_path, b"y::a\n1::2\n", separator="::")
+
+
+def test_broken_gzip(tmp_path: Path) -> None:
+    whole = gzip.compress(b"y,a\n" + b"".join(b"1,%d\n" % (i * i) for i in range(20000)))
+    for content in (b"y,a\n1,2\n", whole[:40], whole[: len(whole) // 2], whole[:100] + b"\xff" * 50 + whole[150:]):
+        assert "f.csv.gz" in error(tmp_path, content, "f.csv.gz")
+
+
+def test_broken_parquet(tmp_path: Path) -> None:
+    whole = parquet(pl.DataFrame({"y": [1, 0] * 1000, "a": [float(i) for i in range(2000)]}))
+    assert "not a Parquet file" in error(tmp_path, b"y,a\n1,2\n", "f.parquet", format="parquet")
+    assert "not a Parquet file" in error(tmp_path, whole[:-300], "f.parquet", format="parquet")
+    garbled = whole[:10] + b"\xee" * 200 + whole[210:]
+    assert "f.parquet" in error(tmp_path, garbled, "f.parquet", format="parquet")
+
+
+def test_parquet_types(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "y": pa.array([1, 0, 1]),
+            "a": pa.array([1.5, float("nan"), None]),
+            "words": pa.array(["u", None, "v"]).dictionary_encode(),
+            "codes": pa.array([7, 8, 7]).dictionary_encode(),
+            "bytes": pa.array([b"p", b"q", None]),
+            "tags": pa.array([["x", "y"], [], None]),
+        }
+    )
+    frame, bad = read(tmp_path, parquet(table), "f.parquet", format="parquet")
+    assert not bad and frame[LINE].to_list() == [1, 2, 3]
+    assert frame["words"].to_list() == ["u", None, "v"] and frame.schema["words"] == pl.String
+    assert frame["codes"].to_list() == [7, 8, 7]
+    assert frame["bytes"].to_list() == ["p", "q", None]
+    assert frame["tags"].to_list() == [["x", "y"], [], None]
+    not_text = pa.table({"y": [1], "a": pa.array([b"\xff"])})
+    assert "a: bytes that are not UTF-8" in error(tmp_path, parquet(not_text), "f.parquet", format="parquet")
+
+
+def test_libfm(tmp_path: Path) -> None:
+    content = b"1 3:1 4:1\r\n-1 5:1 6:1 \n0 3:1\n0 x y\n\n1 3:1 4:1 5:1\n1 3:0.5 4:1"
+    frame, bad = read(tmp_path, content, "f.libfm", format="libfm", columns=["y", "a", "b"])
+    assert frame.select("y", "a", "b", LINE).rows() == [("1", "3", "4", 1), ("-1", "5", "6", 2), ("1", "3", "4", 7)]
+    assert [(b.line, b.reason) for b in bad] == [
+        (3, "2 fields, not 3"),
+        (4, "a field is not index:value"),
+        (5, "an empty line"),
+        (6, "4 fields, not 3"),
+    ]
+
+
+def join(**more: Any) -> JoinConfig:
+    return JoinConfig(**{"file": "side.csv", "key": "item", "columns": {"price": "cost"}, **more})
+
+
+MAIN = b"y,item\n1,7\n0,8\n1,\n"
+
+
+def test_join(tmp_path: Path) -> None:
+    (tmp_path / "side.csv").write_bytes(b"item,cost\n7,1.5\n9,2\n")
+    frame, bad = read(tmp_path, MAIN, dense=("price",), joins=[join()])
+    assert frame.select("item", "price", LINE).rows() == [("7", "1.5", 2), ("8", None, 3), (None, None, 4)] and not bad
+
+
+def test_join_of_other_types_and_name(tmp_path: Path) -> None:
+    pl.DataFrame({"id": [7, 9], "cost": [1.5, 2.0]}).write_parquet(tmp_path / "side.parquet")
+    side = join(file="side.parquet", columns={"item": "id", "price": "cost"})
+    frame, _ = read(tmp_path, MAIN, dense=("price",), joins=[side])
+    assert frame["price"].to_list() == [1.5, None, None]
+
+
+@pytest.mark.parametrize(
+    ("side", "more", "expected"),
+    [
+        (b"item,cost\n7,1\n7,2\n", {}, "more than one row"),
+        (b"item,cost\n7,1\n8\n", {}, "side.csv line 3: 1 fields"),
+        (b"item,cost\n", {}, "no rows"),
+        (b"item,cots\n7,1\n", {}, "no column cost; did you mean cots?"),
+        (b"item,cost\n7,1\n", {"key": "itme"}, "no column itme; did you mean item?"),
+        (b"item,cost\n7,1\n", {"columns": {"y": "cost"}}, "column y is there already"),
+        (b"item,cost\n7,1\n", {"file": "none.csv"}, "no such file"),
+    ],
+)
+def test_join_mistakes(tmp_path: Path, side: bytes, more: dict[str, Any], expected: str) -> None:
+    (tmp_path / "side.csv").write_bytes(side)
+    assert expected in error(tmp_path, MAIN, dense=("price",), joins=[join(**more)])
+
+
+def test_rename(tmp_path: Path) -> None:
+    frame, _ = read(tmp_path, b"y:float,b\n1,2\n", rename={"a": "b", "y": "y:float"})
+    assert rows(frame) == [("1", "2", 2)]
+    frame, _ = read(tmp_path, b"a,y\n1,2\n", rename={"a": "y", "y": "a"})
+    assert rows(frame) == [("1", "2", 2)]
+    assert "no column bb; did you mean b?" in error(tmp_path, b"y,b\n1,2\n", rename={"a": "bb"})
+    assert "a column a already" in error(tmp_path, b"y,a,b\n1,2,3\n", rename={"a": "b"})
+    assert "data.dense.b" in error(tmp_path, b"y,b\n1,2\n", rename={"a": "b"}, dense=("b",))
+
+
+def test_derive(tmp_path: Path) -> None:
+    frame, _ = read(tmp_path, b"y,x\n1,20\n0,\n", derive={"z": "CAST(x AS BIGINT) % 7", "a": "z + 1"})
+    assert rows(frame) == [(("1"), 7, 2), ("0", None, 3)]
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("CAST(x AS", "unable to parse"),
+        ("xx + 1", "xx"),
+        ("nosuch(x)", "nosuch"),
+        ("SUM(CAST(x AS INT))", "one row at a time"),
+        ("CAST(x AS INT)", "TRY_CAST"),
+        ("", "data.derive.a"),
+        ("*", "data.derive.a"),
+    ],
+)
+def test_derive_mistakes(tmp_path: Path, sql: str, expected: str) -> None:
+    message = error(tmp_path, b"y,x\n1,2\n0,foo\n", derive={"a": sql})
+    assert message.startswith("data.derive.a") and expected in message
+
+
+def test_a_missing_column_is_told_before_a_row_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("rows were read")
+
+    monkeypatch.setattr(sources, "read_blocks", never)
+    assert "data.dense.price: f.csv has no column price; did you mean prices?" in error(
+        tmp_path, b"y,prices\n1,2\n", dense=("price",)
+    )
+    assert "data.label" in error(tmp_path, b"Y,a\n1,2\n")
+
+
+def test_files(tmp_path: Path) -> None:
+    data = config(tmp_path / "none")
+    with pytest.raises(UserError, match="no such folder"):
+        sources.files_of(data)
+    with pytest.raises(UserError, match="no file matches"):
+        sources.files_of(config(tmp_path))
+    for name in ("b.csv", "a.csv", ".hidden", "_metadata"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / "_SUCCESS").write_text("")
+    assert [p.name for p in sources.files_of(config(tmp_path))] == ["a.csv", "b.csv"]
+    assert [p.name for p in sources.files_of(config(tmp_path, files=["_m*", "a*"]))] == ["_metadata", "a.csv"]
+    assert sources.files_of(config(tmp_path / "b.csv")) == [tmp_path / "b.csv"]
+    for glob in ("/abs/*", ""):
+        with pytest.raises(UserError, match=r"data\.source\.files"):
+            sources.files_of(config(tmp_path, files=[glob]))
+    (tmp_path / "c.csv").write_text("")
+    with pytest.raises(UserError, match=r"c\.csv: the file is empty"):
+        sources.files_of(config(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"source": SourceConfig(format="cvs")}, "did you mean csv?"),
+        ({"source": SourceConfig(separator="")}, "one character"),
+        ({"source": SourceConfig(columns=["a", "a"])}, "named twice"),
+        ({"sparse": {"a": SparseConfig()}}, "named twice"),
+        ({"dense": {}}, "no feature"),
+        ({"dense": {"a": DenseConfig(transform=["lg"])}}, "did you mean log?"),
+        ({"dense": {"b": DenseConfig(column="y")}}, "label"),
+        ({"dense": {"label": None}}, "named 'label'"),
+        ({"sparse": {"p/q": None}}, "named 'p/q'"),
+        ({"sparse": {"p": SparseConfig(table="q.r")}}, "named 'q.r'"),
+        ({"sparse": {"p": SparseConfig(pooling="max")}}, "sum or mean"),
+        ({"sparse": {"p": SparseConfig(min_count=-1)}}, "min_count"),
+        ({"sparse": {"p": SparseConfig(max_length=0)}}, "max_length"),
+        ({"max_bad_rows": 1.5}, "share"),
+        ({"split": SplitConfig(by="user")}, "split.by"),
+        ({"split": SplitConfig(by="time")}, "split.column"),
+        ({"split": SplitConfig(by="files")}, "train_files"),
+        ({"split": SplitConfig(validation=0.5, test=0.5)}, "below 1"),
+    ],
+)
+def test_config_mistakes(tmp_path: Path, change: dict[str, Any], expected: str) -> None:
+    with pytest.raises(UserError) as e:
+        check_data(replace(config(tmp_path), **change))
+    assert expected in str(e.value) and "\n" not in str(e.value)
