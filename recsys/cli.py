@@ -19,42 +19,48 @@ USER, OURS = 2, 1
 
 def run(command: str, function: Callable[[DictConfig], None]) -> None:
     """Compose the config of `command` from sys.argv, call `function` on it, exit with its status."""
-    sys.exit(_status(command, function))
+    sys.exit(status(command, function))
 
 
-def _status(command: str, function: Callable[[DictConfig], None]) -> int:
+def status(command: str, function: Callable[[DictConfig], None]) -> int:
+    """What `run` exits with."""
     import hydra
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
 
     from recsys.config import conf_dir, register
 
     register()
-    status = 0
+    code = 0
     sweep = None
 
     def guarded(cfg: DictConfig) -> float | None:
         from hydra.core.hydra_config import HydraConfig
         from hydra.types import RunMode
 
-        nonlocal status, sweep
+        nonlocal code, sweep
         if HydraConfig.get().mode == RunMode.MULTIRUN:
             from recsys.sweep import Sweep
 
             sweep = sweep or Sweep()
             return sweep.run_trial(cfg)
-        status = call(lambda: function(cfg))
+        code = call(lambda: function(cfg))
         return None
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # so that errors reach us instead of Hydra's own printer
     sys.argv[0] = f"recsys.{command}"
+    flags = [a for a in sys.argv[1:] if a in ("-m", "--multirun")]  # wherever they stand: argparse wants them first
+    sys.argv[1:] = flags + [a for a in sys.argv[1:] if a not in flags]
     try:
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=command)(guarded)()
-    except (HydraException, OmegaConfBaseException) as e:
+    except (HydraException, OmegaConfBaseException, YAMLError) as e:
         return _say_error(_explain(e))
-    except (UserError, AssertionError) as e:  # OmegaConf asserts where an override goes below a null
+    except UserError as e:
         return _say_error(str(e))
-    return sweep.finish() if sweep is not None else status
+    except AssertionError:  # OmegaConf's, where an override goes below a null
+        return _say_error("an override goes below a key that is null; set the key itself: 'a.b={c: 1}' for a.b.c=1")
+    return sweep.finish() if sweep is not None else code
 
 
 def call(function: Callable[[], None]) -> int:
@@ -96,11 +102,11 @@ def _explain(error: Exception) -> str:
         group, _, value = m[1].rpartition("/")
         options = [line.strip() for line in m[3].splitlines() if line.strip() and ":" not in line]
         return f"{group}={value}: no such choice{did_you_mean(value, options)}"
-    if m := re.search(r"Could not override '([^']*)'", text):
-        return _unknown_key(m[1], text)
+    if m := re.search(r"Could not (?:override|append to config)[^']*'([^']*)'", text):
+        return _unknown_key(m[1])
     if m := re.search(r"Key '([^']*)' (?:is not in struct|not in '(\w+)')", text):
         full = re.search(r"full_key: (\S+)", text)
-        return _unknown_key(full[1] if full else m[1], text)
+        return _unknown_key(full[1] if full else m[1])
     first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
     where = re.search(r"full_key: (\S+)", text)
     yaml = re.search(r"found duplicate key (\S+)", text)
@@ -112,17 +118,19 @@ def _explain(error: Exception) -> str:
     return (f"{where[1]}: " if where else "") + first + (f" {reason}" if reason else "")
 
 
-def _unknown_key(key: str, text: str) -> str:
-    from recsys.config import conf_dir
+def _unknown_key(key: str) -> str:
+    """The nearest valid name comes from the config that the command has without the override of `key`."""
+    from omegaconf import OmegaConf
 
-    kind = re.search(r"not in '(\w+)'|object_type=(\w+)", text)
-    name = key.rpartition(".")[2]
-    valid: list[str] = []
-    if kind:
-        from recsys import schema
+    from recsys.config import compose
 
-        found = getattr(schema, kind[1] or kind[2], None)
-        valid = list(getattr(found, "__dataclass_fields__", {}))
-    elif "." not in key:
-        valid = [p.name for p in conf_dir().iterdir() if p.is_dir()]
+    command = sys.argv[0].rpartition(".")[2]
+    others = [a for a in sys.argv[1:] if "=" in a and not a.lstrip("+~").startswith((f"{key}=", f"{key}@", f"{key}."))]
+    parent, _, name = key.rpartition(".")
+    try:
+        cfg = compose(command, others)
+        node = OmegaConf.select(cfg, parent) if parent else cfg
+        valid = [str(k) for k in node] if OmegaConf.is_dict(node) else []
+    except Exception:  # another override is wrong too
+        valid = []
     return f"{key}: no such key{did_you_mean(name, valid)}"

@@ -31,11 +31,11 @@ def say(message: str) -> None:
     log(message)
 
 
-def log_to(path: Path) -> None:
-    """From now on, what is said also goes into this file; what was said so far goes there first."""
+def log_to(path: Path | None) -> None:
+    """From now on, what is said also goes into this file; what was said before the file was known goes first."""
     global _log
     _log = path
-    while _unlogged:
+    while _unlogged and path is not None:
         _append(_unlogged.pop(0))
 
 

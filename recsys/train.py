@@ -44,6 +44,7 @@ def train(cfg: DictConfig) -> Run:
     """Run a training config: in this process, in `trainer.devices` of this machine, or under torchrun."""
     from recsys.launch import first_decides, process_group, spawn, started_by_torchrun
 
+    log_to(None)  # the run before this one, in a notebook, had its own
     ranks = started_by_torchrun()
     if ranks is not None:
         cfg.trainer.devices = ranks.local_world_size

@@ -150,7 +150,8 @@ class ParquetLoader:
         order = None
         if self._shuffle:
             order = np.random.default_rng([self.seed, self.epoch, self._rank, k]).permutation(rows)
-        return self._layout(tables, rows, order)
+        steps = min((k + 1) * self._chunk_steps, self.steps) - k * self._chunk_steps
+        return self._layout(tables, rows, steps, order)
 
     def _table(self, group: RowGroup, start: int, stop: int) -> pa.Table:
         if self._open is None or self._open[0] != group.file:
@@ -158,14 +159,13 @@ class ParquetLoader:
         table = self._open[1].read_row_group(group.index, columns=self._columns, use_threads=True)
         return table.slice(start, stop - start)
 
-    def _layout(self, tables: list[pa.Table], rows: int, order: np.ndarray | None) -> _Chunk:
-        batches = -(-rows // self.batch_size)
+    def _layout(self, tables: list[pa.Table], rows: int, batches: int, order: np.ndarray | None) -> _Chunk:
         full = batches * self.batch_size
         dense = self._buffer((full, len(self._dense)), np.float32)
         labels = self._buffer((full, 1), np.float32)
         ids = self._buffer((batches, len(self._single), self.batch_size), np.int32)
         if rows < full:  # only the last chunk
-            dense[rows:], labels[rows:], ids[-1:] = 0, 0, 0
+            dense[rows:], labels[rows:], ids[rows // self.batch_size :] = 0, 0, 0
         column = np.empty(rows, np.float32)
         if self._dense:
             by_row = dense[:rows] if order is None else np.empty((rows, len(self._dense)), np.float32)
@@ -206,8 +206,7 @@ class ParquetLoader:
         weight = None if rows == size else torch.zeros(size)
         dense = torch.from_numpy(chunk.dense[start : start + size])
         labels = torch.from_numpy(chunk.labels[start : start + size])
-        ids = torch.from_numpy(chunk.ids[b]) if len(chunk.ids) > b else torch.zeros(len(self._single), size).int()
-        values = ids[:, :size].reshape(-1)
+        values = torch.from_numpy(chunk.ids[b])[:, :size].reshape(-1)
         lengths, offsets = self._single_shape(size)
         if self._multi:
             parts, sizes = [values], [lengths]
@@ -234,7 +233,7 @@ def batch_of(frame: pl.DataFrame, features: FeatureSpec) -> Batch:
     """All rows of a frame of transformed columns (`Fitted.apply`) as one Batch; labels are 0 where it has none."""
     rows = frame.height
     dense = np.ascontiguousarray(frame.select(f.name for f in features.dense).to_numpy(), dtype=np.float32)
-    values, lengths = [], []
+    values, lengths = [np.empty(0)], [np.empty(0)]  # there may be no sparse feature
     for f in features.sparse:
         column = frame[f.name]
         lengths.append(column.list.len().to_numpy() if f.multi_valued else np.ones(rows))

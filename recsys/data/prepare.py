@@ -32,7 +32,7 @@ from recsys.errors import UserError
 from recsys.progress import Bar, bar, say
 from recsys.schema import DataConfig
 
-FORMAT = 1  # raise it when the same config and files would be prepared differently
+FORMAT = 2  # raise it when the same config and files would be prepared differently
 EARLY_STOP_ROWS = 100_000
 
 

@@ -153,10 +153,10 @@ def _reasons(
             checks.append((~frame[TIME].is_finite().fill_null(False), f"time {data.split.column} is not a number"))
     for name, column in numbers.items():
         lost = frame[name].is_null() & raw[column].is_not_null()
-        if raw.schema[column].is_float():
-            lost = frame[name].is_null() & raw[column].is_not_null() & raw[column].is_not_nan()
-        elif raw.schema[column] == pl.String:
-            lost = lost & (raw[column].str.to_lowercase() != "nan")
+        if lost.any() and raw.schema[column].is_float():
+            lost = lost & raw[column].is_not_nan()
+        elif lost.any() and raw.schema[column] == pl.String:
+            lost = lost & ~raw[column].str.to_lowercase().is_in(["nan", ""])
         lost = lost | frame[name].is_infinite().fill_null(False)
         checks.append((lost, f"{column} is not a number"))
         checks.append(((frame[name].abs() > FLOAT32_MAX).fill_null(False), f"{column} is too large"))

@@ -24,8 +24,6 @@ class PartWriter:
         table = frame.to_arrow()
         if frame.height == 0 and self._files:
             return
-        if self._writer is None and not self._waiting:
-            self._schema = table.schema
         self._waiting.append(table)
         self._rows += table.num_rows
         if self._rows >= ROW_GROUP_ROWS:

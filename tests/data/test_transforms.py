@@ -174,12 +174,12 @@ def test_bad_values_are_set_aside_and_the_good_ones_kept() -> None:
         t=["1", "2", "3", "4", "5", "6", "7", "8", "9", "noon", "nan"],
     )
     frame, bad = typed(data, raw)
-    assert frame[LINE].to_list() == [1, 8] or frame[LINE].to_list() == [1, 2, 8]
+    assert frame[LINE].to_list() == [1, 2, 8]
     reasons = {b.line: b.reason for b in bad}
     assert reasons[3] == reasons[4] == reasons[5] == "label y is neither 0 nor 1"
     assert reasons[6] == reasons[7] == "x is not a number" and reasons[9] == "x is too large"
     assert reasons[10] == reasons[11] == "time t is not a number"
-    assert bad[0].text.startswith(("2\t", "\t"))
+    assert bad[0].text == "2\t3\t3"
     assert set(reasons) | set(frame[LINE]) == set(range(1, 12)) and len(bad) + frame.height == 11
     assert frame.filter(pl.col(LINE) == 8)["x"].to_list() == [None] and frame[TIME].dtype == pl.Float64
 
@@ -243,7 +243,7 @@ def test_anything_goes_in_and_finite_numbers_come_out(rows: list[tuple[Any, ...]
 
     def number(x: Any) -> bool:
         try:
-            return x is None or (not math.isinf(float(x)) and not abs(float(x)) > 3.4e38)
+            return x is None or x == "" or (not math.isinf(float(x)) and not abs(float(x)) > 3.4e38)
         except (ValueError, OverflowError):
             return False
 

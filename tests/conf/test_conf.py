@@ -1,0 +1,36 @@
+"""Every YAML in conf/ starts with its command, composes, passes the check and builds on the meta device."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from recsys.config import build_model, check, compose, conf_dir
+from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+
+YAMLS = sorted(conf_dir().rglob("*.yaml"))
+SPEC = FeatureSpec(dense=(DenseFeature("x"),), sparse=(SparseFeature("a", 10**9, "a"), SparseFeature("b", 7, "b")))
+
+
+def test_some_were_found() -> None:
+    assert len(YAMLS) > 20
+
+
+@pytest.mark.parametrize("path", YAMLS, ids=lambda p: str(p.relative_to(conf_dir())))
+def test_yaml(path: Path) -> None:
+    first = path.read_text().splitlines()[0]
+    if path.parent.name == "experiment":
+        first = next(line for line in path.read_text().splitlines() if line.startswith("# python"))
+    found = re.match(r"# python -m recsys\.(\w+) ?(.*)", first)
+    assert found, f"{path} starts with {first!r}, not with its command"
+    command, arguments = found[1], found[2].split()
+    cfg = compose(command, arguments)
+    group = path.parent.relative_to(conf_dir())
+    if group != Path():
+        assert any(a.split("=")[0] == str(group) for a in arguments) or path.stem in ("default",), "the command does not use it"
+    if command == "train":
+        cfg.trainer.devices = 1
+        check(cfg)
+        with torch.device("meta"):
+            assert isinstance(build_model(cfg, SPEC, torch.device("meta")), torch.nn.Module)

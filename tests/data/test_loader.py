@@ -1,0 +1,304 @@
+"""The loader: every row once, the same rows as polars reads, in equal steps, resumable at any batch."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recsys.batch import Batch
+from recsys.data import write
+from recsys.data.loader import ParquetLoader, batch_of
+from recsys.data.transforms import LABEL
+from recsys.data.write import PartWriter
+from recsys.errors import UserError
+from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+
+SINGLE = (SparseFeature("s", 5000, "s"), SparseFeature("t", 50, "t"))
+MULTI = (SparseFeature("m", 40, "m", multi_valued=True), SparseFeature("n", 40, "m", "mean", multi_valued=True))
+DENSE = (DenseFeature("row"), DenseFeature("x"))
+SPECS = {
+    "single": FeatureSpec(DENSE, SINGLE),
+    "multi": FeatureSpec(DENSE, (*SINGLE, *MULTI)),
+    "bags": FeatureSpec((), MULTI),
+    "dense": FeatureSpec(DENSE, ()),
+    "ids": FeatureSpec((), SINGLE),
+}
+
+
+def table(rows: int) -> pl.DataFrame:
+    rng = np.random.default_rng(rows)
+    bags = [rng.integers(0, 40, n).tolist() for n in rng.integers(0, 4, rows)]
+    return pl.DataFrame(
+        {
+            LABEL: (np.arange(rows) % 3 == 0).astype(np.float32),
+            "row": np.arange(rows, dtype=np.float32),
+            "x": rng.normal(size=rows).astype(np.float32),
+            "s": np.arange(rows, dtype=np.int32) % 5000,
+            "t": rng.integers(0, 50, rows).astype(np.int32),
+            "m": pl.Series(bags, dtype=pl.List(pl.Int32)),
+            "n": pl.Series(bags[::-1], dtype=pl.List(pl.Int32)),
+        }
+    )
+
+
+def files(folder: Path, frame: pl.DataFrame, *, group: int = 64, files: int = 1) -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    each = -(-max(frame.height, 1) // files)
+    made = []
+    for i in range(files):
+        path = folder / f"{i}.parquet"
+        pq.write_table(frame.slice(i * each, each).to_arrow(), path, row_group_size=group)
+        made.append(path)
+    return made
+
+
+def content(batches: list[Batch], spec: FeatureSpec) -> list[tuple[Any, ...]]:
+    """Rows of weight 1 as tuples: label, dense, and a list of ids for each sparse feature."""
+    rows: list[tuple[Any, ...]] = []
+    for batch in batches:
+        sizes = (batch.rows, batch.dense.shape[0], batch.labels.shape[0], batch.sparse.stride())
+        assert len(set(sizes)) == 1 and batch.labels.shape[1] == 1 and batch.dense.shape[1] == len(spec.dense)
+        assert batch.sparse.keys() == [f.name for f in spec.sparse]
+        assert batch.weight is None or batch.weight.shape == (batch.rows,)
+        columns = [[v.tolist() for v in batch.sparse[f.name].to_dense()] for f in spec.sparse]
+        if spec.sparse:
+            assert batch.sparse.lengths().dtype == batch.sparse.values().dtype == torch.int32
+            assert batch.sparse.lengths().numel() == batch.rows * len(spec.sparse)
+            assert int(batch.sparse.lengths().sum()) == batch.sparse.values().numel()
+        for r in range(batch.rows):
+            if batch.weight is None or batch.weight[r] > 0:
+                rows.append((batch.labels[r].item(), tuple(batch.dense[r].tolist()), *(c[r] for c in columns)))
+    return rows
+
+
+def expected(frame: pl.DataFrame, spec: FeatureSpec) -> list[tuple[Any, ...]]:
+    return [
+        (r[LABEL], tuple(r[f.name] for f in spec.dense),
+         *(list(r[f.name]) if f.multi_valued else [r[f.name]] for f in spec.sparse))
+        for r in frame.iter_rows(named=True)
+    ]
+
+
+def same(a: Batch, b: Batch) -> bool:
+    assert (a.weight is None) == (b.weight is None)
+    return (
+        torch.equal(a.dense, b.dense) and torch.equal(a.labels, b.labels) and a.sparse.keys() == b.sparse.keys()
+        and torch.equal(a.sparse.values(), b.sparse.values()) and torch.equal(a.sparse.lengths(), b.sparse.lengths())
+        and torch.equal(a.sparse.offsets(), b.sparse.offsets())
+        and (a.weight is None or b.weight is None or torch.equal(a.weight, b.weight))
+    )
+
+
+@pytest.mark.parametrize("kind", list(SPECS))
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_every_row_once_and_as_polars_reads_it(tmp_path: Path, kind: str, shuffle: bool) -> None:
+    frame, spec = table(700), SPECS[kind]
+    loader = ParquetLoader(files(tmp_path, frame, files=3), spec, batch_size=32, shuffle=shuffle, buffer_rows=128)
+    assert len(loader) == 22
+    batches = list(loader)  # held while the loader goes on: buffers must not be used again
+    assert len(batches) == 22 and all(b.rows == 32 for b in batches[:-1])
+    got, rows = content(batches, spec), expected(frame, spec)
+    assert got != rows if shuffle else got == rows
+    assert sorted(got) == sorted(rows)
+
+
+def test_features_are_read_in_the_specs_order_not_the_files(tmp_path: Path) -> None:
+    frame = table(50)
+    spec = FeatureSpec(DENSE[::-1], SINGLE[::-1])
+    [batch] = ParquetLoader(files(tmp_path, frame), spec, batch_size=64)
+    assert content([batch], spec) == expected(frame, spec)
+
+
+@pytest.mark.parametrize("kind", list(SPECS))
+def test_batch_of_a_frame_is_the_loaders(tmp_path: Path, kind: str) -> None:
+    frame, spec = table(90), SPECS[kind]
+    for i, batch in enumerate(ParquetLoader(files(tmp_path, frame), spec, batch_size=32, buffer_rows=1)):
+        assert same(batch, batch_of(frame.slice(32 * i, 32), spec))
+    unlabelled = batch_of(frame.drop(LABEL), spec)
+    assert unlabelled.labels.tolist() == [[0.0]] * 90
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    rows=st.integers(1, 200), batch_size=st.integers(1, 40), world=st.integers(1, 4), buffer=st.integers(1, 300),
+    group=st.integers(1, 90), n_files=st.integers(1, 3), shuffle=st.booleans(), training=st.booleans(),
+    kind=st.sampled_from(["single", "multi", "bags"]),
+)
+def test_ranks_share_the_rows_in_equal_steps(
+    tmp_path_factory: pytest.TempPathFactory, rows: int, batch_size: int, world: int, buffer: int, group: int,
+    n_files: int, shuffle: bool, training: bool, kind: str,
+) -> None:
+    frame, spec = table(rows), SPECS[kind]
+    paths = files(tmp_path_factory.mktemp("ranks"), frame, group=group, files=n_files)
+
+    def of(rank: int) -> ParquetLoader:
+        return ParquetLoader(paths, spec, batch_size=batch_size, training=training, shuffle=shuffle, seed=1,
+                             buffer_rows=buffer, rank=rank, world_size=world)
+
+    if training and rows < world:
+        with pytest.raises(UserError, match="too few"):
+            of(0)
+        return
+    loaders = [of(rank) for rank in range(world)]
+    batches = [list(loader) for loader in loaders]
+    assert {len(b) for b in batches} == {len(loader) for loader in loaders} == {loaders[0].steps}
+    if training:
+        assert len({tuple(b.rows for b in of_rank) for of_rank in batches}) == 1
+        assert all(b.weight is None for of_rank in batches for b in of_rank)
+    for of_rank in batches:
+        for b in of_rank:
+            assert 1 <= b.rows <= batch_size
+            if b.weight is not None:  # only fills up
+                assert not b.weight.any() and not b.dense.any() and not b.labels.any()
+    got = sorted(content([b for of_rank in batches for b in of_rank], spec))
+    all_rows = sorted(expected(frame, spec))
+    if not training:
+        assert got == all_rows
+    else:
+        used = max(rows // world // batch_size, 1) * batch_size
+        assert len(got) == min(used, rows // world) * world
+        left = list(all_rows)
+        for row in got:
+            left.remove(row)  # no row twice
+
+
+def test_a_rank_without_rows_takes_the_same_steps(tmp_path: Path) -> None:
+    paths = files(tmp_path, table(33))
+    loaders = [ParquetLoader(paths, SPECS["multi"], batch_size=16, rank=r, world_size=2) for r in range(2)]
+    batches = [list(loader) for loader in loaders]
+    assert [[b.rows for b in of_rank] for of_rank in batches] == [[16, 1], [16, 1]]
+    assert batches[0][1].weight is None and batches[1][1].weight is not None
+    assert content(batches[1][1:], SPECS["multi"]) == []
+
+
+def epoch(loader: ParquetLoader) -> list[float]:
+    return [x for b in loader for x in b.dense[:, 0].tolist()]
+
+
+def test_order_is_the_seeds_and_the_epochs(tmp_path: Path) -> None:
+    paths = files(tmp_path, table(640), files=2)
+
+    def of(seed: int, shuffle: bool = True) -> ParquetLoader:
+        return ParquetLoader(paths, SPECS["single"], batch_size=32, training=True, shuffle=shuffle, seed=seed,
+                             buffer_rows=100)
+
+    a, b, c = of(1), of(1), of(2)
+    first, second = epoch(a), epoch(a)
+    assert first != second and sorted(first) == sorted(second) == list(range(640))
+    assert [epoch(b), epoch(b)] == [first, second] and epoch(c) != first
+    assert np.mean(np.abs(np.array(first) - np.arange(640))) > 100  # far from where they lay
+    plain = of(1, shuffle=False)
+    assert epoch(plain) == epoch(plain) == list(range(640))
+
+
+def test_what_fills_no_batch_differs_from_epoch_to_epoch(tmp_path: Path) -> None:
+    loader = ParquetLoader(files(tmp_path, table(190), group=10), SPECS["single"], batch_size=60, training=True,
+                           shuffle=True)
+    assert len(loader) == 3
+    left = [frozenset(range(190)) - set(epoch(loader)) for _ in range(4)]
+    assert all(len(rows) == 10 for rows in left) and len(set(left)) > 1
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_resume_after_any_batch(tmp_path: Path, shuffle: bool) -> None:
+    paths = files(tmp_path, table(400))
+
+    def of() -> ParquetLoader:
+        return ParquetLoader(paths, SPECS["multi"], batch_size=30, training=True, shuffle=shuffle, seed=5,
+                             buffer_rows=100)
+
+    whole = of()
+    batches = [*whole, *whole]
+    steps = whole.steps
+    assert steps == 13 and len(batches) == 2 * steps
+    for done in range(2 * steps):
+        before = of()
+        seen = 0
+        while seen < done:
+            for _ in before:
+                seen += 1
+                if seen == done:
+                    break
+        after = of()
+        after.load_state_dict(before.state_dict())
+        rest: list[Batch] = []
+        while len(rest) < 2 * steps - done:
+            rest += list(after)
+        assert len(rest) == 2 * steps - done
+        assert all(same(a, b) for a, b in zip(rest, batches[done:], strict=True)), done
+
+
+def test_an_evaluation_cut_short_leaves_the_next_one_whole(tmp_path: Path) -> None:
+    loader = ParquetLoader(files(tmp_path, table(100)), SPECS["single"], batch_size=10)
+    for i, _ in enumerate(loader):
+        if i == 3:
+            break
+    assert epoch(loader) == epoch(loader) == list(range(100))
+
+
+def threads() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name.startswith("loader")]
+
+
+def test_breaking_off_leaves_no_thread(tmp_path: Path) -> None:
+    loader = ParquetLoader(files(tmp_path, table(1000)), SPECS["multi"], batch_size=10, buffer_rows=20)
+    for _ in loader:
+        break
+    assert not threads()
+    batches: Iterator[Batch] = iter(loader)
+    next(batches)
+    del batches
+    assert not threads()
+
+
+def test_an_error_of_the_reader_reaches_the_consumer(tmp_path: Path) -> None:
+    paths = files(tmp_path, table(200), files=2)
+    loader = ParquetLoader(paths, SPECS["single"], batch_size=10, buffer_rows=20)
+    paths[1].unlink()
+    with pytest.raises(FileNotFoundError):
+        list(loader)
+    assert not threads()
+
+
+def test_memory_does_not_grow_with_the_data(tmp_path: Path) -> None:
+    loader = ParquetLoader(files(tmp_path, table(5000), group=500), SPECS["multi"], batch_size=50, training=True,
+                           shuffle=True, buffer_rows=500)
+    most = 0
+    for _ in range(3):
+        for _batch in loader:
+            most = max(most, sum(b.nbytes for b in loader._buffers))
+    assert most <= 4 * 500 * 5 * 4  # four chunks of 500 rows: two dense, a label, two ids
+
+
+def test_no_rows(tmp_path: Path) -> None:
+    frame = table(0)
+    loader = ParquetLoader(files(tmp_path, frame), SPECS["multi"], batch_size=8)
+    assert len(loader) == 0 and list(loader) == []
+
+
+def test_the_writer_makes_whole_row_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write, "ROW_GROUP_ROWS", 32)
+    monkeypatch.setattr(write, "FILE_ROWS", 96)
+    frame = table(250)
+    writer = PartWriter(tmp_path)
+    for start, rows in ((0, 5), (5, 0), (5, 100), (105, 31), (136, 114)):
+        writer.write(frame.slice(start, rows))
+    writer.close()
+    paths = sorted(tmp_path.glob("*.parquet"))
+    groups = [pq.read_metadata(p).row_group(i).num_rows for p in paths for i in range(pq.read_metadata(p).num_row_groups)]
+    assert len(paths) == 3 and groups == [32] * 7 + [26]
+    assert pl.read_parquet(paths).equals(frame)
+    empty = PartWriter(tmp_path / "empty")
+    empty.write(frame.head(0))
+    empty.write(frame.head(0))
+    empty.close()
+    [path] = (tmp_path / "empty").glob("*.parquet")
+    assert pl.read_parquet(path).schema == frame.schema

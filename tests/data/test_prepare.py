@@ -1,0 +1,217 @@
+"""Preparing: rows in = rows out + bad rows, once, whatever happens on the way."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from omegaconf import OmegaConf
+
+from recsys.data import prepare as preparing
+from recsys.data import sources
+from recsys.data.prepare import Prepared, prepare
+from recsys.data.transforms import LABEL
+from recsys.errors import UserError
+from recsys.schema import DataConfig, DenseConfig, LabelConfig, SparseConfig, SplitConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+SPLITS = ("train", "validation", "test")
+
+
+def write(folder: Path, *, rows: int = 200, bad: tuple[int, ...] = ()) -> Path:
+    folder.mkdir(exist_ok=True)
+    lines = ["y,x,s", *(f"{i % 2},{'oops' if i in bad else i},v{i % 7}" for i in range(rows))]
+    (folder / "f.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def config(tmp_path: Path, **more: Any) -> DataConfig:
+    defaults: dict[str, Any] = {
+        "name": "t", "root": str(tmp_path / "raw"), "prepared": str(tmp_path / "prepared"),
+        "label": LabelConfig("y"), "dense": {"x": DenseConfig(transform=["standardise"])},
+        "sparse": {"s": SparseConfig()},
+    }
+    return DataConfig(**(defaults | more))
+
+
+def frames(prepared: Prepared) -> dict[str, pl.DataFrame]:
+    return {s: pl.concat([pl.read_parquet(f) for f in prepared.files(s)]) for s in SPLITS}
+
+
+def test_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 300)  # many blocks
+    write(tmp_path / "raw", bad=(150,))
+    prepared = prepare(config(tmp_path))
+    done = frames(prepared)
+    assert {s: f.height for s, f in done.items()} == {"train": 159, "validation": 20, "test": 20}
+    assert {s: prepared.rows(s) for s in SPLITS} == prepared.info["rows"] == {s: f.height for s, f in done.items()}
+    assert prepared.info["bad_rows"] == 1 and sum(prepared.info["rows"].values()) + 1 == 200
+    good = [i for i in range(200) if i != 150]
+    train = pl.Series(good[:159])
+    whole = pl.concat([done[s] for s in SPLITS])
+    assert whole.columns == [LABEL, "x", "s"] and whole.dtypes == [pl.Float32, pl.Float32, pl.Int32]
+    assert whole[LABEL].to_list() == [i % 2 for i in good]
+    expected = ((pl.Series(good) - train.mean()) / train.std(ddof=0)).cast(pl.Float32)
+    assert (whole["x"] - expected).abs().max() < 1e-5
+    vocabulary = prepared.fitted.vocabularies["s"]
+    assert vocabulary["count"].sum() == 159
+    ids = dict(zip(vocabulary["value"], vocabulary["id"], strict=True))
+    assert whole["s"].to_list() == [ids[f"v{i % 7}"] for i in good]
+    aside = pl.read_csv(Path(f"{prepared.folder}.bad_rows.csv"))
+    assert aside.rows() == [(str(tmp_path / "raw" / "f.csv"), 152, "x is not a number", "0\toops\tv3")]
+    assert not (prepared.folder / "spill").exists()
+
+
+def test_too_many_bad_rows_stop_it_and_are_kept(tmp_path: Path) -> None:
+    write(tmp_path / "raw", bad=(3, 100, 150))
+    with pytest.raises(UserError) as e:
+        prepare(config(tmp_path))
+    message = str(e.value)
+    assert "3 of 200 rows" in message and "line 5: x is not a number" in message and "max_bad_rows=0.01" in message
+    assert "\n" not in message
+    kept = Path(message.rsplit(" ", 1)[1])
+    assert pl.read_csv(kept)["line"].to_list() == [5, 102, 152]
+    assert not list((tmp_path / "prepared").glob("*/prepared.json"))
+    assert prepare(config(tmp_path, max_bad_rows=0.02)).info["bad_rows"] == 3
+
+
+def test_an_early_stop_on_long_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparing, "EARLY_STOP_ROWS", 50)
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 200)
+    write(tmp_path / "raw", rows=3000, bad=tuple(range(30)))
+    with pytest.raises(UserError, match=r"of \d\d rows cannot be read"):
+        prepare(config(tmp_path))
+
+
+def test_nothing_usable(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "f.csv").write_text("y,x,s\n")
+    with pytest.raises(UserError, match="no usable row"):
+        prepare(config(tmp_path))
+    (tmp_path / "raw" / "f.csv").write_text("y,x,s\n1,1,a\n0,2,b\n")
+    with pytest.raises(UserError, match="split has no rows"):
+        prepare(config(tmp_path))
+    with pytest.raises(UserError, match=r"set data\.root"):
+        prepare(config(tmp_path, root=None))
+
+
+def test_prepared_once_and_again_when_something_changed(tmp_path: Path) -> None:
+    raw = write(tmp_path / "raw")
+    first = prepare(config(tmp_path))
+    made = first.folder.stat().st_mtime_ns, (first.folder / "prepared.json").stat().st_mtime_ns
+    assert prepare(config(tmp_path)).folder == prepare(config(tmp_path, max_bad_rows=0.5)).folder == first.folder
+    assert (first.folder.stat().st_mtime_ns, (first.folder / "prepared.json").stat().st_mtime_ns) == made
+    changed = [
+        config(tmp_path, sparse={"s": SparseConfig(min_count=2)}),
+        config(tmp_path, dense={"x": DenseConfig(transform=["log"])}),
+        config(tmp_path, split=SplitConfig(test=0.2)),
+        config(tmp_path, derive={"z": "x"}),
+    ]
+    folders = {prepare(c).folder for c in changed}
+    assert len(folders) == 4 and first.folder not in folders
+    write(raw, rows=201)
+    assert prepare(config(tmp_path)).folder not in {first.folder, *folders}
+
+
+def test_a_changed_side_table_is_prepared_again(tmp_path: Path) -> None:
+    from recsys.schema import JoinConfig, SourceConfig
+
+    raw = write(tmp_path / "raw")
+    (raw / "side.txt").write_text("s,k\nv1,p\n")
+    source = SourceConfig(files=["*.csv"], joins=[JoinConfig("side.txt", "s", {"k": "k"})])
+    data = config(tmp_path, source=source, sparse={"k": SparseConfig()})
+    first = prepare(data)
+    (raw / "side.txt").write_text("s,k\nv1,p\nv2,q\n")
+    second = prepare(data)
+    assert [p.fitted.vocabularies["k"].height for p in (first, second)] == [2, 3]  # and the missing
+
+
+def test_killed_in_the_middle_it_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "raw")
+
+    def die(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as m:
+        m.setattr(preparing.Fitted, "save", die)
+        with pytest.raises(KeyboardInterrupt):
+            prepare(config(tmp_path))
+    left = list((tmp_path / "prepared").glob("*.building"))
+    assert len(left) == 1 and not list((tmp_path / "prepared").glob("*/prepared.json"))
+    (left[0] / "train" / "part-99999.parquet").write_bytes(b"half a file")
+    target = left[0].with_suffix("")
+    (target / "train").mkdir(parents=True)  # a folder without prepared.json is nothing
+    prepared = prepare(config(tmp_path))
+    assert sum(f.height for f in frames(prepared).values()) == 200
+    assert not list((tmp_path / "prepared").glob("*.building"))
+
+
+def test_two_processes_at_once(tmp_path: Path) -> None:
+    write(tmp_path / "raw", rows=20_000)
+    code = f"""
+from recsys.data import prepare as p
+from recsys.schema import *
+built = []
+build = p._build
+p._build = lambda *a: (built.append(1), build(*a))
+done = p.prepare(DataConfig(name="t", root={str(tmp_path / 'raw')!r}, prepared={str(tmp_path / 'prepared')!r},
+    label=LabelConfig("y"), dense={{"x": DenseConfig(transform=["standardise"])}}, sparse={{"s": SparseConfig()}}))
+print(len(built), sum(done.info["rows"].values()), done.folder)
+"""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    running = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env) for _ in range(2)
+    ]
+    said = [p.communicate(timeout=60)[0].strip().splitlines()[-1].split() for p in running]
+    assert all(p.returncode == 0 for p in running)
+    assert sorted(s[0] for s in said) == ["0", "1"] and {s[1] for s in said} == {"20000"} and said[0][2] == said[1][2]
+
+
+def from_yaml(name: str, root: Path, tmp_path: Path) -> DataConfig:
+    given = OmegaConf.load(ROOT / "conf" / "data" / f"{name}.yaml")
+    data = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), given))
+    assert isinstance(data, DataConfig)
+    return replace(data, root=str(root), prepared=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "folder", "rows"),
+    [
+        ("criteo", "criteo_kaggle", 14_549),
+        ("avazu", "avazu", 14_077),
+        ("movielens_100k", "ml-100k", 100_000),
+        ("frappe", "frappe", {"train": 202_027, "validation": 57_722, "test": 28_860}),
+    ],
+)
+def test_real_data(name: str, folder: str, rows: Any, real_data: Callable[[str], Path], tmp_path: Path) -> None:
+    root = real_data(folder)
+    prepared = prepare(from_yaml(name, root, tmp_path))
+    info = prepared.info
+    assert info["bad_rows"] == 0
+    if isinstance(rows, dict):
+        assert info["rows"] == rows
+    else:
+        assert sum(info["rows"].values()) == rows
+        # the last hours of avazu hold more than a tenth of its rows, and stay together
+        assert info["rows"]["test"] == (2144 if name == "avazu" else pytest.approx(rows * 0.1, rel=0.02))
+    features = prepared.fitted.features
+    for split in SPLITS:
+        for file in prepared.files(split):
+            frame = pl.read_parquet(file)
+            assert frame.null_count().sum_horizontal().item() == 0 and set(frame[LABEL].unique()) <= {0.0, 1.0}
+            for f in features.sparse:
+                ids = frame[f.name].explode().drop_nulls() if f.multi_valued else frame[f.name]
+                assert 0 <= (ids.min() or 0) and (ids.max() or 0) < f.cardinality
+    if name == "criteo":
+        clicks = sum(pl.read_parquet(f)[LABEL].sum() for s in SPLITS for f in prepared.files(s))
+        assert clicks == 3305
+    if name == "movielens_100k":
+        raw = pl.read_csv(root / "ml-100k.item", separator="\t", quote_char=None, infer_schema=False)
+        genres = {g for text in raw["class:token_seq"].drop_nulls() for g in text.split(" ")}
+        assert set(prepared.fitted.vocabularies["genres"]["value"]) <= genres
+        assert prepared.fitted.vocabularies["genres"].height == pytest.approx(19, abs=2)

@@ -1,0 +1,175 @@
+"""Whole runs as a user starts them: sample, resume after kill -9, evaluate, predict, sweep, own data."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+SMALL = ["data.sample.rows=20000", "trainer.batch_size=256", "trainer.threads=1"]
+
+
+def recsys(command: str, *args: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", f"recsys.{command}", *args], cwd=cwd, capture_output=True, text=True,
+        env=os.environ | (env or {}), timeout=500,
+    )
+
+
+def ok(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a finished run `a` on a small sample, DLRM with dropout, three epochs of 62 steps."""
+    path = tmp_path_factory.mktemp("runs")
+    ok(recsys("train", *SMALL, *LONG, "run_dir=a", cwd=path))
+    return path
+
+
+LONG = ["trainer.max_epochs=3", "model.dropout=0.1", "checkpoint.every_n_steps=20"]
+
+
+def weights(run: Path, tmp: Path) -> dict[str, object]:
+    [last] = (run / "checkpoints").glob("step-*")
+    dcp_to_torch_save(last, tmp)
+    return torch.load(tmp, weights_only=False)
+
+
+def equal(a: object, b: object) -> bool:
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a)
+    assert isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)
+    return torch.equal(a, b)
+
+
+def test_run_folder_holds_what_programs_rely_on(home: Path) -> None:
+    for name in ("config.yaml", "features.json", "plan.json", "metrics.json", "checkpoints", "metrics.csv", "train.log"):
+        assert (home / "a" / name).exists(), name
+    metrics = json.loads((home / "a" / "metrics.json").read_text())
+    assert set(metrics["test"]) == {"auc", "logloss", "ne", "calibration", "rows"}
+    assert set(metrics["validation"]) == set(metrics["test"])
+    assert {"samples", "seconds", "samples_per_second", "epochs"} <= set(metrics["train"])
+    assert {"split", "seed"} <= set(metrics["protocol"])
+    assert set(metrics["bayes"]) == {"auc", "logloss"}
+    assert metrics["train"]["samples"] == 3 * 62 * 256
+    assert 0.6 < metrics["test"]["auc"] < metrics["bayes"]["auc"]
+
+
+def test_kill_and_resume_gives_equal_weights_bit_for_bit(home: Path, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "recsys.train", *SMALL, *LONG, "run_dir=b"]
+    with (tmp_path / "out").open("w") as out:
+        running = subprocess.Popen(command, cwd=home, stdout=out, stderr=out)
+        deadline = time.monotonic() + 300
+        while not list((home / "b" / "checkpoints").glob("step-000000[468]0")) and time.monotonic() < deadline:
+            assert running.poll() is None, (tmp_path / "out").read_text()
+            time.sleep(0.01)
+        running.send_signal(signal.SIGKILL)
+        running.wait()
+    assert not (home / "b" / "metrics.json").exists()
+    resumed = ok(recsys("train", *SMALL, *LONG, "resume=b", cwd=home))
+    assert "resuming from b/checkpoints/step-" in resumed.stderr
+    assert equal(weights(home / "a", tmp_path / "a.pt"), weights(home / "b", tmp_path / "b.pt"))
+    a, b = (json.loads((home / r / "metrics.json").read_text()) for r in "ab")
+    assert a["test"] == b["test"]
+    assert a["train"]["samples"] == b["train"]["samples"]
+
+
+def test_evaluate_reproduces_the_test_metrics_exactly(home: Path) -> None:
+    done = ok(recsys("evaluate", "run=a", cwd=home))
+    assert json.loads(done.stdout) == json.loads((home / "a" / "metrics.json").read_text())["test"]
+
+
+def test_predict_scores_raw_rows_with_or_without_labels(home: Path) -> None:
+    [sample] = (home / "outputs" / "prepared").glob("sample-*/train.tsv")
+    lines = sample.read_text().splitlines()[-2000:]  # the test rows
+    (home / "labelled.tsv").write_text("\n".join(lines) + "\n")
+    (home / "bare.tsv").write_text("\n".join(line.split("\t", 1)[1] for line in lines[:50]) + "\n")
+    broken = [lines[0].split("\t", 1)[1], "1\t2", "\t".join(["x"] * 13 + ["deadbeef"] * 26)]
+    (home / "broken.tsv").write_text("\n".join(broken) + "\n")
+    done = ok(recsys("predict", "run=a", "input=labelled.tsv,bare.tsv,broken.tsv", "output=p.parquet", cwd=home))
+    out = pl.read_parquet(home / "p.parquet")
+    assert out.height == 2053
+    by = {name: out.filter(pl.col("file") == f"{name}.tsv")["probability"] for name in ("labelled", "bare", "broken")}
+    np.testing.assert_allclose(by["bare"].to_numpy(), by["labelled"][:50].to_numpy(), rtol=1e-5)
+    assert by["broken"].is_null().to_list() == [False, True, True]
+    assert "2 rows could not be read" in done.stderr
+    assert "cat_26" in done.stdout  # the table of out-of-vocabulary shares
+    labels = np.array([int(line[0]) for line in lines])
+    found = json.loads((home / "a" / "metrics.json").read_text())["test"]
+    p = by["labelled"].to_numpy().astype(np.float64)
+    logloss = -(labels * np.log(p) + (1 - labels) * np.log(1 - p)).mean()
+    assert logloss == pytest.approx(found["logloss"], rel=1e-5)
+
+
+def test_two_processes_by_devices_and_by_torchrun_train_alike(home: Path) -> None:
+    ok(recsys("train", *SMALL, "sharding=rowwise", "trainer.devices=2", "run_dir=two", cwd=home))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "-m", "recsys.train"]
+    done = subprocess.run(
+        [*torchrun, *SMALL, "sharding=rowwise", "run_dir=tr"], cwd=home, capture_output=True, text=True, timeout=500
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    two, tr = (json.loads((home / r / "metrics.json").read_text())["test"] for r in ("two", "tr"))
+    assert two == tr
+    plan = json.loads((home / "two" / "plan.json").read_text())
+    assert plan["world_size"] == 2
+    assert {t["type"] for t in plan["tables"]} == {"row_wise"}
+    back = ok(recsys("evaluate", "run=two", "trainer.devices=1", "sharding=none", cwd=home))
+    assert json.loads(back.stdout)["auc"] == pytest.approx(two["auc"], abs=1e-9)
+
+
+def test_a_sweep_runs_all_trials_though_one_fails(home: Path) -> None:
+    done = recsys("train", "-m", *SMALL, "model=dlrm,dcnv2", "optim.dense.lr=0.005,1e30", "run_dir=sweep", cwd=home)
+    assert done.returncode == 2, done.stderr[-2000:]
+    trials = json.loads((home / "sweep" / "sweep.json").read_text())
+    assert len(trials) == 4
+    assert [t["status"] for t in trials] == [0, 2, 0, 2]
+    assert (home / "sweep" / "2" / "metrics.json").exists()
+    assert "2 of 4 trials succeeded" in done.stderr
+
+
+def test_own_parquet_data_trains_by_one_yaml_as_the_docs_show(home: Path) -> None:
+    docs = (Path(__file__).parents[2] / "docs" / "add_a_data_set.md").read_text()
+    yaml = docs.split("```yaml\n")[1].split("```")[0]
+    (home / "conf" / "data").mkdir(parents=True, exist_ok=True)
+    (home / "conf" / "data" / "clicks.yaml").write_text(yaml)
+    rng = np.random.default_rng(0)
+    n = 4000
+    user = rng.integers(0, 50, n)
+    clicked = rng.random(n) < np.where(user % 2 == 0, 0.8, 0.1)
+    (home / "clicks").mkdir(exist_ok=True)
+    pl.DataFrame({
+        "ts": np.arange(n) * 600, "user": [f"u{u}" for u in user], "price": rng.lognormal(size=n),
+        "tags": ["new cheap" if i % 3 else None for i in range(n)], "clicked": clicked.astype(int),
+    }).write_parquet(home / "clicks" / "part-0.parquet")
+    ok(recsys("train", "data=clicks", "data.root=clicks", "model=dlrm", "trainer.batch_size=64", "run_dir=own",
+              "trainer.max_epochs=3", "trainer.threads=1", cwd=home))
+    assert json.loads((home / "own" / "metrics.json").read_text())["test"]["auc"] > 0.8
+
+
+def test_help_and_cfg_answer_without_heavy_imports(home: Path) -> None:
+    for flag in (["--help"], ["--cfg", "job"]):
+        done = ok(recsys("train", *flag, cwd=home, env={"PYTHONPROFILEIMPORTTIME": "1"}))
+        assert "import time" in done.stderr
+        assert not [m for m in ("torch", "polars", "pytorch_lightning") if f"| {m}\n" in done.stderr]
+
+
+@pytest.mark.parametrize("logger", ["wandb", "tensorboard"])
+def test_loggers_need_no_account_and_no_network(home: Path, logger: str) -> None:
+    env = {"WANDB_API_KEY": "", "HOME": str(home), "NETRC": str(home / "none")}
+    ok(recsys("train", *SMALL, f"logger={logger}", f"run_dir={logger}", cwd=home, env=env))
+    pattern = {"wandb": "wandb/offline-run-*/*.wandb", "tensorboard": "tensorboard/events.out.tfevents.*"}[logger]
+    [written] = (home / logger).glob(pattern)
+    content = written.read_bytes()
+    for name in (b"test/auc", b"validation/auc", b"train/samples_per_second"):
+        assert name in content, name

@@ -1,0 +1,157 @@
+"""Each mistake of a user's is one clear line and exit status 2, before a row is read or a process starts."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from recsys import cli, versions
+from recsys.train import train
+
+COLUMNS = "clicked,price,user\n"
+
+
+@pytest.fixture
+def csv(tmp_path: Path) -> Path:
+    root = tmp_path / "raw"
+    root.mkdir()
+    rows = "".join(f"{i % 2},{i * 0.5},u{i % 7}\n" for i in range(200))
+    (root / "a.csv").write_text(COLUMNS + rows)
+    return root
+
+
+@pytest.fixture
+def own(tmp_path: Path, csv: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a data set of the user's, which is also where commands run."""
+    conf = tmp_path / "conf" / "data"
+    conf.mkdir(parents=True)
+    (conf / "mine.yaml").write_text(
+        "name: mine\nsource: {format: csv, files: ['*.csv']}\nlabel: {column: clicked}\n"
+        "dense: {price: {}}\nsparse: {user: {}}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *overrides: str) -> tuple[int, str]:
+    """(exit status, what standard error says after 'error: ')."""
+    monkeypatch.setattr("sys.argv", ["recsys.train", *overrides])
+    status = cli.status("train", lambda cfg: train(cfg) and None)
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1, lines
+    return status, lines[0].removeprefix("error: ")
+
+
+MISTAKES = [
+    (["model=dlmr"], r"model=dlmr: no such choice; did you mean dlrm\?"),
+    (["sharding=rowise"], r"sharding=rowise: no such choice; did you mean rowwise\?"),
+    (["trainer.devcies=2"], r"trainer.devcies: no such key; did you mean devices\?"),
+    (["modle=dlrm"], r"modle: no such key; did you mean model\?"),
+    (["data.sparse.user.min_cuont=3"], r"min_cuont: no such key; did you mean min_count\?"),
+    (["model.botom_mlp=[8]"], r"botom_mlp.*did you mean bottom_mlp\?"),
+    (["+model.botom_mlp=[8]"], r"model.botom_mlp: recsys.models.dlrm.DLRM has no such parameter; did you mean bottom_mlp"),
+    (["model.dim=large"], r"model.dim='large': .*integer"),
+    (["model.dropout=much"], r"model.dropout='much': "),
+    (["trainer.devices=two"], r"trainer.devices: .*two.*"),
+    (["model.dim=18"], r"model: embedding dim 18 is not a positive multiple of 4"),
+    (["model.bottom_mlp=[8,4]"], r"bottom_mlp ends at width 4.*dim 16"),
+    (["model._target_=recsys.models.dlrm.DLMR"], r"recsys.models.dlrm has no DLMR; did you mean DLRM\?"),
+    (["sharding=columnwise", "sharding.column_block=6"], r"sharding.column_block=6: must be a positive multiple of 4"),
+    (["trainer.devices=512", "trainer.batch_size=512"], r"trainer.devices=512: there are at most \d+ processes"),
+    (["trainer.accelerator=tpu"], r"trainer.accelerator=tpu: unknown"),
+    (["trainer.devices=3"], r"trainer.batch_size=2048 is not divisible by trainer.devices=3"),
+    (["trainer.batch_size=0"], r"trainer.batch_size=0: must be at least 1"),
+    (["optim.sparse.name=adamm"], r"optim.sparse.name=adamm: unknown; did you mean adam\?"),
+    (["optim.dense._target_=torch.optim.Adma"], r"torch.optim has no Adma; did you mean Adam"),
+    (["+optim.dense.momentumm=0.9"], r"optim.dense.momentumm: torch.optim.Adam has no such parameter"),
+    (["data.root=/nowhere/at/all"], r"data.root=/nowhere/at/all: no such folder or file"),
+    (["data.source.files=['*.tsv']"], r"no file matches \*.tsv \(there: a.csv\); set data.source.files"),
+    (["data.sparse.user.column=usr"], r"data.sparse.user: a.csv has no column usr; did you mean user\?"),
+    (["data.label.column=click"], r"data.label: a.csv has no column click; did you mean clicked\?"),
+    (["data.split.by=tiem"], r"data.split.by=tiem: must be order, time, random or files"),
+    (["data.dense.price.transform=[lg]"], r"data.dense.price.transform: no transform lg; did you mean log\?"),
+    (["resume=/nowhere"], r"resume=/nowhere: holds no run"),
+    (["checkpoint.monitor=validation/acu"], r"checkpoint.monitor=validation/acu: no such metric; did you mean validation/auc"),
+    (["trainer.early_stopping.patience.x=1"], r"patience"),
+    (["loader=null", "loader.shuffle=false"], r"."),
+    (["data.dense.price={fill: [}"], r"."),
+]
+
+
+@pytest.mark.parametrize(("overrides", "message"), MISTAKES, ids=[" ".join(m[0]) for m in MISTAKES])
+def test_mistake(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], overrides: list[str], message: str
+) -> None:
+    root = [] if any(o.startswith("data.root") for o in overrides) else ["data.root=raw"]
+    status, said = run(monkeypatch, capsys, "data=mine", *root, *overrides)
+    assert re.search(message, said), said
+    assert status == 2
+    assert not (own / "outputs").exists(), "something was written before the mistake was found"
+
+
+def test_accelerator_that_is_absent(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    status, said = run(monkeypatch, capsys, "data=mine", "data.root=raw", "trainer.accelerator=gpu")
+    assert (status, "no GPU is there" in said) == (2, True)
+
+
+def test_mismatched_triple(own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    real = versions.version
+    monkeypatch.setattr(versions, "version", lambda p: "1.5.0" if p == "torchrec" else real(p))
+    status, said = run(monkeypatch, capsys, "data=mine", "data.root=raw")
+    assert status == 2
+    assert re.search(r"torchrec 1\.5.* do not fit each other; mend it: pip install --no-deps 'torchrec==1\.8", said)
+
+
+def test_run_dir_with_another_config(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["data=mine", "data.root=raw", "run_dir=r", "trainer.batch_size=32", "trainer.threads=1"]
+    monkeypatch.setattr("sys.argv", ["recsys.train", *command])
+    assert cli.status("train", lambda cfg: train(cfg) and None) == 0
+    capsys.readouterr()
+    status, said = run(monkeypatch, capsys, *command, "optim.sparse.lr=0.3")
+    assert status == 2
+    assert said.startswith("run_dir=r: holds a run with another config: optim.sparse.lr is 0.05 there, 0.3 here")
+
+
+def test_feature_named_twice_in_yaml(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = own / "conf" / "data" / "mine.yaml"
+    path.write_text(path.read_text().replace("sparse: {user: {}}", "sparse: {user: {}, user: {}}"))
+    status, said = run(monkeypatch, capsys, "data=mine", "data.root=raw")
+    assert (status, "user is named twice" in said) == (2, True), said
+
+
+def test_feature_named_under_dense_and_sparse(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = own / "conf" / "data" / "mine.yaml"
+    path.write_text(path.read_text().replace("sparse: {user: {}}", "sparse: {user: {}, price: {}}"))
+    status, said = run(monkeypatch, capsys, "data=mine", "data.root=raw")
+    assert (status, said[:51]) == (2, "data: price is named twice, under dense and under s"), said
+
+
+def test_too_many_bad_rows(own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with (own / "raw" / "a.csv").open("a") as f:
+        f.write("1,2\n1,cheap,u1\n7,1.0,u1\n")
+    status, said = run(monkeypatch, capsys, "data=mine", "data.root=raw")
+    assert status == 2
+    assert re.search(r"3 of 203 rows cannot be read \(first: .*a.csv line 202: .*more than data.max_bad_rows=0.01", said)
+    [bad] = Path("outputs/prepared").glob("*.bad_rows.csv")
+    assert re.search(r"line 202|,202,", bad.read_text()) and len(bad.read_text().splitlines()) == 4
+
+
+def test_nan_loss_names_step_ranges_and_checkpoint(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", [])
+    status, said = run(
+        monkeypatch, capsys, "data=mine", "data.root=raw", "run_dir=r", "trainer.batch_size=16", "trainer.threads=1",
+        "optim.dense._target_=torch.optim.SGD", "optim.dense.lr=1e30", "checkpoint.every_n_steps=1",
+    )
+    assert status == 2
+    assert re.search(r"the loss is (nan|inf) at step \d+; ranges of the dense features.*\.\..*last good checkpoint: r/", said)
