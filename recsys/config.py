@@ -174,8 +174,7 @@ def check_target(node: Any, path: str, given: Sequence[str] = ()) -> None:
     """
     if not OmegaConf.is_dict(node) or "_target_" not in node:
         raise UserError(f"{path}: needs a _target_, the class to build")
-    values = OmegaConf.to_container(node, resolve=True)
-    assert isinstance(values, dict)
+    values: dict[str, Any] = OmegaConf.to_container(node, resolve=True)  # type: ignore[assignment]
     target = values.pop("_target_")
     values = {k: v for k, v in values.items() if k not in ("_partial_", "_convert_", "_recursive_")}
     function = locate(target, path)
@@ -183,7 +182,7 @@ def check_target(node: Any, path: str, given: Sequence[str] = ()) -> None:
     valid = [n for n, p in parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and n not in given]
     for name in values:
         if name not in valid:
-            raise UserError(f"{path}.{name}: {target} has no such parameter{did_you_mean(str(name), valid)}")
+            raise UserError(f"{path}.{name}: {target} has no such parameter{did_you_mean(name, valid)}")
     for name in valid:
         if parameters[name].default is inspect.Parameter.empty and name not in values:
             raise UserError(f"{path}.{name}: {target} needs it")
@@ -192,7 +191,7 @@ def check_target(node: Any, path: str, given: Sequence[str] = ()) -> None:
     except (NameError, TypeError, AttributeError):
         hints = {}
     for name, value in values.items():
-        if name in hints and not _is_node(value) and (problem := _mismatch(value, hints[str(name)])):
+        if name in hints and not _is_node(value) and (problem := _mismatch(value, hints[name])):
             raise UserError(f"{path}.{name}={value!r}: {problem}")
 
 

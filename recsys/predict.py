@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from recsys import cli
 from recsys.errors import UserError
@@ -147,10 +147,10 @@ def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str,
     }
 
 
-def input_files(patterns: str) -> list[Path]:
-    """Files named by comma-separated paths, folders or globs. Raises UserError for what is not there."""
+def input_files(patterns: list[str]) -> list[Path]:
+    """Files named by paths, folders or globs. Raises UserError for what is not there."""
     files: list[Path] = []
-    for pattern in patterns.split(","):
+    for pattern in patterns:
         path = Path(pattern)
         found = (
             sorted(p for p in path.iterdir() if p.is_file())
@@ -172,7 +172,7 @@ def _command(cfg: DictConfig) -> None:
 
     if cfg.batch_size < 1:
         raise UserError(f"batch_size={cfg.batch_size}: must be at least 1")
-    files = input_files(cfg.input)
+    files = input_files([str(i) for i in cfg.input] if OmegaConf.is_list(cfg.input) else [str(cfg.input)])
     _, path = open_run(cfg.run)
     choose_checkpoint(path, cfg.checkpoint)
     check_versions()

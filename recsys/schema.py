@@ -204,7 +204,7 @@ class PredictConfig:
     """python -m recsys.predict"""
 
     run: str = MISSING
-    input: str = MISSING
+    input: Any = MISSING  # a file, folder or glob, or a list of them
     output: str = "predictions.parquet"
     checkpoint: str = "best"
     batch_size: int = 8192

@@ -49,7 +49,10 @@ MISTAKES = [
     (["modle=dlrm"], r"modle: no such key; did you mean model\?"),
     (["data.sparse.user.min_cuont=3"], r"min_cuont: no such key; did you mean min_count\?"),
     (["model.botom_mlp=[8]"], r"botom_mlp.*did you mean bottom_mlp\?"),
-    (["+model.botom_mlp=[8]"], r"model.botom_mlp: recsys.models.dlrm.DLRM has no such parameter; did you mean bottom_mlp"),
+    (
+        ["+model.botom_mlp=[8]"],
+        r"model.botom_mlp: recsys.models.dlrm.DLRM has no such parameter; did you mean bottom_mlp",
+    ),
     (["model.dim=large"], r"model.dim='large': .*integer"),
     (["model.dropout=much"], r"model.dropout='much': "),
     (["trainer.devices=two"], r"trainer.devices: .*two.*"),
@@ -71,7 +74,10 @@ MISTAKES = [
     (["data.split.by=tiem"], r"data.split.by=tiem: must be order, time, random or files"),
     (["data.dense.price.transform=[lg]"], r"data.dense.price.transform: no transform lg; did you mean log\?"),
     (["resume=/nowhere"], r"resume=/nowhere: holds no run"),
-    (["checkpoint.monitor=validation/acu"], r"checkpoint.monitor=validation/acu: no such metric; did you mean validation/auc"),
+    (
+        ["checkpoint.monitor=validation/acu"],
+        r"checkpoint.monitor=validation/acu: no such metric; did you mean validation/auc",
+    ),
     (["trainer.early_stopping.patience.x=1"], r"patience"),
     (["loader=null", "loader.shuffle=false"], r"."),
     (["data.dense.price={fill: [}"], r"."),
@@ -140,7 +146,9 @@ def test_too_many_bad_rows(own: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
         f.write("1,2\n1,cheap,u1\n7,1.0,u1\n")
     status, said = run(monkeypatch, capsys, "data=mine", "data.root=raw")
     assert status == 2
-    assert re.search(r"3 of 203 rows cannot be read \(first: .*a.csv line 202: .*more than data.max_bad_rows=0.01", said)
+    assert re.search(
+        r"3 of 203 rows cannot be read \(first: .*a.csv line 202: .*more than data.max_bad_rows=0.01", said
+    )
     [bad] = Path("outputs/prepared").glob("*.bad_rows.csv")
     assert re.search(r"line 202|,202,", bad.read_text()) and len(bad.read_text().splitlines()) == 4
 
@@ -150,8 +158,18 @@ def test_nan_loss_names_step_ranges_and_checkpoint(
 ) -> None:
     monkeypatch.setattr("sys.argv", [])
     status, said = run(
-        monkeypatch, capsys, "data=mine", "data.root=raw", "run_dir=r", "trainer.batch_size=16", "trainer.threads=1",
-        "optim.dense._target_=torch.optim.SGD", "optim.dense.lr=1e30", "checkpoint.every_n_steps=1",
+        monkeypatch,
+        capsys,
+        "data=mine",
+        "data.root=raw",
+        "run_dir=r",
+        "trainer.batch_size=16",
+        "trainer.threads=1",
+        "optim.dense._target_=torch.optim.SGD",
+        "optim.dense.lr=1e30",
+        "checkpoint.every_n_steps=1",
     )
     assert status == 2
-    assert re.search(r"the loss is (nan|inf) at step \d+; ranges of the dense features.*\.\..*last good checkpoint: r/", said)
+    assert re.search(
+        r"the loss is (nan|inf) at step \d+; ranges of the dense features.*\.\..*last good checkpoint: r/", said
+    )

@@ -28,7 +28,9 @@ def test_yaml(path: Path) -> None:
     cfg = compose(command, arguments)
     group = path.parent.relative_to(conf_dir())
     if group != Path():
-        assert any(a.split("=")[0] == str(group) for a in arguments) or path.stem in ("default",), "the command does not use it"
+        assert any(a.split("=")[0] == str(group) for a in arguments) or path.stem in ("default",), (
+            "the command does not use it"
+        )
     if command == "train":
         cfg.trainer.devices = 1
         check(cfg)

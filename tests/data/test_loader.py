@@ -81,8 +81,11 @@ def content(batches: list[Batch], spec: FeatureSpec) -> list[tuple[Any, ...]]:
 
 def expected(frame: pl.DataFrame, spec: FeatureSpec) -> list[tuple[Any, ...]]:
     return [
-        (r[LABEL], tuple(r[f.name] for f in spec.dense),
-         *(list(r[f.name]) if f.multi_valued else [r[f.name]] for f in spec.sparse))
+        (
+            r[LABEL],
+            tuple(r[f.name] for f in spec.dense),
+            *(list(r[f.name]) if f.multi_valued else [r[f.name]] for f in spec.sparse),
+        )
         for r in frame.iter_rows(named=True)
     ]
 
@@ -90,8 +93,11 @@ def expected(frame: pl.DataFrame, spec: FeatureSpec) -> list[tuple[Any, ...]]:
 def same(a: Batch, b: Batch) -> bool:
     assert (a.weight is None) == (b.weight is None)
     return (
-        torch.equal(a.dense, b.dense) and torch.equal(a.labels, b.labels) and a.sparse.keys() == b.sparse.keys()
-        and torch.equal(a.sparse.values(), b.sparse.values()) and torch.equal(a.sparse.lengths(), b.sparse.lengths())
+        torch.equal(a.dense, b.dense)
+        and torch.equal(a.labels, b.labels)
+        and a.sparse.keys() == b.sparse.keys()
+        and torch.equal(a.sparse.values(), b.sparse.values())
+        and torch.equal(a.sparse.lengths(), b.sparse.lengths())
         and torch.equal(a.sparse.offsets(), b.sparse.offsets())
         and (a.weight is None or b.weight is None or torch.equal(a.weight, b.weight))
     )
@@ -128,20 +134,43 @@ def test_batch_of_a_frame_is_the_loaders(tmp_path: Path, kind: str) -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(
-    rows=st.integers(1, 200), batch_size=st.integers(1, 40), world=st.integers(1, 4), buffer=st.integers(1, 300),
-    group=st.integers(1, 90), n_files=st.integers(1, 3), shuffle=st.booleans(), training=st.booleans(),
+    rows=st.integers(1, 200),
+    batch_size=st.integers(1, 40),
+    world=st.integers(1, 4),
+    buffer=st.integers(1, 300),
+    group=st.integers(1, 90),
+    n_files=st.integers(1, 3),
+    shuffle=st.booleans(),
+    training=st.booleans(),
     kind=st.sampled_from(["single", "multi", "bags"]),
 )
 def test_ranks_share_the_rows_in_equal_steps(
-    tmp_path_factory: pytest.TempPathFactory, rows: int, batch_size: int, world: int, buffer: int, group: int,
-    n_files: int, shuffle: bool, training: bool, kind: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: int,
+    batch_size: int,
+    world: int,
+    buffer: int,
+    group: int,
+    n_files: int,
+    shuffle: bool,
+    training: bool,
+    kind: str,
 ) -> None:
     frame, spec = table(rows), SPECS[kind]
     paths = files(tmp_path_factory.mktemp("ranks"), frame, group=group, files=n_files)
 
     def of(rank: int) -> ParquetLoader:
-        return ParquetLoader(paths, spec, batch_size=batch_size, training=training, shuffle=shuffle, seed=1,
-                             buffer_rows=buffer, rank=rank, world_size=world)
+        return ParquetLoader(
+            paths,
+            spec,
+            batch_size=batch_size,
+            training=training,
+            shuffle=shuffle,
+            seed=1,
+            buffer_rows=buffer,
+            rank=rank,
+            world_size=world,
+        )
 
     if training and rows < world:
         with pytest.raises(UserError, match="too few"):
@@ -187,8 +216,9 @@ def test_order_is_the_seeds_and_the_epochs(tmp_path: Path) -> None:
     paths = files(tmp_path, table(640), files=2)
 
     def of(seed: int, shuffle: bool = True) -> ParquetLoader:
-        return ParquetLoader(paths, SPECS["single"], batch_size=32, training=True, shuffle=shuffle, seed=seed,
-                             buffer_rows=100)
+        return ParquetLoader(
+            paths, SPECS["single"], batch_size=32, training=True, shuffle=shuffle, seed=seed, buffer_rows=100
+        )
 
     a, b, c = of(1), of(1), of(2)
     first, second = epoch(a), epoch(a)
@@ -200,8 +230,9 @@ def test_order_is_the_seeds_and_the_epochs(tmp_path: Path) -> None:
 
 
 def test_what_fills_no_batch_differs_from_epoch_to_epoch(tmp_path: Path) -> None:
-    loader = ParquetLoader(files(tmp_path, table(190), group=10), SPECS["single"], batch_size=60, training=True,
-                           shuffle=True)
+    loader = ParquetLoader(
+        files(tmp_path, table(190), group=10), SPECS["single"], batch_size=60, training=True, shuffle=True
+    )
     assert len(loader) == 3
     left = [frozenset(range(190)) - set(epoch(loader)) for _ in range(4)]
     assert all(len(rows) == 10 for rows in left) and len(set(left)) > 1
@@ -212,8 +243,9 @@ def test_resume_after_any_batch(tmp_path: Path, shuffle: bool) -> None:
     paths = files(tmp_path, table(400))
 
     def of() -> ParquetLoader:
-        return ParquetLoader(paths, SPECS["multi"], batch_size=30, training=True, shuffle=shuffle, seed=5,
-                             buffer_rows=100)
+        return ParquetLoader(
+            paths, SPECS["multi"], batch_size=30, training=True, shuffle=shuffle, seed=5, buffer_rows=100
+        )
 
     whole = of()
     batches = [*whole, *whole]
@@ -269,8 +301,14 @@ def test_an_error_of_the_reader_reaches_the_consumer(tmp_path: Path) -> None:
 
 
 def test_memory_does_not_grow_with_the_data(tmp_path: Path) -> None:
-    loader = ParquetLoader(files(tmp_path, table(5000), group=500), SPECS["multi"], batch_size=50, training=True,
-                           shuffle=True, buffer_rows=500)
+    loader = ParquetLoader(
+        files(tmp_path, table(5000), group=500),
+        SPECS["multi"],
+        batch_size=50,
+        training=True,
+        shuffle=True,
+        buffer_rows=500,
+    )
     most = 0
     for _ in range(3):
         for _batch in loader:
@@ -293,7 +331,9 @@ def test_the_writer_makes_whole_row_groups(tmp_path: Path, monkeypatch: pytest.M
         writer.write(frame.slice(start, rows))
     writer.close()
     paths = sorted(tmp_path.glob("*.parquet"))
-    groups = [pq.read_metadata(p).row_group(i).num_rows for p in paths for i in range(pq.read_metadata(p).num_row_groups)]
+    groups = [
+        pq.read_metadata(p).row_group(i).num_rows for p in paths for i in range(pq.read_metadata(p).num_row_groups)
+    ]
     assert len(paths) == 3 and groups == [32] * 7 + [26]
     assert pl.read_parquet(paths).equals(frame)
     empty = PartWriter(tmp_path / "empty")

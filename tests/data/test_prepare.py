@@ -32,8 +32,11 @@ def write(folder: Path, *, rows: int = 200, bad: tuple[int, ...] = ()) -> Path:
 
 def config(tmp_path: Path, **more: Any) -> DataConfig:
     defaults: dict[str, Any] = {
-        "name": "t", "root": str(tmp_path / "raw"), "prepared": str(tmp_path / "prepared"),
-        "label": LabelConfig("y"), "dense": {"x": DenseConfig(transform=["standardise"])},
+        "name": "t",
+        "root": str(tmp_path / "raw"),
+        "prepared": str(tmp_path / "prepared"),
+        "label": LabelConfig("y"),
+        "dense": {"x": DenseConfig(transform=["standardise"])},
         "sparse": {"s": SparseConfig()},
     }
     return DataConfig(**(defaults | more))
@@ -159,7 +162,7 @@ from recsys.schema import *
 built = []
 build = p._build
 p._build = lambda *a: (built.append(1), build(*a))
-done = p.prepare(DataConfig(name="t", root={str(tmp_path / 'raw')!r}, prepared={str(tmp_path / 'prepared')!r},
+done = p.prepare(DataConfig(name="t", root={str(tmp_path / "raw")!r}, prepared={str(tmp_path / "prepared")!r},
     label=LabelConfig("y"), dense={{"x": DenseConfig(transform=["standardise"])}}, sparse={{"s": SparseConfig()}}))
 print(len(built), sum(done.info["rows"].values()), done.folder)
 """
@@ -206,7 +209,7 @@ def test_real_data(name: str, folder: str, rows: Any, real_data: Callable[[str],
             assert frame.null_count().sum_horizontal().item() == 0 and set(frame[LABEL].unique()) <= {0.0, 1.0}
             for f in features.sparse:
                 ids = frame[f.name].explode().drop_nulls() if f.multi_valued else frame[f.name]
-                assert 0 <= (ids.min() or 0) and (ids.max() or 0) < f.cardinality
+                assert (ids.min() or 0) >= 0 and (ids.max() or 0) < f.cardinality
     if name == "criteo":
         clicks = sum(pl.read_parquet(f)[LABEL].sum() for s in SPLITS for f in prepared.files(s))
         assert clicks == 3305

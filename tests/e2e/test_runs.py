@@ -19,8 +19,12 @@ SMALL = ["data.sample.rows=20000", "trainer.batch_size=256", "trainer.threads=1"
 
 def recsys(command: str, *args: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", f"recsys.{command}", *args], cwd=cwd, capture_output=True, text=True,
-        env=os.environ | (env or {}), timeout=500,
+        [sys.executable, "-m", f"recsys.{command}", *args],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        env=os.environ | (env or {}),
+        timeout=500,
     )
 
 
@@ -54,7 +58,15 @@ def equal(a: object, b: object) -> bool:
 
 
 def test_run_folder_holds_what_programs_rely_on(home: Path) -> None:
-    for name in ("config.yaml", "features.json", "plan.json", "metrics.json", "checkpoints", "metrics.csv", "train.log"):
+    for name in (
+        "config.yaml",
+        "features.json",
+        "plan.json",
+        "metrics.json",
+        "checkpoints",
+        "metrics.csv",
+        "train.log",
+    ):
         assert (home / "a" / name).exists(), name
     metrics = json.loads((home / "a" / "metrics.json").read_text())
     assert set(metrics["test"]) == {"auc", "logloss", "ne", "calibration", "rows"}
@@ -97,7 +109,7 @@ def test_predict_scores_raw_rows_with_or_without_labels(home: Path) -> None:
     (home / "bare.tsv").write_text("\n".join(line.split("\t", 1)[1] for line in lines[:50]) + "\n")
     broken = [lines[0].split("\t", 1)[1], "1\t2", "\t".join(["x"] * 13 + ["deadbeef"] * 26)]
     (home / "broken.tsv").write_text("\n".join(broken) + "\n")
-    done = ok(recsys("predict", "run=a", "input=labelled.tsv,bare.tsv,broken.tsv", "output=p.parquet", cwd=home))
+    done = ok(recsys("predict", "run=a", "input=[labelled.tsv,bare.tsv,broken.tsv]", "output=p.parquet", cwd=home))
     out = pl.read_parquet(home / "p.parquet")
     assert out.height == 2053
     by = {name: out.filter(pl.col("file") == f"{name}.tsv")["probability"] for name in ("labelled", "bare", "broken")}
@@ -148,12 +160,28 @@ def test_own_parquet_data_trains_by_one_yaml_as_the_docs_show(home: Path) -> Non
     user = rng.integers(0, 50, n)
     clicked = rng.random(n) < np.where(user % 2 == 0, 0.8, 0.1)
     (home / "clicks").mkdir(exist_ok=True)
-    pl.DataFrame({
-        "ts": np.arange(n) * 600, "user": [f"u{u}" for u in user], "price": rng.lognormal(size=n),
-        "tags": ["new cheap" if i % 3 else None for i in range(n)], "clicked": clicked.astype(int),
-    }).write_parquet(home / "clicks" / "part-0.parquet")
-    ok(recsys("train", "data=clicks", "data.root=clicks", "model=dlrm", "trainer.batch_size=64", "run_dir=own",
-              "trainer.max_epochs=3", "trainer.threads=1", cwd=home))
+    pl.DataFrame(
+        {
+            "ts": np.arange(n) * 600,
+            "user": [f"u{u}" for u in user],
+            "price": rng.lognormal(size=n),
+            "tags": ["new cheap" if i % 3 else None for i in range(n)],
+            "clicked": clicked.astype(int),
+        }
+    ).write_parquet(home / "clicks" / "part-0.parquet")
+    ok(
+        recsys(
+            "train",
+            "data=clicks",
+            "data.root=clicks",
+            "model=dlrm",
+            "trainer.batch_size=64",
+            "run_dir=own",
+            "trainer.max_epochs=3",
+            "trainer.threads=1",
+            cwd=home,
+        )
+    )
     assert json.loads((home / "own" / "metrics.json").read_text())["test"]["auc"] > 0.8
 
 
