@@ -166,21 +166,25 @@ class ParquetLoader:
         ids = self._buffer((batches, len(self._single), self.batch_size), np.int32)
         if rows < full:  # only the last chunk
             dense[rows:], labels[rows:], ids[rows // self.batch_size :] = 0, 0, 0
-        label = _join(tables, LABEL, self._buffer((rows,), np.float32))
+        column = self._buffer((rows,), np.float32)
+        if self._dense:
+            by_row = dense[:rows] if order is None else self._buffer((rows, len(self._dense)), np.float32)
+            for i, name in enumerate(self._dense):
+                by_row[:, i] = _join(tables, name, column)
+            if order is not None:
+                np.take(by_row, order, axis=0, out=dense[:rows], mode="clip")
+        label = _join(tables, LABEL, column)
         labels[:rows, 0] = label if order is None else label[order]
-        floats = self._buffer((len(self._dense), rows), np.float32)
-        for i, name in enumerate(self._dense):
-            _join(tables, name, floats[i])
-        values = self._buffer((len(self._single), rows), np.int32)
+        column = self._buffer((rows,), np.int32)
         for i, name in enumerate(self._single):
-            _join(tables, name, values[i])
-        for b in range(-(-rows // self.batch_size)):  # batch by batch, each within the cache
-            start, stop = b * self.batch_size, min((b + 1) * self.batch_size, rows)
-            pick = np.arange(start, stop) if order is None else order[start:stop]
-            for i in range(len(self._dense)):
-                dense[start:stop, i] = floats[i].take(pick)
-            for i in range(len(self._single)):
-                values[i].take(pick, out=ids[b, i, : stop - start], mode="clip")
+            values = _join(tables, name, column)
+            for b in range(batches):
+                start, stop = b * self.batch_size, min((b + 1) * self.batch_size, rows)
+                out = ids[b, i, : stop - start]
+                if order is None:
+                    out[:] = values[start:stop]
+                else:
+                    np.take(values, order[start:stop], out=out, mode="clip")
         bags = [_bags(tables, name, order) for name in self._multi]
         return _Chunk(rows, dense, labels, ids, bags)
 

@@ -8,8 +8,11 @@ or in the file's own types (Parquet), the line each row came from, and the rows 
 
 import codecs
 import gzip
+import os
 import zlib
+from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +27,9 @@ import pyarrow.parquet as pq
 from recsys.errors import UserError, did_you_mean
 from recsys.schema import DataConfig, JoinConfig, SourceConfig
 
-BLOCK_BYTES = 32 << 20
+BLOCK_BYTES = 16 << 20
+LINE_BYTES = 64 << 20  # the longest line, which tells a file of no lines
+READERS = 4  # threads that parse blocks, each of which takes several times its bytes
 BLOCK_ROWS = 250_000
 LINE = "__line__"  # the line (CSV, libfm) or row (Parquet) of a raw row, from 1
 NOT_TEXT = "\ufffd"  # stands for bytes that are not UTF-8
@@ -133,8 +138,8 @@ def _first_line(source: SourceConfig, file: Path) -> bytes:
     for magic, kind in kinds.items():
         if head.startswith(magic):
             raise UserError(f"{file}: not {source.format} but {kind}")
-    if head.count(0) > len(head) // 100 or first.decode(errors="replace").count(NOT_TEXT) > len(first) // 10:
-        raise UserError(f"{file}: not {source.format}: its first line is not UTF-8 text")
+    if head.count(0) > len(head) // 100 or head.decode(errors="replace").count(NOT_TEXT) > len(head) // 10:
+        raise UserError(f"{file}: not {source.format}: its beginning is not UTF-8 text")
     if source.header and source.format == "csv" and NOT_TEXT in first.decode(errors="replace"):
         raise UserError(f"{file}: its header is not UTF-8 text")
     return first
@@ -269,97 +274,101 @@ def _parse_options(source: SourceConfig, handler: Any = None) -> pacsv.ParseOpti
 
 
 def _read_csv(source: SourceConfig, file: Path, names: list[str]) -> Iterator[Block]:
-    ahead: list[tuple[int, str, str]] = []  # rows of the wrong width: number, reason, text
-
-    def skip(row: pacsv.InvalidRow) -> str:
-        ahead.append((row.number or 0, f"{row.actual_columns} fields, not {row.expected_columns}", row.text))
-        return "skip"
-
-    row = 2 if source.header else 1  # the next row's number
-    more = 0  # line breaks within rows so far: a row's line is its number and these
-    with _open(file) as raw:
+    """Pieces of whole lines, parsed by a few threads and handed out in order."""
+    workers = min(os.cpu_count() or 1, READERS)
+    waiting: deque[Future[Block]] = deque()
+    line = 1
+    with _open(file) as raw, ThreadPoolExecutor(workers, thread_name_prefix="csv") as pool:
         text = _Utf8(raw)
         try:
-            reader = pacsv.open_csv(
-                text,
-                read_options=pacsv.ReadOptions(
-                    block_size=BLOCK_BYTES,
-                    column_names=names,
-                    skip_rows=1 if source.header else 0,
-                    use_threads=False,  # so that bad rows come with their line
-                    encoding="utf8",
-                ),
-                parse_options=_parse_options(source, skip),
-                convert_options=pacsv.ConvertOptions(
-                    check_utf8=False,  # _Utf8 did
-                    column_types={name: pa.string() for name in names},
-                    strings_can_be_null=True,
-                    null_values=[""],
-                    quoted_strings_can_be_null=False,
-                ),
-            )
-            for batch in reader:
-                frame = pl.from_arrow(pa.Table.from_batches([batch]))
-                assert isinstance(frame, pl.DataFrame)
-                rows, row = _numbers(row, frame.height, [n for n, _, _ in ahead])
-                wide = [w for w in ahead if w[0] < row]
-                ahead[:] = [w for w in ahead if w[0] >= row]  # of the next batch, which is read ahead
-                block, more = _block(file, frame, rows, wide, more, text.replaced)
-                yield block
+            for piece in _pieces(text):
+                if line == 1 and source.header:
+                    piece = piece[piece.find(b"\n") + 1 or len(piece) :]
+                    line = 2
+                if piece:
+                    waiting.append(pool.submit(_parse, source, file, names, piece, line, text.replaced))
+                line += piece.count(b"\n")
+                if len(waiting) > workers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
         except UNREADABLE as e:
-            if str(e).startswith("Could not skip initial"):  # a header without a line end, and nothing else
-                return
             raise UserError(
                 f"{file}: cannot be read as CSV with separator {source.separator!r} and "
                 f"{len(names)} columns: {_one_line(e)}"
             ) from e
-    if ahead:
-        nothing = pl.DataFrame(schema=dict.fromkeys(names, pl.String))
-        yield _block(file, nothing, np.empty(0, np.int64), ahead, more, text.replaced)[0]
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
-def _block(
-    file: Path, frame: pl.DataFrame, rows: np.ndarray, wide: list[tuple[int, str, str]], more: int, replaced: bool
-) -> tuple[Block, int]:
-    """Rows and their numbers as a Block, without those that are no rows; line breaks within rows so far."""
-    strings = [frame[name] for name in frame.columns]
+def _pieces(text: "_Utf8") -> Iterator[bytes]:
+    """The file's bytes in pieces of whole lines, about BLOCK_BYTES each."""
+    rest = b""
+    while piece := text.read(BLOCK_BYTES):
+        end = piece.rfind(b"\n") + 1
+        if end:
+            yield rest + piece[:end]
+            rest = piece[end:]
+        else:
+            rest += piece
+            if len(rest) > LINE_BYTES:
+                raise EOFError(f"a line of more than {LINE_BYTES >> 20} MiB")
+    if rest:
+        yield rest
+
+
+def _parse(source: SourceConfig, file: Path, names: list[str], piece: bytes, line: int, replaced: bool) -> Block:
+    """The rows of whole lines, `line` being the number of the first; set aside are those that are no rows."""
+    wide: list[tuple[int, str, str]] = []  # rows of the wrong width: number, reason, text
+
+    def skip(row: pacsv.InvalidRow) -> str:
+        wide.append((row.number or 0, f"{row.actual_columns} fields, not {row.expected_columns}", row.text))
+        return "skip"
+
+    table = pacsv.read_csv(
+        pa.BufferReader(piece),
+        read_options=pacsv.ReadOptions(block_size=len(piece) + 1, column_names=names, use_threads=False),
+        parse_options=_parse_options(source, skip),
+        convert_options=pacsv.ConvertOptions(
+            check_utf8=False,  # _Utf8 did
+            column_types={name: pa.string() for name in names},
+            strings_can_be_null=True,
+            null_values=[""],
+            quoted_strings_can_be_null=False,
+        ),
+    )
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)
     empty = frame.select(pl.all_horizontal(pl.all().is_null())).to_series().to_numpy()
-    breaks = np.zeros(frame.height, np.int64)
-    for column in strings:
-        if column.str.contains("\n", literal=True).any():
-            breaks += column.str.count_matches("\n", literal=True).fill_null(0).to_numpy()
-    garbled = np.zeros(frame.height, bool)
+    breaks, garbled = np.zeros(frame.height, np.int64), np.zeros(frame.height, bool)
+    if source.quote is not None and source.quote.encode() in piece:
+        for name in names:
+            if frame[name].str.contains("\n", literal=True).any():
+                breaks += frame[name].str.count_matches("\n", literal=True).fill_null(0).to_numpy()
     if replaced:
-        for column in strings:
-            garbled |= column.str.contains(NOT_TEXT, literal=True).fill_null(False).to_numpy()
-    numbers = np.concatenate([rows, np.array([n for n, _, _ in wide], np.int64)])
+        for name in names:
+            garbled |= frame[name].str.contains(NOT_TEXT, literal=True).fill_null(False).to_numpy()
+    taken = np.array([n for n, _, _ in wide], np.int64)
+    numbers = np.concatenate([np.setdiff1d(np.arange(1, frame.height + len(wide) + 1), taken), taken])
     inner = np.concatenate([breaks, np.array([t.strip("\r\n").count("\n") for _, _, t in wide], np.int64)])
-    if inner.any():
+    if inner.any():  # a row's line is its number and the line breaks within rows before it
         order = np.argsort(numbers)
         before = np.empty_like(numbers)
         before[order] = np.cumsum(inner[order]) - inner[order]
-        numbers = numbers + before
-    lines = numbers[: frame.height] + more
+        numbers += before
+    numbers += line - 1
     after = zip(numbers[frame.height :], wide, strict=True)
-    bad = [BadRow(str(file), int(n) + more, why, t) for n, (_, why, t) in after]
-    frame = frame.with_columns(pl.Series(LINE, lines, dtype=pl.Int64))
-    checks = ((breaks > 0, "a quoted field goes on over lines"), (garbled, "not UTF-8 text"), (empty, "an empty line"))
+    bad = [BadRow(str(file), int(n), why, text) for n, (_, why, text) in after]
+    frame = frame.with_columns(pl.Series(LINE, numbers[: frame.height], dtype=pl.Int64))
     lost = np.zeros(frame.height, bool)
+    checks = ((breaks > 0, "a quoted field goes on over lines"), (garbled, "not UTF-8 text"), (empty, "an empty line"))
     for mask, why in checks:
         for values in frame.filter(pl.Series(mask & ~lost)).iter_rows() if mask.any() else ():
             bad.append(BadRow(str(file), values[-1], why, "\t".join(v for v in values[:-1] if v is not None)))
         lost |= mask
     bad.sort(key=lambda b: b.line)
-    return Block(file, frame.filter(pl.Series(~lost)) if lost.any() else frame, bad), more + int(inner.sum())
-
-
-def _numbers(first: int, good: int, bad: list[int]) -> tuple[np.ndarray, int]:
-    """The numbers of `good` rows from `first` on, the bad rows' numbers left out; the number after them."""
-    taken = np.sort(np.array([b for b in bad if b >= first], dtype=np.int64))
-    good_before = taken - first - np.arange(len(taken))
-    rows = np.arange(good)
-    numbers = first + rows + np.searchsorted(good_before, rows, side="right")
-    return numbers, int(numbers[-1]) + 1 if good else first
+    return Block(file, frame.filter(pl.Series(~lost)) if lost.any() else frame, bad)
 
 
 def _read_parquet(source: SourceConfig, file: Path, names: list[str]) -> Iterator[Block]:

@@ -6,8 +6,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-ROW_GROUP_ROWS = 32_768
-FILE_ROWS = 128 * ROW_GROUP_ROWS
+ROW_GROUP_ROWS = 65_536
+FILE_ROWS = 64 * ROW_GROUP_ROWS
 
 
 class PartWriter:

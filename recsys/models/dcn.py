@@ -49,12 +49,13 @@ class DCN(nn.Module):
         deep_mlp: Sequence[int] = (128, 64),
         batch_norm: bool = False,
         dropout: float = 0.0,
+        init_std: float | None = None,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
         require_sparse(features, "DCN")
         self.features = features
-        self.embeddings = embedding_bags(features, dim, device=device)
+        self.embeddings = embedding_bags(features, dim, init_std=init_std, device=device)
         width = flat_width(features, dim)
         self.cross = VectorCross(width, cross_layers)
         self.deep = MLP(width, deep_mlp, batch_norm=batch_norm, dropout=dropout)

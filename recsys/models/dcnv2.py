@@ -35,6 +35,7 @@ class DCNv2(nn.Module):
         deep_mlp: Sequence[int] = (128, 64),
         batch_norm: bool = False,
         dropout: float = 0.0,
+        init_std: float | None = None,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
@@ -45,7 +46,7 @@ class DCNv2(nn.Module):
             raise ValueError(f"rank {rank} is not positive; leave it out (null) for full-rank crosses")
         self.features = features
         self.structure = structure
-        self.embeddings = embedding_bags(features, dim, device=device)
+        self.embeddings = embedding_bags(features, dim, init_std=init_std, device=device)
         width = flat_width(features, dim)
         self.cross: nn.Module = (
             CrossNet(width, cross_layers) if rank is None else LowRankCrossNet(width, cross_layers, rank)

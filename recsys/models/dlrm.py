@@ -54,6 +54,7 @@ class DLRM(nn.Module):
         keep_embeddings: bool = False,
         batch_norm: bool = False,
         dropout: float = 0.0,
+        init_std: float | None = None,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
@@ -64,7 +65,7 @@ class DLRM(nn.Module):
             raise ValueError("keep_embeddings is for interaction 'dot'; 'cat' always keeps them")
         self.features = features
         self.keep_embeddings = keep_embeddings
-        self.embeddings = embedding_bags(features, dim, device=device)
+        self.embeddings = embedding_bags(features, dim, init_std=init_std, device=device)
         self.bottom = None
         vectors = len(features.sparse)
         if features.dense:

@@ -1,5 +1,7 @@
 """Embedding tables for a FeatureSpec: the only place where models create tables."""
 
+from functools import partial
+
 import torch
 import torch.fx
 from torch import Tensor
@@ -18,14 +20,14 @@ def embedding_bags(
     *,
     prefix: str = "t_",
     device: torch.device | None = None,
-    init_zero: bool = False,
+    init_std: float | None = None,
 ) -> EmbeddingBagCollection:
     """One table of `dim` columns for each table of `features`, pooled per feature.
 
     device: where the weights live until they are sharded; "meta" allocates nothing.
     prefix: of the tables' names, since a table is an attribute of a module and may not be called `items`
     or `type`; another one sets apart a second collection over the same features.
-    Rows start uniform in +-1/sqrt(rows), TorchRec's default, or at zero.
+    init_std: rows start normal with this deviation (0: at zero); by default, TorchRec's, uniform in +-1/sqrt(rows).
 
     Raises ValueError where `dim` does not suit FBGEMM's kernels (a multiple of 4).
     """
@@ -42,7 +44,7 @@ def embedding_bags(
                 num_embeddings=users[0].cardinality,
                 feature_names=[f.name for f in users],
                 pooling=_POOLING[users[0].pooling],
-                init_fn=torch.nn.init.zeros_ if init_zero else None,
+                init_fn=None if init_std is None else partial(torch.nn.init.normal_, std=init_std),
             )
         )
     return EmbeddingBagCollection(tables=tables, device=device)

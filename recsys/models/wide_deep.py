@@ -30,13 +30,14 @@ class WideDeep(nn.Module):
         deep_mlp: Sequence[int] = (128, 64),
         batch_norm: bool = False,
         dropout: float = 0.0,
+        init_std: float | None = None,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
         require_sparse(features, "WideDeep")
         self.features = features
-        self.embeddings = embedding_bags(features, dim, device=device)
-        self.wide = embedding_bags(features, 4, prefix="wide_", device=device, init_zero=True)
+        self.embeddings = embedding_bags(features, dim, init_std=init_std, device=device)
+        self.wide = embedding_bags(features, 4, prefix="wide_", device=device, init_std=0.0)
         self.first_order = FirstOrder(features)
         self.deep = MLP(flat_width(features, dim), deep_mlp, batch_norm=batch_norm, dropout=dropout)
         self.logits = nn.Linear(self.deep.out_features, len(features.labels))

@@ -1,7 +1,7 @@
 """Raw files: every oddity gives rows with their lines, rows set aside, or one clear line."""
 
 import gzip
-import os
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -148,10 +148,10 @@ def test_what_is_no_csv(tmp_path: Path) -> None:
     assert "set data.source.format=parquet" in error(tmp_path, plain, header=False, columns=["y", "a"])
     assert "name it .gz" in error(tmp_path, gzip.compress(b"y,a\n1,2\n"))
     assert "UTF-8" in error(tmp_path, "y,a\n1,2\n".encode("utf-16"))
-    for seed in range(5):
-        noise = bytes((i * 7919 * (seed + 3) + i * i) % 256 for i in range(4000))
+    for seed in range(40):
+        noise = random.Random(seed).randbytes(4000)
         assert "f.csv" in error(tmp_path, noise)
-    assert "f.csv" in error(tmp_path, os.urandom(4000), header=False, columns=["y", "a"])
+        assert "f.csv" in error(tmp_path, noise, header=False, columns=["y", "a"])
     assert "empty" in error(tmp_path, b"")
     assert "first line is empty" in error(tmp_path, b"\ny,a\n1,2\n")
     assert "two columns are named a" in error(tmp_path, b"y,a,a\n1,2,3\n")
@@ -333,3 +333,9 @@ def test_config_mistakes(tmp_path: Path, change: dict[str, Any], expected: str) 
     with pytest.raises(UserError) as e:
         check_data(replace(config(tmp_path), **change))
     assert expected in str(e.value) and "\n" not in str(e.value)
+
+
+def test_a_file_of_no_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "BLOCK_BYTES", 10)
+    monkeypatch.setattr(sources, "LINE_BYTES", 100)
+    assert "a line of more than" in error(tmp_path, b"y,a\n1,2\n" + b"x" * 500)

@@ -1,0 +1,63 @@
+"""The commands that README, docs and CONTRIBUTING show are commands that compose."""
+
+import re
+import shlex
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from recsys.config import compose
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    *ROOT.glob("experiments/*/README.md"),
+]
+COMMANDS = sorted({
+    (m[1], " ".join(w for w in shlex.split(m[2].split("  ")[0].replace("[", "").replace("]", "")) if w != "-m"))
+    for page in PAGES
+    for m in re.finditer(r"^    (?:uv run )?python -m recsys\.(\w+) ([^#\n]*)", page.read_text(), re.M)
+    if "..." not in m[2]
+})  # fmt: skip
+
+
+def test_some_were_found() -> None:
+    assert len(COMMANDS) >= 10
+
+
+@pytest.mark.parametrize(("command", "arguments"), COMMANDS)
+def test_command_composes(command: str, arguments: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = tmp_path / "conf" / "data"
+    own.mkdir(parents=True)
+    for name in ("mine", "clicks"):  # the user's own, which the page tells to write
+        (own / f"{name}.yaml").write_text(f"name: {name}\nsparse: {{a: {{}}}}\n")
+    monkeypatch.chdir(tmp_path)
+    overrides = [re.sub(r"=([^\[{]*?),.*", r"=\1", w) for w in arguments.split()]  # the first trial of a sweep
+    cfg = compose(command, overrides)
+    assert "data" in cfg or command in ("evaluate", "predict")
+
+
+def test_wheel_carries_conf(tmp_path: Path) -> None:
+    built = subprocess.run(["uv", "build", "--wheel", "-o", str(tmp_path)], cwd=ROOT, capture_output=True, text=True)
+    if built.returncode:
+        pytest.skip(f"no wheel can be built here: {built.stderr[-200:]}")
+    [wheel] = tmp_path.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(tmp_path / "site")
+        metadata = archive.read(next(n for n in archive.namelist() if n.endswith("METADATA"))).decode()
+    assert "Requires-Dist: torchrec" not in metadata
+    (tmp_path / "empty").mkdir()
+    code = "import sys; sys.path.insert(0, '../site'); import recsys.train; print(recsys.__file__); recsys.train.main()"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", code, "--cfg", "job", "model=dcn"],
+        cwd=tmp_path / "empty",
+        capture_output=True,
+        text=True,
+    )
+    assert "site/recsys/__init__.py" in done.stdout, done.stderr
+    assert "recsys.models.dcn.DCN" in done.stdout, done.stderr
