@@ -76,7 +76,7 @@ class SplitConfig:
 class SampleConfig:
     """The built-in sample, used where data.root is not given."""
 
-    rows: int = 500_000
+    rows: int = 1_000_000
     seed: int = 0
 
 
@@ -110,7 +110,7 @@ class SparseOptimConfig:
     """The optimizer fused into the embeddings' backward."""
 
     name: str = "rowwise_adagrad"  # rowwise_adagrad | adagrad | adam | sgd | partial_rowwise_adam
-    lr: float = 0.05
+    lr: float = 0.1
     eps: float = 1e-8
     beta1: float = 0.9
     beta2: float = 0.999

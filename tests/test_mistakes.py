@@ -120,7 +120,7 @@ def test_run_dir_with_another_config(
     capsys.readouterr()
     status, said = run(monkeypatch, capsys, *command, "optim.sparse.lr=0.3")
     assert status == 2
-    assert said.startswith("run_dir=r: holds a run with another config: optim.sparse.lr is 0.05 there, 0.3 here")
+    assert said.startswith("run_dir=r: holds a run with another config: optim.sparse.lr is 0.1 there, 0.3 here")
 
 
 def test_feature_named_twice_in_yaml(

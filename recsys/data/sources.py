@@ -371,7 +371,7 @@ def _parse(source: SourceConfig, file: Path, names: list[str], piece: bytes, lin
     return Block(file, frame.filter(pl.Series(~lost)) if lost.any() else frame, bad)
 
 
-def _read_parquet(source: SourceConfig, file: Path, names: list[str]) -> Iterator[Block]:
+def _read_parquet(_source: SourceConfig, file: Path, _names: list[str]) -> Iterator[Block]:
     row = 1
     try:
         with pq.ParquetFile(file) as parquet:
@@ -395,7 +395,7 @@ def _plain(frame: pl.DataFrame, file: Path) -> pl.DataFrame:
         raise UserError(f"{file}: {names}: bytes that are not UTF-8 text") from e
 
 
-def _read_libfm(source: SourceConfig, file: Path, names: list[str]) -> Iterator[Block]:
+def _read_libfm(_source: SourceConfig, file: Path, names: list[str]) -> Iterator[Block]:
     """'label index:value index:value ...': the i-th index is the i-th column's id, as a string."""
     lines = SourceConfig(separator="\x01", quote=None, header=False)
     for block in _read_csv(lines, file, ["text"]):

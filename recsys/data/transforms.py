@@ -205,7 +205,7 @@ class Fitted:
             vocabulary["value"], vocabulary["id"], default=OUT_OF_VOCABULARY, return_dtype=pl.Int32
         )
         if vocabulary.is_empty():
-            ids = lambda values: pl.lit(OUT_OF_VOCABULARY, pl.Int32)  # noqa: E731
+            ids = lambda _: pl.lit(OUT_OF_VOCABULARY, pl.Int32)  # noqa: E731
             if c.split is None:
                 return pl.repeat(OUT_OF_VOCABULARY, pl.len(), dtype=pl.Int32).alias(name)
         if c.split is None:
