@@ -124,6 +124,7 @@ def test_predict_scores_raw_rows_with_or_without_labels(home: Path) -> None:
     assert logloss == pytest.approx(found["logloss"], rel=1e-5)
 
 
+@pytest.mark.slow
 def test_two_processes_by_devices_and_by_torchrun_train_alike(home: Path) -> None:
     ok(recsys("train", *SMALL, "sharding=rowwise", "trainer.devices=2", "run_dir=two", cwd=home))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "-m", "recsys.train"]
@@ -140,6 +141,7 @@ def test_two_processes_by_devices_and_by_torchrun_train_alike(home: Path) -> Non
     assert json.loads(back.stdout)["auc"] == pytest.approx(two["auc"], abs=1e-9)
 
 
+@pytest.mark.slow
 def test_a_sweep_runs_all_trials_though_one_fails(home: Path) -> None:
     done = recsys("train", "-m", *SMALL, "model=dlrm,dcnv2", "optim.dense.lr=0.005,1e30", "run_dir=sweep", cwd=home)
     assert done.returncode == 2, done.stderr[-2000:]
@@ -192,6 +194,7 @@ def test_help_and_cfg_answer_without_heavy_imports(home: Path) -> None:
         assert not [m for m in ("torch", "polars", "pytorch_lightning") if f"| {m}\n" in done.stderr]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("logger", ["wandb", "tensorboard"])
 def test_loggers_need_no_account_and_no_network(home: Path, logger: str) -> None:
     env = {"WANDB_API_KEY": "", "HOME": str(home), "NETRC": str(home / "none")}
