@@ -80,7 +80,7 @@ def randomise(model: nn.Module, seed: int = 0) -> nn.Module:
 # The reference: NumPy in double precision.
 
 
-def embed(w: Weights, features: FeatureSpec, bags: Bags, name: str = "embeddings", prefix: str = "") -> Array:
+def embed(w: Weights, features: FeatureSpec, bags: Bags, name: str = "embeddings", prefix: str = "t_") -> Array:
     """(B, F, dim)"""
     fields = []
     for f in features.sparse:
