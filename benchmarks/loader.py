@@ -39,7 +39,7 @@ def write(folder: Path, rows: int) -> FeatureSpec:
 
 
 def main() -> None:
-    rows = int(sys.argv[1]) if len(sys.argv) > 1 else 2_000_000
+    rows = int(sys.argv[1]) if len(sys.argv) > 1 else 4_000_000
     rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 5
     with tempfile.TemporaryDirectory() as folder:
         spec = write(Path(folder), rows)

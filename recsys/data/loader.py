@@ -1,12 +1,14 @@
 """Prepared Parquet -> Batches: chunks of row groups read ahead, shuffled in a bounded buffer, sliced.
 
-Nothing is done per row in Python. A thread reads the next chunk (several row groups, in a random order of
-row groups), permutes its rows and lays them out as [batches, features, rows], so that the ids of a batch
-are one contiguous view. Chunks are a whole number of batches; memory is three chunks, whatever the data's
-size. Order is a function of (seed, epoch, chunk): the position (epoch, step) is all the state there is.
+Nothing is done per row in Python. One thread decodes the chunk after next (several row groups, in a random
+order of row groups); another permutes the rows of the next one and lays them out as [batches, features, rows],
+so that the ids of a batch are one contiguous view. Chunks are a whole number of batches; memory is four chunks,
+whatever the data's size. Order is a function of (seed, epoch, chunk): the position (epoch, step) is all the
+state there is.
 """
 
 import sys
+from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
@@ -25,11 +26,13 @@ from recsys.data.transforms import LABEL
 from recsys.errors import UserError
 from recsys.features import FeatureSpec
 
+AHEAD = 2  # chunks being made while one is handed out
+
 
 @dataclass(frozen=True)
 class RowGroup:
     file: Path
-    index: int
+    first: int  # its first row within the file
     rows: int
 
 
@@ -68,12 +71,7 @@ class ParquetLoader:
         self.features, self.batch_size, self.seed = features, batch_size, seed
         self._training, self._shuffle = training, shuffle
         self._rank, self._world_size = rank, world_size
-        self._groups = [
-            RowGroup(file, i, meta.row_group(i).num_rows)
-            for file in files
-            for meta in [pq.read_metadata(file)]
-            for i in range(meta.num_row_groups)
-        ]
+        self._groups = [group for file in files for group in _row_groups(file)]
         self.total_rows = sum(g.rows for g in self._groups)
         share, rest = divmod(self.total_rows, world_size)
         if training:
@@ -94,7 +92,6 @@ class ParquetLoader:
         self._keys = [f.name for f in features.sparse]
         self._buffers: list[np.ndarray] = []
         self._shapes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        self._open: tuple[Path, pq.ParquetFile] | None = None
         self.epoch = 0
         self.step = 0  # batches of this epoch handed out so far
 
@@ -112,25 +109,29 @@ class ParquetLoader:
             self.epoch, self.step = self.epoch + 1, 0
         groups = self._order()
         first = self.step // self._chunk_steps
-        with ThreadPoolExecutor(1, thread_name_prefix="loader") as reader:
-            ahead: Future[_Chunk] | None = reader.submit(self._read, groups, first)
-            try:
-                for k in range(first, -(-self.steps // self._chunk_steps)):
-                    assert ahead is not None
-                    chunk = ahead.result()
-                    more = (k + 1) * self._chunk_steps < self.steps
-                    ahead = reader.submit(self._read, groups, k + 1) if more else None
-                    last = min((k + 1) * self._chunk_steps, self.steps)
-                    while self.step < last:
-                        batch = self._batch(chunk, self.step - k * self._chunk_steps)
-                        self.step += 1
-                        yield batch
-                    del chunk, batch
-            finally:
-                if ahead is not None:
-                    ahead.cancel()
-                if not self._training:  # an evaluation cut short leaves the next one whole
-                    self.epoch, self.step = 0, 0
+        last = -(-self.steps // self._chunk_steps)
+        decoder, writer = ThreadPoolExecutor(1, "decode"), ThreadPoolExecutor(1, "lay out")
+
+        def ask(k: int) -> Future[_Chunk]:
+            frame = decoder.submit(self._read, groups, k)
+            return writer.submit(lambda: self._layout(frame.result(), k))
+
+        ahead = deque(ask(k) for k in range(first, min(first + AHEAD, last)))
+        try:
+            for k in range(first, last):
+                chunk = ahead.popleft().result()
+                if k + AHEAD < last:
+                    ahead.append(ask(k + AHEAD))
+                while self.step < min((k + 1) * self._chunk_steps, self.steps):
+                    batch = self._batch(chunk, self.step - k * self._chunk_steps)
+                    self.step += 1
+                    yield batch
+                del chunk, batch
+        finally:
+            for pool in (writer, decoder):
+                pool.shutdown(cancel_futures=True)
+            if not self._training:  # an evaluation cut short leaves the next one whole
+                self.epoch, self.step = 0, 0
 
     def _order(self) -> list[RowGroup]:
         if not self._shuffle:
@@ -140,26 +141,25 @@ class ParquetLoader:
 
     # --- reading -------------------------------------------------------------------------------------
 
-    def _read(self, groups: list[RowGroup], k: int) -> _Chunk:
-        """Chunk k of this rank: its rows read, permuted and laid out."""
+    def _read(self, groups: list[RowGroup], k: int) -> pl.DataFrame:
+        """The rows of chunk k of this rank, decoded by all of polars' threads."""
         size = self._chunk_steps * self.batch_size
         start = self._first + k * size
         stop = self._first + min((k + 1) * size, self._rows)
-        tables = [self._table(g, a, b) for g, a, b in _segments(groups, start, stop)]
-        rows = max(stop - start, 0)
-        order = None
+        parts = [(g.file, g.first + a, b - a) for g, a, b in _segments(groups, start, stop)]
+        if not parts:  # a rank with no row left, that keeps step with the others
+            parts = [(groups[0].file, 0, 0)]
+        scans = [pl.scan_parquet(f, glob=False).select(self._columns).slice(at, rows) for f, at, rows in parts]
+        # shared between scans of one file, the common part would be the whole file
+        apart = pl.QueryOptFlags(comm_subplan_elim=False)
+        return pl.concat(pl.collect_all(scans, optimizations=apart), rechunk=False)
+
+    def _layout(self, frame: pl.DataFrame, k: int) -> _Chunk:
+        """Permuted by an order of (seed, epoch, rank, k), and laid out by batch."""
+        rows, order = frame.height, None
         if self._shuffle:
             order = np.random.default_rng([self.seed, self.epoch, self._rank, k]).permutation(rows)
-        steps = min((k + 1) * self._chunk_steps, self.steps) - k * self._chunk_steps
-        return self._layout(tables, rows, steps, order)
-
-    def _table(self, group: RowGroup, start: int, stop: int) -> pa.Table:
-        if self._open is None or self._open[0] != group.file:
-            self._open = (group.file, pq.ParquetFile(group.file, memory_map=True))
-        table = self._open[1].read_row_group(group.index, columns=self._columns, use_threads=True)
-        return table.slice(start, stop - start)
-
-    def _layout(self, tables: list[pa.Table], rows: int, batches: int, order: np.ndarray | None) -> _Chunk:
+        batches = min((k + 1) * self._chunk_steps, self.steps) - k * self._chunk_steps
         full = batches * self.batch_size
         dense = self._buffer((full, len(self._dense)), np.float32)
         labels = self._buffer((full, 1), np.float32)
@@ -170,14 +170,14 @@ class ParquetLoader:
         if self._dense:
             by_row = dense[:rows] if order is None else self._buffer((rows, len(self._dense)), np.float32)
             for i, name in enumerate(self._dense):
-                by_row[:, i] = _join(tables, name, column)
+                by_row[:, i] = _copy(frame, name, column)
             if order is not None:
                 np.take(by_row, order, axis=0, out=dense[:rows], mode="clip")
-        label = _join(tables, LABEL, column)
+        label = _copy(frame, LABEL, column)
         labels[:rows, 0] = label if order is None else label[order]
         column = self._buffer((rows,), np.int32)
         for i, name in enumerate(self._single):
-            values = _join(tables, name, column)
+            values = _copy(frame, name, column)
             for b in range(batches):
                 start, stop = b * self.batch_size, min((b + 1) * self.batch_size, rows)
                 out = ids[b, i, : stop - start]
@@ -185,7 +185,7 @@ class ParquetLoader:
                     out[:] = values[start:stop]
                 else:
                     np.take(values, order[start:stop], out=out, mode="clip")
-        bags = [_bags(tables, name, order) for name in self._multi]
+        bags = [_bags(frame[name], order) for name in self._multi]
         return _Chunk(rows, dense, labels, ids, bags)
 
     def _buffer(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
@@ -194,7 +194,7 @@ class ParquetLoader:
             if old.shape == shape and old.dtype == dtype and sys.getrefcount(old) == 3:  # list, loop, call
                 return old
         new = np.empty(shape, dtype)
-        self._buffers = [*self._buffers[-12:], new]
+        self._buffers = [*self._buffers[-24:], new]
         return new
 
     # --- slicing -------------------------------------------------------------------------------------
@@ -263,22 +263,27 @@ def _segments(groups: list[RowGroup], start: int, stop: int) -> Iterator[tuple[R
             return
 
 
-def _join(tables: list[pa.Table], name: str, out: np.ndarray) -> np.ndarray:
-    """The column of all tables in one contiguous array, cast to out's type."""
+def _row_groups(file: Path) -> Iterator[RowGroup]:
+    meta, first = pq.read_metadata(file), 0
+    for i in range(meta.num_row_groups):
+        rows = meta.row_group(i).num_rows
+        yield RowGroup(file, first, rows)
+        first += rows
+
+
+def _copy(frame: pl.DataFrame, name: str, out: np.ndarray) -> np.ndarray:
+    """The column in one contiguous array, cast to out's type."""
     at = 0
-    for table in tables:
-        for piece in table.column(name).chunks:
-            out[at : at + len(piece)] = piece.to_numpy(zero_copy_only=False)
-            at += len(piece)
+    for piece in frame[name].get_chunks():
+        out[at : at + len(piece)] = piece.to_numpy()
+        at += len(piece)
     return out
 
 
-def _bags(tables: list[pa.Table], name: str, order: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+def _bags(column: pl.Series, order: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Values and offsets (rows + 1) of a list column, its rows permuted by `order`."""
-    chunks = [c for t in tables for c in t.column(name).chunks]
-    lists = pa.chunked_array(chunks, type=chunks[0].type if chunks else pa.list_(pa.int32())).combine_chunks()
-    lengths = np.asarray(lists.value_lengths().fill_null(0)).astype(np.int64)
-    values = np.asarray(lists.flatten()).astype(np.int32, copy=False)
+    lengths = column.list.len().fill_null(0).to_numpy().astype(np.int64)
+    values = column.explode(empty_as_null=False, keep_nulls=False).cast(pl.Int32).to_numpy()
     starts = np.concatenate([[0], np.cumsum(lengths)])
     if order is None:
         return values, starts
