@@ -37,7 +37,7 @@ class DeepFM(nn.Module):
         deep_mlp: Sequence[int] = (128, 64),
         batch_norm: bool = False,
         dropout: float = 0.0,
-        init_std: float | None = None,
+        init_std: float | None = 0.01,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +9,8 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-
-sys.path.insert(0, str(Path(__file__).parent))
+from parity import ROWS, Model, batch, fill, weights
 from processes import run
-from test_sharding_parity import ROWS, Model, batch, fill, weights
 
 from recsys.schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding import checkpoint
