@@ -6,6 +6,7 @@ trial that fails, or is killed, takes nothing with it. A table and sweep.json en
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import asdict, dataclass, field
@@ -32,6 +33,7 @@ class Sweep:
     def __init__(self) -> None:
         self.trials: list[Trial] = []
         self.folder: Path | None = None
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
     def run_trial(self, cfg: DictConfig) -> float | None:
         """Run the trial that Hydra has composed; its test AUC, or None where it failed."""
@@ -45,11 +47,15 @@ class Sweep:
         say(f"--- trial {number}: {' '.join(overrides)}")
         command = [sys.executable, "-m", "recsys.train", *overrides, f"run_dir={run_dir}"]
         group = {"RECSYS_SWEEP": self.folder.name}
-        status = subprocess.run(command, env=os.environ | group, check=False).returncode
+        with subprocess.Popen(command, env=os.environ | group) as running:
+            try:
+                status = running.wait()
+            except BaseException:  # an interrupted sweep leaves no trial, and no trial's workers, behind
+                running.terminate()
+                raise
         trial = Trial(number, overrides, str(run_dir), status)
-        results = run_dir / "metrics.json"
-        if status == 0 and results.exists():
-            trial.test = json.loads(results.read_text())["test"]
+        if status == 0:
+            trial.test = json.loads((run_dir / "metrics.json").read_text())["test"]
         self.trials.append(trial)
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "sweep.json").write_text(json.dumps([asdict(t) for t in self.trials], indent=1) + "\n")
@@ -59,14 +65,18 @@ class Sweep:
         """Print the table; the exit status: 0 where every trial succeeded, else the worst one's."""
         from rich.table import Table
 
-        table = Table(title=f"sweep {self.folder}", title_justify="left")
-        for name in ("trial", "overrides", "status", "test AUC", "logloss", "NE"):
-            table.add_column(name, justify="left" if name == "overrides" else "right", overflow="fold")
+        common = [o for o in self.trials[0].overrides if all(o in t.overrides for t in self.trials)]
+        own = [[o for o in t.overrides if o not in common] for t in self.trials]
+        keys = list(dict.fromkeys(o.partition("=")[0] for overrides in own for o in overrides))
+        table = Table(title=f"sweep {self.folder}: {' '.join(common)}", title_justify="left")
+        for name in ("trial", *keys, "status", "test AUC", "logloss", "NE"):
+            table.add_column(name, justify="left" if name in keys else "right", overflow="fold")
         scored = sorted(self.trials, key=lambda t: -(t.test.get("auc") or float("-inf")))
         for t in scored:
             numbers = [f"{t.test[m]:.5f}" if t.test.get(m) is not None else "" for m in ("auc", "logloss", "ne")]
             status = "ok" if t.status == 0 else f"failed ({t.status})"
-            table.add_row(str(t.number), " ".join(t.overrides), status, *numbers)
+            values = dict(o.split("=", 1) for o in own[t.number] if "=" in o)
+            table.add_row(str(t.number), *(values.get(k, "") for k in keys), status, *numbers)
         results.print(table)
         failed = [t.status for t in self.trials if t.status]
         say(
