@@ -6,7 +6,9 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
+from typing import Any
 
+import polars as pl
 import pytest
 
 from recsys.config import compose
@@ -61,3 +63,17 @@ def test_wheel_carries_conf(tmp_path: Path) -> None:
     )
     assert "site/recsys/__init__.py" in done.stdout, done.stderr
     assert "recsys.models.dcn.DCN" in done.stdout, done.stderr
+
+
+def test_the_python_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its lines as they stand, in one namespace, but for the raw frame that it leaves open."""
+    monkeypatch.chdir(tmp_path)
+    page = (ROOT / "docs" / "python.md").read_text()
+    code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.S)).replace("pl.DataFrame({...})", "RAW")
+    assert "RAW" in code
+    columns = {f"int_{i}": [1, None] for i in range(1, 14)} | {f"cat_{i}": ["68fd1e64", ""] for i in range(1, 27)}
+    names: dict[str, Any] = {"RAW": pl.DataFrame(columns)}
+    exec(code, names)
+    assert names["probability"].is_between(0, 1).all()
+    assert names["probability"].len() == 2
+    assert names["logits"].shape == (2048, 1)
