@@ -22,7 +22,7 @@ from recsys.errors import UserError
 from recsys.progress import bar, results, say
 
 if TYPE_CHECKING:
-    from recsys.data.sources import BadRow, Block
+    from recsys.data.formats import BadRow, Block
     from recsys.data.transforms import Fitted
 
 
@@ -57,7 +57,7 @@ class Predictor:
 
     def predict(self, raw: pl.DataFrame) -> pl.Series:
         """(rows,) probabilities of raw rows; null where a number cannot be read. Extra columns are ignored."""
-        from recsys.data.sources import LINE, Block
+        from recsys.data.formats import LINE, Block
 
         frame = raw.with_row_index(LINE).cast({LINE: pl.Int64})
         _, scores, _, _ = self.score(Block(Path("frame"), frame), labelled=False)
@@ -68,8 +68,8 @@ class Predictor:
         """(good rows, their line and probability, bad rows, how many of each sparse feature's ids are 0)."""
         import torch
 
+        from recsys.data.formats import LINE
         from recsys.data.loader import batch_of
-        from recsys.data.sources import LINE
         from recsys.data.transforms import typed
 
         frame, bad = typed(self.fitted.data, block, labelled=labelled)
@@ -97,6 +97,7 @@ def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str,
     import pyarrow.parquet as pq
 
     from recsys.data import sources
+    from recsys.data.formats import LINE, Block
 
     predictor = Predictor.load(run, checkpoint)
     data = predictor.fitted.data
@@ -113,16 +114,16 @@ def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str,
         for file in files:
             for block in sources.read_blocks(data, file, unlabelled=True):
                 for start in range(0, max(block.frame.height, 1), batch_size):
-                    piece = sources.Block(file, block.frame.slice(start, batch_size), block.bad if start == 0 else [])
+                    piece = Block(file, block.frame.slice(start, batch_size), block.bad if start == 0 else [])
                     n, scores, wrong, share = predictor.score(piece, labelled=False)
                     lost = pl.DataFrame(
-                        {sources.LINE: [b.line for b in wrong], "probability": [None] * len(wrong)},
+                        {LINE: [b.line for b in wrong], "probability": [None] * len(wrong)},
                         schema=scores.schema,
                     )
                     table = (
                         pl.concat([scores, lost])
-                        .sort(sources.LINE)
-                        .select(pl.lit(str(file)).alias("file"), pl.col(sources.LINE).alias("line"), "probability")
+                        .sort(LINE)
+                        .select(pl.lit(str(file)).alias("file"), pl.col(LINE).alias("line"), "probability")
                         .to_arrow()
                     )
                     writer = writer or pq.ParquetWriter(building, table.schema)

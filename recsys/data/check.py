@@ -3,12 +3,13 @@
 from pathlib import Path
 
 from recsys.data import sources
+from recsys.data.formats import LINE
 from recsys.data.split import SPLITS, check_split
 from recsys.data.transforms import LABEL, TIME, TRANSFORMS, dense_columns, sparse_columns
 from recsys.errors import UserError, did_you_mean
 from recsys.schema import DataConfig
 
-RESERVED = ("label", LABEL, TIME, sources.LINE)
+RESERVED = ("label", LABEL, TIME, LINE)
 FORMATS = ("csv", "parquet", "libfm")
 
 

@@ -2,7 +2,7 @@
 
 Nothing is done per row in Python. One thread decodes the chunk after next (several row groups, in a random
 order of row groups); another permutes the rows of the next one and lays them out as [batches, features, rows],
-so that the ids of a batch are one contiguous view. Chunks are a whole number of batches; memory is four chunks,
+so that the ids of a batch are one contiguous view. Chunks are a whole number of batches; memory is five chunks,
 whatever the data's size. Order is a function of (seed, epoch, chunk): the position (epoch, step) is all the
 state there is.
 """
@@ -110,7 +110,7 @@ class ParquetLoader:
         groups = self._order()
         first = self.step // self._chunk_steps
         last = -(-self.steps // self._chunk_steps)
-        decoder, writer = ThreadPoolExecutor(1, "decode"), ThreadPoolExecutor(1, "lay out")
+        decoder, writer = ThreadPoolExecutor(1, "loader-decode"), ThreadPoolExecutor(1, "loader-layout")
 
         def ask(k: int) -> Future[_Chunk]:
             frame = decoder.submit(self._read, groups, k)

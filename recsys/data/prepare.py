@@ -24,6 +24,7 @@ from filelock import FileLock
 
 from recsys.data import sources
 from recsys.data.check import check_files
+from recsys.data.formats import LINE, BadRow
 from recsys.data.split import SPLITS, Part, Splitter
 from recsys.data.synthetic import write_sample
 from recsys.data.transforms import Fitted, fit, typed
@@ -100,7 +101,7 @@ def _fingerprint(data: DataConfig, files: list[tuple[Path, int | None]]) -> str:
     config = asdict(data)
     for key in ("root", "prepared", "max_bad_rows", "sample"):
         config.pop(key)
-    sides = [sources._side_file(data, join) for join in data.source.joins]
+    sides = [sources.side_file(data, join) for join in data.source.joins]
     stats = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in [*(f for f, _ in files), *sides]]
     text = json.dumps([FORMAT, config, stats], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -179,7 +180,7 @@ def _spill(
                     _keep(wrong, bad_rows)
                 if frame.height:
                     path = spill / f"{len(parts):05d}.parquet"
-                    frame.drop(sources.LINE).write_parquet(path, compression="lz4")
+                    frame.drop(LINE).write_parquet(path, compression="lz4")
                     parts.append(Part(path, good, frame.height, split))
                 good, bad = good + frame.height, bad + len(wrong)
                 shown.advance(frame.height)
@@ -211,7 +212,7 @@ def _expected_rows(files: list[tuple[Path, int | None]]) -> float | None:
     return total
 
 
-def _keep(bad: list[sources.BadRow], path: Path) -> None:
+def _keep(bad: list[BadRow], path: Path) -> None:
     frame = pl.DataFrame([asdict(b) for b in bad])
     with path.open("ab") as f:
         frame.write_csv(f, include_header=f.tell() == 0)

@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 from omegaconf import OmegaConf
 
-from recsys.data.sources import LINE, BadRow, Block
+from recsys.data.formats import LINE, BadRow, Block
 from recsys.errors import UserError
 from recsys.features import OUT_OF_VOCABULARY, DenseFeature, FeatureSpec, SparseFeature
 from recsys.schema import DataConfig, DenseConfig, SparseConfig

@@ -12,8 +12,8 @@ import polars as pl
 import pytest
 from omegaconf import OmegaConf
 
+from recsys.data import formats
 from recsys.data import prepare as preparing
-from recsys.data import sources
 from recsys.data.prepare import Prepared, prepare
 from recsys.data.transforms import LABEL
 from recsys.errors import UserError
@@ -47,7 +47,7 @@ def frames(prepared: Prepared) -> dict[str, pl.DataFrame]:
 
 
 def test_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "BLOCK_BYTES", 300)  # many blocks
+    monkeypatch.setattr(formats, "BLOCK_BYTES", 300)  # many blocks
     write(tmp_path / "raw", bad=(150,))
     prepared = prepare(config(tmp_path))
     done = frames(prepared)
@@ -85,7 +85,7 @@ def test_too_many_bad_rows_stop_it_and_are_kept(tmp_path: Path) -> None:
 
 def test_an_early_stop_on_long_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparing, "EARLY_STOP_ROWS", 50)
-    monkeypatch.setattr(sources, "BLOCK_BYTES", 200)
+    monkeypatch.setattr(formats, "BLOCK_BYTES", 200)
     write(tmp_path / "raw", rows=3000, bad=tuple(range(30)))
     with pytest.raises(UserError, match=r"of \d\d rows cannot be read"):
         prepare(config(tmp_path))

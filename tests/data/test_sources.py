@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recsys.data import sources
+from recsys.data import formats, sources
 from recsys.data.check import check_data, check_files
-from recsys.data.sources import LINE, BadRow
+from recsys.data.formats import LINE, BadRow
 from recsys.errors import UserError
 from recsys.schema import DataConfig, DenseConfig, JoinConfig, LabelConfig, SourceConfig, SparseConfig, SplitConfig
 
@@ -73,7 +73,7 @@ TWO = [("1", "2", 2), ("0", "3", 3)]
 )
 @pytest.mark.parametrize("block_bytes", [8, 1 << 20])
 def test_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, expected: Any, block_bytes: int) -> None:
-    monkeypatch.setattr(sources, "BLOCK_BYTES", max(block_bytes, max(map(len, content.split(b"\n"))) + 2))
+    monkeypatch.setattr(formats, "BLOCK_BYTES", max(block_bytes, max(map(len, content.split(b"\n"))) + 2))
     frame, bad = read(tmp_path, content)
     assert rows(frame) == expected and not bad
 
@@ -104,7 +104,7 @@ def test_empty_lines_are_set_aside(tmp_path: Path) -> None:
 def test_wrong_widths_come_with_their_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int, header: bool
 ) -> None:
-    monkeypatch.setattr(sources, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(formats, "BLOCK_BYTES", block_bytes)
     lines = ["y,a"] if header else []
     wrong = {}
     for i in range(60):
@@ -124,7 +124,7 @@ def test_wrong_widths_come_with_their_line(
 def test_bytes_that_are_not_utf8_set_their_row_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
 ) -> None:
-    monkeypatch.setattr(sources, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(formats, "BLOCK_BYTES", block_bytes)
     frame, bad = read(tmp_path, "y,a\n1,é\n".encode() + b"0,\xff\xfe\n1,3\n1,\xe9,4\n" + "0,ü\n".encode() * 9)
     assert rows(frame) == [("1", "é", 2), ("1", "3", 4), *[("0", "ü", i) for i in range(6, 15)]]
     assert [(b.line, b.reason) for b in bad] == [(3, "not UTF-8 text"), (5, "3 fields, not 2")]
@@ -336,6 +336,6 @@ def test_config_mistakes(tmp_path: Path, change: dict[str, Any], expected: str) 
 
 
 def test_a_file_of_no_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "BLOCK_BYTES", 10)
-    monkeypatch.setattr(sources, "LINE_BYTES", 100)
+    monkeypatch.setattr(formats, "BLOCK_BYTES", 10)
+    monkeypatch.setattr(formats, "LINE_BYTES", 100)
     assert "a line of more than" in error(tmp_path, b"y,a\n1,2\n" + b"x" * 500)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from recsys.data.formats import LINE, Block
 from recsys.data.loader import batch_of
-from recsys.data.sources import LINE, Block
 from recsys.data.transforms import LABEL, TIME, Fitted, fit, typed
 from recsys.errors import UserError
 from recsys.schema import DataConfig, DenseConfig, LabelConfig, SparseConfig, SplitConfig
