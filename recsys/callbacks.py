@@ -84,7 +84,8 @@ class EvaluationBar(pl.Callback):
     def _advance(self, batch: Any) -> None:
         assert self._bar is not None
         rows = batch.rows if batch.weight is None else float(batch.weight.sum())
-        self._bar.advance(rows * world_size())
+        left = (self._bar.total or 0) - self._bar.done  # the ranks' last batches differ by a row
+        self._bar.advance(min(rows * world_size(), left))
 
     def _stop(self) -> None:
         if self._bar is not None:

@@ -125,5 +125,12 @@ def spawn(devices: int, work: str, job: dict[str, Any]) -> None:
 def silence() -> None:
     """Without the libraries' notes to their own developers; errors still show."""
     warnings.filterwarnings("ignore")
-    for name in ("torch.distributed.elastic", "torch.distributed.run", "torchrec", "pytorch_lightning", "torch.fx"):
-        logging.getLogger(name).setLevel(logging.ERROR if "elastic" not in name else logging.CRITICAL)
+    names = ("torch.distributed.run", "torchrec", "pytorch_lightning.utilities.rank_zero", "torch.fx")
+    for name in names:  # not the whole of Lightning: its import sets that logger's level anew
+        logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_not_of_replicas)  # TorchRec's, to the root logger
+
+
+def _not_of_replicas(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("Sharding spec not found for")

@@ -16,6 +16,7 @@ from recsys.errors import UserError
 from recsys.metrics import BinaryMetrics
 from recsys.schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding import checkpoint
+from recsys.sharding.init import init_tables, table_configs
 from recsys.sharding.optim import RowOptimizer
 from recsys.sharding.plan import describe, make_plan, shard, tables_of
 from recsys.task import Task
@@ -63,7 +64,7 @@ class RecsysModule(pl.LightningModule):
     def setup_model(self, device: torch.device) -> None:
         """Build, plan and shard the task over the processes of the default group."""
         task = self._make_task()
-        tables = tables_of(task)
+        tables, configs = tables_of(task), table_configs(task)
         plan, sharder = make_plan(
             task,
             self._sharding,
@@ -74,6 +75,9 @@ class RecsysModule(pl.LightningModule):
         )
         self.plan = describe(plan, tables)
         self.dmp = shard(task, plan, sharder, device)
+        seed = torch.initial_seed()
+        init_tables(self.dmp, configs, seed)
+        torch.manual_seed(seed + dist.get_rank())  # from here on (dropout) each rank has its own numbers
 
     # --- optimizers ----------------------------------------------------------------------------------
 

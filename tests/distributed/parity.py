@@ -10,6 +10,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.lit import RecsysModule
 from recsys.models.embeddings import embedding_bags, stack
 from recsys.schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding.optim import RowOptimizer
@@ -208,3 +209,22 @@ def assert_equal(ranks: list[Any], optimizer: str, blocks: int = 1) -> None:
             for piece, (row, column) in r["tables"][key]:
                 got[row : row + piece.shape[0], column : column + piece.shape[1]] = piece
         torch.testing.assert_close(got, full, rtol=1e-4, atol=1e-5)
+
+
+def initial_tables(rank: int, world_size: int, kinds: list[str]) -> list[dict[str, list[tuple[Tensor, Any]]]]:
+    """This rank's pieces of each table, as training under each sharding type starts."""
+    found = []
+    for kind in kinds:
+        torch.manual_seed(7)
+        module = RecsysModule(
+            lambda: Task(Model()),
+            ShardingConfig(types=[kind]),
+            SparseOptimConfig(),
+            batch_size=ROWS,
+            local_world_size=world_size,
+        )
+        module.setup_model(torch.device("cpu"))
+        assert module.dmp is not None
+        state = module.dmp.state_dict().items()
+        found.append({n: [(p.clone(), at) for p, at in pieces(v)] for n, v in state if "embedding_bags" in n})
+    return found
