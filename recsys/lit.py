@@ -55,6 +55,7 @@ class RecsysModule(pl.LightningModule):
         self.plan: list[dict[str, Any]] = []
         self.row_optimizer: RowOptimizer | None = None
         self.last_checkpoint: Path | None = None
+        self._loss: Tensor | None = None
         self.metrics = BinaryMetrics()
 
     def configure_model(self) -> None:
@@ -121,9 +122,10 @@ class RecsysModule(pl.LightningModule):
         optimizer.zero_grad()  # type: ignore[union-attr]
         self.manual_backward(loss)
         optimizer.step()  # type: ignore[union-attr]
+        self._loss = loss.detach()
         if tell:
-            self.log("train/loss", loss.detach(), rank_zero_only=True)
-        return loss.detach()
+            self.log("train/loss", self._loss, rank_zero_only=True)
+        return self._loss
 
     def _diverged(self, batch: Batch, loss: float) -> str:
         low, high = batch.dense.amin(0).tolist(), batch.dense.amax(0).tolist()
@@ -166,6 +168,9 @@ class RecsysModule(pl.LightningModule):
     def save_checkpoint(self, path: Path, state: dict[str, Any]) -> None:
         """Collective. `state` is Lightning's: loops (with the loader's position), callbacks, schedulers."""
         assert self.dmp is not None
+        if self._loss is not None and not bool(torch.isfinite(self._loss)):  # on GPUs not every step looks
+            good = self.last_checkpoint or "none yet"
+            raise UserError(f"the loss is {float(self._loss)}: not saved; last good checkpoint: {good}")
         _, rows = self._split_parameters()
         state["dense_optimizer"] = self._dense_optimizer().state_dict()
         state["steps"] = (
