@@ -24,7 +24,7 @@ from recsys.data.prepare import prepare
 from recsys.features import FeatureSpec
 from recsys.models.dlrm import DLRM
 
-BATCH, ROWS, EPOCHS = 8192, 1_000_000, 2
+BATCH, ROWS, EPOCHS = 8192, 1_000_000, 4
 
 
 class Bare(nn.Module):

@@ -56,8 +56,11 @@ class Throughput(pl.Callback):
             self._told = (self.samples, self.seconds)
         self._bar.advance(rows)
 
+    def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self._since = time.monotonic()  # validation and its checkpoint are not training
+
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self._since = time.monotonic()
+        self._since = time.monotonic()  # where it comes in mid-epoch
 
     def on_fit_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self.close()

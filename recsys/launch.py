@@ -1,5 +1,7 @@
 """Processes: one in this process, N on this machine, or those that torchrun has started."""
 
+import contextlib
+import ctypes
 import json
 import logging
 import os
@@ -43,6 +45,7 @@ def process_group(accelerator: str, threads: int | None, ranks: Ranks | None = N
     import torch.distributed as dist
 
     silence()
+    _keep_freed_memory()
     alone = Ranks(0, 0, 1, 1)
     ranks = ranks or alone
     torch.set_num_threads(threads or max(1, (os.cpu_count() or 1) // ranks.local_world_size))
@@ -61,6 +64,18 @@ def process_group(accelerator: str, threads: int | None, ranks: Ranks | None = N
     finally:
         if made:
             dist.destroy_process_group()
+
+
+def _keep_freed_memory() -> None:
+    """Let malloc reuse a step's large buffers: given back to the system, each page of theirs faults at every step.
+
+    Up to 32 MiB a buffer (glibc's limit) and 256 MiB in all; elsewhere than with glibc, nothing.
+    """
+    with contextlib.suppress(AttributeError, OSError):
+        libc = ctypes.CDLL("libc.so.6")
+        mmap_threshold, trim_threshold = -3, -1
+        libc.mallopt(mmap_threshold, 32 << 20)
+        libc.mallopt(trim_threshold, 256 << 20)
 
 
 def ensure_process_group() -> None:

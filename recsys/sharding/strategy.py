@@ -87,6 +87,9 @@ class ShardedStrategy(DDPStrategy):
     def module(self) -> Checkpointable:
         return self.lightning_module  # type: ignore[return-value]
 
+    def _configure_launcher(self) -> None:
+        pass  # the processes are there; Lightning's launcher would set the number of threads anew
+
     def setup_distributed(self) -> None:
         self.set_world_ranks()
 
