@@ -2,8 +2,7 @@
 
 import os
 
-# Before torch loads OpenMP. Its threads spin at barriers for milliseconds, which starves them where the cores are
-# shared: two threads beside two busy processes trained at a third of the speed that they have when they spin for some
-# microseconds and then sleep. On idle cores the short spin costs nothing that could be measured.
+# Before torch loads OpenMP. By default its threads spin at barriers for milliseconds, which starves them where the
+# cores are shared; they now sleep after some microseconds (benchmarks/README.md has what that brings).
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "5000")
