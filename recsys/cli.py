@@ -3,6 +3,7 @@
 0 success, 2 a mistake of the user's (config, data), 1 a failure of ours (with its traceback).
 """
 
+import errno
 import os
 import re
 import sys
@@ -15,6 +16,7 @@ from recsys.errors import UserError, did_you_mean
 from recsys.progress import log
 
 USER, OURS = 2, 1
+THE_DISK = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
 
 
 def run(command: str, function: Callable[[DictConfig], None]) -> None:
@@ -56,7 +58,7 @@ def status(command: str, function: Callable[[DictConfig], None]) -> int:
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=command)(guarded)()
     except (HydraException, OmegaConfBaseException, YAMLError) as e:
         return _say_error(_explain(e))
-    except UserError as e:
+    except (UserError, ValueError) as e:  # Hydra's own ValueError, such as for model=3
         return _say_error(str(e))
     except AssertionError:  # OmegaConf's, where an override goes below a null
         return _say_error("an override goes below a key that is null; set the key itself: 'a.b={c: 1}' for a.b.c=1")
@@ -77,7 +79,9 @@ def call(function: Callable[[], None]) -> int:
         return _say_error("interrupted", status=130)
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else OURS
-    except Exception:
+    except Exception as e:
+        if isinstance(e, OSError) and e.errno in THE_DISK:
+            return _say_error(f"{e.filename or 'the disk'}: {e.strerror}")
         traceback.print_exc()
         log(traceback.format_exc())
         return OURS

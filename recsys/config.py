@@ -21,6 +21,10 @@ from recsys.errors import UserError, did_you_mean
 COMMANDS = {"train": schema.TrainConfig, "evaluate": schema.EvaluateConfig, "predict": schema.PredictConfig}
 
 
+# Not 16-mixed: its loss scaling would reach the tables' fused optimizers, which take gradients as they come.
+PRECISIONS = ("32-true", "bf16-mixed")
+
+
 def conf_dir() -> Path:
     """conf/ of an installed wheel lies in the package, that of a source checkout beside it."""
     inside = Path(__file__).parent / "conf"
@@ -88,6 +92,7 @@ def check(cfg: DictConfig) -> None:
     check_versions()
     check_target(cfg.model, "model", given=("features", "device"))
     check_target(cfg.optim.dense, "optim.dense", given=("params",))
+    _try_optimizer(cfg)
     if cfg.optim.scheduler is not None:
         check_target(cfg.optim.scheduler, "optim.scheduler", given=("optimizer",))
     from recsys.sharding.plan import check_sharding
@@ -102,6 +107,19 @@ def _check_numbers(cfg: DictConfig) -> None:
     for name in ("devices", "batch_size", "eval_batch_size", "max_epochs", "log_every_n_steps"):
         if t[name] < 1:
             raise UserError(f"trainer.{name}={t[name]}: must be at least 1")
+    if t.threads is not None and t.threads < 1:
+        raise UserError(f"trainer.threads={t.threads}: must be at least 1, or null")
+    if t.max_steps != -1 and t.max_steps < 1:
+        raise UserError(f"trainer.max_steps={t.max_steps}: must be at least 1, or -1 for no limit")
+    if t.precision not in PRECISIONS:
+        raise UserError(f"trainer.precision={t.precision}: must be {' or '.join(PRECISIONS)}")
+    if t.early_stopping.patience is not None and t.early_stopping.patience < 0:
+        raise UserError(f"trainer.early_stopping.patience={t.early_stopping.patience}: must not be negative")
+    for key, mode in {"checkpoint": cfg.checkpoint.mode, "trainer.early_stopping": t.early_stopping.mode}.items():
+        if mode not in ("min", "max"):
+            raise UserError(f"{key}.mode={mode}: must be min or max")
+    if not 0 <= cfg.seed < 2**32:
+        raise UserError(f"seed={cfg.seed}: must be from 0 to 2^32 - 1")
     if t.batch_size % t.devices:
         raise UserError(f"trainer.batch_size={t.batch_size} is not divisible by trainer.devices={t.devices}")
     if cfg.loader.buffer_rows < 1:
@@ -118,6 +136,16 @@ def _check_numbers(cfg: DictConfig) -> None:
     for key, monitor in monitors.items():
         if monitor not in metrics:
             raise UserError(f"{key}={monitor}: no such metric{did_you_mean(monitor, metrics)}")
+
+
+def _try_optimizer(cfg: DictConfig) -> None:
+    """Build the dense optimizer for one number: what its own checks refuse."""
+    import torch
+
+    try:
+        make(cfg.optim.dense)([torch.zeros(1, requires_grad=True)])
+    except (ValueError, TypeError) as e:
+        raise UserError(f"optim.dense: {e}") from e
 
 
 def accelerator_of(cfg: DictConfig) -> str:

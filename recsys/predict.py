@@ -99,12 +99,17 @@ def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str,
     from recsys.data import sources
     from recsys.data.formats import LINE, Block
 
+    if output.is_dir():
+        raise UserError(f"output={output}: is a folder; name a Parquet file")
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise UserError(f"output={output}: {e.strerror}") from e
     predictor = Predictor.load(run, checkpoint)
     data = predictor.fitted.data
     for file in files:
         sources.check_columns(data, file, labelled=False)
     building = output.with_name(f".{output.name}.building")
-    output.parent.mkdir(parents=True, exist_ok=True)
     bad_rows = output.with_name(f"{output.stem}.bad_rows.csv")
     bad_rows.unlink(missing_ok=True)
     rows = bad = 0
