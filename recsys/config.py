@@ -61,7 +61,12 @@ def compose(command: str = "train", overrides: Sequence[str] = ()) -> DictConfig
     register()
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return hydra_compose(command, list(overrides))
+        return hydra_compose(command, free_keys(overrides))
+
+
+def free_keys(overrides: Sequence[str]) -> list[str]:
+    """With ++ before keys that the user names himself: Hydra would ask him to add them."""
+    return [f"++{o}" if o.startswith("sharding.per_table.") else o for o in overrides]
 
 
 def typed(cfg: Any) -> DictConfig:

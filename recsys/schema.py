@@ -125,7 +125,7 @@ class ShardingConfig:
     kernels: list[str] = field(default_factory=list)  # fused, fused_uvm, fused_uvm_caching; empty: fused
     column_block: int | None = None  # column-wise: columns a shard; by default dim / world size
     cache_load_factor: float = 0.2  # fused_uvm_caching: the share of a table's rows that the GPU caches
-    per_table: dict[str, TableRule] = field(default_factory=dict)  # a later rule overrides an earlier one
+    per_table: dict[str, Any] = field(default_factory=dict)  # TableRules by name; a later one overrides an earlier
 
 
 @dataclass
@@ -250,7 +250,7 @@ class PlanConfig:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     features: str | None = None  # a features.json of prepared data; null: data.sparse.*.rows
-    output: str | None = None  # a folder for plan.json and plan.html
+    output: str | None = None  # a JSON file
 
 
 @dataclass

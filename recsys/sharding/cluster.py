@@ -1,5 +1,8 @@
 """The machines that a plan is for: TorchRec's Topology from a few numbers."""
 
+import os
+from pathlib import Path
+
 import torch
 from torchrec.distributed.planner import Topology
 
@@ -20,9 +23,6 @@ def this_machine(accelerator: str, devices: int) -> ClusterConfig:
 
 def _memory() -> int:
     """Bytes of RAM: the container's limit where there is one."""
-    import os
-    from pathlib import Path
-
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = Path("/sys/fs/cgroup/memory.max")
     text = limit.read_text().strip() if limit.exists() else "max"
@@ -47,9 +47,11 @@ def topology(cluster: ClusterConfig) -> Topology:
 
 
 def check_cluster(cluster: ClusterConfig) -> None:
-    """Raises UserError for numbers that describe no machine."""
+    """Raises UserError for numbers that describe no machine. Memory that is not given is this machine's."""
     if cluster.device not in ("cpu", "cuda"):
         raise UserError(f"cluster.device={cluster.device}: must be cpu or cuda")
+    if cluster.ddr_gib is None:
+        cluster.ddr_gib = _memory() / GIB
     for name in ("nodes", "devices", "ddr_gib", "ddr_gbs", "intra_node_gbs", "inter_node_gbs"):
         if not (getattr(cluster, name) or 0) > 0:
             raise UserError(f"cluster.{name}={getattr(cluster, name)}: must be above 0")

@@ -4,6 +4,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -11,6 +12,8 @@ import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import WeightDecayMode
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from torch import nn
 from torchrec.distributed import DistributedModelParallel
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
@@ -76,7 +79,7 @@ def _fused_params(optim: SparseOptimConfig) -> dict[str, Any]:
 
 def check_sharding(sharding: ShardingConfig, optim: SparseOptimConfig) -> None:
     """Raises UserError for names and numbers that no plan can be made of."""
-    rules = {"sharding": sharding} | {f"sharding.per_table.{n}": r for n, r in sharding.per_table.items()}
+    rules = {"sharding": sharding} | {f"sharding.per_table.{n}": r for n, r in rules_of(sharding).items()}
     for where, rule in rules.items():
         for t in rule.types or ():
             if t not in (*TYPES, "none"):
@@ -104,6 +107,24 @@ def tables_of(module: nn.Module) -> dict[str, tuple[int, int]]:
     }
 
 
+def rules_of(sharding: ShardingConfig) -> dict[str, TableRule]:
+    """sharding.per_table under its schema. Raises UserError for keys and values that it has not."""
+    rules = {}
+    for name, given in sharding.per_table.items():
+        where = f"sharding.per_table.{name}"
+        if not isinstance(given, dict):
+            raise UserError(f"{where}: must be a mapping, such as {{types: [row_wise]}}")
+        keys = [f.name for f in fields(TableRule)]
+        for key in given:
+            if key not in keys:
+                raise UserError(f"{where}.{key}: no such key{did_you_mean(str(key), keys)}")
+        try:
+            rules[name] = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TableRule), given))
+        except OmegaConfBaseException as e:
+            raise UserError(f"{where}: {str(e).splitlines()[0]}") from e
+    return rules  # type: ignore[return-value]
+
+
 def rule_of(table: str, rows: int, dim: int, sharding: ShardingConfig) -> TableRule:
     """What holds for one table: for all tables, then what the matching rules say, the last one winning."""
     names = (table, table.removeprefix(TABLE_PREFIX))
@@ -114,7 +135,7 @@ def rule_of(table: str, rows: int, dim: int, sharding: ShardingConfig) -> TableR
         cache_load_factor=sharding.cache_load_factor,
     )
     size = rows * dim * 4
-    for name, other in sharding.per_table.items():
+    for name, other in rules_of(sharding).items():
         if not any(fnmatchcase(n, other.match or name) for n in names):
             continue
         low, high = max(other.min_rows or 0, (other.min_bytes or 0) / (dim * 4)), other.max_rows
