@@ -31,7 +31,7 @@ def status(command: str, function: Callable[[DictConfig], None]) -> int:
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    from recsys.config import conf_dir, register
+    from recsys.config import conf_dir, free_keys, register
 
     register()
     code = 0
@@ -53,7 +53,7 @@ def status(command: str, function: Callable[[DictConfig], None]) -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # so that errors reach us instead of Hydra's own printer
     sys.argv[0] = f"recsys.{command}"
     flags = [a for a in sys.argv[1:] if a in ("-m", "--multirun")]  # wherever they stand: argparse wants them first
-    sys.argv[1:] = flags + [a for a in sys.argv[1:] if a not in flags]
+    sys.argv[1:] = flags + free_keys([a for a in sys.argv[1:] if a not in flags])
     try:
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=command)(guarded)()
     except (HydraException, OmegaConfBaseException, YAMLError) as e:

@@ -18,7 +18,12 @@ from omegaconf import DictConfig, OmegaConf
 from recsys import schema
 from recsys.errors import UserError, did_you_mean
 
-COMMANDS = {"train": schema.TrainConfig, "evaluate": schema.EvaluateConfig, "predict": schema.PredictConfig}
+COMMANDS = {
+    "train": schema.TrainConfig,
+    "evaluate": schema.EvaluateConfig,
+    "predict": schema.PredictConfig,
+    "plan": schema.PlanConfig,
+}
 
 
 # Not 16-mixed: its loss scaling would reach the tables' fused optimizers, which take gradients as they come.
@@ -56,7 +61,12 @@ def compose(command: str = "train", overrides: Sequence[str] = ()) -> DictConfig
     register()
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
-        return hydra_compose(command, list(overrides))
+        return hydra_compose(command, free_keys(overrides))
+
+
+def free_keys(overrides: Sequence[str]) -> list[str]:
+    """With ++ before keys that the user names himself: Hydra would ask him to add them."""
+    return [f"++{o}" if o.startswith("sharding.per_table.") else o for o in overrides]
 
 
 def typed(cfg: Any) -> DictConfig:
@@ -82,13 +92,20 @@ def data_config(cfg: DictConfig) -> schema.DataConfig:
 
 def check(cfg: DictConfig) -> None:
     """Raises UserError, one line, for what is wrong with a training config. Touches no row, no process."""
+    check_parts(cfg)
+    _check_numbers(cfg)
+    _check_devices(cfg)
+    _check_model(cfg, cfg.trainer.devices)
+
+
+def check_parts(cfg: DictConfig) -> None:
+    """What a training and a planning config share: data, model, optimizers and sharding, each by itself."""
     from recsys.data.check import check_data
     from recsys.versions import check_versions
 
     if missing := OmegaConf.missing_keys(cfg):
         raise UserError(f"{sorted(missing)[0]}: must be set")
     check_data(data_config(cfg))
-    _check_numbers(cfg)
     check_versions()
     check_target(cfg.model, "model", given=("features", "device"))
     check_target(cfg.optim.dense, "optim.dense", given=("params",))
@@ -98,8 +115,6 @@ def check(cfg: DictConfig) -> None:
     from recsys.sharding.plan import check_sharding
 
     check_sharding(OmegaConf.to_object(cfg.sharding), OmegaConf.to_object(cfg.optim.sparse))  # type: ignore[arg-type]
-    _check_devices(cfg)
-    _check_model(cfg)
 
 
 def _check_numbers(cfg: DictConfig) -> None:
@@ -174,7 +189,7 @@ def _check_devices(cfg: DictConfig) -> None:
         raise UserError(f"trainer.devices={cfg.trainer.devices}: there are at most {have} {kind}")
 
 
-def _check_model(cfg: DictConfig) -> None:
+def _check_model(cfg: DictConfig, devices: int) -> None:
     """Build the model on the meta device for the features the config names, whatever their cardinality."""
     import torch
 
@@ -192,7 +207,7 @@ def _check_model(cfg: DictConfig) -> None:
     )
     with torch.device("meta"):
         model = build_model(cfg, features, torch.device("meta"))
-    constraints(OmegaConf.to_object(cfg.sharding), tables_of(model), cfg.trainer.devices)  # type: ignore[arg-type]
+    constraints(OmegaConf.to_object(cfg.sharding), tables_of(model), devices)  # type: ignore[arg-type]
 
 
 def check_target(node: Any, path: str, given: Sequence[str] = ()) -> None:

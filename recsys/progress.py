@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, Task, TaskProgressColumn, TextCol
 from rich.text import Text
 
 console = Console(stderr=True, soft_wrap=True, highlight=False)  # what happens
-results = Console(highlight=False)  # what came of it: standard output
+results = Console(highlight=False, width=None if sys.stdout.isatty() else 120)  # what came of it: standard output
 LOG_EVERY_SECONDS = 10.0
 _quiet = False
 _log: Path | None = None

@@ -56,6 +56,7 @@ class SparseConfig:
     max_length: int | None = None
     pooling: str | None = None  # sum | mean
     table: str | None = None  # features that name one table share its rows and its vocabulary
+    rows: int | None = None  # expected rows of the table: for plans made before the data is there
 
 
 @dataclass
@@ -98,11 +99,50 @@ class DataConfig:
 
 
 @dataclass
+class TableRule:
+    """How the tables that match it are sharded; what is null is as for all tables.
+
+    A rule matches by name: a table's, or a glob ("cat_*"). `match` gives the name where the rule's own is free;
+    the limits narrow it further.
+    """
+
+    match: str | None = None
+    min_rows: int | None = None
+    max_rows: int | None = None
+    min_bytes: int | None = None  # of the weights: rows x dim x 4
+    max_bytes: int | None = None
+    types: list[str] | None = None
+    kernels: list[str] | None = None
+    column_block: int | None = None
+    cache_load_factor: float | None = None
+
+
+@dataclass
 class ShardingConfig:
-    """Which plan types the planner may choose from, for every table."""
+    """Which plan types and kernels the planner may choose from."""
 
     types: list[str] = field(default_factory=list)  # of TorchRec's ShardingType; empty: all of them
+    kernels: list[str] = field(default_factory=list)  # fused, fused_uvm, fused_uvm_caching; empty: fused
     column_block: int | None = None  # column-wise: columns a shard; by default dim / world size
+    cache_load_factor: float = 0.2  # fused_uvm_caching: the share of a table's rows that the GPU caches
+    per_table: dict[str, Any] = field(default_factory=dict)  # TableRules by name; a later one overrides an earlier
+
+
+@dataclass
+class ClusterConfig:
+    """The machines that a plan is for. GiB are 2^30 bytes, GB/s 10^9 bytes a second."""
+
+    name: str = MISSING
+    nodes: int = 1
+    device: str = "cuda"  # or cpu
+    devices: int = 1  # a node
+    hbm_gib: float | None = None  # a device
+    ddr_gib: float | None = None  # a node
+    hbm_gbs: float = 2000.0
+    ddr_gbs: float = 200.0  # a node
+    pcie_gbs: float = 25.0  # a device
+    intra_node_gbs: float = 300.0  # a device, one way
+    inter_node_gbs: float = 25.0  # a device, one way
 
 
 @dataclass
@@ -197,6 +237,20 @@ class EvaluateConfig:
     checkpoint: str = "best"  # best | last | a folder under the run's checkpoints/
     trainer: EvaluateTrainerConfig = field(default_factory=EvaluateTrainerConfig)
     sharding: ShardingConfig | None = None  # null: the run's own
+
+
+@dataclass
+class PlanConfig:
+    """python -m recsys.plan"""
+
+    data: DataConfig = MISSING
+    model: Any = MISSING
+    sharding: ShardingConfig = field(default_factory=ShardingConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    features: str | None = None  # a features.json of prepared data; null: data.sparse.*.rows
+    output: str | None = None  # a JSON file
 
 
 @dataclass

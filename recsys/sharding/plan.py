@@ -4,26 +4,33 @@ import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import fields
+from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import WeightDecayMode
+from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from torch import nn
 from torchrec.distributed import DistributedModelParallel
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
 from torchrec.distributed.planner.types import PlannerError
-from torchrec.distributed.types import ShardingPlan, ShardingType
+from torchrec.distributed.types import CacheParams, ShardingPlan, ShardingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from recsys.errors import UserError, did_you_mean
-from recsys.schema import ShardingConfig, SparseOptimConfig
+from recsys.schema import ShardingConfig, SparseOptimConfig, TableRule
+from recsys.sharding.cluster import this_machine, topology
 
 # grid_shard is not offered: under it, mean-pooled bags came out wrong in two processes (torchrec 1.8).
 TYPES = ("data_parallel", "table_wise", "row_wise", "column_wise", "table_row_wise", "table_column_wise")
+KERNELS = ("fused", "fused_uvm", "fused_uvm_caching")
+TABLE_PREFIX = "t_"  # of models/embeddings.py
 COLUMN_TYPES = {"column_wise", "table_column_wise"}
 FUSED_OPTIMIZERS = {
     "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
@@ -54,7 +61,9 @@ class Sharder(EmbeddingBagCollectionSharder):
     def compute_kernels(self, sharding_type: str, compute_device_type: str) -> list[str]:
         if sharding_type == ShardingType.DATA_PARALLEL.value:
             return [EmbeddingComputeKernel.DENSE.value]
-        return [EmbeddingComputeKernel.FUSED.value]
+        if compute_device_type == "cpu":
+            return [EmbeddingComputeKernel.FUSED.value]
+        return list(KERNELS)
 
 
 def _fused_params(optim: SparseOptimConfig) -> dict[str, Any]:
@@ -70,15 +79,22 @@ def _fused_params(optim: SparseOptimConfig) -> dict[str, Any]:
 
 def check_sharding(sharding: ShardingConfig, optim: SparseOptimConfig) -> None:
     """Raises UserError for names and numbers that no plan can be made of."""
-    for t in sharding.types:
-        if t != "none" and t not in TYPES:
-            raise UserError(f"sharding.types: no sharding type {t}{did_you_mean(t, (*TYPES, 'none'))}")
+    rules = {"sharding": sharding} | {f"sharding.per_table.{n}": r for n, r in rules_of(sharding).items()}
+    for where, rule in rules.items():
+        for t in rule.types or ():
+            if t not in (*TYPES, "none"):
+                raise UserError(f"{where}.types: no sharding type {t}{did_you_mean(t, (*TYPES, 'none'))}")
+        for k in rule.kernels or ():
+            if k not in KERNELS:
+                raise UserError(f"{where}.kernels: no kernel {k}{did_you_mean(k, KERNELS)}")
+        if rule.column_block is not None and (rule.column_block <= 0 or rule.column_block % 4):
+            raise UserError(f"{where}.column_block={rule.column_block}: must be a positive multiple of 4")
+        if rule.cache_load_factor is not None and not 0 < rule.cache_load_factor <= 1:
+            raise UserError(f"{where}.cache_load_factor={rule.cache_load_factor}: must be above 0, at most 1")
     if optim.name not in FUSED_OPTIMIZERS:
         raise UserError(f"optim.sparse.name={optim.name}: unknown{did_you_mean(optim.name, FUSED_OPTIMIZERS)}")
     if optim.name == "sgd" and optim.weight_decay:
         raise UserError("optim.sparse.weight_decay: FBGEMM's SGD has none; use rowwise_adagrad or adagrad")
-    if sharding.column_block is not None and (sharding.column_block <= 0 or sharding.column_block % 4):
-        raise UserError(f"sharding.column_block={sharding.column_block}: must be a positive multiple of 4")
 
 
 def tables_of(module: nn.Module) -> dict[str, tuple[int, int]]:
@@ -91,26 +107,88 @@ def tables_of(module: nn.Module) -> dict[str, tuple[int, int]]:
     }
 
 
+def rules_of(sharding: ShardingConfig) -> dict[str, TableRule]:
+    """sharding.per_table under its schema. Raises UserError for keys and values that it has not."""
+    rules = {}
+    for name, given in sharding.per_table.items():
+        where = f"sharding.per_table.{name}"
+        if not isinstance(given, dict):
+            raise UserError(f"{where}: must be a mapping, such as {{types: [row_wise]}}")
+        keys = [f.name for f in fields(TableRule)]
+        for key in given:
+            if key not in keys:
+                raise UserError(f"{where}.{key}: no such key{did_you_mean(str(key), keys)}")
+        try:
+            rules[name] = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(TableRule), given))
+        except OmegaConfBaseException as e:
+            raise UserError(f"{where}: {str(e).splitlines()[0]}") from e
+    return rules  # type: ignore[return-value]
+
+
+def rule_of(table: str, rows: int, dim: int, sharding: ShardingConfig) -> TableRule:
+    """What holds for one table: for all tables, then what the matching rules say, the last one winning."""
+    names = (table, table.removeprefix(TABLE_PREFIX))
+    rule = TableRule(
+        types=list(sharding.types),
+        kernels=list(sharding.kernels),
+        column_block=sharding.column_block,
+        cache_load_factor=sharding.cache_load_factor,
+    )
+    size = rows * dim * 4
+    for name, other in rules_of(sharding).items():
+        if not any(fnmatchcase(n, other.match or name) for n in names):
+            continue
+        low, high = max(other.min_rows or 0, (other.min_bytes or 0) / (dim * 4)), other.max_rows
+        if rows < low or (high is not None and rows > high) or (other.max_bytes is not None and size > other.max_bytes):
+            continue
+        for key in ("types", "kernels", "column_block", "cache_load_factor"):
+            if getattr(other, key) is not None:
+                setattr(rule, key, getattr(other, key))
+    return rule
+
+
 def constraints(
-    sharding: ShardingConfig, tables: dict[str, tuple[int, int]], world_size: int
+    sharding: ShardingConfig, tables: dict[str, tuple[int, int]], world_size: int, device: str = "cpu"
 ) -> dict[str, ParameterConstraints]:
     """What the planner may choose from, for every table.
 
     In one process every type but `data_parallel` comes to the same whole table in one fused kernel;
     so does a replica that has no twin. `none` keeps tables whole: with several processes, as replicas.
+    On CPU all memory is one, so that every kernel comes to `fused`.
     """
     out: dict[str, ParameterConstraints] = {}
-    for table, (_, dim) in tables.items():
-        types = list(sharding.types)
+    for table, (rows, dim) in tables.items():
+        rule = rule_of(table, rows, dim, sharding)
+        types, kernels = list(rule.types or []), list(rule.kernels or []) or ["fused"]
         if world_size == 1:
             types = ["table_wise"]
         elif types == ["none"]:
             types = ["data_parallel"]
-        block = sharding.column_block or 4 * -(-dim // (4 * world_size))
-        if types and COLUMN_TYPES.issuperset(types) and sharding.column_block and dim % block and dim > block:
+        block = rule.column_block or 4 * -(-dim // (4 * world_size))
+        if types and COLUMN_TYPES.issuperset(types) and rule.column_block and dim % block and dim > block:
             raise UserError(f"sharding.column_block={block} does not divide the dim {dim} of table {table}")
-        out[table] = ParameterConstraints(sharding_types=types or None, min_partition=min(block, dim))
+        cached = device == "cuda" and "fused_uvm_caching" in kernels
+        out[table] = ParameterConstraints(
+            sharding_types=types or None,
+            # a replica's kernel is `dense` whatever the others may be
+            compute_kernels=[*kernels, "dense"] if device == "cuda" else None,
+            min_partition=min(block, dim),
+            cache_params=CacheParams(load_factor=rule.cache_load_factor) if cached else None,
+        )
     return out
+
+
+def make_planner(
+    module: nn.Module, sharding: ShardingConfig, optim: SparseOptimConfig, topology: Topology, batch_size: int
+) -> tuple[EmbeddingShardingPlanner, Sharder]:
+    """TorchRec's planner for these machines. batch_size: rows a process and step."""
+    device = topology.compute_device
+    planner = EmbeddingShardingPlanner(
+        topology=topology,
+        batch_size=batch_size,
+        constraints=constraints(sharding, tables_of(module), topology.world_size, device),
+    )
+    return planner, Sharder(optim, torch.device(device))
 
 
 def make_plan(
@@ -127,13 +205,10 @@ def make_plan(
     batch_size: rows a process and step. Raises UserError where no plan fits.
     """
     world_size = dist.get_world_size()
-    sharder = Sharder(optim, device)
-    with _quiet():
-        planner = EmbeddingShardingPlanner(
-            topology=Topology(world_size, device.type, local_world_size=local_world_size),
-            batch_size=batch_size,
-            constraints=constraints(sharding, tables_of(module), world_size),
-        )
+    cluster = this_machine(device.type, local_world_size)
+    cluster.nodes = world_size // local_world_size
+    with quiet_torchrec():
+        planner, sharder = make_planner(module, sharding, optim, topology(cluster), batch_size)
         try:
             group = dist.group.WORLD
             assert group is not None
@@ -150,7 +225,7 @@ def make_plan(
 
 def shard(module: nn.Module, plan: ShardingPlan, sharder: Sharder, device: torch.device) -> DistributedModelParallel:
     """`module` with its tables sharded by `plan` and, in several processes, its dense part replicated."""
-    with _quiet():
+    with quiet_torchrec():
         dmp = DistributedModelParallel(
             module,
             device=device,
@@ -193,7 +268,7 @@ def describe(plan: ShardingPlan, module_tables: dict[str, tuple[int, int]]) -> l
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet_torchrec() -> Iterator[None]:
     """Without TorchRec's notes to its own developers."""
     names = ("torchrec", "torchrec.distributed", "torch.distributed")
     before = [(logging.getLogger(n), logging.getLogger(n).level) for n in names]

@@ -1,0 +1,59 @@
+"""The machines that a plan is for: TorchRec's Topology from a few numbers."""
+
+import os
+from pathlib import Path
+
+import torch
+from torchrec.distributed.planner import Topology
+
+from recsys.errors import UserError
+from recsys.schema import ClusterConfig
+
+GIB = 1 << 30
+
+
+def this_machine(accelerator: str, devices: int) -> ClusterConfig:
+    """What is here, shared out to `devices` processes."""
+    here = ClusterConfig(name="this machine", device="cpu" if accelerator == "cpu" else "cuda", devices=devices)
+    here.ddr_gib = _memory() / GIB
+    if here.device == "cuda":
+        here.hbm_gib = torch.cuda.get_device_properties(0).total_memory / GIB
+    return here
+
+
+def _memory() -> int:
+    """Bytes of RAM: the container's limit where there is one."""
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limit = Path("/sys/fs/cgroup/memory.max")
+    text = limit.read_text().strip() if limit.exists() else "max"
+    return min(whole, int(text)) if text != "max" else whole
+
+
+def topology(cluster: ClusterConfig) -> Topology:
+    """GiB and GB/s into the bytes and bytes a millisecond that TorchRec plans with."""
+    per_ms = 1e9 / 1e3
+    return Topology(
+        world_size=cluster.nodes * cluster.devices,
+        local_world_size=cluster.devices,
+        compute_device=cluster.device,
+        hbm_cap=int((cluster.hbm_gib or 0) * GIB),
+        ddr_cap=int((cluster.ddr_gib or 0) * GIB / cluster.devices),
+        hbm_mem_bw=cluster.hbm_gbs * per_ms,
+        ddr_mem_bw=cluster.ddr_gbs * per_ms / cluster.devices,
+        hbm_to_ddr_mem_bw=cluster.pcie_gbs * per_ms,
+        intra_host_bw=cluster.intra_node_gbs * per_ms,
+        inter_host_bw=cluster.inter_node_gbs * per_ms,
+    )
+
+
+def check_cluster(cluster: ClusterConfig) -> None:
+    """Raises UserError for numbers that describe no machine. Memory that is not given is this machine's."""
+    if cluster.device not in ("cpu", "cuda"):
+        raise UserError(f"cluster.device={cluster.device}: must be cpu or cuda")
+    if cluster.ddr_gib is None:
+        cluster.ddr_gib = _memory() / GIB
+    for name in ("nodes", "devices", "ddr_gib", "ddr_gbs", "intra_node_gbs", "inter_node_gbs"):
+        if not (getattr(cluster, name) or 0) > 0:
+            raise UserError(f"cluster.{name}={getattr(cluster, name)}: must be above 0")
+    if cluster.device == "cuda" and not (cluster.hbm_gib or 0) > 0:
+        raise UserError(f"cluster.hbm_gib={cluster.hbm_gib}: must be above 0 where cluster.device=cuda")
