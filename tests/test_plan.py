@@ -66,6 +66,7 @@ def test_what_does_not_fit_is_cached_from_host_memory() -> None:
     ("override", "told"),
     [
         ("sharding.per_table.cat_3.typs=[row_wise]", r"per_table.cat_3.typs: no such key; did you mean types"),
+        ("sharding.per_table.cat_33.types=[row_wise]", r"per_table.cat_33: matches no table; did you mean cat_"),
         ("sharding.per_table.cat_3.types=[rowwise]", r"per_table.cat_3.types: no sharding type rowwise"),
         ("sharding.per_table.cat_3.min_rows=many", r"per_table.cat_3: .*many"),
         ("sharding.kernels=[uvm]", r"sharding.kernels: no kernel uvm"),

@@ -125,9 +125,13 @@ def rules_of(sharding: ShardingConfig) -> dict[str, TableRule]:
     return rules  # type: ignore[return-value]
 
 
+def _matches(glob: str, table: str) -> bool:
+    """The table's name, with or without the prefix that models give it."""
+    return fnmatchcase(table, glob) or fnmatchcase(table.removeprefix(TABLE_PREFIX), glob)
+
+
 def rule_of(table: str, rows: int, dim: int, sharding: ShardingConfig) -> TableRule:
     """What holds for one table: for all tables, then what the matching rules say, the last one winning."""
-    names = (table, table.removeprefix(TABLE_PREFIX))
     rule = TableRule(
         types=list(sharding.types),
         kernels=list(sharding.kernels),
@@ -136,7 +140,7 @@ def rule_of(table: str, rows: int, dim: int, sharding: ShardingConfig) -> TableR
     )
     size = rows * dim * 4
     for name, other in rules_of(sharding).items():
-        if not any(fnmatchcase(n, other.match or name) for n in names):
+        if not _matches(other.match or name, table):
             continue
         low, high = max(other.min_rows or 0, (other.min_bytes or 0) / (dim * 4)), other.max_rows
         if rows < low or (high is not None and rows > high) or (other.max_bytes is not None and size > other.max_bytes):
@@ -156,6 +160,10 @@ def constraints(
     so does a replica that has no twin. `none` keeps tables whole: with several processes, as replicas.
     On CPU all memory is one, so that every kernel comes to `fused`.
     """
+    for name, given in rules_of(sharding).items():
+        if not any(_matches(given.match or name, table) for table in tables):
+            near = did_you_mean(name, [t.removeprefix(TABLE_PREFIX) for t in tables])
+            raise UserError(f"sharding.per_table.{name}: matches no table{near}")
     out: dict[str, ParameterConstraints] = {}
     for table, (rows, dim) in tables.items():
         rule = rule_of(table, rows, dim, sharding)
