@@ -16,9 +16,10 @@ from recsys.errors import UserError
 from recsys.metrics import BinaryMetrics
 from recsys.schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding import checkpoint
-from recsys.sharding.init import init_tables, table_configs
+from recsys.sharding.init import init_tables
 from recsys.sharding.optim import RowOptimizer
-from recsys.sharding.plan import describe, make_plan, shard, tables_of
+from recsys.sharding.plan import describe, make_plan, shard
+from recsys.sharding.tables import TableInfo, pad_tables, tables
 from recsys.task import Task
 
 MakeOptimizer = Callable[[list[Tensor]], torch.optim.Optimizer]
@@ -53,6 +54,7 @@ class RecsysModule(pl.LightningModule):
         self._monitor, self._log_every = monitor, log_every_n_steps
         self.dmp: DistributedModelParallel | None = None
         self.plan: list[dict[str, Any]] = []
+        self.tables: dict[str, TableInfo] = {}
         self.row_optimizer: RowOptimizer | None = None
         self.last_checkpoint: Path | None = None
         self._loss: Tensor | None = None
@@ -65,8 +67,9 @@ class RecsysModule(pl.LightningModule):
     def setup_model(self, device: torch.device) -> None:
         """Build, plan and shard the task over the processes of the default group."""
         task = self._make_task()
-        tables, configs = tables_of(task), table_configs(task)
-        plan, sharder = make_plan(
+        pad_tables(task, self._sharding.padding)
+        self.tables = tables(task)
+        plan, sharders = make_plan(
             task,
             self._sharding,
             self._sparse,
@@ -74,10 +77,10 @@ class RecsysModule(pl.LightningModule):
             batch_size=self._batch_size,
             local_world_size=self._local_world_size,
         )
-        self.plan = describe(plan, tables)
-        self.dmp = shard(task, plan, sharder, device)
+        self.plan = describe(plan, self.tables)
+        self.dmp = shard(task, plan, sharders, device)
         seed = torch.initial_seed()
-        init_tables(self.dmp, configs, seed)
+        init_tables(self.dmp, self.tables, seed)
         torch.manual_seed(seed + dist.get_rank())  # from here on (dropout) each rank has its own numbers
 
     # --- optimizers ----------------------------------------------------------------------------------
@@ -85,7 +88,7 @@ class RecsysModule(pl.LightningModule):
     def _split_parameters(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """(dense parameters, tables that RowOptimizer updates), by name; fused tables are in neither."""
         assert self.dmp is not None
-        kernels = {f"{e['module']}.embedding_bags.{e['table']}.weight": e["kernel"] for e in self.plan}
+        kernels = {e["parameter"]: e["kernel"] for e in self.plan}
         dense: dict[str, Tensor] = {}
         rows: dict[str, Tensor] = {}
         for name, p in self.dmp.named_parameters():
@@ -100,7 +103,8 @@ class RecsysModule(pl.LightningModule):
         dense, rows = self._split_parameters()
         parts: list[Any] = [self.dmp.fused_optimizer, KeyedOptimizerWrapper(dense, self._make_optimizer)]
         if rows:
-            self.row_optimizer = RowOptimizer(list(rows.values()), self._sparse)
+            shares = {rows[t.parameter]: t.dim / t.width for t in self.tables.values() if t.parameter in rows}
+            self.row_optimizer = RowOptimizer(list(rows.values()), self._sparse, shares)
             parts.append(KeyedOptimizerWrapper(rows, lambda _: self.row_optimizer))  # type: ignore[arg-type,return-value]
         optimizer = CombinedOptimizer(parts)
         if self._make_scheduler is None:
@@ -171,41 +175,50 @@ class RecsysModule(pl.LightningModule):
         if self._loss is not None and not bool(torch.isfinite(self._loss)):  # on GPUs not every step looks
             good = self.last_checkpoint or "none yet"
             raise UserError(f"the loss is {float(self._loss)}: not saved; last good checkpoint: {good}")
-        _, rows = self._split_parameters()
         state["dense_optimizer"] = self._dense_optimizer().state_dict()
-        state["steps"] = (
-            {
-                name: {k: v for k, v in self.row_optimizer.state[p].items() if isinstance(v, int)}
-                for name, p in rows.items()
-            }
-            if self.row_optimizer
-            else {}
-        )
-        state["lr"] = [g["lr"] for g in self._optimizer().param_groups]
-        checkpoint.save(path, self.dmp, rows, self.row_optimizer, state, self.plan)
+        state["lr"] = {
+            kind: [g["lr"] / g["initial_lr"] for g in groups if "initial_lr" in g][:1]
+            for kind, groups in self._groups().items()
+        }
+        checkpoint.save(path, self.dmp, self.tables, self._sparse.name, self.row_optimizer, state, self.plan)
         self.last_checkpoint = path
 
     def load_checkpoint(self, path: Path, training: bool) -> dict[str, Any]:
         """Collective. Weights alone where not training."""
         assert self.dmp is not None
         if not training:
-            checkpoint.load_model(path, self.dmp)
+            checkpoint.load_model(path, self.dmp, self.tables)
             state = torch.load(path / "state.pt", weights_only=False, map_location="cpu")
             return {k: v for k, v in state.items() if k != "callbacks"}  # theirs are of the run that goes on
-        _, rows = self._split_parameters()
-        state = checkpoint.load_all(path, self.dmp, rows, self.row_optimizer)
+        state = checkpoint.load_all(path, self.dmp, self.tables, self._sparse.name, self.row_optimizer)
         self._dense_optimizer().load_state_dict(state.pop("dense_optimizer"))
-        for name, steps in state.pop("steps").items():
-            if self.row_optimizer is not None and name in rows:
-                self.row_optimizer.state[rows[name]].update(steps)
-        groups = self._optimizer().param_groups
-        if len(groups) == len(state["lr"]):
-            for group, lr in zip(groups, state["lr"], strict=True):
-                group["lr"] = lr  # type: ignore[index]
+        self._restore_lr(state)
         if "adam" in self._sparse.name:
             self.dmp.fused_optimizer.set_optimizer_step(state["global_step"])
         self.last_checkpoint = path
         return state
+
+    def _groups(self) -> dict[str, list[Any]]:
+        """Parameter groups; how many the tables have depends on the plan."""
+        dense = self._dense_optimizer().param_groups
+        return {"dense": dense, "sparse": [g for g in self._optimizer().param_groups if g not in dense]}
+
+    def _restore_lr(self, state: dict[str, Any]) -> None:
+        """What a scheduler has made of the learning rates, whatever groups the plan has now."""
+        for kind, factor in state.pop("lr").items():
+            for group in self._groups()[kind] if factor else ():
+                group["lr"] = group["initial_lr"] * factor[0]
+        groups: list[Any] = list(self._optimizer().param_groups)
+
+        def fit(scheduler: dict[str, Any]) -> None:
+            if "base_lrs" in scheduler:
+                scheduler["base_lrs"] = [g["initial_lr"] for g in groups]
+                scheduler["_last_lr"] = [g["lr"] for g in groups]
+            for inner in scheduler.get("_schedulers", ()):
+                fit(inner)
+
+        for scheduler in state.get("lr_schedulers", ()):
+            fit(scheduler)
 
     def _optimizer(self) -> CombinedOptimizer:
         optimizer = self.trainer.strategy.optimizers[0]

@@ -61,17 +61,19 @@ def _plan(cfg: DictConfig, features: FeatureSpec) -> PlanReport | str:
     from recsys.sharding.cluster import topology
     from recsys.sharding.plan import make_planner, quiet_torchrec, tables_of
     from recsys.sharding.report import optimizer_bytes, report
+    from recsys.sharding.tables import pad_tables
     from recsys.task import Task
 
     cluster, sharding, sparse = (OmegaConf.to_object(c) for c in (cfg.cluster, cfg.sharding, cfg.optim.sparse))
     with torch.device("meta"):
         task = Task(build_model(cfg, features, torch.device("meta")))
+        pad_tables(task, cfg.sharding.padding)
     machines = topology(cluster)  # type: ignore[arg-type]
     batch_size = cfg.trainer.batch_size // machines.world_size
     with quiet_torchrec():
-        planner, sharder = make_planner(task, sharding, sparse, machines, batch_size)  # type: ignore[arg-type]
+        planner, sharders = make_planner(task, sharding, sparse, machines, batch_size)  # type: ignore[arg-type]
         try:
-            planner.plan(task, [sharder])  # type: ignore[list-item]
+            planner.plan(task, sharders)
         except PlannerError:
             sizes = {t: r * d * 4 + optimizer_bytes(r, d, sparse.name) for t, (r, d) in tables_of(task).items()}  # type: ignore[union-attr]
             hbm = machines.compute_device == "cuda"

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
-from recsys.models.embeddings import embedding_bags, stack
+from recsys.models.embeddings import PooledEmbeddings
 from recsys.models.layers import MLP, flat_width, flatten, require_sparse
 
 
@@ -54,13 +54,12 @@ class DCN(nn.Module):
     ) -> None:
         super().__init__()
         require_sparse(features, "DCN")
-        self.features = features
-        self.embeddings = embedding_bags(features, dim, init_std=init_std, device=device)
+        self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device)
         width = flat_width(features, dim)
         self.cross = VectorCross(width, cross_layers)
         self.deep = MLP(width, deep_mlp, batch_norm=batch_norm, dropout=dropout)
         self.logits = nn.Linear(width + self.deep.out_features, len(features.labels))
 
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
-        x0 = flatten(dense, stack(self.embeddings(sparse), self.features))  # (B, D + F * dim)
+        x0 = flatten(dense, self.embeddings(sparse))  # (B, D + F * dim)
         return self.logits(torch.cat([self.cross(x0), self.deep(x0)], dim=1))

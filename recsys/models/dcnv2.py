@@ -9,7 +9,7 @@ from torchrec.modules.crossnet import CrossNet, LowRankCrossNet
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
-from recsys.models.embeddings import embedding_bags, stack
+from recsys.models.embeddings import PooledEmbeddings
 from recsys.models.layers import MLP, flat_width, flatten, require_sparse
 
 
@@ -44,9 +44,8 @@ class DCNv2(nn.Module):
             raise ValueError(f"structure {structure!r} is neither 'stacked' nor 'parallel'")
         if rank is not None and rank < 1:
             raise ValueError(f"rank {rank} is not positive; leave it out (null) for full-rank crosses")
-        self.features = features
         self.structure = structure
-        self.embeddings = embedding_bags(features, dim, init_std=init_std, device=device)
+        self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device)
         width = flat_width(features, dim)
         self.cross: nn.Module = (
             CrossNet(width, cross_layers) if rank is None else LowRankCrossNet(width, cross_layers, rank)
@@ -56,7 +55,7 @@ class DCNv2(nn.Module):
         self.logits = nn.Linear(crossed + self.deep.out_features, len(features.labels))
 
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
-        x0 = flatten(dense, stack(self.embeddings(sparse), self.features))  # (B, D + F * dim)
+        x0 = flatten(dense, self.embeddings(sparse))  # (B, D + F * dim)
         crossed = self.cross(x0)
         if self.structure == "stacked":
             return self.logits(self.deep(crossed))

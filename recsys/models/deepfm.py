@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
-from recsys.models.embeddings import embedding_bags, stack
+from recsys.models.embeddings import PooledEmbeddings
 from recsys.models.layers import MLP, FirstOrder, flat_width, flatten, require_sparse
 
 
@@ -42,14 +42,13 @@ class DeepFM(nn.Module):
     ) -> None:
         super().__init__()
         require_sparse(features, "DeepFM")
-        self.features = features
-        self.embeddings = embedding_bags(features, dim, init_std=init_std, device=device)
-        self.wide = embedding_bags(features, 4, prefix="wide_", device=device, init_std=0.0)
+        self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device)
+        self.wide = PooledEmbeddings(features, 4, prefix="wide_", device=device, init_std=0.0)
         self.first_order = FirstOrder(features)
         self.deep = MLP(flat_width(features, dim), deep_mlp, batch_norm=batch_norm, dropout=dropout)
         self.logits = nn.Linear(self.deep.out_features, len(features.labels))
 
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
-        vectors = stack(self.embeddings(sparse), self.features)  # (B, F, dim)
+        vectors = self.embeddings(sparse)  # (B, F, dim)
         machine = self.first_order(dense, self.wide(sparse)) + second_order(vectors)  # (B, 1)
         return machine + self.logits(self.deep(flatten(dense, vectors)))

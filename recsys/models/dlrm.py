@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
-from recsys.models.embeddings import embedding_bags, stack
+from recsys.models.embeddings import PooledEmbeddings
 from recsys.models.layers import MLP, require_sparse
 
 
@@ -63,9 +63,8 @@ class DLRM(nn.Module):
             raise ValueError(f"interaction {interaction!r} is neither 'dot' nor 'cat'")
         if keep_embeddings and interaction == "cat":
             raise ValueError("keep_embeddings is for interaction 'dot'; 'cat' always keeps them")
-        self.features = features
         self.keep_embeddings = keep_embeddings
-        self.embeddings = embedding_bags(features, dim, init_std=init_std, device=device)
+        self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device)
         self.bottom = None
         vectors = len(features.sparse)
         if features.dense:
@@ -88,7 +87,7 @@ class DLRM(nn.Module):
         self.logits = nn.Linear(self.top.out_features, len(features.labels))
 
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
-        vectors = stack(self.embeddings(sparse), self.features)  # (B, F, dim)
+        vectors = self.embeddings(sparse)  # (B, F, dim)
         parts = []
         if self.bottom is not None:
             bottom = self.bottom(dense)  # (B, dim)

@@ -4,10 +4,8 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torchrec.sparse.jagged_tensor import KeyedTensor
 
 from recsys.features import FeatureSpec
-from recsys.models.embeddings import stack
 
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
@@ -60,16 +58,15 @@ class FirstOrder(nn.Module):
     single column (up to their epsilon); SGD steps are a quarter as long. There is no bias: the deep part
     has one.
 
-    dense (B, D), pooled embeddings of F features -> (B, 1)
+    dense (B, D), vectors of the wide tables (B, F, 4) -> (B, 1)
     """
 
     def __init__(self, features: FeatureSpec) -> None:
         super().__init__()
-        self.features = features
         self.dense = nn.Linear(len(features.dense), 1, bias=False) if features.dense else None
 
-    def forward(self, dense: Tensor, pooled: KeyedTensor) -> Tensor:
-        weights = stack(pooled, self.features).mean(dim=2)  # (B, F)
+    def forward(self, dense: Tensor, vectors: Tensor) -> Tensor:
+        weights = vectors.mean(dim=2)  # (B, F)
         total = weights.sum(dim=1, keepdim=True)
         return total if self.dense is None else total + self.dense(dense)
 

@@ -4,15 +4,18 @@
         .metadata __0_0.distcp ...   model weights, table optimizers' state: one file a rank, no gathering
         state.pt                     dense optimizer, schedulers, loops, loader position, callbacks
         rank-0.pt ...                each rank's random state
-        plan.json                    the plan it was written under
+        plan.json                    step, world size, and the plan it was written under
 
 It is written beside its place and renamed into it, so that a kill leaves the previous one loadable.
+Tables are written in blocks of rows, without their padding, under names that no plan changes; so a rank reads
+what it needs of them, a block at a time, whatever the plan and world size that wrote them.
 """
 
 import json
 import os
 import random
 import shutil
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,36 +23,45 @@ import numpy as np
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
-from torch.distributed._shard.metadata import ShardMetadata
-from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+from torch import Tensor
+from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torchrec.distributed import DistributedModelParallel
 
 from recsys.errors import UserError
-from recsys.progress import say
 from recsys.sharding.optim import RowOptimizer
+from recsys.sharding.pieces import Pieces, pieces_of
+from recsys.sharding.stored import Stored
+from recsys.sharding.tables import TableInfo
+
+# FBGEMM's first state of a table is called momentum1 whatever it is; RowOptimizer's names are PyTorch's.
+_FIRST_STATE = {"rowwise_adagrad": "sum", "adagrad": "sum", "adam": "exp_avg", "partial_rowwise_adam": "exp_avg"}
+_ROWWISE = {("rowwise_adagrad", "sum"), ("partial_rowwise_adam", "exp_avg_sq")}
 
 
 def save(
     path: Path,
     dmp: DistributedModelParallel,
-    rows: dict[str, torch.Tensor],
+    infos: dict[str, TableInfo],
+    optimizer: str,
     row_optimizer: RowOptimizer | None,
     state: dict[str, Any],
     plan: list[dict[str, Any]],
 ) -> None:
-    """Collective: every rank calls it. `path` appears complete or not at all."""
+    """Collective: every rank calls it. `path` appears complete or not at all. optimizer: the tables'."""
     building = path.with_name(f".{path.name}.building")
     if dist.get_rank() == 0:
         shutil.rmtree(building, ignore_errors=True)
         building.mkdir(parents=True)
     dist.barrier()
-    tensors = {"model": dmp.state_dict(), "tables": _table_states(dmp, rows, row_optimizer)}
+    weights, states = _tables(dmp, infos, optimizer, row_optimizer)
+    model = dmp.state_dict() | {name: pieces.to_save() for name, pieces in weights.items()}
+    tensors = {"model": model, "tables": {name: pieces.to_save() for name, pieces in states.items()}}
     dcp.save(tensors, storage_writer=dcp.FileSystemWriter(building))
     torch.save(_random_state(), building / f"rank-{dist.get_rank()}.pt")
     if dist.get_rank() == 0:
         torch.save(state, building / "state.pt")
-        (building / "plan.json").write_text(json.dumps(plan, indent=1) + "\n")
+        about = {"step": state.get("global_step"), "world_size": dist.get_world_size(), "optimizer": optimizer}
+        (building / "plan.json").write_text(json.dumps(about | {"tables": plan}, indent=1) + "\n")
     dist.barrier()
     if dist.get_rank() == 0:
         shutil.rmtree(path, ignore_errors=True)
@@ -57,89 +69,79 @@ def save(
     dist.barrier()
 
 
-def load_model(path: Path, dmp: DistributedModelParallel) -> None:
+def load_model(path: Path, dmp: DistributedModelParallel, infos: dict[str, TableInfo]) -> None:
     """Collective: the weights of `path` into `dmp`, whatever plans wrote and reads them."""
-    _require(path)
-    dcp.load({"model": dmp.state_dict()}, storage_reader=dcp.FileSystemReader(path))
+    Stored(path)
+    weights, _ = _tables(dmp, infos, "", None)
+    dcp.load({"model": _to_load(dmp, weights)}, storage_reader=dcp.FileSystemReader(path))
 
 
 def load_all(
-    path: Path, dmp: DistributedModelParallel, rows: dict[str, torch.Tensor], row_optimizer: RowOptimizer | None
+    path: Path,
+    dmp: DistributedModelParallel,
+    infos: dict[str, TableInfo],
+    optimizer: str,
+    row_optimizer: RowOptimizer | None,
 ) -> dict[str, Any]:
     """Collective: weights, table optimizers and this rank's random state; returns the rest (`state.pt`).
 
-    Row-wise state of tables split by columns has one number a row and column block; where the blocks
-    differ from those it was written with, that table's state starts anew, and a line says so.
+    Row-wise optimizers have one number a row and column block. Where the blocks differ from those that it was
+    written with, a new block's is the mean of the old ones' over its columns: the mean of g^2 that it stands for.
     """
-    _require(path)
-    reader = dcp.FileSystemReader(path)
-    written = reader.read_metadata().state_dict_metadata
-    tables = _table_states(dmp, rows, row_optimizer)
-    fits = {k: v for k, v in tables.items() if _size(written.get(f"tables.{k}")) == list(v.shape)}
-    if lost := sorted(set(tables) - set(fits)):
-        say(f"optimizer state of {len(lost)} tables does not fit this plan and starts anew: {', '.join(lost[:4])} ...")
-    dcp.load({"model": dmp.state_dict(), "tables": fits}, storage_reader=reader)
+    stored = Stored(path)
+    weights, states = _tables(dmp, infos, optimizer, row_optimizer)
+    if missing := sorted(name for name in states if f"tables.{name}" not in stored.tensors):
+        raise UserError(f"{path}: holds no optimizer state {missing[0]}; was optim.sparse.name another one?")
+    same = {n: p for n, p in states.items() if stored.size(f"tables.{n}") == list(p.size)}
+    tensors = {"model": _to_load(dmp, weights), "tables": {n: p.to_load() for n, p in same.items()}}
+    dcp.load(tensors, storage_reader=dcp.FileSystemReader(path))
+    blocks = {t["parameter"]: column_blocks(t) for t in json.loads((path / "plan.json").read_text())["tables"]}
+    for name in sorted(states.keys() - same.keys()):
+        read = partial(stored.read, f"tables.{name}")
+        states[name].convert(read, blocks[name.rpartition("/")[0]])
     mine = path / f"rank-{dist.get_rank()}.pt"
     if mine.exists():
         _set_random_state(torch.load(mine, weights_only=False))
     state = torch.load(path / "state.pt", weights_only=False, map_location="cpu")
     assert isinstance(state, dict)
+    if row_optimizer is not None:
+        for row_state in row_optimizer.state.values():
+            row_state |= {"step": state["global_step"]} if "step" in row_state else {}
     return state
 
 
-def _require(path: Path) -> None:
-    if not (path / ".metadata").exists():
-        raise UserError(f"{path}: not a checkpoint")
+def column_blocks(entry: dict[str, Any]) -> list[int]:
+    """The edges of a table's column blocks, [0, ..., dim], from its entry in plan.json; padding left out."""
+    starts = {s["offsets"][1] for s in entry["shards"]} or {0}
+    return [*sorted(c for c in starts if c < entry["dim"]), entry["dim"]]
 
 
-def _size(metadata: Any) -> list[int] | None:
-    return list(metadata.size) if isinstance(metadata, TensorStorageMetadata) else None
+def _to_load(dmp: DistributedModelParallel, weights: dict[str, Pieces]) -> dict[str, Any]:
+    return dmp.state_dict() | {name: pieces.to_load() for name, pieces in weights.items()}
 
 
-def _table_states(
-    dmp: DistributedModelParallel, rows: dict[str, torch.Tensor], row_optimizer: RowOptimizer | None
-) -> dict[str, Any]:
-    """Every table's optimizer state by name: fused ones as TorchRec shards them, RowOptimizer's likewise."""
-    states: dict[str, Any] = {}
-    for table, state in dmp.fused_optimizer.state_dict()["state"].items():
-        for name, value in state.items():
-            if isinstance(value, torch.Tensor | ShardedTensor):
-                states[f"{table}/{name.rsplit('.', 1)[-1]}"] = value
-    if row_optimizer is not None:
-        weights = dmp.state_dict()
-        for table, param in rows.items():
-            for name, value in row_optimizer.state[param].items():
-                if isinstance(value, torch.Tensor):
-                    states[f"{table}/{name}"] = _like(weights[table], value)
-    return states
-
-
-def _like(weight: Any, state: torch.Tensor) -> Any:
-    """`state` of this rank's shards of `weight`, sharded as the weight is; one column a block if it has one a row."""
-    if not isinstance(weight, ShardedTensor):
-        return state
-    shards = weight.local_shards()
-    columns = sorted({s.shard_offsets[1] for s in weight.metadata().shards_metadata})
-    rowwise = state.dim() == 1
-
-    def place(m: ShardMetadata) -> ShardMetadata:
-        if not rowwise:
-            return m
-        block = columns.index(m.shard_offsets[1])
-        return ShardMetadata([m.shard_offsets[0], block], [m.shard_sizes[0], 1], m.placement)
-
-    pieces = list(state.split([s.metadata.shard_sizes[0] for s in shards])) if shards else []
-    whole = weight.metadata()
-    metadata = ShardedTensorMetadata(
-        shards_metadata=[place(m) for m in whole.shards_metadata],
-        size=torch.Size([whole.size[0], len(columns)]) if rowwise else whole.size,
-        tensor_properties=whole.tensor_properties,
-    )
-    return ShardedTensor._init_from_local_shards_and_global_metadata(
-        [Shard(p[:, None] if rowwise else p, place(s.metadata)) for p, s in zip(pieces, shards, strict=True)],
-        metadata,
-        process_group=dist.group.WORLD,
-    )
+def _tables(
+    dmp: DistributedModelParallel, infos: dict[str, TableInfo], optimizer: str, row_optimizer: RowOptimizer | None
+) -> tuple[dict[str, Pieces], dict[str, Pieces]]:
+    """This rank's pieces of every table's weight, by parameter, and of its optimizer's state, by parameter/state."""
+    values = dmp.state_dict()
+    weights = {i.parameter: pieces_of(values[i.parameter], i.dim) for i in infos.values()}
+    states: dict[str, Pieces] = {}
+    if not optimizer:
+        return weights, states
+    for parameter, fused in dmp.fused_optimizer.state_dict()["state"].items():
+        for key, value in fused.items():
+            local = [s.tensor for s in value.local_shards()] if isinstance(value, ShardedTensor) else [value]
+            name = key.rsplit(".", 1)[-1]
+            name = _FIRST_STATE[optimizer] if name == "momentum1" else name
+            if all(isinstance(t, Tensor) and t.dim() for t in local):  # not a step count
+                states[f"{parameter}/{name}"] = weights[parameter].like(local, (optimizer, name) in _ROWWISE)
+    for parameter, p in dmp.named_parameters() if row_optimizer is not None else ():
+        for name, value in row_optimizer.state.get(p, {}).items():  # type: ignore[union-attr]
+            if isinstance(value, Tensor):
+                local = list(value.split([m.rows for m in weights[parameter].mine]))
+                states[f"{parameter}/{name}"] = weights[parameter].like(local, (optimizer, name) in _ROWWISE)
+    return weights, states
 
 
 def _random_state() -> dict[str, Any]:

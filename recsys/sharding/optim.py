@@ -4,7 +4,7 @@ They serve the tables that FBGEMM's fused backward cannot: replicas (data_parall
 all-reduced first) and, on CPU, Adam and partial row-wise Adam. Only rows with a gradient are touched.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -23,10 +23,14 @@ class RowOptimizer(Optimizer):
     partial_rowwise_adam: v is one number a row, from mean_d(g^2)
     weight_decay is L2 (g += weight_decay * w) for Adagrad and decoupled (w -= lr * weight_decay * w) for
     Adam, as in FBGEMM.
+
+    shares: dim / width of padded tables, whose padding is not to count in a mean.
     """
 
-    def __init__(self, params: Iterable[Tensor], config: SparseOptimConfig) -> None:
-        self.rule = config.name
+    def __init__(
+        self, params: Iterable[Tensor], config: SparseOptimConfig, shares: Mapping[Tensor, float] | None = None
+    ) -> None:
+        self.rule, self._shares = config.name, shares or {}
         super().__init__(
             params,
             {
@@ -46,8 +50,10 @@ class RowOptimizer(Optimizer):
             "sgd": {},
             "rowwise_adagrad": {"sum": rows},
             "adagrad": {"sum": full()} if self.rule == "adagrad" else {},
-            "adam": {"step": 0, "m": full(), "v": full()} if self.rule == "adam" else {},
-            "partial_rowwise_adam": {"step": 0, "m": full(), "v": rows} if "partial" in self.rule else {},
+            "adam": {"step": 0, "exp_avg": full(), "exp_avg_sq": full()} if self.rule == "adam" else {},
+            "partial_rowwise_adam": {"step": 0, "exp_avg": full(), "exp_avg_sq": rows}
+            if "partial" in self.rule
+            else {},
         }
         return states[self.rule]
 
@@ -68,17 +74,17 @@ class RowOptimizer(Optimizer):
         if self.rule == "sgd":
             delta = g
         elif self.rule == "rowwise_adagrad":
-            state["sum"][rows] += g.square().mean(dim=1)
+            state["sum"][rows] += g.square().mean(dim=1) / self._shares.get(w, 1)
             delta = g / (state["sum"][rows].sqrt()[:, None] + group["eps"])
         elif self.rule == "adagrad":
             state["sum"][rows] += g.square()
             delta = g / (state["sum"][rows].sqrt() + group["eps"])
         else:
             beta1, beta2 = group["betas"]
-            second = g.square().mean(dim=1) if self.rule == "partial_rowwise_adam" else g.square()
-            state["m"][rows] = beta1 * state["m"][rows] + (1 - beta1) * g
-            state["v"][rows] = beta2 * state["v"][rows] + (1 - beta2) * second
-            m = state["m"][rows] / (1 - beta1 ** state["step"])
-            v = (state["v"][rows] / (1 - beta2 ** state["step"])).sqrt() + group["eps"]
+            second = g.square().mean(dim=1) / self._shares.get(w, 1) if "partial" in self.rule else g.square()
+            state["exp_avg"][rows] = beta1 * state["exp_avg"][rows] + (1 - beta1) * g
+            state["exp_avg_sq"][rows] = beta2 * state["exp_avg_sq"][rows] + (1 - beta2) * second
+            m = state["exp_avg"][rows] / (1 - beta1 ** state["step"])
+            v = (state["exp_avg_sq"][rows] / (1 - beta2 ** state["step"])).sqrt() + group["eps"]
             delta = m / (v[:, None] if v.dim() == 1 else v) + group["weight_decay"] * w[rows]
         w[rows] -= group["lr"] * delta

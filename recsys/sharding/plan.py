@@ -16,22 +16,24 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from torch import nn
 from torchrec.distributed import DistributedModelParallel
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
 from torchrec.distributed.planner.types import PlannerError
-from torchrec.distributed.types import CacheParams, ShardingPlan, ShardingType
-from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.distributed.types import CacheParams, ModuleSharder, ShardingPlan, ShardingType
 
 from recsys.errors import UserError, did_you_mean
 from recsys.schema import ShardingConfig, SparseOptimConfig, TableRule
 from recsys.sharding.cluster import this_machine, topology
+from recsys.sharding.tables import PADDINGS, TableInfo, tables
+from recsys.sharding.unpooled import mend_dense_lookups
 
-# grid_shard is not offered: under it, mean-pooled bags came out wrong in two processes (torchrec 1.8).
-TYPES = ("data_parallel", "table_wise", "row_wise", "column_wise", "table_row_wise", "table_column_wise")
+TYPES = ("data_parallel", "table_wise", "row_wise", "column_wise", "table_row_wise", "table_column_wise", "grid_shard")
+SEQUENCE_TYPES = ("data_parallel", "table_wise", "row_wise", "column_wise")  # what TorchRec has for unpooled tables
 KERNELS = ("fused", "fused_uvm", "fused_uvm_caching")
 TABLE_PREFIX = "t_"  # of models/embeddings.py
-COLUMN_TYPES = {"column_wise", "table_column_wise"}
+COLUMN_TYPES = {"column_wise", "table_column_wise", "grid_shard"}
 FUSED_OPTIMIZERS = {
     "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
     "adagrad": EmbOptimType.EXACT_ADAGRAD,
@@ -42,21 +44,21 @@ FUSED_OPTIMIZERS = {
 CPU_FUSED = {"rowwise_adagrad", "adagrad", "sgd"}  # what FBGEMM's CPU kernels can fuse
 
 
-class Sharder(EmbeddingBagCollectionSharder):
-    """TorchRec's sharder with every plan type on CPU too.
+class _EveryType:
+    """Every plan type on CPU too: TorchRec's sharders offer row-wise types on CUDA only, yet they run over gloo.
 
-    The stock sharder offers row-wise types on CUDA only, yet they run over gloo. Where FBGEMM has no
-    fused CPU kernel for the optimizer (Adam, partial row-wise Adam, any with weight decay), tables use the
-    dense kernel and `RowOptimizer` updates the rows a batch touched.
+    Where FBGEMM has no fused CPU kernel for the optimizer (Adam, partial row-wise Adam, any with weight decay),
+    tables use the dense kernel and `RowOptimizer` updates the rows a batch touched.
     """
 
-    def __init__(self, optim: SparseOptimConfig, device: torch.device) -> None:
-        # FBGEMM's CPU kernels take weight_decay and do not apply it.
-        self.fused = device.type != "cpu" or (optim.name in CPU_FUSED and not optim.weight_decay)
-        super().__init__(fused_params=_fused_params(optim) if self.fused else {})
+    TYPES = TYPES
+
+    def __init__(self, optim: SparseOptimConfig, device: torch.device, infos: dict[str, TableInfo]) -> None:
+        self.fused, self._optim, self._infos = is_fused(optim, device), optim, infos
+        super().__init__(fused_params=_fused_params(optim) if self.fused else {})  # type: ignore[call-arg]
 
     def sharding_types(self, compute_device_type: str) -> list[str]:
-        return list(TYPES)
+        return list(self.TYPES)
 
     def compute_kernels(self, sharding_type: str, compute_device_type: str) -> list[str]:
         if sharding_type == ShardingType.DATA_PARALLEL.value:
@@ -65,11 +67,36 @@ class Sharder(EmbeddingBagCollectionSharder):
             return [EmbeddingComputeKernel.FUSED.value]
         return list(KERNELS)
 
+    def shard(self, module: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.fused:
+            info = self._infos[next(iter(params))]  # the tables of a collection have one dim
+            self._fused_params = _fused_params(self._optim, info.dim / info.width)
+        return super().shard(module, params, *args, **kwargs)  # type: ignore[misc]
 
-def _fused_params(optim: SparseOptimConfig) -> dict[str, Any]:
-    params: dict[str, Any] = {"optimizer": FUSED_OPTIMIZERS[optim.name], "learning_rate": optim.lr}
+
+class Sharder(_EveryType, EmbeddingBagCollectionSharder):
+    """Of pooled tables."""
+
+
+class SequenceSharder(_EveryType, EmbeddingCollectionSharder):
+    """Of unpooled tables."""
+
+    TYPES = SEQUENCE_TYPES  # type: ignore[assignment]
+
+
+def is_fused(optim: SparseOptimConfig, device: torch.device) -> bool:
+    """Whether FBGEMM fuses this optimizer there: its CPU kernels take weight_decay and do not apply it."""
+    return device.type != "cpu" or (optim.name in CPU_FUSED and not optim.weight_decay)
+
+
+def _fused_params(optim: SparseOptimConfig, share: float = 1.0) -> dict[str, Any]:
+    """share: dim / width of padded tables. Row-wise rules take the mean over the width, of which only `dim`
+    columns have a gradient: their state is `share` of what it would be, which a step of sqrt(share) undoes."""
+    scale = share**0.5 if "rowwise" in optim.name else 1.0
+    params: dict[str, Any] = {"optimizer": FUSED_OPTIMIZERS[optim.name], "learning_rate": optim.lr * scale}
     if optim.name != "sgd":
-        params |= {"eps": optim.eps, "weight_decay": optim.weight_decay}
+        decay = optim.weight_decay / (scale if "adam" in optim.name else 1.0)  # Adam's is multiplied by the rate
+        params |= {"eps": optim.eps * scale, "weight_decay": decay}
     if optim.name == "rowwise_adagrad":
         params["weight_decay_mode"] = WeightDecayMode.L2  # by default FBGEMM ignores weight_decay here
     if "adam" in optim.name:
@@ -79,6 +106,8 @@ def _fused_params(optim: SparseOptimConfig) -> dict[str, Any]:
 
 def check_sharding(sharding: ShardingConfig, optim: SparseOptimConfig) -> None:
     """Raises UserError for names and numbers that no plan can be made of."""
+    if sharding.padding not in PADDINGS:
+        raise UserError(f"sharding.padding={sharding.padding}: must be off, 16, 64 or 128")
     rules = {"sharding": sharding} | {f"sharding.per_table.{n}": r for n, r in rules_of(sharding).items()}
     for where, rule in rules.items():
         for t in rule.types or ():
@@ -98,13 +127,8 @@ def check_sharding(sharding: ShardingConfig, optim: SparseOptimConfig) -> None:
 
 
 def tables_of(module: nn.Module) -> dict[str, tuple[int, int]]:
-    """(rows, dim) of every table in the module's embedding collections."""
-    return {
-        c.name: (c.num_embeddings, c.embedding_dim)
-        for m in module.modules()
-        if isinstance(m, EmbeddingBagCollection)
-        for c in m.embedding_bag_configs()
-    }
+    """(rows, columns in memory) of every table in the module's embedding collections."""
+    return {t.name: (t.rows, t.width) for t in tables(module).values()}
 
 
 def rules_of(sharding: ShardingConfig) -> dict[str, TableRule]:
@@ -168,6 +192,8 @@ def constraints(
     for table, (rows, dim) in tables.items():
         rule = rule_of(table, rows, dim, sharding)
         types, kernels = list(rule.types or []), list(rule.kernels or []) or ["fused"]
+        if dim % 4:
+            raise UserError(f"model: dim {dim} (table {table}) is not a multiple of 4; set sharding.padding=16")
         if world_size == 1:
             types = ["table_wise"]
         elif types == ["none"]:
@@ -188,15 +214,16 @@ def constraints(
 
 def make_planner(
     module: nn.Module, sharding: ShardingConfig, optim: SparseOptimConfig, topology: Topology, batch_size: int
-) -> tuple[EmbeddingShardingPlanner, Sharder]:
-    """TorchRec's planner for these machines. batch_size: rows a process and step."""
+) -> tuple[EmbeddingShardingPlanner, list[ModuleSharder[nn.Module]]]:
+    """TorchRec's planner for these machines, and its sharders. batch_size: rows a process and step."""
     device = topology.compute_device
     planner = EmbeddingShardingPlanner(
         topology=topology,
         batch_size=batch_size,
         constraints=constraints(sharding, tables_of(module), topology.world_size, device),
     )
-    return planner, Sharder(optim, torch.device(device))
+    kinds: tuple[Any, ...] = (Sharder, SequenceSharder)
+    return planner, [kind(optim, torch.device(device), tables(module)) for kind in kinds]
 
 
 def make_plan(
@@ -207,7 +234,7 @@ def make_plan(
     device: torch.device,
     batch_size: int,
     local_world_size: int,
-) -> tuple[ShardingPlan, Sharder]:
+) -> tuple[ShardingPlan, list[ModuleSharder[nn.Module]]]:
     """The plan for the processes of the default group, made by rank 0's planner and shared.
 
     batch_size: rows a process and step. Raises UserError where no plan fits.
@@ -216,40 +243,43 @@ def make_plan(
     cluster = this_machine(device.type, local_world_size)
     cluster.nodes = world_size // local_world_size
     with quiet_torchrec():
-        planner, sharder = make_planner(module, sharding, optim, topology(cluster), batch_size)
+        planner, sharders = make_planner(module, sharding, optim, topology(cluster), batch_size)
         try:
             group = dist.group.WORLD
             assert group is not None
-            plan = planner.collective_plan(module, [sharder], group)  # type: ignore[list-item]
+            plan = planner.collective_plan(module, sharders, group)
         except PlannerError as e:
             reason = " ".join(str(e).split())[:300]
             raise UserError(f"sharding: no plan fits {world_size} x {device.type}: {reason}") from e
-    if not sharder.fused:  # the planner itself would accept the dense kernel for replicas only
-        for tables in plan.plan.values():
-            for p in tables.values():  # type: ignore[attr-defined]
+    if not is_fused(optim, device):  # the planner itself would accept the dense kernel for replicas only
+        for sharded in plan.plan.values():
+            for p in sharded.values():  # type: ignore[attr-defined]
                 p.compute_kernel = EmbeddingComputeKernel.DENSE.value
-    return plan, sharder
+    return plan, sharders
 
 
-def shard(module: nn.Module, plan: ShardingPlan, sharder: Sharder, device: torch.device) -> DistributedModelParallel:
+def shard(
+    module: nn.Module, plan: ShardingPlan, sharders: list[ModuleSharder[nn.Module]], device: torch.device
+) -> DistributedModelParallel:
     """`module` with its tables sharded by `plan` and, in several processes, its dense part replicated."""
     with quiet_torchrec():
         dmp = DistributedModelParallel(
             module,
             device=device,
             plan=plan,
-            sharders=[sharder],  # type: ignore[list-item]
+            sharders=sharders,
             init_data_parallel=dist.get_world_size() > 1,
         )
+    mend_dense_lookups(dmp)
     return dmp if dist.get_world_size() > 1 else dmp.to(device)
 
 
-def describe(plan: ShardingPlan, module_tables: dict[str, tuple[int, int]]) -> list[dict[str, Any]]:
+def describe(plan: ShardingPlan, infos: dict[str, TableInfo]) -> list[dict[str, Any]]:
     """One entry a table: what plan.json and the loggers hold."""
     rows = []
-    for module, tables in plan.plan.items():
-        for name, p in tables.items():  # type: ignore[attr-defined]
-            height, dim = module_tables[name]
+    for sharded in plan.plan.values():
+        for name, p in sharded.items():  # type: ignore[attr-defined]
+            info = infos[name]
             shards = [
                 {
                     "rank": s.placement.rank(),
@@ -262,10 +292,11 @@ def describe(plan: ShardingPlan, module_tables: dict[str, tuple[int, int]]) -> l
             rows.append(
                 {
                     "table": name,
-                    "module": module,
-                    "rows": height,
-                    "dim": dim,
-                    "bytes": height * dim * 4,
+                    "parameter": info.parameter,
+                    "rows": info.rows,
+                    "dim": info.dim,
+                    "width": info.width,
+                    "bytes": info.rows * info.width * 4,
                     "type": p.sharding_type,
                     "kernel": p.compute_kernel,
                     "ranks": list(p.ranks or []),

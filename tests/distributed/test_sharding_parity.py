@@ -1,15 +1,20 @@
-"""Every plan type with every fused optimizer, in two processes, against plain torch on the whole batch."""
+"""Every plan type with every fused optimizer, in two processes and in four, against plain torch on the whole batch."""
 
 from typing import Any
 
 import pytest
 import torch
-from parity import assert_equal, initial_tables, train_all
+from parity import Case, assert_equal, initial_tables, train_all
 from processes import run
 
 from recsys.sharding.plan import FUSED_OPTIMIZERS, TYPES
 
-CASES = [(t, o) for t in (*TYPES, "none") for o in FUSED_OPTIMIZERS]
+CASES = [Case(t, o) for t in (*TYPES, "none", "mixed") for o in FUSED_OPTIMIZERS]
+CASES += [Case(t, "rowwise_adagrad", weighted=True, decay=False) for t in (*TYPES, "mixed")]
+# widths that are no multiple of 4: padded, and equal to no padding. Column blocks would be other ones.
+PADDED = [Case(t, o, dim=6) for t in ("table_wise", "row_wise", "data_parallel") for o in FUSED_OPTIMIZERS]
+CASES += [*PADDED, Case("row_wise", "rowwise_adagrad", dim=6, padding="64", decay=False)]
+AT_FOUR = [Case(t, o, decay=False) for t in (*TYPES, "mixed") for o in ("rowwise_adagrad", "adagrad")]
 
 
 @pytest.fixture(scope="module")
@@ -17,13 +22,30 @@ def two() -> list[Any]:
     return run(train_all, 2, CASES)
 
 
-@pytest.mark.parametrize("case", CASES, ids=["-".join(c) for c in CASES])
-def test_sharded_equals_unsharded(two: list[Any], case: tuple[str, str]) -> None:
-    kind, optimizer = case
-    ranks = [r[CASES.index(case)] for r in two]
-    assert {e["type"] for e in ranks[0]["plan"]} == {"data_parallel" if kind == "none" else kind}
-    by_column = kind in ("column_wise", "table_column_wise")
-    assert_equal(ranks, optimizer, blocks=2 if by_column and "rowwise" in optimizer else 1)
+@pytest.fixture(scope="module")
+def four() -> list[Any]:
+    return run(train_all, 4, AT_FOUR)
+
+
+def check(ranks: list[Any], case: Case) -> None:
+    tables = {e["table"]: e["type"] for e in ranks[0]["plan"]}
+    if case.types == "mixed":
+        assert len(set(tables.values())) == 4
+    else:
+        assert {t for name, t in tables.items() if name != "s_s"} == {
+            "data_parallel" if case.types == "none" else case.types
+        }
+    assert_equal(ranks, case)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_sharded_equals_unsharded(two: list[Any], case: Case) -> None:
+    check([r[CASES.index(case)] for r in two], case)
+
+
+@pytest.mark.parametrize("case", AT_FOUR, ids=str)
+def test_sharded_equals_unsharded_at_four(four: list[Any], case: Case) -> None:
+    check([r[AT_FOUR.index(case)] for r in four], case)
 
 
 def test_tables_start_alike_under_every_plan() -> None:

@@ -84,7 +84,7 @@ def embed(w: Weights, features: FeatureSpec, bags: Bags, name: str = "embeddings
     """(B, F, dim)"""
     fields = []
     for f in features.sparse:
-        table = w[f"{name}.embedding_bags.{prefix}{f.table}.weight"]
+        table = w[f"{name}.bags.embedding_bags.{prefix}{f.table}.weight"]
         rows = []
         for bag in bags[f.name]:
             total = sum((table[i] for i in bag), np.zeros(table.shape[1]))
@@ -283,7 +283,7 @@ def test_first_order_trains_as_one_column(model: Any, optimizer: Any) -> None:
     torch.manual_seed(0)
     features = spec()
     module = model(features, **SMALL[model])
-    columns = [bag.weight for bag in module.wide.embedding_bags.values()]
+    columns = [bag.weight for bag in module.wide.bags.embedding_bags.values()]
     scalars = [nn.Parameter(torch.zeros(len(c))) for c in columns]
     # eps breaks scale invariance: keep it far below the gradients
     steppers = [optimizer(columns, lr=0.1, eps=1e-20), optimizer(scalars, lr=0.1, eps=1e-20)]

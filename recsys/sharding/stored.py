@@ -1,0 +1,75 @@
+"""What lies in a checkpoint on disk, read region by region, in one process and without a model."""
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, TensorStorageMetadata
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
+
+from recsys.errors import UserError
+
+
+class Stored:
+    """The tensors of a checkpoint's folder, by key: `model.<parameter>`, `tables.<parameter>/<state>`."""
+
+    def __init__(self, path: Path) -> None:
+        if not (path / ".metadata").exists():
+            raise UserError(f"{path}: not a checkpoint")
+        self.path = path
+        self._reader = FileSystemReader(path)
+        self._metadata: Metadata = self._reader.read_metadata()
+        self._reader.set_up_storage_reader(self._metadata, is_coordinator=True)
+
+    @cached_property
+    def tensors(self) -> dict[str, TensorStorageMetadata]:
+        return {k: m for k, m in self._metadata.state_dict_metadata.items() if isinstance(m, TensorStorageMetadata)}
+
+    def size(self, key: str) -> list[int]:
+        return list(self.tensors[key].size)
+
+    def read(self, key: str, first: int = 0, rows: int | None = None) -> Tensor:
+        """Rows [first, first + rows) in full width; reads no other block than those they lie in."""
+        size = self.size(key)
+        if size:
+            size[0] = size[0] - first if rows is None else rows
+        out = torch.empty(size, dtype=self.tensors[key].properties.dtype)
+        region = ChunkStorageMetadata(torch.Size([first, *[0] * (len(size) - 1)][: len(size)]), torch.Size(size))
+        items = create_read_items_for_chunk_list(key, self.tensors[key], [region])
+        self._reader.read_data(LoadPlan(items), _Into(out)).wait()
+        return out
+
+
+class _Into(LoadPlanner):
+    """Reads into one tensor: torch.distributed.checkpoint's own planners fill whole state dicts."""
+
+    def __init__(self, out: Tensor) -> None:
+        self.out = out
+
+    def resolve_tensor(self, read_item: ReadItem) -> Tensor:
+        out = self.out
+        for d, (at, length) in enumerate(zip(read_item.dest_offsets, read_item.lengths, strict=True)):
+            out = out.narrow(d, at, length)
+        return out
+
+    def commit_tensor(self, read_item: ReadItem, tensor: Tensor) -> None:
+        pass
+
+    def set_up_planner(self, *args: Any, **kwargs: Any) -> None:
+        raise NotImplementedError
+
+    def create_local_plan(self) -> LoadPlan:
+        raise NotImplementedError
+
+    def create_global_plan(self, global_plan: list[LoadPlan]) -> list[LoadPlan]:
+        raise NotImplementedError
+
+    def finish_plan(self, central_plan: LoadPlan) -> LoadPlan:
+        raise NotImplementedError
+
+    def load_bytes(self, read_item: ReadItem, value: Any) -> None:
+        raise NotImplementedError
