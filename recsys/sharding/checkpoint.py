@@ -7,8 +7,8 @@
         plan.json                    step, world size, and the plan it was written under
 
 It is written beside its place and renamed into it, so that a kill leaves the previous one loadable.
-Tables are written in blocks of rows, without their padding, under names that no plan changes; so a rank reads
-what it needs of them, a block at a time, whatever the plan and world size that wrote them.
+Tables are written in blocks of rows under names that no plan changes; so a rank reads what it needs of them, a
+block at a time, whatever the plan, padding and world size that wrote them.
 """
 
 import json
@@ -55,7 +55,7 @@ def save(
     dist.barrier()
     weights, states = _tables(dmp, infos, optimizer, row_optimizer)
     model = dmp.state_dict() | {name: pieces.to_save() for name, pieces in weights.items()}
-    tensors = {"model": model, "tables": {name: pieces.to_save() for name, pieces in states.items()}}
+    tensors = {"model": model} | {f"tables.{name}": pieces.to_save() for name, pieces in states.items()}
     dcp.save(tensors, storage_writer=dcp.FileSystemWriter(building))
     torch.save(_random_state(), building / f"rank-{dist.get_rank()}.pt")
     if dist.get_rank() == 0:
@@ -71,9 +71,9 @@ def save(
 
 def load_model(path: Path, dmp: DistributedModelParallel, infos: dict[str, TableInfo]) -> None:
     """Collective: the weights of `path` into `dmp`, whatever plans wrote and reads them."""
-    Stored(path)
+    stored = Stored(path)
     weights, _ = _tables(dmp, infos, "", None)
-    dcp.load({"model": _to_load(dmp, weights)}, storage_reader=dcp.FileSystemReader(path))
+    _load(stored, dmp, infos, weights, {}, "")
 
 
 def load_all(
@@ -92,13 +92,7 @@ def load_all(
     weights, states = _tables(dmp, infos, optimizer, row_optimizer)
     if missing := sorted(name for name in states if f"tables.{name}" not in stored.tensors):
         raise UserError(f"{path}: holds no optimizer state {missing[0]}; was optim.sparse.name another one?")
-    same = {n: p for n, p in states.items() if stored.size(f"tables.{n}") == list(p.size)}
-    tensors = {"model": _to_load(dmp, weights), "tables": {n: p.to_load() for n, p in same.items()}}
-    dcp.load(tensors, storage_reader=dcp.FileSystemReader(path))
-    blocks = {t["parameter"]: column_blocks(t) for t in json.loads((path / "plan.json").read_text())["tables"]}
-    for name in sorted(states.keys() - same.keys()):
-        read = partial(stored.read, f"tables.{name}")
-        states[name].convert(read, blocks[name.rpartition("/")[0]])
+    _load(stored, dmp, infos, weights, states, optimizer)
     mine = path / f"rank-{dist.get_rank()}.pt"
     if mine.exists():
         _set_random_state(torch.load(mine, weights_only=False))
@@ -110,14 +104,39 @@ def load_all(
     return state
 
 
-def column_blocks(entry: dict[str, Any]) -> list[int]:
-    """The edges of a table's column blocks, [0, ..., dim], from its entry in plan.json; padding left out."""
-    starts = {s["offsets"][1] for s in entry["shards"]} or {0}
-    return [*sorted(c for c in starts if c < entry["dim"]), entry["dim"]]
+def _load(
+    stored: Stored,
+    dmp: DistributedModelParallel,
+    infos: dict[str, TableInfo],
+    weights: dict[str, Pieces],
+    states: dict[str, Pieces],
+    optimizer: str,
+) -> None:
+    """Through torch.distributed.checkpoint where sizes are as they were written, else by streaming rows."""
+    dims = {i.parameter: i.dim for i in infos.values()}
+    old = {t["parameter"]: column_edges(t) for t in stored.plan["tables"]}
+    tensors = {k: v for k, v in dmp.state_dict().items() if k not in weights}
+    tensors = {f"model.{k}": v for k, v in tensors.items()}
+    for key, pieces in [(f"model.{k}", w) for k, w in weights.items()] + [
+        (f"tables.{k}", s) for k, s in states.items()
+    ]:
+        parameter, _, state = key.partition(".")[2].partition("/")
+        read = partial(stored.read, key)
+        if (optimizer, state) in _ROWWISE:
+            if old[parameter] == list(pieces.edges):
+                tensors[key] = pieces.to_load()
+            else:
+                pieces.convert(read, dims[parameter], old[parameter])
+        elif stored.size(key) == list(pieces.size):
+            tensors[key] = pieces.to_load()
+        else:
+            pieces.fill(read, dims[parameter])
+    dcp.load(tensors, storage_reader=dcp.FileSystemReader(stored.path))
 
 
-def _to_load(dmp: DistributedModelParallel, weights: dict[str, Pieces]) -> dict[str, Any]:
-    return dmp.state_dict() | {name: pieces.to_load() for name, pieces in weights.items()}
+def column_edges(entry: dict[str, Any]) -> list[int]:
+    """Of a table's column blocks, [0, ..., width], from its entry in plan.json."""
+    return [*sorted({s["offsets"][1] for s in entry["shards"]} or {0}), entry["width"]]
 
 
 def _tables(
@@ -125,7 +144,7 @@ def _tables(
 ) -> tuple[dict[str, Pieces], dict[str, Pieces]]:
     """This rank's pieces of every table's weight, by parameter, and of its optimizer's state, by parameter/state."""
     values = dmp.state_dict()
-    weights = {i.parameter: pieces_of(values[i.parameter], i.dim) for i in infos.values()}
+    weights = {i.parameter: pieces_of(values[i.parameter]) for i in infos.values()}
     states: dict[str, Pieces] = {}
     if not optimizer:
         return weights, states

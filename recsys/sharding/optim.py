@@ -22,7 +22,7 @@ class RowOptimizer(Optimizer):
     adam: m, v as Kingma & Ba 2015 with bias correction by the global step
     partial_rowwise_adam: v is one number a row, from mean_d(g^2)
     weight_decay is L2 (g += weight_decay * w) for Adagrad and decoupled (w -= lr * weight_decay * w) for
-    Adam, as in FBGEMM.
+    Adam, as in FBGEMM, which also touches rows of a batch whose gradient is exactly zero.
 
     shares: dim / width of padded tables, whose padding is not to count in a mean.
     """

@@ -1,10 +1,11 @@
 """A table's tensor in pieces: what this rank holds of it, where that lies in the whole, and where all others lie.
 
-What a checkpoint writes and reads: the same names and sizes whatever the plan, without padding.
+What a checkpoint writes and reads: the same names whatever the plan.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -15,7 +16,9 @@ from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, Sharde
 from torch.distributed._shard.sharded_tensor.metadata import TensorProperties
 
 BLOCK_BYTES = 32 << 20  # of rows that are written, and so read, at once
-STEP_ROWS = 1 << 20  # of row-wise state that are converted at once
+STEP_ROWS = 1 << 16  # that are converted at once
+
+Read = Callable[[int, int], Tensor]  # (first, rows) -> those rows of what is stored, in full width
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class Place:
 class Pieces:
     """size: of the whole; places: of all ranks; mine: of this one, with the tensor of each in `local`.
 
-    edges: of the table's column blocks, from 0 to its dim
+    edges: of the table's column blocks, from 0 to its width
     replicated: every rank has the whole; its places share out who writes what.
     """
 
@@ -47,21 +50,22 @@ class Pieces:
     def like(self, states: Sequence[Tensor], rowwise: bool) -> "Pieces":
         """The optimizer's state of the same rows: a number an element, or (rowwise, 1-D) one a row and column block."""
         if not rowwise:
-            return replace(self, local=tuple(s[:, : p.columns] for s, p in zip(states, self.mine, strict=True)))
+            return replace(self, local=tuple(states))
         block = {column: i for i, column in enumerate(self.edges)}
-        narrow = lambda p: replace(p, column=block.get(p.column, 0), columns=min(p.columns, 1))  # noqa: E731
-        mine = tuple(map(narrow, self.mine))
+        narrow = lambda p: replace(p, column=block[p.column], columns=1)  # noqa: E731
         return replace(
             self,
             size=(self.size[0], len(self.edges) - 1),
             places=tuple(map(narrow, self.places)),
-            mine=mine,
-            local=tuple(s.reshape(-1, 1)[:, : p.columns] for s, p in zip(states, mine, strict=True)),
+            mine=tuple(map(narrow, self.mine)),
+            local=tuple(s.reshape(-1, 1) for s in states),
         )
 
     def to_load(self) -> Any:
         """What torch.distributed.checkpoint fills."""
-        return self.local[0] if self.replicated else self._sharded(self.places, list(zip(self.mine, self.local)))  # noqa: B905
+        if self.replicated:
+            return self.local[0]
+        return self._sharded(self.places, list(zip(self.mine, self.local, strict=True)))
 
     def to_save(self) -> ShardedTensor:
         """In blocks of rows, so that a reader of a part need not read the whole; replicas share the work."""
@@ -73,17 +77,26 @@ class Pieces:
         held = [(replace(p, rank=i % world), t) for i, (p, t) in enumerate(held)]
         return self._sharded([p for p, _ in held], [(p, t) for p, t in held if p.rank == dist.get_rank()])
 
-    def convert(self, read: Callable[[int, int], Tensor], old: Sequence[int]) -> None:
-        """Fill row-wise state from that of other column blocks, whose edges are `old`.
+    def fill(self, read: Read, dim: int) -> None:
+        """From a tensor that differs in padding: `dim` columns are copied, the others left as they are."""
+        for p, tensor in zip(self.mine, self.local, strict=True):
+            stop = min(p.column + p.columns, dim)
+            for at in range(0, p.rows if stop > p.column else 0, STEP_ROWS):
+                n = min(STEP_ROWS, p.rows - at)
+                tensor[at : at + n, : stop - p.column] = read(p.row + at, n)[:, p.column : stop].to(tensor.device)
 
-        A new block's number is the mean of the old ones' over its columns, as both are means of g^2.
-        read(first, rows): the old state of those rows, (rows, old blocks)
+    def convert(self, read: Read, dim: int, old: Sequence[int]) -> None:
+        """Row-wise state from that of other column blocks, whose edges are `old`.
+
+        A block's number is the mean of g^2 over its columns, those beyond `dim` being zero; a new block's is that of
+        the old ones' g^2, each spread evenly over its columns.
         """
         for p, tensor in zip(self.mine, self.local, strict=True):
-            if not p.columns:
-                continue
             a, b = self.edges[p.column : p.column + 2]
-            shares = [max(min(b, y) - max(a, x), 0) / (b - a) for x, y in zip(old, old[1:], strict=False)]
+            shares = [
+                max(min(b, y, dim) - max(a, x), 0) / max(min(y, dim) - x, 1) * (y - x) / (b - a)
+                for x, y in pairwise(old)
+            ]
             for at in range(0, p.rows, STEP_ROWS):
                 n = min(STEP_ROWS, p.rows - at)
                 tensor[at : at + n, 0] = (read(p.row + at, n) @ torch.tensor(shares)).to(tensor.device)
@@ -116,20 +129,26 @@ def _blocks(place: Place, tensor: Tensor | None, step: int) -> list[tuple[Place,
     ]
 
 
-def pieces_of(weight: Any, dim: int) -> Pieces:
-    """Of a table's weight as a sharded module's state dict has it; columns from `dim` on are padding, left out."""
+def pieces_of(weight: Any) -> Pieces:
+    """Of a table's weight as a sharded module's state dict has it."""
     if not isinstance(weight, ShardedTensor):
-        whole = Place(0, 0, weight.shape[0], dim, dist.get_rank())
-        local = (weight.detach()[:, :dim],)
-        return Pieces((weight.shape[0], dim), (whole,), (whole,), local, (0, dim), replicated=True)
+        rows, width = weight.shape
+        whole = Place(0, 0, rows, width, dist.get_rank())
+        return Pieces((rows, width), (whole,), (whole,), (weight.detach(),), (0, width), True)
 
     def place(m: ShardMetadata) -> Place:
+        rank = m.placement.rank() if m.placement is not None else None  # type: ignore[union-attr]
+        assert rank is not None
         (row, column), (rows, columns) = m.shard_offsets, m.shard_sizes
-        assert m.placement is not None
-        return Place(row, column, rows, max(min(columns, dim - column), 0), m.placement.rank())  # type: ignore[union-attr]
+        return Place(row, column, rows, columns, rank)
 
+    held = weight.local_shards()
     places = tuple(map(place, weight.metadata().shards_metadata))
-    mine = tuple(place(s.metadata) for s in weight.local_shards())
-    local = tuple(s.tensor.detach()[:, : p.columns] for s, p in zip(weight.local_shards(), mine, strict=True))
-    edges = (*sorted({p.column for p in places if p.columns}), dim)
-    return Pieces((weight.size()[0], dim), places, mine, local, edges)
+    rows, width = weight.size()
+    return Pieces(
+        (rows, width),
+        places,
+        tuple(place(s.metadata) for s in held),
+        tuple(s.tensor.detach() for s in held),
+        (*sorted({p.column for p in places}), width),
+    )

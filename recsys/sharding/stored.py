@@ -1,5 +1,6 @@
 """What lies in a checkpoint on disk, read region by region, in one process and without a model."""
 
+import json
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,13 @@ class Stored:
     @cached_property
     def tensors(self) -> dict[str, TensorStorageMetadata]:
         return {k: m for k, m in self._metadata.state_dict_metadata.items() if isinstance(m, TensorStorageMetadata)}
+
+    @cached_property
+    def plan(self) -> dict[str, Any]:
+        """plan.json: step, world size, the tables' optimizer, and its tables as they were sharded."""
+        plan = json.loads((self.path / "plan.json").read_text())
+        assert isinstance(plan, dict)
+        return plan
 
     def size(self, key: str) -> list[int]:
         return list(self.tensors[key].size)
