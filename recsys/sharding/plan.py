@@ -23,9 +23,10 @@ from torchrec.distributed.planner.types import PlannerError
 from torchrec.distributed.types import CacheParams, ShardingPlan, ShardingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
-from recsys.errors import UserError, did_you_mean
+from recsys.errors import DoesNotFit, UserError, did_you_mean
 from recsys.schema import ShardingConfig, SparseOptimConfig, TableRule
 from recsys.sharding.cluster import this_machine, topology
+from recsys.sharding.misfit import misfit
 
 # grid_shard is not offered: under it, mean-pooled bags came out wrong in two processes (torchrec 1.8).
 TYPES = ("data_parallel", "table_wise", "row_wise", "column_wise", "table_row_wise", "table_column_wise")
@@ -187,15 +188,22 @@ def constraints(
 
 
 def make_planner(
-    module: nn.Module, sharding: ShardingConfig, optim: SparseOptimConfig, topology: Topology, batch_size: int
+    module: nn.Module,
+    sharding: ShardingConfig,
+    optim: SparseOptimConfig,
+    topology: Topology,
+    batch_size: int,
+    ids: dict[str, list[float]] | None = None,
 ) -> tuple[EmbeddingShardingPlanner, Sharder]:
-    """TorchRec's planner for these machines. batch_size: rows a process and step."""
+    """TorchRec's planner for these machines.
+
+    batch_size: rows a process and step; ids: expected ids a row, by table, for each of its features (1 by default).
+    """
     device = topology.compute_device
-    planner = EmbeddingShardingPlanner(
-        topology=topology,
-        batch_size=batch_size,
-        constraints=constraints(sharding, tables_of(module), topology.world_size, device),
-    )
+    allowed = constraints(sharding, tables_of(module), topology.world_size, device)
+    for table, numbers in (ids or {}).items():
+        allowed[table].pooling_factors = numbers
+    planner = EmbeddingShardingPlanner(topology=topology, batch_size=batch_size, constraints=allowed)
     return planner, Sharder(optim, torch.device(device))
 
 
@@ -222,8 +230,8 @@ def make_plan(
             assert group is not None
             plan = planner.collective_plan(module, [sharder], group)  # type: ignore[list-item]
         except PlannerError as e:
-            reason = " ".join(str(e).split())[:300]
-            raise UserError(f"sharding: no plan fits {world_size} x {device.type}: {reason}") from e
+            found = misfit(planner, sharder, module, topology(cluster), optim)
+            raise DoesNotFit(f"sharding: no plan fits {world_size} x {device.type}: {found}", found) from e
     if not sharder.fused:  # the planner itself would accept the dense kernel for replicas only
         for tables in plan.plan.values():
             for p in tables.values():  # type: ignore[attr-defined]
