@@ -65,7 +65,7 @@ def _plan(cfg: DictConfig, features: FeatureSpec) -> PlanReport | Misfit:
     from recsys.config import build_model
     from recsys.sharding.cluster import topology
     from recsys.sharding.misfit import misfit
-    from recsys.sharding.plan import make_planner, quiet_torchrec
+    from recsys.sharding.plan import make_planner, optimizer_counted, quiet_torchrec
     from recsys.sharding.report import report
     from recsys.task import Task
 
@@ -74,7 +74,7 @@ def _plan(cfg: DictConfig, features: FeatureSpec) -> PlanReport | Misfit:
         task = Task(build_model(cfg, features, torch.device("meta")))
     machines = topology(cluster)  # type: ignore[arg-type]
     batch_size = cfg.trainer.batch_size // machines.world_size
-    with quiet_torchrec():
+    with quiet_torchrec(), optimizer_counted(task, sparse):  # type: ignore[arg-type]
         planner, sharder = make_planner(task, sharding, sparse, machines, batch_size, _ids(cfg, task))  # type: ignore[arg-type]
         try:
             planner.plan(task, [sharder])  # type: ignore[list-item]

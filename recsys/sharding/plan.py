@@ -15,6 +15,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import WeightDecayMo
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from torch import nn
+from torchrec import optim as trec_optim
 from torchrec.distributed import DistributedModelParallel
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
@@ -39,6 +40,13 @@ FUSED_OPTIMIZERS = {
     "sgd": EmbOptimType.EXACT_SGD,
     "adam": EmbOptimType.ADAM,
     "partial_rowwise_adam": EmbOptimType.PARTIAL_ROWWISE_ADAM,
+}
+OPTIMIZER_CLASSES = {  # whose state is as large: for TorchRec's estimates
+    "rowwise_adagrad": trec_optim.RowWiseAdagrad,
+    "adagrad": trec_optim.Adagrad,
+    "sgd": trec_optim.SGD,
+    "adam": trec_optim.Adam,
+    "partial_rowwise_adam": trec_optim.PartialRowWiseAdam,
 }
 CPU_FUSED = {"rowwise_adagrad", "adagrad", "sgd"}  # what FBGEMM's CPU kernels can fuse
 
@@ -223,7 +231,7 @@ def make_plan(
     world_size = dist.get_world_size()
     cluster = this_machine(device.type, local_world_size)
     cluster.nodes = world_size // local_world_size
-    with quiet_torchrec():
+    with quiet_torchrec(), optimizer_counted(module, optim):
         planner, sharder = make_planner(module, sharding, optim, topology(cluster), batch_size)
         try:
             group = dist.group.WORLD
@@ -281,6 +289,22 @@ def describe(plan: ShardingPlan, module_tables: dict[str, tuple[int, int]]) -> l
                 }
             )
     return rows
+
+
+@contextmanager
+def optimizer_counted(module: nn.Module, optim: SparseOptimConfig) -> Iterator[None]:
+    """While planning, TorchRec's estimates of memory count the optimizer's state: it looks for this attribute.
+
+    Only while planning: where it is set when tables are sharded, TorchRec would take it for the optimizer to fuse.
+    """
+    weights = [p for m in module.modules() if isinstance(m, EmbeddingBagCollection) for p in m.parameters()]
+    for p in weights:
+        p._optimizer_classes = [OPTIMIZER_CLASSES[optim.name]]  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        for p in weights:
+            del p._optimizer_classes  # type: ignore[attr-defined]
 
 
 @contextmanager
