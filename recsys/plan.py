@@ -39,6 +39,7 @@ def plan(cfg: DictConfig) -> PlanReport:
     from recsys.config import check_parts
     from recsys.launch import silence
     from recsys.sharding.cluster import check_cluster
+    from recsys.sharding.misfit import Misfit
 
     silence()
     check_parts(cfg)
@@ -51,7 +52,7 @@ def plan(cfg: DictConfig) -> PlanReport:
         raise UserError(f"trainer.batch_size={cfg.trainer.batch_size} is not divisible by {world} devices")
     features = features_of(cfg)
     found = _plan(cfg, features)
-    if not hasattr(found, "step_ms"):
+    if isinstance(found, Misfit):
         fits = _nearest(cfg, features)
         raise DoesNotFit(f"sharding: no plan fits {world} x {cluster.name}: {found}{fits}", found)
     return found
@@ -102,6 +103,8 @@ def _ids(cfg: DictConfig, task: Any) -> dict[str, list[float]]:
 
 def _nearest(cfg: DictConfig, features: FeatureSpec) -> str:
     """The first change, of some that cost more and more, after which a plan fits: the overrides to type."""
+    from recsys.sharding.report import PlanReport
+
     changes: list[list[str]] = [
         ["sharding.types=[row_wise]"],
         ["sharding.types=[]"],
@@ -114,7 +117,7 @@ def _nearest(cfg: DictConfig, features: FeatureSpec) -> str:
         assert isinstance(changed, DictConfig)
         if changed.trainer.batch_size % (changed.cluster.nodes * changed.cluster.devices):
             continue
-        if hasattr(_plan(changed, features), "step_ms"):
+        if isinstance(_plan(changed, features), PlanReport):
             return f"; this fits: {' '.join(change)}"
     return ""
 
@@ -174,7 +177,14 @@ def _command(choices: list[tuple[str, DictConfig]]) -> None:
         for path in outputs:
             _write(tried, path)
     if all(t.plan is None for t in tried):
-        raise tried[0].error if len(tried) == 1 else UserError("sharding: no plan fits; each alone names one that does")
+        assert tried[0].error is not None
+        raise tried[0].error if len(tried) == 1 else UserError(_none_fits(tried))
+
+
+def _none_fits(tried: list[Tried]) -> str:
+    """With the first change that one of them names."""
+    fits = next((f";{part}" for t in tried for part in [str(t.error).rpartition(";")[2]] if "this fits" in part), "")
+    return f"sharding: none of {', '.join(t.name for t in tried)} fits{fits}"
 
 
 def _outputs(given: Any) -> list[Path]:

@@ -71,7 +71,7 @@ class Misfit:
     def __str__(self) -> str:
         told = ", ".join(f"{t.table} {gib(t.needed)}" for t in self.tables[:3])
         if not self.bytes_over:
-            return f"the allowed types and kernels leave no way to lay out {len(self.tables)} tables, though they are small"
+            return "the tables are small enough, but the allowed types and kernels leave no layout"
         return (
             f"{gib(self.bytes_over)} GiB over {self.where} (needed: {gib(self.needed)}, the largest tables: {told}; "
             f"there: {gib(self.room)} GiB of {self.kind}, {gib(self.room / self.devices)} a device)"

@@ -11,6 +11,7 @@ from recsys.sharding.report import DeviceReport, PlanReport, TableReport
 from recsys.sharding.show import LEFT, where_of
 
 GIB = 1 << 30
+NEAR = 0.15  # share of a device's memory below which shards are shown once more, magnified
 ROWS = 40  # of a table before the rest is folded
 TIP = """
 const tip = document.getElementById('tip');
@@ -26,14 +27,14 @@ document.addEventListener('mousemove', e => {
 FORMULAS = (
     "Weights of a table: rows × dim × 4 bytes (float32). Optimizer state: one number a row (row-wise Adagrad), one an "
     "element (Adagrad), two (Adam), both one a row and one an element (partial row-wise Adam), none (SGD).",
-    "Lookup bytes a step: the sum over bags of NNZ × dim × 4 bytes + NNZ × 8: the rows read, and the int64 ids that name "
-    "them. NNZ is the number of ids in a bag, 1 unless data.sparse.X.mean_length says otherwise.",
-    "All-to-all bytes that a device sends to its W − 1 peers in a step: 2 × (W − 1) × rows of a device's batch × features "
-    "× columns × 4, pooled vectors (row-wise: partial sums) forward and as many gradients backward. A replica "
+    "Lookup bytes a step: the sum over bags of NNZ × dim × 4 bytes + NNZ × 8: the rows read, and the int64 ids that "
+    "name them. NNZ is the number of ids in a bag, 1 unless data.sparse.X.mean_length says otherwise.",
+    "All-to-all bytes that a device sends to its W − 1 peers in a step: 2 × (W − 1) × rows of a device's batch × "
+    "features × columns × 4, pooled vectors (row-wise: partial sums) forward and as many gradients backward. A replica "
     "all-reduces its gradient: 2 (W − 1) / W × its weights. The ids themselves are not counted.",
-    "Memory of a shard: its weights, its optimizer's state and the buffers of its input and output. Reserved: the dense "
-    "part with gradients and optimizer, a step's ids, and 15 % of HBM. Times: bytes over bandwidth, forward and backward. "
-    "Both are TorchRec's: torchrec.distributed.planner (shard_estimators, storage_reservations), version 1.8.",
+    "Memory of a shard: its weights, its optimizer's state and the buffers of its input and output. Reserved: the "
+    "dense part with gradients and optimizer, a step's ids, and 15 % of HBM. Times: bytes over bandwidth, forward and "
+    "backward. Both are TorchRec's: torchrec.distributed.planner (shard_estimators, storage_reservations), 1.8.",
     "A group is one call of FBGEMM's table-batched kernel on a device: tables of one module, sharding type, pooling, "
     "optimizer and kind of kernel (torchrec.distributed.embedding_sharding.group_tables). Dims may differ within one.",
 )
@@ -74,19 +75,30 @@ def _section(t: Tried, several: bool) -> str:
     parts = [f"<h2>sharding={escape(t.name)}</h2>" if several else "", _cards(p)]
     parts.append("<h3>Which shard lies where</h3>" + pictures.table_legend(p))
     if any(d.hbm_size for d in p.devices):
-        size = max(d.hbm_size for d in p.devices) / GIB
-        parts.append(f"<p>HBM, {size:,.0f} GiB a device</p>" + pictures.memory(p, "hbm"))
+        parts.append(_memory(p, "hbm", "HBM"))
     size = max(d.ddr_size for d in p.devices) / GIB
     if any(d.ddr for d in p.devices):
-        parts.append(f"<p>Host memory (DDR), {size:,.0f} GiB a device</p>" + pictures.memory(p, "ddr"))
+        parts.append(_memory(p, "ddr", "Host memory (DDR)"))
     elif size:
         parts.append(f"<p>Host memory (DDR): none of the {size:,.0f} GiB a device is used.</p>")
     parts.append("<h3>Estimated time of a step in the embeddings</h3>")
-    marks = [("var(--compute)", "compute (lookup and update, bound by memory)"), ("var(--links)", "links between devices")]
+    marks = [
+        ("var(--compute)", "compute (lookup and update, bound by memory)"),
+        ("var(--links)", "links between devices"),
+    ]
     parts.append(pictures.legend(marks) + pictures.time(p))
     parts.append("<p>The dashed line is the mean. The slowest device decides: all wait for it.</p>")
     parts.append(f"<h3>Tables</h3>{_tables(p)}<h3>Devices</h3>{_devices(p)}")
     return "\n".join(parts)
+
+
+def _memory(p: PlanReport, kind: str, name: str) -> str:
+    """To scale, and once more from near where tables take little of it."""
+    whole, used = (max(getattr(d, kind + part) for d in p.devices) for part in ("_size", ""))
+    picture = f"<p>{name}, {whole / GIB:,.0f} GiB a device</p>{pictures.memory(p, kind)}"
+    if used < NEAR * whole:
+        picture += f"<p>The same from near: the lowest {pictures.size(used)}</p>{pictures.memory(p, kind, near=True)}"
+    return picture
 
 
 def _cards(p: PlanReport) -> str:
@@ -94,16 +106,20 @@ def _cards(p: PlanReport) -> str:
     slowest = max(p.devices, key=lambda d: d.step_ms)
     kind = "hbm" if any(d.hbm_size for d in p.devices) else "ddr"
     fullest = max(p.devices, key=lambda d: getattr(d, kind))
-    used, size = getattr(fullest, kind) / GIB, getattr(fullest, f"{kind}_size") / GIB
+    used, whole = getattr(fullest, kind) / GIB, getattr(fullest, f"{kind}_size") / GIB
     cards = (
         (f"{weights:,.1f} GiB", f"weights, and {state:,.1f} GiB of optimizer state"),
-        (f"{used:,.1f} of {size:,.0f} GiB", f"{kind.upper()} for tables on the fullest device"),
+        (f"{used:,.1f} GiB", f"of {whole:,.0f} GiB {kind.upper()}, on the fullest device"),
         (f"{p.step_ms:.2f} ms", f"a step: {slowest.compute_ms:.2f} compute, {slowest.links_ms:.2f} links"),
         (p.bound, "bounds the slowest device"),
         (f"{p.imbalance:.2f}", "imbalance: slowest over mean"),
         (str(max(d.groups for d in p.devices)), "fused kernel calls a device"),
     )
-    return '<div class="cards">' + "".join(f"<div><b>{escape(b)}</b><span>{escape(s)}</span></div>" for b, s in cards) + "</div>"
+    return (
+        '<div class="cards">'
+        + "".join(f"<div><b>{escape(b)}</b><span>{escape(s)}</span></div>" for b, s in cards)
+        + "</div>"
+    )
 
 
 def _comparison(order: Sequence[Tried]) -> str:
@@ -116,14 +132,26 @@ def _comparison(order: Sequence[Tried]) -> str:
 
 def _tables(p: PlanReport) -> str:
     colour = pictures.colours(p.tables)
-    names = ("table", "rows", "dim", "ids a row", "weights GiB", "optimizer GiB", "type", "kernel", "cached", "devices", "group")
+    names = (
+        "table",
+        "rows",
+        "dim",
+        "ids a row",
+        "weights",
+        "optimizer",
+        "type",
+        "kernel",
+        "cached",
+        "devices",
+        "group",
+    )
     order = sorted(p.tables, key=lambda t: (-t.bytes, t.table))
     return _table(names, [("", _table_cells(t, colour[t.table], p.world_size)) for t in order])
 
 
 def _table_cells(t: TableReport, colour: str, world: int) -> list[str]:
     cached = f"{t.cache_load_factor:.0%}" if t.cache_load_factor else ""
-    numbers = [f"{t.rows:,}", str(t.dim), f"{t.ids_a_row:g}", f"{t.bytes / GIB:,.3f}", f"{t.optimizer / GIB:,.3f}"]
+    numbers = [f"{t.rows:,}", str(t.dim), f"{t.ids_a_row:g}", pictures.size(t.bytes), pictures.size(t.optimizer)]
     name = f'<i style="background:{colour}"></i>{escape(t.table)}'
     return [name, *numbers, t.type, t.kernel, cached, where_of(t, world), str(t.group)]
 
@@ -155,7 +183,19 @@ def _misfit(m: Misfit) -> str:
     )
     there = f'<b style="left:{m.room / top:.3%}"><span>{gib(m.room)} GiB there</span></b>'
     names = ("table", "rows", "dim", "weights GiB", "optimizer GiB", "needed GiB", "largest shard GiB", "type")
-    rows = [("", [escape(t.table), f"{t.rows:,}", str(t.dim), *map(gib, (t.weights, t.optimizer, t.needed, t.largest)), t.type]) for t in m.most]
+    rows = [
+        (
+            "",
+            [
+                escape(t.table),
+                f"{t.rows:,}",
+                str(t.dim),
+                *map(gib, (t.weights, t.optimizer, t.needed, t.largest)),
+                t.type,
+            ],
+        )
+        for t in m.most
+    ]
     if rest := m.tables[len(m.most) :]:
         sums = (sum(getattr(t, key) for t in rest) for key in ("weights", "optimizer", "needed"))
         rows.append(("no", [_count(len(rest), "other"), "", "", *map(gib, sums), "", ""]))

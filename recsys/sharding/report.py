@@ -8,9 +8,9 @@ for row-wise ones; replicas all-reduce their whole gradient, 2 (W - 1) / W x wei
 Times and memory of shards are TorchRec's estimates (torchrec.distributed.planner.shard_estimators). What is reserved
 is what its planner keeps from the tables: the dense part with its optimizer and gradients, a step's ids, and a margin.
 
-A group is the tables that one fused kernel call looks up on a device: those of one embedding collection, sharding type,
-pooling and kind of kernel (fused, wherever the rows lie, or dense). The optimizer and the number format are the same for
-all tables here. Widths may differ: FBGEMM takes tables of different dims in one call.
+A group is the tables that one fused kernel call looks up on a device: those of one embedding collection, sharding
+type, pooling and kind of kernel (fused, wherever the rows lie, or dense). The optimizer and the number format are the
+same for all tables here. Widths may differ: FBGEMM takes tables of different dims in one call.
 """
 
 from collections.abc import Sequence
@@ -168,7 +168,9 @@ def report(
             d.ids, d.lookup_bytes = d.ids + ids, d.lookup_bytes + ids * (width * 4 + 8)
             d.sent_bytes, d.tables = d.sent_bytes + sent, d.tables + 1
             d.compute_ms += s.perf.fwd_compute + s.perf.bwd_compute + s.perf.prefetch_compute
-            d.links_ms += s.perf.fwd_comms + s.perf.bwd_comms
+            d.links_ms += (
+                (s.perf.fwd_comms + s.perf.bwd_comms) if world > 1 else 0.0
+            )  # TorchRec counts them for one too
     left = (usable or topology).devices
     for d, hardware, rest, numbers in zip(devices, topology.devices, left, on_device, strict=True):
         d.hbm_free, d.ddr_free = rest.storage.hbm - d.hbm, rest.storage.ddr - d.ddr
