@@ -54,7 +54,9 @@ def plan(cfg: DictConfig) -> PlanReport:
     found = _plan(cfg, features)
     if isinstance(found, Misfit):
         fits = _nearest(cfg, features)
-        raise DoesNotFit(f"sharding: no plan fits {world} x {cluster.name}: {found}{fits}", found)
+        raise DoesNotFit(
+            f"sharding: no plan fits {cluster.name} ({world} device{'s' if world > 1 else ''}): {found}{fits}", found
+        )
     return found
 
 

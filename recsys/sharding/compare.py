@@ -8,8 +8,8 @@ from recsys.sharding.report import PlanReport
 
 GIB = 1 << 30
 COLUMNS = (
-    "sharding", "fits", "HBM GiB, fullest", "DDR GiB, fullest", "ms a step", "compute", "links", "bound by",
-    "imbalance", "sent MB a step, most", "why not",
+    "sharding", "fits", "HBM GiB most", "DDR GiB most", "ms a step", "compute", "links", "bound by", "imbalance",
+    "sent MB most", "why not",
 )  # fmt: skip
 
 

@@ -1,12 +1,12 @@
 """What does not fit, and by how much, where TorchRec's planner finds no plan.
 
 Its PlannerError tells little that one can act on. So this counts again, by its own estimates: of the ways to shard a
-table that the config allows, the one that takes least memory; then its shards are laid out, largest first, each on the
-device with most room, and what is beyond a device's room is what is over there.
+table that the config allows, the one that takes least memory, of those that a device can hold if any can; then shards
+are laid out, largest first, each on the device with most room, and what is beyond a device's room is over there.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from rich.table import Table
@@ -19,7 +19,10 @@ from recsys.sharding.report import optimizer_bytes
 
 GIB = 1 << 30
 SHOWN = 10
+COLUMNS = ("table", "rows", "dim", "weights GiB", "optimizer", "needed GiB", "largest shard", "type")
 EVERYWHERE = ("row_wise", "data_parallel")  # a shard on every device
+
+Layout = list[list[tuple[str, int]]]
 
 
 @dataclass
@@ -38,14 +41,30 @@ class TableNeed:
 
 @dataclass
 class Misfit:
-    """needed, room: bytes over all devices, of `kind`; over: by device, what is beyond its room."""
+    """kind: of memory; rooms: what is there for tables, by device; layout: (table, bytes) of shards, by device."""
 
     kind: str
-    needed: int
-    room: int
     tables: list[TableNeed]  # the largest first
-    over: dict[int, int] = field(default_factory=dict)
-    devices: int = 1
+    rooms: list[int]
+    layout: Layout
+
+    @property
+    def devices(self) -> int:
+        return len(self.rooms)
+
+    @property
+    def needed(self) -> int:
+        return sum(t.needed for t in self.tables)
+
+    @property
+    def room(self) -> int:
+        return sum(self.rooms)
+
+    @property
+    def over(self) -> dict[int, int]:
+        """By device, what is beyond its room."""
+        beyond = [sum(n for _, n in shards) - room for shards, room in zip(self.layout, self.rooms, strict=True)]
+        return {d: n for d, n in enumerate(beyond) if n > 0}
 
     @property
     def bytes_over(self) -> int:
@@ -69,7 +88,7 @@ class Misfit:
         return out
 
     def __str__(self) -> str:
-        told = ", ".join(f"{t.table} {gib(t.needed)}" for t in self.tables[:3])
+        told = ", ".join(f"{t.table} {gib(t.needed)}" for t in self.most[:3])
         if not self.bytes_over:
             return "the tables are small enough, but the allowed types and kernels leave no layout"
         return (
@@ -77,26 +96,37 @@ class Misfit:
             f"there: {gib(self.room)} GiB of {self.kind}, {gib(self.room / self.devices)} a device)"
         )
 
+    def rows(self) -> list[tuple[str, list[str]]]:
+        """(kind, cells under COLUMNS): the tables that make up most of it, the others in one, all."""
+
+        def sums(tables: list[TableNeed]) -> list[str]:
+            numbers = (sum(getattr(t, key) for t in tables) for key in ("weights", "optimizer", "needed"))
+            return ["", "", *map(gib, numbers), "", ""]
+
+        out = []
+        for t in self.most:
+            sizes = map(gib, (t.weights, t.optimizer, t.needed, t.largest))
+            out.append(("", [t.table, f"{t.rows:,}", str(t.dim), *sizes, t.type]))
+        if rest := self.tables[len(self.most) :]:
+            out.append(("no", [f"{len(rest)} others", *sums(rest)]))
+        return [*out, ("sum", ["all", *sums(self.tables)])]
+
     def table(self) -> Table:
         """Which tables, how large, how far over: for the terminal."""
         room = f"{self.devices} x {gib(self.room / self.devices)} GiB of {self.kind} are there for tables"
         table = Table(title=f"what does not fit: {room}", title_justify="left")
-        for name in ("table", "rows", "dim", "weights GiB", "optimizer GiB", "needed GiB", "largest shard", "type"):
-            table.add_column(name, justify="left" if name in ("table", "type") else "right")
-        for t in self.most:
-            sizes = (gib(n) for n in (t.weights, t.optimizer, t.needed, t.largest))
-            table.add_row(t.table, f"{t.rows:,}", str(t.dim), *sizes, t.type)
-        if rest := self.tables[len(self.most) :]:
-            sums = (sum(getattr(t, key) for t in rest) for key in ("weights", "optimizer", "needed"))
-            table.add_row(f"{len(rest)} others", "", "", *map(gib, sums), "", "", style="dim")
+        for name in COLUMNS:
+            table.add_column(name, justify="left" if name in ("table", "type") else "right", no_wrap=True)
+        for kind, cells in self.rows():
+            table.add_row(*cells, style="dim" if kind == "no" else None)
         table.add_section()
-        sums = (sum(getattr(t, key) for t in self.tables) for key in ("weights", "optimizer", "needed"))
-        table.add_row("all", "", "", *map(gib, sums), "", "")
-        table.add_row("over in all", "", "", "", "", gib(max(self.needed - self.room, 0)), "", "")
-        for device, n in sorted(self.over.items(), key=lambda item: -item[1])[:4]:
-            table.add_row(f"over on device {device}", "", "", "", "", gib(n), "", "")
-        if len(self.over) > 4:
-            table.add_row(f"and on {len(self.over) - 4} others", "", "", "", "", "", "", "", style="dim")
+        if self.needed > self.room:
+            table.add_row("over in all", *[""] * 4, gib(self.needed - self.room), "", "")
+        worst = sorted(self.over.items(), key=lambda item: -item[1])
+        for device, n in worst[:4] if self.devices > 1 else ():
+            table.add_row(f"over on device {device}", *[""] * 4, gib(n), "", "")
+        if len(worst) > 4:
+            table.add_row(f"and on {len(worst) - 4} others", *[""] * 7, style="dim")
         return table
 
 
@@ -116,16 +146,12 @@ def misfit(
     size = {"HBM": lambda s: s.hbm, "memory": lambda s: s.ddr}.get(kind, lambda s: s.hbm + s.ddr)
     usable = planner._storage_reservation.last_reserved_topology
     rooms = [size(d.storage) if usable else 0 for d in (usable or topology).devices]
-    least = [min(several, key=lambda o: _cost(o, size)) for several in options.values()]
-    tables = [_need(o, size, optim) for o in least]
-    return Misfit(
-        kind=kind,
-        needed=sum(t.needed for t in tables),
-        room=sum(rooms),
-        tables=sorted(tables, key=lambda t: -t.needed),
-        over=_lay_out(least, rooms, size, topology.local_world_size),
-        devices=len(rooms),
-    )
+    least = [
+        min(several, key=lambda o: (max(_sizes(o, size)) > max(rooms), size(o.total_storage)))
+        for several in options.values()
+    ]
+    tables = sorted((_need(o, size, optim) for o in least), key=lambda t: -t.needed)
+    return Misfit(kind, tables, rooms, _lay_out(least, rooms, size, topology.local_world_size))
 
 
 def _kind(topology: Topology, options: Sequence[ShardingOption]) -> str:
@@ -133,11 +159,6 @@ def _kind(topology: Topology, options: Sequence[ShardingOption]) -> str:
     if topology.compute_device == "cpu":
         return "memory"
     return "HBM and host memory" if any("uvm" in o.compute_kernel for o in options) else "HBM"
-
-
-def _cost(option: ShardingOption, size: Any) -> tuple[int, int]:
-    """To the nearest GiB/64, so that a table in many shards comes before one as large in a single shard."""
-    return round(size(option.total_storage) / (GIB / 64)), max(_sizes(option, size))
 
 
 def _sizes(option: ShardingOption, size: Any) -> list[int]:
@@ -152,9 +173,10 @@ def _need(o: ShardingOption, size: Any, optim: SparseOptimConfig) -> TableNeed:
     return TableNeed(o.name, rows, dim, weights, state, sum(sizes), max(sizes), o.sharding_type)
 
 
-def _lay_out(options: Sequence[ShardingOption], rooms: list[int], size: Any, local: int) -> dict[int, int]:
-    """What is beyond each device's room, by device, for shards laid out the largest first."""
+def _lay_out(options: Sequence[ShardingOption], rooms: list[int], size: Any, local: int) -> Layout:
+    """(table, bytes) by device, for shards laid out the largest first, each where most room is left."""
     left = list(rooms)
+    layout: Layout = [[] for _ in rooms]
     for o in sorted(options, key=lambda o: -max(_sizes(o, size))):
         sizes = _sizes(o, size)
         if o.sharding_type in EVERYWHERE and len(sizes) == len(left):
@@ -165,5 +187,7 @@ def _lay_out(options: Sequence[ShardingOption], rooms: list[int], size: Any, loc
         else:
             places = sorted(range(len(left)), key=lambda d: -left[d])[: len(sizes)]
         for i, n in enumerate(sizes):
-            left[places[i % len(places)]] -= n
-    return {d: -n for d, n in enumerate(left) if n < 0}
+            device = places[i % len(places)]
+            left[device] -= n
+            layout[device].append((o.name, n))
+    return layout

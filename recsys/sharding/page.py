@@ -6,11 +6,13 @@ from pathlib import Path
 
 from recsys.sharding import pictures
 from recsys.sharding.compare import COLUMNS, Tried, best_first, cells, verdict
+from recsys.sharding.misfit import COLUMNS as NEEDS
 from recsys.sharding.misfit import Misfit, gib
 from recsys.sharding.report import DeviceReport, PlanReport, TableReport
 from recsys.sharding.show import LEFT, where_of
 
 GIB = 1 << 30
+WORST = 8  # devices shown of a plan that does not fit
 NEAR = 0.15  # share of a device's memory below which shards are shown once more, magnified
 ROWS = 40  # of a table before the rest is folded
 TIP = """
@@ -46,11 +48,10 @@ def page(tried: Sequence[Tried]) -> str:
     plans = [t.plan for t in order if t.plan is not None]
     several = len(order) > 1
     if plans:
-        where = f"{plans[0].cluster}, {_count(plans[0].world_size, 'device')}"
+        title = f"Sharding plan{'s' if several else ''} for {plans[0].cluster}, {_count(plans[0].world_size, 'device')}"
         said = f"{_count(len(plans[0].tables), 'table')}; a step is {plans[0].batch_size:,} rows over all devices"
     else:
-        where, said = "no plan fits", ""
-    title = f"Sharding plan{'s' if several else ''} for {where}"
+        title, said = "No plan fits", ""
     parts = [f"<h1>{escape(title)}</h1><p>{escape(said)}</p>"]
     if several:
         parts.append(f"<p><b>{escape(verdict(order))}</b></p>{_comparison(order)}")
@@ -174,36 +175,28 @@ def _device_cells(d: DeviceReport) -> list[str]:
 
 
 def _misfit(m: Misfit) -> str:
-    """What is needed beside what is there, and the tables that make up most of it."""
-    top = max(m.needed, m.room) or 1
-    bars = "".join(
-        f'<i style="width:{t.needed / top:.3%};background:var(--{f"c{i}" if i < pictures.COLOURS else "other"})" '
-        f'data-t="{escape(t.table)}: {gib(t.needed)} GiB"></i>'
-        for i, t in enumerate(m.tables[:200])
-    )
-    there = f'<b style="left:{m.room / top:.3%}"><span>{gib(m.room)} GiB there</span></b>'
-    names = ("table", "rows", "dim", "weights GiB", "optimizer GiB", "needed GiB", "largest shard GiB", "type")
-    rows = [
-        (
-            "",
-            [
-                escape(t.table),
-                f"{t.rows:,}",
-                str(t.dim),
-                *map(gib, (t.weights, t.optimizer, t.needed, t.largest)),
-                t.type,
-            ],
+    """The devices on which most is over, beside what is there, and the tables that make up most of it."""
+    colour = {t.table: f"var(--c{i})" if i < pictures.COLOURS else "var(--other)" for i, t in enumerate(m.tables)}
+    held = [sum(n for _, n in shards) for shards in m.layout]
+    worst = sorted(range(m.devices), key=lambda d: m.rooms[d] - held[d])[:WORST]
+    top = max(*(held[d] for d in worst), *m.rooms, 1)
+    bars = []
+    for d in worst:
+        shards = "".join(
+            f'<i style="width:{n / top:.3%};background:{colour[t]}" data-t="{escape(t)}: {gib(n)} GiB"></i>'
+            for t, n in m.layout[d]
+            if n / top > 0.001
         )
-        for t in m.most
-    ]
-    if rest := m.tables[len(m.most) :]:
-        sums = (sum(getattr(t, key) for t in rest) for key in ("weights", "optimizer", "needed"))
-        rows.append(("no", [_count(len(rest), "other"), "", "", *map(gib, sums), "", ""]))
-    sums = (sum(getattr(t, key) for t in m.tables) for key in ("weights", "optimizer", "needed"))
-    rows.append(("sum", ["all", "", "", *map(gib, sums), "", ""]))
-    over = "".join(f"<li>device {d}: {gib(n)} GiB</li>" for d, n in sorted(m.over.items(), key=lambda o: -o[1])[:8])
-    told = f"<p>Over, with shards laid out the largest first, each on the device with most room:</p><ul>{over}</ul>"
-    return f'<div class="need">{bars}{there}</div>{_table(names, rows)}{told if over else ""}'
+        over = f"{gib(held[d] - m.rooms[d])} GiB over" if held[d] > m.rooms[d] else "fits"
+        there = f'<b style="left:{m.rooms[d] / top:.3%}"></b>'
+        bars.append(f'<div class="need"><span>device {d}: {over}</span>{shards}{there}</div>')
+    told = (
+        "Shards laid out the largest first, each on the device with most room"
+        f"{f'; the {WORST} fullest of {m.devices} devices' if m.devices > WORST else ''}. "
+        f"The mark: what a device has for tables, {gib(max(m.rooms))} GiB of {m.kind}."
+    )
+    rows = [(kind, [escape(c) for c in cells]) for kind, cells in m.rows()]
+    return f"<p>{told}</p>{''.join(bars)}<h3>Tables</h3>{_table(NEEDS, rows)}"
 
 
 def _table(names: Sequence[str], rows: Sequence[tuple[str, Iterable[str]]]) -> str:

@@ -297,14 +297,15 @@ def optimizer_counted(module: nn.Module, optim: SparseOptimConfig) -> Iterator[N
 
     Only while planning: where it is set when tables are sharded, TorchRec would take it for the optimizer to fuse.
     """
-    weights = [p for m in module.modules() if isinstance(m, EmbeddingBagCollection) for p in m.parameters()]
+    configs = ("embedding_bag_configs", "embedding_configs")
+    weights = [p for m in module.modules() if any(hasattr(m, c) for c in configs) for p in m.parameters()]
     for p in weights:
         p._optimizer_classes = [OPTIMIZER_CLASSES[optim.name]]  # type: ignore[attr-defined]
     try:
         yield
     finally:
         for p in weights:
-            del p._optimizer_classes  # type: ignore[attr-defined]
+            vars(p).pop("_optimizer_classes", None)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from rich.table import Table
 
 from recsys.progress import results, say
-from recsys.sharding.compare import COLUMNS, Tried, best_first, cells, verdict
+from recsys.sharding.compare import COLUMNS, Tried, best_first, cells, verdict, why_not
 from recsys.sharding.report import PlanReport, TableReport
 
 GIB = 1 << 30
@@ -54,10 +54,13 @@ def _devices(found: PlanReport) -> Table:
 
 def show_side_by_side(tried: list[Tried]) -> None:
     """One row a choice, the best first."""
-    table = _table("plans side by side, the best first", COLUMNS)
+    table = _table("plans side by side, the best first", COLUMNS[:-1])
     for t in best_first(tried):
-        table.add_row(*cells(t), style=None if t.plan is not None else "dim")
+        table.add_row(*cells(t)[:-1], style=None if t.plan is not None else "dim")
     results.print(table)
+    for t in tried:
+        if t.plan is None:
+            results.print(f"{t.name} does not fit: {why_not(t)}", markup=False)
     say(verdict(tried))
 
 
