@@ -73,7 +73,7 @@ def call(function: Callable[[], None]) -> int:
         function()
     except UserError as e:
         if isinstance(e, DoesNotFit) and e.misfit is not None:
-            console.print(e.misfit.table(), width=None if console.is_terminal else 120)
+            console.print(e.misfit.table())
         return _say_error(str(e))
     except OmegaConfBaseException as e:
         return _say_error(_explain(e))

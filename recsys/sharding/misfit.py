@@ -19,7 +19,7 @@ from recsys.sharding.report import optimizer_bytes
 
 GIB = 1 << 30
 SHOWN = 10
-COLUMNS = ("table", "rows", "dim", "weights GiB", "optimizer", "needed GiB", "largest shard", "type")
+COLUMNS = ("table", "rows", "dim", "weights", "optimizer", "needed", "largest shard", "type")
 EVERYWHERE = ("row_wise", "data_parallel")  # a shard on every device
 
 Layout = list[list[tuple[str, int]]]
@@ -113,10 +113,13 @@ class Misfit:
 
     def table(self) -> Table:
         """Which tables, how large, how far over: for the terminal."""
-        room = f"{self.devices} x {gib(self.room / self.devices)} GiB of {self.kind} are there for tables"
+        room = (
+            f"{self.devices} x {gib(self.room / self.devices)} GiB of {self.kind} are there for tables (sizes in GiB)"
+        )
         table = Table(title=f"what does not fit: {room}", title_justify="left")
         for name in COLUMNS:
-            table.add_column(name, justify="left" if name in ("table", "type") else "right", no_wrap=True)
+            words = name in ("table", "type")
+            table.add_column(name, justify="left" if words else "right", no_wrap=name in COLUMNS[1:6])
         for kind, cells in self.rows():
             table.add_row(*cells, style="dim" if kind == "no" else None)
         table.add_section()

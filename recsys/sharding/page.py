@@ -103,18 +103,18 @@ def _memory(p: PlanReport, kind: str, name: str) -> str:
 
 
 def _cards(p: PlanReport) -> str:
-    weights, state = sum(t.bytes for t in p.tables) / GIB, sum(t.optimizer for t in p.tables) / GIB
+    weights, state = (pictures.size(sum(n)) for n in ((t.bytes for t in p.tables), (t.optimizer for t in p.tables)))
     slowest = max(p.devices, key=lambda d: d.step_ms)
     kind = "hbm" if any(d.hbm_size for d in p.devices) else "ddr"
     fullest = max(p.devices, key=lambda d: getattr(d, kind))
-    used, whole = getattr(fullest, kind) / GIB, getattr(fullest, f"{kind}_size") / GIB
+    used, whole = pictures.size(getattr(fullest, kind)), getattr(fullest, f"{kind}_size") / GIB
     cards = (
-        (f"{weights:,.1f} GiB", f"weights, and {state:,.1f} GiB of optimizer state"),
-        (f"{used:,.1f} GiB", f"of {whole:,.0f} GiB {kind.upper()}, on the fullest device"),
+        (weights, f"weights, and {state} of optimizer state"),
+        (used, f"of {whole:,.0f} GiB {kind.upper()}, on the fullest device"),
         (f"{p.step_ms:.2f} ms", f"a step: {slowest.compute_ms:.2f} compute, {slowest.links_ms:.2f} links"),
         (p.bound, "bounds the slowest device"),
         (f"{p.imbalance:.2f}", "imbalance: slowest over mean"),
-        (str(max(d.groups for d in p.devices)), "fused kernel calls a device"),
+        (str(max(d.groups for d in p.devices)), "lookup kernels a device, one a group"),
     )
     return (
         '<div class="cards">'

@@ -29,7 +29,7 @@ def show(found: PlanReport) -> None:
     say(
         f"{size:,.1f} GiB of weights; a step of {found.batch_size:,} rows: {found.step_ms:.2f} ms in the embeddings "
         f"(estimated), bound by {found.bound}; imbalance {found.imbalance:.2f}; "
-        f"{calls} fused kernel call{'s' if calls > 1 else ''} a device (tables of one group share one)"
+        f"{calls} lookup kernel{'s' if calls > 1 else ''} a device (tables of one group share one)"
     )
 
 
