@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from recsys.sharding.report import PlanReport
 
 GIB = 1 << 30
+TRY_SECONDS = 10  # for each change that might make a plan fit: with hundreds of tables the planner takes minutes
 
 
 def plan(cfg: DictConfig) -> PlanReport:
@@ -60,8 +61,8 @@ def plan(cfg: DictConfig) -> PlanReport:
     return found
 
 
-def _plan(cfg: DictConfig, features: FeatureSpec) -> PlanReport | Misfit:
-    """The plan, or what does not fit."""
+def _plan(cfg: DictConfig, features: FeatureSpec, seconds: int | None = None) -> PlanReport | Misfit:
+    """The plan, or what does not fit. seconds: for a quick answer, the best plan found until then."""
     import torch
     from torchrec.distributed.planner.types import PlannerError
 
@@ -78,13 +79,17 @@ def _plan(cfg: DictConfig, features: FeatureSpec) -> PlanReport | Misfit:
     machines = topology(cluster)  # type: ignore[arg-type]
     batch_size = cfg.trainer.batch_size // machines.world_size
     with quiet_torchrec(), optimizer_counted(task, sparse):  # type: ignore[arg-type]
-        planner, sharder = make_planner(task, sharding, sparse, machines, batch_size, _ids(cfg, task))  # type: ignore[arg-type]
+        ids = _ids(cfg, task)
+        planner, sharder = make_planner(task, sharding, sparse, machines, batch_size, ids, seconds)  # type: ignore[arg-type]
         try:
             planner.plan(task, [sharder])  # type: ignore[list-item]
         except PlannerError:
             return misfit(planner, sharder, task, machines, sparse)  # type: ignore[arg-type]
     usable = planner._storage_reservation.last_reserved_topology
-    return report(planner._best_plan or [], machines, sparse, batch_size, cluster.name, usable)  # type: ignore[arg-type,union-attr]
+    found = report(planner._best_plan or [], machines, sparse, batch_size, cluster.name, usable)  # type: ignore[arg-type,union-attr]
+    for t in [] if sharder.fused else found.tables:
+        t.kernel = "dense"  # what training does where FBGEMM's CPU kernels have not this optimizer
+    return found
 
 
 def _ids(cfg: DictConfig, task: Any) -> dict[str, list[float]]:
@@ -119,7 +124,7 @@ def _nearest(cfg: DictConfig, features: FeatureSpec) -> str:
         assert isinstance(changed, DictConfig)
         if changed.trainer.batch_size % (changed.cluster.nodes * changed.cluster.devices):
             continue
-        if isinstance(_plan(changed, features), PlanReport):
+        if isinstance(_plan(changed, features, TRY_SECONDS), PlanReport):
             return f"; this fits: {' '.join(change)}"
     return ""
 

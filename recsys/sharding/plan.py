@@ -202,16 +202,20 @@ def make_planner(
     topology: Topology,
     batch_size: int,
     ids: dict[str, list[float]] | None = None,
+    seconds: int | None = None,
 ) -> tuple[EmbeddingShardingPlanner, Sharder]:
     """TorchRec's planner for these machines.
 
-    batch_size: rows a process and step; ids: expected ids a row, by table, for each of its features (1 by default).
+    batch_size: rows a process and step; ids: expected ids a row, by table, for each of its features (1 by default);
+    seconds: after which the best plan so far is taken.
     """
     device = topology.compute_device
     allowed = constraints(sharding, tables_of(module), topology.world_size, device)
     for table, numbers in (ids or {}).items():
         allowed[table].pooling_factors = numbers
-    planner = EmbeddingShardingPlanner(topology=topology, batch_size=batch_size, constraints=allowed)
+    planner = EmbeddingShardingPlanner(
+        topology=topology, batch_size=batch_size, constraints=allowed, timeout_seconds=seconds
+    )
     return planner, Sharder(optim, torch.device(device))
 
 
