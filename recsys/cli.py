@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 from omegaconf import DictConfig
 
-from recsys.errors import UserError, did_you_mean
-from recsys.progress import log
+from recsys.errors import DoesNotFit, UserError, did_you_mean
+from recsys.progress import console, log
 
 USER, OURS = 2, 1
 THE_DISK = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
@@ -72,6 +72,8 @@ def call(function: Callable[[], None]) -> int:
     try:
         function()
     except UserError as e:
+        if isinstance(e, DoesNotFit) and e.misfit is not None:
+            console.print(e.misfit.table())
         return _say_error(str(e))
     except OmegaConfBaseException as e:
         return _say_error(_explain(e))

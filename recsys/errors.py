@@ -2,10 +2,19 @@
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class UserError(ValueError):
     """A mistake in the config or in the data. The message is one line: what, where, what to do."""
+
+
+class DoesNotFit(UserError):
+    """No sharding plan fits the machines. `misfit` (sharding.misfit.Misfit) says which tables, and by how much."""
+
+    def __init__(self, message: str, misfit: Any = None) -> None:
+        super().__init__(message)
+        self.misfit = misfit
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:

@@ -1,6 +1,6 @@
 """python -m recsys.plan model=dlrm data=criteo_1tb sharding=auto cluster=dgx_h100
 
-Plans for machines that need not be here, in seconds, without allocating a table. From Python:
+Plans for machines that need not be here, in seconds, without allocating a table; sharding=a,b,c compares. From Python:
 
     found = plan(compose("plan", ["data=criteo_1tb", "cluster=dgx_h100"]))
     found.step_ms, found.devices[0].hbm
@@ -9,32 +9,38 @@ Plans for machines that need not be here, in seconds, without allocating a table
 from __future__ import annotations
 
 import json
+import re
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from recsys import cli
-from recsys.errors import UserError
-from recsys.progress import results, say
+from recsys.errors import DoesNotFit, UserError
+from recsys.progress import say
 
 if TYPE_CHECKING:
     from recsys.features import FeatureSpec
     from recsys.schema import ClusterConfig
+    from recsys.sharding.compare import Tried
+    from recsys.sharding.misfit import Misfit
     from recsys.sharding.report import PlanReport
 
 GIB = 1 << 30
-SHOWN = 16  # devices in the table; the JSON has all
+TRY_SECONDS = 10  # for each change that might make a plan fit: with hundreds of tables the planner takes minutes
 
 
 def plan(cfg: DictConfig) -> PlanReport:
     """Check the config, build the model on the meta device, and let TorchRec's planner plan it for the cluster.
 
-    Raises UserError where no plan fits: by how much, and the nearest change after which one does.
+    Raises DoesNotFit, a UserError, where no plan fits: its message says by how much, and the nearest change after
+    which one does; its `misfit`, which tables.
     """
     from recsys.config import check_parts
     from recsys.launch import silence
     from recsys.sharding.cluster import check_cluster
+    from recsys.sharding.misfit import Misfit
 
     silence()
     check_parts(cfg)
@@ -47,20 +53,24 @@ def plan(cfg: DictConfig) -> PlanReport:
         raise UserError(f"trainer.batch_size={cfg.trainer.batch_size} is not divisible by {world} devices")
     features = features_of(cfg)
     found = _plan(cfg, features)
-    if isinstance(found, str):
-        raise UserError(f"sharding: no plan fits {world} x {cluster.name}: {found}{_nearest(cfg, features)}")
+    if isinstance(found, Misfit):
+        fits = _nearest(cfg, features)
+        raise DoesNotFit(
+            f"sharding: no plan fits {cluster.name} ({world} device{'s' if world > 1 else ''}): {found}{fits}", found
+        )
     return found
 
 
-def _plan(cfg: DictConfig, features: FeatureSpec) -> PlanReport | str:
-    """The plan, or why there is none."""
+def _plan(cfg: DictConfig, features: FeatureSpec, seconds: int | None = None) -> PlanReport | Misfit:
+    """The plan, or what does not fit. seconds: for a quick answer, the best plan found until then."""
     import torch
     from torchrec.distributed.planner.types import PlannerError
 
     from recsys.config import build_model
     from recsys.sharding.cluster import topology
-    from recsys.sharding.plan import make_planner, quiet_torchrec, tables_of
-    from recsys.sharding.report import optimizer_bytes, report
+    from recsys.sharding.misfit import misfit
+    from recsys.sharding.plan import is_fused, make_planner, optimizer_counted, quiet_torchrec
+    from recsys.sharding.report import report
     from recsys.sharding.tables import pad_tables
     from recsys.task import Task
 
@@ -70,26 +80,40 @@ def _plan(cfg: DictConfig, features: FeatureSpec) -> PlanReport | str:
         pad_tables(task, cfg.sharding.padding)
     machines = topology(cluster)  # type: ignore[arg-type]
     batch_size = cfg.trainer.batch_size // machines.world_size
-    with quiet_torchrec():
-        planner, sharders = make_planner(task, sharding, sparse, machines, batch_size)  # type: ignore[arg-type]
+    with quiet_torchrec(), optimizer_counted(task, sparse):  # type: ignore[arg-type]
+        ids = _ids(cfg, task)
+        planner, sharders = make_planner(task, sharding, sparse, machines, batch_size, ids, seconds)  # type: ignore[arg-type]
         try:
             planner.plan(task, sharders)
         except PlannerError:
-            sizes = {t: r * d * 4 + optimizer_bytes(r, d, sparse.name) for t, (r, d) in tables_of(task).items()}  # type: ignore[union-attr]
-            hbm = machines.compute_device == "cuda"
-            have = sum(d.storage.hbm if hbm else d.storage.ddr for d in machines.devices)
-            largest = sorted(sizes, key=lambda t: -sizes[t])[:3]
-            told = ", ".join(f"{t} {sizes[t] / GIB:,.1f}" for t in largest)
-            kind = "HBM" if hbm else "memory"
-            return (
-                f"tables and their optimizer need {sum(sizes.values()) / GIB:,.1f} GiB (largest: {told}), there are "
-                f"{have / GIB:,.1f} GiB of {kind}, {have / machines.world_size / GIB:,.1f} a device"
-            )
-    return report(planner._best_plan or [], machines, sparse, batch_size, cluster.name)  # type: ignore[arg-type,union-attr]
+            return misfit(planner, sharders, task, machines, sparse)  # type: ignore[arg-type]
+    usable = planner._storage_reservation.last_reserved_topology
+    found = report(planner._best_plan or [], machines, sparse, batch_size, cluster.name, usable)  # type: ignore[arg-type,union-attr]
+    for t in [] if is_fused(sparse, torch.device(machines.compute_device)) else found.tables:  # type: ignore[arg-type]
+        t.kernel = "dense"  # what training does where FBGEMM's CPU kernels have not this optimizer
+    return found
+
+
+def _ids(cfg: DictConfig, task: Any) -> dict[str, list[float]]:
+    """Expected ids a row, by table, for each of its features: data.sparse.X.mean_length.
+
+    For `features=` of prepared data it is 1: features.json does not hold the lengths of bags.
+    """
+    from recsys.config import data_config
+    from recsys.data.transforms import sparse_columns
+
+    if cfg.features is not None:
+        return {}
+    lengths = {name: c.mean_length or 1.0 for name, c in sparse_columns(data_config(cfg)).items()}
+    configs = [c for m in task.modules() if hasattr(m, "embedding_bag_configs") for c in m.embedding_bag_configs()]
+    configs += [c for m in task.modules() if hasattr(m, "embedding_configs") for c in m.embedding_configs()]
+    return {c.name: [lengths[f] for f in c.feature_names] for c in configs}
 
 
 def _nearest(cfg: DictConfig, features: FeatureSpec) -> str:
     """The first change, of some that cost more and more, after which a plan fits: the overrides to type."""
+    from recsys.sharding.report import PlanReport
+
     changes: list[list[str]] = [
         ["sharding.types=[row_wise]"],
         ["sharding.types=[]"],
@@ -102,7 +126,7 @@ def _nearest(cfg: DictConfig, features: FeatureSpec) -> str:
         assert isinstance(changed, DictConfig)
         if changed.trainer.batch_size % (changed.cluster.nodes * changed.cluster.devices):
             continue
-        if not isinstance(_plan(changed, features), str):
+        if isinstance(_plan(changed, features, TRY_SECONDS), PlanReport):
             return f"; this fits: {' '.join(change)}"
     return ""
 
@@ -133,63 +157,90 @@ def features_of(cfg: DictConfig) -> FeatureSpec:
     )
 
 
-def show(found: PlanReport) -> None:
-    """Tables of the tables and of the devices."""
-    from rich.table import Table
+def try_all(choices: list[tuple[str, DictConfig]]) -> list[Tried]:
+    """The plan of each (name, config), or why there is none."""
+    from recsys.sharding.compare import Tried
 
-    tables = Table(title=f"plan for {found.cluster}: {found.world_size} devices", title_justify="left")
-    for name in ("table", "rows", "dim", "GiB", "optimizer GiB", "type", "kernel", "devices"):
-        tables.add_column(name, justify="left" if name in ("table", "type", "kernel", "devices") else "right")
-    for t in sorted(found.tables, key=lambda t: -t.bytes):
-        ranks = sorted(set(t.ranks))
-        where = "all" if len(ranks) == found.world_size > 1 else ",".join(map(str, ranks))
-        kernel = t.kernel + (f" {t.cache_load_factor:.0%}" if t.cache_load_factor else "")
-        tables.add_row(
-            t.table,
-            f"{t.rows:,}",
-            str(t.dim),
-            f"{t.bytes / GIB:.3f}",
-            f"{t.optimizer / GIB:.3f}",
-            t.type,
-            kernel,
-            where,
-        )
-    results.print(tables)
-    devices = Table(title="devices", title_justify="left")
-    names = ("device", "tables", "HBM GiB", "free", "DDR GiB", "free", "ids a step", "read MB", "sent MB", "ms a step")
-    for name in names:
-        devices.add_column(name, justify="right")
-    shown = found.devices
-    if len(shown) > SHOWN:
-        shown = sorted(shown, key=lambda d: (-d.step_ms, -d.hbm))[:SHOWN]
-        devices.title = f"the {SHOWN} slowest of {found.world_size} devices"
-    for d in shown:
-        numbers = (d.hbm / GIB, d.hbm_free / GIB, d.ddr / GIB, d.ddr_free / GIB)
-        devices.add_row(
-            str(d.rank), str(d.tables), *(f"{n:,.1f}" for n in numbers), f"{d.ids:,.0f}",
-            f"{d.lookup_bytes / 1e6:,.1f}", f"{d.sent_bytes / 1e6:,.1f}", f"{d.step_ms:.2f}",
-        )  # fmt: skip
-    results.print(devices)
-    size = sum(t.bytes for t in found.tables) / GIB
-    say(
-        f"{size:,.1f} GiB of weights; a step of {found.batch_size:,} rows: {found.step_ms:.2f} ms in the embeddings "
-        f"(estimated), bound by {found.bound}; imbalance {found.imbalance:.2f}"
-    )
+    tried = []
+    for name, cfg in choices:
+        try:
+            found = plan(cfg)
+        except DoesNotFit as e:
+            tried.append(Tried(name, error=e))
+        else:
+            found.sharding = name
+            tried.append(Tried(name, found))
+    return tried
 
 
-def _command(cfg: DictConfig) -> None:
-    found = plan(cfg)
-    show(found)
-    if cfg.output is not None:
-        path = Path(cfg.output)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(found.to_json(), indent=1) + "\n")
-        say(f"written to {path}")
+def _command(choices: list[tuple[str, DictConfig]]) -> None:
+    from recsys.sharding.show import show, show_side_by_side
+
+    outputs = _outputs(choices[0][1].output)
+    tried = try_all(choices)
+    if len(tried) > 1:
+        show_side_by_side(tried)
+    elif tried[0].plan is not None:
+        show(tried[0].plan)
+    if len(tried) > 1 or tried[0].plan is not None:
+        for path in outputs:
+            _write(tried, path)
+    if all(t.plan is None for t in tried):
+        assert tried[0].error is not None
+        raise tried[0].error if len(tried) == 1 else UserError(_none_fits(tried))
+
+
+def _none_fits(tried: list[Tried]) -> str:
+    """With the first change that one of them names."""
+    fits = next((f";{part}" for t in tried for part in [str(t.error).rpartition(";")[2]] if "this fits" in part), "")
+    return f"sharding: none of {', '.join(t.name for t in tried)} fits{fits}"
+
+
+def _outputs(given: Any) -> list[Path]:
+    """`output` as paths. Raises UserError for a suffix that cannot be written."""
+    paths = [Path(str(p)) for p in ([] if given is None else given if OmegaConf.is_list(given) else [given])]
+    for path in paths:
+        if path.suffix not in (".json", ".html"):
+            raise UserError(f"output={path}: must end in .json or .html")
+    return paths
+
+
+def _write(tried: list[Tried], path: Path) -> None:
+    if path.suffix == ".html":
+        from recsys.sharding.page import page
+
+        text = page(tried)
+    else:
+        entries = [t.to_json() for t in tried] if len(tried) > 1 else tried[0].plan.to_json()  # type: ignore[union-attr]
+        text = json.dumps(entries, indent=1) + "\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    say(f"written to {path}")
+
+
+def expand(arguments: list[str]) -> list[list[str]]:
+    """The command lines that one with sharding=a,b stands for: one a choice. A sweep (-m) is Hydra's own matter."""
+    asked = [a for a in arguments if re.fullmatch(r"sharding=\w+(,\w+)+", a)]
+    if not asked or {"-m", "--multirun"} & set(arguments):
+        return [arguments]
+    names = dict.fromkeys(asked[-1].removeprefix("sharding=").split(","))
+    return [[f"sharding={name}" if a in asked else a for a in arguments] for name in names]
 
 
 def main() -> None:
-    """The command line."""
-    cli.run("plan", _command)
+    """The command line: every choice is composed before the first is planned."""
+    choices: list[tuple[str, DictConfig]] = []
+
+    def collect(cfg: DictConfig) -> None:
+        from hydra.core.hydra_config import HydraConfig
+
+        choices.append((HydraConfig.get().runtime.choices.get("sharding", ""), cfg))
+
+    for arguments in expand(sys.argv[1:]):
+        sys.argv[1:] = arguments
+        if code := cli.status("plan", collect):
+            sys.exit(code)
+    sys.exit(cli.call(lambda: _command(choices)) if choices else 0)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, Task, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-console = Console(stderr=True, soft_wrap=True, highlight=False)  # what happens
+console = Console(  # what happens
+    stderr=True, soft_wrap=True, highlight=False, width=None if sys.stderr.isatty() else 120
+)
 results = Console(highlight=False, width=None if sys.stdout.isatty() else 120)  # what came of it: standard output
 LOG_EVERY_SECONDS = 10.0
 _quiet = False

@@ -57,6 +57,7 @@ class SparseConfig:
     pooling: str | None = None  # sum | mean
     table: str | None = None  # features that name one table share its rows and its vocabulary
     rows: int | None = None  # expected rows of the table: for plans made before the data is there
+    mean_length: float | None = None  # expected ids a bag, 1 by default: for such plans too
 
 
 @dataclass
@@ -251,7 +252,7 @@ class PlanConfig:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     cluster: ClusterConfig = field(default_factory=ClusterConfig)
     features: str | None = None  # a features.json of prepared data; null: data.sparse.*.rows
-    output: str | None = None  # a JSON file
+    output: Any = None  # a .json or .html file, or a list of them
 
 
 @dataclass

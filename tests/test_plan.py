@@ -1,10 +1,26 @@
-"""recsys.plan: sizes against closed forms, rules by name and size, and what is told where nothing fits."""
+"""recsys.plan: sizes against closed forms and published ones, rules, plans side by side, what does not fit, the page."""
+
+import json
+import re
+import sys
+from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
+from torchrec.distributed.embedding_sharding import group_tables
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel, ShardedEmbeddingTable
+from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from recsys.config import compose
-from recsys.errors import UserError
-from recsys.plan import GIB, plan
+from recsys.errors import DoesNotFit, UserError
+from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.plan import GIB, expand, main, plan, try_all
+from recsys.schema import ShardingConfig, SparseOptimConfig
+from recsys.sharding.compare import best_first
+from recsys.sharding.page import page
+from recsys.sharding.plan import make_plan
 from recsys.sharding.report import PlanReport, optimizer_bytes
 
 MLPERF = ["data=criteo_1tb", "model.dim=128", "trainer.batch_size=65536"]
@@ -50,9 +66,10 @@ def test_rules_by_name_glob_and_size() -> None:
 
 
 def test_what_does_not_fit_is_cached_from_host_memory() -> None:
-    with pytest.raises(
-        UserError, match=r"need 98\.1 GiB .* there are 80\.0 GiB of HBM, .*this fits: sharding\.types=\[\]"
-    ):
+    told = (
+        r"no plan fits a100_80 \(1 device\): .* GiB over in all \(needed: 98\.\d, .*; this fits: sharding\.types=\[\]"
+    )
+    with pytest.raises(DoesNotFit, match=told):
         planned("cluster=a100_80", "sharding=tablewise")
     found = planned("cluster=a100_80", "sharding.kernels=[fused,fused_uvm_caching]")
     cached = [t for t in found.tables if t.kernel == "fused_uvm_caching"]
@@ -75,6 +92,7 @@ def test_what_does_not_fit_is_cached_from_host_memory() -> None:
         ("trainer.batch_size=1001", r"not divisible by 8 devices"),
         ("data=criteo", r"data.sparse.cat_1.rows: set it"),
         ("features=nowhere", r"features=nowhere: no such file"),
+        ("data.sparse.cat_1.mean_length=0", r"cat_1.mean_length=0.0: must be above 0"),
     ],
 )
 def test_mistakes(override: str, told: str) -> None:
@@ -85,3 +103,210 @@ def test_mistakes(override: str, told: str) -> None:
 def test_optimizer_state() -> None:
     sizes = {"rowwise_adagrad": 40, "adagrad": 160, "sgd": 0, "adam": 320, "partial_rowwise_adam": 200}
     assert {name: optimizer_bytes(10, 4, name) for name in sizes} == sizes
+
+
+# NVIDIA's DeepLearningExamples, TensorFlow2/Recommendation/DLRM_and_DCNv2: README.md and doc/DLRM.md for parameters, sizes
+# and machines ("the small model can be trained on a single V100-32GB GPU; the large model needs at least 8xV100-32GB",
+# the extra large one a DGX A100), dataloading/generate_feature_spec.py for the rows. Their sizes are float32 weights of
+# dim 128 (4.2e9 x 4 bytes = 15.6 GiB), their optimizer is SGD, which has no state.
+PUBLISHED = {  # frequency threshold: parameters (1e9), GiB, largest table's GiB
+    15: (4.2, 15.6, 3.9),
+    3: (22.8, 84.9, 23.3),
+    0: (113.0, 421.0, 140.0),
+}
+
+
+def nvidia(threshold: int, *overrides: str) -> PlanReport:
+    return planned(f"data=criteo_1tb_t{threshold}", "optim.sparse.name=sgd", *overrides)
+
+
+@pytest.mark.parametrize(("threshold", "cluster"), [(15, "v100"), (3, "dgx_v100"), (0, "dgx_a100")])
+def test_nvidias_dlrms_have_their_published_sizes_and_fit_where_published(threshold: int, cluster: str) -> None:
+    found = nvidia(threshold, f"cluster={cluster}")
+    parameters, size, largest = PUBLISHED[threshold]
+    assert sum(t.rows * t.dim for t in found.tables) / 1e9 == pytest.approx(parameters, abs=0.05)
+    assert sum(t.bytes for t in found.tables) / GIB == pytest.approx(size, abs=0.1)
+    assert max(t.bytes for t in found.tables) / GIB == pytest.approx(largest, abs=0.5)
+    assert all(d.hbm_free >= 0 and d.ddr == 0 for d in found.devices)
+
+
+@pytest.mark.parametrize(("threshold", "cluster"), [(3, "v100"), (0, "dgx_v100")])
+def test_nvidias_larger_dlrms_do_not_fit_where_the_smaller_ones_do(threshold: int, cluster: str) -> None:
+    with pytest.raises(DoesNotFit, match="this fits: ") as told:
+        nvidia(threshold, f"cluster={cluster}")
+    m = told.value.misfit
+    assert m.needed > m.room
+    assert m.bytes_over >= m.needed - m.room
+
+
+def test_nvidias_dlrm_of_dim_512_is_1680_gb_and_fits_four_dgx_a100() -> None:
+    """README.md, Multi-node training: 'a 1.68 TB variant', --embedding_dim 512, sbatch -n 32 -N 4: 1684 GiB."""
+    found = nvidia(0, "cluster=dgx_a100", "cluster.nodes=4", "model.dim=512")
+    assert sum(t.bytes for t in found.tables) / GIB == pytest.approx(1684, abs=1)
+    assert found.world_size == 32
+    assert all(d.hbm_free >= 0 for d in found.devices)
+    with pytest.raises(DoesNotFit):
+        nvidia(0, "cluster=dgx_a100", "model.dim=512")
+
+
+def test_bags_as_long_as_expected_are_looked_up() -> None:
+    """MLPerf's multi-hot DLRM-DCNv2: 214 ids a row instead of 26."""
+    one = planned("sharding=tablewise")
+    many = planned("sharding=tablewise", "data=criteo_1tb_multihot")
+    assert sum(d.ids for d in one.devices) == 65_536 * 26
+    assert sum(d.ids for d in many.devices) == 65_536 * 214
+    assert {t.table: t.ids_a_row for t in many.tables}["t_cat_21"] == 100
+    assert sum(t.bytes for t in many.tables) == sum(t.bytes for t in one.tables)
+    assert many.step_ms > one.step_ms
+
+
+def test_the_planner_counts_the_optimizers_state() -> None:
+    held = {
+        o: sum(d.hbm for d in planned(f"optim.sparse.name={o}", "sharding=rowwise").devices) for o in ("sgd", "adam")
+    }
+    weights = 204_184_588 * 128 * 4
+    assert held["adam"] - held["sgd"] == pytest.approx(2 * weights, rel=1e-6)
+
+
+def test_what_does_not_fit_is_named_by_table_and_device() -> None:
+    with pytest.raises(DoesNotFit) as told:
+        nvidia(0, "cluster=dgx_a100", "sharding=tablewise")
+    m = told.value.misfit
+    assert [t.table for t in m.tables][:3] == ["t_cat_20", "t_cat_1", "t_cat_22"]
+    assert m.needed < m.room, "all together would fit"
+    assert set(m.over) == {0, 1, 2}, "the three tables larger than a device"
+    assert m.over[0] == pytest.approx(m.tables[0].needed - m.rooms[0])
+    assert m.tables[0].weights == 292_775_614 * 128 * 4
+    assert sum(n for shards in m.layout for _, n in shards) == m.needed
+    assert "this fits: sharding.types=[row_wise]" in str(told.value)
+
+
+def test_training_tells_the_same() -> None:
+    huge = EmbeddingBagConfig(num_embeddings=10**12, embedding_dim=64, name="t_huge", feature_names=["f"])
+    small = EmbeddingBagConfig(num_embeddings=10, embedding_dim=64, name="t_small", feature_names=["g"])
+    module = torch.nn.Sequential(EmbeddingBagCollection(tables=[huge, small], device=torch.device("meta")))
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        with pytest.raises(
+            DoesNotFit, match=r"fits 1 x cpu: [\d,.]+ GiB over in all \(needed: 242,143.9, .*t_huge 242,143.9;"
+        ) as told:
+            make_plan(
+                module,
+                ShardingConfig(),
+                SparseOptimConfig(),
+                device=torch.device("cpu"),
+                batch_size=8,
+                local_world_size=1,
+            )
+    finally:
+        dist.destroy_process_group()
+    assert told.value.misfit.tables[0].table == "t_huge"
+
+
+def test_side_by_side_the_best_first() -> None:
+    choices = [
+        (name, compose("plan", [*MLPERF, "cluster=dgx_a100", "data=criteo_1tb_t0", f"sharding={name}"]))
+        for name in ("tablewise", "rowwise", "auto")
+    ]
+    tried = best_first(try_all(choices))
+    assert [t.name for t in tried] == ["auto", "rowwise", "tablewise"]
+    assert [t.plan is not None for t in tried] == [True, True, False]
+    text = page(tried)
+    assert "best: sharding=auto" in text
+    assert "sharding=tablewise does not fit" in text
+    assert json.loads(json.dumps([t.to_json() for t in tried]))[2]["tables"][0]["table"] == "t_cat_20"
+
+
+def test_one_command_line_a_choice() -> None:
+    assert expand(["a=1", "sharding=auto"]) == [["a=1", "sharding=auto"]]
+    both = [["sharding=auto", "a=[1,2]"], ["sharding=rowwise", "a=[1,2]"]]
+    assert expand(["sharding=auto,rowwise,auto", "a=[1,2]"]) == both
+    assert expand(["-m", "sharding=auto,rowwise"]) == [["-m", "sharding=auto,rowwise"]]
+    assert expand(["model=a,b", "sharding.types=[x,y]"]) == [["model=a,b", "sharding.types=[x,y]"]]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "told"),
+    [
+        ("sharding=rowwise,tablewise output=[{0}/a.json,{0}/a.html]", 0, "best: sharding="),
+        ("sharding=tablewise output={0}/a.json", 0, "written to"),
+        ("sharding=rowwise,tablewize", 2, "error: sharding=tablewize: no such choice; did you mean tablewise?"),
+        ("output={0}/a.pdf", 2, "must end in .json or .html"),
+        ("model=dlrm,dcn", 2, "error: Ambiguous value for argument 'model=dlrm,dcn'"),
+        ("sharding=rowwise,tablewise cluster=v100", 2, "error: sharding: none of rowwise, tablewise fits; this fits: "),
+        ("sharding=rowwise cluster=v100", 2, "what does not fit: 1 x "),
+    ],
+)
+def test_commands(
+    arguments: str,
+    status: int,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("recsys.progress.console.file", sys.stderr)
+    monkeypatch.setattr(sys, "argv", ["recsys.plan", *MLPERF, *arguments.format(tmp_path).split()])
+    with pytest.raises(SystemExit) as left:
+        main()
+    assert left.value.code == status
+    assert told in capfd.readouterr().err
+    if status == 0:
+        written = json.loads((tmp_path / "a.json").read_text())
+        assert isinstance(written, list) == ("," in arguments)
+        assert (tmp_path / "a.html").exists() == ("html" in arguments)
+
+
+def test_tables_of_one_group_are_one_kernel_call_of_torchrecs() -> None:
+    """Different dims, and rows in HBM, cached or in host memory, go into one; another pooling does not."""
+    kinds = EmbeddingComputeKernel
+
+    def table(name: str, dim: int, kernel: EmbeddingComputeKernel, pooling: PoolingType) -> ShardedEmbeddingTable:
+        return ShardedEmbeddingTable(
+            num_embeddings=8, embedding_dim=dim, local_rows=8, local_cols=dim, name=name, compute_kernel=kernel,
+            pooling=pooling, feature_names=[name], embedding_names=[name], fused_params={},
+        )  # fmt: skip
+
+    same = [table("a", 16, kinds.FUSED, PoolingType.SUM), table("b", 128, kinds.FUSED_UVM_CACHING, PoolingType.SUM)]
+    others = [table("c", 16, kinds.DENSE, PoolingType.SUM), table("d", 16, kinds.FUSED, PoolingType.MEAN)]
+    [groups] = group_tables([[*same, *others]])
+    assert [[t.name for t in g.embedding_tables] for g in groups] == [["a", "b"], ["c"], ["d"]]
+    # ours, over the planner's options: by type, pooling and kernel
+    found = planned(
+        "cluster=a100_80",
+        "sharding.kernels=[fused,fused_uvm_caching]",
+        "data.sparse.cat_2.pooling=mean",
+    )
+    number = {t.table: t.group for t in found.tables}
+    assert {t.kernel for t in found.tables} == {"fused", "fused_uvm_caching"}
+    assert number.pop("t_cat_2") not in set(number.values())
+    assert len(set(number.values())) == 1
+    assert found.devices[0].groups == 2
+
+
+@pytest.mark.parametrize(("cluster", "nodes"), [("a100_80", 1), ("dgx_h100", 1), ("dgx_h100_x8", 8)])
+def test_the_page_needs_nothing_else_and_shows_every_table(cluster: str, nodes: int) -> None:
+    cfg = compose("plan", [*MLPERF, f"cluster={cluster}", f"cluster.nodes={nodes}", "sharding=cpu_gpu"])
+    [tried] = try_all([("cpu_gpu", cfg)])
+    assert tried.plan is not None
+    text = page([tried])
+    assert not re.search(r"https?://|src=|@import|url\(", text)
+    assert all(f">{t.table}</td>" in text for t in tried.plan.tables)
+    assert text.count('class="bar"') >= 2 * tried.plan.world_size
+    assert len(text) < 400_000
+    assert text.count("<div") == text.count("</div>")
+
+
+def test_many_tables_on_a_small_page(tmp_path: Path) -> None:
+    """The number of tables of a large public model, 856, of prepared data; names are escaped."""
+    rows = [10 ** (2 + i % 5) for i in range(855)]
+    sparse = [SparseFeature(f"f{i}", n, f"f{i}") for i, n in enumerate(rows)] + [SparseFeature("<b>", 50, "<b>")]
+    FeatureSpec(dense=(DenseFeature("x"),), sparse=tuple(sparse)).save(tmp_path / "features.json")
+    cfg = compose("plan", [*MLPERF[1:], f"features={tmp_path}", "sharding=tablewise", "model.dim=16"])
+    [tried] = try_all([("tablewise", cfg)])
+    text = page([tried])
+    assert "t_&lt;b&gt;" in text
+    assert "<b></b>" not in text
+    assert '<td class="l"><b>' not in text
+    assert "816 more" in text
+    assert len(text) < 1_000_000

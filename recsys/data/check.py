@@ -47,6 +47,8 @@ def check_data(data: DataConfig) -> None:
             raise UserError(f"data.sparse.{name}.pooling={s.pooling}: must be sum or mean")
         if (s.min_count or 0) < 0 or (s.max_length is not None and s.max_length < 1):
             raise UserError(f"data.sparse.{name}: min_count must not be negative, max_length at least 1")
+        if s.mean_length is not None and s.mean_length <= 0:
+            raise UserError(f"data.sparse.{name}.mean_length={s.mean_length}: must be above 0")
     if not 0 <= data.max_bad_rows <= 1:
         raise UserError(f"data.max_bad_rows={data.max_bad_rows}: must be a share between 0 and 1")
     check_split(data.split)

@@ -15,6 +15,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import WeightDecayMo
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from torch import nn
+from torchrec import optim as trec_optim
 from torchrec.distributed import DistributedModelParallel
 from torchrec.distributed.embedding import EmbeddingCollectionSharder
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
@@ -23,9 +24,10 @@ from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterCons
 from torchrec.distributed.planner.types import PlannerError
 from torchrec.distributed.types import CacheParams, ModuleSharder, ShardingPlan, ShardingType
 
-from recsys.errors import UserError, did_you_mean
+from recsys.errors import DoesNotFit, UserError, did_you_mean
 from recsys.schema import ShardingConfig, SparseOptimConfig, TableRule
 from recsys.sharding.cluster import this_machine, topology
+from recsys.sharding.misfit import misfit
 from recsys.sharding.tables import PADDINGS, TableInfo, tables
 from recsys.sharding.unpooled import mend_dense_lookups
 
@@ -40,6 +42,13 @@ FUSED_OPTIMIZERS = {
     "sgd": EmbOptimType.EXACT_SGD,
     "adam": EmbOptimType.ADAM,
     "partial_rowwise_adam": EmbOptimType.PARTIAL_ROWWISE_ADAM,
+}
+OPTIMIZER_CLASSES = {  # whose state is as large: for TorchRec's estimates
+    "rowwise_adagrad": trec_optim.RowWiseAdagrad,
+    "adagrad": trec_optim.Adagrad,
+    "sgd": trec_optim.SGD,
+    "adam": trec_optim.Adam,
+    "partial_rowwise_adam": trec_optim.PartialRowWiseAdam,
 }
 CPU_FUSED = {"rowwise_adagrad", "adagrad", "sgd"}  # what FBGEMM's CPU kernels can fuse
 
@@ -213,14 +222,25 @@ def constraints(
 
 
 def make_planner(
-    module: nn.Module, sharding: ShardingConfig, optim: SparseOptimConfig, topology: Topology, batch_size: int
+    module: nn.Module,
+    sharding: ShardingConfig,
+    optim: SparseOptimConfig,
+    topology: Topology,
+    batch_size: int,
+    ids: dict[str, list[float]] | None = None,
+    seconds: int | None = None,
 ) -> tuple[EmbeddingShardingPlanner, list[ModuleSharder[nn.Module]]]:
-    """TorchRec's planner for these machines, and its sharders. batch_size: rows a process and step."""
+    """TorchRec's planner for these machines, and its sharders.
+
+    batch_size: rows a process and step; ids: expected ids a row, by table, for each of its features (1 by default);
+    seconds: after which the best plan so far is taken.
+    """
     device = topology.compute_device
+    allowed = constraints(sharding, tables_of(module), topology.world_size, device)
+    for table, numbers in (ids or {}).items():
+        allowed[table].pooling_factors = numbers
     planner = EmbeddingShardingPlanner(
-        topology=topology,
-        batch_size=batch_size,
-        constraints=constraints(sharding, tables_of(module), topology.world_size, device),
+        topology=topology, batch_size=batch_size, constraints=allowed, timeout_seconds=seconds
     )
     kinds: tuple[Any, ...] = (Sharder, SequenceSharder)
     return planner, [kind(optim, torch.device(device), tables(module)) for kind in kinds]
@@ -242,15 +262,15 @@ def make_plan(
     world_size = dist.get_world_size()
     cluster = this_machine(device.type, local_world_size)
     cluster.nodes = world_size // local_world_size
-    with quiet_torchrec():
+    with quiet_torchrec(), optimizer_counted(module, optim):
         planner, sharders = make_planner(module, sharding, optim, topology(cluster), batch_size)
         try:
             group = dist.group.WORLD
             assert group is not None
             plan = planner.collective_plan(module, sharders, group)
         except PlannerError as e:
-            reason = " ".join(str(e).split())[:300]
-            raise UserError(f"sharding: no plan fits {world_size} x {device.type}: {reason}") from e
+            found = misfit(planner, sharders, module, topology(cluster), optim)
+            raise DoesNotFit(f"sharding: no plan fits {world_size} x {device.type}: {found}", found) from e
     if not is_fused(optim, device):  # the planner itself would accept the dense kernel for replicas only
         for sharded in plan.plan.values():
             for p in sharded.values():  # type: ignore[attr-defined]
@@ -304,6 +324,23 @@ def describe(plan: ShardingPlan, infos: dict[str, TableInfo]) -> list[dict[str, 
                 }
             )
     return rows
+
+
+@contextmanager
+def optimizer_counted(module: nn.Module, optim: SparseOptimConfig) -> Iterator[None]:
+    """While planning, TorchRec's estimates of memory count the optimizer's state: it looks for this attribute.
+
+    Only while planning: where it is set when tables are sharded, TorchRec would take it for the optimizer to fuse.
+    """
+    configs = ("embedding_bag_configs", "embedding_configs")
+    weights = [p for m in module.modules() if any(hasattr(m, c) for c in configs) for p in m.parameters()]
+    for p in weights:
+        p._optimizer_classes = [OPTIMIZER_CLASSES[optim.name]]  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        for p in weights:
+            vars(p).pop("_optimizer_classes", None)
 
 
 @contextmanager
