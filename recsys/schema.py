@@ -215,7 +215,7 @@ class TrainConfig:
     logger: Any = None  # a mapping of names to loggers; CSV is always written
     seed: int = 0
     run_dir: str | None = None  # by default a new folder under outputs/
-    resume: str | None = None  # a run's folder to go on with
+    resume: str | None = None  # a run's folder to go on with; auto: run_dir, where it holds a run
 
 
 @dataclass
