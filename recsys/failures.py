@@ -1,5 +1,6 @@
 """How a rank ends: by its own error at once; by another rank's, later and in one line."""
 
+import atexit
 import os
 import re
 import socket
@@ -13,7 +14,7 @@ PEER_GONE = re.compile(
     r"gloo/transport|Connection (closed|reset) by peer|Broken pipe|ncclRemoteError|ncclSystemError"
     r"|NCCL communicator was aborted|DistNetworkError|DistStoreError|recvValue failed|sendBytes failed"
 )
-GRACE_SECONDS = 3.0
+GRACE_SECONDS = 1.0
 
 
 def describe(error: BaseException) -> str:
@@ -47,9 +48,15 @@ def _record(error: BaseException) -> None:
 
 
 def leave(status: int) -> NoReturn:
-    """Exit; a failed rank at once, as the others wait for it in a collective, where a tidy exit would hang."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if status and "RANK" in os.environ:
+    """Exit; a rank at once, without taking the interpreter down.
+
+    A failed one, because the others wait for it in a collective, where a tidy exit would hang; one that is done,
+    because threads of gloo's and the store's may abort a process that ends under them, which would fail the job.
+    """
+    if "RANK" in os.environ:
+        if status == 0:
+            atexit._run_exitfuncs()  # W&B's, say
+        sys.stdout.flush()
+        sys.stderr.flush()
         os._exit(status)
     sys.exit(status)
