@@ -46,7 +46,9 @@ def started_by_torchrun() -> Ranks | None:
 
 
 @contextmanager
-def process_group(accelerator: str, threads: int | None, ranks: Ranks | None = None) -> Iterator[Ranks]:
+def process_group(
+    accelerator: str, threads: int | None, ranks: Ranks | None = None, timeout_minutes: float = 30.0
+) -> Iterator[Ranks]:
     """The default process group: of torchrun's ranks, or of this process alone (no port, no store)."""
     import torch
     import torch.distributed as dist
@@ -64,7 +66,7 @@ def process_group(accelerator: str, threads: int | None, ranks: Ranks | None = N
         where: dict[str, Any] = {"init_method": "env://"}
         if ranks == alone:
             where = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-        dist.init_process_group(backend, timeout=timedelta(minutes=30), **where)
+        dist.init_process_group(backend, timeout=timedelta(minutes=timeout_minutes), **where)
     quiet(ranks.rank != 0)
     done = False
     try:

@@ -30,6 +30,7 @@ FREE = {
     "trainer.max_epochs",
     "trainer.max_steps",
     "trainer.threads",
+    "trainer.timeout_minutes",
     "trainer.eval_batch_size",
     "trainer.log_every_n_steps",
     "data.prepared",

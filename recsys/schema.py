@@ -184,6 +184,7 @@ class TrainerConfig:
     precision: str = "32-true"
     log_every_n_steps: int = 50
     threads: int | None = None  # intra-op threads a process; by default the cores shared out
+    timeout_minutes: float = 30.0  # how long a rank waits for the others before it takes one of them for gone
     early_stopping: EarlyStoppingConfig = field(default_factory=EarlyStoppingConfig)
 
 

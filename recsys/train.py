@@ -48,7 +48,7 @@ def train(cfg: DictConfig) -> Run:
     ranks = started_by_torchrun()
     if ranks is not None:
         cfg.trainer.devices = ranks.local_world_size
-        with process_group(_accelerator(cfg), cfg.trainer.threads, ranks):
+        with process_group(_accelerator(cfg), cfg.trainer.threads, ranks, cfg.trainer.timeout_minutes):
             restarted = any_restarted(ranks)
             path, prepared, resumed = first_decides(ranks, lambda: begin(cfg, ranks.world_size, restarted))
             check_shared(ranks, {"run_dir": path, "data.prepared": prepared.folder})

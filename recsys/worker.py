@@ -25,7 +25,8 @@ def _train(job: dict[str, Any]) -> None:
     path = Path(job["run"])
     log_to(path / "train.log")
     cfg = load_config(path / "config.yaml")
-    with process_group(accelerator_of(cfg), cfg.trainer.threads, started_by_torchrun()) as ranks:
+    t = cfg.trainer
+    with process_group(accelerator_of(cfg), t.threads, started_by_torchrun(), t.timeout_minutes) as ranks:
         fit(cfg, path, Prepared(Path(job["prepared"])), job["resumed"], ranks)
 
 

@@ -30,9 +30,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def reference(home: Path) -> dict[str, Any]:
-    """Metrics of the run that no test disturbs, in one process."""
+    """Metrics of the run that no test disturbs, of two processes on one host (each number has batches of its own)."""
     alone = Job(home, home / "reference.output")
-    alone.start([sys.executable, *TRAIN, "run_dir=reference"])
+    alone.start([sys.executable, *TRAIN, "trainer.devices=2", "run_dir=reference"])
     assert alone.wait() == [0], alone.output.read_text()[-3000:]
     return metrics(home / "reference")
 
