@@ -63,10 +63,9 @@ def process_group(
     backend = "cpu:gloo,cuda:nccl" if accelerator == "gpu" else "gloo"
     made = not dist.is_initialized()
     if made:
-        where: dict[str, Any] = {"init_method": "env://"}
-        if ranks == alone:
-            where = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-        dist.init_process_group(backend, timeout=timedelta(minutes=timeout_minutes), **where)
+        timeout = timedelta(minutes=timeout_minutes)
+        store = dist.HashStore() if ranks == alone else _torchruns_store(ranks, timeout)
+        dist.init_process_group(backend, timeout=timeout, store=store, rank=ranks.rank, world_size=ranks.world_size)
     quiet(ranks.rank != 0)
     done = False
     try:
@@ -78,6 +77,15 @@ def process_group(
         # A rank that fails among others keeps its connections until its error is told: theirs come after it.
         if made and (done or ranks.world_size == 1):
             dist.destroy_process_group()
+
+
+def _torchruns_store(ranks: Ranks, timeout: timedelta) -> Any:
+    from torch.distributed.rendezvous import rendezvous
+
+    from recsys.meeting import fresh_store
+
+    store, rank, world_size = next(rendezvous("env://", ranks.rank, ranks.world_size, timeout=timeout))
+    return fresh_store(store, rank, world_size, timeout)
 
 
 def _keep_freed_memory() -> None:
@@ -141,6 +149,7 @@ def check_shared(ranks: Ranks, seen_by_rank_0: dict[str, Path]) -> None:
 
     seen_by_rank_0: the config's key -> the folder. A file of the moment tells a shared folder from one of that name.
     """
+    import torch
     import torch.distributed as dist
 
     if ranks.world_size == ranks.local_world_size:
@@ -151,7 +160,7 @@ def check_shared(ranks: Ranks, seen_by_rank_0: dict[str, Path]) -> None:
     if ranks.rank == 0:
         for mark in marks.values():
             mark.touch()
-    dist.barrier()
+    dist.all_reduce(torch.zeros(1))  # once they are there, the others look
     unseen = next((key for key, mark in marks.items() if not _appears(mark)), None)
     problem = unseen and (
         f"rank {ranks.rank} on {socket.gethostname()} does not see rank 0's {marks[unseen].parent.absolute()}: "

@@ -1,16 +1,21 @@
 """A rank that ends takes its job down, its own error told first; what is started again goes on."""
 
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 from jobs import TORCHRUN, TRAIN, Job, metrics, seconds_since
 from omegaconf import DictConfig
+from torch.distributed import HashStore
 
 from recsys import failures
 from recsys.config import compose
 from recsys.errors import UserError
+from recsys.meeting import fresh_store
 from recsys.run_dir import AUTO, allow_restarts, open_run_dir
 
 STARTS = {
@@ -111,3 +116,20 @@ def test_whose_failure_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert own.endswith("ArithmeticError: mine\n")
     monkeypatch.delenv("WORLD_SIZE")
     assert failures.describe(gone).startswith("RuntimeError")
+
+
+def test_ranks_meet_though_the_store_remembers_those_of_an_earlier_start() -> None:
+    store, timeout = HashStore(), timedelta(seconds=20)
+    for late in (0, 1, 2):  # whoever comes last
+
+        def meet(rank: int, late: int = late) -> bytes:
+            time.sleep(0.3 * (rank == late))
+            mine = fresh_store(store, rank, 3, timeout)
+            mine.set(f"address/{rank}", f"{late}/{rank}")
+            return b" ".join(mine.get(f"address/{r}") for r in range(3))
+
+        with ThreadPoolExecutor(3) as pool:
+            found = list(pool.map(meet, range(3)))
+        assert found == [b"%d/0 %d/1 %d/2" % (late, late, late)] * 3
+    with pytest.raises(TimeoutError, match="not all ranks have started"):
+        fresh_store(store, 1, 3, timedelta(seconds=0.2))
