@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -50,10 +49,15 @@ class Job:
         return "" if first is None else "\n".join(lines[first:])
 
     def kill(self) -> None:
-        for p in self.processes:
-            if p.poll() is None:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(p.pid, signal.SIGKILL)
+        """By SIGTERM, upon which torchrun ends its ranks: they are in sessions of their own."""
+        running = [p for p in self.processes if p.poll() is None]
+        for p in running:
+            p.terminate()
+        for p in running:
+            try:
+                p.wait(timeout=40)
+            except subprocess.TimeoutExpired:
+                p.kill()
                 p.wait()
 
 
