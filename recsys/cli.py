@@ -7,12 +7,12 @@ import errno
 import os
 import re
 import sys
-import traceback
 from collections.abc import Callable
 
 from omegaconf import DictConfig
 
 from recsys.errors import DoesNotFit, UserError, did_you_mean
+from recsys.failures import describe, leave
 from recsys.progress import console, log
 
 USER, OURS = 2, 1
@@ -21,7 +21,7 @@ THE_DISK = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
 
 def run(command: str, function: Callable[[DictConfig], None]) -> None:
     """Compose the config of `command` from sys.argv, call `function` on it, exit with its status."""
-    sys.exit(status(command, function))
+    leave(status(command, function))
 
 
 def status(command: str, function: Callable[[DictConfig], None]) -> int:
@@ -81,11 +81,12 @@ def call(function: Callable[[], None]) -> int:
         return _say_error("interrupted", status=130)
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else OURS
-    except Exception as e:
+    except BaseException as e:  # a failed collective save raises one that is no Exception
         if isinstance(e, OSError) and e.errno in THE_DISK:
             return _say_error(f"{e.filename or 'the disk'}: {e.strerror}")
-        traceback.print_exc()
-        log(traceback.format_exc())
+        text = describe(e)
+        sys.stderr.write(text)
+        log(text)
         return OURS
     return 0
 

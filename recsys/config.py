@@ -124,6 +124,8 @@ def _check_numbers(cfg: DictConfig) -> None:
             raise UserError(f"trainer.{name}={t[name]}: must be at least 1")
     if t.threads is not None and t.threads < 1:
         raise UserError(f"trainer.threads={t.threads}: must be at least 1, or null")
+    if t.timeout_minutes <= 0:
+        raise UserError(f"trainer.timeout_minutes={t.timeout_minutes}: must be positive")
     if t.max_steps != -1 and t.max_steps < 1:
         raise UserError(f"trainer.max_steps={t.max_steps}: must be at least 1, or -1 for no limit")
     if t.precision not in PRECISIONS:

@@ -40,7 +40,8 @@ def evaluate(
     prepared = prepare(data_config(cfg))
     if not prepared.rows(split):
         raise UserError(f"split={split}: the data has no such rows")
-    with process_group(accelerator_of(cfg), cfg.trainer.threads, started_by_torchrun()) as ranks:
+    t = cfg.trainer
+    with process_group(accelerator_of(cfg), t.threads, started_by_torchrun(), t.timeout_minutes) as ranks:
         module = build_module(cfg, prepared.fitted.features, ranks)
         trainer, _ = build_trainer(cfg, path, ranks, prepared, None, loggers=False)
         [found] = trainer.test(module, split_loader(cfg, prepared, split, ranks), ckpt_path=best, verbose=False)

@@ -5,18 +5,25 @@ import ctypes
 import json
 import logging
 import os
+import signal
+import socket
 import sys
 import tempfile
+import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 from recsys.errors import UserError
-from recsys.progress import quiet
+from recsys.progress import quiet, say
+
+FOREVER = timedelta(days=30)
+SEEN_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -39,7 +46,9 @@ def started_by_torchrun() -> Ranks | None:
 
 
 @contextmanager
-def process_group(accelerator: str, threads: int | None, ranks: Ranks | None = None) -> Iterator[Ranks]:
+def process_group(
+    accelerator: str, threads: int | None, ranks: Ranks | None = None, timeout_minutes: float = 30.0
+) -> Iterator[Ranks]:
     """The default process group: of torchrun's ranks, or of this process alone (no port, no store)."""
     import torch
     import torch.distributed as dist
@@ -54,16 +63,29 @@ def process_group(accelerator: str, threads: int | None, ranks: Ranks | None = N
     backend = "cpu:gloo,cuda:nccl" if accelerator == "gpu" else "gloo"
     made = not dist.is_initialized()
     if made:
-        where: dict[str, Any] = {"init_method": "env://"}
-        if ranks == alone:
-            where = {"store": dist.HashStore(), "rank": 0, "world_size": 1}
-        dist.init_process_group(backend, timeout=timedelta(minutes=30), **where)
+        timeout = timedelta(minutes=timeout_minutes)
+        store = dist.HashStore() if ranks == alone else _torchruns_store(ranks, timeout)
+        dist.init_process_group(backend, timeout=timeout, store=store, rank=ranks.rank, world_size=ranks.world_size)
     quiet(ranks.rank != 0)
+    done = False
     try:
         yield ranks
+        if ranks.world_size > 1:
+            dist.all_reduce(torch.zeros(1))  # all leave together: rank 0 writes the results last
+        done = True
     finally:
-        if made:
+        # A rank that fails among others keeps its connections until its error is told: theirs come after it.
+        if made and (done or ranks.world_size == 1):
             dist.destroy_process_group()
+
+
+def _torchruns_store(ranks: Ranks, timeout: timedelta) -> Any:
+    from torch.distributed.rendezvous import rendezvous
+
+    from recsys.meeting import fresh_store
+
+    store, rank, world_size = next(rendezvous("env://", ranks.rank, ranks.world_size, timeout=timeout))
+    return fresh_store(store, rank, world_size, timeout)
 
 
 def _keep_freed_memory() -> None:
@@ -88,9 +110,13 @@ def ensure_process_group() -> None:
 
 
 def first_decides(ranks: Ranks, decide: Callable[[], Any]) -> Any:
-    """Rank 0's result for all ranks; its UserError stops them all, told by rank 0 alone."""
+    """Rank 0's result for all ranks, which wait for as long as it takes (preparing terabytes takes hours).
+
+    Its UserError stops them all, told by rank 0 alone.
+    """
     import torch.distributed as dist
 
+    waiting = dist.new_group(backend="gloo", timeout=FOREVER) if ranks.world_size > 1 else None
     box: list[Any] = [None, None]
     if ranks.rank == 0:
         try:
@@ -98,12 +124,69 @@ def first_decides(ranks: Ranks, decide: Callable[[], Any]) -> Any:
         except UserError as e:
             box[1] = str(e)
     if ranks.world_size > 1:
-        dist.broadcast_object_list(box)
+        dist.broadcast_object_list(box, group=waiting)
+        dist.destroy_process_group(waiting)
     if box[1] is not None:
         if ranks.rank != 0:
             raise SystemExit(2)
         raise UserError(box[1])
     return box[0]
+
+
+def any_restarted(ranks: Ranks) -> bool:
+    """Collective: whether torchrun has started any rank anew. A host whose ranks were well may count no restart."""
+    import torch
+    import torch.distributed as dist
+
+    count = torch.tensor(int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)))
+    if ranks.world_size > 1:
+        dist.all_reduce(count, dist.ReduceOp.MAX)
+    return bool(count > 0)
+
+
+def check_shared(ranks: Ranks, seen_by_rank_0: dict[str, Path]) -> None:
+    """Collective: raises UserError where a host does not see these folders, which rank 0 has made.
+
+    seen_by_rank_0: the config's key -> the folder. A file of the moment tells a shared folder from one of that name.
+    """
+    import torch
+    import torch.distributed as dist
+
+    if ranks.world_size == ranks.local_world_size:
+        return
+    box = [uuid.uuid4().hex]
+    dist.broadcast_object_list(box)
+    marks = {key: folder / f".seen-{box[0]}" for key, folder in seen_by_rank_0.items()}
+    if ranks.rank == 0:
+        for mark in marks.values():
+            mark.touch()
+    dist.all_reduce(torch.zeros(1))  # once they are there, the others look
+    unseen = next((key for key, mark in marks.items() if not _appears(mark)), None)
+    problem = unseen and (
+        f"rank {ranks.rank} on {socket.gethostname()} does not see rank 0's {marks[unseen].parent.absolute()}: "
+        f"{unseen} must be on a file system that all hosts share"
+    )
+    problems: list[str | None] = [None] * ranks.world_size
+    dist.all_gather_object(problems, problem)
+    if ranks.rank == 0:
+        for mark in marks.values():
+            mark.unlink()
+    if found := [p for p in problems if p]:
+        if ranks.rank == 0 or (problem and ranks.local_rank == 0):
+            raise UserError(problem or found[0])
+        raise SystemExit(2)
+
+
+def _appears(path: Path) -> bool:
+    """Whether the file is there within SEEN_SECONDS: NFS remembers for a while that a file was not."""
+    deadline = time.monotonic() + SEEN_SECONDS
+    while not path.exists():
+        if time.monotonic() > deadline:
+            return False
+        with contextlib.suppress(OSError):
+            os.listdir(path.parent)
+        time.sleep(0.2)
+    return True
 
 
 def spawn(devices: int, work: str, job: dict[str, Any]) -> None:
@@ -131,6 +214,10 @@ def spawn(devices: int, work: str, job: dict[str, Any]) -> None:
     try:
         elastic_launch(config, sys.executable)("-m", "recsys.worker", work, f.name)
     except ChildFailedError as e:
+        rank, first = e.get_first_failure()
+        if first.exitcode < 0:  # it could not tell
+            cause = ", as by the kernel where memory runs out" if -first.exitcode == signal.SIGKILL else ""
+            say(f"error: rank {rank} was killed by signal {-first.exitcode} ({first.signal_name()}){cause}")
         codes = {f.exitcode for f in e.failures.values()}
         raise SystemExit(2 if 2 in codes else 1) from None
     finally:

@@ -5,6 +5,7 @@ config.yaml features.json transforms.json vocabularies/ plan.json metrics.json m
 
 import json
 import math
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ FREE = {
     "trainer.max_epochs",
     "trainer.max_steps",
     "trainer.threads",
+    "trainer.timeout_minutes",
     "trainer.eval_batch_size",
     "trainer.log_every_n_steps",
     "data.prepared",
@@ -37,12 +39,20 @@ FREE = {
 }
 
 
+AUTO = "auto"
+
+
 def open_run_dir(cfg: DictConfig) -> tuple[Path, bool]:
     """The folder of this run, made or (resume=) found again; True where it goes on from a checkpoint.
 
+    resume=auto: run_dir, gone on with where it holds a run, else begun.
+
     Raises UserError where the folder holds a run with another config.
     """
-    if cfg.resume is not None:
+    auto = cfg.resume == AUTO
+    if auto and cfg.run_dir is None:
+        raise UserError("resume=auto needs run_dir=DIR, the folder in which a run may be")
+    if cfg.resume is not None and not auto:
         path = Path(cfg.resume)
         if not (path / "config.yaml").exists():
             raise UserError(f"resume={cfg.resume}: holds no run (no config.yaml)")
@@ -55,21 +65,33 @@ def open_run_dir(cfg: DictConfig) -> tuple[Path, bool]:
     if (path / "config.yaml").exists():
         if difference := _difference(OmegaConf.load(path / "config.yaml"), cfg):
             key, old, new = difference
-            what = "resume" if cfg.resume is not None else "run_dir"
+            what = "run_dir" if cfg.resume is None or auto else "resume"
             raise UserError(
                 f"{what}={path}: holds a run with another config: {key} is {old} there, {new} here; "
                 "choose another run_dir"
             )
         if cfg.resume is None:
             _set_aside(path)
+    elif auto:
+        say(f"{path} holds no run yet: it begins")
     path.mkdir(parents=True, exist_ok=True)
     (path / "checkpoints").mkdir(exist_ok=True)
     resumed = cfg.resume is not None and newest_checkpoint(path) is not None
-    if cfg.resume is not None and not resumed:
+    if cfg.resume is not None and not resumed and (path / "config.yaml").exists():
         say(f"{path} has no complete checkpoint: the run starts from its beginning")
     cfg.run_dir = str(path)
-    OmegaConf.save(cfg, path / "config.yaml", resolve=True)
+    building = path / ".config.yaml"
+    OmegaConf.save(cfg, building, resolve=True)
+    building.replace(path / "config.yaml")  # whole or absent, whenever the process is killed
     return path, resumed
+
+
+def allow_restarts(cfg: DictConfig, restarted: bool) -> None:
+    """What torchrun starts anew goes on with its run (resume=auto), which therefore needs a name."""
+    if cfg.run_dir is None and cfg.resume is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)):
+        raise UserError("torchrun --max_restarts needs run_dir=DIR, so that a restart finds the run to go on with")
+    if restarted and cfg.resume is None:
+        cfg.resume = AUTO
 
 
 def _new_folder(cfg: DictConfig) -> Path:

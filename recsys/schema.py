@@ -186,6 +186,7 @@ class TrainerConfig:
     precision: str = "32-true"
     log_every_n_steps: int = 50
     threads: int | None = None  # intra-op threads a process; by default the cores shared out
+    timeout_minutes: float = 30.0  # how long a rank waits for the others before it takes one of them for gone
     early_stopping: EarlyStoppingConfig = field(default_factory=EarlyStoppingConfig)
 
 
@@ -217,7 +218,7 @@ class TrainConfig:
     logger: Any = None  # a mapping of names to loggers; CSV is always written
     seed: int = 0
     run_dir: str | None = None  # by default a new folder under outputs/
-    resume: str | None = None  # a run's folder to go on with
+    resume: str | None = None  # a run's folder to go on with; auto: run_dir, where it holds a run
 
 
 @dataclass

@@ -42,14 +42,16 @@ class Run:
 
 def train(cfg: DictConfig) -> Run:
     """Run a training config: in this process, in `trainer.devices` of this machine, or under torchrun."""
-    from recsys.launch import first_decides, process_group, spawn, started_by_torchrun
+    from recsys.launch import any_restarted, check_shared, first_decides, process_group, spawn, started_by_torchrun
 
     log_to(None)  # the run before this one, in a notebook, had its own
     ranks = started_by_torchrun()
     if ranks is not None:
         cfg.trainer.devices = ranks.local_world_size
-        with process_group(_accelerator(cfg), cfg.trainer.threads, ranks):
-            path, prepared, resumed = first_decides(ranks, lambda: begin(cfg, ranks.world_size))
+        with process_group(_accelerator(cfg), cfg.trainer.threads, ranks, cfg.trainer.timeout_minutes):
+            restarted = any_restarted(ranks)
+            path, prepared, resumed = first_decides(ranks, lambda: begin(cfg, ranks.world_size, restarted))
+            check_shared(ranks, {"run_dir": path, "data.prepared": prepared.folder})
             fit(load_config(path / "config.yaml"), path, prepared, resumed, ranks)
         return Run(path)
     path, prepared, resumed = begin(cfg, cfg.trainer.devices)
@@ -68,8 +70,11 @@ def _accelerator(cfg: DictConfig) -> str:
     return accelerator_of(cfg)
 
 
-def begin(cfg: DictConfig, world_size: int) -> tuple[Path, Prepared, bool]:
-    """Everything before the first process: check, prepare the data, open the run's folder."""
+def begin(cfg: DictConfig, world_size: int, restarted: bool = False) -> tuple[Path, Prepared, bool]:
+    """Everything before the first process: check, prepare the data, open the run's folder.
+
+    restarted: torchrun has started this job anew.
+    """
     say("checking the config")
     check(cfg)
     if cfg.trainer.batch_size % world_size:
@@ -80,8 +85,9 @@ def begin(cfg: DictConfig, world_size: int) -> tuple[Path, Prepared, bool]:
     from recsys.data.check import check_files
     from recsys.data.prepare import prepare
     from recsys.data.transforms import Fitted
-    from recsys.run_dir import open_run_dir
+    from recsys.run_dir import allow_restarts, open_run_dir
 
+    allow_restarts(cfg, restarted)
     if data.root is not None:
         check_files(data)
     path, resumed = open_run_dir(cfg)

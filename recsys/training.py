@@ -123,7 +123,7 @@ class _Record(pl.Callback):
     def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         assert isinstance(module, RecsysModule)
         if trainer.is_global_zero:
-            plan: dict[str, Any] = {"world_size": trainer.world_size, "tables": module.plan}
+            plan: dict[str, Any] = {"world_size": trainer.world_size, "hosts": trainer.num_nodes, "tables": module.plan}
             write_json(self.path / "plan.json", plan)
             for logger in trainer.loggers[1:]:
                 logger.log_hyperparams({"plan": plan})

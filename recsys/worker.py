@@ -1,12 +1,12 @@
 """python -m recsys.worker train|evaluate JOB.json: one rank of what recsys.launch.spawn has started."""
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import Any
 
 from recsys import cli
+from recsys.failures import leave
 from recsys.progress import log_to
 
 
@@ -25,7 +25,8 @@ def _train(job: dict[str, Any]) -> None:
     path = Path(job["run"])
     log_to(path / "train.log")
     cfg = load_config(path / "config.yaml")
-    with process_group(accelerator_of(cfg), cfg.trainer.threads, started_by_torchrun()) as ranks:
+    t = cfg.trainer
+    with process_group(accelerator_of(cfg), t.threads, started_by_torchrun(), t.timeout_minutes) as ranks:
         fit(cfg, path, Prepared(Path(job["prepared"])), job["resumed"], ranks)
 
 
@@ -38,9 +39,4 @@ def _evaluate(job: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    status = cli.call(main)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    if status:
-        os._exit(status)  # at once: the other ranks wait in a collective, where a tidy exit would hang
-    sys.exit(0)
+    leave(cli.call(main))

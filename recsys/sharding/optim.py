@@ -24,7 +24,8 @@ class RowOptimizer(Optimizer):
     weight_decay is L2 (g += weight_decay * w) for Adagrad and decoupled (w -= lr * weight_decay * w) for
     Adam, as in FBGEMM, which also touches rows of a batch whose gradient is exactly zero.
 
-    shares: dim / width of padded tables, whose padding is not to count in a mean.
+    shares: dim / width of padded tables. Their state is the mean over the width, as FBGEMM's; steps are as if it
+    were over `dim`.
     """
 
     def __init__(
@@ -67,24 +68,25 @@ class RowOptimizer(Optimizer):
                     self._update(w, w.grad, self.state[w], group)
 
     def _update(self, w: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-        rows = grad.abs().amax(dim=1).nonzero().squeeze(1)
+        rows, share = grad.abs().amax(dim=1).nonzero().squeeze(1), self._shares.get(w, 1.0)
         g = grad[rows]
         if group["weight_decay"] and self.rule in ("rowwise_adagrad", "adagrad"):
             g = g + group["weight_decay"] * w[rows]
         if self.rule == "sgd":
             delta = g
         elif self.rule == "rowwise_adagrad":
-            state["sum"][rows] += g.square().mean(dim=1) / self._shares.get(w, 1)
-            delta = g / (state["sum"][rows].sqrt()[:, None] + group["eps"])
+            state["sum"][rows] += g.square().mean(dim=1)
+            delta = g / ((state["sum"][rows] / share).sqrt()[:, None] + group["eps"])
         elif self.rule == "adagrad":
             state["sum"][rows] += g.square()
             delta = g / (state["sum"][rows].sqrt() + group["eps"])
         else:
             beta1, beta2 = group["betas"]
-            second = g.square().mean(dim=1) / self._shares.get(w, 1) if "partial" in self.rule else g.square()
+            second = g.square().mean(dim=1) if "partial" in self.rule else g.square()
             state["exp_avg"][rows] = beta1 * state["exp_avg"][rows] + (1 - beta1) * g
             state["exp_avg_sq"][rows] = beta2 * state["exp_avg_sq"][rows] + (1 - beta2) * second
             m = state["exp_avg"][rows] / (1 - beta1 ** state["step"])
-            v = (state["exp_avg_sq"][rows] / (1 - beta2 ** state["step"])).sqrt() + group["eps"]
+            share = share if "partial" in self.rule else 1.0
+            v = (state["exp_avg_sq"][rows] / share / (1 - beta2 ** state["step"])).sqrt() + group["eps"]
             delta = m / (v[:, None] if v.dim() == 1 else v) + group["weight_decay"] * w[rows]
         w[rows] -= group["lr"] * delta

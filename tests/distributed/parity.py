@@ -159,6 +159,10 @@ def reference(case: Case, blocks: list[dict[str, int]]) -> tuple[list[Tensor], d
             for (name, w), grad in zip(tables.items(), grads, strict=False):
                 touched = {i for f, bs in zip(FEATURES, ids, strict=True) if f.table == name for b in bs for i in b}
                 n = blocks[step][name]
+                if n != blocks[max(step - 1, 0)][name]:
+                    for (table, _), own in state.items():
+                        for part in own["second"].view(n, -1) if table == name and "rowwise" in config.name else ():
+                            part[:] = part.mean()
                 for i in sorted(touched):
                     own = state.setdefault((name, i), {"first": torch.zeros(dim), "second": torch.zeros(dim)})
                     for block in range(n):

@@ -1,0 +1,50 @@
+"""Where the ranks of one start of a job meet, apart from those of the starts before it."""
+
+import json
+import time
+import uuid
+from datetime import timedelta
+
+from torch.distributed import PrefixStore, Store
+
+POLL_SECONDS = 0.05
+
+
+def fresh_store(store: Store, rank: int, world_size: int, timeout: timedelta) -> Store:
+    """A part of `store` that no earlier start has written to.
+
+    torchrun keeps one store over all its restarts, where gloo finds the addresses of ranks that are gone and fails
+    or waits for them; and hosts do not agree on the number of restarts. So each rank shows a number that is new
+    until rank 0's offer lists it; rank 0, which may at first list numbers of ranks that are gone, offers until all
+    have met.
+    """
+    deadline = time.monotonic() + timeout.total_seconds()
+    name = _offer(store, world_size, deadline) if rank == 0 else _accept(store, rank, deadline)
+    return PrefixStore(name, store)
+
+
+def _offer(store: Store, world_size: int, deadline: float) -> str:
+    name = uuid.uuid4().hex
+    while store.add(f"met/{name}", 0) < world_size - 1:
+        _wait(deadline)
+        keys = [k for r in range(1, world_size) if store.check([k := f"rank/{r}"])]
+        store.set("offer", json.dumps([name, [store.get(k).decode() for k in keys]]))
+    return name
+
+
+def _accept(store: Store, rank: int, deadline: float) -> str:
+    me = uuid.uuid4().hex
+    store.set(f"rank/{rank}", me)
+    while True:
+        if store.check(["offer"]):
+            name, listed = json.loads(store.get("offer"))
+            if me in listed:
+                store.add(f"met/{name}", 1)
+                return str(name)
+        _wait(deadline)
+
+
+def _wait(deadline: float) -> None:
+    if time.monotonic() > deadline:
+        raise TimeoutError("not all ranks have started within trainer.timeout_minutes")
+    time.sleep(POLL_SECONDS)

@@ -1,0 +1,135 @@
+"""A rank that ends takes its job down, its own error told first; what is started again goes on."""
+
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jobs import TORCHRUN, TRAIN, Job, metrics, seconds_since
+from omegaconf import DictConfig
+from torch.distributed import HashStore
+
+from recsys import failures
+from recsys.config import compose
+from recsys.errors import UserError
+from recsys.meeting import fresh_store
+from recsys.run_dir import AUTO, allow_restarts, open_run_dir
+
+STARTS = {
+    "devices": [sys.executable, *TRAIN, "trainer.devices=2"],
+    "torchrun": [*TORCHRUN, "--nproc_per_node=2", *TRAIN],
+}
+
+
+@pytest.mark.parametrize(
+    ("by", "how"),
+    [
+        ("devices", "kill"),
+        pytest.param("devices", "raise", marks=pytest.mark.slow),
+        pytest.param("torchrun", "kill", marks=pytest.mark.slow),
+        pytest.param("torchrun", "raise", marks=pytest.mark.slow),
+    ],
+)
+def test_a_rank_that_ends_takes_the_job_down_and_is_told_first(job: Job, home: Path, by: str, how: str) -> None:
+    mark = home / f"{by}_{how}.mark"
+    job.start([*STARTS[by], f"run_dir={mark.stem}", f"model.how={how}", f"model.mark={mark}"])
+    assert job.wait() == [1], job.output.read_text()[-3000:]
+    assert seconds_since(mark) < 60
+    errors = job.errors()
+    told = {
+        ("devices", "kill"): "error: rank 1 was killed by signal 9 (SIGKILL)",
+        ("torchrun", "kill"): "failed (exitcode: -9) local_rank: 1",
+    }.get((by, how), "error: rank 1 on ")
+    assert told in errors.splitlines()[0]
+    assert ("the mortal model's own error" in errors) == (how == "raise")
+    assert "gloo/transport" not in errors
+    if by == "devices":
+        assert errors.count("error:") == 1
+
+
+@pytest.mark.slow
+def test_torchrun_restarts_the_ranks_and_the_run_goes_on(job: Job, home: Path, reference: dict[str, Any]) -> None:
+    mark, run = home / "again.mark", home / "again"
+    torchrun = [*TORCHRUN, "--nproc_per_node=2", "--max_restarts=2", *TRAIN]
+    job.start([*torchrun, f"run_dir={run}", "model.how=kill", f"model.mark={mark}"])
+    assert job.wait() == [0], job.output.read_text()[-3000:]
+    assert f"resuming from {run}/checkpoints/step-00000010" in job.output.read_text()
+    assert metrics(run)["test"]["auc"] == pytest.approx(reference["test"]["auc"], abs=1e-6)
+    assert [p.name for p in home.glob("again*") if p.is_dir()] == ["again"]
+
+
+@pytest.fixture
+def cfg(tmp_path: Path) -> DictConfig:
+    return compose("train", [f"run_dir={tmp_path}/a", "resume=auto"])
+
+
+def complete(folder: Path) -> Path:
+    """What looks like a checkpoint."""
+    folder.mkdir(parents=True)
+    (folder / ".metadata").touch()
+    return folder
+
+
+def test_resume_auto_begins_where_there_is_no_run_and_else_goes_on(cfg: DictConfig, tmp_path: Path) -> None:
+    assert open_run_dir(cfg.copy()) == (tmp_path / "a", False)
+    assert open_run_dir(cfg.copy()) == (tmp_path / "a", False)  # begun, without a checkpoint yet
+    complete(tmp_path / "a" / "checkpoints" / "step-00000010")
+    assert open_run_dir(cfg.copy()) == (tmp_path / "a", True)
+    assert [p.name for p in tmp_path.iterdir()] == ["a"]
+    cfg.seed = 1
+    with pytest.raises(UserError, match=r"run_dir=.*another config: seed is 0 there, 1 here"):
+        open_run_dir(cfg)
+
+
+def test_resume_auto_needs_a_name(cfg: DictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+    cfg.run_dir = None
+    with pytest.raises(UserError, match="resume=auto needs run_dir=DIR"):
+        open_run_dir(cfg)
+    cfg.resume = None
+    allow_restarts(cfg, restarted=False)
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "2")
+    with pytest.raises(UserError, match="--max_restarts needs run_dir=DIR"):
+        allow_restarts(cfg, restarted=False)
+
+
+def test_a_restart_means_resume_auto(cfg: DictConfig) -> None:
+    cfg.resume = None
+    allow_restarts(cfg, restarted=False)
+    assert cfg.resume is None
+    allow_restarts(cfg, restarted=True)
+    assert cfg.resume == AUTO
+
+
+def test_whose_failure_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failures, "GRACE_SECONDS", 0.0)
+    gone = RuntimeError("[/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.77.0.2]:4411")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    assert "rank 1 on " in failures.describe(gone)
+    assert "has lost another rank" in failures.describe(gone)
+    assert "gloo" not in failures.describe(gone)
+    own = failures.describe(ArithmeticError("mine"))
+    assert own.startswith("error: rank 1 on ")
+    assert own.endswith("ArithmeticError: mine\n")
+    monkeypatch.delenv("WORLD_SIZE")
+    assert failures.describe(gone).startswith("RuntimeError")
+
+
+def test_ranks_meet_though_the_store_remembers_those_of_an_earlier_start() -> None:
+    store, timeout = HashStore(), timedelta(seconds=20)
+    for late in (0, 1, 2):  # whoever comes last
+
+        def meet(rank: int, late: int = late) -> bytes:
+            time.sleep(0.3 * (rank == late))
+            mine = fresh_store(store, rank, 3, timeout)
+            mine.set(f"address/{rank}", f"{late}/{rank}")
+            return b" ".join(mine.get(f"address/{r}") for r in range(3))
+
+        with ThreadPoolExecutor(3) as pool:
+            found = list(pool.map(meet, range(3)))
+        assert found == [b"%d/0 %d/1 %d/2" % (late, late, late)] * 3
+    with pytest.raises(TimeoutError, match="not all ranks have started"):
+        fresh_store(store, 1, 3, timedelta(seconds=0.2))
