@@ -57,11 +57,11 @@ def status(command: str, function: Callable[[DictConfig], None]) -> int:
     try:
         hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=command)(guarded)()
     except (HydraException, OmegaConfBaseException, YAMLError) as e:
-        return _say_error(_explain(e))
+        return say_error(_explain(e))
     except (UserError, ValueError) as e:  # Hydra's own ValueError, such as for model=3
-        return _say_error(str(e))
+        return say_error(str(e))
     except AssertionError:  # OmegaConf's, where an override goes below a null
-        return _say_error("an override goes below a key that is null; set the key itself: 'a.b={c: 1}' for a.b.c=1")
+        return say_error("an override goes below a key that is null; set the key itself: 'a.b={c: 1}' for a.b.c=1")
     return sweep.finish() if sweep is not None else code
 
 
@@ -74,16 +74,16 @@ def call(function: Callable[[], None]) -> int:
     except UserError as e:
         if isinstance(e, DoesNotFit) and e.misfit is not None:
             console.print(e.misfit.table())
-        return _say_error(str(e))
+        return say_error(str(e))
     except OmegaConfBaseException as e:
-        return _say_error(_explain(e))
+        return say_error(_explain(e))
     except KeyboardInterrupt:
-        return _say_error("interrupted", status=130)
+        return say_error("interrupted", status=130)
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else OURS
     except BaseException as e:  # a failed collective save raises one that is no Exception
         if isinstance(e, OSError) and e.errno in THE_DISK:
-            return _say_error(f"{e.filename or 'the disk'}: {e.strerror}")
+            return say_error(f"{e.filename or 'the disk'}: {e.strerror}")
         text = describe(e)
         sys.stderr.write(text)
         log(text)
@@ -91,7 +91,7 @@ def call(function: Callable[[], None]) -> int:
     return 0
 
 
-def _say_error(message: str, status: int = USER) -> int:
+def say_error(message: str, status: int = USER) -> int:
     print(f"error: {message}", file=sys.stderr)
     log(f"error: {message}")
     return status

@@ -265,3 +265,22 @@ class PredictConfig:
     output: str = "predictions.parquet"
     checkpoint: str = "best"
     batch_size: int = 8192
+
+
+@dataclass
+class ReshardTrainerConfig:
+    devices: int | None = None  # processes; null: as many as wrote it
+
+
+@dataclass
+class CheckpointToolConfig:
+    """python -m recsys.checkpoint inspect|reshard|export-embeddings RUN_DIR"""
+
+    action: str = MISSING
+    run: str = MISSING
+    checkpoint: str = "last"  # best | last | a folder under the run's checkpoints/
+    output: str | None = None  # reshard: a new run's folder; export-embeddings: a folder
+    sharding: ShardingConfig | None = None  # reshard; null: the run's own
+    trainer: ReshardTrainerConfig = field(default_factory=ReshardTrainerConfig)
+    format: str = "parquet"  # export-embeddings: parquet | safetensors
+    tables: list[str] = field(default_factory=list)  # export-embeddings: globs; empty: all

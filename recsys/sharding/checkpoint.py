@@ -35,7 +35,7 @@ from recsys.sharding.tables import TableInfo
 
 # FBGEMM's first state of a table is called momentum1 whatever it is; RowOptimizer's names are PyTorch's.
 _FIRST_STATE = {"rowwise_adagrad": "sum", "adagrad": "sum", "adam": "exp_avg", "partial_rowwise_adam": "exp_avg"}
-_ROWWISE = {("rowwise_adagrad", "sum"), ("partial_rowwise_adam", "exp_avg_sq")}
+ROWWISE = {("rowwise_adagrad", "sum"), ("partial_rowwise_adam", "exp_avg_sq")}
 
 
 def save(
@@ -122,7 +122,7 @@ def _load(
     ]:
         parameter, _, state = key.partition(".")[2].partition("/")
         read = partial(stored.read, key)
-        if (optimizer, state) in _ROWWISE:
+        if (optimizer, state) in ROWWISE:
             if old[parameter] == list(pieces.edges):
                 tensors[key] = pieces.to_load()
             else:
@@ -154,12 +154,12 @@ def _tables(
             name = key.rsplit(".", 1)[-1]
             name = _FIRST_STATE[optimizer] if name == "momentum1" else name
             if all(isinstance(t, Tensor) and t.dim() for t in local):  # not a step count
-                states[f"{parameter}/{name}"] = weights[parameter].like(local, (optimizer, name) in _ROWWISE)
+                states[f"{parameter}/{name}"] = weights[parameter].like(local, (optimizer, name) in ROWWISE)
     for parameter, p in dmp.named_parameters() if row_optimizer is not None else ():
         for name, value in row_optimizer.state.get(p, {}).items():  # type: ignore[union-attr]
             if isinstance(value, Tensor):
                 local = list(value.split([m.rows for m in weights[parameter].mine]))
-                states[f"{parameter}/{name}"] = weights[parameter].like(local, (optimizer, name) in _ROWWISE)
+                states[f"{parameter}/{name}"] = weights[parameter].like(local, (optimizer, name) in ROWWISE)
     return weights, states
 
 

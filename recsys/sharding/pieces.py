@@ -69,13 +69,16 @@ class Pieces:
 
     def to_save(self) -> ShardedTensor:
         """In blocks of rows, so that a reader of a part need not read the whole; replicas share the work."""
-        step = max(BLOCK_BYTES // (4 * max(p.columns for p in self.places)), 1)
-        held = [b for p, t in zip(self.mine, self.local, strict=True) for b in _blocks(p, t, step)]
+        held = [
+            (b, t[b.row - p.row : b.row - p.row + b.rows])
+            for p, t in zip(self.mine, self.local, strict=True)
+            for b in blocks(p)
+        ]
         if not self.replicated:
-            return self._sharded([b for p in self.places for b, _ in _blocks(p, None, step)], held)
+            return self._sharded([b for p in self.places for b in blocks(p)], held)
         world = dist.get_world_size()
-        held = [(replace(p, rank=i % world), t) for i, (p, t) in enumerate(held)]
-        return self._sharded([p for p, _ in held], [(p, t) for p, t in held if p.rank == dist.get_rank()])
+        held = [(replace(b, rank=i % world), t) for i, (b, t) in enumerate(held)]
+        return self._sharded([b for b, _ in held], [(b, t) for b, t in held if b.rank == dist.get_rank()])
 
     def fill(self, read: Read, dim: int) -> None:
         """From a tensor that differs in padding: `dim` columns are copied, the others left as they are."""
@@ -119,14 +122,10 @@ class Pieces:
         )
 
 
-def _blocks(place: Place, tensor: Tensor | None, step: int) -> list[tuple[Place, Any]]:
-    return [
-        (
-            replace(place, row=place.row + at, rows=min(step, place.rows - at)),
-            None if tensor is None else tensor[at : at + step],
-        )
-        for at in range(0, place.rows, step)
-    ]
+def blocks(place: Place) -> list[Place]:
+    """Of BLOCK_BYTES at most, rows by rows."""
+    step = max(BLOCK_BYTES // (4 * max(place.columns, 1)), 1)
+    return [replace(place, row=place.row + at, rows=min(step, place.rows - at)) for at in range(0, place.rows, step)]
 
 
 def pieces_of(weight: Any) -> Pieces:

@@ -1,15 +1,26 @@
 """A checkpoint is read by any plan and world size, optimizers' state included, and training goes on as if never moved."""
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
 from parity import Case, Trained, blocks_of, reference
 from processes import run
 
+from recsys.features import FeatureSpec, SparseFeature
+from recsys.lit import RecsysModule
+from recsys.models.embeddings import PooledEmbeddings
+from recsys.schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding import checkpoint
 from recsys.sharding.plan import FUSED_OPTIMIZERS
+from recsys.sharding.rewrite import rewrite
+from recsys.sharding.stored import Stored
+from recsys.task import Task
 
 ROWWISE = ["rowwise_adagrad", "partial_rowwise_adam"]
 
@@ -86,3 +97,113 @@ def test_training_goes_on_as_if_it_had_never_moved(moved: Any, key: tuple[str, s
     assert len(logits) >= 3 * EACH + LAST
     for step, got in enumerate(logits):
         torch.testing.assert_close(got, expected[step], rtol=1e-4, atol=1e-4, msg=lambda m, s=step: f"step {s}: {m}")
+
+
+def test_rewritten_for_another_plan_it_holds_the_same(moved: Any, tmp_path: Path) -> None:
+    """Offline, against what the chain's processes wrote: column-wise by two becomes table-wise."""
+    stored = Stored(moved[0] / "with columns" / "rowwise_adagrad" / f"step-{3 * EACH}")
+    assert {e["type"] for e in stored.plan["tables"]} == {"column_wise"}
+    entries = [e | {"shards": [], "type": "data_parallel"} for e in stored.plan["tables"]]
+    rewrite(stored, tmp_path / "whole", entries, 1)
+    whole = Stored(tmp_path / "whole")
+    for e in entries:
+        weight, state = f"model.{e['parameter']}", f"tables.{e['parameter']}/sum"
+        torch.testing.assert_close(whole.read(weight), stored.read(weight), rtol=0, atol=0)
+        assert stored.size(state) == [e["rows"], 2]
+        torch.testing.assert_close(whole.read(state), stored.read(state).mean(1, keepdim=True))
+        assert whole.read(state).any()
+
+
+def killed_while_saving(rank: int, folder: str, store: str) -> None:
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=0, world_size=1)
+    trained = Trained(Case("none", "rowwise_adagrad"))
+    path = Path(folder) / "step-1"
+    save(trained, path, 1)
+    torch.save(trained.predict(), Path(folder) / "predictions")
+    trained.step(0)
+    real = checkpoint.dcp.save
+
+    def save_half(*args: Any, **kwargs: Any) -> None:
+        real(*args, **kwargs)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    checkpoint.dcp.save = save_half
+    save(trained, path, 2)
+
+
+def test_a_kill_during_the_save_leaves_the_previous_one_loadable(tmp_path: Path) -> None:
+    with pytest.raises(mp.ProcessExitedException):
+        mp.spawn(killed_while_saving, (str(tmp_path), str(tmp_path / "store")), nprocs=1)
+    [found] = run(read_one, 1, str(tmp_path / "step-1"))
+    torch.testing.assert_close(found, torch.load(tmp_path / "predictions"))
+
+
+def read_one(rank: int, world_size: int, path: str) -> Any:
+    trained = Trained(Case("none", "rowwise_adagrad"))
+    trained.step(5)
+    checkpoint.load_model(Path(path), trained.dmp, trained.module.tables)
+    return trained.predict()
+
+
+LARGE = FeatureSpec(dense=(), sparse=(SparseFeature("a", 1 << 22, "a"),))  # x 128 columns: 2 GiB
+
+
+class LargeModel(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embeddings = PooledEmbeddings(LARGE, 128, device=torch.device("meta"))
+
+    def forward(self, dense: torch.Tensor, sparse: Any) -> torch.Tensor:
+        return self.embeddings(sparse).flatten(1).sum(1, keepdim=True)
+
+
+def large(rank: int, world_size: int, path: str, kind: str) -> tuple[float, float, float]:
+    """Saves where there is no checkpoint, else loads; GiB that it took beyond what was there before, and of the shard."""
+    module = RecsysModule(
+        lambda: Task(LargeModel()),
+        ShardingConfig(types=[kind]),
+        SparseOptimConfig(),
+        batch_size=8,
+        local_world_size=world_size,
+        make_optimizer=lambda _: torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0),
+    )
+    module.setup_model(torch.device("cpu"))
+    assert module.dmp is not None
+    [weight] = [v for k, v in module.dmp.state_dict().items() if k.endswith("t_a.weight")]
+    shards = [s.tensor for s in weight.local_shards()]
+    before = reset_peak()
+    if not Path(path).exists():
+        checkpoint.save(Path(path), module.dmp, module.tables, "rowwise_adagrad", None, {"global_step": 1}, module.plan)
+    else:
+        for s in shards:
+            s.zero_()
+        checkpoint.load_all(Path(path), module.dmp, module.tables, "rowwise_adagrad", None)
+    taken = (peak() - before) / 2**30
+    return taken, sum(s.nbytes for s in shards) / 2**30, float(sum(s.square().sum(dtype=torch.float64) for s in shards))
+
+
+def reset_peak() -> int:
+    """Bytes resident now, from where the peak is counted anew."""
+    Path("/proc/self/clear_refs").write_text("5")
+    return peak()
+
+
+def peak() -> int:
+    [line] = [x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith("VmHWM")]
+    return int(line.split()[1]) << 10
+
+
+@pytest.mark.slow
+def test_memory_while_saving_and_loading_stays_near_the_shard(tmp_path: Path) -> None:
+    """A table of 2 GiB, written by one process, read by four, by two in columns, and written by those."""
+    path = str(tmp_path / "large")
+    [(saving, whole, checksum)] = run(large, 1, path, "table_wise")
+    assert whole == 2.0
+    assert saving < 0.25, f"saving took {saving:.2f} GiB beside the table's {whole:.2f}"
+    for world_size, kind in ((4, "row_wise"), (2, "column_wise")):
+        ranks = run(large, world_size, path, kind)
+        assert sum(r[2] for r in ranks) == pytest.approx(checksum)
+        for loading, shard, _ in ranks:
+            print(f"{kind} at {world_size}: {loading:.3f} GiB beside a shard of {shard:.2f}")
+            assert shard == pytest.approx(whole / world_size)
+            assert loading < 0.25, f"loading took {loading:.2f} GiB beside the shard's {shard:.2f}"

@@ -1,0 +1,236 @@
+"""python -m recsys.checkpoint inspect|reshard|export-embeddings RUN_DIR [checkpoint=best] [key=value ...]
+
+    inspect RUN_DIR                                                  what is inside, without loading it
+    reshard RUN_DIR sharding=columnwise trainer.devices=4 output=RUN_DIR_2    the run as another plan would have it
+    export-embeddings RUN_DIR output=DIR [format=safetensors] [tables=[cat_*]]   tables with their vocabularies
+
+All three read block by block, in one process: memory does not grow with the tables.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from omegaconf import DictConfig, OmegaConf
+
+from recsys import cli
+from recsys.errors import UserError, did_you_mean
+from recsys.progress import bar, results, say
+
+if TYPE_CHECKING:
+    from recsys.sharding.stored import Stored
+
+ACTIONS = ("inspect", "reshard", "export-embeddings")
+ROWS = 65_536  # of a table that are exported at once
+FILES = ("features.json", "transforms.json")
+
+
+def inspect(stored: Stored) -> dict[str, Any]:
+    """Step, world size, plan and the size in bytes of every table, its optimizer's state, and the rest."""
+
+    def size(key: str) -> int:
+        meta = stored.tensors[key]
+        return int(np.prod(meta.size)) * meta.properties.dtype.itemsize
+
+    tables, seen = [], set()
+    for e in stored.plan["tables"]:
+        states = [k for k in stored.tensors if k.startswith(f"tables.{e['parameter']}/")]
+        weight = f"model.{e['parameter']}"
+        seen |= {weight, *states}
+        about = {k: e[k] for k in ("table", "rows", "dim", "width", "type", "kernel")}
+        state = {k.rpartition("/")[2]: size(k) for k in states}
+        tables.append(about | {"ranks": len(set(e["ranks"])) or 1, "bytes": size(weight), "optimizer": state})
+    rest = {k.removeprefix("model."): stored.size(k) for k in stored.tensors if k not in seen}
+    on_disk = sum(f.stat().st_size for f in stored.path.iterdir())
+    about = {k: stored.plan[k] for k in ("step", "world_size", "optimizer")}
+    dense = {"tensors": rest, "bytes": sum(size(f"model.{k}") for k in rest)}
+    return about | {"path": str(stored.path), "tables": tables, "dense": dense, "bytes_on_disk": on_disk}
+
+
+def show(found: dict[str, Any]) -> None:
+    """`inspect` as a table."""
+    from rich.table import Table
+
+    title = f"step {found['step']}, written by {found['world_size']} processes, {found['optimizer']}"
+    table = Table(title=title, title_justify="left")
+    for name in ("table", "rows", "dim", "MB", "optimizer's state", "MB", "type", "kernel", "ranks"):
+        table.add_column(name, justify="left" if name in ("table", "optimizer's state", "type", "kernel") else "right")
+    for t in sorted(found["tables"], key=lambda t: -t["bytes"]):
+        dim = f"{t['dim']}" + (f" (of {t['width']})" if t["width"] != t["dim"] else "")
+        sizes = f"{t['bytes'] / 1e6:,.2f}", ", ".join(t["optimizer"]), f"{sum(t['optimizer'].values()) / 1e6:,.2f}"
+        table.add_row(t["table"], f"{t['rows']:,}", dim, *sizes, t["type"], t["kernel"], str(t["ranks"]))
+    results.print(table)
+    dense = found["dense"]
+    say(
+        f"{len(found['tables'])} tables, {len(dense['tensors'])} dense tensors ({dense['bytes'] / 1e6:,.2f} MB); "
+        f"{found['bytes_on_disk'] / 1e6:,.2f} MB in {found['path']}"
+    )
+
+
+def reshard(run: Path, stored: Stored, cfg: DictConfig, output: Path, devices: int) -> None:
+    """A run's folder with this checkpoint as `devices` processes under cfg.sharding would have written it.
+
+    It can be gone on with (resume=), evaluated and predicted with. Raises UserError where no plan fits.
+    """
+    import torch
+    from torchrec.distributed.planner.types import PlannerError
+
+    from recsys.config import build_model
+    from recsys.features import FeatureSpec
+    from recsys.launch import silence
+    from recsys.sharding.cluster import this_machine, topology
+    from recsys.sharding.plan import describe, make_planner, quiet_torchrec
+    from recsys.sharding.rewrite import rewrite
+    from recsys.sharding.tables import pad_tables, tables
+    from recsys.task import Task
+
+    silence()
+    sharding, sparse = (OmegaConf.to_object(c) for c in (cfg.sharding, cfg.optim.sparse))
+    with torch.device("meta"):
+        task = Task(build_model(cfg, FeatureSpec.load(run / "features.json"), torch.device("meta")))
+    pad_tables(task, cfg.sharding.padding)
+    with quiet_torchrec():
+        where = topology(this_machine("cpu", devices))
+        planner, sharders = make_planner(task, sharding, sparse, where, max(cfg.trainer.batch_size // devices, 1))  # type: ignore[arg-type]
+        try:
+            plan = planner.plan(task, sharders)
+        except PlannerError as e:
+            raise UserError(f"sharding: no plan fits {devices} processes on this machine") from e
+    entries = describe(plan, tables(task))
+    output.mkdir(parents=True)
+    (output / "checkpoints").mkdir()
+    cfg.run_dir, cfg.trainer.devices = str(output), devices
+    rewrite(stored, output / "checkpoints" / stored.path.name, entries, devices)
+    for name in FILES:
+        shutil.copy(run / name, output)
+    shutil.copytree(run / "vocabularies", output / "vocabularies")
+    (output / "plan.json").write_text(json.dumps({"world_size": devices, "tables": entries}, indent=1) + "\n")
+    OmegaConf.save(cfg, output / "config.yaml", resolve=True)
+
+
+def export_embeddings(run: Path, stored: Stored, output: Path, *, format: str, globs: list[str]) -> list[Path]:
+    """Each table as Parquet (id, value, count, embedding), or all as one safetensors file beside their vocabularies.
+
+    value and count are those of the training split; null where no value has the row (row 0: rare and unseen ones).
+    """
+    names = {e["table"].removeprefix("t_"): e for e in stored.plan["tables"]}
+    for glob in globs:
+        if not any(fnmatchcase(n, glob) for n in names):
+            raise UserError(f"tables={glob}: matches none{did_you_mean(glob, names)}")
+    chosen = {n: e for n, e in names.items() if not globs or any(fnmatchcase(n, g) for g in globs)}
+    output.mkdir(parents=True, exist_ok=True)
+    with bar("exporting", sum(e["rows"] for e in chosen.values())) as shown:
+
+        def rows(entry: dict[str, Any]) -> Iterator[np.ndarray]:
+            for first in range(0, entry["rows"], ROWS):
+                n = min(ROWS, entry["rows"] - first)
+                yield stored.read(f"model.{entry['parameter']}", first, n)[:, : entry["dim"]].contiguous().numpy()
+                shown.advance(n)
+
+        if format == "safetensors":
+            return _safetensors(run, output, chosen, rows)
+        return [_parquet(run, output / f"{name}.parquet", entry, rows(entry)) for name, entry in chosen.items()]
+
+
+def _vocabulary(run: Path, entry: dict[str, Any]) -> Path:
+    """Of a table named t_<name>, wide_<name> ...: those of a model share their vocabulary."""
+    return run / "vocabularies" / f"{entry['table'].partition('_')[2]}.parquet"
+
+
+def _parquet(run: Path, path: Path, entry: dict[str, Any], rows: Iterator[np.ndarray]) -> Path:
+    import polars as pl
+    import pyarrow.parquet as pq
+
+    vocabulary = pl.DataFrame(schema={"value": pl.String, "count": pl.UInt32, "id": pl.Int32})
+    if _vocabulary(run, entry).exists():
+        vocabulary = pl.read_parquet(_vocabulary(run, entry))
+    writer, first = None, 0
+    for block in rows:
+        ids = pl.int_range(first, first + len(block), dtype=pl.Int32, eager=True).alias("id")
+        frame = ids.to_frame().join(vocabulary, on="id", how="left", maintain_order="left")
+        vectors = pl.Series("embedding", block, dtype=pl.Array(pl.Float32, block.shape[1]))
+        table = frame.select("id", "value", "count", vectors).to_arrow()
+        writer = writer or pq.ParquetWriter(path, table.schema)
+        writer.write_table(table)
+        first += len(block)
+    assert writer is not None
+    writer.close()
+    return path
+
+
+def _safetensors(run: Path, output: Path, chosen: dict[str, dict[str, Any]], rows: Any) -> list[Path]:
+    """The format is a JSON header and the bytes; written by hand, since its library wants all tensors in memory."""
+    header, at = {}, 0
+    for name, e in chosen.items():
+        size = e["rows"] * e["dim"] * 4
+        header[name] = {"dtype": "F32", "shape": [e["rows"], e["dim"]], "data_offsets": [at, at + size]}
+        at += size
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    path = output / "embeddings.safetensors"
+    written = [path]
+    with path.open("wb") as f:
+        f.write(len(text).to_bytes(8, "little") + text)
+        for e in chosen.values():
+            for block in rows(e):
+                f.write(block.tobytes())
+    for name, e in chosen.items():
+        if _vocabulary(run, e).exists():
+            written.append(Path(shutil.copy(_vocabulary(run, e), output / f"{name}.vocabulary.parquet")))
+    return written
+
+
+def _command(cfg: DictConfig) -> None:
+    from recsys.config import check
+    from recsys.run_dir import choose_checkpoint, open_run
+    from recsys.sharding.stored import Stored
+
+    run_cfg, run = open_run(cfg.run)
+    stored = Stored(choose_checkpoint(run, cfg.checkpoint))
+    if cfg.action == "inspect":
+        show(inspect(stored))
+        return
+    if cfg.output is None:
+        raise UserError(f"output: must be set, the folder to {cfg.action.partition('-')[0]} to")
+    output = Path(cfg.output)
+    if cfg.action == "export-embeddings":
+        if cfg.format not in ("parquet", "safetensors"):
+            raise UserError(f"format={cfg.format}: must be parquet or safetensors")
+        written = export_embeddings(run, stored, output, format=cfg.format, globs=list(cfg.tables))
+        say(f"{len(written)} files written to {output}")
+        return
+    if output.exists():
+        raise UserError(f"output={output}: is there already; reshard writes a new run's folder")
+    devices = cfg.trainer.devices or stored.plan["world_size"]
+    if cfg.sharding is not None:
+        run_cfg.sharding = cfg.sharding
+    run_cfg.trainer.devices = 1  # more may be planned for than this machine has
+    if devices < 1 or run_cfg.trainer.batch_size % devices:
+        raise UserError(f"trainer.batch_size={run_cfg.trainer.batch_size} is not divisible by {devices} processes")
+    check(run_cfg)
+    reshard(run, stored, run_cfg, output, devices)
+    show(inspect(Stored(output / "checkpoints" / stored.path.name)))
+    say(f"go on with: python -m recsys.train ... resume={output}")
+
+
+def main() -> None:
+    """The command line: the action and the run's folder come first."""
+    words = [a for a in sys.argv[1:] if "=" not in a and not a.startswith("-")]
+    rest = [a for a in sys.argv[1:] if a not in words]
+    asked = any(a.startswith("-") for a in rest)  # --help and its like
+    if not asked and (len(words) != 2 or words[0] not in ACTIONS):
+        near = did_you_mean(words[0], ACTIONS) if words and words[0] not in ACTIONS else ""
+        sys.exit(cli.say_error(f"python -m recsys.checkpoint {'|'.join(ACTIONS)} RUN_DIR [key=value ...]{near}"))
+    sys.argv[1:] = [f"{k}={v}" for k, v in zip(("action", "run"), words, strict=False)] + rest
+    cli.run("checkpoint", _command)
+
+
+if __name__ == "__main__":
+    main()
