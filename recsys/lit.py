@@ -31,6 +31,7 @@ class RecsysModule(pl.LightningModule):
 
     make_task: builds the task, its tables on the meta device (weights are made shard by shard)
     batch_size: rows a process and step, for the planner
+    load_factors: shares of rows that are cached, by vocabulary (data.frequency)
     """
 
     def __init__(
@@ -45,11 +46,13 @@ class RecsysModule(pl.LightningModule):
         make_scheduler: MakeScheduler | None = None,
         monitor: str = "validation/auc",
         log_every_n_steps: int = 50,
+        load_factors: dict[str, float] | None = None,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
         self._make_task, self._sharding, self._sparse = make_task, sharding, sparse
         self._batch_size, self._local_world_size = batch_size, local_world_size
+        self._load_factors = load_factors
         self._make_optimizer, self._make_scheduler = make_optimizer, make_scheduler
         self._monitor, self._log_every = monitor, log_every_n_steps
         self.dmp: DistributedModelParallel | None = None
@@ -76,6 +79,7 @@ class RecsysModule(pl.LightningModule):
             device=device,
             batch_size=self._batch_size,
             local_world_size=self._local_world_size,
+            load_factors=self._load_factors,
         )
         self.plan = describe(plan, self.tables)
         self.dmp = shard(task, plan, sharders, device)

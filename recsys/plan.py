@@ -81,8 +81,8 @@ def _plan(cfg: DictConfig, features: FeatureSpec, seconds: int | None = None) ->
     machines = topology(cluster)  # type: ignore[arg-type]
     batch_size = cfg.trainer.batch_size // machines.world_size
     with quiet_torchrec(), optimizer_counted(task, sparse):  # type: ignore[arg-type]
-        ids = _ids(cfg, task)
-        planner, sharders = make_planner(task, sharding, sparse, machines, batch_size, ids, seconds)  # type: ignore[arg-type]
+        ids, hot = _ids(cfg, task), _load_factors(cfg)
+        planner, sharders = make_planner(task, sharding, sparse, machines, batch_size, ids, seconds, hot)  # type: ignore[arg-type]
         try:
             planner.plan(task, sharders)
         except PlannerError:
@@ -108,6 +108,16 @@ def _ids(cfg: DictConfig, task: Any) -> dict[str, list[float]]:
     configs = [c for m in task.modules() if hasattr(m, "embedding_bag_configs") for c in m.embedding_bag_configs()]
     configs += [c for m in task.modules() if hasattr(m, "embedding_configs") for c in m.embedding_configs()]
     return {c.name: [lengths[f] for f in c.feature_names] for c in configs}
+
+
+def _load_factors(cfg: DictConfig) -> dict[str, float]:
+    """For sharding.cache_hit_rate, from the vocabularies beside features.json; none for data that is not there yet."""
+    from recsys.data.frequency import load_factors
+
+    if cfg.features is None or cfg.sharding.cache_hit_rate is None:
+        return {}
+    path = Path(cfg.features)
+    return load_factors(path if path.is_dir() else path.parent, cfg.sharding.cache_hit_rate)
 
 
 def _nearest(cfg: DictConfig, features: FeatureSpec) -> str:

@@ -106,7 +106,7 @@ def fit(cfg: DictConfig, path: Path, prepared: Prepared, resumed: bool, ranks: R
     from recsys.run_dir import protocol, write_json
     from recsys.training import build_module, build_trainer, metrics_of, split_loader
 
-    module = build_module(cfg, prepared.fitted.features, ranks)
+    module = build_module(cfg, prepared.fitted.features, ranks, prepared.folder)
     start = newest_checkpoint(path) if resumed else None
     trainer, throughput = build_trainer(cfg, path, ranks, prepared, start)
     training = split_loader(cfg, prepared, "train", ranks, training=True)

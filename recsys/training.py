@@ -11,6 +11,7 @@ from pytorch_lightning.loggers import Logger
 
 from recsys.callbacks import Checkpoints, EvaluationBar, Throughput, csv_logger
 from recsys.config import accelerator_of, build_model, make
+from recsys.data.frequency import load_factors
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare import Prepared
 from recsys.errors import UserError
@@ -22,8 +23,12 @@ from recsys.sharding.strategy import ShardedStrategy
 from recsys.task import Task
 
 
-def build_module(cfg: DictConfig, features: FeatureSpec, ranks: Ranks) -> RecsysModule:
-    """The module for these features, seeded; its tables are made when the Trainer (or you) sets it up."""
+def build_module(cfg: DictConfig, features: FeatureSpec, ranks: Ranks, folder: Path | None = None) -> RecsysModule:
+    """The module for these features, seeded; its tables are made when the Trainer (or you) sets it up.
+
+    folder: where the vocabularies are, for sharding.cache_hit_rate
+    """
+    hit_rate = cfg.sharding.cache_hit_rate
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
     return RecsysModule(
         lambda: Task(build_model(cfg, features, torch.device("meta"))),
@@ -35,6 +40,7 @@ def build_module(cfg: DictConfig, features: FeatureSpec, ranks: Ranks) -> Recsys
         make_scheduler=make(cfg.optim.scheduler) if cfg.optim.scheduler is not None else None,
         monitor=cfg.checkpoint.monitor,
         log_every_n_steps=cfg.trainer.log_every_n_steps,
+        load_factors=load_factors(folder, hit_rate) if hit_rate and folder else None,
     )
 
 

@@ -26,7 +26,7 @@ from torchrec.distributed.types import CacheParams, ModuleSharder, ShardingPlan,
 
 from recsys.errors import DoesNotFit, UserError, did_you_mean
 from recsys.schema import ShardingConfig, SparseOptimConfig, TableRule
-from recsys.sharding.cluster import this_machine, topology
+from recsys.sharding.cluster import GIB, this_machine, topology
 from recsys.sharding.misfit import misfit
 from recsys.sharding.tables import PADDINGS, TableInfo, tables
 from recsys.sharding.unpooled import mend_dense_lookups
@@ -115,6 +115,10 @@ def _fused_params(optim: SparseOptimConfig, share: float = 1.0) -> dict[str, Any
 
 def check_sharding(sharding: ShardingConfig, optim: SparseOptimConfig) -> None:
     """Raises UserError for names and numbers that no plan can be made of."""
+    if sharding.cache_hit_rate is not None and not 0 < sharding.cache_hit_rate < 1:
+        raise UserError(f"sharding.cache_hit_rate={sharding.cache_hit_rate}: must be between 0 and 1")
+    if sharding.hbm_gib is not None and sharding.hbm_gib <= 0:
+        raise UserError(f"sharding.hbm_gib={sharding.hbm_gib}: must be above 0")
     if sharding.padding not in PADDINGS:
         raise UserError(f"sharding.padding={sharding.padding}: must be off, 16, 64 or 128")
     rules = {"sharding": sharding} | {f"sharding.per_table.{n}": r for n, r in rules_of(sharding).items()}
@@ -127,8 +131,8 @@ def check_sharding(sharding: ShardingConfig, optim: SparseOptimConfig) -> None:
                 raise UserError(f"{where}.kernels: no kernel {k}{did_you_mean(k, KERNELS)}")
         if rule.column_block is not None and (rule.column_block <= 0 or rule.column_block % 4):
             raise UserError(f"{where}.column_block={rule.column_block}: must be a positive multiple of 4")
-        if rule.cache_load_factor is not None and not 0 < rule.cache_load_factor <= 1:
-            raise UserError(f"{where}.cache_load_factor={rule.cache_load_factor}: must be above 0, at most 1")
+        if rule.cache_load_factor is not None and not 0 < rule.cache_load_factor < 1:
+            raise UserError(f"{where}.cache_load_factor={rule.cache_load_factor}: must be between 0 and 1")
     if optim.name not in FUSED_OPTIMIZERS:
         raise UserError(f"optim.sparse.name={optim.name}: unknown{did_you_mean(optim.name, FUSED_OPTIMIZERS)}")
     if optim.name == "sgd" and optim.weight_decay:
@@ -185,9 +189,15 @@ def rule_of(table: str, rows: int, dim: int, sharding: ShardingConfig) -> TableR
 
 
 def constraints(
-    sharding: ShardingConfig, tables: dict[str, tuple[int, int]], world_size: int, device: str = "cpu"
+    sharding: ShardingConfig,
+    tables: dict[str, tuple[int, int]],
+    world_size: int,
+    device: str = "cpu",
+    load_factors: dict[str, float] | None = None,
 ) -> dict[str, ParameterConstraints]:
     """What the planner may choose from, for every table.
+
+    load_factors: by vocabulary, of those that are cached; a rule's own goes before it.
 
     In one process every type but `data_parallel` comes to the same whole table in one fused kernel;
     so does a replica that has no twin. `none` keeps tables whole: with several processes, as replicas.
@@ -211,6 +221,9 @@ def constraints(
         if types and COLUMN_TYPES.issuperset(types) and rule.column_block and dim % block and dim > block:
             raise UserError(f"sharding.column_block={block} does not divide the dim {dim} of table {table}")
         cached = device == "cuda" and "fused_uvm_caching" in kernels
+        measured = (load_factors or {}).get(table.partition("_")[2], 1.0)  # t_<name>, wide_<name>: one vocabulary
+        if measured < 1 and rule.cache_load_factor == sharding.cache_load_factor:
+            rule.cache_load_factor = measured
         out[table] = ParameterConstraints(
             sharding_types=types or None,
             # a replica's kernel is `dense` whatever the others may be
@@ -229,14 +242,17 @@ def make_planner(
     batch_size: int,
     ids: dict[str, list[float]] | None = None,
     seconds: int | None = None,
+    load_factors: dict[str, float] | None = None,
 ) -> tuple[EmbeddingShardingPlanner, list[ModuleSharder[nn.Module]]]:
     """TorchRec's planner for these machines, and its sharders.
 
     batch_size: rows a process and step; ids: expected ids a row, by table, for each of its features (1 by default);
-    seconds: after which the best plan so far is taken.
+    seconds: after which the best plan so far is taken; load_factors: see `constraints`.
     """
     device = topology.compute_device
-    allowed = constraints(sharding, tables_of(module), topology.world_size, device)
+    allowed = constraints(sharding, tables_of(module), topology.world_size, device, load_factors)
+    for d in topology.devices if sharding.hbm_gib else ():
+        d.storage.hbm = min(d.storage.hbm, int((sharding.hbm_gib or 0) * GIB))
     for table, numbers in (ids or {}).items():
         allowed[table].pooling_factors = numbers
     planner = EmbeddingShardingPlanner(
@@ -254,6 +270,7 @@ def make_plan(
     device: torch.device,
     batch_size: int,
     local_world_size: int,
+    load_factors: dict[str, float] | None = None,
 ) -> tuple[ShardingPlan, list[ModuleSharder[nn.Module]]]:
     """The plan for the processes of the default group, made by rank 0's planner and shared.
 
@@ -263,7 +280,9 @@ def make_plan(
     cluster = this_machine(device.type, local_world_size)
     cluster.nodes = world_size // local_world_size
     with quiet_torchrec(), optimizer_counted(module, optim):
-        planner, sharders = make_planner(module, sharding, optim, topology(cluster), batch_size)
+        planner, sharders = make_planner(
+            module, sharding, optim, topology(cluster), batch_size, load_factors=load_factors
+        )
         try:
             group = dist.group.WORLD
             assert group is not None

@@ -50,9 +50,10 @@ class Case:
     weighted: bool = False
     padding: str = "16"
     decay: bool = True
+    kernels: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        more = ["weighted"] * self.weighted + [f"{self.dim}-padded-{self.padding}"] * (self.dim != 8)
+        more = [*self.kernels, *["weighted"] * self.weighted] + [f"{self.dim}-padded-{self.padding}"] * (self.dim != 8)
         return "-".join([self.types, self.optimizer, *more])
 
     @property
@@ -60,7 +61,7 @@ class Case:
         kinds = {"table_row_wise": "row_wise", "table_column_wise": "column_wise", "grid_shard": "column_wise"}
         unpooled = {"s_*": {"types": [kinds.get(self.types, self.types)]}}  # TorchRec has fewer types for them
         given = MIXED if self.types == "mixed" else {"types": [self.types], "per_table": unpooled}
-        return ShardingConfig(**given, padding=self.padding)
+        return ShardingConfig(**given, padding=self.padding, kernels=list(self.kernels), cache_load_factor=0.1)
 
     @property
     def optim(self) -> SparseOptimConfig:

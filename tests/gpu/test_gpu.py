@@ -1,16 +1,17 @@
-"""What CPU tests prove, on a GPU: FBGEMM's fused CUDA kernels, and a whole run whose checkpoint the CPU reads."""
+"""What CPU tests prove, on a GPU: FBGEMM's fused CUDA kernels, tables in host memory, and a whole run."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from parity import assert_equal, train_all
+from parity import Case, assert_equal, train_all
 
 from recsys.config import compose, load_config
 from recsys.evaluate import evaluate
 from recsys.launch import process_group
-from recsys.sharding.plan import FUSED_OPTIMIZERS
+from recsys.sharding.plan import FUSED_OPTIMIZERS, KERNELS
 from recsys.train import train
 
 pytestmark = [
@@ -18,13 +19,27 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
 ]
 
+CASES = [Case("table_wise", o, kernels=(k,)) for o in FUSED_OPTIMIZERS for k in KERNELS]
+CASES += [Case("table_wise", o, dim=6, decay=False) for o in FUSED_OPTIMIZERS]
+CASES += [Case("table_wise", "rowwise_adagrad", weighted=True, decay=False)]
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_fused_kernels_equal_plain_torch(case: Case) -> None:
+    with process_group("gpu", None):
+        [result] = train_all(0, 1, [case], "cuda:0")
+    assert {e["kernel"] for e in result["plan"]} == set(case.kernels or ["fused"])
+    assert_equal([result], case)
+
 
 @pytest.mark.parametrize("optimizer", FUSED_OPTIMIZERS)
-def test_fused_kernels_equal_plain_torch(optimizer: str) -> None:
+def test_caching_in_the_gpu_equals_all_in_its_memory(optimizer: str) -> None:
+    """To the bit where FBGEMM's kernels are deterministic; a tenth of the rows is cached, so that rows are evicted."""
+    case = Case("table_wise", optimizer, kernels=("fused_uvm_caching",), decay=False)
     with process_group("gpu", None):
-        [result] = train_all(0, 1, [("table_wise", optimizer)], "cuda:0")
-    assert {e["kernel"] for e in result["plan"]} == {"fused"}
-    assert_equal([result], optimizer)
+        cached, held = train_all(0, 1, [case, replace(case, kernels=("fused",))], "cuda:0")
+    for a, b in zip(cached["logits"], held["logits"], strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
 
 
 def test_a_run_on_a_gpu_is_read_on_the_cpu(tmp_path: Path) -> None:
