@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from recsys.sharding.stored import Stored
 
 ACTIONS = ("inspect", "reshard", "export-embeddings")
+USAGE = f"python -m recsys.checkpoint {'|'.join(ACTIONS)} RUN_DIR [key=value ...]"
 ROWS = 65_536  # of a table that are exported at once
 FILES = ("features.json", "transforms.json")
 
@@ -192,6 +193,10 @@ def _command(cfg: DictConfig) -> None:
     from recsys.run_dir import choose_checkpoint, open_run
     from recsys.sharding.stored import Stored
 
+    if OmegaConf.is_missing(cfg, "action") or OmegaConf.is_missing(cfg, "run"):
+        raise UserError(USAGE)
+    if cfg.action not in ACTIONS:
+        raise UserError(f"{cfg.action}: no such action{did_you_mean(cfg.action, ACTIONS)}; {USAGE}")
     run_cfg, run = open_run(cfg.run)
     stored = Stored(choose_checkpoint(run, cfg.checkpoint))
     if cfg.action == "inspect":
@@ -221,14 +226,12 @@ def _command(cfg: DictConfig) -> None:
 
 
 def main() -> None:
-    """The command line: the action and the run's folder come first."""
+    """The command line: the action and the run's folder come first, or as action= and run=."""
     words = [a for a in sys.argv[1:] if "=" not in a and not a.startswith("-")]
     rest = [a for a in sys.argv[1:] if a not in words]
-    asked = any(a.startswith("-") for a in rest)  # --help and its like
-    if not asked and (len(words) != 2 or words[0] not in ACTIONS):
-        near = did_you_mean(words[0], ACTIONS) if words and words[0] not in ACTIONS else ""
-        sys.exit(cli.say_error(f"python -m recsys.checkpoint {'|'.join(ACTIONS)} RUN_DIR [key=value ...]{near}"))
     sys.argv[1:] = [f"{k}={v}" for k, v in zip(("action", "run"), words, strict=False)] + rest
+    if len(words) > 2:
+        sys.exit(cli.say_error(f"{words[2]}: one too many; {USAGE}"))
     cli.run("checkpoint", _command)
 
 
