@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 
 from recsys.errors import DoesNotFit, UserError, did_you_mean
 from recsys.failures import describe, leave
-from recsys.progress import console, log
+from recsys.progress import console, log, log_to
 
 USER, OURS = 2, 1
 THE_DISK = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
@@ -34,6 +34,7 @@ def status(command: str, function: Callable[[DictConfig], None]) -> int:
     from recsys.config import conf_dir, free_keys, register
 
     register()
+    log_to(None)  # that of an earlier command in this process
     code = 0
     sweep = None
 

@@ -36,7 +36,7 @@ def say(message: str) -> None:
 def log_to(path: Path | None) -> None:
     """From now on, what is said also goes into this file; what was said before the file was known goes first."""
     global _log
-    _log = path
+    _log = path and path.absolute()
     while _unlogged and path is not None:
         _append(_unlogged.pop(0))
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import polars as pl
 import pytest
 import torch
-import torch.distributed as dist
 from torchrec.distributed.embedding_sharding import group_tables
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel, ShardedEmbeddingTable
 from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
@@ -17,6 +16,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from recsys.config import compose
 from recsys.errors import DoesNotFit, UserError
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.launch import ensure_process_group
 from recsys.plan import GIB, expand, main, plan, try_all
 from recsys.schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding.compare import best_first
@@ -186,21 +186,18 @@ def test_training_tells_the_same() -> None:
     huge = EmbeddingBagConfig(num_embeddings=10**12, embedding_dim=64, name="t_huge", feature_names=["f"])
     small = EmbeddingBagConfig(num_embeddings=10, embedding_dim=64, name="t_small", feature_names=["g"])
     module = torch.nn.Sequential(EmbeddingBagCollection(tables=[huge, small], device=torch.device("meta")))
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        with pytest.raises(
-            DoesNotFit, match=r"fits 1 x cpu: [\d,.]+ GiB over in all \(needed: 242,143.9, .*t_huge 242,143.9;"
-        ) as told:
-            make_plan(
-                module,
-                ShardingConfig(),
-                SparseOptimConfig(),
-                device=torch.device("cpu"),
-                batch_size=8,
-                local_world_size=1,
-            )
-    finally:
-        dist.destroy_process_group()
+    ensure_process_group()
+    with pytest.raises(
+        DoesNotFit, match=r"fits 1 x cpu: [\d,.]+ GiB over in all \(needed: 242,143.9, .*t_huge 242,143.9;"
+    ) as told:
+        make_plan(
+            module,
+            ShardingConfig(),
+            SparseOptimConfig(),
+            device=torch.device("cpu"),
+            batch_size=8,
+            local_world_size=1,
+        )
     assert told.value.misfit.tables[0].table == "t_huge"
 
 
@@ -246,7 +243,6 @@ def test_commands(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("recsys.progress.console.file", sys.stderr)
     monkeypatch.setattr(sys, "argv", ["recsys.plan", *MLPERF, *arguments.format(tmp_path).split()])
     with pytest.raises(SystemExit) as left:
         main()

@@ -327,7 +327,7 @@ def test_no_sparse_features(model: Any) -> None:
         (lambda: DLRM(spec(dense=0, sparse=SINGLE[:1])), "'dot' has no pair"),
         (lambda: DCNv2(spec(), structure=UNKNOWN), "structure 'unknown' is neither 'stacked' nor"),
         (lambda: DCNv2(spec(), rank=0), "rank 0 is not positive"),
-        (lambda: DCN(spec(), dim=6), "dim 6 is not a positive multiple of 4"),
+        (lambda: DCN(spec(), dim=0), "dim 0 is not positive"),
         (lambda: MLP(3, [2], activation="rulu"), "activation 'rulu' is not one of relu, gelu"),
     ],
 )

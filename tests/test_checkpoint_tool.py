@@ -1,0 +1,120 @@
+"""python -m recsys.checkpoint: what is inside, moved to another plan, and its tables in other formats."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from recsys.checkpoint import export_embeddings, inspect
+from recsys.config import compose
+from recsys.evaluate import evaluate
+from recsys.predict import Predictor
+from recsys.run_dir import choose_checkpoint
+from recsys.sharding.stored import Stored
+from recsys.train import train
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small run whose tables are padded, 10 columns in 12."""
+    folder = tmp_path_factory.mktemp("tool")
+    arguments = ["data.sample.rows=3000", f"data.prepared={folder}", f"run_dir={folder / 'run'}", "model=deepfm"]
+    return train(compose("train", [*arguments, "model.dim=10", "sharding=rowwise"])).path
+
+
+def command(*arguments: str) -> tuple[int, str]:
+    done = subprocess.run([sys.executable, "-m", "recsys.checkpoint", *arguments], capture_output=True, text=True)
+    return done.returncode, done.stdout + done.stderr
+
+
+def test_inspect_tells_sizes_without_reading_a_table(run: Path) -> None:
+    stored = Stored(choose_checkpoint(run, "last"))
+    found = inspect(stored)
+    tables = {t["table"]: t for t in found["tables"]}
+    features = json.loads((run / "features.json").read_text())["sparse"]
+    assert len(tables) == 2 * len(features)  # DeepFM has a wide table for each
+    for f in features:
+        t = tables[f"t_{f['name']}"]
+        assert (t["rows"], t["dim"], t["width"]) == (f["cardinality"], 10, 12)
+        assert t["bytes"] == t["rows"] * 12 * 4
+        assert t["optimizer"] == {"sum": t["rows"] * 4}
+    assert found["bytes_on_disk"] > sum(t["bytes"] for t in tables.values()) + found["dense"]["bytes"]
+
+
+def test_a_resharded_run_gives_the_same_numbers_and_goes_on(run: Path, tmp_path: Path) -> None:
+    code, told = command("reshard", str(run), "sharding=columnwise", "trainer.devices=4", f"output={tmp_path / 'b'}")
+    assert code == 0, told
+    new = Stored(choose_checkpoint(tmp_path / "b", "last"))
+    assert new.plan["world_size"] == 4
+    assert {e["type"] for e in new.plan["tables"]} == {"column_wise"}
+    before = evaluate(str(run), checkpoint="last")["test"]
+    assert evaluate(str(tmp_path / "b"), checkpoint="last")["test"] == pytest.approx(before)
+    on = ["data.sample.rows=3000", f"data.prepared={run.parent}", "model=deepfm", "model.dim=10"]
+    more = train(compose("train", [*on, f"resume={tmp_path / 'b'}", "trainer.max_epochs=2"])).metrics
+    assert more["train"]["epochs"] == 2
+
+
+@pytest.mark.parametrize("format", ["parquet", "safetensors"])
+def test_exported_tables_are_those_that_the_model_reads(run: Path, tmp_path: Path, format: str) -> None:
+    stored = Stored(choose_checkpoint(run, "best"))
+    export_embeddings(run, stored, tmp_path, format=format, globs=["cat_1*"])
+    state: dict[str, Any] = Predictor.load(str(run)).module.dmp.state_dict()
+    vocabulary = pl.read_parquet(run / "vocabularies" / "cat_1.parquet")
+    [weight] = [s.tensor for k, v in state.items() if k.endswith(".t_cat_1.weight") for s in v.local_shards()]
+    if format == "safetensors":
+        tensors = load_file(tmp_path / "embeddings.safetensors")
+        assert sorted(tensors) == ["cat_1", *(f"cat_1{i}" for i in range(10))]
+        assert torch.equal(tensors["cat_1"], weight[:, :10])
+        assert pl.read_parquet(tmp_path / "cat_1.vocabulary.parquet").equals(vocabulary)
+        return
+    table = pl.read_parquet(tmp_path / "cat_1.parquet")
+    assert table.columns == ["id", "value", "count", "embedding"]
+    np.testing.assert_array_equal(np.stack(table["embedding"].to_numpy()), weight[:, :10].numpy())
+    assert table["value"][0] is None
+    assert table[1:].select("value", "count", "id").equals(vocabulary.select("value", "count", "id"))
+    assert len(list(tmp_path.iterdir())) == 11
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["inspekt", "{run}"], "inspekt: no such action; did you mean inspect?"),
+        (["inspect"], "python -m recsys.checkpoint inspect|reshard|export-embeddings RUN_DIR"),
+        (["inspect", "nowhere"], "run=nowhere: holds no run"),
+        (["inspect", "{run}", "checkpoint=first"], "checkpoint=first: not in"),
+        (["export-embeddings", "{run}"], "output: must be set"),
+        (["export-embeddings", "{run}", "output={tmp}/x", "format=csv"], "format=csv: must be parquet or safetensors"),
+        (["export-embeddings", "{run}", "output={tmp}/x", "tables=[cat_99]"], "tables=cat_99: matches none"),
+        (["reshard", "{run}", "output={run}"], "is there already"),
+        (["reshard", "{run}", "output={tmp}/x", "trainer.devices=3"], "not divisible by 3 processes"),
+        (["reshard", "{run}", "output={tmp}/x", "sharding=rowwize"], "sharding=rowwize: no such choice"),
+    ],
+)
+def test_mistakes_are_one_line(run: Path, tmp_path: Path, arguments: list[str], told: str, capfd: Any) -> None:
+    from unittest.mock import patch
+
+    from recsys import checkpoint
+
+    given = [a.format(run=run, tmp=tmp_path) for a in arguments]
+    with patch.object(sys, "argv", ["checkpoint", *given]), pytest.raises(SystemExit) as left:
+        checkpoint.main()
+    found = capfd.readouterr().err.strip()
+    assert left.value.code == 2
+    assert told in found
+    assert len(found.splitlines()) == 1, found
+
+
+def test_a_damaged_checkpoint_is_told(run: Path, tmp_path: Path) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    path = choose_checkpoint(tmp_path / "run", "last")
+    (path / ".metadata").unlink()
+    with pytest.raises(Exception, match="not a checkpoint"):
+        Stored(path)
