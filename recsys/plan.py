@@ -144,7 +144,7 @@ def _nearest(cfg: DictConfig, features: FeatureSpec) -> str:
 def features_of(cfg: DictConfig) -> FeatureSpec:
     """Of prepared data (`features=`), else of the expected rows that the data's YAML gives."""
     from recsys.config import data_config
-    from recsys.data.transforms import dense_columns, sparse_columns
+    from recsys.data.transforms import dense_columns, hashed_rows, sparse_columns
     from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 
     if cfg.features is not None:
@@ -155,13 +155,14 @@ def features_of(cfg: DictConfig) -> FeatureSpec:
         return FeatureSpec.load(path)
     data = data_config(cfg)
     sparse = sparse_columns(data)
-    for name, c in sparse.items():
-        if c.rows is None:
+    rows = {name: hashed_rows(c) or c.rows for name, c in sparse.items()}
+    for name in sparse:
+        if rows[name] is None:
             raise UserError(f"data.sparse.{name}.rows: set it, the rows expected, or features=FOLDER of prepared data")
     return FeatureSpec(
         dense=tuple(DenseFeature(name) for name in dense_columns(data)),
         sparse=tuple(
-            SparseFeature(n, c.rows or 0, c.table or n, "mean" if c.pooling == "mean" else "sum", c.split is not None)
+            SparseFeature(n, rows[n] or 0, c.table or n, "mean" if c.pooling == "mean" else "sum", c.split is not None)
             for n, c in sparse.items()
         ),
     )

@@ -92,7 +92,7 @@ class Predictor:
 def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str, batch_size: int) -> dict[str, Any]:
     """Score raw files into one Parquet file: file, line, probability (null where the row cannot be read).
 
-    Returns rows, bad rows and the share of ids out of vocabulary per sparse feature.
+    Returns rows, bad rows and the share of ids out of vocabulary per sparse feature that has one (hashed ones do not).
     """
     import pyarrow.parquet as pq
 
@@ -113,7 +113,8 @@ def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str,
     bad_rows = output.with_name(f"{output.stem}.bad_rows.csv")
     bad_rows.unlink(missing_ok=True)
     rows = bad = 0
-    unknown: dict[str, float] = {f.name: 0.0 for f in predictor.fitted.features.sparse}
+    fitted = predictor.fitted
+    unknown = {f.name: 0.0 for f in fitted.features.sparse if f.table in fitted.vocabularies}
     writer: pq.ParquetWriter | None = None
     with bar("predicting", unit="rows") as shown:
         for file in files:
@@ -137,8 +138,8 @@ def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str,
                         with bad_rows.open("ab") as f:
                             pl.DataFrame([asdict(b) for b in wrong]).write_csv(f, include_header=f.tell() == 0)
                     rows, bad = rows + n, bad + len(wrong)
-                    for name, value in (share.row(0, named=True) if n else {}).items():
-                        unknown[name] += (value or 0.0) * n
+                    for name in unknown if n else ():
+                        unknown[name] += (share[name].item() or 0.0) * n
                     shown.advance(n)
     if writer is not None:
         writer.close()
@@ -190,7 +191,8 @@ def _command(cfg: DictConfig) -> None:
     table.add_column("share", justify="right")
     for name, share in found["out_of_vocabulary"].items():
         table.add_row(name, f"{share:.2%}")
-    results.print(table)
+    if table.rows:
+        results.print(table)
     if found["bad_rows"]:
         say(f"{found['bad_rows']} rows could not be read: null in the output, reasons in {found['bad_rows_file']}")
     say(f"{found['rows']:,} rows scored into {cfg.output}")

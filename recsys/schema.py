@@ -51,7 +51,9 @@ class DenseConfig:
 @dataclass
 class SparseConfig:
     column: str | None = None
-    min_count: int | None = None  # values rarer than this in the training split share row 0
+    encode: str | None = None  # vocabulary: ids of the training split's values | hash: of any value, into `buckets`
+    buckets: int | None = None  # of hash: the table has one row more
+    min_count: int | None = None  # of vocabulary: values rarer than this in the training split share row 0
     split: str | None = None  # the separator of a multi-valued column
     max_length: int | None = None
     pooling: str | None = None  # sum | mean
@@ -92,7 +94,9 @@ class DataConfig:
     label: LabelConfig = field(default_factory=LabelConfig)
     split: SplitConfig = field(default_factory=SplitConfig)
     dense_defaults: DenseConfig = field(default_factory=lambda: DenseConfig(fill=0.0, transform=["log"]))
-    sparse_defaults: SparseConfig = field(default_factory=lambda: SparseConfig(min_count=1, pooling="sum"))
+    sparse_defaults: SparseConfig = field(
+        default_factory=lambda: SparseConfig(encode="vocabulary", min_count=1, pooling="sum")
+    )
     dense: dict[str, DenseConfig | None] = field(default_factory=dict)
     sparse: dict[str, SparseConfig | None] = field(default_factory=dict)
     max_bad_rows: float = 0.01  # a larger share of unreadable rows stops the command

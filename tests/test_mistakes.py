@@ -85,6 +85,8 @@ MISTAKES = [
     (["data.label.column=click"], r"data.label: a.csv has no column click; did you mean clicked\?"),
     (["data.split.by=tiem"], r"data.split.by=tiem: must be order, time, random or files"),
     (["data.dense.price.transform=[lg]"], r"data.dense.price.transform: no transform lg; did you mean log\?"),
+    (["data.sparse.user.encode=hahs"], r"data.sparse.user.encode=hahs: unknown; did you mean hash\?"),
+    (["data.sparse_defaults.encode=hash"], r"data.sparse.user.buckets=None: encode=hash needs it"),
     (["resume=/nowhere"], r"resume=/nowhere: holds no run"),
     (
         ["checkpoint.monitor=validation/acu"],

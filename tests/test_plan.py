@@ -101,6 +101,13 @@ def test_mistakes(override: str, told: str) -> None:
         planned(override)
 
 
+def test_a_hashed_table_has_the_rows_that_its_config_says() -> None:
+    found = planned("data=criteo", "data.sparse_defaults.encode=hash", "data.sparse_defaults.buckets=1000")
+    assert {t.rows for t in found.tables} == {1001}
+    found = planned("+data.sparse.cat_3.encode=hash", "+data.sparse.cat_3.buckets=99")  # whatever `rows` says
+    assert next(t.rows for t in found.tables if t.table == "t_cat_3") == 100
+
+
 def test_optimizer_state() -> None:
     sizes = {"rowwise_adagrad": 40, "adagrad": 160, "sgd": 0, "adam": 320, "partial_rowwise_adam": 200}
     assert {name: optimizer_bytes(10, 4, name) for name in sizes} == sizes

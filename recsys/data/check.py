@@ -4,13 +4,15 @@ from pathlib import Path
 
 from recsys.data import sources
 from recsys.data.formats import LINE
+from recsys.data.hashing import MOST_BUCKETS
 from recsys.data.split import SPLITS, check_split
 from recsys.data.transforms import LABEL, TIME, TRANSFORMS, dense_columns, sparse_columns
 from recsys.errors import UserError, did_you_mean
-from recsys.schema import DataConfig
+from recsys.schema import DataConfig, SparseConfig
 
 RESERVED = ("label", LABEL, TIME, LINE)
 FORMATS = ("csv", "parquet", "libfm")
+ENCODINGS = ("vocabulary", "hash")
 
 
 def check_data(data: DataConfig) -> None:
@@ -49,9 +51,34 @@ def check_data(data: DataConfig) -> None:
             raise UserError(f"data.sparse.{name}: min_count must not be negative, max_length at least 1")
         if s.mean_length is not None and s.mean_length <= 0:
             raise UserError(f"data.sparse.{name}.mean_length={s.mean_length}: must be above 0")
+    _check_encodings(data)
     if not 0 <= data.max_bad_rows <= 1:
         raise UserError(f"data.max_bad_rows={data.max_bad_rows}: must be a share between 0 and 1")
     check_split(data.split)
+
+
+def _check_encodings(data: DataConfig) -> None:
+    """What a feature says itself must count; a default that is of the other encoding's is passed over."""
+    columns = sparse_columns(data)
+    tables: dict[str, tuple[str, str, int | None]] = {}
+    for name, s in columns.items():
+        where, own, encode = f"data.sparse.{name}", data.sparse[name] or SparseConfig(), s.encode or ENCODINGS[0]
+        if encode not in ENCODINGS:
+            raise UserError(f"{where}.encode={encode}: unknown{did_you_mean(encode, ENCODINGS)}")
+        if encode == "hash":
+            if s.buckets is None or not 1 <= s.buckets <= MOST_BUCKETS:
+                told = "encode=hash needs it" if s.buckets is None else f"must be 1 to {MOST_BUCKETS}"
+                raise UserError(f"{where}.buckets={s.buckets}: {told}")
+            if own.min_count is not None:
+                raise UserError(f"{where}.min_count={own.min_count}: encode=hash counts nothing; leave one of them out")
+        elif own.buckets is not None:
+            raise UserError(f"{where}.buckets={own.buckets}: is of encode=hash, not of {encode}")
+        buckets = s.buckets if encode == "hash" else None
+        first, *as_first = tables.setdefault(s.table or name, (name, encode, buckets))
+        if as_first != [encode, buckets]:
+            raise UserError(f"{where}: shares its table with {first}; encode and buckets must be equal")
+    if data.sparse_defaults.buckets is not None and not any(s.encode == "hash" for s in columns.values()):
+        raise UserError(f"data.sparse_defaults.buckets={data.sparse_defaults.buckets}: no feature has encode=hash")
 
 
 def raw_files(data: DataConfig) -> list[tuple[Path, int | None]]:

@@ -16,6 +16,7 @@ import polars as pl
 from omegaconf import OmegaConf
 
 from recsys.data.formats import LINE, BadRow, Block
+from recsys.data.hashing import bucket_ids
 from recsys.errors import UserError
 from recsys.features import OUT_OF_VOCABULARY, DenseFeature, FeatureSpec, SparseFeature
 from recsys.schema import DataConfig, DenseConfig, SparseConfig
@@ -57,6 +58,11 @@ def sparse_columns(data: DataConfig) -> dict[str, SparseConfig]:
     """Each sparse feature's config with the defaults filled in, single-valued ones first."""
     columns = {n: _with_defaults(SparseConfig, data.sparse_defaults, c, n) for n, c in data.sparse.items()}
     return dict(sorted(columns.items(), key=lambda item: item[1].split is not None))
+
+
+def hashed_rows(c: SparseConfig) -> int | None:
+    """Rows of the feature's table where its config alone says how many: encode: hash."""
+    return c.buckets + 1 if c.encode == "hash" and c.buckets else None
 
 
 def _with_defaults(kind: Any, defaults: Any, given: Any, name: str) -> Any:
@@ -173,7 +179,7 @@ class Fitted:
 
     data: DataConfig
     dense: dict[str, list[Params]]  # per feature, a dict a transform
-    vocabularies: dict[str, pl.DataFrame] = field(default_factory=dict)  # per table: value, count, id
+    vocabularies: dict[str, pl.DataFrame] = field(default_factory=dict)  # per table, if not hashed: value, count, id
 
     @property
     def features(self) -> FeatureSpec:
@@ -183,7 +189,7 @@ class Fitted:
                 SparseFeature(
                     name=name,
                     table=c.table or name,
-                    cardinality=self.vocabularies[c.table or name].height + 1,
+                    cardinality=hashed_rows(c) or self.vocabularies[c.table or name].height + 1,
                     pooling="mean" if c.pooling == "mean" else "sum",
                     multi_valued=c.split is not None,
                 )
@@ -200,20 +206,21 @@ class Fitted:
         return frame.select(columns)
 
     def _ids(self, name: str, c: SparseConfig) -> pl.Expr:
-        vocabulary = self.vocabularies[c.table or name]
-        ids = lambda values: values.fill_null("").replace_strict(  # noqa: E731
-            vocabulary["value"], vocabulary["id"], default=OUT_OF_VOCABULARY, return_dtype=pl.Int32
-        )
-        if vocabulary.is_empty():
-            ids = lambda _: pl.lit(OUT_OF_VOCABULARY, pl.Int32)  # noqa: E731
-            if c.split is None:
-                return pl.repeat(OUT_OF_VOCABULARY, pl.len(), dtype=pl.Int32).alias(name)
+        ids = self._looked_up(c.table or name) if c.encode != "hash" else _hashed(c.buckets or 1)
         if c.split is None:
             return ids(pl.col(name)).alias(name)
         return pl.col(name).list.eval(ids(pl.element())).fill_null([]).cast(pl.List(pl.Int32)).alias(name)
 
+    def _looked_up(self, table: str) -> Callable[[pl.Expr], pl.Expr]:
+        vocabulary = self.vocabularies[table]
+        if vocabulary.is_empty():  # which replace_strict refuses
+            return lambda values: pl.repeat(OUT_OF_VOCABULARY, values.len(), dtype=pl.Int32)
+        return lambda values: values.fill_null("").replace_strict(
+            vocabulary["value"], vocabulary["id"], default=OUT_OF_VOCABULARY, return_dtype=pl.Int32
+        )
+
     def save(self, folder: Path) -> None:
-        """transforms.json, features.json and vocabularies/<table>.parquet."""
+        """transforms.json, features.json and vocabularies/<table>.parquet, where a table has one."""
         (folder / "vocabularies").mkdir(parents=True, exist_ok=True)
         self.features.save(folder / "features.json")
         for table, vocabulary in self.vocabularies.items():
@@ -226,7 +233,7 @@ class Fitted:
         state = json.loads((folder / "transforms.json").read_text())
         data = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), state["data"]))
         assert isinstance(data, DataConfig)
-        tables = {c.table or name for name, c in sparse_columns(data).items()}
+        tables = {c.table or name for name, c in sparse_columns(data).items() if c.encode != "hash"}
         vocabularies = {t: pl.read_parquet(folder / "vocabularies" / f"{t}.parquet") for t in sorted(tables)}
         return cls(data, state["dense"], vocabularies)
 
@@ -237,6 +244,12 @@ class Fitted:
         shutil.copy(source / "transforms.json", target)
         shutil.copy(source / "features.json", target)
         shutil.copytree(source / "vocabularies", target / "vocabularies", dirs_exist_ok=True)
+
+
+def _hashed(buckets: int) -> Callable[[pl.Expr], pl.Expr]:
+    return lambda values: values.fill_null("").map_batches(
+        lambda s: bucket_ids(s, buckets), return_dtype=pl.Int32, is_elementwise=True
+    )
 
 
 def dense_expr(name: str, c: DenseConfig, params: list[Params]) -> pl.Expr:
@@ -252,8 +265,9 @@ def fit(data: DataConfig, training: Callable[[], Iterable[pl.DataFrame]]) -> Fit
 
     Ids follow descending counts, ties by value, from 1; id 0 is for what is rare or was never seen.
     A missing value is a value of its own (the empty string), multi-valued columns have none.
+    Of hashed features there is nothing to learn.
     """
-    dense, sparse = dense_columns(data), sparse_columns(data)
+    dense, sparse = dense_columns(data), {n: c for n, c in sparse_columns(data).items() if c.encode != "hash"}
     fitted: dict[str, list[Params]] = {name: [] for name in dense}
     for depth in range(max((len(c.transform or []) for c in dense.values()), default=0)):
         todo = {n: c for n, c in dense.items() if len(c.transform or []) > depth}

@@ -142,6 +142,33 @@ def test_two_processes_by_devices_and_by_torchrun_train_alike(home: Path) -> Non
 
 
 @pytest.mark.slow
+def test_hashed_features_trained_row_wise_by_two_are_scored_by_one(home: Path) -> None:
+    """Values that training never saw have rows of their own: on both sides of the checkpoint, the same ones."""
+    hashed = ["data.sparse_defaults.encode=hash", "data.sparse_defaults.buckets=1000", "model.dim=4"]
+    mixed = ["data.sparse.cat_1.encode=vocabulary", "data.sparse.cat_2.buckets=77"]
+    how = ["sharding=rowwise", "trainer.devices=2", "run_dir=hashed"]
+    ok(recsys("train", *SMALL, *hashed, *mixed, *how, cwd=home))
+    features = json.loads((home / "hashed" / "features.json").read_text())["sparse"]
+    assert [f["cardinality"] for f in features[1:]] == [78] + [1001] * 24
+    assert [p.name for p in (home / "hashed" / "vocabularies").iterdir()] == ["cat_1.parquet"]
+    assert {t["type"] for t in json.loads((home / "hashed" / "plan.json").read_text())["tables"]} == {"row_wise"}
+
+    [sample] = (home / "outputs" / "prepared").glob("sample-*/train.tsv")
+    rows = [line.split("\t") for line in sample.read_text().splitlines()]
+    assert len({r[16] for r in rows[-2000:]} - {r[16] for r in rows[:-2000]}) > 100  # of cat_3
+    alike = [[*rows[-1][:16], value, *rows[-1][17:]] for value in ("never", "nor this")]  # but for an unseen cat_3
+    (home / "hashed.tsv").write_text("".join("\t".join(r) + "\n" for r in rows[-2000:] + alike))
+    done = ok(recsys("predict", "run=hashed", "input=hashed.tsv", "output=hashed.parquet", cwd=home))
+    assert "cat_1 " in done.stdout and "cat_2 " not in done.stdout  # of the shares out of vocabulary
+    p = pl.read_parquet(home / "hashed.parquet")["probability"].to_numpy().astype(np.float64)
+    assert p[-1] != p[-2]
+    labels = np.array([int(r[0]) for r in rows[-2000:]])
+    logloss = -(labels * np.log(p[:2000]) + (1 - labels) * np.log(1 - p[:2000])).mean()
+    found = json.loads((home / "hashed" / "metrics.json").read_text())["test"]  # by two processes
+    assert logloss == pytest.approx(found["logloss"], rel=1e-5)
+
+
+@pytest.mark.slow
 def test_a_sweep_runs_all_trials_though_one_fails(home: Path) -> None:
     done = recsys("train", "-m", *SMALL, "model=dlrm,dcnv2", "optim.dense.lr=0.005,1e30", "run_dir=sweep", cwd=home)
     assert done.returncode == 2, done.stderr[-2000:]

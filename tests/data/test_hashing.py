@@ -1,0 +1,165 @@
+"""Hashed features: the hash by itself, through fitting, files and prepared data, and what a config may say of them."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recsys.data.check import check_data
+from recsys.data.formats import LINE, Block
+from recsys.data.hashing import MOST_BUCKETS, bucket_ids
+from recsys.data.prepare import prepare
+from recsys.data.transforms import Fitted, fit, typed
+from recsys.errors import UserError
+from recsys.schema import DataConfig, LabelConfig, SparseConfig
+
+TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=30)
+BUCKETS = st.integers(1, MOST_BUCKETS)
+
+
+def config(sparse: dict[str, SparseConfig], defaults: dict[str, Any] | None = None, **more: Any) -> DataConfig:
+    data = DataConfig(name="t", sparse=dict(sparse), label=LabelConfig("y"), **more)
+    data.sparse_defaults = replace(data.sparse_defaults, **(defaults or {}))
+    return data
+
+
+def typed_rows(data: DataConfig, **columns: Any) -> pl.DataFrame:
+    frame = pl.DataFrame(columns).with_columns(pl.lit(1).alias("y"), pl.int_range(1, pl.len() + 1).alias(LINE))
+    return typed(data, Block(Path("f"), frame))[0]
+
+
+def by_the_book(value: str, buckets: int) -> int:
+    """What the module's docstring says, bit by bit and without a library."""
+    h = 0xFFFFFFFF
+    for byte in value.encode():
+        h ^= byte
+        for _ in range(8):
+            h = h >> 1 ^ (0xEDB88320 if h & 1 else 0)
+    h ^= 0xFFFFFFFF
+    for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
+        h = (h ^ h >> 33) * factor % 2**64
+    return 1 + (h ^ h >> 33) % buckets
+
+
+GOLDEN = {  # value: its ids among 1,000, 1,000,003 and the most buckets
+    "": (1, 1, 1),
+    "0": (565, 579_641, 324_893_207),
+    "a": (207, 611_614, 594_094_435),
+    "é": (820, 427_727, 11_920_070),
+    "日本": (102, 344_489, 601_633_018),
+    "68fd1e64": (920, 82_696, 909_863_420),
+    "deadbeef": (339, 64_607, 899_029_729),
+}
+
+
+@pytest.mark.parametrize("value", GOLDEN)
+def test_ids_are_those_of_every_version_before(value: str) -> None:
+    for buckets, expected in zip((1_000, 1_000_003, MOST_BUCKETS), GOLDEN[value], strict=True):
+        assert bucket_ids(pl.Series([value]), buckets).to_list() == [expected]
+
+
+@settings(max_examples=200, deadline=None)
+@given(TEXTS, BUCKETS)
+def test_any_value_has_an_id_that_is_its_own_business(values: list[str], buckets: int) -> None:
+    ids = bucket_ids(pl.Series("s", values, dtype=pl.String), buckets)
+    assert ids.dtype == pl.Int32 and ids.name == "s"
+    assert ids.to_list() == [by_the_book(v, buckets) for v in values]  # in whatever company it comes
+
+
+def test_a_huge_value() -> None:
+    assert bucket_ids(pl.Series(["x" * 1_000_000]), 1000).to_list() == [by_the_book("x" * 1_000_000, 1000)]
+
+
+@pytest.mark.parametrize("buckets", [1000, 1024, 65_536, 100_003])
+@pytest.mark.parametrize("pattern", ["{}", "user_{:07d}", "{:08x}"])
+def test_values_that_are_alike_are_spread_as_if_drawn(pattern: str, buckets: int) -> None:
+    n = 200_000
+    ids = bucket_ids(pl.Series([pattern.format(i) for i in range(n)]), buckets)
+    counts = np.bincount(ids.to_numpy(), minlength=buckets + 1)[1:]
+    # chi-squared over its degrees of freedom: 1, with a standard deviation of sqrt(2 / buckets)
+    spread = ((counts - n / buckets) ** 2 / (n / buckets)).sum() / (buckets - 1)
+    assert abs(spread - 1) < 5 * (2 / buckets) ** 0.5
+
+
+def mixed(**more: Any) -> DataConfig:
+    hashed = SparseConfig(encode="hash", buckets=50)
+    return config(
+        {
+            "v": SparseConfig(),
+            "h": hashed,
+            "m": SparseConfig(encode="hash", buckets=7, split=" ", max_length=2),
+            "twin": SparseConfig(column="m", encode="hash", buckets=50, table="h", split=" "),
+        },
+        **more,
+    )
+
+
+def test_a_vocabulary_beside_hashed_features(tmp_path: Path) -> None:
+    data = mixed()
+    check_data(data)
+    frame = typed_rows(data, v=["a", "b", "a"], h=["x", None, ""], m=["p q r", None, "p  "])
+    learnt = fit(data, lambda: [frame])
+    assert list(learnt.vocabularies) == ["v"]
+    assert {f.name: (f.table, f.cardinality) for f in learnt.features.sparse} == {
+        "v": ("v", 3), "h": ("h", 51), "m": ("m", 8), "twin": ("h", 51),
+    }  # fmt: skip
+    seen = learnt.apply(frame)
+    assert seen["h"].to_list() == [by_the_book("x", 50), 1, 1]  # missing is the empty string, as for a vocabulary
+    assert seen["m"].to_list() == [[by_the_book(c, 7) for c in "pq"], [], [by_the_book("p", 7)]]
+    assert seen["twin"].to_list()[0] == [by_the_book(c, 50) for c in "pqr"]
+    unseen = learnt.apply(typed_rows(data, v=["new"], h=["new"], m=["new"]))
+    assert unseen.select("v", "h", "m").row(0) == (0, by_the_book("new", 50), [by_the_book("new", 7)])
+    assert seen.schema == unseen.schema == learnt.apply(frame.head(0)).schema
+
+    learnt.save(tmp_path / "one")
+    Fitted.copy(tmp_path / "one", tmp_path / "two")
+    again = Fitted.load(tmp_path / "two")
+    assert [p.name for p in (tmp_path / "two" / "vocabularies").iterdir()] == ["v.parquet"]
+    assert again.features == learnt.features and again.apply(frame).equals(seen)
+
+
+def test_prepared_anew_for_other_buckets_alone(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "f.csv").write_text("y,s\n" + "".join(f"{i % 2},v{i}\n" for i in range(200)))
+
+    def folder(**how: Any) -> Path:
+        data = config({"s": SparseConfig(**how)}, root=str(tmp_path / "raw"), prepared=str(tmp_path / "prepared"))
+        return prepare(data).folder
+
+    folders = [folder(), folder(encode="hash", buckets=10), folder(encode="hash", buckets=11)]
+    assert len(set(folders)) == 3 and folder(encode="hash", buckets=10) == folders[1]
+    test = pl.read_parquet(folders[1] / "test" / "*.parquet")["s"]
+    assert test.to_list() == [by_the_book(f"v{i}", 10) for i in range(180, 200)]  # none of them in training
+
+
+HASH = SparseConfig(encode="hash", buckets=9)
+
+
+@pytest.mark.parametrize(
+    ("sparse", "defaults", "told"),
+    [
+        ({"s": SparseConfig(encode="hsah")}, None, r"data.sparse.s.encode=hsah: unknown; did you mean hash\?"),
+        ({"s": SparseConfig(encode="hash")}, None, "data.sparse.s.buckets=None: encode=hash needs it"),
+        ({"s": SparseConfig(encode="hash", buckets=0)}, None, "data.sparse.s.buckets=0: must be 1 to 2147483646"),
+        ({"s": SparseConfig(encode="hash", buckets=2**31)}, None, "must be 1 to 2147483646"),
+        ({"s": SparseConfig(encode="hash", buckets=9, min_count=2)}, None, "s.min_count=2: encode=hash counts nothing"),
+        ({"s": SparseConfig(buckets=9)}, None, "data.sparse.s.buckets=9: is of encode=hash, not of vocabulary"),
+        ({"s": SparseConfig()}, {"buckets": 9}, "data.sparse_defaults.buckets=9: no feature has encode=hash"),
+        ({"s": HASH, "t": SparseConfig(table="s")}, None, "data.sparse.t: shares its table with s"),
+        ({"s": HASH, "t": SparseConfig(table="s", encode="hash", buckets=8)}, None, "encode and buckets must be equal"),
+    ],
+)
+def test_mistakes(sparse: dict[str, SparseConfig], defaults: dict[str, Any] | None, told: str) -> None:
+    with pytest.raises(UserError, match=told) as e:
+        check_data(config(sparse, defaults))
+    assert "\n" not in str(e.value)
+
+
+def test_defaults_of_the_other_encoding_are_passed_over() -> None:
+    check_data(config({"s": SparseConfig(), "t": SparseConfig(encode="vocabulary")}, {"encode": "hash", "buckets": 9}))
+    check_data(config({"s": SparseConfig(encode="hash")}, {"buckets": 9, "min_count": 5}))
