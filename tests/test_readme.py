@@ -40,8 +40,10 @@ def test_command_composes(command: str, arguments: str, tmp_path: Path, monkeypa
         (own / f"{name}.yaml").write_text(f"name: {name}\nsparse: {{a: {{}}}}\n")
     monkeypatch.chdir(tmp_path)
     overrides = [re.sub(r"=([^\[{]*?),.*", r"=\1", w) for w in arguments.split()]  # the first trial of a sweep
+    if command == "checkpoint":  # its action and folder come as bare words
+        overrides = [f"{k}={w}" for k, w in zip(("action", "run"), overrides, strict=False)] + overrides[2:]
     cfg = compose(command, overrides)
-    assert "data" in cfg or command in ("evaluate", "predict")
+    assert "data" in cfg or command in ("evaluate", "predict", "checkpoint")
 
 
 def test_wheel_carries_conf(tmp_path: Path) -> None:
