@@ -54,7 +54,7 @@ def cells(t: Tried) -> list[str]:
     times = (p.step_ms, slowest.compute_ms, slowest.links_ms)
     sent = max(d.sent_bytes for d in p.devices) / 1e6
     return [
-        t.name, "yes", *(f"{n / GIB:,.1f}" for n in memory), *(f"{n:.2f}" for n in times), p.bound,
+        t.name, "yes", *(f"{n / GIB:,.1f}" for n in memory), *(f"{n:.3g}" for n in times), p.bound,
         f"{p.imbalance:.2f}", f"{sent:,.1f}", "",
     ]  # fmt: skip
 
@@ -74,7 +74,7 @@ def verdict(tried: list[Tried]) -> str:
     first, *others = best_first(tried)
     if first.plan is None:
         return "none of them fits"
-    text = f"best: sharding={first.name}, {first.plan.step_ms:.2f} ms a step"
+    text = f"best: sharding={first.name}, {first.plan.step_ms:.3g} ms a step"
     second = next((o for o in others if o.plan is not None), None)
     if second is None or second.plan is None:
         return text + (", the only one that fits" if others else "")

@@ -111,7 +111,7 @@ def _cards(p: PlanReport) -> str:
     cards = (
         (weights, f"weights, and {state} of optimizer state"),
         (used, f"of {whole:,.0f} GiB {kind.upper()}, on the fullest device"),
-        (f"{p.step_ms:.2f} ms", f"a step: {slowest.compute_ms:.2f} compute, {slowest.links_ms:.2f} links"),
+        (f"{p.step_ms:.3g} ms", f"a step: {slowest.compute_ms:.3g} compute, {slowest.links_ms:.3g} links"),
         (p.bound, "bounds the slowest device"),
         (f"{p.imbalance:.2f}", "imbalance: slowest over mean"),
         (str(max(d.groups for d in p.devices)), "lookup kernels a device, one a group"),
@@ -170,7 +170,7 @@ def _device_cells(d: DeviceReport) -> list[str]:
     return [
         str(d.rank), str(d.tables), str(d.groups), *(f"{n / GIB:,.1f}" for n in memory), f"{d.ids:,.0f}",
         *(f"{n / 1e6:,.1f}" for n in (d.lookup_bytes, d.sent_bytes)),
-        *(f"{n:.3f}" for n in (d.compute_ms, d.links_ms, d.step_ms)),
+        *(f"{n:.3g}" for n in (d.compute_ms, d.links_ms, d.step_ms)),
     ]  # fmt: skip
 
 

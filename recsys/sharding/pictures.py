@@ -71,11 +71,11 @@ def time(plan: PlanReport) -> str:
     top = plan.step_ms or 1.0
 
     def segments(d: DeviceReport) -> list[Segment]:
-        told = f"device {d.rank}: {d.step_ms:.3f} ms\ncompute {d.compute_ms:.3f} ms, links {d.links_ms:.3f} ms"
+        told = f"device {d.rank}: {d.step_ms:.3g} ms\ncompute {d.compute_ms:.3g} ms, links {d.links_ms:.3g} ms"
         return [(d.compute_ms, "var(--compute)", "", told), (d.links_ms, "var(--links)", "", told)]
 
     mean = sum(d.step_ms for d in plan.devices) / len(plan.devices)
-    ticks = [(x, f"{top * x:.2f} ms") for x in (0, 0.5, 1)]
+    ticks = [(x, f"{top * x:.3g} ms") for x in (0, 0.5, 1)]
     return _charts(plan, segments, top, ticks, lambda d: f"device {d.rank}", mean=mean / top)
 
 

@@ -27,7 +27,7 @@ def show(found: PlanReport) -> None:
     size = sum(t.bytes for t in found.tables) / GIB
     calls = max(d.groups for d in found.devices)
     say(
-        f"{size:,.1f} GiB of weights; a step of {found.batch_size:,} rows: {found.step_ms:.2f} ms in the embeddings "
+        f"{size:,.1f} GiB of weights; a step of {found.batch_size:,} rows: {found.step_ms:.3g} ms in the embeddings "
         f"(estimated), bound by {found.bound}; imbalance {found.imbalance:.2f}; "
         f"{calls} lookup kernel{'s' if calls > 1 else ''} a device (tables of one group share one)"
     )
@@ -47,7 +47,7 @@ def _devices(found: PlanReport) -> Table:
         numbers = (d.hbm / GIB, d.hbm_free / GIB, d.ddr / GIB, d.ddr_free / GIB)
         devices.add_row(
             str(d.rank), str(d.tables), str(d.groups), *(f"{n:,.1f}" for n in numbers), f"{d.ids:,.0f}",
-            f"{d.lookup_bytes / 1e6:,.1f}", f"{d.sent_bytes / 1e6:,.1f}", f"{d.step_ms:.2f}",
+            f"{d.lookup_bytes / 1e6:,.1f}", f"{d.sent_bytes / 1e6:,.1f}", f"{d.step_ms:.3g}",
         )  # fmt: skip
     return devices
 
