@@ -23,13 +23,13 @@ from omegaconf import DictConfig, OmegaConf
 from recsys import cli
 from recsys.errors import UserError, did_you_mean
 from recsys.progress import bar, results, say
+from recsys.schema import ClusterConfig, ShardingConfig, SparseOptimConfig
 
 if TYPE_CHECKING:
     from recsys.sharding.stored import Stored
 
 ACTIONS = ("inspect", "reshard", "export-embeddings")
 USAGE = f"python -m recsys.checkpoint {'|'.join(ACTIONS)} RUN_DIR [key=value ...]"
-ROWS = 65_536  # of a table that are exported at once
 FILES = ("features.json", "transforms.json")
 
 
@@ -86,34 +86,39 @@ def reshard(run: Path, stored: Stored, cfg: DictConfig, output: Path, devices: i
     from recsys.config import build_model
     from recsys.features import FeatureSpec
     from recsys.launch import silence
-    from recsys.sharding.cluster import this_machine, topology
-    from recsys.sharding.plan import describe, make_planner, quiet_torchrec
+    from recsys.sharding.cluster import topology
+    from recsys.sharding.plan import describe, make_planner, optimizer_counted, quiet_torchrec, use_dense_kernels
     from recsys.sharding.rewrite import rewrite
     from recsys.sharding.tables import pad_tables, tables
     from recsys.task import Task
 
     silence()
-    sharding, sparse = (OmegaConf.to_object(c) for c in (cfg.sharding, cfg.optim.sparse))
+    sharding: ShardingConfig = OmegaConf.to_object(cfg.sharding)  # type: ignore[assignment]
+    sparse: SparseOptimConfig = OmegaConf.to_object(cfg.optim.sparse)  # type: ignore[assignment]
     with torch.device("meta"):
         task = Task(build_model(cfg, FeatureSpec.load(run / "features.json"), torch.device("meta")))
     pad_tables(task, cfg.sharding.padding)
-    with quiet_torchrec():
-        where = topology(this_machine("cpu", devices))
-        planner, sharders = make_planner(task, sharding, sparse, where, max(cfg.trainer.batch_size // devices, 1))  # type: ignore[arg-type]
+    somewhere = ClusterConfig(name="", device="cpu", devices=devices, ddr_gib=1 << 30)  # it is not for this machine
+    with quiet_torchrec(), optimizer_counted(task, sparse):
+        batch_size = max(cfg.trainer.batch_size // devices, 1)
+        planner, sharders = make_planner(task, sharding, sparse, topology(somewhere), batch_size)
         try:
             plan = planner.plan(task, sharders)
         except PlannerError as e:
-            raise UserError(f"sharding: no plan fits {devices} processes on this machine") from e
+            raise UserError(f"sharding: no plan for {devices} processes: the allowed types leave none") from e
+    use_dense_kernels(plan, sparse, torch.device("cpu"))
     entries = describe(plan, tables(task))
-    output.mkdir(parents=True)
-    (output / "checkpoints").mkdir()
+    building = output.with_name(f".{output.name}.building")
+    shutil.rmtree(building, ignore_errors=True)
+    (building / "checkpoints").mkdir(parents=True)
     cfg.run_dir, cfg.trainer.devices = str(output), devices
-    rewrite(stored, output / "checkpoints" / stored.path.name, entries, devices)
+    rewrite(stored, building / "checkpoints" / stored.path.name, entries, devices)
     for name in FILES:
-        shutil.copy(run / name, output)
-    shutil.copytree(run / "vocabularies", output / "vocabularies")
-    (output / "plan.json").write_text(json.dumps({"world_size": devices, "tables": entries}, indent=1) + "\n")
-    OmegaConf.save(cfg, output / "config.yaml", resolve=True)
+        shutil.copy(run / name, building)
+    shutil.copytree(run / "vocabularies", building / "vocabularies")
+    (building / "plan.json").write_text(json.dumps({"world_size": devices, "tables": entries}, indent=1) + "\n")
+    OmegaConf.save(cfg, building / "config.yaml", resolve=True)
+    building.rename(output)
 
 
 def export_embeddings(run: Path, stored: Stored, output: Path, *, format: str, globs: list[str]) -> list[Path]:
@@ -121,6 +126,8 @@ def export_embeddings(run: Path, stored: Stored, output: Path, *, format: str, g
 
     value and count are those of the training split; null where no value has the row (row 0: rare and unseen ones).
     """
+    from recsys.sharding.pieces import rows_of_a_block
+
     names = {e["table"].removeprefix("t_"): e for e in stored.plan["tables"]}
     for glob in globs:
         if not any(fnmatchcase(n, glob) for n in names):
@@ -130,8 +137,9 @@ def export_embeddings(run: Path, stored: Stored, output: Path, *, format: str, g
     with bar("exporting", sum(e["rows"] for e in chosen.values())) as shown:
 
         def rows(entry: dict[str, Any]) -> Iterator[np.ndarray]:
-            for first in range(0, entry["rows"], ROWS):
-                n = min(ROWS, entry["rows"] - first)
+            step = rows_of_a_block(entry["width"])
+            for first in range(0, entry["rows"], step):
+                n = min(step, entry["rows"] - first)
                 yield stored.read(f"model.{entry['parameter']}", first, n)[:, : entry["dim"]].contiguous().numpy()
                 shown.advance(n)
 
@@ -141,8 +149,7 @@ def export_embeddings(run: Path, stored: Stored, output: Path, *, format: str, g
 
 
 def _vocabulary(run: Path, entry: dict[str, Any]) -> Path:
-    """Of a table named t_<name>, wide_<name> ...: those of a model share their vocabulary."""
-    return run / "vocabularies" / f"{entry['table'].partition('_')[2]}.parquet"
+    return run / "vocabularies" / f"{entry['vocabulary']}.parquet"
 
 
 def _parquet(run: Path, path: Path, entry: dict[str, Any], rows: Iterator[np.ndarray]) -> Path:

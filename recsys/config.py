@@ -198,8 +198,8 @@ def _check_model(cfg: DictConfig, devices: int) -> None:
 
     from recsys.data.transforms import dense_columns, sparse_columns
     from recsys.features import DenseFeature, FeatureSpec, SparseFeature
-    from recsys.sharding.plan import constraints, tables_of
-    from recsys.sharding.tables import pad_tables
+    from recsys.sharding.plan import constraints
+    from recsys.sharding.tables import pad_tables, tables
 
     data = data_config(cfg)
     features = FeatureSpec(
@@ -212,7 +212,7 @@ def _check_model(cfg: DictConfig, devices: int) -> None:
     with torch.device("meta"):
         model = build_model(cfg, features, torch.device("meta"))
         pad_tables(model, cfg.sharding.padding)
-    constraints(OmegaConf.to_object(cfg.sharding), tables_of(model), devices)  # type: ignore[arg-type]
+    constraints(OmegaConf.to_object(cfg.sharding), tables(model), devices)  # type: ignore[arg-type]
 
 
 def check_target(node: Any, path: str, given: Sequence[str] = ()) -> None:

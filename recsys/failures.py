@@ -11,7 +11,7 @@ from typing import NoReturn
 
 # What gloo, NCCL and the rendezvous' store say where the process at the other end is gone.
 PEER_GONE = re.compile(
-    r"gloo/transport|Connection (closed|reset) by peer|Broken pipe|ncclRemoteError|ncclSystemError"
+    r"gloo/transport/tcp/(pair|buffer|unbound)|Connection (closed|reset) by peer|Broken pipe|ncclRemoteError"
     r"|NCCL communicator was aborted|DistNetworkError|DistStoreError|recvValue failed|sendBytes failed"
 )
 GRACE_SECONDS = 1.0
@@ -24,14 +24,15 @@ def describe(error: BaseException) -> str:
     error and ended this process, and elsewhere it has been told before this line.
     """
     text = "".join(traceback.format_exception(error))
-    if int(os.environ.get("WORLD_SIZE", 1)) == 1:
+    if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", 1)) == 1:
         return text
     who = f"rank {os.environ['RANK']} on {socket.gethostname()}"
     if not lost_another_rank(error):
         _record(error)
         return f"error: {who} failed:\n{text}"
     time.sleep(GRACE_SECONDS)
-    return f"error: {who} has lost another rank, whose own error, told on its host, is the cause\n"
+    first = str(error).strip().splitlines()[:1]
+    return f"error: {who} has lost another rank, whose own error, told on its host, is the cause ({''.join(first)})\n"
 
 
 def lost_another_rank(error: BaseException) -> bool:

@@ -57,6 +57,12 @@ def process_group(
     _keep_freed_memory()
     alone = Ranks(0, 0, 1, 1)
     ranks = ranks or alone
+    if threads is not None and threads < 1:
+        raise UserError(f"trainer.threads={threads}: must be at least 1, or null")
+    if timeout_minutes <= 0:
+        raise UserError(f"trainer.timeout_minutes={timeout_minutes}: must be above 0")
+    if accelerator == "gpu" and torch.cuda.device_count() <= ranks.local_rank:
+        raise UserError(f"{ranks.local_world_size} processes here, but {torch.cuda.device_count()} GPUs")
     torch.set_num_threads(threads or max(1, (os.cpu_count() or 1) // ranks.local_world_size))
     if accelerator == "gpu":
         torch.cuda.set_device(ranks.local_rank)

@@ -111,6 +111,8 @@ class RecsysModule(pl.LightningModule):
             self.row_optimizer = RowOptimizer(list(rows.values()), self._sparse, shares)
             parts.append(KeyedOptimizerWrapper(rows, lambda _: self.row_optimizer))  # type: ignore[arg-type,return-value]
         optimizer = CombinedOptimizer(parts)
+        for group in optimizer.param_groups:
+            group.setdefault("initial_lr", group["lr"])  # type: ignore[attr-defined]
         if self._make_scheduler is None:
             return optimizer
         return [optimizer], [self._make_scheduler(optimizer)]
@@ -179,9 +181,9 @@ class RecsysModule(pl.LightningModule):
         if self._loss is not None and not bool(torch.isfinite(self._loss)):  # on GPUs not every step looks
             good = self.last_checkpoint or "none yet"
             raise UserError(f"the loss is {float(self._loss)}: not saved; last good checkpoint: {good}")
-        state["dense_optimizer"] = self._dense_optimizer().state_dict()
+        state["dense_optimizer"] = self._dense_wrapper()._optimizer.state_dict()
         state["lr"] = {
-            kind: [g["lr"] / g["initial_lr"] for g in groups if "initial_lr" in g][:1]
+            kind: [g["lr"] / g["initial_lr"] if g["initial_lr"] else 1.0 for g in groups][:1]
             for kind, groups in self._groups().items()
         }
         checkpoint.save(path, self.dmp, self.tables, self._sparse.name, self.row_optimizer, state, self.plan)
@@ -195,17 +197,31 @@ class RecsysModule(pl.LightningModule):
             state = torch.load(path / "state.pt", weights_only=False, map_location="cpu")
             return {k: v for k, v in state.items() if k != "callbacks"}  # theirs are of the run that goes on
         state = checkpoint.load_all(path, self.dmp, self.tables, self._sparse.name, self.row_optimizer)
-        self._dense_optimizer().load_state_dict(state.pop("dense_optimizer"))
+        wrapper = self._dense_wrapper()
+        wrapper._optimizer.load_state_dict(state.pop("dense_optimizer"))
+        # it has made new groups, which the wrapper, and through it the scheduler, must see
+        wrapper.param_groups, wrapper.state = wrapper._optimizer.param_groups, wrapper._optimizer.state
         self._restore_lr(state)
         if "adam" in self._sparse.name:
             self.dmp.fused_optimizer.set_optimizer_step(state["global_step"])
         self.last_checkpoint = path
         return state
 
+    def _optimizer(self) -> CombinedOptimizer:
+        optimizer = self.trainer.strategy.optimizers[0]
+        assert isinstance(optimizer, CombinedOptimizer)
+        return optimizer
+
+    def _dense_wrapper(self) -> KeyedOptimizerWrapper:
+        wrapper = self._optimizer().optimizers[1][1]
+        assert isinstance(wrapper, KeyedOptimizerWrapper)
+        return wrapper
+
     def _groups(self) -> dict[str, list[Any]]:
         """Parameter groups; how many the tables have depends on the plan."""
-        dense = self._dense_optimizer().param_groups
-        return {"dense": dense, "sparse": [g for g in self._optimizer().param_groups if g not in dense]}
+        dense = self._dense_wrapper().param_groups
+        ids = {id(g) for g in dense}
+        return {"dense": list(dense), "sparse": [g for g in self._optimizer().param_groups if id(g) not in ids]}
 
     def _restore_lr(self, state: dict[str, Any]) -> None:
         """What a scheduler has made of the learning rates, whatever groups the plan has now."""
@@ -214,25 +230,27 @@ class RecsysModule(pl.LightningModule):
                 group["lr"] = group["initial_lr"] * factor[0]
         groups: list[Any] = list(self._optimizer().param_groups)
 
-        def fit(scheduler: dict[str, Any]) -> None:
-            if "base_lrs" in scheduler:
-                scheduler["base_lrs"] = [g["initial_lr"] for g in groups]
-                scheduler["_last_lr"] = [g["lr"] for g in groups]
-            for inner in scheduler.get("_schedulers", ()):
-                fit(inner)
+        def fit(saved: dict[str, Any], fresh: Any) -> None:
+            for key in ("base_lrs", "min_lrs", "max_lrs"):  # one a group, from the config alone
+                if key in saved:
+                    saved[key] = getattr(fresh, key)
+            saved["_last_lr"] = [g["lr"] for g in groups]
+            for inner, other in zip(saved.get("_schedulers", ()), getattr(fresh, "_schedulers", ()), strict=False):
+                fit(inner, other)
 
-        for scheduler in state.get("lr_schedulers", ()):
-            fit(scheduler)
+        fresh = self.lr_schedulers()
+        for saved, scheduler in zip(
+            state.get("lr_schedulers", ()), fresh if isinstance(fresh, list) else [fresh], strict=False
+        ):
+            fit(saved, scheduler)
 
-    def _optimizer(self) -> CombinedOptimizer:
-        optimizer = self.trainer.strategy.optimizers[0]
-        assert isinstance(optimizer, CombinedOptimizer)
-        return optimizer
 
-    def _dense_optimizer(self) -> torch.optim.Optimizer:
-        wrapper = self._optimizer().optimizers[1][1]
-        assert isinstance(wrapper, KeyedOptimizerWrapper)
-        return wrapper._optimizer
+def loader_position(checkpoint: Path) -> dict[str, int]:
+    """Where the training loader was: epoch and step."""
+    state = torch.load(checkpoint / "state.pt", weights_only=False, map_location="cpu")
+    [position] = state["loops"]["fit_loop"]["state_dict"]["combined_loader"]
+    assert isinstance(position, dict)
+    return position
 
 
 def local_device(accelerator: str, local_rank: int) -> torch.device:

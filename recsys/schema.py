@@ -131,7 +131,7 @@ class ShardingConfig:
     column_block: int | None = None  # column-wise: columns a shard; by default dim / world size
     cache_load_factor: float = 0.2  # fused_uvm_caching: the share of a table's rows that the GPU caches
     cache_hit_rate: float | None = None  # the load factor by table, from its rows' frequencies, instead
-    hbm_gib: float | None = None  # a device's memory that tables may take; null: all that it has
+    hbm_gib: float | None = None  # of a device's memory, before TorchRec's reserve of 15%; null: all that it has
     padding: str = "16"  # off | 16 | 64 | 128: bytes that a row of a table is a multiple of
     per_table: dict[str, Any] = field(default_factory=dict)  # TableRules by name; a later one overrides an earlier
 

@@ -103,6 +103,7 @@ def begin(cfg: DictConfig, world_size: int, restarted: bool = False) -> tuple[Pa
 def fit(cfg: DictConfig, path: Path, prepared: Prepared, resumed: bool, ranks: Ranks) -> None:
     """Collective: train, validate, test with the best checkpoint, write metrics.json."""
     from recsys.callbacks import best_checkpoint, newest_checkpoint
+    from recsys.lit import loader_position
     from recsys.run_dir import protocol, write_json
     from recsys.training import build_module, build_trainer, metrics_of, split_loader
 
@@ -113,6 +114,8 @@ def fit(cfg: DictConfig, path: Path, prepared: Prepared, resumed: bool, ranks: R
     validation = split_loader(cfg, prepared, "validation", ranks) if prepared.rows("validation") else None
     if start is not None:
         say(f"resuming from {start}")
+        # Lightning leaves the loader at its beginning where the checkpoint is of an epoch's end
+        training.load_state_dict(loader_position(start))
     trainer.fit(module, training, validation, ckpt_path=start)
     best = best_checkpoint(path)
     [test] = trainer.test(module, split_loader(cfg, prepared, "test", ranks), ckpt_path=best, verbose=False)

@@ -24,7 +24,7 @@ from recsys.train import train
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small run whose tables are padded, 10 columns in 12."""
+    """A small run whose tables are padded, 10 columns in 12 (and DeepFM's wide ones are not)."""
     folder = tmp_path_factory.mktemp("tool")
     arguments = ["data.sample.rows=3000", f"data.prepared={folder}", f"run_dir={folder / 'run'}", "model=deepfm"]
     return train(compose("train", [*arguments, "model.dim=10", "sharding=rowwise"])).path
@@ -50,11 +50,11 @@ def test_inspect_tells_sizes_without_reading_a_table(run: Path) -> None:
 
 
 def test_a_resharded_run_gives_the_same_numbers_and_goes_on(run: Path, tmp_path: Path) -> None:
-    code, told = command("reshard", str(run), "sharding=columnwise", "trainer.devices=4", f"output={tmp_path / 'b'}")
+    code, told = command("reshard", str(run), "sharding=dataparallel", "trainer.devices=4", f"output={tmp_path / 'b'}")
     assert code == 0, told
     new = Stored(choose_checkpoint(tmp_path / "b", "last"))
     assert new.plan["world_size"] == 4
-    assert {e["type"] for e in new.plan["tables"]} == {"column_wise"}
+    assert {e["type"] for e in new.plan["tables"]} == {"data_parallel"}
     before = evaluate(str(run), checkpoint="last")["test"]
     assert evaluate(str(tmp_path / "b"), checkpoint="last")["test"] == pytest.approx(before)
     on = ["data.sample.rows=3000", f"data.prepared={run.parent}", "model=deepfm", "model.dim=10"]
@@ -96,6 +96,10 @@ def test_exported_tables_are_those_that_the_model_reads(run: Path, tmp_path: Pat
         (["reshard", "{run}", "output={run}"], "is there already"),
         (["reshard", "{run}", "output={tmp}/x", "trainer.devices=3"], "not divisible by 3 processes"),
         (["reshard", "{run}", "output={tmp}/x", "sharding=rowwize"], "sharding=rowwize: no such choice"),
+        (
+            ["reshard", "{run}", "output={tmp}/x", "sharding=columnwise", "trainer.devices=2"],
+            "try model.dim=12 or another",
+        ),
     ],
 )
 def test_mistakes_are_one_line(run: Path, tmp_path: Path, arguments: list[str], told: str, capfd: Any) -> None:

@@ -42,7 +42,7 @@ class PooledEmbeddings(nn.Module):
         super().__init__()
         if dim <= 0:
             raise ValueError(f"embedding dim {dim} is not positive")
-        self.dim = dim
+        self.dim, self.prefix = dim, prefix
         self.names = [f.name for f in features.sparse]
         self.means = [f.name for f in features.sparse if f.pooling == "mean"]
         tables = [
@@ -109,7 +109,9 @@ class SequenceEmbeddings(nn.Module):
         super().__init__()
         if dim <= 0:
             raise ValueError(f"embedding dim {dim} is not positive")
-        self.dim, self.names = dim, list(names)
+        if missing := sorted(set(names) - {f.name for f in features.sparse}):
+            raise ValueError(f"no sparse feature is named {missing[0]}")
+        self.dim, self.prefix, self.names = dim, prefix, list(names)
         tables = [
             EmbeddingConfig(
                 name=prefix + name,

@@ -64,8 +64,12 @@ def save(
         (building / "plan.json").write_text(json.dumps(about | {"tables": plan}, indent=1) + "\n")
     dist.barrier()
     if dist.get_rank() == 0:
-        shutil.rmtree(path, ignore_errors=True)
+        old = path.with_name(f".{path.name}.old")
+        shutil.rmtree(old, ignore_errors=True)
+        if path.exists():
+            os.replace(path, old)
         os.replace(building, path)
+        shutil.rmtree(old, ignore_errors=True)
     dist.barrier()
 
 
@@ -132,6 +136,8 @@ def _load(
         else:
             pieces.fill(read, dims[parameter])
     dcp.load(tensors, storage_reader=dcp.FileSystemReader(stored.path))
+    for lookup in (x for m in dmp.modules() for x in getattr(m, "_lookups", ())):
+        getattr(lookup, "module", lookup).purge()  # rows that a GPU caches are those of before
 
 
 def column_edges(entry: dict[str, Any]) -> list[int]:

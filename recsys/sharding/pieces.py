@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.distributed._shard.metadata import ShardMetadata
 from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata
 from torch.distributed._shard.sharded_tensor.metadata import TensorProperties
+from torchrec.distributed.comm import get_local_size
 
 BLOCK_BYTES = 32 << 20  # of rows that are written, and so read, at once
-STEP_ROWS = 1 << 16  # that are converted at once
 
 Read = Callable[[int, int], Tensor]  # (first, rows) -> those rows of what is stored, in full width
 
@@ -45,6 +45,7 @@ class Pieces:
     mine: tuple[Place, ...]
     local: tuple[Tensor, ...]
     edges: tuple[int, ...]
+    device: str = "cpu"
     replicated: bool = False
 
     def like(self, states: Sequence[Tensor], rowwise: bool) -> "Pieces":
@@ -84,8 +85,8 @@ class Pieces:
         """From a tensor that differs in padding: `dim` columns are copied, the others left as they are."""
         for p, tensor in zip(self.mine, self.local, strict=True):
             stop = min(p.column + p.columns, dim)
-            for at in range(0, p.rows if stop > p.column else 0, STEP_ROWS):
-                n = min(STEP_ROWS, p.rows - at)
+            for at in range(0, p.rows if stop > p.column else 0, rows_of_a_block(self.edges[-1])):
+                n = min(rows_of_a_block(self.edges[-1]), p.rows - at)
                 tensor[at : at + n, : stop - p.column] = read(p.row + at, n)[:, p.column : stop].to(tensor.device)
 
     def convert(self, read: Read, dim: int, old: Sequence[int]) -> None:
@@ -100,16 +101,14 @@ class Pieces:
                 max(min(b, y, dim) - max(a, x), 0) / max(min(y, dim) - x, 1) * (y - x) / (b - a)
                 for x, y in pairwise(old)
             ]
-            for at in range(0, p.rows, STEP_ROWS):
-                n = min(STEP_ROWS, p.rows - at)
+            for at in range(0, p.rows, rows_of_a_block(len(shares))):
+                n = min(rows_of_a_block(len(shares)), p.rows - at)
                 tensor[at : at + n, 0] = (read(p.row + at, n) @ torch.tensor(shares)).to(tensor.device)
 
     def _sharded(self, places: Sequence[Place], held: Sequence[tuple[Place, Tensor]]) -> ShardedTensor:
-        device = self.local[0].device.type if self.local else "cpu"
-
         def meta(p: Place) -> ShardMetadata:
-            index = f":{p.rank % torch.cuda.device_count()}" if device == "cuda" else ""
-            return ShardMetadata([p.row, p.column], [p.rows, p.columns], f"rank:{p.rank}/{device}{index}")
+            index = f":{p.rank % get_local_size()}" if self.device == "cuda" else ""
+            return ShardMetadata([p.row, p.column], [p.rows, p.columns], f"rank:{p.rank}/{self.device}{index}")
 
         return ShardedTensor._init_from_local_shards_and_global_metadata(
             [Shard(t, meta(p)) for p, t in held if p.rows and p.columns],
@@ -122,9 +121,13 @@ class Pieces:
         )
 
 
+def rows_of_a_block(columns: int) -> int:
+    return max(BLOCK_BYTES // (4 * max(columns, 1)), 1)
+
+
 def blocks(place: Place) -> list[Place]:
     """Of BLOCK_BYTES at most, rows by rows."""
-    step = max(BLOCK_BYTES // (4 * max(place.columns, 1)), 1)
+    step = rows_of_a_block(place.columns)
     return [replace(place, row=place.row + at, rows=min(step, place.rows - at)) for at in range(0, place.rows, step)]
 
 
@@ -133,7 +136,7 @@ def pieces_of(weight: Any) -> Pieces:
     if not isinstance(weight, ShardedTensor):
         rows, width = weight.shape
         whole = Place(0, 0, rows, width, dist.get_rank())
-        return Pieces((rows, width), (whole,), (whole,), (weight.detach(),), (0, width), True)
+        return Pieces((rows, width), (whole,), (whole,), (weight.detach(),), (0, width), weight.device.type, True)
 
     def place(m: ShardMetadata) -> Place:
         rank = m.placement.rank() if m.placement is not None else None  # type: ignore[union-attr]
@@ -150,4 +153,5 @@ def pieces_of(weight: Any) -> Pieces:
         tuple(place(s.metadata) for s in held),
         tuple(s.tensor.detach() for s in held),
         (*sorted({p.column for p in places}), width),
+        weight.metadata().shards_metadata[0].placement.device().type,  # type: ignore[union-attr]
     )

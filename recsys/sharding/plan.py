@@ -33,8 +33,9 @@ from recsys.sharding.unpooled import mend_dense_lookups
 
 TYPES = ("data_parallel", "table_wise", "row_wise", "column_wise", "table_row_wise", "table_column_wise", "grid_shard")
 SEQUENCE_TYPES = ("data_parallel", "table_wise", "row_wise", "column_wise")  # what TorchRec has for unpooled tables
+UNPOOLED = {"table_row_wise": "row_wise", "table_column_wise": "column_wise", "grid_shard": "row_wise"}  # nearest ones
 KERNELS = ("fused", "fused_uvm", "fused_uvm_caching")
-TABLE_PREFIX = "t_"  # of models/embeddings.py
+MOST_CACHED = 0.999  # TorchRec wants a load factor below 1
 COLUMN_TYPES = {"column_wise", "table_column_wise", "grid_shard"}
 FUSED_OPTIMIZERS = {
     "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
@@ -139,11 +140,6 @@ def check_sharding(sharding: ShardingConfig, optim: SparseOptimConfig) -> None:
         raise UserError("optim.sparse.weight_decay: FBGEMM's SGD has none; use rowwise_adagrad or adagrad")
 
 
-def tables_of(module: nn.Module) -> dict[str, tuple[int, int]]:
-    """(rows, columns in memory) of every table in the module's embedding collections."""
-    return {t.name: (t.rows, t.width) for t in tables(module).values()}
-
-
 def rules_of(sharding: ShardingConfig) -> dict[str, TableRule]:
     """sharding.per_table under its schema. Raises UserError for keys and values that it has not."""
     rules = {}
@@ -162,19 +158,19 @@ def rules_of(sharding: ShardingConfig) -> dict[str, TableRule]:
     return rules  # type: ignore[return-value]
 
 
-def _matches(glob: str, table: str) -> bool:
-    """The table's name, with or without the prefix that models give it."""
-    return fnmatchcase(table, glob) or fnmatchcase(table.removeprefix(TABLE_PREFIX), glob)
+def _matches(glob: str, table: TableInfo) -> bool:
+    """By the table's name, or the one that the data gives it."""
+    return fnmatchcase(table.name, glob) or fnmatchcase(table.vocabulary, glob)
 
 
-def rule_of(table: str, rows: int, dim: int, sharding: ShardingConfig) -> TableRule:
+def rule_of(table: TableInfo, sharding: ShardingConfig) -> TableRule:
     """What holds for one table: for all tables, then what the matching rules say, the last one winning."""
     rule = TableRule(
         types=list(sharding.types),
         kernels=list(sharding.kernels),
         column_block=sharding.column_block,
-        cache_load_factor=sharding.cache_load_factor,
     )
+    rows, dim = table.rows, table.width
     size = rows * dim * 4
     for name, other in rules_of(sharding).items():
         if not _matches(other.match or name, table):
@@ -190,9 +186,11 @@ def rule_of(table: str, rows: int, dim: int, sharding: ShardingConfig) -> TableR
 
 def constraints(
     sharding: ShardingConfig,
-    tables: dict[str, tuple[int, int]],
+    tables: dict[str, TableInfo],
     world_size: int,
     device: str = "cpu",
+    *,
+    nodes: int = 1,
     load_factors: dict[str, float] | None = None,
 ) -> dict[str, ParameterConstraints]:
     """What the planner may choose from, for every table.
@@ -204,34 +202,52 @@ def constraints(
     On CPU all memory is one, so that every kernel comes to `fused`.
     """
     for name, given in rules_of(sharding).items():
-        if not any(_matches(given.match or name, table) for table in tables):
-            near = did_you_mean(name, [t.removeprefix(TABLE_PREFIX) for t in tables])
+        if not any(_matches(given.match or name, table) for table in tables.values()):
+            near = did_you_mean(name, [t.vocabulary for t in tables.values()])
             raise UserError(f"sharding.per_table.{name}: matches no table{near}")
     out: dict[str, ParameterConstraints] = {}
-    for table, (rows, dim) in tables.items():
-        rule = rule_of(table, rows, dim, sharding)
-        types, kernels = list(rule.types or []), list(rule.kernels or []) or ["fused"]
-        if dim % 4:
-            raise UserError(f"model: dim {dim} (table {table}) is not a multiple of 4; set sharding.padding=16")
-        if world_size == 1:
-            types = ["table_wise"]
-        elif types == ["none"]:
-            types = ["data_parallel"]
-        block = rule.column_block or 4 * -(-dim // (4 * world_size))
-        if types and COLUMN_TYPES.issuperset(types) and rule.column_block and dim % block and dim > block:
-            raise UserError(f"sharding.column_block={block} does not divide the dim {dim} of table {table}")
+    for table in tables.values():
+        rule = rule_of(table, sharding)
+        types, kernels = _types(table, rule, world_size), list(rule.kernels or []) or ["fused"]
+        width = table.width
+        if width % 4:
+            raise UserError(f"model: dim {width} (table {table.name}) is not a multiple of 4; set sharding.padding=16")
+        parts = nodes if types == ["grid_shard"] else world_size
+        block = rule.column_block or 4 * -(-width // (4 * parts))
+        if types and COLUMN_TYPES.issuperset(types) and rule.column_block and width % block and width > block:
+            raise UserError(f"sharding.column_block={block} does not divide the dim {width} of table {table.name}")
         cached = device == "cuda" and "fused_uvm_caching" in kernels
-        measured = (load_factors or {}).get(table.partition("_")[2], 1.0)  # t_<name>, wide_<name>: one vocabulary
-        if measured < 1 and rule.cache_load_factor == sharding.cache_load_factor:
-            rule.cache_load_factor = measured
-        out[table] = ParameterConstraints(
+        measured = (load_factors or {}).get(table.vocabulary, sharding.cache_load_factor)
+        load = rule.cache_load_factor if rule.cache_load_factor is not None else min(measured, MOST_CACHED)
+        out[table.name] = ParameterConstraints(
             sharding_types=types or None,
             # a replica's kernel is `dense` whatever the others may be
             compute_kernels=[*kernels, "dense"] if device == "cuda" else None,
-            min_partition=min(block, dim),
-            cache_params=CacheParams(load_factor=rule.cache_load_factor) if cached else None,
+            min_partition=min(block, width),
+            cache_params=CacheParams(load_factor=load) if cached else None,
         )
     return out
+
+
+def _types(table: TableInfo, rule: TableRule, world_size: int) -> list[str]:
+    """The plan types that suit this table, of those that its rule allows; empty: the planner's choice of all."""
+    types = list(rule.types or [])
+    if world_size == 1:
+        return ["table_wise"]
+    if types == ["none"]:
+        return ["data_parallel"]
+    if not table.pooled:
+        types = list(dict.fromkeys(UNPOOLED.get(t, t) for t in types)) or list(SEQUENCE_TYPES)
+    if table.width == table.dim:
+        return types
+    # a block's row-wise state would count its share of the padding
+    allowed = [t for t in types or TYPES if t not in COLUMN_TYPES]
+    if not allowed:
+        raise UserError(
+            f"sharding.types=[{','.join(types)}]: dim {table.dim} of table {table.name} is padded to {table.width}, "
+            f"and padded tables cannot be cut into columns; try model.dim={table.width} or another sharding.padding"
+        )
+    return allowed
 
 
 def make_planner(
@@ -250,7 +266,8 @@ def make_planner(
     seconds: after which the best plan so far is taken; load_factors: see `constraints`.
     """
     device = topology.compute_device
-    allowed = constraints(sharding, tables_of(module), topology.world_size, device, load_factors)
+    infos, nodes = tables(module), topology.world_size // topology.local_world_size
+    allowed = constraints(sharding, infos, topology.world_size, device, nodes=nodes, load_factors=load_factors)
     for d in topology.devices if sharding.hbm_gib else ():
         d.storage.hbm = min(d.storage.hbm, int((sharding.hbm_gib or 0) * GIB))
     for table, numbers in (ids or {}).items():
@@ -259,7 +276,7 @@ def make_planner(
         topology=topology, batch_size=batch_size, constraints=allowed, timeout_seconds=seconds
     )
     kinds: tuple[Any, ...] = (Sharder, SequenceSharder)
-    return planner, [kind(optim, torch.device(device), tables(module)) for kind in kinds]
+    return planner, [kind(optim, torch.device(device), infos) for kind in kinds]
 
 
 def make_plan(
@@ -290,11 +307,15 @@ def make_plan(
         except PlannerError as e:
             found = misfit(planner, sharders, module, topology(cluster), optim)
             raise DoesNotFit(f"sharding: no plan fits {world_size} x {device.type}: {found}", found) from e
-    if not is_fused(optim, device):  # the planner itself would accept the dense kernel for replicas only
-        for sharded in plan.plan.values():
-            for p in sharded.values():  # type: ignore[attr-defined]
-                p.compute_kernel = EmbeddingComputeKernel.DENSE.value
+    use_dense_kernels(plan, optim, device)
     return plan, sharders
+
+
+def use_dense_kernels(plan: ShardingPlan, optim: SparseOptimConfig, device: torch.device) -> None:
+    """Where FBGEMM does not fuse the optimizer. The planner itself would accept the dense kernel for replicas only."""
+    for sharded in plan.plan.values() if not is_fused(optim, device) else ():
+        for p in sharded.values():  # type: ignore[attr-defined]
+            p.compute_kernel = EmbeddingComputeKernel.DENSE.value
 
 
 def shard(
@@ -331,6 +352,7 @@ def describe(plan: ShardingPlan, infos: dict[str, TableInfo]) -> list[dict[str, 
             rows.append(
                 {
                     "table": name,
+                    "vocabulary": info.vocabulary,
                     "parameter": info.parameter,
                     "rows": info.rows,
                     "dim": info.dim,

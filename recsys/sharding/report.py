@@ -162,15 +162,15 @@ def report(
             height, width = s.size
             whole = batch_size * world * sum(o.input_lengths)  # ids of all devices' rows
             ids = {"data_parallel": whole / world}.get(o.sharding_type, whole * height / rows)
-            pooled = batch_size * (world - 1) * len(o.input_lengths) * width * 4
-            sent = {"data_parallel": 2 * (world - 1) / world * rows * dim * 4}.get(o.sharding_type, 2 * pooled)
+            vectors = batch_size * (world - 1) * len(o.input_lengths) if o.is_pooled else ids * (world - 1) / world
+            replica = 2 * (world - 1) / world * rows * dim * 4
+            sent = replica if o.sharding_type == "data_parallel" else 2 * vectors * width * 4
             d.hbm, d.ddr = d.hbm + s.storage.hbm, d.ddr + s.storage.ddr
             d.ids, d.lookup_bytes = d.ids + ids, d.lookup_bytes + ids * (width * 4 + 8)
             d.sent_bytes, d.tables = d.sent_bytes + sent, d.tables + 1
             d.compute_ms += s.perf.fwd_compute + s.perf.bwd_compute + s.perf.prefetch_compute
-            d.links_ms += (
-                (s.perf.fwd_comms + s.perf.bwd_comms) if world > 1 else 0.0
-            )  # TorchRec counts them for one too
+            if world > 1:  # TorchRec counts them for one too
+                d.links_ms += s.perf.fwd_comms + s.perf.bwd_comms
     left = (usable or topology).devices
     for d, hardware, rest, numbers in zip(devices, topology.devices, left, on_device, strict=True):
         d.hbm_free, d.ddr_free = rest.storage.hbm - d.hbm, rest.storage.ddr - d.ddr

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torchrec.modules.embedding_configs import BaseEmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 
+from recsys.errors import UserError
 from recsys.models.embeddings import PooledEmbeddings, SequenceEmbeddings
 
 # sharding.padding -> bytes that a row is a multiple of; YAML reads a bare `off` as False
@@ -16,26 +17,39 @@ PADDINGS = {"off": 4, "False": 4, "16": 16, "64": 64, "128": 128}
 
 @dataclass(frozen=True)
 class TableInfo:
-    """One table. dim: its columns; width: those in memory, the ones after `dim` being zero."""
+    """One table. dim: its columns; width: those in memory, the ones after `dim` being zero.
+
+    vocabulary: the name that the data gives it, which several tables of a model may share
+    """
 
     name: str
+    vocabulary: str
     parameter: str  # its weight's name in a state dict
     rows: int
     dim: int
     width: int
+    pooled: bool
     init: Callable[[Tensor], Any]
 
 
 def tables(module: nn.Module) -> dict[str, TableInfo]:
     """Every table in the module's embedding collections, by name; before it is sharded."""
-    ours = [m for m in module.modules() if isinstance(m, PooledEmbeddings | SequenceEmbeddings)]
-    dims = {t: m.dim for m in ours for t in m.tables}
-    found = {}
+    ours = {t: m for m in module.modules() if isinstance(m, PooledEmbeddings | SequenceEmbeddings) for t in m.tables}
+    found: dict[str, TableInfo] = {}
     for where, c in _configs(module):
         assert c.init_fn is not None
-        width, rows = c.embedding_dim, c.num_embeddings
+        if c.name in found:
+            raise UserError(f"model: two tables are named {c.name}; give one of the collections another prefix")
+        mine = ours.get(c.name)
         found[c.name] = TableInfo(
-            c.name, f"{where}.{c.name}.weight".lstrip("."), rows, dims.get(c.name, width), width, c.init_fn
+            name=c.name,
+            vocabulary=c.name.removeprefix(mine.prefix if mine else ""),
+            parameter=f"{where}.{c.name}.weight".lstrip("."),
+            rows=c.num_embeddings,
+            dim=mine.dim if mine else c.embedding_dim,
+            width=c.embedding_dim,
+            pooled=where.endswith("embedding_bags"),
+            init=c.init_fn,
         )
     return found
 

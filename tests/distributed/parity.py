@@ -58,10 +58,11 @@ class Case:
 
     @property
     def sharding(self) -> ShardingConfig:
-        kinds = {"table_row_wise": "row_wise", "table_column_wise": "column_wise", "grid_shard": "column_wise"}
-        unpooled = {"s_*": {"types": [kinds.get(self.types, self.types)]}}  # TorchRec has fewer types for them
-        given = MIXED if self.types == "mixed" else {"types": [self.types], "per_table": unpooled}
-        return ShardingConfig(**given, padding=self.padding, kernels=list(self.kernels), cache_load_factor=0.1)
+        given = MIXED if self.types == "mixed" else {"types": [self.types]}
+        block = 4 if self.types == "grid_shard" else None  # on one node it would be row-wise
+        return ShardingConfig(
+            **given, padding=self.padding, kernels=list(self.kernels), cache_load_factor=0.1, column_block=block
+        )
 
     @property
     def optim(self) -> SparseOptimConfig:

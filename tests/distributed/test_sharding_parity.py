@@ -11,7 +11,7 @@ from recsys.sharding.plan import FUSED_OPTIMIZERS, TYPES
 
 CASES = [Case(t, o) for t in (*TYPES, "none", "mixed") for o in FUSED_OPTIMIZERS]
 CASES += [Case(t, "rowwise_adagrad", weighted=True, decay=False) for t in (*TYPES, "mixed")]
-# widths that are no multiple of 4: padded, and equal to no padding. Column blocks would be other ones.
+# widths that are no multiple of 4: padded, and equal to no padding
 PADDED = [Case(t, o, dim=6) for t in ("table_wise", "row_wise", "data_parallel") for o in FUSED_OPTIMIZERS]
 CASES += [*PADDED, Case("row_wise", "rowwise_adagrad", dim=6, padding="64", decay=False)]
 AT_FOUR = [Case(t, o, decay=False) for t in (*TYPES, "mixed") for o in ("rowwise_adagrad", "adagrad")]

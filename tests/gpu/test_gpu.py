@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from parity import Case, assert_equal, train_all
+from parity import Case, Trained, assert_equal, train_all
 
 from recsys.config import compose, load_config
 from recsys.evaluate import evaluate
 from recsys.launch import process_group
+from recsys.sharding import checkpoint
 from recsys.sharding.plan import FUSED_OPTIMIZERS, KERNELS
 from recsys.train import train
 
@@ -40,6 +41,22 @@ def test_caching_in_the_gpu_equals_all_in_its_memory(optimizer: str) -> None:
         cached, held = train_all(0, 1, [case, replace(case, kernels=("fused",))], "cuda:0")
     for a, b in zip(cached["logits"], held["logits"], strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_what_is_loaded_is_what_is_read(kernel: str, tmp_path: Path) -> None:
+    """Also where the GPU has rows cached from before."""
+    with process_group("gpu", None):
+        trained = Trained(Case("table_wise", "rowwise_adagrad", kernels=(kernel,), decay=False), "cuda:0")
+        module = trained.module
+        trained.step(0)
+        expected = trained.predict()
+        state = {"global_step": 1}
+        checkpoint.save(tmp_path / "a", trained.dmp, module.tables, "rowwise_adagrad", None, state, module.plan)
+        trained.step(1)
+        assert not torch.allclose(trained.predict(), expected)
+        checkpoint.load_all(tmp_path / "a", trained.dmp, module.tables, "rowwise_adagrad", None)
+        torch.testing.assert_close(trained.predict(), expected)
 
 
 def test_a_run_on_a_gpu_is_read_on_the_cpu(tmp_path: Path) -> None:

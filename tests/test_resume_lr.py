@@ -1,0 +1,32 @@
+"""Learning rates that a scheduler has changed go on after a resume, also where the plan has other parameter groups."""
+
+from pathlib import Path
+
+import pytest
+
+from recsys.config import compose
+from recsys.train import train
+
+SCHEDULERS = {
+    "exponential": "{_target_: torch.optim.lr_scheduler.ExponentialLR, gamma: 0.3}",
+    "plateau": "{_target_: torch.optim.lr_scheduler.ReduceLROnPlateau, mode: min, factor: 0.3, patience: 0}",
+}
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULERS)
+def test_resumed_equals_uninterrupted(scheduler: str, tmp_path: Path) -> None:
+    def run(*more: str) -> dict[str, float]:
+        arguments = [
+            "data.sample.rows=3000",
+            f"data.prepared={tmp_path / 'prepared'}",
+            f"optim.scheduler={SCHEDULERS[scheduler]}",
+            "trainer.batch_size=256",
+            *more,
+        ]
+        return train(compose("train", arguments)).metrics["validation"]
+
+    whole = run("trainer.max_epochs=5", f"run_dir={tmp_path / 'whole'}")
+    run("trainer.max_epochs=2", f"run_dir={tmp_path / 'part'}")
+    rules = ["sharding.per_table.cat_1.types=[row_wise]"]  # a plan may differ
+    part = run("trainer.max_epochs=5", f"resume={tmp_path / 'part'}", *rules)
+    assert part == whole
