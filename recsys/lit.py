@@ -124,12 +124,13 @@ class RecsysModule(pl.LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         assert self.dmp is not None
+        optimizer = self.optimizers()
+        # before the forward pass, in which FBGEMM's kernels take the learning rate that this sets
+        optimizer.zero_grad()  # type: ignore[union-attr]
         loss, _ = self.dmp(batch)
         tell = (self.global_step + 1) % self._log_every == 0
         if (loss.device.type == "cpu" or tell) and not bool(torch.isfinite(loss)):
             raise UserError(self._diverged(batch, float(loss)))
-        optimizer = self.optimizers()
-        optimizer.zero_grad()  # type: ignore[union-attr]
         self.manual_backward(loss)
         optimizer.step()  # type: ignore[union-attr]
         self._loss = loss.detach()
