@@ -113,7 +113,7 @@ def check_parts(cfg: DictConfig) -> None:
     _try_optimizer(cfg)
     if cfg.optim.scheduler is not None:
         check_target(cfg.optim.scheduler, "optim.scheduler", given=("optimizer",))
-    from recsys.sharding.plan import check_sharding
+    from recsys.sharding.rules import check_sharding
 
     check_sharding(OmegaConf.to_object(cfg.sharding), OmegaConf.to_object(cfg.optim.sparse))  # type: ignore[arg-type]
 
@@ -198,7 +198,7 @@ def _check_model(cfg: DictConfig, devices: int) -> None:
 
     from recsys.data.transforms import dense_columns, sparse_columns
     from recsys.features import DenseFeature, FeatureSpec, SparseFeature
-    from recsys.sharding.plan import constraints
+    from recsys.sharding.rules import constraints
     from recsys.sharding.tables import pad_tables, tables
 
     data = data_config(cfg)

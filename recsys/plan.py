@@ -69,8 +69,9 @@ def _plan(cfg: DictConfig, features: FeatureSpec, seconds: int | None = None) ->
     from recsys.config import build_model
     from recsys.sharding.cluster import topology
     from recsys.sharding.misfit import misfit
-    from recsys.sharding.plan import is_fused, make_planner, optimizer_counted, quiet_torchrec
+    from recsys.sharding.plan import make_planner, optimizer_counted, quiet_torchrec
     from recsys.sharding.report import report
+    from recsys.sharding.sharders import is_fused
     from recsys.sharding.tables import pad_tables
     from recsys.task import Task
 

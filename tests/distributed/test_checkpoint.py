@@ -17,8 +17,8 @@ from recsys.lit import RecsysModule
 from recsys.models.embeddings import PooledEmbeddings
 from recsys.schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding import checkpoint
-from recsys.sharding.plan import FUSED_OPTIMIZERS
 from recsys.sharding.rewrite import rewrite
+from recsys.sharding.sharders import FUSED_OPTIMIZERS
 from recsys.sharding.stored import Stored
 from recsys.task import Task
 

@@ -7,7 +7,7 @@ import torch
 from parity import Case, assert_equal, initial_tables, train_all
 from processes import run
 
-from recsys.sharding.plan import FUSED_OPTIMIZERS, TYPES
+from recsys.sharding.sharders import FUSED_OPTIMIZERS, TYPES
 
 CASES = [Case(t, o) for t in (*TYPES, "none", "mixed") for o in FUSED_OPTIMIZERS]
 CASES += [Case(t, "rowwise_adagrad", weighted=True, decay=False) for t in (*TYPES, "mixed")]

@@ -12,7 +12,7 @@ from recsys.config import compose, load_config
 from recsys.evaluate import evaluate
 from recsys.launch import process_group
 from recsys.sharding import checkpoint
-from recsys.sharding.plan import FUSED_OPTIMIZERS, KERNELS
+from recsys.sharding.sharders import FUSED_OPTIMIZERS, KERNELS
 from recsys.train import train
 
 pytestmark = [

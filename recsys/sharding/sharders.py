@@ -1,0 +1,86 @@
+"""TorchRec's sharders with every plan type, and FBGEMM's kernels with their fused optimizers."""
+
+from typing import Any
+
+import torch
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import WeightDecayMode
+from torchrec.distributed.embedding import EmbeddingCollectionSharder
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.types import ShardingType
+
+from recsys.schema import SparseOptimConfig
+from recsys.sharding.tables import TableInfo
+
+TYPES = ("data_parallel", "table_wise", "row_wise", "column_wise", "table_row_wise", "table_column_wise", "grid_shard")
+SEQUENCE_TYPES = ("data_parallel", "table_wise", "row_wise", "column_wise")  # what TorchRec has for unpooled tables
+KERNELS = ("fused", "fused_uvm", "fused_uvm_caching")
+FUSED_OPTIMIZERS = {
+    "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+    "adagrad": EmbOptimType.EXACT_ADAGRAD,
+    "sgd": EmbOptimType.EXACT_SGD,
+    "adam": EmbOptimType.ADAM,
+    "partial_rowwise_adam": EmbOptimType.PARTIAL_ROWWISE_ADAM,
+}
+CPU_FUSED = {"rowwise_adagrad", "adagrad", "sgd"}  # what FBGEMM's CPU kernels can fuse
+
+
+class _EveryType:
+    """Every plan type on CPU too: TorchRec's sharders offer row-wise types on CUDA only, yet they run over gloo.
+
+    Where FBGEMM has no fused CPU kernel for the optimizer (Adam, partial row-wise Adam, any with weight decay),
+    tables use the dense kernel and `RowOptimizer` updates the rows a batch touched.
+    """
+
+    TYPES = TYPES
+
+    def __init__(self, optim: SparseOptimConfig, device: torch.device, infos: dict[str, TableInfo]) -> None:
+        self.fused, self._optim, self._infos = is_fused(optim, device), optim, infos
+        super().__init__(fused_params=_fused_params(optim) if self.fused else {})  # type: ignore[call-arg]
+
+    def sharding_types(self, compute_device_type: str) -> list[str]:
+        return list(self.TYPES)
+
+    def compute_kernels(self, sharding_type: str, compute_device_type: str) -> list[str]:
+        if sharding_type == ShardingType.DATA_PARALLEL.value:
+            return [EmbeddingComputeKernel.DENSE.value]
+        if compute_device_type == "cpu":
+            return [EmbeddingComputeKernel.FUSED.value]
+        return list(KERNELS)
+
+    def shard(self, module: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
+        if self.fused:
+            info = self._infos[next(iter(params))]  # the tables of a collection have one dim
+            self._fused_params = _fused_params(self._optim, info.dim / info.width)
+        return super().shard(module, params, *args, **kwargs)  # type: ignore[misc]
+
+
+class Sharder(_EveryType, EmbeddingBagCollectionSharder):
+    """Of pooled tables."""
+
+
+class SequenceSharder(_EveryType, EmbeddingCollectionSharder):
+    """Of unpooled tables."""
+
+    TYPES = SEQUENCE_TYPES  # type: ignore[assignment]
+
+
+def is_fused(optim: SparseOptimConfig, device: torch.device) -> bool:
+    """Whether FBGEMM fuses this optimizer there: its CPU kernels take weight_decay and do not apply it."""
+    return device.type != "cpu" or (optim.name in CPU_FUSED and not optim.weight_decay)
+
+
+def _fused_params(optim: SparseOptimConfig, share: float = 1.0) -> dict[str, Any]:
+    """share: dim / width of padded tables. Row-wise rules take the mean over the width, of which only `dim`
+    columns have a gradient: their state is `share` of what it would be, which a step of sqrt(share) undoes."""
+    scale = share**0.5 if "rowwise" in optim.name else 1.0
+    params: dict[str, Any] = {"optimizer": FUSED_OPTIMIZERS[optim.name], "learning_rate": optim.lr * scale}
+    if optim.name != "sgd":
+        decay = optim.weight_decay / (scale if "adam" in optim.name else 1.0)  # Adam's is multiplied by the rate
+        params |= {"eps": optim.eps * scale, "weight_decay": decay}
+    if optim.name == "rowwise_adagrad":
+        params["weight_decay_mode"] = WeightDecayMode.L2  # by default FBGEMM ignores weight_decay here
+    if "adam" in optim.name:
+        params |= {"beta1": optim.beta1, "beta2": optim.beta2}
+    return params
