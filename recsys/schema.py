@@ -44,7 +44,7 @@ class LabelConfig:
 @dataclass
 class DenseConfig:
     column: str | None = None  # the feature's name, where none is given
-    fill: int | float | str | None = None  # of missing values: a number, mean or median
+    fill: Any = None  # of missing values: a number, mean or median (a Union is more than OmegaConf merges)
     transform: list[Any] | None = None  # of transforms.TRANSFORMS, in order: log, or {clip: [0, 100]}
     cyclic: list[str] | None = None  # of a time: hour, day_of_week, month; two features each, NAME_hour_sin and _cos
 

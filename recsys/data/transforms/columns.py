@@ -43,6 +43,8 @@ def _cyclic(name: str, given: DenseConfig) -> dict[str, DenseColumn]:
     where, column = f"data.dense.{name}.cyclic", given.column or name
     if not given.cyclic:
         raise UserError(f"{where}: names no part of a time; such as [hour, day_of_week, month]")
+    if twice := [part for part in given.cyclic if given.cyclic.count(part) > 1]:
+        raise UserError(f"{where}: names {twice[0]} twice")
     return {
         f"{name}_{part}_{wave}": DenseColumn(column, name, Cyclic.reads, None, (step({"cyclic": [part, wave]}, where),))
         for part in given.cyclic
@@ -63,9 +65,9 @@ def _numeric(data: DataConfig, name: str, given: DenseConfig | None) -> DenseCol
             told = "to it a missing value is a value of its own" if reads == "value" else "a missing time gives 0"
             raise UserError(f"{where}.fill={given.fill}: {_named((c.transform or [])[0])} does not heed it; {told}")
         return DenseColumn(c.column or name, name, reads, None, tuple(steps))
-    if isinstance(c.fill, str):
+    if c.fill is not None and (isinstance(c.fill, bool) or not isinstance(c.fill, int | float)):
         if c.fill not in FILLS:
-            raise UserError(f"{where}.fill={c.fill}: is no number{did_you_mean(c.fill, FILLS)}")
+            raise UserError(f"{where}.fill={c.fill}: is no number{did_you_mean(str(c.fill), FILLS)}")
         return DenseColumn(c.column or name, name, reads, None, (Fill(c.fill), *steps))
     fill = 0.0 if c.fill is None else float(c.fill)
     if not abs(fill) < float("inf"):
