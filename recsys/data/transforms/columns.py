@@ -1,7 +1,7 @@
 """What a data config says of each feature, with the defaults filled in and the transforms' names looked up."""
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from recsys.data.transforms import encodings  # noqa: F401  (the names it gives to transforms)
@@ -118,6 +118,6 @@ def feature_spec(data: DataConfig, rows: Callable[[str, SparseConfig], int]) -> 
 
 
 def _with_defaults(kind: Any, defaults: Any, given: Any, name: str) -> Any:
-    values = {k: v for k, v in asdict(defaults).items() if v is not None}
-    values |= {k: v for k, v in asdict(given).items() if v is not None} if given else {}
+    values = {k: v for k, v in vars(defaults).items() if v is not None}
+    values |= {k: v for k, v in vars(given).items() if v is not None} if given else {}
     return kind(**({"column": name} | values))

@@ -22,9 +22,7 @@ def typed(data: DataConfig, block: Block, *, labelled: bool = True) -> tuple[pl.
     kinds = _kinds(data)
     columns = [pl.col(LINE), *(_label(data) if labelled else ())]
     for name, (column, kind) in kinds.items():
-        dtype = raw.schema[column]
-        read = {"number": _number(column), "time": as_time(column, dtype), "value": _value(raw, column)}
-        columns.append(read[kind].alias(name))
+        columns.append(_read(raw, column, kind).alias(name))
     for name, c in sparse_columns(data).items():
         if name not in kinds:
             columns.append(_values(raw, name, c).alias(name))
@@ -51,6 +49,12 @@ def _label(data: DataConfig) -> list[pl.Expr]:
         value = value >= data.label.at_least
     label = value.cast(pl.Float32).alias(LABEL)
     return [label, _number(data.split.column or "").alias(TIME)] if data.split.by == "time" else [label]
+
+
+def _read(raw: pl.DataFrame, column: str, kind: str) -> pl.Expr:
+    if kind == "time":
+        return as_time(column, raw.schema[column])
+    return _number(column) if kind == "number" else _value(raw, column)
 
 
 def _number(column: str) -> pl.Expr:
