@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,8 +15,9 @@ from raw_rows import learn, of_yaml, rows
 
 from recsys.data.check import check_data
 from recsys.data.prepare import prepare
-from recsys.data.transforms import Fitted, dense_columns, fit, statistics
-from recsys.data.transforms.statistics import Counts, Sample
+from recsys.data.transforms import TRANSFORMS, Fitted, dense_columns, fit, statistics
+from recsys.data.transforms.statistics import Counts, Moments, Sample
+from recsys.data.transforms.steps import Params, Transform
 from recsys.errors import UserError
 from recsys.schema import DenseConfig
 
@@ -191,3 +192,39 @@ def test_defaults_of_numbers_are_not_of_times() -> None:
     assert [c.fill for c in dense_columns(data).values()] == [None, None, None]
     with pytest.raises(UserError, match=r"data.dense_defaults.cyclic: is for a feature"):
         check_data(replace(data, dense_defaults=DenseConfig(cyclic=["hour"])))
+
+
+def test_a_new_transform_is_one_class(tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class Power(Transform, name="power_for_this_test"):
+        exponent: float = 2.0
+        learns = Moments
+
+        def fit(self, seen: Moments) -> Params:
+            return {"max": seen.max}
+
+        def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
+            return (x / p["max"]) ** self.exponent
+
+    try:
+        data = of_yaml("dense: {x: {transform: [{power_for_this_test: 3}]}, z: {transform: [power_for_this_test]}}")
+        learn(data, rows(data, x=[1.0, 2], z=[1.0, 4])).save(tmp_path)
+        done = Fitted.load(tmp_path).apply(rows(data, x=[1.0, 4], z=[2.0, 4]))
+        assert done["x"].to_list() == [1 / 8, 8] and done["z"].to_list() == [1 / 4, 1]
+    finally:
+        del TRANSFORMS["power_for_this_test"]
+
+
+def test_what_was_saved_before_there_were_encodings_and_quantiles(tmp_path: Path) -> None:
+    data = of_yaml("dense: {x: {transform: [log, standardise]}}\nsparse: {s: {}}")
+    frame = rows(data, x=[1.0, 2, 3], s=["a", "b", "b"])
+    learnt = learn(data, frame)
+    learnt.save(tmp_path / "run")
+    state = json.loads((tmp_path / "run" / "transforms.json").read_text())
+    del state["quantiles"], state["data"]["dense"]["x"]["cyclic"]
+    for key in ("quantiles", "cross", "pattern"):
+        del state["data"]["sparse"]["s"][key]
+    (tmp_path / "run" / "transforms.json").write_text(json.dumps(state))
+    (tmp_path / "run" / "encodings").rmdir()
+    Fitted.copy(tmp_path / "run", tmp_path / "again")
+    assert Fitted.load(tmp_path / "again").apply(frame).equals(learnt.apply(frame))
