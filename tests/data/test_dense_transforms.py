@@ -225,6 +225,5 @@ def test_what_was_saved_before_there_were_encodings_and_quantiles(tmp_path: Path
     for key in ("quantiles", "cross", "pattern"):
         del state["data"]["sparse"]["s"][key]
     (tmp_path / "run" / "transforms.json").write_text(json.dumps(state))
-    (tmp_path / "run" / "encodings").rmdir()
     Fitted.copy(tmp_path / "run", tmp_path / "again")
     assert Fitted.load(tmp_path / "again").apply(frame).equals(learnt.apply(frame))

@@ -16,6 +16,9 @@ from recsys.data.transforms.steps import Params
 from recsys.features import OUT_OF_VOCABULARY, FeatureSpec
 from recsys.schema import DataConfig, SparseConfig
 
+VOCABULARIES = "vocabularies"
+ENCODINGS = f"{VOCABULARIES}/encodings"  # within, so that whoever copies a run's vocabularies has all that it needs
+
 
 @dataclass
 class Fitted:
@@ -60,13 +63,13 @@ class Fitted:
         )
 
     def save(self, folder: Path) -> None:
-        """transforms.json, features.json, vocabularies/<table>.parquet and encodings/<feature>.parquet."""
-        folder.mkdir(parents=True, exist_ok=True)
-        self.features.save(folder / "features.json")
-        for kind, tables in {"vocabularies": self.vocabularies, "encodings": self._encodings()}.items():
-            (folder / kind).mkdir(parents=True, exist_ok=True)
+        """transforms.json, features.json, vocabularies/<table>.parquet and vocabularies/encodings/<feature>.parquet."""
+        (folder / VOCABULARIES).mkdir(parents=True, exist_ok=True)
+        for kind, tables in {VOCABULARIES: self.vocabularies, ENCODINGS: self._encodings()}.items():
             for name, table in tables.items():
+                (folder / kind).mkdir(exist_ok=True)
                 table.write_parquet(folder / kind / f"{name}.parquet")
+        self.features.save(folder / "features.json")
         dense = {n: [{k: v for k, v in p.items() if k != "table"} for p in ps] for n, ps in self.dense.items()}
         state = {"version": 1, "data": asdict(self.data), "dense": dense, "quantiles": self.quantiles}
         (folder / "transforms.json").write_text(json.dumps(state, indent=1) + "\n")
@@ -81,10 +84,10 @@ class Fitted:
         data = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), state["data"]))
         assert isinstance(data, DataConfig)
         tables = {c.table or name for name, c in sparse_columns(data).items() if known_rows(c) is None}
-        vocabularies = {t: pl.read_parquet(folder / "vocabularies" / f"{t}.parquet") for t in sorted(tables)}
+        vocabularies = {t: pl.read_parquet(folder / VOCABULARIES / f"{t}.parquet") for t in sorted(tables)}
         for name, c in dense_columns(data).items():
             if c.reads == "value":
-                state["dense"][name][0]["table"] = pl.read_parquet(folder / "encodings" / f"{name}.parquet")
+                state["dense"][name][0]["table"] = pl.read_parquet(folder / ENCODINGS / f"{name}.parquet")
         return cls(data, state["dense"], vocabularies, state.get("quantiles", {}))
 
     @staticmethod
@@ -93,9 +96,7 @@ class Fitted:
         target.mkdir(parents=True, exist_ok=True)
         shutil.copy(source / "transforms.json", target)
         shutil.copy(source / "features.json", target)
-        for kind in ("vocabularies", "encodings"):
-            if (source / kind).is_dir():
-                shutil.copytree(source / kind, target / kind, dirs_exist_ok=True)
+        shutil.copytree(source / VOCABULARIES, target / VOCABULARIES, dirs_exist_ok=True)
 
 
 def _bucket(x: pl.Expr, bounds: list[float], n: int) -> pl.Expr:
