@@ -15,6 +15,7 @@ from recsys.schema import DataConfig, SparseConfig
 RESERVED = ("label", LABEL, TIME, ROW, LINE)
 FORMATS = ("csv", "parquet", "libfm")
 ENCODINGS = ("vocabulary", "hash")
+MOST_QUANTILES = 100_000  # a tenth of the rows that they are taken from, where there are many
 
 
 def check_data(data: DataConfig) -> None:
@@ -74,8 +75,8 @@ def _check_values(name: str, s: SparseConfig, own: SparseConfig) -> None:
             told = reason[0].removeprefix("error: ")
             raise UserError(f"{where}.pattern={s.pattern!r}: not a regular expression: {told}") from e
     if s.quantiles is not None:
-        if not 2 <= s.quantiles <= MOST_BUCKETS - 1:
-            raise UserError(f"{where}.quantiles={s.quantiles}: must be 2 or more")
+        if not 2 <= s.quantiles <= MOST_QUANTILES:
+            raise UserError(f"{where}.quantiles={s.quantiles}: must be 2 to {MOST_QUANTILES}")
         if others := [k for k in ("encode", "buckets", "min_count") if getattr(own, k) is not None]:
             raise UserError(f"{where}.{others[0]}={getattr(own, others[0])}: is not heeded beside quantiles")
 
