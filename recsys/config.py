@@ -196,19 +196,12 @@ def _check_model(cfg: DictConfig, devices: int) -> None:
     """Build the model on the meta device for the features the config names, whatever their cardinality."""
     import torch
 
-    from recsys.data.transforms import dense_columns, sparse_columns
-    from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+    from recsys.data.transforms import feature_spec
     from recsys.sharding.rules import constraints
     from recsys.sharding.tables import pad_tables, tables
 
     data = data_config(cfg)
-    features = FeatureSpec(
-        dense=tuple(DenseFeature(name) for name in dense_columns(data)),
-        sparse=tuple(
-            SparseFeature(name, 8, c.table or name, c.pooling, c.split is not None)  # type: ignore[arg-type]
-            for name, c in sparse_columns(data).items()
-        ),
-    )
+    features = feature_spec(data, lambda *_: 8)
     with torch.device("meta"):
         model = build_model(cfg, features, torch.device("meta"))
         pad_tables(model, cfg.sharding.padding)

@@ -145,8 +145,8 @@ def _nearest(cfg: DictConfig, features: FeatureSpec) -> str:
 def features_of(cfg: DictConfig) -> FeatureSpec:
     """Of prepared data (`features=`), else of the expected rows that the data's YAML gives."""
     from recsys.config import data_config
-    from recsys.data.transforms import dense_columns, hashed_rows, sparse_columns
-    from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+    from recsys.data.transforms import feature_spec, known_rows, sparse_columns
+    from recsys.features import FeatureSpec
 
     if cfg.features is not None:
         path = Path(cfg.features)
@@ -155,18 +155,10 @@ def features_of(cfg: DictConfig) -> FeatureSpec:
             raise UserError(f"features={cfg.features}: no such file; a run's folder and prepared data hold one")
         return FeatureSpec.load(path)
     data = data_config(cfg)
-    sparse = sparse_columns(data)
-    rows = {name: hashed_rows(c) or c.rows for name, c in sparse.items()}
-    for name in sparse:
-        if rows[name] is None:
+    for name, c in sparse_columns(data).items():
+        if (known_rows(c) or c.rows) is None:
             raise UserError(f"data.sparse.{name}.rows: set it, the rows expected, or features=FOLDER of prepared data")
-    return FeatureSpec(
-        dense=tuple(DenseFeature(name) for name in dense_columns(data)),
-        sparse=tuple(
-            SparseFeature(n, rows[n] or 0, c.table or n, "mean" if c.pooling == "mean" else "sum", c.split is not None)
-            for n, c in sparse.items()
-        ),
-    )
+    return feature_spec(data, lambda _, c: known_rows(c) or c.rows or 0)
 
 
 def try_all(choices: list[tuple[str, DictConfig]]) -> list[Tried]:

@@ -44,8 +44,9 @@ class LabelConfig:
 @dataclass
 class DenseConfig:
     column: str | None = None  # the feature's name, where none is given
-    fill: float | None = None
-    transform: list[str] | None = None  # of transforms.TRANSFORMS, in order
+    fill: Any = None  # of missing values: a number, mean or median (a Union is more than OmegaConf merges)
+    transform: list[Any] | None = None  # of transforms.TRANSFORMS, in order: log, or {clip: [0, 100]}
+    cyclic: list[str] | None = None  # of a time: hour, day_of_week, month; two features each, NAME_hour_sin and _cos
 
 
 @dataclass
@@ -53,6 +54,9 @@ class SparseConfig:
     column: str | None = None
     encode: str | None = None  # vocabulary: ids of the training split's values | hash: of any value, into `buckets`
     buckets: int | None = None  # of hash: the table has one row more
+    quantiles: int | None = None  # of a number: so many buckets of equally many training rows, instead of encode
+    cross: list[str] | None = None  # columns whose values together are one value, instead of column
+    pattern: str | None = None  # a regular expression: its matches in the column's text are the values
     min_count: int | None = None  # of vocabulary: values rarer than this in the training split share row 0
     split: str | None = None  # the separator of a multi-valued column
     max_length: int | None = None

@@ -2,17 +2,20 @@
 
 from pathlib import Path
 
+import polars as pl
+
 from recsys.data import sources
-from recsys.data.formats import LINE
+from recsys.data.formats import LINE, one_line
 from recsys.data.hashing import MOST_BUCKETS
 from recsys.data.split import SPLITS, check_split
-from recsys.data.transforms import LABEL, TIME, TRANSFORMS, dense_columns, sparse_columns
+from recsys.data.transforms import LABEL, ROW, TIME, dense_columns, raw_columns, sparse_columns
 from recsys.errors import UserError, did_you_mean
 from recsys.schema import DataConfig, SparseConfig
 
-RESERVED = ("label", LABEL, TIME, LINE)
+RESERVED = ("label", LABEL, TIME, ROW, LINE)
 FORMATS = ("csv", "parquet", "libfm")
 ENCODINGS = ("vocabulary", "hash")
+MOST_QUANTILES = 100_000  # a tenth of the rows that they are taken from, where there are many
 
 
 def check_data(data: DataConfig) -> None:
@@ -25,7 +28,8 @@ def check_data(data: DataConfig) -> None:
     for join in data.source.joins:
         if len(join.separator) != 1 or (join.quote is not None and len(join.quote) != 1):
             raise UserError(f"data.source.joins: {join.file}: separator and quote must be one character")
-    if twice := sorted(set(data.dense) & set(data.sparse)):
+    dense = dense_columns(data)  # which raises what is wrong with them
+    if twice := sorted(set(data.dense).union(dense) & set(data.sparse)):
         hint = f"rename one (column: {twice[0]})"
         raise UserError(f"data: {twice[0]} is named twice, under dense and under sparse; {hint}")
     if not data.dense and not data.sparse:
@@ -33,18 +37,14 @@ def check_data(data: DataConfig) -> None:
     if names := [c for c in data.source.columns if data.source.columns.count(c) > 1]:
         raise UserError(f"data.source.columns: {names[0]} is named twice")
     tables = {s.table for s in data.sparse.values() if s and s.table}
-    for name in [*data.dense, *data.sparse, *tables]:
+    for name in [*data.dense, *dense, *data.sparse, *tables]:
         if name in RESERVED or not name or set(name) & set("./\\"):
             raise UserError(f"data: no feature or table can be named {name!r}; give it another name and column: {name}")
-    for name, d in dense_columns(data).items():
-        for t in d.transform or []:
-            if t not in TRANSFORMS:
-                raise UserError(f"data.dense.{name}.transform: no transform {t}{did_you_mean(t, TRANSFORMS)}")
-        if d.column == data.label.column:
-            raise UserError(f"data.dense.{name}: reads the label's column {d.column}")
+    for who, column in raw_columns(data):
+        if column == data.label.column:
+            raise UserError(f"{who}: reads the label's column {column}")
     for name, s in sparse_columns(data).items():
-        if s.column == data.label.column:
-            raise UserError(f"data.sparse.{name}: reads the label's column {s.column}")
+        _check_values(name, s, data.sparse[name] or SparseConfig())
         if s.pooling not in ("sum", "mean"):
             raise UserError(f"data.sparse.{name}.pooling={s.pooling}: must be sum or mean")
         if (s.min_count or 0) < 0 or (s.max_length is not None and s.max_length < 1):
@@ -57,13 +57,37 @@ def check_data(data: DataConfig) -> None:
     check_split(data.split)
 
 
+def _check_values(name: str, s: SparseConfig, own: SparseConfig) -> None:
+    """What says which values a feature has: `split`, `pattern`, `cross` and `quantiles` are each for themselves."""
+    where = f"data.sparse.{name}"
+    said = [k for k in ("split", "pattern", "cross", "quantiles") if getattr(s, k) is not None]
+    if len(said) > 1:
+        raise UserError(f"{where}: {said[0]} and {said[1]} do not go together; leave one of them out")
+    if s.cross is not None and (len(set(s.cross)) < 2 or len(set(s.cross)) < len(s.cross)):
+        raise UserError(f"{where}.cross={s.cross}: needs two or more different columns")
+    if s.cross is not None and own.column is not None:
+        raise UserError(f"{where}.column={own.column}: is not heeded beside cross; leave one of them out")
+    if s.pattern is not None:
+        try:
+            pl.Series([""]).str.extract_all(s.pattern)
+        except pl.exceptions.PolarsError as e:
+            reason = [line for line in str(e).splitlines() if line.startswith("error: ")] or [one_line(e)]
+            told = reason[0].removeprefix("error: ")
+            raise UserError(f"{where}.pattern={s.pattern!r}: not a regular expression: {told}") from e
+    if s.quantiles is not None:
+        if not 2 <= s.quantiles <= MOST_QUANTILES:
+            raise UserError(f"{where}.quantiles={s.quantiles}: must be 2 to {MOST_QUANTILES}")
+        if others := [k for k in ("encode", "buckets", "min_count") if getattr(own, k) is not None]:
+            raise UserError(f"{where}.{others[0]}={getattr(own, others[0])}: is not heeded beside quantiles")
+
+
 def _check_encodings(data: DataConfig) -> None:
     """What a feature says itself must count; a default that is of the other encoding's is passed over."""
     columns = sparse_columns(data)
     tables: dict[str, tuple[str, str, int | None]] = {}
     for name, s in columns.items():
         where, own, encode = f"data.sparse.{name}", data.sparse[name] or SparseConfig(), s.encode or ENCODINGS[0]
-        if encode not in ENCODINGS:
+        if encode not in ENCODINGS and s.quantiles is None:
             raise UserError(f"{where}.encode={encode}: unknown{did_you_mean(encode, ENCODINGS)}")
         if encode == "hash":
             if s.buckets is None or not 1 <= s.buckets <= MOST_BUCKETS:
@@ -73,10 +97,13 @@ def _check_encodings(data: DataConfig) -> None:
                 raise UserError(f"{where}.min_count={own.min_count}: encode=hash counts nothing; leave one of them out")
         elif own.buckets is not None:
             raise UserError(f"{where}.buckets={own.buckets}: is of encode=hash, not of {encode}")
-        buckets = s.buckets if encode == "hash" else None
+        buckets = {"hash": s.buckets, "quantiles": s.quantiles}.get(encode)
         first, *as_first = tables.setdefault(s.table or name, (name, encode, buckets))
         if as_first != [encode, buckets]:
             raise UserError(f"{where}: shares its table with {first}; encode and buckets must be equal")
+    single = [f"sparse_defaults.{k}" for k in ("cross", "quantiles") if getattr(data.sparse_defaults, k) is not None]
+    if single or data.dense_defaults.cyclic is not None:
+        raise UserError(f"data.{(single or ['dense_defaults.cyclic'])[0]}: is for a feature, not for all")
     if data.sparse_defaults.buckets is not None and not any(s.encode == "hash" for s in columns.values()):
         raise UserError(f"data.sparse_defaults.buckets={data.sparse_defaults.buckets}: no feature has encode=hash")
 

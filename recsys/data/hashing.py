@@ -19,11 +19,11 @@ MOST_BUCKETS = 2**31 - 2  # ids are Int32, and 0 is taken
 def bucket_ids(values: pl.Series, buckets: int) -> pl.Series:
     """Int32 ids from 1 to `buckets` of a String column without nulls."""
     texts = values.cast(pl.Binary).to_list()
-    h = _fmix64(np.fromiter(map(zlib.crc32, texts), np.uint64, len(texts)))
+    h = mix(np.fromiter(map(zlib.crc32, texts), np.uint64, len(texts)))
     return pl.Series(values.name, (h % np.uint64(buckets)).astype(np.int32) + np.int32(1))
 
 
-def _fmix64(h: np.ndarray) -> np.ndarray:
+def mix(h: np.ndarray) -> np.ndarray:
     """Appleby's MurmurHash3: every bit of the outcome depends on every bit of `h`."""
     for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
         h = (h ^ (h >> np.uint64(33))) * np.uint64(factor)

@@ -27,13 +27,13 @@ from recsys.data.check import check_files
 from recsys.data.formats import LINE, BadRow
 from recsys.data.split import SPLITS, Part, Splitter
 from recsys.data.synthetic import write_sample
-from recsys.data.transforms import Fitted, fit, typed
+from recsys.data.transforms import ROW, Fitted, fit, typed
 from recsys.data.write import PartWriter
 from recsys.errors import UserError
 from recsys.progress import Bar, bar, say
 from recsys.schema import DataConfig
 
-FORMAT = 2  # raise it when the same config and files would be prepared differently
+FORMAT = 3  # raise it when the same config and files would be prepared differently
 EARLY_STOP_ROWS = 100_000
 
 
@@ -120,16 +120,15 @@ def _build(data: DataConfig, files: list[tuple[Path, int | None]], folder: Path,
     def training() -> Iterator[pl.DataFrame]:
         with bar("fitting", total) as shown:
             for part in parts:
-                frame = part.read()
-                yield frame.filter(pl.Series(splitter.of(part, frame) == 0))
+                frame, which = _placed(part, splitter)
+                yield frame.filter(which == 0)
                 shown.advance(part.rows)
 
     fitted = fit(data, training)
     with bar("writing", total) as shown:
         writers = {split: PartWriter(folder / split) for split in SPLITS}
         for part in parts:
-            frame = part.read()
-            which = pl.Series(splitter.of(part, frame))
+            frame, which = _placed(part, splitter)
             done = fitted.apply(frame)
             for i, split in enumerate(SPLITS):
                 piece = done.filter(which == i)
@@ -153,6 +152,14 @@ def _build(data: DataConfig, files: list[tuple[Path, int | None]], folder: Path,
         "files": [str(f) for f, _ in files],
     }
     (folder / "prepared.json").write_text(json.dumps(info, indent=1) + "\n")
+
+
+def _placed(part: Part, splitter: Splitter) -> tuple[pl.DataFrame, pl.Series]:
+    """A part's rows, those of the training split with their place, and the split of each."""
+    frame = part.read()
+    which = pl.Series(splitter.of(part, frame))
+    place = pl.when(which == 0).then(pl.int_range(part.first_row, part.first_row + frame.height))
+    return frame.with_columns(place.alias(ROW)), which
 
 
 def _spill(

@@ -6,6 +6,7 @@ from pathlib import Path
 import polars as pl
 
 from recsys.data.formats import Block, column_names, no_rows, one_line, read, without_label
+from recsys.data.transforms import raw_columns
 from recsys.errors import UserError, did_you_mean
 from recsys.schema import DataConfig, JoinConfig, SourceConfig
 
@@ -64,13 +65,12 @@ def check_columns(data: DataConfig, file: Path, *, labelled: bool = True) -> Non
         have = _joined(have, join, _side_selected(join, side))
     for column, sql in data.derive.items():
         have = _derived(column, sql, have)
-    wanted = {f"data.dense.{n}": (c.column if c and c.column else n) for n, c in data.dense.items()}
-    wanted |= {f"data.sparse.{n}": (c.column if c and c.column else n) for n, c in data.sparse.items()}
+    wanted = raw_columns(data)
     if labelled:
-        wanted["data.label"] = data.label.column
+        wanted.append(("data.label", data.label.column))
         if data.split.by == "time":
-            wanted["data.split"] = data.split.column or ""
-    for who, column in wanted.items():
+            wanted.append(("data.split", data.split.column or ""))
+    for who, column in wanted:
         if column not in have.columns:
             raise UserError(f"{who}: {file.name} has no column {column}{did_you_mean(column, have.columns)}")
 

@@ -1,0 +1,123 @@
+"""What a data config says of each feature, with the defaults filled in and the transforms' names looked up."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from recsys.data.transforms import encodings  # noqa: F401  (the names it gives to transforms)
+from recsys.data.transforms.steps import Fill, Reads, Step, step
+from recsys.data.transforms.times import WAVES, Cyclic
+from recsys.errors import UserError, did_you_mean
+from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.schema import DataConfig, DenseConfig, SparseConfig
+
+FILLS = ("mean", "median")
+
+
+@dataclass(frozen=True)
+class DenseColumn:
+    """One dense feature: `steps`, in order, over the column `typed` of typed rows, which is the raw `column`."""
+
+    column: str
+    typed: str
+    reads: Reads
+    fill: float | None  # where it is known beforehand
+    steps: tuple[Step, ...]
+
+
+def dense_columns(data: DataConfig) -> dict[str, DenseColumn]:
+    """The dense features by name. Raises UserError for what a config may not say of them."""
+    columns: dict[str, DenseColumn] = {}
+    for name, given in data.dense.items():
+        found = _cyclic(name, given) if given and given.cyclic is not None else {name: _numeric(data, name, given)}
+        if twice := set(found) & set(columns):
+            raise UserError(f"data.dense.{name}: gives {sorted(twice)[0]}, which is another feature's name")
+        columns |= found
+    return columns
+
+
+def _cyclic(name: str, given: DenseConfig) -> dict[str, DenseColumn]:
+    """NAME_hour_sin, NAME_hour_cos, ...: defaults are of numbers, and a time is none."""
+    if given.fill is not None or given.transform is not None:
+        raise UserError(f"data.dense.{name}.cyclic: takes neither fill nor transform; a missing time gives 0 and 0")
+    where, column = f"data.dense.{name}.cyclic", given.column or name
+    if not given.cyclic:
+        raise UserError(f"{where}: names no part of a time; such as [hour, day_of_week, month]")
+    if twice := [part for part in given.cyclic if given.cyclic.count(part) > 1]:
+        raise UserError(f"{where}: names {twice[0]} twice")
+    return {
+        f"{name}_{part}_{wave}": DenseColumn(column, name, Cyclic.reads, None, (step({"cyclic": [part, wave]}, where),))
+        for part in given.cyclic
+        for wave in WAVES
+    }
+
+
+def _numeric(data: DataConfig, name: str, given: DenseConfig | None) -> DenseColumn:
+    c: DenseConfig = _with_defaults(DenseConfig, data.dense_defaults, given, name)
+    where = f"data.dense.{name}"
+    steps = [step(entry, f"{where}.transform") for entry in c.transform or []]
+    for entry, s in zip((c.transform or [])[1:], steps[1:], strict=True):
+        if s.reads != "number":
+            raise UserError(f"{where}.transform: {_named(entry)} reads the raw column, so that it must come first")
+    reads: Reads = steps[0].reads if steps else "number"
+    if reads != "number":
+        if given is not None and given.fill is not None:
+            told = "to it a missing value is a value of its own" if reads == "value" else "a missing time gives 0"
+            raise UserError(f"{where}.fill={given.fill}: {_named((c.transform or [])[0])} does not heed it; {told}")
+        return DenseColumn(c.column or name, name, reads, None, tuple(steps))
+    if c.fill is not None and (isinstance(c.fill, bool) or not isinstance(c.fill, int | float)):
+        if c.fill not in FILLS:
+            raise UserError(f"{where}.fill={c.fill}: is no number{did_you_mean(str(c.fill), FILLS)}")
+        return DenseColumn(c.column or name, name, reads, None, (Fill(c.fill), *steps))
+    fill = 0.0 if c.fill is None else float(c.fill)
+    if not abs(fill) < float("inf"):
+        raise UserError(f"{where}.fill={c.fill}: must be finite")
+    return DenseColumn(c.column or name, name, reads, fill, tuple(steps))
+
+
+def _named(entry: Any) -> str:
+    return entry if isinstance(entry, str) else str(next(iter(entry)))
+
+
+def sparse_columns(data: DataConfig) -> dict[str, SparseConfig]:
+    """Each sparse feature's config with the defaults filled in, single-valued ones first."""
+    columns = {n: _with_defaults(SparseConfig, data.sparse_defaults, c, n) for n, c in data.sparse.items()}
+    for c in columns.values():
+        c.encode = "quantiles" if c.quantiles is not None else c.encode
+    return dict(sorted(columns.items(), key=lambda item: is_bag(item[1])))
+
+
+def is_bag(c: SparseConfig) -> bool:
+    """Whether a row has any number of ids."""
+    return c.split is not None or c.pattern is not None
+
+
+def known_rows(c: SparseConfig) -> int | None:
+    """Rows of the feature's table where its config alone says how many."""
+    if c.encode == "hash" and c.buckets:
+        return c.buckets + 1
+    return c.quantiles + 2 if c.quantiles else None  # 0, which nothing looks up, and one for what is missing
+
+
+def raw_columns(data: DataConfig) -> list[tuple[str, str]]:
+    """(who, raw column) for every column that a feature reads."""
+    dense = [(f"data.dense.{n}", (c and c.column) or n) for n, c in data.dense.items()]
+    sparse = [(f"data.sparse.{n}", x) for n, c in sparse_columns(data).items() for x in c.cross or [c.column or n]]
+    return dense + sparse
+
+
+def feature_spec(data: DataConfig, rows: Callable[[str, SparseConfig], int]) -> FeatureSpec:
+    """What models see of this config, a sparse feature's table having rows(name, config) rows."""
+    return FeatureSpec(
+        dense=tuple(DenseFeature(name) for name in dense_columns(data)),
+        sparse=tuple(
+            SparseFeature(n, rows(n, c), c.table or n, "mean" if c.pooling == "mean" else "sum", is_bag(c))
+            for n, c in sparse_columns(data).items()
+        ),
+    )
+
+
+def _with_defaults(kind: Any, defaults: Any, given: Any, name: str) -> Any:
+    values = {k: v for k, v in vars(defaults).items() if v is not None}
+    values |= {k: v for k, v in vars(given).items() if v is not None} if given else {}
+    return kind(**({"column": name} | values))

@@ -1,0 +1,104 @@
+"""Dense floats for values (user, city): how often a value came in the training split, or how often its label was 1."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from recsys.data.hashing import mix
+from recsys.data.transforms.names import LABEL, ROW
+from recsys.data.transforms.statistics import Counts, Statistic
+from recsys.data.transforms.steps import Params, Transform
+
+
+class Count(Transform, name="count"):
+    """ln(1 + rows of the value in the training split); 0 for values that it lacks. A missing value is a value."""
+
+    reads = "value"
+    learns = Counts
+
+    def fit(self, seen: Counts) -> Params:
+        log = pl.col("count").cast(pl.Float64).log1p().alias("encoded")
+        return {"table": seen.result().sort("value").select("value", log)}
+
+    def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
+        table = p["table"]
+        return x.fill_null("").replace_strict(table["value"], table["encoded"], default=0.0, return_dtype=pl.Float64)
+
+
+class Labels(Counts):
+    """Rows and sums of labels by value and by fold of the training row."""
+
+    def __init__(self, folds: int) -> None:
+        super().__init__()
+        self._folds = folds
+
+    def add(self, values: pl.Series, frame: pl.DataFrame) -> None:
+        rows = frame.select(
+            values.fill_null("").alias("value"),
+            pl.Series("fold", fold_of(frame[ROW].to_numpy(), self._folds)),
+            pl.col(LABEL).cast(pl.Float64).alias("sum"),
+        )
+        self.merge(rows.group_by("value", "fold").agg(pl.len().alias("count"), pl.col("sum").sum()))
+
+
+@dataclass(frozen=True)
+class Target(Transform, name="target"):
+    """The mean label of the value in the training split, as if `smoothing` more rows of the overall mean were there.
+
+    A training row's own label is in no number that stands for it, or a model would read the label there: its value's
+    mean is that of the training rows of all other folds. A row's fold is a hash of its place. Rows that are not of the
+    training split get the mean over all of it; values that are not known get the overall mean, which in training as
+    later is one number for all rows.
+    """
+
+    smoothing: float = 20.0
+    folds: int = 5
+
+    reads = "value"
+
+    def __post_init__(self) -> None:
+        if not self.smoothing >= 0 or self.smoothing == float("inf"):
+            raise ValueError("smoothing must not be negative")
+        if not isinstance(self.folds, int) or not 2 <= self.folds <= 100:
+            raise ValueError("folds must be 2 to 100")
+
+    def statistic(self) -> Statistic:
+        return Labels(self.folds)
+
+    def fit(self, seen: Labels) -> Params:
+        """table: by value, the mean over all folds (`all`) and over all but one (`but_0`, ...)."""
+        by_fold = seen.result()
+        prior = float(by_fold["sum"].sum()) / float(by_fold["count"].sum())
+        whole = pl.col("sum").sum(), pl.col("count").sum()
+        columns = [self._mean(*whole, prior).alias("all")]
+        for fold in range(self.folds):
+            own = pl.col("fold") == fold
+            less = [w - pl.col(c).filter(own).sum() for w, c in zip(whole, ("sum", "count"), strict=True)]
+            columns.append(self._mean(less[0], less[1], prior).alias(f"but_{fold}"))
+        return {"prior": prior, "table": by_fold.group_by("value").agg(columns).sort("value")}
+
+    def _mean(self, total: pl.Expr, rows: pl.Expr, prior: float) -> pl.Expr:
+        mean = (total + self.smoothing * prior) / (rows.cast(pl.Float64) + self.smoothing)
+        return pl.when(rows + self.smoothing > 0).then(mean).otherwise(prior)  # no rows, not even of the prior
+
+    def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
+        table: pl.DataFrame = p["table"]
+        index = x.fill_null("").replace_strict(
+            table["value"], pl.int_range(table.height, eager=True), default=table.height, return_dtype=pl.Int64
+        )
+        means = np.vstack([table.drop("value").to_numpy(), np.full(1 + self.folds, p["prior"])])
+
+        def pick(rows: pl.Series) -> pl.Series:
+            at, place = rows.struct.field("index"), rows.struct.field("row")
+            column = np.where(place.is_null(), 0, 1 + fold_of(place.fill_null(0).to_numpy(), self.folds))
+            return pl.Series(means[at.to_numpy(), column])
+
+        both: Any = pl.struct(index.alias("index"), pl.col(ROW).alias("row"))
+        return both.map_batches(pick, return_dtype=pl.Float64, is_elementwise=True)  # type: ignore[no-any-return]
+
+
+def fold_of(rows: np.ndarray, folds: int) -> np.ndarray:
+    """(rows,) folds from 0, by a hash of the rows' places among all rows."""
+    return (mix(rows.astype(np.uint64)) % np.uint64(folds)).astype(np.int64)

@@ -1,0 +1,88 @@
+"""Times: in whatever usual format, and their hour, day of week and month as points on a circle."""
+
+import math
+from dataclasses import dataclass
+
+import polars as pl
+
+from recsys.data.transforms.steps import Params, Transform
+from recsys.errors import did_you_mean
+
+# of each part: how many there are, and its number from 0
+PARTS = {
+    "hour": (24, lambda t: t.dt.hour()),
+    "day_of_week": (7, lambda t: t.dt.weekday() - 1),
+    "month": (12, lambda t: t.dt.month() - 1),
+}
+WAVES = ("sin", "cos")
+
+# 2024-01-31, 2024/01/31 or 20240131; then T or a space, 12:34, 12:34:56 or 123456, a fraction; then Z or +02:00
+ISO = (
+    r"^\s*([0-9]{4})(?:-([0-9]{1,2})-|/([0-9]{1,2})/|([0-9]{2}))([0-9]{1,2})"
+    r"(?:[Tt ]\s*([0-9]{1,2}):?([0-9]{2})(?::?([0-9]{2}))?(?:[.,][0-9]*)?)?"
+    r"\s*(?:[Zz]|UTC|([+-])([0-9]{2}):?([0-9]{2})?)?\s*$"
+)
+DAY = (19_000_101, 21_991_231)  # numbers from here to there are dates, yyyymmdd, where they name a day
+UNITS = ((1e11, 1_000_000), (1e14, 1_000), (1e17, 1))  # below 1e11: seconds (to the year 5138), and so on; else ns
+LAST = 2**63 - 1
+
+
+@dataclass(frozen=True)
+class Cyclic(Transform, name="cyclic"):
+    """The sine or cosine of a part's place in its circle; 0, the middle of the circle, where the time is missing."""
+
+    part: str
+    wave: str
+
+    reads = "time"
+
+    def __post_init__(self) -> None:
+        for given, valid in ((self.part, PARTS), (self.wave, WAVES)):
+            if given not in valid:
+                raise ValueError(f"no {given}{did_you_mean(str(given), valid)}")
+
+    def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
+        size, number = PARTS[self.part]
+        angle = number(x).cast(pl.Float64) * (2 * math.pi / size)
+        return (angle.sin() if self.wave == "sin" else angle.cos()).fill_null(0.0)
+
+
+def as_time(column: str, dtype: pl.DataType) -> pl.Expr:
+    """Datetime (microseconds, UTC; the local time of a column that has a time zone), null where it is no time.
+
+    Numbers count from 1970, in the unit that their magnitude tells; ISO 8601 and dates are text.
+    """
+    x = pl.col(column)
+    if dtype == pl.Datetime:
+        return x.dt.replace_time_zone(None).cast(pl.Datetime("us"))
+    if dtype == pl.Date:
+        return x.cast(pl.Datetime("us"))
+    if dtype == pl.String:
+        return x.map_batches(_of_texts, return_dtype=pl.Datetime("us"), is_elementwise=True)
+    return _of_number(x.cast(pl.Float64, strict=False))
+
+
+def _of_number(x: pl.Expr) -> pl.Expr:
+    micros: pl.Expr = pl.when(x.abs() < LAST).then(x / 1_000)
+    for limit, factor in reversed(UNITS):
+        micros = pl.when(x.abs() < limit).then(x * factor).otherwise(micros)
+    since = micros.floor().cast(pl.Int64, strict=False).cast(pl.Datetime("us"))
+    day = pl.when((x >= DAY[0]) & (x <= DAY[1]) & (x == x.floor())).then(x).cast(pl.Int64).cast(pl.String)
+    return pl.coalesce(day.str.to_datetime("%Y%m%d", time_unit="us", strict=False), since)
+
+
+def _of_texts(texts: pl.Series) -> pl.Series:
+    """Numbers and ISO 8601; null where it is neither, or names a day or an hour that there is not."""
+    x = pl.col("x")
+    frame = texts.alias("x").to_frame()
+    numbers = frame.select(_of_number(x.str.strip_chars().cast(pl.Float64, strict=False))).to_series()
+    if numbers.null_count() == texts.null_count():  # no text left to read, which takes longer
+        return numbers
+    parts = frame.select(x.str.extract_groups(ISO)).unnest("x")  # columns 1 to 11, as the groups of ISO
+    day = [pl.col("1"), pl.coalesce("2", "3", "4"), pl.col("5")]
+    clock = pl.col("6", "7", "8").fill_null("0")
+    local = pl.concat_str([*day, clock], separator=" ")
+    minutes = pl.col("10").cast(pl.Int64) * 60 + pl.col("11").cast(pl.Int64).fill_null(0)
+    ahead = pl.when(pl.col("9") == "-").then(-minutes).otherwise(minutes).fill_null(0)
+    moment = local.str.to_datetime("%Y %m %d %H %M %S", time_unit="us", strict=False) - pl.duration(minutes=ahead)
+    return parts.select(pl.coalesce(numbers, moment)).to_series()

@@ -1,0 +1,139 @@
+"""Raw columns -> label, numbers, times and text; rows that cannot be read are set aside."""
+
+import polars as pl
+
+from recsys.data.formats import LINE, BadRow, Block
+from recsys.data.transforms.columns import dense_columns, is_bag, raw_columns, sparse_columns
+from recsys.data.transforms.names import LABEL, TIME
+from recsys.data.transforms.steps import FLOAT32_MAX
+from recsys.data.transforms.times import as_time
+from recsys.errors import UserError
+from recsys.schema import DataConfig, SparseConfig
+
+JOINT = "\x1f"  # between the values of a cross: ASCII's unit separator
+
+
+def typed(data: DataConfig, block: Block, *, labelled: bool = True) -> tuple[pl.DataFrame, list[BadRow]]:
+    """Label (Float32), numbers (Float64, null where missing), times (Datetime), values (String) and, for a split by
+    time, the time (Float64); rows whose label, numbers or times cannot be read are set aside with the reason.
+    """
+    raw = block.frame
+    _check_types(data, raw, labelled)
+    kinds = _kinds(data)
+    columns = [pl.col(LINE), *(_label(data) if labelled else ())]
+    for name, (column, kind) in kinds.items():
+        columns.append(_read(raw, column, kind).alias(name))
+    for name, c in sparse_columns(data).items():
+        if name not in kinds:
+            columns.append(_values(raw, name, c).alias(name))
+    frame = raw.select(columns)
+    reason = _reasons(data, raw, frame, kinds, labelled)
+    if reason.null_count() == frame.height:
+        return frame, block.bad
+    wrong = reason.is_not_null()
+    texts = raw.drop(LINE).select(pl.concat_str(pl.all().cast(pl.String), separator="\t", ignore_nulls=True))
+    told = zip(frame[LINE].filter(wrong), reason.filter(wrong), texts.to_series().filter(wrong), strict=True)
+    bad = [BadRow(str(block.file), line, why, text) for line, why, text in told]
+    return frame.filter(~wrong), block.bad + bad
+
+
+def _kinds(data: DataConfig) -> dict[str, tuple[str, str]]:
+    """By typed column, but those of sparse values: the raw column, and whether it is number, time or value."""
+    kinds: dict[str, tuple[str, str]] = {c.typed: (c.column, c.reads) for c in dense_columns(data).values()}
+    return kinds | {n: (c.column or n, "number") for n, c in sparse_columns(data).items() if c.encode == "quantiles"}
+
+
+def _label(data: DataConfig) -> list[pl.Expr]:
+    value = _number(data.label.column)
+    if data.label.at_least is not None:
+        value = value >= data.label.at_least
+    label = value.cast(pl.Float32).alias(LABEL)
+    return [label, _number(data.split.column or "").alias(TIME)] if data.split.by == "time" else [label]
+
+
+def _read(raw: pl.DataFrame, column: str, kind: str) -> pl.Expr:
+    if kind == "time":
+        return as_time(column, raw.schema[column])
+    return _number(column) if kind == "number" else _value(raw, column)
+
+
+def _number(column: str) -> pl.Expr:
+    return pl.col(column).cast(pl.Float64, strict=False).fill_nan(None)
+
+
+def _value(raw: pl.DataFrame, column: str) -> pl.Expr:
+    values = pl.col(column).fill_nan(None) if raw.schema[column].is_float() else pl.col(column)
+    return values.cast(pl.String)
+
+
+def _values(raw: pl.DataFrame, name: str, c: SparseConfig) -> pl.Expr:
+    """Text, or lists of text without what is empty or missing."""
+    column = c.column or name
+    if c.cross is not None:
+        return pl.concat_str([_value(raw, x).fill_null("") for x in c.cross], separator=JOINT)
+    if not is_bag(c):
+        return _value(raw, column)
+    dtype, values = raw.schema[column], pl.col(column)
+    if c.pattern is not None:
+        values = values.cast(pl.String).str.extract_all(c.pattern)
+    elif isinstance(dtype, pl.Array):
+        values = values.arr.to_list()
+    elif dtype != pl.List:
+        values = values.cast(pl.String).str.split(c.split or "")
+    values = values.cast(pl.List(pl.String)).list.eval(pl.element().filter(pl.element() != ""))  # nor null
+    return values.list.head(c.max_length) if c.max_length else values
+
+
+def _check_types(data: DataConfig, raw: pl.DataFrame, labelled: bool) -> None:
+    """Raises UserError for a column whose type (known for Parquet alone) holds no number, time or value."""
+    lists = {f"data.sparse.{n}": c.column or n for n, c in sparse_columns(data).items() if c.split is not None}
+    label = [("data.label", data.label.column)] if labelled else []
+    for who, column in [*((w, x) for w, x in raw_columns(data) if w not in lists), *label]:
+        dtype = raw.schema[column]
+        if dtype.is_nested():
+            hint = "; set split (to any text) and every element counts" if "sparse" in who else ""
+            raise UserError(f"{who}: column {column} holds {dtype}, not one value a row{hint}")
+    for who, column in lists.items():
+        dtype = raw.schema[column]
+        if dtype.is_nested() and (dtype == pl.Struct or dtype.inner.is_nested()):  # type: ignore[attr-defined]
+            raise UserError(f"{who}: column {column} holds {dtype}, not a list of values")
+    for name, (column, kind) in _kinds(data).items():
+        dtype = raw.schema[column]
+        if kind == "time" and dtype in (pl.Time, pl.Duration, pl.Boolean):
+            raise UserError(f"data.dense.{name}: column {column} holds {dtype}, not a date or time")
+
+
+def _reasons(
+    data: DataConfig, raw: pl.DataFrame, frame: pl.DataFrame, kinds: dict[str, tuple[str, str]], labelled: bool
+) -> pl.Series:
+    """Why a row cannot be used, null where it can."""
+    checks = _label_checks(data, frame) if labelled else []
+    for name, (column, kind) in kinds.items():
+        if kind == "value":
+            continue
+        lost = frame[name].is_null() & raw[column].is_not_null()
+        if lost.any() and raw.schema[column].is_float():
+            lost = lost & raw[column].is_not_nan()
+        elif lost.any() and raw.schema[column] == pl.String:
+            lost = lost & ~raw[column].str.to_lowercase().is_in(["nan", ""])
+        if kind == "time":
+            checks.append((lost, f"{column} is not a time"))
+            continue
+        lost = lost | frame[name].is_infinite().fill_null(False)
+        checks.append((lost, f"{column} is not a number"))
+        checks.append(((frame[name].abs() > FLOAT32_MAX).fill_null(False), f"{column} is too large"))
+    reason = pl.Series("reason", [None] * frame.height, dtype=pl.String)
+    for mask, why in checks:
+        if mask.any():
+            told = pl.Series([why], dtype=pl.String).new_from_index(0, frame.height)
+            reason = reason.zip_with(~mask | reason.is_not_null(), told)
+    return reason
+
+
+def _label_checks(data: DataConfig, frame: pl.DataFrame) -> list[tuple[pl.Series, str]]:
+    what = "neither 0 nor 1" if data.label.at_least is None else "not a number"
+    valid = frame[LABEL].is_in([0.0, 1.0]).fill_null(False)
+    checks = [(~valid, f"label {data.label.column} is {what}")]
+    if TIME in frame.columns:
+        checks.append((~frame[TIME].is_finite().fill_null(False), f"time {data.split.column} is not a number"))
+    return checks

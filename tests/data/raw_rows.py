@@ -1,0 +1,38 @@
+"""Raw columns to fitted transforms, in a line; for tests."""
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from omegaconf import OmegaConf
+
+from recsys.data.check import check_data
+from recsys.data.formats import LINE, BadRow, Block
+from recsys.data.transforms import Fitted, fit, typed
+from recsys.schema import DataConfig, LabelConfig
+
+
+def of_yaml(text: str) -> DataConfig:
+    """A config as Hydra would read it."""
+    merged = OmegaConf.merge(OmegaConf.structured(DataConfig(name="t", label=LabelConfig("y"))), OmegaConf.create(text))
+    data = OmegaConf.to_object(merged)
+    assert isinstance(data, DataConfig)
+    return data
+
+
+def rows(data: DataConfig, **columns: Any) -> pl.DataFrame:
+    """Typed rows of raw columns, whose label is 1 unless it is given; none of them may be bad."""
+    frame, bad = some_rows(data, **columns)
+    assert not bad
+    return frame
+
+
+def some_rows(data: DataConfig, **columns: Any) -> tuple[pl.DataFrame, list[BadRow]]:
+    frame = pl.DataFrame(columns, strict=False)
+    frame = frame if "y" in columns else frame.with_columns(pl.lit(1).alias("y"))
+    return typed(data, Block(Path("f"), frame.with_columns(pl.int_range(1, pl.len() + 1).alias(LINE))))
+
+
+def learn(data: DataConfig, *frames: pl.DataFrame) -> Fitted:
+    check_data(data)
+    return fit(data, lambda: frames)

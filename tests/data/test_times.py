@@ -1,0 +1,134 @@
+"""Times in every usual format, and their parts on the circle."""
+
+import math
+from datetime import UTC, date, datetime, timedelta, timezone
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from raw_rows import learn, of_yaml, rows, some_rows
+
+from recsys.data.transforms.times import as_time
+from recsys.errors import UserError
+
+NOON = datetime(2024, 1, 31, 12, 34, 56)
+SECONDS = int(NOON.replace(tzinfo=UTC).timestamp())
+
+
+def read(values: Any) -> list[datetime | None]:
+    frame = pl.Series("t", values).to_frame()
+    found = frame.select(as_time("t", frame.schema["t"]))["t"]
+    assert found.dtype == pl.Datetime("us")
+    return found.to_list()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        SECONDS,
+        SECONDS * 1_000,
+        SECONDS * 1_000_000,
+        SECONDS * 1_000_000_000,
+        float(SECONDS),
+        str(SECONDS),
+        f" {SECONDS}000 ",
+        f"{SECONDS}.0",
+        "2024-01-31T12:34:56",
+        "2024-01-31 12:34:56",
+        "2024-01-31T12:34:56Z",
+        "2024-01-31 12:34:56 UTC",
+        "2024-01-31T12:34:56.000",
+        "2024-01-31T14:34:56+02:00",
+        "2024-01-31 07:04:56-0530",
+        "2024-01-31T13:34:56+01",
+        "2024/1/31 12:34:56",
+        "20240131T123456Z",
+        NOON,
+    ],
+)
+def test_a_moment_in_any_format(value: Any) -> None:
+    assert read([value]) == [NOON]
+
+
+@pytest.mark.parametrize("value", ["2024-01-31", "2024/01/31", "20240131", 20240131, date(2024, 1, 31), " 2024-1-31 "])
+def test_a_date_in_any_format(value: Any) -> None:
+    assert read([value]) == [datetime(2024, 1, 31)]
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", "x", "noon", "31.01.2024", "2024-02-30", "2024-13-01", "2024-01-31 25:00:00", "12:34", "1e999", "9" * 40, "nan",
+     "2024", "inf", math.nan, math.inf, 1e300, "2024-01-31T12:34:56+2", "2024-01/31"],
+)  # fmt: skip
+def test_what_is_no_time(value: Any) -> None:
+    assert read([value]) == [None] if value != "2024" else [datetime(1970, 1, 1, 0, 33, 44)]
+
+
+def test_columns_of_a_parquet_file() -> None:
+    for unit in ("ms", "us", "ns"):
+        assert read(pl.Series([NOON, None]).cast(pl.Datetime(unit))) == [NOON, None]
+    local = pl.Series([NOON]).dt.replace_time_zone("Asia/Tokyo")
+    assert read(local) == [NOON]  # the wall's clock there
+    data = of_yaml("dense: {t: {cyclic: [hour]}}")
+    with pytest.raises(UserError, match=r"data.dense.t: column t holds Duration.*, not a date or time"):
+        rows(data, t=[timedelta(hours=1)])
+
+
+def test_parts_on_the_circle() -> None:
+    data = of_yaml("dense: {at: {column: ts, cyclic: [hour, day_of_week, month]}, x: {}}")
+    times = ["2024-01-01T00:59:59", "2024-04-07 06:00", "2024-07-04T18:00:00", None, "", "1720116000000"]
+    learnt = learn(data, rows(data, ts=times, x=[0] * 6))
+    assert [f.name for f in learnt.features.dense] == [
+        f"at_{part}_{wave}" for part in ("hour", "day_of_week", "month") for wave in ("sin", "cos")
+    ] + ["x"]
+    done = learnt.apply(rows(data, ts=times, x=[0] * 6))
+    turns = {"hour": [0, 6 / 24, 18 / 24], "day_of_week": [0, 6 / 7, 3 / 7], "month": [0, 3 / 12, 6 / 12]}
+    for part, expected in turns.items():
+        angle = 2 * np.pi * np.array([*expected, expected[-1]])
+        for wave, numbers in (("sin", np.sin(angle)), ("cos", np.cos(angle))):
+            got = done[f"at_{part}_{wave}"].to_numpy()
+            np.testing.assert_allclose(got[[0, 1, 2, 5]], numbers, atol=1e-6)
+            assert got[[3, 4]].tolist() == [0, 0]  # missing: the middle of the circle
+
+
+def test_bad_times_are_set_aside() -> None:
+    data = of_yaml("dense: {t: {cyclic: [hour]}}")
+    frame, bad = some_rows(data, t=["2024-01-31", "31.1.2024", None, "NaN", "soon"])
+    assert frame.height == 3 and [(b.line, b.reason) for b in bad] == [(2, "t is not a time"), (5, "t is not a time")]
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.datetimes(datetime(1974, 1, 1), datetime(2199, 12, 31)).map(lambda t: t.replace(microsecond=0)),
+    st.integers(-14 * 60, 14 * 60),
+)
+def test_any_moment_in_all_formats(moment: datetime, minutes: int) -> None:
+    seconds = int(moment.replace(tzinfo=UTC).timestamp())
+    abroad = moment.replace(tzinfo=UTC).astimezone(timezone(timedelta(minutes=minutes)))
+    assert read([abroad.isoformat(), moment.isoformat(" "), str(seconds), str(seconds * 1000)]) == [moment] * 4
+    assert read([seconds, seconds * 10**3, seconds * 10**6]) == [moment] * 3
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.one_of(st.none(), st.text(max_size=20), st.floats().map(str), st.integers().map(str)), min_size=1))
+def test_any_text_is_a_time_or_a_bad_row(texts: list[str | None]) -> None:
+    data = of_yaml("dense: {t: {cyclic: [hour, month]}}")
+    frame, bad = some_rows(data, t=pl.Series(texts, dtype=pl.String))
+    assert frame.height + len(bad) == len(texts)
+    if frame.height:
+        done = learn(data, frame).apply(frame).drop("__label__")
+        for name in done.columns:
+            assert done[name].is_between(-1, 1).all() and not done[name].null_count()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.one_of(st.integers(-(2**63), 2**63 - 1), st.sampled_from([0, -1, 10**11, 10**14, 10**17])), min_size=1)
+)
+def test_any_integers(numbers: list[int]) -> None:
+    data = of_yaml("dense: {t: {cyclic: [hour]}}")
+    frame, bad = some_rows(data, t=pl.Series(numbers, dtype=pl.Int64))
+    assert frame.height + len(bad) == len(numbers)
