@@ -70,11 +70,13 @@ class SparseConfig:
 class SplitConfig:
     """Who goes where. order and time: the last rows are the test's, those before them validation's."""
 
-    by: str = "order"  # order | time | random | files
-    column: str | None = None  # time: the column to sort by
+    by: str = "order"  # order | time | random | hash | kfold | files
+    column: str | None = None  # time: to sort by; hash, kfold: whose equal values stay together
+    folds: int = 5  # kfold
+    fold: int = 0  # kfold: the one that tests; the next one validates
     validation: float = 0.1
     test: float = 0.1
-    seed: int = 0  # random
+    seed: int = 0  # random, hash, kfold
     train_files: list[str] = field(default_factory=list)  # files: globs
     validation_files: list[str] = field(default_factory=list)
     test_files: list[str] = field(default_factory=list)

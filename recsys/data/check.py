@@ -8,11 +8,11 @@ from recsys.data import sources
 from recsys.data.formats import LINE, one_line
 from recsys.data.hashing import MOST_BUCKETS
 from recsys.data.split import SPLITS, check_split
-from recsys.data.transforms import LABEL, ROW, TIME, dense_columns, raw_columns, sparse_columns
+from recsys.data.transforms import KEY, LABEL, ROW, TIME, dense_columns, raw_columns, sparse_columns
 from recsys.errors import UserError, did_you_mean
 from recsys.schema import DataConfig, SparseConfig
 
-RESERVED = ("label", LABEL, TIME, ROW, LINE)
+RESERVED = ("label", LABEL, TIME, KEY, ROW, LINE)
 FORMATS = ("csv", "parquet", "libfm")
 ENCODINGS = ("vocabulary", "hash")
 MOST_QUANTILES = 100_000  # a tenth of the rows that they are taken from, where there are many

@@ -23,6 +23,13 @@ def bucket_ids(values: pl.Series, buckets: int) -> pl.Series:
     return pl.Series(values.name, (h % np.uint64(buckets)).astype(np.int32) + np.int32(1))
 
 
+def shares(values: pl.Series, seed: int) -> np.ndarray:
+    """(rows,) numbers in [0, 1), uniform over values, the same for equal ones: of a String column without nulls."""
+    texts = values.cast(pl.Binary).to_list()
+    h = np.fromiter(map(zlib.crc32, texts), np.uint64, len(texts)) + np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15)
+    return mix(h) / 2.0**64
+
+
 def mix(h: np.ndarray) -> np.ndarray:
     """Appleby's MurmurHash3: every bit of the outcome depends on every bit of `h`."""
     for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):

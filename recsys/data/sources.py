@@ -68,7 +68,7 @@ def check_columns(data: DataConfig, file: Path, *, labelled: bool = True) -> Non
     wanted = raw_columns(data)
     if labelled:
         wanted.append(("data.label", data.label.column))
-        if data.split.by == "time":
+        if data.split.by in ("time", "hash", "kfold") and data.split.column:
             wanted.append(("data.split", data.split.column or ""))
     for who, column in wanted:
         if column not in have.columns:

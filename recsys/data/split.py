@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from recsys.data.transforms import TIME
+from recsys.data.hashing import shares
+from recsys.data.transforms import KEY, TIME
 from recsys.errors import UserError
 from recsys.schema import SplitConfig
 
@@ -52,7 +53,14 @@ class Splitter:
             return np.digitize(rows, self._bounds).astype(np.uint8)
         if by == "time":  # rows of one moment stay together
             return np.digitize(frame[TIME].to_numpy(), self._times).astype(np.uint8)
-        draws = np.random.default_rng([self.config.seed, part.first_row]).random(part.rows)
+        if KEY in frame.columns:
+            draws = shares(frame[KEY], self.config.seed)
+        else:
+            draws = np.random.default_rng([self.config.seed, part.first_row]).random(part.rows)
+        if by == "kfold":
+            folds = (draws * self.config.folds).astype(int)
+            validates = (self.config.fold + 1) % self.config.folds
+            return np.select([folds == self.config.fold, folds == validates], [2, 1], 0).astype(np.uint8)
         held_out = self.config.validation + self.config.test
         return np.digitize(draws, (1 - held_out, 1 - self.config.test)).astype(np.uint8)
 
@@ -60,16 +68,26 @@ class Splitter:
         c = self.config
         if c.by == "files":
             return "files: train, validation and test as published"
-        shares = f"{1 - c.validation - c.test:.0%} / {c.validation:.0%} / {c.test:.0%}"
+        if c.by == "kfold":
+            of = f"of {c.column}" if c.column else "of rows at random"
+            return f"kfold: fold {c.fold} of {c.folds} tests, the next one validates; {of}, seed {c.seed}"
+        sizes = f"{1 - c.validation - c.test:.0%} / {c.validation:.0%} / {c.test:.0%}"
         detail = {"order": "in the files' order", "time": f"by {c.column}", "random": f"at random, seed {c.seed}"}
-        return f"{c.by}: {shares} {detail[c.by]}"
+        detail["hash"] = f"of the values of {c.column}, seed {c.seed}"
+        return f"{c.by}: {sizes} {detail[c.by]}"
 
 
 def check_split(split: SplitConfig) -> None:
-    if split.by not in ("order", "time", "random", "files"):
-        raise UserError(f"data.split.by={split.by}: must be order, time, random or files")
-    if split.by == "time" and not split.column:
-        raise UserError("data.split.column: needed for data.split.by=time")
+    if split.by not in ("order", "time", "random", "hash", "kfold", "files"):
+        raise UserError(f"data.split.by={split.by}: must be order, time, random, hash, kfold or files")
+    if split.by in ("time", "hash") and not split.column:
+        raise UserError(f"data.split.column: needed for data.split.by={split.by}")
+    if split.by == "kfold" and not (split.folds >= 3 and 0 <= split.fold < split.folds):
+        raise UserError(
+            f"data.split: folds={split.folds} must be at least 3, and fold={split.fold} one of them, from 0"
+        )
+    if split.seed < 0:
+        raise UserError(f"data.split.seed={split.seed}: must not be negative")
     if split.by == "files" and not (split.train_files and split.validation_files and split.test_files):
         raise UserError("data.split.by=files needs train_files, validation_files and test_files")
     if not (0 <= split.validation < 1 and 0 < split.test < 1 and split.validation + split.test < 1):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recsys.data.split import Part, Splitter, check_split
-from recsys.data.transforms import TIME
+from recsys.data.transforms import KEY, TIME
 from recsys.errors import UserError
 from recsys.schema import SplitConfig
 
@@ -77,6 +77,41 @@ def test_random(tmp_path: Path) -> None:
     assert (which[:4000] != which[6000:]).any()  # parts draw on their own
 
 
+def keyed(folder: Path, users: list[list[str]]) -> list[Part]:
+    made, first = [], 0
+    for i, names in enumerate(users):
+        pl.DataFrame({KEY: names}).write_parquet(folder / f"{i}.parquet")
+        made.append(Part(folder / f"{i}.parquet", first, len(names), None))
+        first += len(names)
+    return made
+
+
+def test_hash_keeps_values_together_and_is_stable_when_rows_are_added(tmp_path: Path) -> None:
+    users = [f"user {i % 700}" for i in range(3000)]
+    config = SplitConfig(by="hash", column="user", validation=0.2, test=0.1, seed=3)
+    which = splits_of(config, keyed(tmp_path, [users[:1000], users[1000:]]))
+    by_user = {u: set(which[[i for i, v in enumerate(users) if v == u]]) for u in set(users)}
+    assert {len(s) for s in by_user.values()} == {1}
+    np.testing.assert_allclose([(which == i).mean() for i in range(3)], [0.7, 0.2, 0.1], atol=0.05)
+    more = splits_of(config, keyed(tmp_path, [["new"] * 50, users[1000:], users[:1000], ["other"]]))
+    assert (more[50:2050] == which[1000:]).all()
+    assert (more[2050:3050] == which[:1000]).all()
+    other = splits_of(SplitConfig(by="hash", column="user", validation=0.2, test=0.1, seed=4), keyed(tmp_path, [users]))
+    assert 0.3 < (which != other).mean() < 0.6
+
+
+@pytest.mark.parametrize("column", ["user", None])
+def test_every_row_tests_once_over_the_folds(tmp_path: Path, column: str | None) -> None:
+    users = [f"{i % 97}" for i in range(2000)]
+    made = keyed(tmp_path, [users]) if column else parts(tmp_path, [[0.0] * 2000])
+    folds = [splits_of(SplitConfig(by="kfold", column=column, folds=4, fold=f), made) for f in range(4)]
+    assert (np.stack([f == 2 for f in folds]).sum(0) == 1).all()
+    assert (np.stack([f == 1 for f in folds]).sum(0) == 1).all()
+    if column:
+        for which in folds:
+            assert all(len(set(which[[i for i, v in enumerate(users) if v == u]])) == 1 for u in set(users))
+
+
 def test_files(tmp_path: Path) -> None:
     made = parts(tmp_path, [[0.0] * 5, [0.0] * 3, [0.0] * 2], [2, 0, 1])
     assert splits_of(SplitConfig(by="files"), made).tolist() == [2] * 5 + [0] * 3 + [1] * 2
@@ -87,6 +122,10 @@ def test_files(tmp_path: Path) -> None:
     [
         (SplitConfig(by="ordre"), "must be order"),
         (SplitConfig(by="time"), "column"),
+        (SplitConfig(by="hash"), "column"),
+        (SplitConfig(by="kfold", folds=2), "at least 3"),
+        (SplitConfig(by="kfold", fold=5), "one of them"),
+        (SplitConfig(by="random", seed=-1), "not be negative"),
         (SplitConfig(by="files", train_files=["a"], test_files=["b"]), "validation_files"),
         (SplitConfig(validation=-0.1), "shares"),
         (SplitConfig(test=0.0), "shares"),

@@ -14,11 +14,12 @@ from recsys.data.transforms.columns import (
 )
 from recsys.data.transforms.fit import fit
 from recsys.data.transforms.fitted import Fitted
-from recsys.data.transforms.names import LABEL, ROW, TIME
+from recsys.data.transforms.names import KEY, LABEL, ROW, TIME
 from recsys.data.transforms.steps import TRANSFORMS
 from recsys.data.transforms.typed import typed
 
 __all__ = [
+    "KEY",
     "LABEL",
     "ROW",
     "TIME",

@@ -4,7 +4,7 @@ import polars as pl
 
 from recsys.data.formats import LINE, BadRow, Block
 from recsys.data.transforms.columns import dense_columns, is_bag, raw_columns, sparse_columns
-from recsys.data.transforms.names import LABEL, TIME
+from recsys.data.transforms.names import KEY, LABEL, TIME
 from recsys.data.transforms.steps import FLOAT32_MAX
 from recsys.data.transforms.times import as_time
 from recsys.errors import UserError
@@ -48,7 +48,10 @@ def _label(data: DataConfig) -> list[pl.Expr]:
     if data.label.at_least is not None:
         value = value >= data.label.at_least
     label = value.cast(pl.Float32).alias(LABEL)
-    return [label, _number(data.split.column or "").alias(TIME)] if data.split.by == "time" else [label]
+    if data.split.by == "time":
+        return [label, _number(data.split.column or "").alias(TIME)]
+    key = data.split.column if data.split.by in ("hash", "kfold") else None
+    return [label] if key is None else [label, pl.col(key).cast(pl.String).fill_null("").alias(KEY)]
 
 
 def _read(raw: pl.DataFrame, column: str, kind: str) -> pl.Expr:
