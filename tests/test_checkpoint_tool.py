@@ -15,9 +15,10 @@ from safetensors.torch import load_file
 
 from recsys.checkpoint import export_embeddings, inspect
 from recsys.config import compose
+from recsys.errors import UserError
 from recsys.evaluate import evaluate
 from recsys.predict import Predictor
-from recsys.run_dir import choose_checkpoint
+from recsys.run_dir import choose_checkpoint, open_run
 from recsys.sharding.stored import Stored
 from recsys.train import train
 
@@ -114,6 +115,13 @@ def test_mistakes_are_one_line(run: Path, tmp_path: Path, arguments: list[str], 
     assert left.value.code == 2
     assert told in found
     assert len(found.splitlines()) == 1, found
+
+
+def test_a_checkpoint_of_another_model_is_told(run: Path) -> None:
+    cfg, _ = open_run(str(run))
+    cfg.model.dim = 12
+    with pytest.raises(UserError, match=r"table t_cat_1 is \d+ rows x 10, the model's is \d+ rows x 12"):
+        evaluate(str(run), cfg=cfg)
 
 
 def test_a_damaged_checkpoint_is_told(run: Path, tmp_path: Path) -> None:

@@ -119,6 +119,11 @@ def _load(
     """Through torch.distributed.checkpoint where sizes are as they were written, else by streaming rows."""
     dims = {i.parameter: i.dim for i in infos.values()}
     old = {t["parameter"]: column_edges(t) for t in stored.plan["tables"]}
+    sizes = {t["parameter"]: (t["rows"], t["dim"]) for t in stored.plan["tables"]}
+    for i in infos.values():
+        if sizes.get(i.parameter) != (i.rows, i.dim):
+            there = "{} rows x {}".format(*sizes[i.parameter]) if i.parameter in sizes else "not there"
+            raise UserError(f"{stored.path}: table {i.name} is {there}, the model's is {i.rows} rows x {i.dim}")
     tensors = {k: v for k, v in dmp.state_dict().items() if k not in weights}
     tensors = {f"model.{k}": v for k, v in tensors.items()}
     for key, pieces in [(f"model.{k}", w) for k, w in weights.items()] + [
