@@ -83,21 +83,18 @@ def reshard(run: Path, stored: Stored, cfg: DictConfig, output: Path, devices: i
     import torch
     from torchrec.distributed.planner.types import PlannerError
 
-    from recsys.config import build_model
+    from recsys.config import meta_task
     from recsys.features import FeatureSpec
     from recsys.launch import silence
     from recsys.sharding.cluster import topology
     from recsys.sharding.plan import describe, make_planner, optimizer_counted, quiet_torchrec, use_dense_kernels
     from recsys.sharding.rewrite import rewrite
-    from recsys.sharding.tables import pad_tables, tables
-    from recsys.task import Task
+    from recsys.sharding.tables import tables
 
     silence()
     sharding: ShardingConfig = OmegaConf.to_object(cfg.sharding)  # type: ignore[assignment]
     sparse: SparseOptimConfig = OmegaConf.to_object(cfg.optim.sparse)  # type: ignore[assignment]
-    with torch.device("meta"):
-        task = Task(build_model(cfg, FeatureSpec.load(run / "features.json"), torch.device("meta")))
-    pad_tables(task, cfg.sharding.padding)
+    task = meta_task(cfg, FeatureSpec.load(run / "features.json"))
     somewhere = ClusterConfig(name="", device="cpu", devices=devices, ddr_gib=1 << 30)  # it is not for this machine
     with quiet_torchrec(), optimizer_counted(task, sparse):
         batch_size = max(cfg.trainer.batch_size // devices, 1)

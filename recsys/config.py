@@ -194,18 +194,12 @@ def _check_devices(cfg: DictConfig) -> None:
 
 def _check_model(cfg: DictConfig, devices: int) -> None:
     """Build the model on the meta device for the features the config names, whatever their cardinality."""
-    import torch
-
     from recsys.data.transforms import feature_spec
     from recsys.sharding.rules import constraints
-    from recsys.sharding.tables import pad_tables, tables
+    from recsys.sharding.tables import tables
 
-    data = data_config(cfg)
-    features = feature_spec(data, lambda *_: 8)
-    with torch.device("meta"):
-        model = build_model(cfg, features, torch.device("meta"))
-        pad_tables(model, cfg.sharding.padding)
-    constraints(OmegaConf.to_object(cfg.sharding), tables(model), devices)  # type: ignore[arg-type]
+    task = meta_task(cfg, feature_spec(data_config(cfg), lambda *_: 8))
+    constraints(OmegaConf.to_object(cfg.sharding), tables(task), devices)  # type: ignore[arg-type]
 
 
 def check_target(node: Any, path: str, given: Sequence[str] = ()) -> None:
@@ -284,3 +278,16 @@ def build_model(cfg: DictConfig, features: Any, device: Any) -> Any:
         return make(cfg.model)(features, device=device)
     except ValueError as e:
         raise UserError(f"model: {e}") from e
+
+
+def meta_task(cfg: DictConfig, features: Any) -> Any:
+    """The Task for `features` on the meta device, its tables as wide as they will lie: what plans are made of."""
+    import torch
+
+    from recsys.sharding.tables import pad_tables
+    from recsys.task import Task
+
+    with torch.device("meta"):
+        task = Task(build_model(cfg, features, torch.device("meta")))
+        pad_tables(task, cfg.sharding.padding)
+    return task

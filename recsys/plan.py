@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from recsys.sharding.misfit import Misfit
     from recsys.sharding.report import PlanReport
 
-GIB = 1 << 30
 TRY_SECONDS = 10  # for each change that might make a plan fit: with hundreds of tables the planner takes minutes
 
 
@@ -66,19 +65,15 @@ def _plan(cfg: DictConfig, features: FeatureSpec, seconds: int | None = None) ->
     import torch
     from torchrec.distributed.planner.types import PlannerError
 
-    from recsys.config import build_model
+    from recsys.config import meta_task
     from recsys.sharding.cluster import topology
     from recsys.sharding.misfit import misfit
     from recsys.sharding.plan import make_planner, optimizer_counted, quiet_torchrec
     from recsys.sharding.report import report
     from recsys.sharding.sharders import is_fused
-    from recsys.sharding.tables import pad_tables
-    from recsys.task import Task
 
     cluster, sharding, sparse = (OmegaConf.to_object(c) for c in (cfg.cluster, cfg.sharding, cfg.optim.sparse))
-    with torch.device("meta"):
-        task = Task(build_model(cfg, features, torch.device("meta")))
-        pad_tables(task, cfg.sharding.padding)
+    task = meta_task(cfg, features)
     machines = topology(cluster)  # type: ignore[arg-type]
     batch_size = cfg.trainer.batch_size // machines.world_size
     with quiet_torchrec(), optimizer_counted(task, sparse):  # type: ignore[arg-type]
@@ -90,8 +85,9 @@ def _plan(cfg: DictConfig, features: FeatureSpec, seconds: int | None = None) ->
             return misfit(planner, sharders, task, machines, sparse)  # type: ignore[arg-type]
     usable = planner._storage_reservation.last_reserved_topology
     found = report(planner._best_plan or [], machines, sparse, batch_size, cluster.name, usable)  # type: ignore[arg-type,union-attr]
-    for t in [] if is_fused(sparse, torch.device(machines.compute_device)) else found.tables:  # type: ignore[arg-type]
-        t.kernel = "dense"  # what training does where FBGEMM's CPU kernels have not this optimizer
+    if not is_fused(sparse, torch.device(machines.compute_device)):  # type: ignore[arg-type]
+        for t in found.tables:
+            t.kernel = "dense"  # what training does where FBGEMM's CPU kernels have not this optimizer
     return found
 
 

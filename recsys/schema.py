@@ -9,6 +9,8 @@ from typing import Any
 
 from omegaconf import MISSING
 
+GIB = 1 << 30  # bytes
+
 
 @dataclass
 class JoinConfig:

@@ -17,8 +17,8 @@ from recsys.config import compose
 from recsys.errors import DoesNotFit, UserError
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.launch import ensure_process_group
-from recsys.plan import GIB, expand, main, plan, try_all
-from recsys.schema import ShardingConfig, SparseOptimConfig
+from recsys.plan import expand, main, plan, try_all
+from recsys.schema import GIB, ShardingConfig, SparseOptimConfig
 from recsys.sharding.compare import best_first
 from recsys.sharding.page import page
 from recsys.sharding.plan import make_plan

@@ -7,9 +7,7 @@ import torch
 from torchrec.distributed.planner import Topology
 
 from recsys.errors import UserError
-from recsys.schema import ClusterConfig
-
-GIB = 1 << 30
+from recsys.schema import GIB, ClusterConfig
 
 
 def this_machine(accelerator: str, devices: int) -> ClusterConfig:

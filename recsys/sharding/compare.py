@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from recsys.errors import DoesNotFit
+from recsys.schema import GIB
 from recsys.sharding.report import PlanReport
 
-GIB = 1 << 30
 COLUMNS = (
     "sharding", "fits", "HBM GiB most", "DDR GiB most", "ms a step", "compute", "links", "bound by", "imbalance",
     "sent MB most", "why not",

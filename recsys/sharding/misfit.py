@@ -14,10 +14,9 @@ from torch import nn
 from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
 from torchrec.distributed.planner.types import ShardingOption, Storage
 
-from recsys.schema import SparseOptimConfig
+from recsys.schema import GIB, SparseOptimConfig
 from recsys.sharding.report import optimizer_bytes
 
-GIB = 1 << 30
 SHOWN = 10
 COLUMNS = ("table", "rows", "dim", "weights", "optimizer", "needed", "largest shard", "type")
 EVERYWHERE = ("row_wise", "data_parallel")  # a shard on every device

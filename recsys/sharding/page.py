@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
+from recsys.schema import GIB
 from recsys.sharding import pictures
 from recsys.sharding.compare import COLUMNS, Tried, best_first, cells, verdict
 from recsys.sharding.misfit import COLUMNS as NEEDS
@@ -11,7 +12,6 @@ from recsys.sharding.misfit import Misfit, gib
 from recsys.sharding.report import DeviceReport, PlanReport, TableReport
 from recsys.sharding.show import LEFT, where_of
 
-GIB = 1 << 30
 WORST = 8  # devices shown of a plan that does not fit
 NEAR = 0.15  # share of a device's memory below which shards are shown once more, magnified
 ROWS = 40  # of a table before the rest is folded

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from html import escape
 
+from recsys.schema import GIB
 from recsys.sharding.report import DeviceReport, PlanReport, TableReport
 
-GIB = 1 << 30
 COLOURS = 12
 A_ROW, MANY = 64, 128  # devices beside each other; where there are more than 256
 TALL, LOW = 260, 96  # pixels, of one row of devices and of several

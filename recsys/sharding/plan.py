@@ -17,8 +17,8 @@ from torchrec.distributed.planner.types import PlannerError
 from torchrec.distributed.types import ModuleSharder, ShardingPlan
 
 from recsys.errors import DoesNotFit
-from recsys.schema import ShardingConfig, SparseOptimConfig
-from recsys.sharding.cluster import GIB, this_machine, topology
+from recsys.schema import GIB, ShardingConfig, SparseOptimConfig
+from recsys.sharding.cluster import this_machine, topology
 from recsys.sharding.misfit import misfit
 from recsys.sharding.rules import constraints
 from recsys.sharding.sharders import SequenceSharder, Sharder, is_fused
@@ -97,7 +97,9 @@ def make_plan(
 
 def use_dense_kernels(plan: ShardingPlan, optim: SparseOptimConfig, device: torch.device) -> None:
     """Where FBGEMM does not fuse the optimizer. The planner itself would accept the dense kernel for replicas only."""
-    for sharded in plan.plan.values() if not is_fused(optim, device) else ():
+    if is_fused(optim, device):
+        return
+    for sharded in plan.plan.values():
         for p in sharded.values():  # type: ignore[attr-defined]
             p.compute_kernel = EmbeddingComputeKernel.DENSE.value
 

@@ -3,10 +3,10 @@
 from rich.table import Table
 
 from recsys.progress import results, say
+from recsys.schema import GIB
 from recsys.sharding.compare import COLUMNS, Tried, best_first, cells, verdict, why_not
 from recsys.sharding.report import PlanReport, TableReport
 
-GIB = 1 << 30
 SHOWN = 16  # devices in the table; the files have all
 LEFT = ("table", "type", "kernel", "devices", "sharding", "fits", "bound by", "why not")
 

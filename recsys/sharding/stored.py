@@ -8,8 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.distributed.checkpoint import FileSystemReader
-from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, TensorStorageMetadata
-from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    MetadataIndex,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadPlan
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
 from recsys.errors import UserError
@@ -52,32 +58,12 @@ class Stored:
         return out
 
 
-class _Into(LoadPlanner):
-    """Reads into one tensor: torch.distributed.checkpoint's own planners fill whole state dicts."""
+class _Into(DefaultLoadPlanner):
+    """Reads into one tensor, instead of those of a state dict."""
 
     def __init__(self, out: Tensor) -> None:
-        self.out = out
+        super().__init__()
+        self._out = out
 
-    def resolve_tensor(self, read_item: ReadItem) -> Tensor:
-        out = self.out
-        for d, (at, length) in enumerate(zip(read_item.dest_offsets, read_item.lengths, strict=True)):
-            out = out.narrow(d, at, length)
-        return out
-
-    def commit_tensor(self, read_item: ReadItem, tensor: Tensor) -> None:
-        pass
-
-    def set_up_planner(self, *args: Any, **kwargs: Any) -> None:
-        raise NotImplementedError
-
-    def create_local_plan(self) -> LoadPlan:
-        raise NotImplementedError
-
-    def create_global_plan(self, global_plan: list[LoadPlan]) -> list[LoadPlan]:
-        raise NotImplementedError
-
-    def finish_plan(self, central_plan: LoadPlan) -> LoadPlan:
-        raise NotImplementedError
-
-    def load_bytes(self, read_item: ReadItem, value: Any) -> None:
-        raise NotImplementedError
+    def lookup_tensor(self, index: MetadataIndex) -> Tensor:
+        return self._out
