@@ -22,7 +22,7 @@ from recsys.errors import UserError
 from recsys.progress import bar, results, say
 
 if TYPE_CHECKING:
-    from recsys.data.formats import BadRow, Block
+    from recsys.data.blocks import BadRow, Block
     from recsys.data.transforms import Fitted
 
 
@@ -57,7 +57,7 @@ class Predictor:
 
     def predict(self, raw: pl.DataFrame) -> pl.Series:
         """(rows,) probabilities of raw rows; null where a number cannot be read. Extra columns are ignored."""
-        from recsys.data.formats import LINE, Block
+        from recsys.data.blocks import LINE, Block
 
         frame = raw.with_row_index(LINE).cast({LINE: pl.Int64})
         _, scores, _, _ = self.score(Block(Path("frame"), frame), labelled=False)
@@ -68,7 +68,7 @@ class Predictor:
         """(good rows, their line and probability, bad rows, how many of each sparse feature's ids are 0)."""
         import torch
 
-        from recsys.data.formats import LINE
+        from recsys.data.blocks import LINE
         from recsys.data.loader import batch_of
         from recsys.data.transforms import typed
 
@@ -97,7 +97,7 @@ def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str,
     import pyarrow.parquet as pq
 
     from recsys.data import sources
-    from recsys.data.formats import LINE, Block
+    from recsys.data.blocks import LINE, Block
 
     if output.is_dir():
         raise UserError(f"output={output}: is a folder; name a Parquet file")

@@ -1,6 +1,7 @@
 """Progress with rows/s and ETA: a live bar on a terminal, a line now and then in a log file."""
 
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -72,6 +73,7 @@ class Bar:
     def __init__(self, title: str, total: float | None, unit: str, done: float = 0) -> None:
         self.title, self.total, self.unit, self.done = title, total, unit, done
         self.note = ""
+        self._lock = threading.Lock()
         self._start = self._told = time.monotonic()
         self._first = done
         self._live: Progress | None = None
@@ -90,6 +92,10 @@ class Bar:
             self._task = self._live.add_task(title, total=total, unit=unit, note="", completed=int(done))
 
     def advance(self, rows: float) -> None:
+        with self._lock:  # several threads count
+            self._advance(rows)
+
+    def _advance(self, rows: float) -> None:
         self.done += rows
         if self._live is not None:
             self._live.update(self._task, advance=rows, note=self.note, total=self.total)

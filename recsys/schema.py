@@ -108,6 +108,7 @@ class DataConfig:
     dense: dict[str, DenseConfig | None] = field(default_factory=dict)
     sparse: dict[str, SparseConfig | None] = field(default_factory=dict)
     max_bad_rows: float = 0.01  # a larger share of unreadable rows stops the command
+    keep_read: bool = True  # keep raw files as they were read, so that another config reads nothing again
     sample: SampleConfig | None = None
 
 

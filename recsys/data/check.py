@@ -5,7 +5,7 @@ from pathlib import Path
 import polars as pl
 
 from recsys.data import sources
-from recsys.data.formats import LINE, one_line
+from recsys.data.blocks import LINE, one_line
 from recsys.data.hashing import MOST_BUCKETS
 from recsys.data.split import SPLITS, check_split
 from recsys.data.transforms import KEY, LABEL, ROW, TIME, dense_columns, raw_columns, sparse_columns

@@ -26,8 +26,12 @@ def bucket_ids(values: pl.Series, buckets: int) -> pl.Series:
 def shares(values: pl.Series, seed: int) -> np.ndarray:
     """(rows,) numbers in [0, 1), uniform over values, the same for equal ones: of a String column without nulls."""
     texts = values.cast(pl.Binary).to_list()
-    h = np.fromiter(map(zlib.crc32, texts), np.uint64, len(texts)) + np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15)
-    return mix(h) / 2.0**64
+    return shares_of_places(np.fromiter(map(zlib.crc32, texts), np.uint64, len(texts)), seed)
+
+
+def shares_of_places(places: np.ndarray, seed: int) -> np.ndarray:
+    """(rows,) numbers in [0, 1), uniform over whole numbers, the same for equal ones."""
+    return mix(places.astype(np.uint64) + np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15)) / 2.0**64
 
 
 def mix(h: np.ndarray) -> np.ndarray:

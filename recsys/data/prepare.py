@@ -1,39 +1,44 @@
 """Raw files -> prepared Parquet under a fingerprint, once, in bounded memory.
 
     PREPARED/<name>-<fingerprint>/
-        train/ validation/ test/     part-00000.parquet ...: label, dense float32, ids int32
+        train/ validation/ test/     part-00000-000.parquet ...: label, dense float32, ids int32
         features.json transforms.json vocabularies/     what was fitted on the training split
         prepared.json                rows, split, bad rows
     PREPARED/<name>-<fingerprint>.bad_rows.csv          file, line, reason, text
+    PREPARED/read/<fingerprint>/                        chunks of raw files, as they were read (chunks.py)
 
-Three passes: read and spill typed rows; fit on the training rows; apply and write.
+Three passes: read what has not been read before; fit on the training rows; apply and write. A run that is killed goes
+on where it was: with the next chunk to read, or the next ones to write.
 """
 
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pyarrow.parquet as pq
 from filelock import FileLock
 
 from recsys.data import sources
 from recsys.data.check import check_files
-from recsys.data.formats import LINE, BadRow
-from recsys.data.split import SPLITS, Part, Splitter
+from recsys.data.chunks import Chunk, TypedChunk, cut, read_chunk, read_spec
+from recsys.data.contents import digests
+from recsys.data.engine import Engine, OneMachine
+from recsys.data.formats import parquet_file
+from recsys.data.split import SPLITS, Splitter
 from recsys.data.synthetic import write_sample
-from recsys.data.transforms import ROW, Fitted, fit, typed
-from recsys.data.write import PartWriter
+from recsys.data.transforms import Fitted, Gather, Gathered, fit
+from recsys.data.write import FILE_ROWS, PartWriter
 from recsys.errors import UserError
 from recsys.progress import Bar, bar, say
 from recsys.schema import DataConfig
 
-FORMAT = 3  # raise it when the same config and files would be prepared differently
+FORMAT = 4  # raise it when the same config and files would be prepared differently
 EARLY_STOP_ROWS = 100_000
 
 
@@ -60,23 +65,35 @@ class Prepared:
         return int(self.info["rows"][split])
 
 
-def prepare(data: DataConfig) -> Prepared:
+def prepare(data: DataConfig, engine: Engine | None = None) -> Prepared:
     """The prepared data for this config, made now unless it is there. Safe to call from many processes."""
     home = Path(data.prepared)
     home.mkdir(parents=True, exist_ok=True)
     if data.root is None:
         data = _with_sample(data, home)
     files = check_files(data)
-    target = home / f"{data.name}-{_fingerprint(data, files)}"
+    sides = [sources.side_file(data, join) for join in data.source.joins]
+    known = _digests([f for f, _ in files] + sides, home)
+    contents = (
+        [known[f] for f, _ in files],
+        {str(j.file): known[s] for j, s in zip(data.source.joins, sides, strict=True)},
+    )
+    target = home / f"{data.name}-{_fingerprint(data, contents, [split for _, split in files])}"
     with FileLock(f"{target}.lock"):
         if not (target / "prepared.json").exists():
+            chunks = cut(data, files, known)
+            spec = read_spec(data, contents[1])
             building = target.with_name(target.name + ".building")
-            shutil.rmtree(building, ignore_errors=True)
-            building.mkdir()
-            _build(data, files, building, Path(f"{target}.bad_rows.csv"))
+            building.mkdir(exist_ok=True)
+            _Build(data, chunks, spec, building, Path(f"{target}.bad_rows.csv"), engine or OneMachine()).run()
             shutil.rmtree(target, ignore_errors=True)  # what has no prepared.json
             os.replace(building, target)
     return Prepared(target)
+
+
+def _digests(files: list[Path], home: Path) -> dict[Path, str]:
+    with bar("looking", sum(f.stat().st_size for f in files), unit="bytes") as shown:
+        return digests(files, home, shown.advance)
 
 
 def _with_sample(data: DataConfig, home: Path) -> DataConfig:
@@ -97,106 +114,244 @@ def _with_sample(data: DataConfig, home: Path) -> DataConfig:
     return DataConfig(**{**vars(data), "root": str(folder)})
 
 
-def _fingerprint(data: DataConfig, files: list[tuple[Path, int | None]]) -> str:
+def _fingerprint(data: DataConfig, contents: Any, splits: Sequence[int | None]) -> str:
     config = asdict(data)
-    for key in ("root", "prepared", "max_bad_rows", "sample"):
+    for key in ("root", "prepared", "max_bad_rows", "sample", "keep_read"):
         config.pop(key)
-    sides = [sources.side_file(data, join) for join in data.source.joins]
-    stats = [(p.name, p.stat().st_size, p.stat().st_mtime_ns) for p in [*(f for f, _ in files), *sides]]
-    text = json.dumps([FORMAT, config, stats], sort_keys=True)
+    config["source"].pop("files")
+    text = json.dumps([FORMAT, config, contents, splits], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def _build(data: DataConfig, files: list[tuple[Path, int | None]], folder: Path, bad_rows: Path) -> None:
-    spill = folder / "spill"
-    spill.mkdir()
-    parts, bad = _spill(data, files, spill, bad_rows)
-    total = sum(p.rows for p in parts)
-    if total == 0:
-        raise UserError(f"data={data.name}: no usable row in {files[0][0]}" + (f"; see {bad_rows}" if bad else ""))
-    splitter = Splitter(data.split, parts)
-    rows = dict.fromkeys(SPLITS, 0)
+@dataclass
+class _Build:
+    """One preparation, into `folder`, which may hold part of it already."""
 
-    def training() -> Iterator[pl.DataFrame]:
+    data: DataConfig
+    chunks: list[Chunk]
+    spec: str
+    folder: Path
+    bad_rows: Path
+    engine: Engine
+
+    def run(self) -> None:
+        typed_chunks, bad = self._read()
+        total = sum(c.rows for c in typed_chunks)
+        if total == 0:
+            where = f"; see {self.bad_rows}" if bad else ""
+            raise UserError(f"data={self.data.name}: no usable row in {self.chunks[0].file}{where}")
+        splitter = Splitter(self.data.split, typed_chunks)
+        fitted = self._fitted(typed_chunks, splitter, total)
+        rows = self._write(fitted, typed_chunks, splitter, total)
+        for split, n in rows.items():
+            if n == 0 and (split != "validation" or self.data.split.validation > 0):
+                raise UserError(
+                    f"data={self.data.name}: the {split} split has no rows ({total} in all); see data.split"
+                )
+        info = {
+            "name": self.data.name,
+            "root": self.data.root,
+            "rows": rows,
+            "bad_rows": bad,
+            "split": splitter.describe(),
+            "files": list(dict.fromkeys(str(c.file) for c in self.chunks)),
+            "read": [str(c.folder) for c in typed_chunks] if self.data.keep_read else [],
+        }
+        (self.folder / "prepared.json").write_text(json.dumps(info, indent=1) + "\n")
+        if not self.data.keep_read:
+            for c in typed_chunks:
+                shutil.rmtree(c.folder, ignore_errors=True)
+
+    # --- read ----------------------------------------------------------------------------------------
+
+    def _read(self) -> tuple[list[TypedChunk], int]:
+        """Pass 1: every chunk in typed rows, those that are there as they are; bad rows in one file."""
+        home = Path(self.data.prepared) / "read"
+        folders = [home / c.key(self.spec) for c in self.chunks]
+        todo = [(c, f) for c, f in zip(self.chunks, folders, strict=True) if not (f / "chunk.json").exists()]
+        if len(todo) < len(folders):
+            say(f"{len(folders) - len(todo)} of {len(folders)} pieces of the files have been read before")
+        found: list[TypedChunk] = []
+        bad = _BadRows(self.data, self.bad_rows)
+        with bar("reading", _expected_rows([c for c, _ in todo])) as shown:
+            made = self.engine.map(partial(_read_one, self.data), todo, shown.advance, reads=True)
+            for chunk, folder in zip(self.chunks, folders, strict=True):
+                if not (folder / "chunk.json").exists():
+                    next(made)
+                first = found[-1].first_row + found[-1].rows if found else 0
+                found.append(TypedChunk(folder, first, chunk.split))
+                bad.add(chunk, found[-1])
+            _finish(shown)
+        bad.tell()
+        return found, bad.bad
+
+    # --- fit -----------------------------------------------------------------------------------------
+
+    def _fitted(self, chunks: list[TypedChunk], splitter: Splitter, total: int) -> Fitted:
+        if (self.folder / "transforms.json").exists():
+            return Fitted.load(self.folder)
+        scratch = self.folder / "counts"
         with bar("fitting", total) as shown:
-            for part in parts:
-                frame, which = _placed(part, splitter)
-                yield frame.filter(which == 0)
-                shown.advance(part.rows)
+            fitted = fit(self.data, _TrainingRows(self.engine, chunks, splitter, scratch, shown))
+        fitted.save(self.folder)
+        shutil.rmtree(scratch, ignore_errors=True)
+        return fitted
 
-    fitted = fit(data, training)
-    with bar("writing", total) as shown:
-        writers = {split: PartWriter(folder / split) for split in SPLITS}
-        for part in parts:
-            frame, which = _placed(part, splitter)
-            done = fitted.apply(frame)
-            for i, split in enumerate(SPLITS):
-                piece = done.filter(which == i)
-                rows[split] += piece.height
-                writers[split].write(piece)
-            part.path.unlink()
-            shown.advance(part.rows)
-        for writer in writers.values():
-            writer.close()
-    for split, n in rows.items():
-        if n == 0 and (split != "validation" or data.split.validation > 0):
-            raise UserError(f"data={data.name}: the {split} split has no rows ({total} in all); see data.split")
-    fitted.save(folder)
-    shutil.rmtree(spill)
-    info = {
-        "name": data.name,
-        "root": data.root,
-        "rows": rows,
-        "bad_rows": bad,
-        "split": splitter.describe(),
-        "files": [str(f) for f, _ in files],
-    }
-    (folder / "prepared.json").write_text(json.dumps(info, indent=1) + "\n")
+    # --- write ---------------------------------------------------------------------------------------
 
-
-def _placed(part: Part, splitter: Splitter) -> tuple[pl.DataFrame, pl.Series]:
-    """A part's rows, those of the training split with their place, and the split of each."""
-    frame = part.read()
-    which = pl.Series(splitter.of(part, frame))
-    place = pl.when(which == 0).then(pl.int_range(part.first_row, part.first_row + frame.height))
-    return frame.with_columns(place.alias(ROW)), which
+    def _write(self, fitted: Fitted, chunks: list[TypedChunk], splitter: Splitter, total: int) -> dict[str, int]:
+        """Pass 3, in jobs of enough rows for a file; each leaves a note of what it wrote, when it is done."""
+        notes = self.folder / "written"
+        notes.mkdir(exist_ok=True)
+        jobs = list(enumerate(_jobs(chunks)))
+        rows = dict.fromkeys(SPLITS, 0)
+        written: set[str] = set()
+        todo = [(n, job) for n, job in jobs if not (notes / f"{n}.json").exists()]
+        with bar("writing", sum(c.rows for _, job in todo for c in job)) as shown:
+            for _ in self.engine.map(partial(_write_job, fitted, splitter, self.folder), todo, shown.advance):
+                pass
+        for n, _ in jobs:
+            note = json.loads((notes / f"{n}.json").read_text())
+            for split in SPLITS:
+                rows[split] += note["rows"][split]
+                written |= {f"{split}/{name}" for name in note["files"][split]}
+        for split in SPLITS:
+            for file in (self.folder / split).iterdir():
+                if f"{split}/{file.name}" not in written:  # what a killed run began
+                    file.unlink()
+            if rows[split] == 0:  # so that its columns are known
+                no_rows = pl.read_parquet(self.folder / min(written), n_rows=0)
+                no_rows.write_parquet(self.folder / split / "part-00000-000.parquet")
+        shutil.rmtree(notes)
+        return rows
 
 
-def _spill(
-    data: DataConfig, files: list[tuple[Path, int | None]], spill: Path, bad_rows: Path
-) -> tuple[list[Part], int]:
-    """Pass 1: typed rows in Parquet parts, bad rows in a file; stops where their share is too large."""
-    parts: list[Part] = []
-    good = bad = 0
-    bad_rows.unlink(missing_ok=True)
-    first_bad = ""
+class _BadRows:
+    """Counts bad rows, keeps them in one file; stops where their share is too large."""
 
-    def check(least: int) -> None:
-        if bad > data.max_bad_rows * (good + bad) and good + bad >= least:
+    def __init__(self, data: DataConfig, file: Path) -> None:
+        self._data, self._file = data, file
+        self._good, self.bad, self._first = 0, 0, ""
+        self._lines: tuple[Path | None, int] = (None, 0)
+        file.unlink(missing_ok=True)
+
+    def add(self, chunk: Chunk, done: TypedChunk) -> None:
+        before = self._lines[1] if self._lines[0] == chunk.file else 0  # in the chunks of the file before this one
+        self._lines = (chunk.file, before + done.info["lines"])
+        self._good, self.bad = self._good + done.rows, self.bad + done.info["bad"]
+        for frame in done.bad():
+            told = frame.select(pl.lit(str(chunk.file)).alias("file"), pl.col("line") + before, "reason", "text")
+            file, line, reason, _ = told.row(0)
+            self._first = self._first or f"{file} line {line}: {reason}"
+            with self._file.open("ab") as f:
+                told.write_csv(f, include_header=f.tell() == 0)
+        if self._good + self.bad >= EARLY_STOP_ROWS:
+            self._check()
+
+    def _check(self) -> None:
+        all_rows = self._good + self.bad
+        if self.bad > self._data.max_bad_rows * all_rows:
             raise UserError(
-                f"data={data.name}: {bad} of {good + bad} rows cannot be read (first: {first_bad}), more than "
-                f"data.max_bad_rows={data.max_bad_rows}; they lie in {bad_rows}"
+                f"data={self._data.name}: {self.bad} of {all_rows} rows cannot be read (first: {self._first}), more "
+                f"than data.max_bad_rows={self._data.max_bad_rows}; they lie in {self._file}"
             )
 
-    with bar("reading", _expected_rows(files)) as shown:
-        for file, split in files:
-            for block in sources.read_blocks(data, file):
-                frame, wrong = typed(data, block)
-                if wrong:
-                    first_bad = first_bad or f"{wrong[0].file} line {wrong[0].line}: {wrong[0].reason}"
-                    _keep(wrong, bad_rows)
-                if frame.height:
-                    path = spill / f"{len(parts):05d}.parquet"
-                    frame.drop(LINE).write_parquet(path, compression="lz4")
-                    parts.append(Part(path, good, frame.height, split))
-                good, bad = good + frame.height, bad + len(wrong)
-                shown.advance(frame.height)
-                check(EARLY_STOP_ROWS)
-        _finish(shown)
-    check(1)
-    if bad:
-        say(f"{bad} of {good + bad} rows could not be read (first: {first_bad}) and lie in {bad_rows}")
-    return parts, bad
+    def tell(self) -> None:
+        self._check()
+        if self.bad:
+            all_rows = self._good + self.bad
+            say(f"{self.bad} of {all_rows} rows could not be read (first: {self._first}) and lie in {self._file}")
+
+
+@dataclass
+class _TrainingRows:
+    """transforms.Training over chunks: tables of counts go from pass to sum as files under `scratch`."""
+
+    engine: Engine
+    chunks: list[TypedChunk]
+    splitter: Splitter
+    scratch: Path
+    shown: Bar
+    passes: int = 0
+
+    def gather(self, gather: Gather) -> Iterator[Gathered]:
+        if self.passes:  # a later step of a transform: all rows once more
+            self.shown.total = (self.shown.total or 0) + sum(c.rows for c in self.chunks)
+        self.passes += 1
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        self.scratch.mkdir(parents=True)
+        job = partial(_gather_chunk, gather, self.splitter, self.scratch)
+        return self.engine.map(job, list(enumerate(self.chunks)), self.shown.advance)
+
+    def total(self, names: Sequence[str], keys: Sequence[str], least: int) -> pl.DataFrame:
+        files = [f for n in names for f in sorted((self.scratch / n).glob("*.parquet"))]
+        return self.engine.total(files, keys, least)
+
+
+def _read_one(data: DataConfig, todo: tuple[Chunk, Path], advance: Callable[[float], None]) -> None:
+    read_chunk(data, *todo, advance)
+
+
+def _gather_chunk(
+    gather: Gather,
+    splitter: Splitter,
+    scratch: Path,
+    numbered: tuple[int, TypedChunk],
+    advance: Callable[[float], None],
+) -> Gathered:
+    number, chunk = numbered
+
+    def training() -> Iterator[pl.DataFrame]:
+        for frame in chunk.frames():
+            placed, which = splitter.place(frame, chunk.split)
+            yield placed.filter(which == 0)
+
+    found = gather(training(), chunk.values())
+    for name, table in found.tables.items() if found.rows else ():
+        (scratch / name).mkdir(exist_ok=True)
+        table.write_parquet(scratch / name / f"{number:05d}.parquet", compression="lz4")
+    found.tables = {}
+    advance(chunk.rows)
+    return found
+
+
+def _jobs(chunks: list[TypedChunk]) -> Iterator[list[TypedChunk]]:
+    job: list[TypedChunk] = []
+    for chunk in chunks:
+        job.append(chunk)
+        if sum(c.rows for c in job) >= FILE_ROWS:
+            yield job
+            job = []
+    if job:
+        yield job
+
+
+def _write_job(
+    fitted: Fitted,
+    splitter: Splitter,
+    folder: Path,
+    numbered: tuple[int, list[TypedChunk]],
+    advance: Callable[[float], None],
+) -> None:
+    number, chunks = numbered
+    writers = {split: PartWriter(folder / split, f"part-{number:05d}") for split in SPLITS}
+    rows = dict.fromkeys(SPLITS, 0)
+    for chunk in chunks:
+        indices = fitted.indices(chunk.values())
+        for frame in chunk.frames():
+            placed, which = splitter.place(frame, chunk.split)
+            done = fitted.applied(placed, indices)
+            for i, split in enumerate(SPLITS):
+                piece = done if (which == i).all() else done.filter(which == i)
+                rows[split] += piece.height
+                writers[split].write(piece)
+            advance(frame.height)
+    for writer in writers.values():
+        writer.close()
+    note = {"rows": rows, "files": {split: w.files for split, w in writers.items()}}
+    building = folder / "written" / f".{number}.json"
+    building.write_text(json.dumps(note))
+    building.replace(building.with_name(f"{number}.json"))
 
 
 def _finish(shown: Bar) -> None:
@@ -204,22 +359,19 @@ def _finish(shown: Bar) -> None:
     shown.advance(0)
 
 
-def _expected_rows(files: list[tuple[Path, int | None]]) -> float | None:
+def _expected_rows(chunks: list[Chunk]) -> float | None:
     """For the ETA: exact for Parquet; from the first lines' length for text; unknown for gzip."""
     total = 0.0
-    for file, _ in files:
-        if file.suffix == ".parquet":
-            total += pq.read_metadata(file).num_rows
-        elif file.suffix == ".gz":
+    for chunk in chunks:
+        start, stop = chunk.piece.start, chunk.piece.stop
+        if chunk.file.suffix == ".parquet":
+            with parquet_file(chunk.file) as parquet:
+                total += sum(parquet.metadata.row_group(i).num_rows for i in range(start, stop or 0))
+        elif chunk.file.suffix == ".gz" or stop is None:
             return None
         else:
-            with file.open("rb") as f:
+            with chunk.file.open("rb") as f:
+                f.seek(start)
                 head = f.read(1 << 16)
-            total += file.stat().st_size / (len(head) / max(head.count(b"\n"), 1))
+            total += (stop - start) / (len(head) / max(head.count(b"\n"), 1)) if head else 0
     return total
-
-
-def _keep(bad: list[BadRow], path: Path) -> None:
-    frame = pl.DataFrame([asdict(b) for b in bad])
-    with path.open("ab") as f:
-        frame.write_csv(f, include_header=f.tell() == 0)

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import polars as pl
 
-from recsys.data.formats import Block, column_names, no_rows, one_line, read, without_label
-from recsys.data.transforms import raw_columns
+from recsys.data.blocks import ALL, WHOLE, Block, Piece, Wanted, one_line
+from recsys.data.formats import column_names, no_rows, read, without_label
+from recsys.data.transforms import column_reads, raw_columns
 from recsys.errors import UserError, did_you_mean
 from recsys.schema import DataConfig, JoinConfig, SourceConfig
 
@@ -75,8 +76,8 @@ def check_columns(data: DataConfig, file: Path, *, labelled: bool = True) -> Non
             raise UserError(f"{who}: {file.name} has no column {column}{did_you_mean(column, have.columns)}")
 
 
-def read_blocks(data: DataConfig, file: Path, *, unlabelled: bool = False) -> Iterator[Block]:
-    """The raw rows of `file`, joined with the side tables and with derived columns.
+def read_blocks(data: DataConfig, file: Path, piece: Piece = WHOLE, *, unlabelled: bool = False) -> Iterator[Block]:
+    """The raw rows of a piece of `file`, joined with the side tables and with derived columns.
 
     unlabelled: the file may lack the label column (a header-less file then has one column less).
     """
@@ -85,14 +86,36 @@ def read_blocks(data: DataConfig, file: Path, *, unlabelled: bool = False) -> It
     if unlabelled and not source.header and source.format == "csv":
         names = without_label(source, data.label.column, file, names)
     sides = [(join, _side_table(data, join)) for join in source.joins]
-    for block in read(source, file, names):
+
+    def whole(block: Block) -> Block:
         frame = _renamed(source, file, block.frame)
         for join, side in sides:
             frame = _joined(frame, join, side)
         for column, sql in data.derive.items():
             frame = _derived(column, sql, frame)
         block.frame = frame
-        yield block
+        if (as_text := block.as_text) is not None:
+            block.as_text = lambda: whole(as_text())
+        return block
+
+    for block in read(source, file, names, piece, wanted(data, labelled=not unlabelled)):
+        yield whole(block)
+
+
+def wanted(data: DataConfig, *, labelled: bool) -> Wanted:
+    """Which raw columns features, label, split and joins read. SQL may read any of them, as it finds them."""
+    if data.derive:
+        return ALL
+    reads = column_reads(data)
+    for join in data.source.joins:
+        reads.setdefault(join.key, set()).add("value")
+    if labelled:
+        reads.setdefault(data.label.column, set()).add("number")
+        if data.split.column:
+            reads.setdefault(data.split.column, set()).add("number" if data.split.by == "time" else "value")
+    there = {column: data.source.rename.get(column, column) for column in reads}
+    numbers = frozenset(there[column] for column, kinds in reads.items() if kinds == {"number"})
+    return Wanted(frozenset(there.values()), numbers)
 
 
 def _renamed(source: SourceConfig, file: Path, frame: pl.DataFrame) -> pl.DataFrame:

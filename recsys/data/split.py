@@ -1,68 +1,64 @@
 """Which rows train, which validate, which test."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import polars as pl
 
-from recsys.data.hashing import shares
-from recsys.data.transforms import KEY, TIME
+from recsys.data.chunks import TypedChunk
+from recsys.data.hashing import shares, shares_of_places
+from recsys.data.transforms import KEY, PLACE, ROW, TIME
 from recsys.errors import UserError
 from recsys.schema import SplitConfig
 
 SPLITS = ("train", "validation", "test")
-
-
-@dataclass(frozen=True)
-class Part:
-    """A spilled piece of the raw data, in reading order."""
-
-    path: Path
-    first_row: int
-    rows: int
-    split: int | None  # where whole files are assigned (split.by=files)
-
-    def read(self) -> pl.DataFrame:
-        return pl.read_parquet(self.path)
+IN_MEMORY = 1 << 22  # numbers
 
 
 class Splitter:
-    """Tells each row's split (0 train, 1 validation, 2 test) from the row's place, time or file alone."""
+    """Tells each row's split (0 train, 1 validation, 2 test) from the row's place, time, key or file alone."""
 
-    def __init__(self, config: SplitConfig, parts: Sequence[Part]) -> None:
+    def __init__(self, config: SplitConfig, chunks: Sequence[TypedChunk]) -> None:
         self.config = config
-        total = sum(p.rows for p in parts)
+        total = sum(c.rows for c in chunks)
         held_out = config.validation + config.test
         self._bounds = (total - round(total * held_out), total - round(total * config.test))
         self._times = (0.0, 0.0)
         if config.by == "time":
-            times = np.sort(np.concatenate([pl.read_parquet(p.path, columns=[TIME])[TIME].to_numpy() for p in parts]))
-            last = len(times) - 1
-            self._times = (float(times[min(self._bounds[0], last)]), float(times[min(self._bounds[1], last)]))
 
-    def of(self, part: Part, frame: pl.DataFrame) -> np.ndarray:
-        """(rows,) uint8."""
+            def times() -> Iterator[np.ndarray]:
+                for chunk in chunks:
+                    for frame in chunk.frames([TIME]):
+                        yield frame[TIME].to_numpy()
+
+            first, second = (order_statistic(times, min(b, total - 1)) for b in self._bounds)
+            self._times = (first, second)
+
+    def of(self, frame: pl.DataFrame, split: int | None) -> np.ndarray:
+        """(rows,) uint8, of rows with their places; `split` is that of their file, where whole files are assigned."""
         by = self.config.by
         if by == "files":
-            assert part.split is not None
-            return np.full(part.rows, part.split, dtype=np.uint8)
+            assert split is not None
+            return np.full(frame.height, split, dtype=np.uint8)
         if by == "order":
-            rows = np.arange(part.first_row, part.first_row + part.rows)
-            return np.digitize(rows, self._bounds).astype(np.uint8)
+            return np.digitize(frame[PLACE].to_numpy(), self._bounds).astype(np.uint8)
         if by == "time":  # rows of one moment stay together
             return np.digitize(frame[TIME].to_numpy(), self._times).astype(np.uint8)
         if KEY in frame.columns:
             draws = shares(frame[KEY], self.config.seed)
         else:
-            draws = np.random.default_rng([self.config.seed, part.first_row]).random(part.rows)
+            draws = shares_of_places(frame[PLACE].to_numpy(), self.config.seed)
         if by == "kfold":
             folds = (draws * self.config.folds).astype(int)
             validates = (self.config.fold + 1) % self.config.folds
             return np.select([folds == self.config.fold, folds == validates], [2, 1], 0).astype(np.uint8)
         held_out = self.config.validation + self.config.test
         return np.digitize(draws, (1 - held_out, 1 - self.config.test)).astype(np.uint8)
+
+    def place(self, frame: pl.DataFrame, split: int | None) -> tuple[pl.DataFrame, pl.Series]:
+        """The rows with ROW, and the split of each."""
+        which = pl.Series(self.of(frame, split))
+        return frame.with_columns(pl.when(which == 0).then(pl.col(PLACE)).alias(ROW)), which
 
     def describe(self) -> str:
         c = self.config
@@ -75,6 +71,32 @@ class Splitter:
         detail = {"order": "in the files' order", "time": f"by {c.column}", "random": f"at random, seed {c.seed}"}
         detail["hash"] = f"of the values of {c.column}, seed {c.seed}"
         return f"{c.by}: {sizes} {detail[c.by]}"
+
+
+def order_statistic(arrays: Callable[[], Iterator[np.ndarray]], k: int) -> float:
+    """The k-th smallest of all numbers, from 0; in memory for IN_MEMORY of them, however many there are."""
+    low, high, below, inside = -np.inf, np.inf, 0, None
+    while True:
+        if inside is not None and inside <= IN_MEMORY:
+            kept = np.concatenate([a[(a >= low) & (a <= high)] for a in arrays()])
+            return float(np.partition(kept, k - below)[k - below])
+        if inside is None or not np.isfinite([low, high]).all():
+            ends = [(a.min(), a.max(), len(a)) for a in arrays() if len(a)]
+            low, high = min(e[0] for e in ends), max(e[1] for e in ends)
+            inside = sum(e[2] for e in ends)
+            continue
+        if np.nextafter(low, np.inf) >= high:  # neighbours, or one number
+            at_low = sum(int((a == low).sum()) for a in arrays())
+            return float(low if k - below < at_low else high)
+        edges = np.unique(np.linspace(low, high, 4097))
+        counts = np.zeros(len(edges) - 1, np.int64)
+        for a in arrays():
+            counts += np.histogram(a[(a >= low) & (a <= high)], edges)[0]
+        bin_ = int(np.searchsorted(np.cumsum(counts), k - below, side="right"))
+        below += int(counts[:bin_].sum())
+        inside = int(counts[bin_])
+        last = bin_ == len(counts) - 1  # whose upper edge is within, unlike all others'
+        low, high = edges[bin_], edges[bin_ + 1] if last else np.nextafter(edges[bin_ + 1], -np.inf)
 
 
 def check_split(split: SplitConfig) -> None:

@@ -6,9 +6,10 @@ from typing import Any
 import polars as pl
 from omegaconf import OmegaConf
 
+from recsys.data.blocks import LINE, BadRow, Block
 from recsys.data.check import check_data
-from recsys.data.formats import LINE, BadRow, Block
-from recsys.data.transforms import Fitted, fit, typed
+from recsys.data.coding import Coder
+from recsys.data.transforms import Fitted, InMemory, fit, typed
 from recsys.schema import DataConfig, LabelConfig
 
 
@@ -35,4 +36,6 @@ def some_rows(data: DataConfig, **columns: Any) -> tuple[pl.DataFrame, list[BadR
 
 def learn(data: DataConfig, *frames: pl.DataFrame) -> Fitted:
     check_data(data)
-    return fit(data, lambda: frames)
+    coder = Coder(data)
+    coded = pl.concat([coder.encode(f) for f in frames] or [pl.DataFrame()])
+    return fit(data, InMemory(coded, coder.values()))

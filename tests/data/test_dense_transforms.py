@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,8 +15,9 @@ from hypothesis import strategies as st
 from raw_rows import learn, of_yaml, rows
 
 from recsys.data.check import check_data
+from recsys.data.coding import Coder
 from recsys.data.prepare import prepare
-from recsys.data.transforms import TRANSFORMS, Fitted, dense_columns, fit, statistics
+from recsys.data.transforms import ROW, TRANSFORMS, Fitted, Gather, Gathered, InMemory, dense_columns, fit, statistics
 from recsys.data.transforms.statistics import Counts, Moments, Sample
 from recsys.data.transforms.steps import Params, Transform
 from recsys.errors import UserError
@@ -64,7 +66,13 @@ def test_each_step_is_fitted_on_the_ones_before_and_a_pass_serves_all_features()
     """)
     frame = rows(data, x=[None, -5, 3, 7, 1e6], z=[1.0, 2, 3, 4, 5], v=[1.0] * 5)
     passes = []
-    learnt = fit(data, lambda: passes.append(1) or [frame])  # type: ignore[func-returns-value]
+
+    class Counted(InMemory):
+        def gather(self, gather: Gather) -> Iterator[Gathered]:
+            passes.append(1)
+            return super().gather(gather)
+
+    learnt = fit(data, Counted(frame, {}))
     assert len(passes) == 3  # the median; log; standardise
     x = np.log(np.clip([5.0, -5, 3, 7, 1e6], 0, 100) + 1)
     np.testing.assert_allclose(learnt.apply(frame)["x"], (x - x.mean()) / x.std(), rtol=1e-5)
@@ -164,10 +172,13 @@ def test_a_sample_s_quantiles_are_as_near_as_it_says(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(statistics, "SAMPLE_ROWS", 4000)
     values = np.random.default_rng(0).permutation(100_000).astype(np.float64)
     whole, again = Sample(), Sample()
-    for at in range(0, len(values), 7000):
-        whole.add(pl.Series(values[at : at + 7000]), pl.DataFrame())
-    for at in range(0, len(values), 31):
-        again.add(pl.Series(values[at : at + 31]), pl.DataFrame())
+    for statistic, step in ((whole, 7000), (again, 31)):
+        for at in range(0, len(values), step):
+            piece = pl.Series(values[at : at + step])
+            part = Sample() if at % 3 else statistic  # as it stands, or merged
+            part.add(piece, pl.DataFrame({ROW: range(at, at + len(piece))}))
+            if part is not statistic:
+                statistic.merge(part)
     shares = [0.01, 0.1, 0.5, 0.9, 0.99]
     found = whole.quantiles(shares)
     assert found == again.quantiles(shares)  # however the rows come
@@ -179,11 +190,13 @@ def test_a_sample_s_quantiles_are_as_near_as_it_says(monkeypatch: pytest.MonkeyP
 @FEW
 @given(st.lists(st.lists(st.sampled_from(["a", "b", "", None, "é"]), max_size=9), min_size=1, max_size=9))
 def test_counts_by_blocks_are_those_of_the_whole(blocks: list[list[str | None]]) -> None:
-    seen = Counts()
+    coder, seen = Coder(of_yaml("sparse: {s: {}}")), Counts()
     for b in blocks:
-        seen.add(pl.Series("s", b, dtype=pl.String), pl.DataFrame())
+        coded = coder.encode(pl.DataFrame({"s": b}, schema={"s": pl.String}))
+        seen.add(coded["s"], coded)
     whole = [v or "" for b in blocks for v in b]
-    assert dict(seen.result().rows()) == {v: whole.count(v) for v in set(whole)}
+    table = seen.table(coder.values()["s"])
+    assert table.columns == ["value", "count"] and dict(table.rows()) == {v: whole.count(v) for v in set(whole)}
 
 
 def test_defaults_of_numbers_are_not_of_times() -> None:

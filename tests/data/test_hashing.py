@@ -9,12 +9,13 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from raw_rows import learn
 
+from recsys.data.blocks import LINE, Block
 from recsys.data.check import check_data
-from recsys.data.formats import LINE, Block
 from recsys.data.hashing import MOST_BUCKETS, bucket_ids
 from recsys.data.prepare import prepare
-from recsys.data.transforms import Fitted, fit, typed
+from recsys.data.transforms import Fitted, typed
 from recsys.errors import UserError
 from recsys.schema import DataConfig, LabelConfig, SparseConfig
 
@@ -103,7 +104,7 @@ def test_a_vocabulary_beside_hashed_features(tmp_path: Path) -> None:
     data = mixed()
     check_data(data)
     frame = typed_rows(data, v=["a", "b", "a"], h=["x", None, ""], m=["p q r", None, "p  "])
-    learnt = fit(data, lambda: [frame])
+    learnt = learn(data, frame)
     assert list(learnt.vocabularies) == ["v"]
     assert {f.name: (f.table, f.cardinality) for f in learnt.features.sparse} == {
         "v": ("v", 3), "h": ("h", 51), "m": ("m", 8), "twin": ("h", 51),

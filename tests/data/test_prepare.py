@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 from omegaconf import OmegaConf
 
-from recsys.data import formats
+from recsys.data import formats, text
 from recsys.data import prepare as preparing
 from recsys.data.prepare import Prepared, prepare
 from recsys.data.transforms import LABEL
@@ -47,7 +47,7 @@ def frames(prepared: Prepared) -> dict[str, pl.DataFrame]:
 
 
 def test_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats, "BLOCK_BYTES", 300)  # many blocks
+    monkeypatch.setattr(text, "BLOCK_BYTES", 300)  # many blocks
     write(tmp_path / "raw", bad=(150,))
     prepared = prepare(config(tmp_path))
     done = frames(prepared)
@@ -85,7 +85,7 @@ def test_too_many_bad_rows_stop_it_and_are_kept(tmp_path: Path) -> None:
 
 def test_an_early_stop_on_long_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparing, "EARLY_STOP_ROWS", 50)
-    monkeypatch.setattr(formats, "BLOCK_BYTES", 200)
+    monkeypatch.setattr(formats, "PIECE_BYTES", 200)
     write(tmp_path / "raw", rows=3000, bad=tuple(range(30)))
     with pytest.raises(UserError, match=r"of \d\d rows cannot be read"):
         prepare(config(tmp_path))
@@ -121,6 +121,113 @@ def test_prepared_once_and_again_when_something_changed(tmp_path: Path) -> None:
     assert prepare(config(tmp_path)).folder not in {first.folder, *folders}
 
 
+def test_it_is_the_content_that_counts(tmp_path: Path) -> None:
+    raw = write(tmp_path / "raw")
+    first = prepare(config(tmp_path)).folder
+    os.utime(raw / "f.csv", (1, 1))
+    assert prepare(config(tmp_path)).folder == first
+    (tmp_path / "raw").rename(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "f.csv").rename(tmp_path / "elsewhere" / "g.csv")
+    assert prepare(config(tmp_path, root=str(tmp_path / "elsewhere"))).folder == first
+    changed = (tmp_path / "elsewhere" / "g.csv").read_text().replace("1,1,v1", "1,2,v1")
+    before = (tmp_path / "elsewhere" / "g.csv").stat()
+    (tmp_path / "elsewhere" / "g.csv").write_text(changed)
+    assert (tmp_path / "elsewhere" / "g.csv").stat().st_size == before.st_size
+    assert prepare(config(tmp_path, root=str(tmp_path / "elsewhere"))).folder != first
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files, a chunk each, that are read from now on."""
+    names: list[str] = []
+    read_chunk = preparing.read_chunk
+    monkeypatch.setattr(preparing, "read_chunk", lambda d, c, *a: (names.append(c.file.name), read_chunk(d, c, *a)))
+    return names
+
+
+def test_a_changed_config_reads_only_what_it_changes(tmp_path: Path, read: list[str]) -> None:
+    write(tmp_path / "raw")
+    for i in range(3):
+        (tmp_path / "raw" / f"day_{i}.csv").write_text((tmp_path / "raw" / "f.csv").read_text() + f"1,{i},new\n")
+    (tmp_path / "raw" / "f.csv").unlink()
+    prepare(config(tmp_path))
+    assert read == ["day_0.csv", "day_1.csv", "day_2.csv"]
+    read.clear()
+    for same in (
+        {"sparse": {"s": SparseConfig(min_count=2)}},
+        {"sparse": {"s": SparseConfig(encode="hash", buckets=9)}},
+        {"dense": {"x": DenseConfig(fill="median", transform=["log", "standardise"])}},
+        {"split": SplitConfig(by="random", test=0.3)},
+        {"name": "another"},
+    ):
+        prepare(config(tmp_path, **same))
+    assert not read
+    (tmp_path / "raw" / "day_3.csv").write_text("y,x,s\n1,5,a\n0,6,b\n")
+    (tmp_path / "raw" / "day_1.csv").write_text("y,x,s\n1,5,a\n0,7,b\n")
+    more = prepare(config(tmp_path))
+    assert read == ["day_1.csv", "day_3.csv"] and sum(more.info["rows"].values()) == 2 * 201 + 4
+    prepare(config(tmp_path, dense={"z": DenseConfig(column="x", transform=["count"])}))  # read as a value
+    assert len(read) == 2 + 4
+
+
+def test_what_was_read_is_not_kept_where_it_must_not(tmp_path: Path, read: list[str]) -> None:
+    write(tmp_path / "raw")
+    prepare(config(tmp_path, keep_read=False))
+    assert not list((tmp_path / "prepared" / "read").iterdir())
+
+
+def test_text_is_cut_into_chunks_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "raw", bad=(3, 100, 190))
+    whole = prepare(config(tmp_path, max_bad_rows=0.1))
+    aside = pl.read_csv(Path(f"{whole.folder}.bad_rows.csv"))
+    for size in (7, 40, 333):
+        monkeypatch.setattr(formats, "PIECE_BYTES", size)
+        cut = prepare(config(tmp_path, max_bad_rows=0.1, prepared=str(tmp_path / f"prepared {size}")))
+        assert all(a.equals(b) for a, b in zip(frames(whole).values(), frames(cut).values(), strict=True))
+        assert pl.read_csv(Path(f"{cut.folder}.bad_rows.csv")).equals(aside)
+        assert aside["line"].to_list() == [5, 102, 192]
+
+
+@pytest.mark.parametrize("step", ["read_chunk", "_gather_chunk", "_write_job"])
+def test_killed_it_goes_on_where_it_was(tmp_path: Path, step: str) -> None:
+    """A process is killed in the middle of a pass; the next one does what is left, to the same bytes."""
+    write(tmp_path / "raw", rows=5000)
+    code = f"""
+import os, signal, sys
+from recsys.data import formats, prepare as p
+from recsys.schema import *
+formats.PIECE_BYTES, p.FILE_ROWS = 9000, 1000
+calls = []
+step = p.{step}
+def counted(*a):
+    calls.append(1)
+    if len(calls) == int(sys.argv[1]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return step(*a)
+p.{step} = counted
+done = p.prepare(DataConfig(name="t", root={str(tmp_path / "raw")!r}, prepared=sys.argv[2],
+    label=LabelConfig("y"), dense={{"x": DenseConfig(transform=["standardise"])}}, sparse={{"s": SparseConfig()}}))
+print(len(calls), done.folder)
+"""
+
+    def run(die_at: int, home: str) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-c", code, str(die_at), str(tmp_path / home)]
+        return subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
+
+    whole = run(-1, "whole").stdout.split()
+    assert run(4, "killed").returncode == -9
+    rest = run(-1, "killed").stdout.split()
+    # at most two chunks were being written when it was killed; a pass that fits begins anew
+    assert int(rest[0]) <= int(whole[0]) - (0 if step == "_gather_chunk" else 2)
+    a, b = Path(whole[1]), Path(rest[1])
+    names = sorted(str(f.relative_to(a)) for f in a.rglob("*") if f.is_file())
+    assert names == sorted(str(f.relative_to(b)) for f in b.rglob("*") if f.is_file()) and len(names) > 8
+    for name in names:
+        if name not in ("prepared.json", "transforms.json"):  # which name their folders
+            assert (a / name).read_bytes() == (b / name).read_bytes(), name
+
+
 def test_a_changed_side_table_is_prepared_again(tmp_path: Path) -> None:
     from recsys.schema import JoinConfig, SourceConfig
 
@@ -134,7 +241,7 @@ def test_a_changed_side_table_is_prepared_again(tmp_path: Path) -> None:
     assert [p.fitted.vocabularies["k"].height for p in (first, second)] == [2, 3]  # and the missing
 
 
-def test_killed_in_the_middle_it_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_killed_run_left_is_never_taken_for_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "raw")
 
     def die(*_: Any) -> None:
@@ -146,6 +253,7 @@ def test_killed_in_the_middle_it_is_made_again(tmp_path: Path, monkeypatch: pyte
             prepare(config(tmp_path))
     left = list((tmp_path / "prepared").glob("*.building"))
     assert len(left) == 1 and not list((tmp_path / "prepared").glob("*/prepared.json"))
+    (left[0] / "train").mkdir(exist_ok=True)
     (left[0] / "train" / "part-99999.parquet").write_bytes(b"half a file")
     target = left[0].with_suffix("")
     (target / "train").mkdir(parents=True)  # a folder without prepared.json is nothing
@@ -160,8 +268,8 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
 from recsys.data import prepare as p
 from recsys.schema import *
 built = []
-build = p._build
-p._build = lambda *a: (built.append(1), build(*a))
+build = p._Build.run
+p._Build.run = lambda self: (built.append(1), build(self))
 done = p.prepare(DataConfig(name="t", root={str(tmp_path / "raw")!r}, prepared={str(tmp_path / "prepared")!r},
     label=LabelConfig("y"), dense={{"x": DenseConfig(transform=["standardise"])}}, sparse={{"s": SparseConfig()}}))
 print(len(built), sum(done.info["rows"].values()), done.folder)

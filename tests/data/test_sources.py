@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recsys.data import formats, sources
+from recsys.data import sources, text
+from recsys.data.blocks import LINE, BadRow
 from recsys.data.check import check_data, check_files
-from recsys.data.formats import LINE, BadRow
 from recsys.errors import UserError
 from recsys.schema import DataConfig, DenseConfig, JoinConfig, LabelConfig, SourceConfig, SparseConfig, SplitConfig
 
@@ -31,12 +31,12 @@ def config(
     )
 
 
-def read(folder: Path, content: bytes, name: str = "f.csv", **source: Any) -> tuple[pl.DataFrame, list[BadRow]]:
+def read(folder: Path, content: bytes, name: str = "f.csv", **more: Any) -> tuple[pl.DataFrame, list[BadRow]]:
     (folder / name).write_bytes(content)
-    data = config(folder, **{"files": [name], **source})
+    data = config(folder, **{"files": [name], **more})
     check_data(data)
     check_files(data)
-    blocks = list(sources.read_blocks(data, folder / name))
+    blocks = [b.as_text() if b.as_text else b for b in sources.read_blocks(data, folder / name)]
     frame = pl.concat([b.frame for b in blocks]) if blocks else pl.DataFrame()
     return frame, [b for block in blocks for b in block.bad]
 
@@ -73,7 +73,7 @@ TWO = [("1", "2", 2), ("0", "3", 3)]
 )
 @pytest.mark.parametrize("block_bytes", [8, 1 << 20])
 def test_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, expected: Any, block_bytes: int) -> None:
-    monkeypatch.setattr(formats, "BLOCK_BYTES", max(block_bytes, max(map(len, content.split(b"\n"))) + 2))
+    monkeypatch.setattr(text, "BLOCK_BYTES", max(block_bytes, max(map(len, content.split(b"\n"))) + 2))
     frame, bad = read(tmp_path, content)
     assert rows(frame) == expected and not bad
 
@@ -104,14 +104,14 @@ def test_empty_lines_are_set_aside(tmp_path: Path) -> None:
 def test_wrong_widths_come_with_their_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int, header: bool
 ) -> None:
-    monkeypatch.setattr(formats, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(text, "BLOCK_BYTES", block_bytes)
     lines = ["y,a"] if header else []
     wrong = {}
     for i in range(60):
-        text = {0: "1", 7: "1,2,3", 8: "1,2,3,4", 30: "x"}.get(i % 31, f"{i % 2},{i}")
-        if text.count(",") != 1:
-            wrong[len(lines) + 1] = text
-        lines.append(text)
+        row = {0: "1", 7: "1,2,3", 8: "1,2,3,4", 30: "x"}.get(i % 31, f"{i % 2},{i}")
+        if row.count(",") != 1:
+            wrong[len(lines) + 1] = row
+        lines.append(row)
     frame, bad = read(tmp_path, "\n".join(lines).encode(), header=header, columns=["y", "a"])
     assert {b.line: b.text for b in bad} == wrong and len(bad) == len(wrong)
     assert bad[0].reason == "1 fields, not 2"
@@ -124,7 +124,7 @@ def test_wrong_widths_come_with_their_line(
 def test_bytes_that_are_not_utf8_set_their_row_aside(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
 ) -> None:
-    monkeypatch.setattr(formats, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(text, "BLOCK_BYTES", block_bytes)
     frame, bad = read(tmp_path, "y,a\n1,é\n".encode() + b"0,\xff\xfe\n1,3\n1,\xe9,4\n" + "0,ü\n".encode() * 9)
     assert rows(frame) == [("1", "é", 2), ("1", "3", 4), *[("0", "ü", i) for i in range(6, 15)]]
     assert [(b.line, b.reason) for b in bad] == [(3, "not UTF-8 text"), (5, "3 fields, not 2")]
@@ -184,7 +184,8 @@ def test_parquet_types(tmp_path: Path) -> None:
             "tags": pa.array([["x", "y"], [], None]),
         }
     )
-    frame, bad = read(tmp_path, parquet(table), "f.parquet", format="parquet")
+    columns = {"dense": ("a", "words", "codes", "bytes", "tags")}  # no others are read
+    frame, bad = read(tmp_path, parquet(table), "f.parquet", format="parquet", **columns)
     assert not bad and frame[LINE].to_list() == [1, 2, 3]
     assert frame["words"].to_list() == ["u", None, "v"] and frame.schema["words"] == pl.String
     assert frame["codes"].to_list() == [7, 8, 7]
@@ -336,6 +337,6 @@ def test_config_mistakes(tmp_path: Path, change: dict[str, Any], expected: str) 
 
 
 def test_a_file_of_no_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats, "BLOCK_BYTES", 10)
-    monkeypatch.setattr(formats, "LINE_BYTES", 100)
+    monkeypatch.setattr(text, "BLOCK_BYTES", 10)
+    monkeypatch.setattr(text, "LINE_BYTES", 100)
     assert "a line of more than" in error(tmp_path, b"y,a\n1,2\n" + b"x" * 500)

@@ -1,5 +1,6 @@
 """Splits: every row in exactly one, by the rule that was asked for."""
 
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -8,28 +9,39 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.data.split import Part, Splitter, check_split
+from recsys.data import split as split_module
+from recsys.data.chunks import TypedChunk, write_info, write_rows
+from recsys.data.split import Splitter, check_split, order_statistic
 from recsys.data.transforms import KEY, TIME
 from recsys.errors import UserError
 from recsys.schema import SplitConfig
 
 
-def parts(folder: Path, times: list[list[float]], splits: list[int | None] | None = None) -> list[Part]:
-    made, first = [], 0
-    for i, t in enumerate(times):
-        path = folder / f"{i}.parquet"
-        pl.DataFrame({TIME: pl.Series(t, dtype=pl.Float64)}).write_parquet(path)
-        made.append(Part(path, first, len(t), splits[i] if splits else None))
-        first += len(t)
+def chunks(folder: Path, frames: list[pl.DataFrame], splits: list[int | None] | None = None) -> list[TypedChunk]:
+    """Each frame as a chunk of two parts."""
+    made: list[TypedChunk] = []
+    for i, frame in enumerate(frames):
+        here = folder / f"{len(list(folder.iterdir()))}"
+        here.mkdir()
+        half = frame.height // 2
+        write_rows(here, 0, frame.head(half))
+        write_rows(here, 1, frame.slice(half))
+        write_info(here, {"rows": [half, frame.height - half], "bad": 0, "lines": frame.height})
+        made.append(TypedChunk(here, sum(c.rows for c in made), splits[i] if splits else None))
     return made
 
 
-def splits_of(config: SplitConfig, made: list[Part]) -> np.ndarray:
+def parts(folder: Path, times: list[list[float]], splits: list[int | None] | None = None) -> list[TypedChunk]:
+    return chunks(folder, [pl.DataFrame({TIME: pl.Series(t, dtype=pl.Float64)}) for t in times], splits)
+
+
+def splits_of(config: SplitConfig, made: list[TypedChunk]) -> np.ndarray:
     splitter = Splitter(config, made)
-    which = [splitter.of(p, p.read()) for p in made]
-    for p, w in zip(made, which, strict=True):
-        assert w.dtype == np.uint8 and len(w) == p.rows and w.max(initial=0) <= 2
-        assert (splitter.of(p, p.read()) == w).all()  # the same when asked again
+    frames = [(f, c.split) for c in made for f in c.frames()]
+    which = [splitter.of(f, split) for f, split in frames]
+    for (f, split), w in zip(frames, which, strict=True):
+        assert w.dtype == np.uint8 and len(w) == f.height and w.max(initial=0) <= 2
+        assert (splitter.of(f, split) == w).all()  # the same when asked again
     assert splitter.describe()
     return np.concatenate(which)
 
@@ -37,12 +49,10 @@ def splits_of(config: SplitConfig, made: list[Part]) -> np.ndarray:
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=4), st.floats(0, 0.45), st.floats(0.01, 0.5))
 def test_order(sizes: list[int], validation: float, test: float) -> None:
-    made, first = [], 0
-    for n in sizes:
-        made.append(Part(Path("none"), first, n, None))
-        first += n
-    splitter = Splitter(SplitConfig(by="order", validation=validation, test=test), made)
-    which = np.concatenate([splitter.of(p, pl.DataFrame()) for p in made])
+    first = sum(sizes)
+    with tempfile.TemporaryDirectory() as folder:
+        made = parts(Path(folder), [[0.0] * n for n in sizes])
+        which = splits_of(SplitConfig(by="order", validation=validation, test=test), made)
     assert (np.diff(which.astype(int)) >= 0).all()  # train, then validation, then test
     assert (which == 2).sum() == round(first * test)
     assert (which == 1).sum() == round(first * (validation + test)) - round(first * test)
@@ -57,6 +67,23 @@ def test_time_sorts_and_keeps_a_moment_together(tmp_path: Path) -> None:
         assert len(np.unique(which[times == moment])) == 1
     assert times[which == 0].max() < times[which == 1].min() <= times[which == 1].max() < times[which == 2].min()
     assert abs((which == 2).mean() - 0.1) < 0.03 and abs((which == 1).mean() - 0.2) < 0.03
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.lists(st.floats(-1e300, 1e300) | st.sampled_from([0.0, 1.0, 1.0000000000000002, 5e-324])),
+        min_size=1,
+        max_size=4,
+    ).filter(any),
+    st.data(),
+)
+def test_order_statistics_in_little_memory(arrays: list[list[float]], data: st.DataObject) -> None:
+    whole = sorted(x for a in arrays for x in a)
+    k = data.draw(st.integers(0, len(whole) - 1))
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(split_module, "IN_MEMORY", 2)
+        assert order_statistic(lambda: iter([np.array(a, dtype=float) for a in arrays]), k) == whole[k]
 
 
 def test_time_without_validation_and_one_moment(tmp_path: Path) -> None:
@@ -77,13 +104,8 @@ def test_random(tmp_path: Path) -> None:
     assert (which[:4000] != which[6000:]).any()  # parts draw on their own
 
 
-def keyed(folder: Path, users: list[list[str]]) -> list[Part]:
-    made, first = [], 0
-    for i, names in enumerate(users):
-        pl.DataFrame({KEY: names}).write_parquet(folder / f"{i}.parquet")
-        made.append(Part(folder / f"{i}.parquet", first, len(names), None))
-        first += len(names)
-    return made
+def keyed(folder: Path, users: list[list[str]]) -> list[TypedChunk]:
+    return chunks(folder, [pl.DataFrame({KEY: names}) for names in users])
 
 
 def test_hash_keeps_values_together_and_is_stable_when_rows_are_added(tmp_path: Path) -> None:

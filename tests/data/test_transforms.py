@@ -10,10 +10,11 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from raw_rows import learn
 
-from recsys.data.formats import LINE, Block
+from recsys.data.blocks import LINE, Block
 from recsys.data.loader import batch_of
-from recsys.data.transforms import LABEL, TIME, Fitted, fit, typed
+from recsys.data.transforms import LABEL, TIME, Fitted, typed
 from recsys.errors import UserError
 from recsys.schema import DataConfig, DenseConfig, LabelConfig, SparseConfig, SplitConfig
 
@@ -35,7 +36,7 @@ def block(**columns: Any) -> Block:
 
 def fitted(data: DataConfig, *blocks: Block) -> tuple[Fitted, pl.DataFrame]:
     frames = [typed(data, b)[0] for b in blocks]
-    return fit(data, lambda: frames), pl.concat(frames)
+    return learn(data, *frames), pl.concat(frames)
 
 
 X = [3.0, -2.0, 0.5, None, 1e6, 7.25]
@@ -212,7 +213,7 @@ def test_no_training_rows() -> None:
         empty = typed(data, block(x=["1"]))[0].head(0)
         for frames in ([], [empty]):
             with pytest.raises(UserError, match="train split has no rows"):
-                fit(data, lambda frames=frames: frames)
+                learn(data, *frames)
 
 
 TEXT = st.one_of(st.none(), st.text(st.characters(exclude_categories=["Cs"]), max_size=6))
@@ -252,7 +253,7 @@ def test_anything_goes_in_and_finite_numbers_come_out(rows: list[tuple[Any, ...]
     assert frame.height <= sum(good) and frame.height >= sum(strict) - len(rows) + len(strict)
     if frame.is_empty():
         return
-    learnt = fit(data, lambda: [frame.head(3), frame.tail(-3)])
+    learnt = learn(data, frame.head(3), frame.tail(-3))
     done = learnt.apply(frame)
     for name in ("x", "z", "w"):
         assert done[name].is_finite().all(), (name, done[name])

@@ -2,29 +2,38 @@
 
 `typed` turns raw columns into label, numbers, times and text, and tells unparsable rows; `fit` learns from those of the
 training split; `Fitted.apply` turns them into what models read: dense Float32, ids Int32 (lists where multi-valued).
+Both take text as codes, too, of which each stands for one value.
 """
 
 from recsys.data.transforms.columns import (
+    column_reads,
     dense_columns,
     feature_spec,
     is_bag,
     known_rows,
     raw_columns,
     sparse_columns,
+    text_columns,
 )
-from recsys.data.transforms.fit import fit
+from recsys.data.transforms.fit import Gather, Gathered, InMemory, Training, fit, summed
 from recsys.data.transforms.fitted import Fitted
-from recsys.data.transforms.names import KEY, LABEL, ROW, TIME
+from recsys.data.transforms.names import KEY, LABEL, PLACE, ROW, TIME
 from recsys.data.transforms.steps import TRANSFORMS
 from recsys.data.transforms.typed import typed
 
 __all__ = [
     "KEY",
     "LABEL",
+    "PLACE",
     "ROW",
     "TIME",
     "TRANSFORMS",
     "Fitted",
+    "Gather",
+    "Gathered",
+    "InMemory",
+    "Training",
+    "column_reads",
     "dense_columns",
     "feature_spec",
     "fit",
@@ -32,5 +41,7 @@ __all__ = [
     "known_rows",
     "raw_columns",
     "sparse_columns",
+    "summed",
+    "text_columns",
     "typed",
 ]

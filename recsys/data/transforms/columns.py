@@ -106,6 +106,23 @@ def raw_columns(data: DataConfig) -> list[tuple[str, str]]:
     return dense + sparse
 
 
+def column_reads(data: DataConfig) -> dict[str, set[str]]:
+    """By raw column, what features read it as: number, value, time."""
+    reads: dict[str, set[str]] = {}
+    for d in dense_columns(data).values():
+        reads.setdefault(d.column, set()).add(d.reads)
+    for name, s in sparse_columns(data).items():
+        for column in s.cross or [s.column or name]:
+            reads.setdefault(column, set()).add("number" if s.encode == "quantiles" else "value")
+    return reads
+
+
+def text_columns(data: DataConfig) -> list[str]:
+    """The columns of typed rows that hold text, or lists of it."""
+    dense = [c.typed for c in dense_columns(data).values() if c.reads == "value"]
+    return dense + [name for name, s in sparse_columns(data).items() if s.encode != "quantiles"]
+
+
 def feature_spec(data: DataConfig, rows: Callable[[str, SparseConfig], int]) -> FeatureSpec:
     """What models see of this config, a sparse feature's table having rows(name, config) rows."""
     return FeatureSpec(

@@ -18,29 +18,31 @@ class Count(Transform, name="count"):
     reads = "value"
     learns = Counts
 
-    def fit(self, seen: Counts) -> Params:
+    def fit(self, seen: pl.DataFrame) -> Params:
         log = pl.col("count").cast(pl.Float64).log1p().alias("encoded")
-        return {"table": seen.result().sort("value").select("value", log)}
+        return {"table": seen.sort("value").select("value", log)}
 
     def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
-        table = p["table"]
-        return x.fill_null("").replace_strict(table["value"], table["encoded"], default=0.0, return_dtype=pl.Float64)
+        return pl.lit(pl.Series([0.0]).append(p["table"]["encoded"])).gather(x)
 
 
 class Labels(Counts):
     """Rows and sums of labels by value and by fold of the training row."""
+
+    keys = ("value", "fold")
 
     def __init__(self, folds: int) -> None:
         super().__init__()
         self._folds = folds
 
     def add(self, values: pl.Series, frame: pl.DataFrame) -> None:
-        rows = frame.select(
-            values.fill_null("").alias("value"),
-            pl.Series("fold", fold_of(frame[ROW].to_numpy(), self._folds)),
-            pl.col(LABEL).cast(pl.Float64).alias("sum"),
-        )
-        self.merge(rows.group_by("value", "fold").agg(pl.len().alias("count"), pl.col("sum").sum()))
+        index = values.to_numpy().astype(np.int64) * self._folds + fold_of(frame[ROW].to_numpy(), self._folds)
+        self._sum("count", index, None)
+        self._sum("sum", index, frame[LABEL].to_numpy().astype(np.float64))
+
+    def table(self, values: pl.Series) -> pl.DataFrame:
+        """Columns value, fold, count, sum."""
+        return self._rows(values, self._folds)
 
 
 @dataclass(frozen=True)
@@ -67,35 +69,30 @@ class Target(Transform, name="target"):
     def statistic(self) -> Statistic:
         return Labels(self.folds)
 
-    def fit(self, seen: Labels) -> Params:
+    def fit(self, seen: pl.DataFrame) -> Params:
         """table: by value, the mean over all folds (`all`) and over all but one (`but_0`, ...)."""
-        by_fold = seen.result()
-        prior = float(by_fold["sum"].sum()) / float(by_fold["count"].sum())
+        prior = float(seen["sum"].sum()) / float(seen["count"].sum())
         whole = pl.col("sum").sum(), pl.col("count").sum()
         columns = [self._mean(*whole, prior).alias("all")]
         for fold in range(self.folds):
             own = pl.col("fold") == fold
             less = [w - pl.col(c).filter(own).sum() for w, c in zip(whole, ("sum", "count"), strict=True)]
             columns.append(self._mean(less[0], less[1], prior).alias(f"but_{fold}"))
-        return {"prior": prior, "table": by_fold.group_by("value").agg(columns).sort("value")}
+        return {"prior": prior, "table": seen.group_by("value").agg(columns).sort("value")}
 
     def _mean(self, total: pl.Expr, rows: pl.Expr, prior: float) -> pl.Expr:
         mean = (total + self.smoothing * prior) / (rows.cast(pl.Float64) + self.smoothing)
         return pl.when(rows + self.smoothing > 0).then(mean).otherwise(prior)  # no rows, not even of the prior
 
     def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
-        table: pl.DataFrame = p["table"]
-        index = x.fill_null("").replace_strict(
-            table["value"], pl.int_range(table.height, eager=True), default=table.height, return_dtype=pl.Int64
-        )
-        means = np.vstack([table.drop("value").to_numpy(), np.full(1 + self.folds, p["prior"])])
+        means = np.vstack([np.full(1 + self.folds, p["prior"]), p["table"].drop("value").to_numpy()])
 
         def pick(rows: pl.Series) -> pl.Series:
             at, place = rows.struct.field("index"), rows.struct.field("row")
             column = np.where(place.is_null(), 0, 1 + fold_of(place.fill_null(0).to_numpy(), self.folds))
             return pl.Series(means[at.to_numpy(), column])
 
-        both: Any = pl.struct(index.alias("index"), pl.col(ROW).alias("row"))
+        both: Any = pl.struct(x.alias("index"), pl.col(ROW).alias("row"))
         return both.map_batches(pick, return_dtype=pl.Float64, is_elementwise=True)  # type: ignore[no-any-return]
 
 

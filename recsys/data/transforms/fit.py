@@ -1,21 +1,79 @@
-"""Learn transforms, vocabularies and quantiles from the training split, in as few passes as they need."""
+"""Learn transforms, vocabularies and quantiles from the training split, in as few passes as they need.
 
-from collections.abc import Callable, Iterable
+A pass is a `Gather`, which every chunk of the training split is shown to, wherever it lies; what comes of it is summed
+up in the chunks' order, so that it does not depend on who went through them.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import polars as pl
 
 from recsys.data.transforms.columns import DenseColumn, dense_columns, known_rows, sparse_columns
 from recsys.data.transforms.fitted import Fitted, dense_expr
 from recsys.data.transforms.names import ROW
-from recsys.data.transforms.statistics import Counts, Sample, Statistic
+from recsys.data.transforms.statistics import Counts, Mergeable, Sample, Statistic
 from recsys.data.transforms.steps import Params
 from recsys.errors import UserError
 from recsys.features import OUT_OF_VOCABULARY
 from recsys.schema import DataConfig, SparseConfig
 
 
-def fit(data: DataConfig, training: Callable[[], Iterable[pl.DataFrame]]) -> Fitted:
-    """Learn all that is to be learnt. `training()` iterates `typed` frames of the training split.
+@dataclass
+class Gathered:
+    """What a chunk has to say."""
+
+    rows: int = 0
+    statistics: dict[str, Mergeable] = field(default_factory=dict)
+    tables: dict[str, pl.DataFrame] = field(default_factory=dict)  # of counts
+
+
+@dataclass(frozen=True)
+class Gather:
+    """One pass: the next statistic of each dense feature, and in the first pass what sparse features need."""
+
+    data: DataConfig
+    params: dict[str, list[Params]]
+    first: bool
+
+    def __call__(self, frames: Iterable[pl.DataFrame], values: dict[str, pl.Series]) -> Gathered:
+        """frames: a chunk's training rows, text as codes; values: the text of the codes."""
+        dense = dense_columns(self.data)
+        shown = dict(_next(dense, self.params)) | (dict(_sparse(self.data)) if self.first else {})
+        fitted = Fitted(self.data, self.params)
+        columns = [dense_expr(dense[n], self.params[n], fitted.index(dense[n].typed, values)).alias(n)
+                   for n in shown if n in dense]  # fmt: skip
+        found = Gathered()
+        for frame in frames:
+            if frame.is_empty():
+                continue
+            found.rows += frame.height
+            steps = frame.select(columns)
+            for name, statistic in shown.items():
+                column = steps[name] if name in dense else frame[name]
+                statistic.add(column.explode().drop_nulls() if column.dtype == pl.List else column, frame)
+        for name, statistic in shown.items():
+            if isinstance(statistic, Counts):
+                text = values[dense[name].typed if name in dense else name]
+                found.tables[name] = statistic.table(text)
+            else:
+                found.statistics[name] = statistic  # type: ignore[assignment]
+        return found
+
+
+class Training(Protocol):
+    """The training split, in chunks."""
+
+    def gather(self, gather: Gather) -> Iterator[Gathered]:
+        """What each chunk says, in their order; it may keep the tables to itself."""
+
+    def total(self, names: Sequence[str], keys: Sequence[str], least: int) -> pl.DataFrame:
+        """The sum of all tables of these names that the last pass gave; what counts less than `least` is left out."""
+
+
+def fit(data: DataConfig, training: Training) -> Fitted:
+    """Learn all that is to be learnt.
 
     One pass learns vocabularies and the first step of each dense feature, the next one second steps, and so on.
     Ids follow descending counts, ties by value, from 1; id 0 is for what is rare or was never seen.
@@ -24,70 +82,97 @@ def fit(data: DataConfig, training: Callable[[], Iterable[pl.DataFrame]]) -> Fit
     """
     dense, sparse = dense_columns(data), sparse_columns(data)
     params: dict[str, list[Params]] = {name: [] for name in dense}
-    counts = {c.table or n: Counts() for n, c in sparse.items() if known_rows(c) is None}
-    samples = {n: Sample() for n, c in sparse.items() if c.encode == "quantiles"}
-    first = {n: counts[c.table or n] for n, c in sparse.items() if known_rows(c) is None} | samples
-    todo = _next(dense, params)
-    seen = _gather(training(), {n: (dense_expr(dense[n], params[n]), s) for n, s in todo.items()}, first)
-    if not seen:
-        raise UserError(f"data={data.name}: the train split has no rows; see data.split")
-    while todo:
+    bounds: dict[str, list[float]] = {}
+    vocabularies: dict[str, pl.DataFrame] = {}
+    first = True
+    while (todo := dict(_next(dense, params))) or first:
+        rows, merged = _merged(training.gather(Gather(data, params, first)))
+        if not rows:
+            raise UserError(f"data={data.name}: the train split has no rows; see data.split")
         for name, statistic in todo.items():
-            params[name].append(dense[name].steps[len(params[name])].fit(statistic))
-        todo = _next(dense, params)
-        if todo:
-            _gather(training(), {n: (dense_expr(dense[n], params[n]), s) for n, s in todo.items()}, {})
-    bounds = {n: _bounds(s, sparse[n].quantiles or 1) for n, s in samples.items()}
-    return Fitted(data, params, _vocabularies(sparse, counts), bounds)
+            counted = isinstance(statistic, Counts)
+            seen = training.total([name], statistic.keys, 1) if counted else merged[name]  # type: ignore[attr-defined]
+            params[name].append(dense[name].steps[len(params[name])].fit(seen))
+        if first:
+            vocabularies = _vocabularies(sparse, training)
+            for name, s in _sparse(data):
+                if isinstance(s, Sample):
+                    bounds[name] = _bounds(merged[name], sparse[name].quantiles or 1)  # type: ignore[arg-type]
+        first = False
+    return Fitted(data, params, vocabularies, bounds)
 
 
-def _next(dense: dict[str, DenseColumn], params: dict[str, list[Params]]) -> dict[str, Statistic]:
-    """What each feature's next step must see, by feature; steps that learn nothing are passed."""
-    todo: dict[str, Statistic] = {}
+def _next(dense: dict[str, DenseColumn], params: dict[str, list[Params]]) -> Iterator[tuple[str, Statistic]]:
+    """What each feature's next step must see; steps that learn nothing are passed."""
     for name, c in dense.items():
         for step in c.steps[len(params[name]) :]:
             if (statistic := step.statistic()) is not None:
-                todo[name] = statistic
+                yield name, statistic
                 break
             params[name].append({})
-    return todo
 
 
-def _gather(
-    frames: Iterable[pl.DataFrame], dense: dict[str, tuple[pl.Expr, Statistic]], sparse: dict[str, Counts | Sample]
-) -> int:
-    """One pass: show every statistic its column of all frames; the number of rows."""
+def _sparse(data: DataConfig) -> Iterator[tuple[str, Counts | Sample]]:
+    for name, s in sparse_columns(data).items():
+        if s.encode == "quantiles":
+            yield name, Sample()
+        elif known_rows(s) is None:
+            yield name, Counts()
+
+
+def _merged(found: Iterable[Gathered]) -> tuple[int, dict[str, Mergeable]]:
     rows = 0
-    for frame in frames:
-        if frame.is_empty():
-            continue
-        if ROW not in frame.columns:
-            frame = frame.with_columns(pl.int_range(rows, rows + frame.height).alias(ROW))
-        rows += frame.height
-        shown = frame.select(e.alias(n) for n, (e, _) in dense.items())
-        for name, (_, statistic) in dense.items():
-            statistic.add(shown[name], frame)
-        for name, statistic in sparse.items():
-            values = frame[name]
-            statistic.add(values.explode().drop_nulls() if values.dtype == pl.List else values, frame)
-    return rows
+    merged: dict[str, Mergeable] = {}
+    for one in found:
+        rows += one.rows
+        for name, statistic in one.statistics.items():
+            if name in merged:
+                merged[name].merge(statistic)
+            else:
+                merged[name] = statistic
+    return rows, merged
 
 
-def _vocabularies(sparse: dict[str, SparseConfig], counts: dict[str, Counts]) -> dict[str, pl.DataFrame]:
-    least = dict.fromkeys(counts, 1)
+def _vocabularies(sparse: dict[str, SparseConfig], training: Training) -> dict[str, pl.DataFrame]:
+    """By table: value, count, id."""
+    features: dict[str, list[str]] = {}
     for name, c in sparse.items():
-        if (table := c.table or name) in counts:
-            least[table] = max(least[table], c.min_count or 1)
-    return {
-        table: seen.result()
-        .filter(pl.col("count") >= least[table])
-        .sort(["count", "value"], descending=[True, False])
-        .with_row_index("id", offset=OUT_OF_VOCABULARY + 1)
-        .select("value", "count", pl.col("id").cast(pl.Int32))
-        for table, seen in counts.items()
-    }
+        if known_rows(c) is None:
+            features.setdefault(c.table or name, []).append(name)
+    found = {}
+    for table, names in features.items():
+        least = max(sparse[n].min_count or 1 for n in names)
+        found[table] = (
+            training.total(names, ["value"], least)
+            .sort(["count", "value"], descending=[True, False])
+            .with_row_index("id", offset=OUT_OF_VOCABULARY + 1)
+            .select("value", pl.col("count").cast(pl.UInt32), pl.col("id").cast(pl.Int32))
+        )
+    return found
 
 
 def _bounds(sample: Sample, n: int) -> list[float]:
     """Of at most n buckets: a bucket holds what is above one bound and not above the next; ties share one."""
     return sorted(set(sample.quantiles([i / n for i in range(1, n)])))
+
+
+class InMemory:
+    """A training split that is one frame of `typed` rows."""
+
+    def __init__(self, frame: pl.DataFrame, values: dict[str, pl.Series]) -> None:
+        rows = pl.int_range(frame.height, dtype=pl.Int64, eager=True).alias(ROW)
+        self._frame, self._values = frame.with_columns([rows] if ROW not in frame.columns else []), values
+        self._tables: dict[str, pl.DataFrame] = {}
+
+    def gather(self, gather: Gather) -> Iterator[Gathered]:
+        found = gather([self._frame], self._values)
+        self._tables = found.tables
+        yield found
+
+    def total(self, names: Sequence[str], keys: Sequence[str], least: int) -> pl.DataFrame:
+        return summed(pl.concat([self._tables[n] for n in names]).lazy(), keys, least).collect()
+
+
+def summed(tables: pl.LazyFrame, keys: Sequence[str], least: int) -> pl.LazyFrame:
+    """Tables of counts that agree on `keys` as one; what counts less than `least` is left out."""
+    return tables.group_by(keys).sum().filter(pl.col("count") >= least)

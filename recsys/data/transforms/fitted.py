@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -10,7 +10,15 @@ import polars as pl
 from omegaconf import OmegaConf
 
 from recsys.data.hashing import bucket_ids
-from recsys.data.transforms.columns import DenseColumn, dense_columns, feature_spec, is_bag, known_rows, sparse_columns
+from recsys.data.transforms.columns import (
+    DenseColumn,
+    dense_columns,
+    feature_spec,
+    is_bag,
+    known_rows,
+    sparse_columns,
+    text_columns,
+)
 from recsys.data.transforms.names import LABEL, ROW
 from recsys.data.transforms.steps import Params
 from recsys.features import OUT_OF_VOCABULARY, FeatureSpec
@@ -18,6 +26,9 @@ from recsys.schema import DataConfig, SparseConfig
 
 VOCABULARIES = "vocabularies"
 ENCODINGS = f"{VOCABULARIES}/encodings"  # within, so that whoever copies a run's vocabularies has all that it needs
+
+Index = Callable[[pl.Series], pl.Series]  # of text
+Lookup = Callable[[pl.Expr], pl.Expr]  # the same, of a column of text or of codes
 
 
 @dataclass
@@ -33,34 +44,60 @@ class Fitted:
     def features(self) -> FeatureSpec:
         return feature_spec(self.data, lambda n, c: known_rows(c) or self.vocabularies[c.table or n].height + 1)
 
-    def apply(self, frame: pl.DataFrame) -> pl.DataFrame:
+    def apply(self, frame: pl.DataFrame, values: Mapping[str, pl.Series] | None = None) -> pl.DataFrame:
         """From `typed` to what models read: dense Float32, ids Int32 or List(Int32), in the spec's order.
 
+        values: the text of each code, where columns of text are codes.
         Rows that have a ROW get what training sees; where the column is missing, none is of the training split.
         """
+        return self.applied(frame, {} if values is None else self.indices(values))
+
+    def indices(self, values: Mapping[str, pl.Series]) -> dict[str, pl.Series]:
+        """By column of text: of each code, what `Index` says of its value."""
+        return {name: self._index_of(name)(values[name]) for name in text_columns(self.data)}
+
+    def applied(self, frame: pl.DataFrame, indices: Mapping[str, pl.Series]) -> pl.DataFrame:
+        """`apply`, for chunks of many frames: `indices` of their codes, or none where text is text."""
         if ROW not in frame.columns:
             frame = frame.with_columns(pl.lit(None, pl.Int64).alias(ROW))
         columns: list[pl.Expr] = [pl.col(LABEL)] if LABEL in frame.columns else []
         for name, c in dense_columns(self.data).items():
-            columns.append(dense_expr(c, self.dense[name]).cast(pl.Float32).alias(name))
-        columns += [self._ids(name, s) for name, s in sparse_columns(self.data).items()]
+            looked_up = self._looked_up(c.typed, indices) if c.reads == "value" else None
+            columns.append(dense_expr(c, self.dense[name], looked_up).cast(pl.Float32).alias(name))
+        columns += [self._ids(name, s, indices) for name, s in sparse_columns(self.data).items()]
         return frame.select(columns)
 
-    def _ids(self, name: str, c: SparseConfig) -> pl.Expr:
+    def index(self, name: str, values: Mapping[str, pl.Series]) -> Lookup | None:
+        """Of a column's codes; None where it holds no text, or nothing is known of its values yet."""
+        if name not in values or (c := _reader(self.data, name)) is None or not self.dense[c]:
+            return None
+        return self._looked_up(name, {name: self._index_of(name)(values[name])})
+
+    def _looked_up(self, name: str, indices: Mapping[str, pl.Series]) -> Lookup:
+        if name in indices:
+            return lambda codes: pl.lit(indices[name]).gather(codes)
+        index = self._index_of(name)
+        return lambda text: text.fill_null("").map_batches(index, return_dtype=pl.Int32, is_elementwise=True)
+
+    def _index_of(self, name: str) -> Index:
+        """1 + the value's row in what was learnt of the column's values, 0 where it has none; or its hash."""
+        if (feature := _reader(self.data, name)) is not None:
+            return index_in(self.dense[feature][0]["table"]["value"])
+        c = sparse_columns(self.data)[name]
+        if c.encode == "hash":
+            return lambda values: bucket_ids(values, c.buckets or 1)
+        return index_in(self.vocabularies[c.table or name]["value"])
+
+    def _ids(self, name: str, c: SparseConfig, indices: Mapping[str, pl.Series]) -> pl.Expr:
         if c.encode == "quantiles":
             return _bucket(pl.col(name), self.quantiles[name], c.quantiles or 1).alias(name)
-        ids = self._looked_up(c.table or name) if c.encode != "hash" else _hashed(c.buckets or 1)
+        ids = self._looked_up(name, indices)
         if not is_bag(c):
             return ids(pl.col(name)).alias(name)
+        if name in indices:
+            table = indices[name]
+            ids = lambda codes: codes.map_batches(table.gather, return_dtype=pl.Int32)  # noqa: E731
         return pl.col(name).list.eval(ids(pl.element())).fill_null([]).cast(pl.List(pl.Int32)).alias(name)
-
-    def _looked_up(self, table: str) -> Callable[[pl.Expr], pl.Expr]:
-        vocabulary = self.vocabularies[table]
-        if vocabulary.is_empty():  # which replace_strict refuses
-            return lambda values: pl.repeat(OUT_OF_VOCABULARY, values.len(), dtype=pl.Int32)
-        return lambda values: values.fill_null("").replace_strict(
-            vocabulary["value"], vocabulary["id"], default=OUT_OF_VOCABULARY, return_dtype=pl.Int32
-        )
 
     def save(self, folder: Path) -> None:
         """transforms.json, features.json, vocabularies/<table>.parquet and vocabularies/encodings/<feature>.parquet."""
@@ -72,7 +109,9 @@ class Fitted:
         self.features.save(folder / "features.json")
         dense = {n: [{k: v for k, v in p.items() if k != "table"} for p in ps] for n, ps in self.dense.items()}
         state = {"version": 1, "data": asdict(self.data), "dense": dense, "quantiles": self.quantiles}
-        (folder / "transforms.json").write_text(json.dumps(state, indent=1) + "\n")
+        building = folder / ".transforms.json"
+        building.write_text(json.dumps(state, indent=1) + "\n")
+        building.replace(folder / "transforms.json")  # last: where it is, all is
 
     def _encodings(self) -> dict[str, pl.DataFrame]:
         """Of features whose first transform has a table: no other can have one."""
@@ -108,15 +147,28 @@ def _bucket(x: pl.Expr, bounds: list[float], n: int) -> pl.Expr:
     return pl.when(x.is_null()).then(pl.lit(n + 1, pl.Int32)).otherwise(found)
 
 
-def _hashed(buckets: int) -> Callable[[pl.Expr], pl.Expr]:
-    return lambda values: values.fill_null("").map_batches(
-        lambda s: bucket_ids(s, buckets), return_dtype=pl.Int32, is_elementwise=True
-    )
+def index_in(known: pl.Series) -> Index:
+    """1 + the place in `known`, which has none twice; 0 where it is not there."""
+
+    def index(values: pl.Series) -> pl.Series:
+        if known.is_empty():  # which replace_strict refuses
+            return pl.zeros(values.len(), pl.Int32, eager=True)
+        places = pl.int_range(1, known.len() + 1, dtype=pl.Int32, eager=True)
+        return values.replace_strict(known, places, default=OUT_OF_VOCABULARY, return_dtype=pl.Int32)
+
+    return index
 
 
-def dense_expr(c: DenseColumn, params: list[Params]) -> pl.Expr:
+def _reader(data: DataConfig, typed: str) -> str | None:
+    """The dense feature that reads this column of text."""
+    return next((n for n, c in dense_columns(data).items() if c.typed == typed and c.reads == "value"), None)
+
+
+def dense_expr(c: DenseColumn, params: list[Params], looked_up: Lookup | None) -> pl.Expr:
     """The column filled, where that is known, and passed through the first len(params) of its steps."""
     x = pl.col(c.typed)
+    if c.reads == "value" and looked_up is not None:
+        x = looked_up(x)
     if c.fill is not None:
         x = x.fill_null(c.fill)
     for step, p in zip(c.steps, params, strict=False):

@@ -3,4 +3,5 @@
 LABEL = "__label__"
 TIME = "__time__"  # what a split by time sorts by
 KEY = "__key__"  # what a split by hash keeps together
-ROW = "__row__"  # a training row's place among all rows; null in all other rows
+PLACE = "__place__"  # a row's place among all rows
+ROW = "__row__"  # the same of a training row; null in all other rows

@@ -6,13 +6,20 @@ import numpy as np
 import polars as pl
 
 from recsys.data.hashing import mix
+from recsys.data.transforms.names import ROW
 
 SAMPLE_ROWS = 1 << 20  # a statistic of quantiles holds 16 bytes for each, and a quarter more while it is gathered
 
 
 class Statistic(Protocol):
     def add(self, values: pl.Series, frame: pl.DataFrame) -> None:
-        """values: of the rows of `frame`, a part of the training split."""
+        """values: of the rows of `frame`, a part of the training split; those of text as codes."""
+
+
+class Mergeable(Statistic, Protocol):
+    """One that chunks hand on, to be merged in their order."""
+
+    def merge(self, other: Any) -> None: ...
 
 
 class Moments:
@@ -22,14 +29,21 @@ class Moments:
         self.n, self.min, self.max, self.mean, self.var = 0, np.inf, -np.inf, 0.0, 0.0
 
     def add(self, values: pl.Series, frame: pl.DataFrame) -> None:
-        new = values.len() - values.null_count()
-        if not new:
+        new = Moments()
+        new.n = values.len() - values.null_count()
+        if new.n:
+            new.mean, new.var = _float(values.mean()), _float(values.var(ddof=0))
+            new.min, new.max = _float(values.min()), _float(values.max())
+        self.merge(new)
+
+    def merge(self, other: "Moments") -> None:
+        if not other.n:
             return
-        n, share = self.n + new, new / (self.n + new)
-        delta = _float(values.mean()) - self.mean
-        self.var = self.var * (1 - share) + _float(values.var(ddof=0)) * share + delta**2 * share * (1 - share)
+        n, share = self.n + other.n, other.n / (self.n + other.n)
+        delta = other.mean - self.mean
+        self.var = self.var * (1 - share) + other.var * share + delta**2 * share * (1 - share)
         self.mean, self.n = self.mean + delta * share, n
-        self.min, self.max = min(self.min, _float(values.min())), max(self.max, _float(values.max()))
+        self.min, self.max = min(self.min, other.min), max(self.max, other.max)
 
     def params(self) -> dict[str, float]:
         if not self.n:
@@ -47,17 +61,23 @@ class Sample:
     """
 
     def __init__(self) -> None:
-        self._seen = self._held = 0
+        self._held = 0
         self._values: list[np.ndarray] = []
         self._hashes: list[np.ndarray] = []
         self._limit = np.uint64(2**64 - 1)  # hashes above it are not among the smallest
 
     def add(self, values: pl.Series, frame: pl.DataFrame) -> None:
-        there = values.drop_nulls().to_numpy().astype(np.float64)
-        hashes = mix(np.arange(self._seen, self._seen + len(there), dtype=np.uint64))
-        self._seen += len(there)
+        there = values.is_not_null()
+        hashes = mix(frame[ROW].filter(there).to_numpy().astype(np.uint64))
+        self._keep(values.filter(there).to_numpy().astype(np.float64), hashes)
+
+    def merge(self, other: "Sample") -> None:
+        for values, hashes in zip(other._values, other._hashes, strict=True):
+            self._keep(values, hashes)
+
+    def _keep(self, values: np.ndarray, hashes: np.ndarray) -> None:
         kept = hashes <= self._limit
-        self._values.append(there[kept])
+        self._values.append(values[kept])
         self._hashes.append(hashes[kept])
         self._held += len(self._values[-1])
         if self._held > SAMPLE_ROWS * 5 // 4:
@@ -80,28 +100,33 @@ class Sample:
 
 
 class Counts:
-    """Rows of each value (and of each of `keys`), and sums over them; memory is that of the distinct values."""
+    """Rows of each value of a chunk: its `table` is what chunks hand on."""
+
+    keys: tuple[str, ...] = ("value",)  # rows of tables that agree on these are summed
 
     def __init__(self) -> None:
-        self._pieces: list[pl.DataFrame] = []
-        self._whole = 0
+        self._sums: dict[str, np.ndarray] = {}
 
     def add(self, values: pl.Series, frame: pl.DataFrame) -> None:
-        self.merge(values.fill_null("").alias("value").to_frame().group_by("value").len("count"))
+        self._sum("count", values.to_numpy(), None)
 
-    def merge(self, piece: pl.DataFrame) -> None:
-        """Add counts. They are summed where they have doubled, so that the work is that of the values, not squared."""
-        self._pieces.append(piece)
-        if sum(p.height for p in self._pieces[1:]) > max(self._whole, 1 << 16):
-            self.result()
+    def _sum(self, name: str, index: np.ndarray, weights: np.ndarray | None) -> None:
+        old = self._sums.get(name, np.zeros(0))
+        new = np.bincount(index, weights, minlength=len(old))
+        new[: len(old)] += old.astype(new.dtype)
+        self._sums[name] = new
 
-    def result(self) -> pl.DataFrame:
-        if len(self._pieces) > 1:
-            whole = pl.concat(self._pieces)
-            keys = [c for c in whole.columns if c in ("value", "fold")]
-            self._pieces = [whole.group_by(keys).sum()]
-        self._whole = self._pieces[0].height
-        return self._pieces[0]
+    def table(self, values: pl.Series) -> pl.DataFrame:
+        """`values`: the text of each code. Columns value, count."""
+        return self._rows(values, 1).drop("fold")
+
+    def _rows(self, values: pl.Series, folds: int) -> pl.DataFrame:
+        count = self._sums.get("count", np.zeros(0, np.int64))
+        at = np.flatnonzero(count)
+        return pl.DataFrame(
+            [values.gather(at // folds).alias("value"), pl.Series("fold", at % folds, dtype=pl.Int64)]
+            + [pl.Series(name, sums[at]) for name, sums in ({"count": count} | self._sums).items()]
+        )
 
 
 def _float(value: Any) -> float:

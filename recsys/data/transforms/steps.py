@@ -35,9 +35,11 @@ class Transform:
         return self.learns() if self.learns else None
 
     def fit(self, seen: Any) -> Params:
+        """seen: the statistic, or where that is of counts the sum of its tables over all chunks."""
         return {}
 
     def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
+        """x: of what it reads. To one that reads values: 1 + the value's row in p["table"], 0 where it has none."""
         raise NotImplementedError
 
 

@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from recsys.data.formats import LINE, BadRow, Block
+from recsys.data.blocks import LINE, BadRow, Block
 from recsys.data.transforms.columns import dense_columns, is_bag, raw_columns, sparse_columns
 from recsys.data.transforms.names import KEY, LABEL, TIME
 from recsys.data.transforms.steps import FLOAT32_MAX
@@ -30,6 +30,8 @@ def typed(data: DataConfig, block: Block, *, labelled: bool = True) -> tuple[pl.
     reason = _reasons(data, raw, frame, kinds, labelled)
     if reason.null_count() == frame.height:
         return frame, block.bad
+    if block.as_text is not None:  # so that the texts of bad rows are what stands in the file
+        return typed(data, block.as_text(), labelled=labelled)
     wrong = reason.is_not_null()
     texts = raw.drop(LINE).select(pl.concat_str(pl.all().cast(pl.String), separator="\t", ignore_nulls=True))
     told = zip(frame[LINE].filter(wrong), reason.filter(wrong), texts.to_series().filter(wrong), strict=True)

@@ -1,0 +1,168 @@
+"""Raw files in chunks, each read once for all: typed rows and the values they are made of, kept under a fingerprint.
+
+READ/<fingerprint of the chunk's bytes and of what is read of them>/
+    rows-00000.parquet ...       typed rows, text as codes
+    values/<column>.parquet      the text of each code
+    bad-00000.parquet ...        rows that cannot be read: line, reason, text
+    chunk.json                   how many of each
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from recsys.data import sources
+from recsys.data.blocks import LINE, BadRow, Block, Piece
+from recsys.data.coding import Coder
+from recsys.data.formats import pieces
+from recsys.data.transforms import PLACE, dense_columns, sparse_columns, typed
+from recsys.schema import DataConfig
+
+READ_FORMAT = 1  # raise it when the same bytes would be read differently
+TYPERS = 2  # threads that type blocks, while others parse
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A piece of a raw file; `digest` stands for the file's content, `split` where whole files are assigned."""
+
+    file: Path
+    digest: str
+    piece: Piece
+    split: int | None
+
+    def key(self, spec: str) -> str:
+        text = json.dumps([READ_FORMAT, spec, self.digest, self.piece.start, self.piece.stop])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class TypedChunk:
+    """A chunk that was read: `first_row` is the place of its first row among all rows."""
+
+    folder: Path
+    first_row: int
+    split: int | None = None
+
+    @cached_property
+    def info(self) -> dict[str, Any]:
+        info = json.loads((self.folder / "chunk.json").read_text())
+        assert isinstance(info, dict)
+        return info
+
+    @property
+    def rows(self) -> int:
+        return int(sum(self.info["rows"]))
+
+    def frames(self, columns: list[str] | None = None) -> Iterator[pl.DataFrame]:
+        """Its typed rows, part by part, with their places."""
+        place = self.first_row
+        for i, rows in enumerate(self.info["rows"]):
+            frame = pl.read_parquet(self.folder / f"rows-{i:05d}.parquet", columns=columns)
+            if PLACE not in frame.columns:  # arranged rows bring their own
+                frame = frame.with_columns(pl.int_range(place, place + rows, dtype=pl.Int64).alias(PLACE))
+            yield frame
+            place += rows
+
+    def values(self) -> dict[str, pl.Series]:
+        """By column of text, the text of each code."""
+        return {f.stem: pl.read_parquet(f)["value"] for f in (self.folder / "values").glob("*.parquet")}
+
+    def bad(self) -> Iterator[pl.DataFrame]:
+        for file in sorted(self.folder.glob("bad-*.parquet")):
+            yield pl.read_parquet(file)
+
+
+def cut(data: DataConfig, files: list[tuple[Path, int | None]], digests: dict[Path, str]) -> list[Chunk]:
+    """All chunks, in the order of their rows."""
+    return [Chunk(f, digests[f], piece, split) for f, split in files for piece in pieces(data.source, f)]
+
+
+def read_chunk(data: DataConfig, chunk: Chunk, folder: Path, advance: Callable[[float], None]) -> None:
+    """Make `folder`, whole or not at all. Bad rows are set aside with their line, counted from the chunk's first."""
+    building = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
+    building.mkdir(parents=True)
+    try:
+        _read_into(building, data, chunk, advance)
+        os.replace(building, folder)
+    except OSError:
+        if not (folder / "chunk.json").exists():  # else another process was quicker
+            raise
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
+
+
+def _read_into(folder: Path, data: DataConfig, chunk: Chunk, advance: Callable[[float], None]) -> None:
+    coder = Coder(data)
+    rows: list[int] = []
+    bad = lines = 0
+
+    def type_and_write(block: Block, number: int) -> tuple[int, int, int]:
+        frame, wrong = typed(data, block)
+        write_rows(folder, number, coder.encode(frame.drop(LINE)))
+        if wrong:
+            _write_bad(wrong, folder / f"bad-{number:05d}.parquet")
+        return frame.height, len(wrong), block.lines
+
+    def finish(done: tuple[int, int, int]) -> None:
+        nonlocal bad, lines
+        rows.append(done[0])
+        bad, lines = bad + done[1], max(lines, done[2])
+        advance(done[0])
+
+    with ThreadPoolExecutor(TYPERS, thread_name_prefix="type") as pool:
+        waiting: deque[Future[tuple[int, int, int]]] = deque()
+        try:
+            for number, block in enumerate(sources.read_blocks(data, chunk.file, chunk.piece)):
+                waiting.append(pool.submit(type_and_write, block, number))
+                if len(waiting) > TYPERS:
+                    finish(waiting.popleft().result())
+            while waiting:
+                finish(waiting.popleft().result())
+        finally:
+            for future in waiting:
+                future.cancel()
+    write_values(folder, coder)
+    write_info(folder, {"rows": rows, "bad": bad, "lines": lines})
+
+
+def write_rows(folder: Path, number: int, coded: pl.DataFrame) -> None:
+    coded.write_parquet(folder / f"rows-{number:05d}.parquet", compression="lz4", statistics=False)
+
+
+def write_values(folder: Path, coder: Coder) -> None:
+    (folder / "values").mkdir()
+    for name, values in coder.values().items():
+        values.alias("value").to_frame().write_parquet(folder / "values" / f"{name}.parquet", compression="lz4")
+
+
+def write_info(folder: Path, info: dict[str, Any]) -> None:
+    (folder / "chunk.json").write_text(json.dumps(info))
+
+
+def _write_bad(bad: list[BadRow], file: Path) -> None:
+    pl.DataFrame([asdict(b) for b in bad]).select("line", "reason", "text").write_parquet(file)
+
+
+def read_spec(data: DataConfig, sides: dict[str, str]) -> str:
+    """All of the config that typed rows depend on, as text; `sides` stands for the side tables' content."""
+    source = asdict(data.source)
+    source.pop("files")
+    dense = {c.typed: [c.column, c.reads] for c in dense_columns(data).values()}
+    sparse = {
+        n: [c.column, c.cross, c.pattern, c.split, c.max_length, c.encode == "quantiles"]
+        for n, c in sparse_columns(data).items()
+    }
+    split = [data.split.by, data.split.column] if data.split.column else None
+    return json.dumps([source, sides, data.derive, asdict(data.label), dense, sparse, split], sort_keys=True)
