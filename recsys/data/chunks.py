@@ -13,7 +13,7 @@ import os
 import shutil
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -26,11 +26,12 @@ from recsys.data import sources
 from recsys.data.blocks import LINE, BadRow, Block, Piece
 from recsys.data.coding import Coder
 from recsys.data.formats import pieces
+from recsys.data.text import READERS
 from recsys.data.transforms import PLACE, dense_columns, sparse_columns, typed
 from recsys.schema import DataConfig
 
 READ_FORMAT = 1  # raise it when the same bytes would be read differently
-TYPERS = 2  # threads that type blocks, while others parse
+TYPERS = READERS  # blocks typed at once, while others are parsed
 
 
 @dataclass(frozen=True)
@@ -65,19 +66,24 @@ class TypedChunk:
     def rows(self) -> int:
         return int(sum(self.info["rows"]))
 
-    def frames(self, columns: list[str] | None = None) -> Iterator[pl.DataFrame]:
-        """Its typed rows, part by part, with their places."""
+    def frames(self, columns: Collection[str] | None = None) -> Iterator[pl.DataFrame]:
+        """Its typed rows (or those columns of them, where there are such), part by part, with their places."""
         place = self.first_row
         for i, rows in enumerate(self.info["rows"]):
-            frame = pl.read_parquet(self.folder / f"rows-{i:05d}.parquet", columns=columns)
+            file = self.folder / f"rows-{i:05d}.parquet"
+            there = None if columns is None else [c for c in pl.read_parquet_schema(file) if c in {*columns, PLACE}]
+            frame = pl.read_parquet(file, columns=there)
+            if not frame.columns:
+                frame = pl.DataFrame({PLACE: range(place, place + rows)})
             if PLACE not in frame.columns:  # arranged rows bring their own
                 frame = frame.with_columns(pl.int_range(place, place + rows, dtype=pl.Int64).alias(PLACE))
             yield frame
             place += rows
 
-    def values(self) -> dict[str, pl.Series]:
-        """By column of text, the text of each code."""
-        return {f.stem: pl.read_parquet(f)["value"] for f in (self.folder / "values").glob("*.parquet")}
+    def values(self, columns: Collection[str] | None = None) -> dict[str, pl.Series]:
+        """By column of text (of all, or of those), the text of each code."""
+        files = (self.folder / "values").glob("*.parquet")
+        return {f.stem: pl.read_parquet(f)["value"] for f in files if columns is None or f.stem in columns}
 
     def bad(self) -> Iterator[pl.DataFrame]:
         for file in sorted(self.folder.glob("bad-*.parquet")):

@@ -168,16 +168,19 @@ class _Build:
         """Pass 1: every chunk in typed rows, those that are there as they are; bad rows in one file."""
         home = Path(self.data.prepared) / "read"
         folders = [home / c.key(self.spec) for c in self.chunks]
-        todo = [(c, f) for c, f in zip(self.chunks, folders, strict=True) if not (f / "chunk.json").exists()]
-        if len(todo) < len(folders):
-            say(f"{len(folders) - len(todo)} of {len(folders)} pieces of the files have been read before")
+        by_folder = dict(zip(folders, self.chunks, strict=True))
+        todo = [(c, f) for f, c in by_folder.items() if not (f / "chunk.json").exists()]
+        if len(todo) < len(by_folder):
+            say(f"{len(by_folder) - len(todo)} of {len(by_folder)} pieces of the files have been read before")
+        unread = {f for _, f in todo}
         found: list[TypedChunk] = []
         bad = _BadRows(self.data, self.bad_rows)
         with bar("reading", _expected_rows([c for c, _ in todo])) as shown:
             made = self.engine.map(partial(_read_one, self.data), todo, shown.advance, reads=True)
             for chunk, folder in zip(self.chunks, folders, strict=True):
-                if not (folder / "chunk.json").exists():
+                if folder in unread:
                     next(made)
+                    unread.discard(folder)  # equal pieces are read once
                 first = found[-1].first_row + found[-1].rows if found else 0
                 found.append(TypedChunk(folder, first, chunk.split))
                 bad.add(chunk, found[-1])
@@ -302,11 +305,11 @@ def _gather_chunk(
     number, chunk = numbered
 
     def training() -> Iterator[pl.DataFrame]:
-        for frame in chunk.frames():
+        for frame in chunk.frames(gather.columns | splitter.columns):
             placed, which = splitter.place(frame, chunk.split)
             yield placed.filter(which == 0)
 
-    found = gather(training(), chunk.values())
+    found = gather(training(), chunk.values(gather.columns))
     for name, table in found.tables.items() if found.rows else ():
         (scratch / name).mkdir(exist_ok=True)
         table.write_parquet(scratch / name / f"{number:05d}.parquet", compression="lz4")

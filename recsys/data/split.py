@@ -34,6 +34,11 @@ class Splitter:
             first, second = (order_statistic(times, min(b, total - 1)) for b in self._bounds)
             self._times = (first, second)
 
+    @property
+    def columns(self) -> set[str]:
+        """Of typed rows, those that tell the split."""
+        return {TIME, KEY}
+
     def of(self, frame: pl.DataFrame, split: int | None) -> np.ndarray:
         """(rows,) uint8, of rows with their places; `split` is that of their file, where whole files are assigned."""
         by = self.config.by

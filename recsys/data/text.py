@@ -20,7 +20,7 @@ from recsys.schema import SourceConfig
 
 BLOCK_BYTES = 16 << 20
 LINE_BYTES = 64 << 20  # the longest line, which tells a file of no lines
-READERS = 4  # threads that parse blocks, each of which takes several times its bytes
+READERS = min(max((os.cpu_count() or 1) // 4, 1), 4)  # blocks parsed at once, each by several threads of polars
 
 
 def parse_options(source: SourceConfig, handler: Any = None) -> pacsv.ParseOptions:
@@ -35,10 +35,9 @@ def parse_options(source: SourceConfig, handler: Any = None) -> pacsv.ParseOptio
 
 def read_csv(source: SourceConfig, file: Path, names: list[str], piece: Piece, wanted: Wanted) -> Iterator[Block]:
     """Blocks of whole lines, parsed by a few threads and handed out in order."""
-    workers = min(os.cpu_count() or 1, READERS)
     waiting: deque[Future[Block]] = deque()
     line = 1
-    with open_bytes(file) as raw, ThreadPoolExecutor(workers, thread_name_prefix="csv") as pool:
+    with open_bytes(file) as raw, ThreadPoolExecutor(READERS, thread_name_prefix="csv") as pool:
         text = _Utf8(_Lines(raw, piece))
         try:
             for lines in _blocks(text):
@@ -49,7 +48,7 @@ def read_csv(source: SourceConfig, file: Path, names: list[str], piece: Piece, w
                     given = Text(source, file, names, lines, line, text.replaced)
                     waiting.append(pool.submit(given.parse, wanted.numbers))
                 line += lines.count(b"\n")
-                if len(waiting) > workers:
+                if len(waiting) > READERS:
                     yield waiting.popleft().result()
             while waiting:
                 yield waiting.popleft().result()
@@ -109,9 +108,8 @@ class Text:
             return None
         if quote is not None and quote.encode() in text:
             return None
-        whole = np.frombuffer(text, np.uint8)
-        lines = int(np.count_nonzero(whole == 10)) + (not text.endswith(b"\n"))
-        if np.count_nonzero(whole == separator[0]) != lines * (len(self.names) - 1):
+        lines = text.count(b"\n") + (not text.endswith(b"\n"))
+        if np.count_nonzero(np.frombuffer(text, np.uint8) == separator[0]) != lines * (len(self.names) - 1):
             return None
         if numbers and (text[:1] == b" " or b"\n " in text or separator + b" " in text):
             numbers = frozenset()  # ' 7' is a number to polars' CSV, and none to its cast
@@ -128,8 +126,8 @@ class Text:
             break
         else:
             return None
-        if frame.select(pl.all_horizontal(pl.all().is_null()).any()).item():  # which is told as an empty row
-            return None
+        if all(c.null_count() for c in frame) and frame.select(pl.all_horizontal(pl.all().is_null()).any()).item():
+            return None  # an empty row, which is told
         frame = frame.with_columns(pl.int_range(self.line, self.line + lines, dtype=pl.Int64).alias(LINE))
         return Block(self.file, frame, as_text=self.parse if types is schema and numbers else None)
 

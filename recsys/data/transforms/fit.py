@@ -6,13 +6,14 @@ up in the chunks' order, so that it does not depend on who went through them.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 import polars as pl
 
 from recsys.data.transforms.columns import DenseColumn, dense_columns, known_rows, sparse_columns
 from recsys.data.transforms.fitted import Fitted, dense_expr
-from recsys.data.transforms.names import ROW
+from recsys.data.transforms.names import LABEL, ROW
 from recsys.data.transforms.statistics import Counts, Mergeable, Sample, Statistic
 from recsys.data.transforms.steps import Params
 from recsys.errors import UserError
@@ -36,6 +37,13 @@ class Gather:
     data: DataConfig
     params: dict[str, list[Params]]
     first: bool
+
+    @cached_property
+    def columns(self) -> set[str]:
+        """Of typed rows, those that it reads."""
+        dense = dense_columns(self.data)
+        shown = {dense[n].typed for n, _ in _next(dense, self.params)}
+        return shown | ({n for n, _ in _sparse(self.data)} if self.first else set()) | {LABEL}
 
     def __call__(self, frames: Iterable[pl.DataFrame], values: dict[str, pl.Series]) -> Gathered:
         """frames: a chunk's training rows, text as codes; values: the text of the codes."""

@@ -113,8 +113,9 @@ def _reasons(
 ) -> pl.Series:
     """Why a row cannot be used, null where it can."""
     checks = _label_checks(data, frame) if labelled else []
+    doubtful = _doubtful(raw, frame, kinds)
     for name, (column, kind) in kinds.items():
-        if kind == "value":
+        if name not in doubtful:
             continue
         lost = frame[name].is_null() & raw[column].is_not_null()
         if lost.any() and raw.schema[column].is_float():
@@ -133,6 +134,17 @@ def _reasons(
             told = pl.Series([why], dtype=pl.String).new_from_index(0, frame.height)
             reason = reason.zip_with(~mask | reason.is_not_null(), told)
     return reason
+
+
+def _doubtful(raw: pl.DataFrame, frame: pl.DataFrame, kinds: dict[str, tuple[str, str]]) -> set[str]:
+    """Columns that may have lost a value, or hold one that is too large: a quick look, as there are hardly ever any."""
+    numbers = [name for name, (_, kind) in kinds.items() if kind == "number"]
+    largest = frame.select(pl.col(numbers).abs().max()).row(0) if numbers else ()
+    found = {n for n, x in zip(numbers, largest, strict=True) if x is not None and not x <= FLOAT32_MAX}
+    for name, (column, kind) in kinds.items():
+        if kind != "value" and frame[name].null_count() != raw[column].null_count():
+            found.add(name)
+    return found
 
 
 def _label_checks(data: DataConfig, frame: pl.DataFrame) -> list[tuple[pl.Series, str]]:

@@ -1,0 +1,84 @@
+"""python benchmarks/prepare.py [ROWS] [ROUNDS]: preparing raw Criteo rows against what any preparation must do.
+
+scan + hash: polars' streaming engine reads every column of the same file and hashes its text (no output).
+scan + hash + write: the same, with numbers parsed and ids written to Parquet.
+ours: `prepare` from nothing: digest, read, split, fit (log, standardise, vocabularies with a threshold), apply, write.
+"""
+
+import json
+import resource
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+from omegaconf import OmegaConf
+
+from recsys.config import conf_dir
+from recsys.data.prepare import prepare
+from recsys.data.synthetic import write_sample
+from recsys.progress import quiet
+from recsys.schema import DataConfig
+
+
+def config(folder: Path) -> DataConfig:
+    given = OmegaConf.load(conf_dir() / "data" / "criteo.yaml")
+    data = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), given))
+    assert isinstance(data, DataConfig)
+    data.root, data.prepared = str(folder), str(folder / "prepared")
+    return data
+
+
+def main() -> None:
+    rows = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
+    rounds = int(sys.argv[2]) if len(sys.argv) > 2 else 5
+    quiet()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        write_sample(folder, rows=rows, seed=0)
+        data = config(folder)
+        columns = list(data.source.columns)
+
+        def scan() -> pl.LazyFrame:
+            file = folder / "train.tsv"
+            return pl.scan_csv(
+                file, separator="\t", has_header=False, quote_char=None, new_columns=columns, infer_schema=False
+            )
+
+        def bare() -> None:
+            scan().select(pl.all().hash().sum()).collect(engine="streaming")
+
+        def written() -> None:
+            numbers = [pl.col(c).cast(pl.Float32, strict=False) for c in columns[:14]]
+            ids = [(pl.col(c).hash() % 1_000_000).cast(pl.Int32) for c in columns[14:]]
+            scan().select(numbers + ids).sink_parquet(folder / "ids.parquet", compression="lz4")
+
+        def ours() -> None:
+            shutil.rmtree(folder / "prepared", ignore_errors=True)
+            prepare(data)
+
+        jobs: dict[str, Callable[[], None]] = {"scan + hash": bare, "scan + hash + write": written, "ours": ours}
+        rates: dict[str, list[float]] = {name: [] for name in jobs}
+        for _ in range(rounds):
+            for name, job in jobs.items():
+                start = time.perf_counter()
+                job()
+                rates[name].append(rows / (time.perf_counter() - start))
+            print(", ".join(f"{name} {r[-1] / 1e3:,.0f}k rows/s" for name, r in rates.items()), flush=True)
+    ratios = {
+        name: statistics.median(a / b for a, b in zip(rates["ours"], rates[name], strict=True))
+        for name in jobs
+        if name != "ours"
+    }
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    print(", ".join(f"ours is {r:.2f} of {name}" for name, r in ratios.items()) + f"; peak memory {peak:.2f} GiB")
+    result = {"rows": rows, "rates": rates, "median_ratios": ratios, "peak_gib": peak}
+    (Path(__file__).parent / "results" / "prepare.json").write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
