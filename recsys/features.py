@@ -29,6 +29,7 @@ class SparseFeature:
     table: str
     pooling: Pooling = "sum"
     multi_valued: bool = False
+    sequence: bool = False  # the ids of a bag stand in order
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,26 @@ class SourceConfig:
 
 
 @dataclass
+class GroupConfig:
+    """Rows that belong together, in order: what `lag`, `difference`, `last`, sequences and leave_one_out are of."""
+
+    by: str = MISSING  # column: a user, a device
+    order: str | None = None  # column: a number or a time; rows of one moment, and all without it, as they came
+    gap: float | None = None  # in order's unit (of times: seconds): a longer pause begins a new group, a session
+
+
+@dataclass
+class SequenceConfig:
+    """One row a group, of lists in order, instead of one row an interaction."""
+
+    max_length: int = 50  # items before the one to be predicted; a row has one more
+    min_length: int = 2  # of a training row, with the one to be predicted
+    stride: int | None = None  # longer training sequences: a window every so many items; null: the last one only
+    reverse: bool = False  # training sequences once more, backwards
+    pad: str | None = None  # left | right: to max_length + 1, with id 0; null: jagged
+
+
+@dataclass
 class LabelConfig:
     column: str = "label"
     at_least: float | None = None  # 1 where column >= at_least; without it the column must be 0 or 1
@@ -48,6 +68,8 @@ class DenseConfig:
     column: str | None = None  # the feature's name, where none is given
     fill: Any = None  # of missing values: a number, mean or median (a Union is more than OmegaConf merges)
     transform: list[Any] | None = None  # of transforms.TRANSFORMS, in order: log, or {clip: [0, 100]}
+    lag: int | None = None  # the value so many rows before, in the row's group
+    difference: int | None = None  # the value less that of so many rows before
     cyclic: list[str] | None = None  # of a time: hour, day_of_week, month; two features each, NAME_hour_sin and _cos
 
 
@@ -58,6 +80,10 @@ class SparseConfig:
     buckets: int | None = None  # of hash: the table has one row more
     quantiles: int | None = None  # of a number: so many buckets of equally many training rows, instead of encode
     cross: list[str] | None = None  # columns whose values together are one value, instead of column
+    lag: int | None = None  # the value so many rows before, in the row's group
+    difference: int | None = None  # of a number or a time (in seconds) with `quantiles`: less so many rows before
+    last: int | None = None  # the values of so many rows before, oldest first
+    per: str | None = None  # of sequences: item, by default, or group: one value a row, its last item's
     pattern: str | None = None  # a regular expression: its matches in the column's text are the values
     min_count: int | None = None  # of vocabulary: values rarer than this in the training split share row 0
     split: str | None = None  # the separator of a multi-valued column
@@ -72,7 +98,7 @@ class SparseConfig:
 class SplitConfig:
     """Who goes where. order and time: the last rows are the test's, those before them validation's."""
 
-    by: str = "order"  # order | time | random | hash | kfold | files
+    by: str = "order"  # order | time | random | hash | kfold | files | leave_one_out
     column: str | None = None  # time: to sort by; hash, kfold: whose equal values stay together
     folds: int = 5  # kfold
     fold: int = 0  # kfold: the one that tests; the next one validates
@@ -101,6 +127,8 @@ class DataConfig:
     derive: dict[str, str] = field(default_factory=dict)  # column -> SQL expression over the columns
     label: LabelConfig = field(default_factory=LabelConfig)
     split: SplitConfig = field(default_factory=SplitConfig)
+    group: GroupConfig | None = None
+    sequences: SequenceConfig | None = None
     dense_defaults: DenseConfig = field(default_factory=lambda: DenseConfig(fill=0.0, transform=["log"]))
     sparse_defaults: SparseConfig = field(
         default_factory=lambda: SparseConfig(encode="vocabulary", min_count=1, pooling="sum")

@@ -25,11 +25,13 @@ import polars as pl
 from filelock import FileLock
 
 from recsys.data import sources
+from recsys.data.arrange import is_arranged
 from recsys.data.check import check_files
 from recsys.data.chunks import Chunk, TypedChunk, cut, read_chunk, read_spec
 from recsys.data.contents import digests
 from recsys.data.engine import Engine, OneMachine
 from recsys.data.formats import parquet_file
+from recsys.data.shuffle import shuffle
 from recsys.data.split import SPLITS, Splitter
 from recsys.data.synthetic import write_sample
 from recsys.data.transforms import Fitted, Gather, Gathered, fit
@@ -141,6 +143,9 @@ class _Build:
             where = f"; see {self.bad_rows}" if bad else ""
             raise UserError(f"data={self.data.name}: no usable row in {self.chunks[0].file}{where}")
         splitter = Splitter(self.data.split, typed_chunks)
+        if is_arranged(self.data):
+            typed_chunks = shuffle(self.data, self.engine, typed_chunks, splitter, self.folder / "arranged")
+            total = sum(c.rows for c in typed_chunks)
         fitted = self._fitted(typed_chunks, splitter, total)
         rows = self._write(fitted, typed_chunks, splitter, total)
         for split, n in rows.items():
@@ -157,6 +162,7 @@ class _Build:
             "files": list(dict.fromkeys(str(c.file) for c in self.chunks)),
             "read": [str(c.folder) for c in typed_chunks] if self.data.keep_read else [],
         }
+        shutil.rmtree(self.folder / "arranged", ignore_errors=True)
         (self.folder / "prepared.json").write_text(json.dumps(info, indent=1) + "\n")
         if not self.data.keep_read:
             for c in typed_chunks:

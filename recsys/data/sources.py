@@ -67,10 +67,7 @@ def check_columns(data: DataConfig, file: Path, *, labelled: bool = True) -> Non
     for column, sql in data.derive.items():
         have = _derived(column, sql, have)
     wanted = raw_columns(data)
-    if labelled:
-        wanted.append(("data.label", data.label.column))
-        if data.split.by in ("time", "hash", "kfold") and data.split.column:
-            wanted.append(("data.split", data.split.column or ""))
+    wanted += group_columns(data) + (split_columns(data) if labelled else [])
     for who, column in wanted:
         if column not in have.columns:
             raise UserError(f"{who}: {file.name} has no column {column}{did_you_mean(column, have.columns)}")
@@ -107,15 +104,31 @@ def wanted(data: DataConfig, *, labelled: bool) -> Wanted:
     if data.derive:
         return ALL
     reads = column_reads(data)
+    for _, column in group_columns(data):
+        reads.setdefault(column, set()).add("value")
     for join in data.source.joins:
         reads.setdefault(join.key, set()).add("value")
     if labelled:
-        reads.setdefault(data.label.column, set()).add("number")
-        if data.split.column:
-            reads.setdefault(data.split.column, set()).add("number" if data.split.by == "time" else "value")
+        for _, column in split_columns(data):
+            reads.setdefault(column, set()).add("number" if column == data.label.column else "value")
     there = {column: data.source.rename.get(column, column) for column in reads}
     numbers = frozenset(there[column] for column, kinds in reads.items() if kinds == {"number"})
     return Wanted(frozenset(there.values()), numbers)
+
+
+def group_columns(data: DataConfig) -> list[tuple[str, str]]:
+    """(who, raw column) of what groups rows."""
+    if data.group is None:
+        return []
+    order = [] if data.group.order is None else [("data.group.order", data.group.order)]
+    return [("data.group.by", data.group.by), *order]
+
+
+def split_columns(data: DataConfig) -> list[tuple[str, str]]:
+    """(who, raw column) of the label and of what splits rows, which rows to predict may lack."""
+    label = [] if data.sequences is not None else [("data.label", data.label.column)]
+    by_column = data.split.column and data.split.by in ("time", "hash", "kfold")
+    return label + ([("data.split", data.split.column or "")] if by_column else [])
 
 
 def _renamed(source: SourceConfig, file: Path, frame: pl.DataFrame) -> pl.DataFrame:

@@ -7,7 +7,7 @@ import polars as pl
 
 from recsys.data.chunks import TypedChunk
 from recsys.data.hashing import shares, shares_of_places
-from recsys.data.transforms import KEY, PLACE, ROW, TIME
+from recsys.data.transforms import KEY, PLACE, ROW, SPLIT, TIME
 from recsys.errors import UserError
 from recsys.schema import SplitConfig
 
@@ -37,11 +37,13 @@ class Splitter:
     @property
     def columns(self) -> set[str]:
         """Of typed rows, those that tell the split."""
-        return {TIME, KEY}
+        return {TIME, KEY, SPLIT}
 
     def of(self, frame: pl.DataFrame, split: int | None) -> np.ndarray:
         """(rows,) uint8, of rows with their places; `split` is that of their file, where whole files are assigned."""
         by = self.config.by
+        if SPLIT in frame.columns:  # by who arranged the rows
+            return frame[SPLIT].to_numpy()
         if by == "files":
             assert split is not None
             return np.full(frame.height, split, dtype=np.uint8)
@@ -69,6 +71,8 @@ class Splitter:
         c = self.config
         if c.by == "files":
             return "files: train, validation and test as published"
+        if c.by == "leave_one_out":
+            return "leave_one_out: of each group the last row tests, the one before it validates"
         if c.by == "kfold":
             of = f"of {c.column}" if c.column else "of rows at random"
             return f"kfold: fold {c.fold} of {c.folds} tests, the next one validates; {of}, seed {c.seed}"
@@ -105,8 +109,9 @@ def order_statistic(arrays: Callable[[], Iterator[np.ndarray]], k: int) -> float
 
 
 def check_split(split: SplitConfig) -> None:
-    if split.by not in ("order", "time", "random", "hash", "kfold", "files"):
-        raise UserError(f"data.split.by={split.by}: must be order, time, random, hash, kfold or files")
+    ways = ("order", "time", "random", "hash", "kfold", "files", "leave_one_out")
+    if split.by not in ways:
+        raise UserError(f"data.split.by={split.by}: must be {', '.join(ways[:-1])} or {ways[-1]}")
     if split.by in ("time", "hash") and not split.column:
         raise UserError(f"data.split.column: needed for data.split.by={split.by}")
     if split.by == "kfold" and not (split.folds >= 3 and 0 <= split.fold < split.folds):

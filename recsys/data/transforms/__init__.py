@@ -10,6 +10,7 @@ from recsys.data.transforms.columns import (
     dense_columns,
     feature_spec,
     is_bag,
+    is_sequence,
     known_rows,
     raw_columns,
     sparse_columns,
@@ -17,15 +18,18 @@ from recsys.data.transforms.columns import (
 )
 from recsys.data.transforms.fit import Gather, Gathered, InMemory, Training, fit, summed
 from recsys.data.transforms.fitted import Fitted
-from recsys.data.transforms.names import KEY, LABEL, PLACE, ROW, TIME
+from recsys.data.transforms.names import GROUP, KEY, LABEL, ORDER, PLACE, ROW, SPLIT, TIME
 from recsys.data.transforms.steps import TRANSFORMS
 from recsys.data.transforms.typed import typed
 
 __all__ = [
+    "GROUP",
     "KEY",
     "LABEL",
+    "ORDER",
     "PLACE",
     "ROW",
+    "SPLIT",
     "TIME",
     "TRANSFORMS",
     "Fitted",
@@ -38,6 +42,7 @@ __all__ = [
     "feature_spec",
     "fit",
     "is_bag",
+    "is_sequence",
     "known_rows",
     "raw_columns",
     "sparse_columns",

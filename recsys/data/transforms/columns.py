@@ -16,7 +16,9 @@ FILLS = ("mean", "median")
 
 @dataclass(frozen=True)
 class DenseColumn:
-    """One dense feature: `steps`, in order, over the column `typed` of typed rows, which is the raw `column`."""
+    """One dense feature: `steps`, in order, over the column `typed` of typed rows, which is the raw `column` (of an
+    earlier row, where the feature says so).
+    """
 
     column: str
     typed: str
@@ -84,12 +86,24 @@ def sparse_columns(data: DataConfig) -> dict[str, SparseConfig]:
     columns = {n: _with_defaults(SparseConfig, data.sparse_defaults, c, n) for n, c in data.sparse.items()}
     for c in columns.values():
         c.encode = "quantiles" if c.quantiles is not None else c.encode
+        if data.sequences is not None and c.per != "group":
+            c.last = data.sequences.max_length + 1
     return dict(sorted(columns.items(), key=lambda item: is_bag(item[1])))
 
 
 def is_bag(c: SparseConfig) -> bool:
     """Whether a row has any number of ids."""
+    return is_split(c) or c.last is not None
+
+
+def is_split(c: SparseConfig) -> bool:
+    """Whether a raw row has any number of values."""
     return c.split is not None or c.pattern is not None
+
+
+def is_sequence(data: DataConfig, c: SparseConfig) -> bool:
+    """Whether a row has its ids in an order that counts."""
+    return data.sequences is not None and c.last is not None
 
 
 def known_rows(c: SparseConfig) -> int | None:
@@ -109,12 +123,19 @@ def raw_columns(data: DataConfig) -> list[tuple[str, str]]:
 def column_reads(data: DataConfig) -> dict[str, set[str]]:
     """By raw column, what features read it as: number, value, time."""
     reads: dict[str, set[str]] = {}
+    moments = differences(data)
     for d in dense_columns(data).values():
-        reads.setdefault(d.column, set()).add(d.reads)
+        reads.setdefault(d.column, set()).add("time" if d.typed in moments else d.reads)
     for name, s in sparse_columns(data).items():
+        number = s.encode == "quantiles" and name not in moments
         for column in s.cross or [s.column or name]:
-            reads.setdefault(column, set()).add("number" if s.encode == "quantiles" else "value")
+            reads.setdefault(column, set()).add("number" if number else "value")
     return reads
+
+
+def differences(data: DataConfig) -> set[str]:
+    """Features of a difference, which may be of times."""
+    return {n for n, c in [*data.dense.items(), *data.sparse.items()] if c and c.difference is not None}
 
 
 def text_columns(data: DataConfig) -> list[str]:
@@ -128,9 +149,12 @@ def feature_spec(data: DataConfig, rows: Callable[[str, SparseConfig], int]) -> 
     return FeatureSpec(
         dense=tuple(DenseFeature(name) for name in dense_columns(data)),
         sparse=tuple(
-            SparseFeature(n, rows(n, c), c.table or n, "mean" if c.pooling == "mean" else "sum", is_bag(c))
+            SparseFeature(
+                n, rows(n, c), c.table or n, "mean" if c.pooling == "mean" else "sum", is_bag(c), is_sequence(data, c)
+            )
             for n, c in sparse_columns(data).items()
         ),
+        labels=() if data.sequences is not None else ("label",),
     )
 
 

@@ -3,5 +3,8 @@
 LABEL = "__label__"
 TIME = "__time__"  # what a split by time sorts by
 KEY = "__key__"  # what a split by hash keeps together
+GROUP = "__group__"  # whose row it is
+ORDER = "__order__"  # what a group's rows are sorted by
+SPLIT = "__split__"  # of a row that has been arranged: 0 train, 1 validation, 2 test
 PLACE = "__place__"  # a row's place among all rows
 ROW = "__row__"  # the same of a training row; null in all other rows

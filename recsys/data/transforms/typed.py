@@ -3,8 +3,8 @@
 import polars as pl
 
 from recsys.data.blocks import LINE, BadRow, Block
-from recsys.data.transforms.columns import dense_columns, is_bag, raw_columns, sparse_columns
-from recsys.data.transforms.names import KEY, LABEL, TIME
+from recsys.data.transforms.columns import dense_columns, differences, is_split, raw_columns, sparse_columns
+from recsys.data.transforms.names import GROUP, KEY, LABEL, ORDER, TIME
 from recsys.data.transforms.steps import FLOAT32_MAX
 from recsys.data.transforms.times import as_time
 from recsys.errors import UserError
@@ -14,20 +14,22 @@ JOINT = "\x1f"  # between the values of a cross: ASCII's unit separator
 
 
 def typed(data: DataConfig, block: Block, *, labelled: bool = True) -> tuple[pl.DataFrame, list[BadRow]]:
-    """Label (Float32), numbers (Float64, null where missing), times (Datetime), values (String) and, for a split by
-    time, the time (Float64); rows whose label, numbers or times cannot be read are set aside with the reason.
+    """Label (Float32), numbers (Float64, null where missing), times (Datetime), values (String) and what splits and
+    groups go by; rows whose label, numbers or times cannot be read are set aside with the reason.
     """
     raw = block.frame
-    _check_types(data, raw, labelled)
+    labels = labelled and data.sequences is None
+    _check_types(data, raw, labels)
     kinds = _kinds(data)
-    columns = [pl.col(LINE), *(_label(data) if labelled else ())]
+    columns = [pl.col(LINE), *_group(data, raw)]
+    columns += ([_label(data)] if labels else []) + (_split(data, raw) if labelled else [])
     for name, (column, kind) in kinds.items():
         columns.append(_read(raw, column, kind).alias(name))
     for name, c in sparse_columns(data).items():
         if name not in kinds:
             columns.append(_values(raw, name, c).alias(name))
     frame = raw.select(columns)
-    reason = _reasons(data, raw, frame, kinds, labelled)
+    reason = _reasons(data, raw, frame, kinds, labels)
     if reason.null_count() == frame.height:
         return frame, block.bad
     if block.as_text is not None:  # so that the texts of bad rows are what stands in the file
@@ -42,23 +44,46 @@ def typed(data: DataConfig, block: Block, *, labelled: bool = True) -> tuple[pl.
 def _kinds(data: DataConfig) -> dict[str, tuple[str, str]]:
     """By typed column, but those of sparse values: the raw column, and whether it is number, time or value."""
     kinds: dict[str, tuple[str, str]] = {c.typed: (c.column, c.reads) for c in dense_columns(data).values()}
-    return kinds | {n: (c.column or n, "number") for n, c in sparse_columns(data).items() if c.encode == "quantiles"}
+    kinds |= {n: (c.column or n, "number") for n, c in sparse_columns(data).items() if c.encode == "quantiles"}
+    moments = differences(data)
+    return {n: (column, "moment" if n in moments else kind) for n, (column, kind) in kinds.items()}
 
 
-def _label(data: DataConfig) -> list[pl.Expr]:
+def _label(data: DataConfig) -> pl.Expr:
     value = _number(data.label.column)
     if data.label.at_least is not None:
         value = value >= data.label.at_least
-    label = value.cast(pl.Float32).alias(LABEL)
+    return value.cast(pl.Float32).alias(LABEL)
+
+
+def _split(data: DataConfig, raw: pl.DataFrame) -> list[pl.Expr]:
+    column = data.split.column or ""
     if data.split.by == "time":
-        return [label, _number(data.split.column or "").alias(TIME)]
-    key = data.split.column if data.split.by in ("hash", "kfold") else None
-    return [label] if key is None else [label, pl.col(key).cast(pl.String).fill_null("").alias(KEY)]
+        return [_moment(raw, column).alias(TIME)]
+    return [_value(raw, column).fill_null("").alias(KEY)] if column and data.split.by in ("hash", "kfold") else []
+
+
+def _group(data: DataConfig, raw: pl.DataFrame) -> list[pl.Expr]:
+    if data.group is None:
+        return []
+    order = pl.lit(0.0) if data.group.order is None else _moment(raw, data.group.order)
+    return [_value(raw, data.group.by).alias(GROUP), order.alias(ORDER)]
+
+
+def _moment(raw: pl.DataFrame, column: str) -> pl.Expr:
+    """Float64: numbers as they are, times as seconds since 1970."""
+    dtype = raw.schema[column]
+    if dtype.is_numeric():
+        return _number(column)
+    seconds = as_time(column, dtype).dt.epoch("us") / 1e6
+    return pl.coalesce(_number(column), seconds) if dtype == pl.String else seconds
 
 
 def _read(raw: pl.DataFrame, column: str, kind: str) -> pl.Expr:
     if kind == "time":
         return as_time(column, raw.schema[column])
+    if kind == "moment":
+        return _moment(raw, column)
     return _number(column) if kind == "number" else _value(raw, column)
 
 
@@ -76,7 +101,7 @@ def _values(raw: pl.DataFrame, name: str, c: SparseConfig) -> pl.Expr:
     column = c.column or name
     if c.cross is not None:
         return pl.concat_str([_value(raw, x).fill_null("") for x in c.cross], separator=JOINT)
-    if not is_bag(c):
+    if not is_split(c):
         return _value(raw, column)
     dtype, values = raw.schema[column], pl.col(column)
     if c.pattern is not None:
@@ -104,7 +129,7 @@ def _check_types(data: DataConfig, raw: pl.DataFrame, labelled: bool) -> None:
             raise UserError(f"{who}: column {column} holds {dtype}, not a list of values")
     for name, (column, kind) in _kinds(data).items():
         dtype = raw.schema[column]
-        if kind == "time" and dtype in (pl.Time, pl.Duration, pl.Boolean):
+        if kind in ("time", "moment") and dtype in (pl.Time, pl.Duration, pl.Boolean):
             raise UserError(f"data.dense.{name}: column {column} holds {dtype}, not a date or time")
 
 
@@ -113,6 +138,7 @@ def _reasons(
 ) -> pl.Series:
     """Why a row cannot be used, null where it can."""
     checks = _label_checks(data, frame) if labelled else []
+    checks += _order_checks(data, frame)
     doubtful = _doubtful(raw, frame, kinds)
     for name, (column, kind) in kinds.items():
         if name not in doubtful:
@@ -126,7 +152,7 @@ def _reasons(
             checks.append((lost, f"{column} is not a time"))
             continue
         lost = lost | frame[name].is_infinite().fill_null(False)
-        checks.append((lost, f"{column} is not a number"))
+        checks.append((lost, f"{column} is " + ("not a number" if kind == "number" else "neither a number nor a time")))
         checks.append(((frame[name].abs() > FLOAT32_MAX).fill_null(False), f"{column} is too large"))
     reason = pl.Series("reason", [None] * frame.height, dtype=pl.String)
     for mask, why in checks:
@@ -138,7 +164,7 @@ def _reasons(
 
 def _doubtful(raw: pl.DataFrame, frame: pl.DataFrame, kinds: dict[str, tuple[str, str]]) -> set[str]:
     """Columns that may have lost a value, or hold one that is too large: a quick look, as there are hardly ever any."""
-    numbers = [name for name, (_, kind) in kinds.items() if kind == "number"]
+    numbers = [name for name, (_, kind) in kinds.items() if kind in ("number", "moment")]
     largest = frame.select(pl.col(numbers).abs().max()).row(0) if numbers else ()
     found = {n for n, x in zip(numbers, largest, strict=True) if x is not None and not x <= FLOAT32_MAX}
     for name, (column, kind) in kinds.items():
@@ -150,7 +176,15 @@ def _doubtful(raw: pl.DataFrame, frame: pl.DataFrame, kinds: dict[str, tuple[str
 def _label_checks(data: DataConfig, frame: pl.DataFrame) -> list[tuple[pl.Series, str]]:
     what = "neither 0 nor 1" if data.label.at_least is None else "not a number"
     valid = frame[LABEL].is_in([0.0, 1.0]).fill_null(False)
-    checks = [(~valid, f"label {data.label.column} is {what}")]
-    if TIME in frame.columns:
-        checks.append((~frame[TIME].is_finite().fill_null(False), f"time {data.split.column} is not a number"))
+    return [(~valid, f"label {data.label.column} is {what}")]
+
+
+def _order_checks(data: DataConfig, frame: pl.DataFrame) -> list[tuple[pl.Series, str]]:
+    checks = []
+    for name, column in ((TIME, data.split.column), (ORDER, data.group and data.group.order)):
+        if name in frame.columns:
+            odd = ~frame[name].is_finite().fill_null(False)
+            checks.append((odd, f"time {column} is neither a number nor a time"))
+    if data.group is not None:
+        checks.append((frame[GROUP].is_null(), f"group {data.group.by} is missing"))
     return checks

@@ -1,0 +1,124 @@
+"""What a row owes to the other rows of its group: lags, differences, the last values, sessions, sequences, splits.
+
+Typed rows go in and come out, text as text. Every row looks only at rows before it, whatever their split.
+"""
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from recsys.data.transforms import GROUP, ORDER, PLACE, SPLIT, is_sequence, sparse_columns
+from recsys.schema import DataConfig, DenseConfig, SequenceConfig, SparseConfig
+
+TRAIN, VALIDATION, TEST = range(3)
+
+
+def is_arranged(data: DataConfig) -> bool:
+    """Whether any row depends on others."""
+    return data.group is not None
+
+
+def arranged(data: DataConfig, rows: pl.DataFrame) -> pl.DataFrame:
+    """Whole groups of typed rows, in any order -> the rows, or one row a sequence, in the order of their places.
+
+    rows: with GROUP, ORDER, PLACE, and SPLIT where it is known already.
+    """
+    rows = rows.sort(GROUP, ORDER, PLACE)
+    starts = _starts(data, rows)
+    if data.split.by == "leave_one_out":
+        rows = rows.with_columns(pl.Series(SPLIT, leave_one_out(starts)))
+    rows = rows.with_columns(_looking_back(data, rows, starts))
+    if data.sequences is not None:
+        rows = _sequences(data, data.sequences, rows, starts)
+    return rows.drop(GROUP, ORDER).sort(PLACE, maintain_order=True)
+
+
+def _starts(data: DataConfig, rows: pl.DataFrame) -> np.ndarray:
+    """(rows,) of each row, where its group (or session) begins."""
+    gap = data.group.gap if data.group is not None else None
+    new = pl.col(GROUP).ne_missing(pl.col(GROUP).shift())
+    if gap is not None:
+        new = new | (pl.col(ORDER).diff() > gap).fill_null(True)
+    begins = rows.select(new).to_series().to_numpy().copy()
+    begins[:1] = True
+    return np.maximum.accumulate(np.where(begins, np.arange(len(begins)), 0))
+
+
+def leave_one_out(starts: np.ndarray) -> np.ndarray:
+    """(rows,) uint8: the last row of a group tests, the one before validates; groups of one or two rows train."""
+    sizes = np.bincount(starts, minlength=len(starts))[starts] if len(starts) else starts
+    from_end = starts + sizes - 1 - np.arange(len(starts))
+    split = np.select([from_end == 0, from_end == 1], [TEST, VALIDATION], TRAIN)
+    return np.where(sizes < 3, TRAIN, split).astype(np.uint8)
+
+
+def _looking_back(data: DataConfig, rows: pl.DataFrame, starts: np.ndarray) -> list[pl.Series]:
+    columns, at = [], np.arange(len(starts))
+    sparse = sparse_columns(data)
+    features: dict[str, DenseConfig | SparseConfig] = {n: d for n, d in data.dense.items() if d} | dict(sparse)  # type: ignore[assignment]
+    for name, c in features.items():
+        if c.lag is not None:
+            columns.append(_lagged(rows[name], starts, c.lag))
+        elif c.difference is not None:
+            columns.append(rows[name] - _lagged(rows[name], starts, c.difference))
+    for name, s in sparse.items():
+        if s.last is not None and not is_sequence(data, s):
+            columns.append(slices(rows[name], np.maximum(starts, at - s.last), at))
+    return columns
+
+
+def _lagged(x: pl.Series, starts: np.ndarray, lag: int) -> pl.Series:
+    there = pl.Series(np.arange(len(starts)) - lag >= starts)
+    return x.shift(lag).zip_with(there, pl.Series([None], dtype=x.dtype).new_from_index(0, x.len())).alias(x.name)
+
+
+def slices(x: pl.Series, first: np.ndarray, stop: np.ndarray) -> pl.Series:
+    """A list x[first:stop] for each pair; a missing text is the empty one."""
+    offsets = np.concatenate([[0], np.cumsum(stop - first)])
+    at = np.repeat(first - offsets[:-1], stop - first) + np.arange(offsets[-1])
+    values = (x.fill_null("") if x.dtype == pl.String else x).gather(at).to_arrow()
+    lists = pl.from_arrow(pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), values))
+    assert isinstance(lists, pl.Series)
+    return lists.alias(x.name)
+
+
+def _sequences(data: DataConfig, c: SequenceConfig, rows: pl.DataFrame, starts: np.ndarray) -> pl.DataFrame:
+    """A training row of each group's training items, or one a window of them; then a row for every later item, with
+    all items before it.
+    """
+    split = rows[SPLIT].to_numpy()
+    at = np.arange(len(starts))
+    held_out = np.concatenate([[0], np.cumsum(split != TRAIN)])
+    trains = held_out[at + 1] == held_out[starts]  # before the group's first row that is held out
+    last = np.append(trains[1:] < trains[:-1], True) | np.append(starts[1:] != starts[:-1], True)
+    ends = at[trains & last[: len(at)]]
+    stops, firsts = _windows(ends, ends - starts[ends] + 1, c)
+    later = (split != TRAIN) & (at > starts)
+    held_stops = at[later] + 1
+    held_firsts = np.maximum(starts[later], held_stops - c.max_length - 1)
+    first, stop = np.concatenate([firsts, held_firsts]), np.concatenate([stops, held_stops])
+    which = np.concatenate([np.zeros(len(stops), np.uint8), split[later]])
+    features = {n: s for n, s in sparse_columns(data).items() if is_sequence(data, s)}
+    made = rows[stop - 1].drop(list(features)).with_columns(
+        pl.Series(SPLIT, which), *(slices(rows[n], first, stop) for n in features)
+    )  # fmt: skip
+    if c.reverse:
+        back = made.filter(pl.col(SPLIT) == TRAIN).with_columns(pl.col(n).list.reverse() for n in features)
+        made = pl.concat([made, back])
+    return made
+
+
+def _windows(ends: np.ndarray, lengths: np.ndarray, c: SequenceConfig) -> tuple[np.ndarray, np.ndarray]:
+    """Stops and firsts of the windows over runs of `lengths` items that end with items `ends`."""
+    size = c.max_length + 1
+    kept = lengths >= c.min_length
+    ends, lengths = ends[kept], lengths[kept]
+    more = np.zeros(len(ends), np.int64)
+    if c.stride is not None:  # as many as it takes to reach the first item
+        more = np.maximum(0, -(-(lengths - size) // c.stride))
+    index = np.repeat(np.arange(len(ends)), more + 1)
+    back = (np.arange(len(index)) - np.repeat(np.cumsum(more + 1) - more - 1, more + 1)) * (c.stride or 0)
+    stops = ends[index] + 1 - back
+    firsts = np.maximum(ends[index] + 1 - lengths[index], stops - size)
+    whole = stops - firsts >= c.min_length
+    return stops[whole], firsts[whole]
