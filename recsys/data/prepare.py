@@ -16,8 +16,10 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 from filelock import FileLock
@@ -152,6 +154,17 @@ def _build(data: DataConfig, files: list[tuple[Path, int | None]], folder: Path,
         "files": [str(f) for f, _ in files],
     }
     (folder / "prepared.json").write_text(json.dumps(info, indent=1) + "\n")
+
+
+def typed_rows(data: DataConfig) -> Iterator[tuple[pl.DataFrame, np.ndarray]]:
+    """The rows of data.root as `typed` makes them, and the split of each: (rows,) 0, 1 or 2."""
+    with TemporaryDirectory(dir=data.prepared, prefix="spill-") as folder:
+        parts, _ = _spill(data, check_files(data), Path(folder), Path(folder) / "bad_rows.csv")
+        splitter = Splitter(data.split, parts)
+        for part in parts:
+            frame = part.read()
+            yield frame, splitter.of(part, frame)
+            part.path.unlink()
 
 
 def _placed(part: Part, splitter: Splitter) -> tuple[pl.DataFrame, pl.Series]:
