@@ -1,0 +1,176 @@
+"""The folded section of a feature, and the one of the tables."""
+
+from html import escape
+
+import polars as pl
+
+from recsys.data.look import pictures
+from recsys.data.look.found import DIMS, Feature, Found, Numbers, Table
+from recsys.data.look.numbers import QUANTILES
+from recsys.data.look.tables import Column, cells, table
+from recsys.data.look.text import number, seconds, share, size
+from recsys.data.split import SPLITS
+
+SHOWN = 40  # tables before the rest is folded
+
+
+def feature(f: Feature, at: int, found: Found) -> str:
+    """One fold: what it is, pictures, its cells."""
+    base = found.positives[0] / found.rows[0] if found.rows[0] else 0.0
+    of = next((t for t in found.tables if t.name == f.table), None)
+    facts = [f"reads {escape(f.reads)}" if f.reads != f.name else "", escape(f.told)]
+    facts.append(f"{'' if f.exact else 'about '}{f.distinct:,} distinct in training")
+    parts = [f"<p>{'; '.join(x for x in facts if x)}.</p>"]
+    if f.numbers is not None:
+        parts.append(_numbers(f, f.numbers, found))
+    rows = "lookups" if f.lengths is not None else "rows"
+    what = "value" if f.numbers is None else "time" if f.kind == "time" else "range"
+    left = f"<h4>{_title(f)}</h4>{cells(f.cells, what, rows, _base(f, base))}"
+    for part, frame in f.parts.items():
+        left += f"<h4>By {escape(part.replace('_', ' '))}</h4>{cells(frame, part.replace('_', ' '), 'rows', base)}"
+    if f.lengths is not None:
+        left += f"<h4>Values a row</h4>{cells(f.lengths, 'values', 'rows', base)}"
+    parts.append(left)
+    if of is not None and of.thresholds is not None and of.lookups:
+        parts.append(_thresholds(of, f))
+    return (
+        f'<details class="feature" id="f-{at}"><summary><b>{escape(f.name)}</b><span class="kind">{escape(f.kind)}'
+        f"</span>{_drift_told(f)}</summary>{''.join(parts)}</details>"
+    )
+
+
+def _base(f: Feature, base: float) -> float:
+    """Of bags, the rate over lookups."""
+    lookups = int(f.cells["train"].sum())
+    return int(f.cells["positives"].sum()) / lookups if lookups else base
+
+
+def _title(f: Feature) -> str:
+    if f.numbers is None:
+        return "The most frequent values" if f.cells.height > 1 else "The values"
+    few = not any(c in label for label in f.cells["label"] for c in "≤>")
+    return "By value" if few else "By tenths of the training rows"
+
+
+def chip(psi: float, reading: str) -> str:
+    return f'<span class="chip {reading}">{psi:.3f}</span>'
+
+
+def _drift_told(f: Feature) -> str:
+    told = [f"{s} {chip(d.psi, d.reading)}" for s, d in zip(SPLITS[1:], f.drift, strict=True) if d is not None]
+    return f'<span class="told">drift: {" ".join(told)}</span>' if told else ""
+
+
+def _numbers(f: Feature, n: Numbers, found: Found) -> str:
+    time = f.kind == "time"
+    told = seconds if time else number
+    names = ("min", *(f"{q:.0%}" for q in QUANTILES), "max", "mean", *(() if time else ("std",)))
+    lines = []
+    for split, span, missing in zip(SPLITS, n.spans, f.missing, strict=True):
+        if missing is None:
+            continue
+        values = [told(span[name]) if span else "–" for name in names]
+        lines.append([split, *(escape(v) for v in values), share(missing)])
+    shown = {"50%": "median"}
+    columns = [Column("", left=True), *(Column(shown.get(x, x.replace("%", " %"))) for x in names), Column("missing")]
+    out = table(columns, lines)
+    if n.histogram is not None:
+        splits = [s for i, s in enumerate(SPLITS) if n.histogram.counts[i].any()]
+        scale = "; the axis is logarithmic" if n.histogram.unit else ""
+        sampled = f"; of {n.sampled:,} sampled rows of {n.seen:,}" if n.sampled < n.seen else ""
+        out += f"<h4>Distribution of raw {'times' if time else 'numbers'}<small>{scale}{sampled}</small></h4>"
+        out += pictures.legend(splits) + pictures.histogram(n.histogram, time=time)
+    return out
+
+
+def _thresholds(t: Table, f: Feature) -> str:
+    assert t.thresholds is not None
+    shared = [x for x in t.features if x != f.name]
+    told = f" of table {escape(t.name)}, shared with {escape(', '.join(shared))}" if shared else ""
+    note = f"<p>{escape(_encoded(t))}</p>" if t.encode == "hash" else ""
+    largest = int(t.thresholds["rows"].max())  # type: ignore[arg-type]
+    lines, kinds = [], []
+    for r in t.thresholds.iter_rows(named=True):
+        own = t.encode == "vocabulary" and r["min_count"] == t.min_count
+        lines.append([
+            "0, 1" if r["min_count"] == 1 else str(r["min_count"]),
+            f"{r['rows']:,}",
+            pictures.bar(r["rows"] / largest, "var(--c3)"),
+            *(size(r["rows"] * dim * 4) for dim in DIMS),
+            share(r["covered"]),
+            pictures.bar(r["covered"]),
+        ])  # fmt: skip
+        kinds.append("best" if own else "")
+    columns = [
+        Column("min_count"), Column("table rows"), Column("", left=True), *(Column(f"at dim {d}") for d in DIMS),
+        Column("lookups covered", told="share of training lookups whose value has a row of its own"),
+        Column("", left=True),
+    ]  # fmt: skip
+    curve = ""
+    if t.coverage is not None:
+        curve = (
+            "<h4>What the most frequent values cover<small>; share of training lookups by number of values, "
+            f"logarithmic; rings: the thresholds above</small></h4>{pictures.coverage(t)}"
+        )
+    own = " (bold: as the config is)" if t.encode == "vocabulary" else ""
+    return f"<h4>What each threshold of frequency keeps{told}<small>{own}</small></h4>{note}{table(columns, lines, kinds)}{curve}"
+
+
+def _encoded(t: Table) -> str:
+    if t.encode == "hash":
+        shared = 1 - (t.used or 0) / t.distinct if t.distinct else 0.0
+        return (
+            f"Hashed: {t.distinct:,} training values fall into {t.used or 0:,} of {t.rows - 1:,} buckets, {share(shared)} "
+            "of them into one that another has already. Below is what a vocabulary would take instead."
+        )
+    return t.encode
+
+
+def table_section(found: Found) -> str:
+    """Sizes as the config is."""
+    order = sorted(found.tables, key=lambda t: -t.rows)
+    if not order:
+        return ""
+    whole, largest = sum(t.rows for t in order), order[0].rows
+    lines = []
+    for i, t in enumerate(order):
+        mark = f'<i style="background:{pictures.colour(i)}"></i>'
+        lines.append([
+            f"{mark}{escape(t.name)}", escape(_features(t)), t.encode,
+            "" if t.encode != "vocabulary" else str(t.min_count), f"{t.distinct:,}", f"{t.rows:,}",
+            pictures.bar(t.rows / largest, pictures.colour(i)), *(size(t.rows * d * 4) for d in DIMS),
+        ])  # fmt: skip
+    columns = [
+        Column("table", left=True), Column("features", left=True), Column("encode", left=True), Column("min_count"),
+        Column("distinct"), Column("rows"), Column("", left=True), *(Column(f"at dim {d}") for d in DIMS),
+    ]  # fmt: skip
+    total = ", ".join(f"{size(whole * d * 4)} at dim {d}" for d in DIMS)
+    head = (
+        f"<h2>Tables</h2><p>As the config is: {whole:,} rows in {len(order)} table{'s' if len(order) > 1 else ''}; {total} "
+        "(weights alone: rows × dim × 4 bytes, float32). Row 0 of each is for what is rare or was never seen.</p>"
+    )
+    rest = ""
+    if len(lines) > SHOWN + 8:
+        rest = f"<details><summary>{len(lines) - SHOWN} more</summary>{table(columns, lines[SHOWN:])}</details>"
+        lines = lines[:SHOWN]
+    return head + pictures.strip(order) + table(columns, lines) + rest
+
+
+def _features(t: Table) -> str:
+    return "" if t.features == (t.name,) else ", ".join(t.features)
+
+
+def bad_rows(reasons: pl.DataFrame, examples: pl.DataFrame) -> str:
+    """Reasons counted, then some rows. reasons: reason, count; examples: file, line, reason, text."""
+    from recsys.data.look.text import html
+
+    lines = [[html(r, 120), f"{n:,}"] for r, n in reasons.select("reason", "count").iter_rows()]
+    some = [
+        [html(file.rpartition("/")[2]), escape(line or ""), html(reason, 80), f"<code>{html(text or '', 110)}</code>"]
+        for file, line, reason, text in examples.select("file", "line", "reason", "text").iter_rows()
+    ]
+    columns = [Column("file", left=True), Column("line"), Column("reason", left=True), Column("text", left=True)]
+    return (
+        table([Column("reason", left=True), Column("rows")], lines)
+        + f"<details><summary>{len(some)} examples</summary>{table(columns, some)}</details>"
+    )
