@@ -1,5 +1,7 @@
 """Numbers and times: quantiles, histograms and cells, from a sample of rows."""
 
+from collections.abc import Callable
+
 import numpy as np
 import polars as pl
 
@@ -29,10 +31,10 @@ def histogram(samples: list[np.ndarray], *, time: bool) -> Histogram | None:
     if low == high:
         low, high = low - 0.5, high + 0.5
     edges = np.linspace(low, high, BINS + 1)
-    if not time and np.abs(whole).max() < 2**53 and (whole == np.floor(whole)).all():
-        raw = np.floor(undraw(edges, unit))
-        raw = np.unique(np.append(raw - 0.5, whole.max() + 0.5))
-        edges = draw(raw, unit)
+    if not time and _are_whole(whole):
+        inner = np.round(undraw(edges[1:-1], unit)) + 0.5
+        inner = inner[(inner > whole.min()) & (inner < whole.max())]
+        edges = draw(np.unique([whole.min() - 0.5, *inner, whole.max() + 0.5]), unit)
     counts = np.stack([np.histogram(draw(s, unit), edges)[0] for s in samples])
     return Histogram(edges, counts, unit)
 
@@ -44,9 +46,13 @@ def _unit(values: np.ndarray) -> float:
     std = centred.std()
     if std == 0 or abs((centred**3).mean() / std**3) < SKEWED:
         return 0.0
-    if (values == np.floor(values)).all():
+    if _are_whole(values):
         return 1.0
     return float(10.0 ** np.floor(np.log10(max(np.quantile(np.abs(values[values != 0]), 0.05), 1e-30))))
+
+
+def _are_whole(x: np.ndarray) -> bool:
+    return bool((np.abs(x) < 2**53).all() and (x == np.floor(x)).all())
 
 
 def draw(x: np.ndarray, unit: float) -> np.ndarray:
@@ -62,14 +68,17 @@ def cells(sample: dict[str, pl.DataFrame], name: str, *, time: bool) -> pl.DataF
     train = sample["train"][name].drop_nulls().to_numpy()
     few = np.unique(train)
     bounds = few if len(few) <= FEW else np.unique(np.quantile(train, np.arange(1, CELLS) / CELLS))
+    whole = _are_whole(train)
     if len(few) <= FEW:
         bounds = bounds[:-1]
+    elif whole:
+        bounds = np.unique(np.floor(bounds))
     at = {s: _cell(f[name], bounds) for s, f in sample.items()}
     counts = {s: np.bincount(at[s], minlength=len(bounds) + 2) for s in SPLITS}
     counts["positives"] = np.bincount(at["train"], sample["train"][LABEL].to_numpy() > 0.5, len(bounds) + 2)
     told = seconds if time else number
     single = [told(float(x)) for x in few] if len(few) <= FEW else None
-    labels = [*(_labels(bounds, told) if single is None or not single else single), ""]
+    labels = [*(_labels(bounds, told, whole and not time) if single is None or not single else single), ""]
     frame = pl.DataFrame({"label": labels, "special": [False] * (len(labels) - 1) + [True], **counts})
     frame = frame.with_columns(pl.col("positives").cast(pl.Int64))
     return frame.filter(~pl.col("special") | (pl.sum_horizontal(SPLITS) > 0))
@@ -82,9 +91,14 @@ def _cell(values: pl.Series, bounds: np.ndarray) -> np.ndarray:
     return np.where(there, found, len(bounds) + 1).astype(np.int64)
 
 
-def _labels(bounds: np.ndarray, told) -> list[str]:  # type: ignore[no-untyped-def]
+def _labels(bounds: np.ndarray, told: Callable[[float], str], whole: bool) -> list[str]:
+    """Of the cells between bounds, each of which is in the cell below it."""
     if not len(bounds):
         return ["any"]
     shown = [told(float(b)) for b in bounds]
-    between = [f"{a} – {b}" for a, b in zip(shown, shown[1:], strict=False)]
-    return [f"≤ {shown[0]}", *between, f"> {shown[-1]}"]
+    if not whole:
+        between = [f"{a} – {b}" for a, b in zip(shown, shown[1:], strict=False)]
+        return [f"≤ {shown[0]}", *between, f"> {shown[-1]}"]
+    ends = zip(bounds + 1, bounds[1:], strict=False)
+    between = [told(float(b)) if a == b else f"{told(float(a))} – {told(float(b))}" for a, b in ends]
+    return [f"≤ {shown[0]}", *between, f"≥ {told(float(bounds[-1] + 1))}"]

@@ -14,7 +14,7 @@ from recsys.data.look.text import number, seconds, share, size
 from recsys.data.split import SPLITS
 
 COLOURS = {"train": "var(--c0)", "validation": "var(--c1)", "test": "var(--c2)"}
-WIDE, HIGH, FOOT = 560, 150, 20  # of a chart, in pixels
+WIDE, HIGH, FOOT = 560, 180, 22  # of a chart, in pixels
 PRICED = 12  # tables that have a colour of their own
 
 
@@ -78,7 +78,7 @@ def rate(positives: int, rows: int, base: float, top: float) -> str:
     if not rows:
         return ""
     low, high = wilson(positives, rows)
-    found, wide = positives / rows, 132
+    found, wide = positives / rows, 112
     at = [min(v / top, 1) * (wide - 8) + 4 for v in (found, low, high, base)]
     colour = "var(--up)" if low > base else "var(--down)" if high < base else "var(--other)"
     tip = f"{share(found)} of {rows:,} (95 %: {share(low)} to {share(high)}); all rows {share(base)}"
@@ -91,11 +91,11 @@ def rate(positives: int, rows: int, base: float, top: float) -> str:
 
 
 def shares(parts: Sequence[float | None], top: float) -> str:
-    """A bar for each split that has rows."""
-    wide = 110
+    """A bar for each split that has rows; one above `top` goes to the edge and is pale."""
+    wide = 90
     bars = "".join(
-        f'<rect x="0" y="{1 + 5 * i}" width="{max((p or 0) / (top or 1) * wide, 0.5 if p else 0):.1f}" height="4" rx="1" '
-        f'fill="{COLOURS[s]}"/>'
+        f'<rect x="0" y="{1 + 5 * i}" width="{min(max((p or 0) / (top or 1) * wide, 0.5 if p else 0), wide):.1f}" height="4" '
+        f'rx="1" fill="{COLOURS[s]}" opacity="{0.4 if (p or 0) > top else 1}"/>'
         for i, (s, p) in enumerate(zip(SPLITS, parts, strict=True))
         if p is not None
     )

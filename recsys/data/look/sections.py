@@ -8,7 +8,7 @@ from recsys.data.look import pictures
 from recsys.data.look.found import DIMS, Feature, Found, Numbers, Table
 from recsys.data.look.numbers import QUANTILES
 from recsys.data.look.tables import Column, cells, table
-from recsys.data.look.text import number, seconds, share, size
+from recsys.data.look.text import html, number, seconds, share, size
 from recsys.data.split import SPLITS
 
 SHOWN = 40  # tables before the rest is folded
@@ -20,9 +20,7 @@ def feature(f: Feature, at: int, found: Found) -> str:
     of = next((t for t in found.tables if t.name == f.table), None)
     facts = [f"reads {escape(f.reads)}" if f.reads != f.name else "", escape(f.told)]
     facts.append(f"{'' if f.exact else 'about '}{f.distinct:,} distinct in training")
-    parts = [f"<p>{'; '.join(x for x in facts if x)}.</p>"]
-    if f.numbers is not None:
-        parts.append(_numbers(f, f.numbers, found))
+    parts = [f"<p>{'; '.join(x for x in facts if x)}.</p>", _spans(f, f.numbers) if f.numbers is not None else ""]
     rows = "lookups" if f.lengths is not None else "rows"
     what = "value" if f.numbers is None else "time" if f.kind == "time" else "range"
     left = f"<h4>{_title(f)}</h4>{cells(f.cells, what, rows, _base(f, base))}"
@@ -30,9 +28,9 @@ def feature(f: Feature, at: int, found: Found) -> str:
         left += f"<h4>By {escape(part.replace('_', ' '))}</h4>{cells(frame, part.replace('_', ' '), 'rows', base)}"
     if f.lengths is not None:
         left += f"<h4>Values a row</h4>{cells(f.lengths, 'values', 'rows', base)}"
-    parts.append(left)
-    if of is not None and of.thresholds is not None and of.lookups:
-        parts.append(_thresholds(of, f))
+    right = _histogram(f.numbers, time=f.kind == "time") if f.numbers is not None else ""
+    right += _thresholds(of, f) if of is not None and of.thresholds is not None and of.lookups else ""
+    parts.append(f'<div class="two"><div>{left}</div><div>{right}</div></div>' if right else left)
     return (
         f'<details class="feature" id="f-{at}"><summary><b>{escape(f.name)}</b><span class="kind">{escape(f.kind)}'
         f"</span>{_drift_told(f)}</summary>{''.join(parts)}</details>"
@@ -61,26 +59,29 @@ def _drift_told(f: Feature) -> str:
     return f'<span class="told">drift: {" ".join(told)}</span>' if told else ""
 
 
-def _numbers(f: Feature, n: Numbers, found: Found) -> str:
+def _spans(f: Feature, n: Numbers) -> str:
+    """Quantiles, mean and share missing of each split."""
     time = f.kind == "time"
     told = seconds if time else number
     names = ("min", *(f"{q:.0%}" for q in QUANTILES), "max", "mean", *(() if time else ("std",)))
     lines = []
     for split, span, missing in zip(SPLITS, n.spans, f.missing, strict=True):
-        if missing is None:
-            continue
-        values = [told(span[name]) if span else "–" for name in names]
-        lines.append([split, *(escape(v) for v in values), share(missing)])
+        if missing is not None:
+            values = [told(span[name]) if span else "–" for name in names]
+            lines.append([split, *(escape(v) for v in values), share(missing)])
     shown = {"50%": "median"}
     columns = [Column("", left=True), *(Column(shown.get(x, x.replace("%", " %"))) for x in names), Column("missing")]
-    out = table(columns, lines)
-    if n.histogram is not None:
-        splits = [s for i, s in enumerate(SPLITS) if n.histogram.counts[i].any()]
-        scale = "; the axis is logarithmic" if n.histogram.unit else ""
-        sampled = f"; of {n.sampled:,} sampled rows of {n.seen:,}" if n.sampled < n.seen else ""
-        out += f"<h4>Distribution of raw {'times' if time else 'numbers'}<small>{scale}{sampled}</small></h4>"
-        out += pictures.legend(splits) + pictures.histogram(n.histogram, time=time)
-    return out
+    return table(columns, lines)
+
+
+def _histogram(n: Numbers, *, time: bool) -> str:
+    if n.histogram is None:
+        return ""
+    splits = [s for i, s in enumerate(SPLITS) if n.histogram.counts[i].any()]
+    scale = "; the axis is logarithmic" if n.histogram.unit else ""
+    sampled = f"; of {n.sampled:,} sampled rows of {n.seen:,}" if n.sampled < n.seen else ""
+    title = f"<h4>Distribution of raw {'times' if time else 'numbers'}<small>{scale}{sampled}</small></h4>"
+    return title + pictures.legend(splits) + pictures.histogram(n.histogram, time=time)
 
 
 def _thresholds(t: Table, f: Feature) -> str:
@@ -95,15 +96,15 @@ def _thresholds(t: Table, f: Feature) -> str:
         lines.append([
             "0, 1" if r["min_count"] == 1 else str(r["min_count"]),
             f"{r['rows']:,}",
-            pictures.bar(r["rows"] / largest, "var(--c3)"),
+            pictures.bar(r["rows"] / largest, "var(--c3)", 44),
             *(size(r["rows"] * dim * 4) for dim in DIMS),
             share(r["covered"]),
-            pictures.bar(r["covered"]),
+            pictures.bar(r["covered"], wide=44),
         ])  # fmt: skip
         kinds.append("best" if own else "")
     columns = [
-        Column("min_count"), Column("table rows"), Column("", left=True), *(Column(f"at dim {d}") for d in DIMS),
-        Column("lookups covered", told="share of training lookups whose value has a row of its own"),
+        Column("min_count"), Column("rows", told="of the table"), Column("", left=True), *(Column(f"at dim {d}") for d in DIMS),
+        Column("covered", told="share of training lookups whose value has a row of its own"),
         Column("", left=True),
     ]  # fmt: skip
     curve = ""
@@ -136,13 +137,15 @@ def table_section(found: Found) -> str:
     for i, t in enumerate(order):
         mark = f'<i style="background:{pictures.colour(i)}"></i>'
         lines.append([
-            f"{mark}{escape(t.name)}", escape(_features(t)), t.encode,
+            f"{mark}{escape(t.name)}", t.encode,
             "" if t.encode != "vocabulary" else str(t.min_count), f"{t.distinct:,}", f"{t.rows:,}",
             pictures.bar(t.rows / largest, pictures.colour(i)), *(size(t.rows * d * 4) for d in DIMS),
+            escape(_features(t)),
         ])  # fmt: skip
     columns = [
-        Column("table", left=True), Column("features", left=True), Column("encode", left=True), Column("min_count"),
+        Column("table", left=True), Column("encode", left=True), Column("min_count"),
         Column("distinct"), Column("rows"), Column("", left=True), *(Column(f"at dim {d}") for d in DIMS),
+        Column("of" if any(_features(t) for t in order) else "", left=True),
     ]  # fmt: skip
     total = ", ".join(f"{size(whole * d * 4)} at dim {d}" for d in DIMS)
     head = (
@@ -162,8 +165,6 @@ def _features(t: Table) -> str:
 
 def bad_rows(reasons: pl.DataFrame, examples: pl.DataFrame) -> str:
     """Reasons counted, then some rows. reasons: reason, count; examples: file, line, reason, text."""
-    from recsys.data.look.text import html
-
     lines = [[html(r, 120), f"{n:,}"] for r, n in reasons.select("reason", "count").iter_rows()]
     some = [
         [html(file.rpartition("/")[2]), escape(line or ""), html(reason, 80), f"<code>{html(text or '', 110)}</code>"]

@@ -45,7 +45,8 @@ def cells(frame: pl.DataFrame, what: str, rows: str, base: float) -> str:
     totals = {s: int(frame[s].sum()) for s in SPLITS}
     there = [s for s in SPLITS if totals[s]]
     parts = [[r[s] / totals[s] if totals[s] else None for s in SPLITS] for r in frame.iter_rows(named=True)]
-    widest = max((p for row in parts for p in row if p is not None), default=1.0)
+    own = [of for of, r in zip(parts, frame.iter_rows(named=True), strict=True) if not (r["special"] and r["label"])]
+    widest = max((p for of in own for p in of if p is not None), default=1.0)  # the others' bar may be cut
     top = _top(frame, base)
     lines = []
     for r, of in zip(frame.iter_rows(named=True), parts, strict=True):
