@@ -63,6 +63,7 @@ def report(data: DataConfig, prepared: Prepared, output: Path) -> None:
 
 def _show(prepared: Prepared) -> None:
     """What came out: rows a split, bad rows, the largest tables."""
+    from rich.markup import escape
     from rich.table import Table
 
     info, features = prepared.info, prepared.fitted.features
@@ -79,7 +80,7 @@ def _show(prepared: Prepared) -> None:
             tables.add_column(column, justify="right" if column == "rows" else "left")
         order = sorted(features.tables.items(), key=lambda t: -t[1][0].cardinality)
         for name, of in order:
-            tables.add_row(name, f"{of[0].cardinality:,}", ", ".join(f.name for f in of))
+            tables.add_row(escape(name), f"{of[0].cardinality:,}", escape(", ".join(f.name for f in of)))
         results.print(tables)
     say(f"split: {info['split']}; {len(features.dense)} dense and {len(features.sparse)} sparse features")
     say(f"prepared data: {prepared.folder}")

@@ -81,7 +81,7 @@ def cells(sample: dict[str, pl.DataFrame], name: str, *, time: bool) -> pl.DataF
     labels = [*(_labels(bounds, told, whole and not time) if single is None or not single else single), ""]
     frame = pl.DataFrame({"label": labels, "special": [False] * (len(labels) - 1) + [True], **counts})
     frame = frame.with_columns(pl.col("positives").cast(pl.Int64))
-    return frame.filter(~pl.col("special") | (pl.sum_horizontal(SPLITS) > 0))
+    return frame.filter(pl.sum_horizontal(SPLITS) > 0)
 
 
 def _cell(values: pl.Series, bounds: np.ndarray) -> np.ndarray:

@@ -54,7 +54,7 @@ def _ticks(h: Histogram, told: Callable[[float], str]) -> list[str]:
         powers = [10.0**k for k in range(first, 39)]
         marks = [m for m in [0.0, *powers, *(-p for p in powers)] if low <= float(draw(np.array(m), h.unit)) <= high]
     else:
-        marks = list(np.linspace(low, high, 5))
+        marks = list(np.linspace(low, high, 4))
         if told is number:
             step = 10 ** np.floor(log10(max((high - low) / 4, 1e-300)))
             step *= next(m for m in (1, 2, 5, 10) if (high - low) / (step * m) <= 6)
@@ -63,7 +63,7 @@ def _ticks(h: Histogram, told: Callable[[float], str]) -> list[str]:
     taken = [-100.0]
     for mark in sorted(marks, key=abs):
         at = (float(draw(np.array(mark), h.unit)) - low) / (high - low) * WIDE
-        room = 95 if told is seconds else 46
+        room = 120 if told is seconds else 52
         if min(abs(at - t) for t in taken) < room:
             continue
         taken.append(at)

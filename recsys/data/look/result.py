@@ -161,7 +161,7 @@ def _steps(look: Look, typed: str) -> str:
         return f"{', '.join(WAVES)} of {', '.join(parts)}"
     told = [] if mine[0].fill is None else [f"fill {mine[0].fill:g}"]
     for s in mine[0].steps:
-        options = ", ".join(f"{k} {v}" for k, v in vars(s).items() if v is not None) if not isinstance(s, Fill) else ""
+        options = ", ".join(f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for k, v in vars(s).items() if v is not None) if not isinstance(s, Fill) else ""
         name = f"fill {s.kind}" if isinstance(s, Fill) else type(s).__name__.lower()
         told.append(f"{name} ({options})" if options else name)
     return ", ".join(told)

@@ -1,5 +1,6 @@
 """The folded section of a feature, and the one of the tables."""
 
+import calendar
 from html import escape
 
 import polars as pl
@@ -11,6 +12,7 @@ from recsys.data.look.tables import Column, cells, table
 from recsys.data.look.text import html, number, seconds, share, size
 from recsys.data.split import SPLITS
 
+NAMES = {"day_of_week": list(calendar.day_abbr), "month": list(calendar.month_abbr)[1:]}
 SHOWN = 40  # tables before the rest is folded
 
 
@@ -24,11 +26,11 @@ def feature(f: Feature, at: int, found: Found) -> str:
     rows = "lookups" if f.lengths is not None else "rows"
     what = "value" if f.numbers is None else "time" if f.kind == "time" else "range"
     left = f"<h4>{_title(f)}</h4>{cells(f.cells, what, rows, _base(f, base))}"
-    for part, frame in f.parts.items():
-        left += f"<h4>By {escape(part.replace('_', ' '))}</h4>{cells(frame, part.replace('_', ' '), 'rows', base)}"
     if f.lengths is not None:
         left += f"<h4>Values a row</h4>{cells(f.lengths, 'values', 'rows', base)}"
     right = _histogram(f.numbers, time=f.kind == "time") if f.numbers is not None else ""
+    if f.parts:
+        left, right = right + left + "".join(_part(p, frame, base) for p, frame in f.parts.items()), ""
     right += _thresholds(of, f) if of is not None and of.thresholds is not None and of.lookups else ""
     parts.append(f'<div class="two"><div>{left}</div><div>{right}</div></div>' if right else left)
     return (
@@ -63,7 +65,8 @@ def _spans(f: Feature, n: Numbers) -> str:
     """Quantiles, mean and share missing of each split."""
     time = f.kind == "time"
     told = seconds if time else number
-    names = ("min", *(f"{q:.0%}" for q in QUANTILES), "max", "mean", *(() if time else ("std",)))
+    shares = [q for q in QUANTILES if not time or 0.1 < q < 0.9]
+    names = ("min", *(f"{q:.0%}" for q in shares), "max", *(() if time else ("mean", "std")))
     lines = []
     for split, span, missing in zip(SPLITS, n.spans, f.missing, strict=True):
         if missing is not None:
@@ -72,6 +75,15 @@ def _spans(f: Feature, n: Numbers) -> str:
     shown = {"50%": "median"}
     columns = [Column("", left=True), *(Column(shown.get(x, x.replace("%", " %"))) for x in names), Column("missing")]
     return table(columns, lines)
+
+
+def _part(part: str, frame: pl.DataFrame, base: float) -> str:
+    """Hours by number, days and months by name."""
+    name = part.replace("_", " ")
+    if part in NAMES:
+        named = pl.col("label").replace({str(i): short for i, short in enumerate(NAMES[part])})
+        frame = frame.with_columns(named)
+    return f"<h4>By {escape(name)}</h4>{cells(frame, name, 'rows', base)}"
 
 
 def _histogram(n: Numbers, *, time: bool) -> str:

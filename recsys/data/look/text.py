@@ -5,7 +5,7 @@ from html import escape
 
 from recsys.schema import GIB
 
-LONGEST = 48  # characters of a value that are shown
+LONGEST = 36  # characters of a value that are shown
 
 
 def number(x: float) -> str:
