@@ -52,8 +52,9 @@ def report(data: DataConfig, prepared: Prepared, output: Path) -> None:
     from recsys.data.prepare import typed_rows
 
     look = Look(data)
+    rows = typed_rows(data)
     with bar("looking", sum(prepared.info["rows"].values())) as shown:
-        for frame, which in typed_rows(data):
+        for frame, which in rows:
             look.add(frame, which)
             shown.advance(frame.height)
     text = page(look.result(prepared.fitted), prepared.info, Path(f"{prepared.folder}.bad_rows.csv"))
@@ -88,7 +89,11 @@ def _show(prepared: Prepared) -> None:
 
 def main() -> None:
     """The command line."""
-    cli.run("preprocess", lambda cfg: preprocess(cfg) and None)
+
+    def command(cfg: DictConfig) -> None:
+        preprocess(cfg)
+
+    cli.run("preprocess", command)
 
 
 if __name__ == "__main__":

@@ -158,13 +158,18 @@ def _build(data: DataConfig, files: list[tuple[Path, int | None]], folder: Path,
 
 def typed_rows(data: DataConfig) -> Iterator[tuple[pl.DataFrame, np.ndarray]]:
     """The rows of data.root as `typed` makes them, and the split of each: (rows,) 0, 1 or 2."""
-    with TemporaryDirectory(dir=data.prepared, prefix="spill-") as folder:
-        parts, _ = _spill(data, check_files(data), Path(folder), Path(folder) / "bad_rows.csv")
-        splitter = Splitter(data.split, parts)
-        for part in parts:
-            frame = part.read()
-            yield frame, splitter.of(part, frame)
-            part.path.unlink()
+    folder = TemporaryDirectory(dir=data.prepared, prefix="spill-")
+    parts, _ = _spill(data, check_files(data), Path(folder.name), Path(folder.name) / "bad_rows.csv")
+    splitter = Splitter(data.split, parts)
+
+    def rows() -> Iterator[tuple[pl.DataFrame, np.ndarray]]:
+        with folder:
+            for part in parts:
+                frame = part.read()
+                yield frame, splitter.of(part, frame)
+                part.path.unlink()
+
+    return rows()
 
 
 def _placed(part: Part, splitter: Splitter) -> tuple[pl.DataFrame, pl.Series]:

@@ -70,7 +70,9 @@ class Table:
     distinct: int  # values in the training split
     lookups: int  # of training rows
     used: int | None = None  # of hash: rows that some value of training has
-    thresholds: pl.DataFrame | None = None  # min_count, rows, covered: share of training's lookups with a row of their own
+    thresholds: pl.DataFrame | None = (
+        None  # min_count, rows, covered: share of training's lookups with a row of their own
+    )
     coverage: tuple[np.ndarray, np.ndarray] | None = None  # so many of the most frequent values, and what they cover
 
 

@@ -1,6 +1,7 @@
 """Numbers and times: quantiles, histograms and cells, from a sample of rows."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 import polars as pl
@@ -97,8 +98,8 @@ def _labels(bounds: np.ndarray, told: Callable[[float], str], whole: bool) -> li
         return ["any"]
     shown = [told(float(b)) for b in bounds]
     if not whole:
-        between = [f"{a} – {b}" for a, b in zip(shown, shown[1:], strict=False)]
+        between = [f"{a} – {b}" for a, b in pairwise(shown)]
         return [f"≤ {shown[0]}", *between, f"> {shown[-1]}"]
-    ends = zip(bounds + 1, bounds[1:], strict=False)
-    between = [told(float(b)) if a == b else f"{told(float(a))} – {told(float(b))}" for a, b in ends]
+    ends = pairwise(bounds)
+    between = [told(float(b)) if a + 1 == b else f"{told(float(a + 1))} – {told(float(b))}" for a, b in ends]
     return [f"≤ {shown[0]}", *between, f"≥ {told(float(bounds[-1] + 1))}"]

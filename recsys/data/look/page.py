@@ -23,16 +23,16 @@ FORMULAS = (
     "reading: below 0.1 stable, to 0.25 some, above large (Siddiqi 2006, Credit Risk Scorecards). It is taken for "
     "stable, too, where it is below what 95 % of draws without drift give: (1/n + 1/m) χ² of cells − 1 degrees of "
     "freedom, for n and m rows (Yurdakul 2018).",
-    "Information value: the same sum between positive and negative training rows, by the same cells. Below 0.02 a feature "
-    "by itself tells little, above 0.3 much; above 0.5 look whether it knows the label (Siddiqi 2006).",
-    "Out of vocabulary: share of lookups whose value has no row of its own, being rarer than min_count in training or not "
-    "in it. Of encodings by count or target: values not in training. Hashed features have none.",
-    "Rates are of training rows, with Wilson's 95 % interval; of bags, of lookups. Values, missing ones, min, max, mean "
-    "and std are of all rows. Quantiles, histograms and ranges are of all rows up to 262,144 a split, else of as many, "
-    "chosen by a hash of their place (fewer where there are more than 64 columns of numbers). Distinct numbers above "
+    "Information value: the same sum between positive and negative training rows, by the same cells. Below 0.02 a "
+    "feature by itself tells little, above 0.3 much; above 0.5 look whether it knows the label (Siddiqi 2006).",
+    "Out of vocabulary: share of lookups whose value has no row of its own, being rarer than min_count in training or "
+    "not in it. Of encodings by count or target: values not in training. Hashed features have none.",
+    "Rates are of training rows, with Wilson's 95 % interval; of bags, of lookups. Values, missing ones, min, max, "
+    "mean and std are of all rows. Quantiles, histograms and ranges are of all rows up to 262,144 a split, else of as "
+    "many, chosen by a hash of their place (fewer where there are more than 64 columns of numbers). Distinct numbers above "
     "16,384 are estimated (standard error 0.8 %).",
-    "Bytes: rows × dim × 4 (float32), without the optimizer's state. A table of min_count has one row for each value at "
-    "least as frequent in training, and row 0 for all others.",
+    "Bytes: rows × dim × 4 (float32), without the optimizer's state. A table of min_count has one row for each value "
+    "at least as frequent in training, and row 0 for all others.",
 )
 
 

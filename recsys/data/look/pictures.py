@@ -68,7 +68,9 @@ def _ticks(h: Histogram, told: Callable[[float], str]) -> list[str]:
             continue
         taken.append(at)
         anchor = "start" if at < 20 else "end" if at > WIDE - 20 else "middle"
-        out.append(f'<line x1="{at:.1f}" y1="{HIGH - FOOT}" x2="{at:.1f}" y2="{HIGH - FOOT + 4}" stroke="var(--soft)"/>')
+        out.append(
+            f'<line x1="{at:.1f}" y1="{HIGH - FOOT}" x2="{at:.1f}" y2="{HIGH - FOOT + 4}" stroke="var(--soft)"/>'
+        )
         out.append(f'<text x="{at:.1f}" y="{HIGH - 3}" text-anchor="{anchor}">{escape(told(float(mark)))}</text>')
     return out
 
@@ -92,14 +94,13 @@ def rate(positives: int, rows: int, base: float, top: float) -> str:
 
 def shares(parts: Sequence[float | None], top: float) -> str:
     """A bar for each split that has rows; one above `top` goes to the edge and is pale."""
-    wide = 90
-    bars = "".join(
-        f'<rect x="0" y="{1 + 5 * i}" width="{min(max((p or 0) / (top or 1) * wide, 0.5 if p else 0), wide):.1f}" height="4" '
-        f'rx="1" fill="{COLOURS[s]}" opacity="{0.4 if (p or 0) > top else 1}"/>'
-        for i, (s, p) in enumerate(zip(SPLITS, parts, strict=True))
-        if p is not None
-    )
-    return f'<svg class="cell" width="{wide}" height="16">{bars}</svg>'
+    wide, bars = 90, []
+    for i, (split, part) in enumerate(zip(SPLITS, parts, strict=True)):
+        if part:
+            long, pale = min(max(part / top * wide, 0.5), wide), 0.4 if part > top else 1
+            at = f'y="{1 + 5 * i}" width="{long:.1f}" height="4" rx="1"'
+            bars.append(f'<rect {at} fill="{COLOURS[split]}" opacity="{pale}"/>')
+    return f'<svg class="cell" width="{wide}" height="16">{"".join(bars)}</svg>'
 
 
 def bar(part: float, colour: str = "var(--c0)", wide: int = 110) -> str:

@@ -13,7 +13,7 @@ from recsys.data.look.drift import Drift, drift, psi
 from recsys.data.look.found import Feature, Found, Numbers, Table
 from recsys.data.look.statistics import TALLY
 from recsys.data.split import SPLITS
-from recsys.data.transforms import LABEL, Fitted, dense_columns, is_bag, sparse_columns
+from recsys.data.transforms import Fitted, dense_columns, is_bag, sparse_columns
 from recsys.data.transforms.encodings import Count, Target
 from recsys.data.transforms.steps import Fill
 from recsys.data.transforms.times import WAVES, Cyclic
@@ -28,7 +28,7 @@ def found(look: Look, fitted: Fitted) -> Found:
     samples = {s: sample.result() for s, sample in zip(SPLITS, look.samples, strict=True) if sample.seen}
     empty = samples["train"].clear()
     samples = {s: samples.get(s, empty) for s in SPLITS}
-    features = [_number(look, fitted, n, samples) for n in look.numbers]
+    features = [_number(look, n, samples) for n in look.numbers]
     features += [_value(look, fitted, n, c) for n, c in counts.items()]
     order = {n: i for i, n in enumerate([*(c.typed for c in dense_columns(look.data).values()), *look.data.sparse])}
     features.sort(key=lambda f: order[f.name])
@@ -36,7 +36,7 @@ def found(look: Look, fitted: Fitted) -> Found:
     return Found(rows, positives, features, _tables(fitted, counts))
 
 
-def _number(look: Look, fitted: Fitted, name: str, samples: dict[str, pl.DataFrame]) -> Feature:
+def _number(look: Look, name: str, samples: dict[str, pl.DataFrame]) -> Feature:
     time, sparse = name in look.times, sparse_columns(look.data)
     there = {s: f[name].drop_nulls().to_numpy() for s, f in samples.items()}
     spans: list[dict[str, float] | None] = []
@@ -161,7 +161,11 @@ def _steps(look: Look, typed: str) -> str:
         return f"{', '.join(WAVES)} of {', '.join(parts)}"
     told = [] if mine[0].fill is None else [f"fill {mine[0].fill:g}"]
     for s in mine[0].steps:
-        options = ", ".join(f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for k, v in vars(s).items() if v is not None) if not isinstance(s, Fill) else ""
+        options = (
+            ", ".join(f"{k} {v:g}" if isinstance(v, float) else f"{k} {v}" for k, v in vars(s).items() if v is not None)
+            if not isinstance(s, Fill)
+            else ""
+        )
         name = f"fill {s.kind}" if isinstance(s, Fill) else type(s).__name__.lower()
         told.append(f"{name} ({options})" if options else name)
     return ", ".join(told)

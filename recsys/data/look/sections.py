@@ -100,7 +100,7 @@ def _thresholds(t: Table, f: Feature) -> str:
     assert t.thresholds is not None
     shared = [x for x in t.features if x != f.name]
     told = f" of table {escape(t.name)}, shared with {escape(', '.join(shared))}" if shared else ""
-    note = f"<p>{escape(_encoded(t))}</p>" if t.encode == "hash" else ""
+    note = f"<p>{escape(_hashed(t))}</p>" if t.encode == "hash" else ""
     largest = int(t.thresholds["rows"].max())  # type: ignore[arg-type]
     lines, kinds = [], []
     for r in t.thresholds.iter_rows(named=True):
@@ -115,7 +115,8 @@ def _thresholds(t: Table, f: Feature) -> str:
         ])  # fmt: skip
         kinds.append("best" if own else "")
     columns = [
-        Column("min_count"), Column("rows", told="of the table"), Column("", left=True), *(Column(f"at dim {d}") for d in DIMS),
+        Column("min_count"), Column("rows", told="of the table"), Column("", left=True),
+        *(Column(f"at dim {d}") for d in DIMS),
         Column("covered", told="share of training lookups whose value has a row of its own"),
         Column("", left=True),
     ]  # fmt: skip
@@ -126,17 +127,16 @@ def _thresholds(t: Table, f: Feature) -> str:
             f"logarithmic; rings: the thresholds above</small></h4>{pictures.coverage(t)}"
         )
     own = " (bold: as the config is)" if t.encode == "vocabulary" else ""
-    return f"<h4>What each threshold of frequency keeps{told}<small>{own}</small></h4>{note}{table(columns, lines, kinds)}{curve}"
+    title = f"<h4>What each threshold of frequency keeps{told}<small>{own}</small></h4>"
+    return f"{title}{note}{table(columns, lines, kinds)}{curve}"
 
 
-def _encoded(t: Table) -> str:
-    if t.encode == "hash":
-        shared = 1 - (t.used or 0) / t.distinct if t.distinct else 0.0
-        return (
-            f"Hashed: {t.distinct:,} training values fall into {t.used or 0:,} of {t.rows - 1:,} buckets, {share(shared)} "
-            "of them into one that another has already. Below is what a vocabulary would take instead."
-        )
-    return t.encode
+def _hashed(t: Table) -> str:
+    shared = 1 - (t.used or 0) / t.distinct if t.distinct else 0.0
+    return (
+        f"Hashed: {t.distinct:,} training values fall into {t.used or 0:,} of {t.rows - 1:,} buckets, "
+        f"{share(shared)} of them into one that another has already. Below is what a vocabulary would take instead."
+    )
 
 
 def table_section(found: Found) -> str:
@@ -160,10 +160,8 @@ def table_section(found: Found) -> str:
         Column("of" if any(_features(t) for t in order) else "", left=True),
     ]  # fmt: skip
     total = ", ".join(f"{size(whole * d * 4)} at dim {d}" for d in DIMS)
-    head = (
-        f"<h2>Tables</h2><p>As the config is: {whole:,} rows in {len(order)} table{'s' if len(order) > 1 else ''}; {total} "
-        "(weights alone: rows × dim × 4 bytes, float32). Row 0 of each is for what is rare or was never seen.</p>"
-    )
+    many = f"{len(order)} tables" if len(order) > 1 else "one table"
+    head = f"<h2>Tables</h2><p>As the config is: {whole:,} rows in {many}; {total} (weights alone: rows × dim × 4 bytes, float32). Row 0 of each is for what is rare or was never seen.</p>"
     rest = ""
     if len(lines) > SHOWN + 8:
         rest = f"<details><summary>{len(lines) - SHOWN} more</summary>{table(columns, lines[SHOWN:])}</details>"

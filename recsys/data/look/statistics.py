@@ -47,7 +47,9 @@ class RowSample:
     def add(self, frame: pl.DataFrame) -> None:
         places = mix(np.arange(self.seen, self.seen + frame.height, dtype=np.uint64))
         self.seen += frame.height
-        kept = frame.with_columns(pl.Series(PLACE, places)).filter(pl.col(PLACE) <= self._highest)
+        kept = frame.with_columns(pl.Series(PLACE, places)).filter(
+            pl.col(PLACE) <= pl.lit(int(self._highest), pl.UInt64)
+        )
         self._pieces.append(kept)
         self._held += kept.height
         if self._held > self.limit * 5 // 4:
@@ -77,7 +79,7 @@ class Distinct:
     def add(self, values: pl.Series) -> None:
         numbers = values.drop_nulls().to_numpy().astype(np.float64) + 0.0  # -0 is 0
         hashes = mix(numbers.view(np.uint64))
-        if self.exact is False:
+        if not self.exact:
             hashes = hashes[hashes < self._hashes[-1]]
         if len(hashes):
             self._hashes = np.union1d(self._hashes, hashes)[: KEPT + 1]

@@ -24,7 +24,9 @@ class Column:
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], kinds: Sequence[str] = (), cls: str = "") -> str:
     """Cells in HTML; those that begin with a <td are whole."""
     head = "".join(
-        f'<th class="{"l" if c.left else ""}"{f""" data-t="{escape(c.told)}" """ if c.told else ""}>{escape(c.name)}</th>'
+        f'<th class="{"l" if c.left else ""}" data-t="{escape(c.told)}">{escape(c.name)}</th>'
+        if c.told
+        else f'<th class="{"l" if c.left else ""}">{escape(c.name)}</th>'
         for c in columns
     )
     lines = []
@@ -46,7 +48,7 @@ def cells(frame: pl.DataFrame, what: str, rows: str, base: float) -> str:
     there = [s for s in SPLITS if totals[s]]
     parts = [[r[s] / totals[s] if totals[s] else None for s in SPLITS] for r in frame.iter_rows(named=True)]
     own = [of for of, r in zip(parts, frame.iter_rows(named=True), strict=True) if not (r["special"] and r["label"])]
-    widest = max((p for of in own for p in of if p is not None), default=1.0)  # the others' bar may be cut
+    widest = max((p for of in own for p in of if p), default=1.0)  # the others' bar may be cut
     top = _top(frame, base)
     lines = []
     for r, of in zip(frame.iter_rows(named=True), parts, strict=True):
