@@ -10,7 +10,8 @@ import polars as pl
 from recsys.data.look import pictures
 from recsys.data.look.drift import Drift
 from recsys.data.look.found import Feature, Found
-from recsys.data.look.sections import bad_rows, chip, feature, table_section
+from recsys.data.look.sections import bad_rows, chip, feature
+from recsys.data.look.sizes import table_section
 from recsys.data.look.tables import Column, table
 from recsys.data.look.text import html, share, size
 from recsys.data.split import SPLITS
@@ -29,8 +30,8 @@ FORMULAS = (
     "not in it. Of encodings by count or target: values not in training. Hashed features have none.",
     "Rates are of training rows, with Wilson's 95 % interval; of bags, of lookups. Values, missing ones, min, max, "
     "mean and std are of all rows. Quantiles, histograms and ranges are of all rows up to 262,144 a split, else of as "
-    "many, chosen by a hash of their place (fewer where there are more than 64 columns of numbers). Distinct numbers above "
-    "16,384 are estimated (standard error 0.8 %).",
+    "many, chosen by a hash of their place (fewer where there are more than 64 columns of numbers). Distinct numbers "
+    "above 16,384 are estimated (standard error 0.8 %).",
     "Bytes: rows × dim × 4 (float32), without the optimizer's state. A table of min_count has one row for each value "
     "at least as frequent in training, and row 0 for all others.",
 )

@@ -1,4 +1,4 @@
-"""The folded section of a feature, and the one of the tables."""
+"""The folded section of a feature, and what bad rows hold."""
 
 import calendar
 from html import escape
@@ -6,14 +6,14 @@ from html import escape
 import polars as pl
 
 from recsys.data.look import pictures
-from recsys.data.look.found import DIMS, Feature, Found, Numbers, Table
+from recsys.data.look.found import Feature, Found, Numbers
 from recsys.data.look.numbers import QUANTILES
+from recsys.data.look.sizes import thresholds
 from recsys.data.look.tables import Column, cells, table
-from recsys.data.look.text import html, number, seconds, share, size
+from recsys.data.look.text import html, number, seconds, share
 from recsys.data.split import SPLITS
 
 NAMES = {"day_of_week": list(calendar.day_abbr), "month": list(calendar.month_abbr)[1:]}
-SHOWN = 40  # tables before the rest is folded
 
 
 def feature(f: Feature, at: int, found: Found) -> str:
@@ -31,7 +31,7 @@ def feature(f: Feature, at: int, found: Found) -> str:
     right = _histogram(f.numbers, time=f.kind == "time") if f.numbers is not None else ""
     if f.parts:
         left, right = right + left + "".join(_part(p, frame, base) for p, frame in f.parts.items()), ""
-    right += _thresholds(of, f) if of is not None and of.thresholds is not None and of.lookups else ""
+    right += thresholds(of, f) if of is not None and of.thresholds is not None and of.lookups else ""
     parts.append(f'<div class="two"><div>{left}</div><div>{right}</div></div>' if right else left)
     return (
         f'<details class="feature" id="f-{at}"><summary><b>{escape(f.name)}</b><span class="kind">{escape(f.kind)}'
@@ -47,7 +47,7 @@ def _base(f: Feature, base: float) -> float:
 
 def _title(f: Feature) -> str:
     if f.numbers is None:
-        return "The most frequent values" if f.cells.height > 1 else "The values"
+        return "The most frequent values" if any(f.cells["special"] & (f.cells["label"] != "")) else "By value"
     few = not any(c in label for label in f.cells["label"] for c in "≤>")
     return "By value" if few else "By tenths of the training rows"
 
@@ -94,83 +94,6 @@ def _histogram(n: Numbers, *, time: bool) -> str:
     sampled = f"; of {n.sampled:,} sampled rows of {n.seen:,}" if n.sampled < n.seen else ""
     title = f"<h4>Distribution of raw {'times' if time else 'numbers'}<small>{scale}{sampled}</small></h4>"
     return title + pictures.legend(splits) + pictures.histogram(n.histogram, time=time)
-
-
-def _thresholds(t: Table, f: Feature) -> str:
-    assert t.thresholds is not None
-    shared = [x for x in t.features if x != f.name]
-    told = f" of table {escape(t.name)}, shared with {escape(', '.join(shared))}" if shared else ""
-    note = f"<p>{escape(_hashed(t))}</p>" if t.encode == "hash" else ""
-    largest = int(t.thresholds["rows"].max())  # type: ignore[arg-type]
-    lines, kinds = [], []
-    for r in t.thresholds.iter_rows(named=True):
-        own = t.encode == "vocabulary" and r["min_count"] == t.min_count
-        lines.append([
-            "0, 1" if r["min_count"] == 1 else str(r["min_count"]),
-            f"{r['rows']:,}",
-            pictures.bar(r["rows"] / largest, "var(--c3)", 44),
-            *(size(r["rows"] * dim * 4) for dim in DIMS),
-            share(r["covered"]),
-            pictures.bar(r["covered"], wide=44),
-        ])  # fmt: skip
-        kinds.append("best" if own else "")
-    columns = [
-        Column("min_count"), Column("rows", told="of the table"), Column("", left=True),
-        *(Column(f"at dim {d}") for d in DIMS),
-        Column("covered", told="share of training lookups whose value has a row of its own"),
-        Column("", left=True),
-    ]  # fmt: skip
-    curve = ""
-    if t.coverage is not None:
-        curve = (
-            "<h4>What the most frequent values cover<small>; share of training lookups by number of values, "
-            f"logarithmic; rings: the thresholds above</small></h4>{pictures.coverage(t)}"
-        )
-    own = " (bold: as the config is)" if t.encode == "vocabulary" else ""
-    title = f"<h4>What each threshold of frequency keeps{told}<small>{own}</small></h4>"
-    return f"{title}{note}{table(columns, lines, kinds)}{curve}"
-
-
-def _hashed(t: Table) -> str:
-    shared = 1 - (t.used or 0) / t.distinct if t.distinct else 0.0
-    return (
-        f"Hashed: {t.distinct:,} training values fall into {t.used or 0:,} of {t.rows - 1:,} buckets, "
-        f"{share(shared)} of them into one that another has already. Below is what a vocabulary would take instead."
-    )
-
-
-def table_section(found: Found) -> str:
-    """Sizes as the config is."""
-    order = sorted(found.tables, key=lambda t: -t.rows)
-    if not order:
-        return ""
-    whole, largest = sum(t.rows for t in order), order[0].rows
-    lines = []
-    for i, t in enumerate(order):
-        mark = f'<i style="background:{pictures.colour(i)}"></i>'
-        lines.append([
-            f"{mark}{escape(t.name)}", t.encode,
-            "" if t.encode != "vocabulary" else str(t.min_count), f"{t.distinct:,}", f"{t.rows:,}",
-            pictures.bar(t.rows / largest, pictures.colour(i)), *(size(t.rows * d * 4) for d in DIMS),
-            escape(_features(t)),
-        ])  # fmt: skip
-    columns = [
-        Column("table", left=True), Column("encode", left=True), Column("min_count"),
-        Column("distinct"), Column("rows"), Column("", left=True), *(Column(f"at dim {d}") for d in DIMS),
-        Column("of" if any(_features(t) for t in order) else "", left=True),
-    ]  # fmt: skip
-    total = ", ".join(f"{size(whole * d * 4)} at dim {d}" for d in DIMS)
-    many = f"{len(order)} tables" if len(order) > 1 else "one table"
-    head = f"<h2>Tables</h2><p>As the config is: {whole:,} rows in {many}; {total} (weights alone: rows × dim × 4 bytes, float32). Row 0 of each is for what is rare or was never seen.</p>"
-    rest = ""
-    if len(lines) > SHOWN + 8:
-        rest = f"<details><summary>{len(lines) - SHOWN} more</summary>{table(columns, lines[SHOWN:])}</details>"
-        lines = lines[:SHOWN]
-    return head + pictures.strip(order) + table(columns, lines) + rest
-
-
-def _features(t: Table) -> str:
-    return "" if t.features == (t.name,) else ", ".join(t.features)
 
 
 def bad_rows(reasons: pl.DataFrame, examples: pl.DataFrame) -> str:
