@@ -29,8 +29,9 @@ def histogram(samples: list[np.ndarray], *, time: bool) -> Histogram | None:
         return None
     unit = 0.0 if time else _unit(whole)
     low, high = (float(draw(np.array(x), unit)) for x in (whole.min(), whole.max()))
-    if low == high:
-        low, high = low - 0.5, high + 0.5
+    if high - low <= max(1e-9 * max(abs(low), abs(high)), 1e-300):  # too near for bins between them
+        half = max(0.01 * abs(low), 0.5)
+        low, high = low - half, high + half
     edges = np.linspace(low, high, BINS + 1)
     if not time and _are_whole(whole):
         inner = np.round(undraw(edges[1:-1], unit)) + 0.5
@@ -53,7 +54,8 @@ def _unit(values: np.ndarray) -> float:
 
 
 def _are_whole(x: np.ndarray) -> bool:
-    return bool((np.abs(x) < 2**53).all() and (x == np.floor(x)).all())
+    """And small enough to be told from the halves between them."""
+    return bool((np.abs(x) < 2**50).all() and (x == np.floor(x)).all())
 
 
 def draw(x: np.ndarray, unit: float) -> np.ndarray:
