@@ -5,6 +5,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def look_at(data: DataConfig, frame: pl.DataFrame, which: np.ndarray, pieces: in
     """As if `frame` came in so many pieces, fitted on its training rows."""
     look = Look(data)
     ends = np.linspace(0, frame.height, pieces + 1).astype(int)
-    for a, b in zip(ends, ends[1:]):
+    for a, b in pairwise(ends):
         look.add(frame[a:b], which[a:b])
     return look.result(fit(data, lambda: [frame.filter(which == 0)]))
 
