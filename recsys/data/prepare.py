@@ -158,8 +158,9 @@ def _build(data: DataConfig, files: list[tuple[Path, int | None]], folder: Path,
 
 def typed_rows(data: DataConfig) -> Iterator[tuple[pl.DataFrame, np.ndarray]]:
     """The rows of data.root as `typed` makes them, and the split of each: (rows,) 0, 1 or 2."""
-    folder = TemporaryDirectory(dir=data.prepared, prefix="spill-")
-    parts, _ = _spill(data, check_files(data), Path(folder.name), Path(folder.name) / "bad_rows.csv")
+    files, folder = check_files(data), TemporaryDirectory(dir=data.prepared, prefix="spill-")
+    bad_rows = Path(data.prepared) / f"{data.name}-{_fingerprint(data, files)}.bad_rows.csv"  # as preparing wrote it
+    parts, _ = _spill(data, files, Path(folder.name), bad_rows)
     splitter = Splitter(data.split, parts)
 
     def rows() -> Iterator[tuple[pl.DataFrame, np.ndarray]]:

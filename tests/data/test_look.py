@@ -342,7 +342,7 @@ def test_bad_rows_and_text_that_is_html(tmp_path: Path, capsys: pytest.CaptureFi
     seen = Plain(html)
     assert "<i>v" not in html and "<b>many" not in html
     assert "<i>v2</i>" in seen.text and "<b>many</b>" in seen.text
-    assert "x is not a number2" in seen.text and "3 examples" in seen.text  # the reason, then how many
+    assert "x is not a number2a.csv302" in seen.text and "the first 3" in seen.text  # the reason, how many, where
 
 
 MISTAKES = [
@@ -374,7 +374,7 @@ def test_mistake(
 
 
 def test_in_a_browser(tmp_path: Path) -> None:
-    """Its script runs without a word on the console: the feature that the address names is unfolded."""
+    """Its script runs without a word on the console: it unfolds the feature that the address names, and sorts."""
     browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if browser is None:
         pytest.skip("no chromium is here")
@@ -382,7 +382,8 @@ def test_in_a_browser(tmp_path: Path) -> None:
         {"s": ["</script><b>"] * 3, "x": [1.0, None, 3e38], LABEL: pl.Series([0.0, 1, 0]).cast(pl.Float32)}
     )
     data = config(dense={"x": None}, sparse={"s": SparseConfig()})
-    (tmp_path / "a.html").write_text(write(look_at(data, frame, np.array([0, 0, 2], np.uint8))))
+    clicks = "<script>const head = document.querySelector('.sortable th'); head.click()</script>"
+    (tmp_path / "a.html").write_text(write(look_at(data, frame, np.array([0, 0, 2], np.uint8))) + clicks)
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom"]
     try:
         done = subprocess.run(
@@ -396,3 +397,5 @@ def test_in_a_browser(tmp_path: Path) -> None:
     assert "CONSOLE" not in done.stderr, done.stderr
     assert re.search(r'<details class="feature" id="f-1" open="">', done.stdout)
     assert re.search(r'<details class="feature" id="f-0">', done.stdout)
+    assert re.findall(r'<tr><td data-v="(\d)">', done.stdout) == ["1", "0"], "falling, by the column that was clicked"
+    assert 'class="down"' in done.stdout

@@ -101,7 +101,8 @@ def _bad(info: Mapping[str, Any], path: Path) -> str:
     if not info["bad_rows"] or not path.exists():
         return ""
     scan = pl.scan_csv(path, infer_schema=False)
-    reasons = scan.group_by("reason").len("count").sort(["count", "reason"], descending=[True, False])
+    counts = scan.group_by("reason").agg(pl.len().alias("count"), pl.col("file", "line", "text").first())
+    reasons = counts.sort(["count", "reason"], descending=[True, False])
     counted = reasons.head(REASONS).collect(engine="streaming")
     told = f"{info['bad_rows']:,} rows could not be read and are in none of the numbers here; all lie in {path.name}."
     return f"<h2>Bad rows</h2><p>{escape(told)}</p>{bad_rows(counted, scan.head(EXAMPLES).collect())}"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 def found(look: Look, fitted: Fitted) -> Found:
     counts = {n: seen.result() for n, seen in look.values.items()}
     samples = {s: sample.result() for s, sample in zip(SPLITS, look.samples, strict=True) if sample.seen}
-    empty = samples["train"].clear()
+    empty = next(iter(samples.values())).clear()
     samples = {s: samples.get(s, empty) for s in SPLITS}
     features = [_number(look, n, samples) for n in look.numbers]
     features += [_value(look, fitted, n, c) for n, c in counts.items()]

@@ -49,7 +49,10 @@ def _title(f: Feature) -> str:
     if f.numbers is None:
         return "The most frequent values" if any(f.cells["special"] & (f.cells["label"] != "")) else "By value"
     few = not any(c in label for label in f.cells["label"] for c in "≤>")
-    return "By value" if few else "By tenths of the training rows"
+    if few:
+        return "By value"
+    sampled = f"<small>; {f.numbers.sampled:,} of them, sampled</small>" if f.numbers.sampled < f.numbers.seen else ""
+    return f"By tenths of the training rows{sampled}"
 
 
 def chip(psi: float, reading: str) -> str:
@@ -97,14 +100,17 @@ def _histogram(n: Numbers, *, time: bool) -> str:
 
 
 def bad_rows(reasons: pl.DataFrame, examples: pl.DataFrame) -> str:
-    """Reasons counted, then some rows. reasons: reason, count; examples: file, line, reason, text."""
-    lines = [[html(r, 120), f"{n:,}"] for r, n in reasons.select("reason", "count").iter_rows()]
-    some = [
-        [html(file.rpartition("/")[2]), escape(line or ""), html(reason, 80), f"<code>{html(text or '', 110)}</code>"]
-        for file, line, reason, text in examples.select("file", "line", "reason", "text").iter_rows()
-    ]
-    columns = [Column("file", left=True), Column("line"), Column("reason", left=True), Column("text", left=True)]
+    """Reasons counted, each with its first row, then some rows. Frames of reason, file, line, text (and count)."""
+    where = [Column("file", left=True), Column("line"), Column("text", left=True)]
+    counted = [[html(r["reason"], 80), f"{r['count']:,}", *_place(r)] for r in reasons.iter_rows(named=True)]
+    some = [[html(r["reason"], 80), *_place(r)] for r in examples.iter_rows(named=True)]
+    first = table([Column("reason", left=True), *where], some)
     return (
-        table([Column("reason", left=True), Column("rows")], lines)
-        + f"<details><summary>{len(some)} examples</summary>{table(columns, some)}</details>"
+        table([Column("reason", left=True), Column("rows"), *where], counted)
+        + f"<details><summary>the first {len(some)}</summary>{first}</details>"
     )
+
+
+def _place(row: dict[str, str | None]) -> list[str]:
+    file, line, text = (row[k] or "" for k in ("file", "line", "text"))
+    return [html(file.rpartition("/")[2]), escape(line), f"<code>{html(text, 90)}</code>"]

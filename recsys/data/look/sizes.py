@@ -25,14 +25,12 @@ def thresholds(t: Table, f: Feature) -> str:
             pictures.bar(r["rows"] / largest, "var(--c3)", 44),
             *(size(r["rows"] * dim * 4) for dim in DIMS),
             share(r["covered"]),
-            pictures.bar(r["covered"], wide=44),
         ])  # fmt: skip
         kinds.append("best" if own else "")
     columns = [
         Column("min_count"), Column("rows", told="of the table"), Column("", left=True),
         *(Column(f"at dim {d}") for d in DIMS),
         Column("covered", told="share of training lookups whose value has a row of its own"),
-        Column("", left=True),
     ]  # fmt: skip
     curve = ""
     if t.coverage is not None:
