@@ -250,6 +250,15 @@ def test_tables_that_are_shared_count_together() -> None:
     assert (t.features, t.rows, t.distinct, t.lookups, t.min_count) == (("a", "b"), 4, 3, 6, 2)
 
 
+def test_long_bags_share_cells_by_powers_of_two() -> None:
+    bags = [["a"] * n for n in range(100)]
+    frame = pl.DataFrame({"b": bags, LABEL: pl.Series([0.0] * 99 + [1.0], dtype=pl.Float32)})
+    [f] = look_at(config(sparse={"b": SparseConfig(split=" ")}), frame, np.zeros(100, np.uint8)).features
+    assert f.lengths is not None
+    assert f.lengths["label"].to_list() == ["0 – 1", *(f"{2**i} – {2 ** (i + 1) - 1}" for i in range(1, 7))]
+    assert f.lengths["train"].to_list() == [2, 2, 4, 8, 16, 32, 36] and f.lengths["positives"][6] == 1
+
+
 numbers = st.one_of(st.none(), st.floats(-3.4e38, 3.4e38), st.integers(-(2**62), 2**62).map(float))
 texts = st.one_of(st.none(), st.text(max_size=60), st.sampled_from(["", "<script>alert(1)</script>", "\x1f", "\x00"]))
 rows = st.tuples(numbers, texts, st.one_of(st.none(), st.lists(texts.filter(bool), max_size=4)), st.booleans())

@@ -116,17 +116,15 @@ def _tables(fitted: Fitted, counts: dict[str, pl.DataFrame]) -> list[Table]:
 
 
 def _ordered(counts: pl.DataFrame) -> pl.DataFrame:
-    """Cells of small whole numbers: lengths of bags, parts of times. Long ones share cells."""
-    values_ = counts["value"]
-    if counts.height > 2 * values.TOP:  # by powers of two
-        power = pl.col("value").clip(1).log(2).floor().cast(pl.Int64)
-        named = counts.with_columns((2**power).alias("value")).group_by("value").sum().sort("value")
-        label = pl.format("{} – {}", "value", pl.col("value") * 2 - 1)
-        label = pl.when(pl.col("value") == 1).then(pl.lit("0 – 1")).otherwise(label)
-    else:
-        named, label = counts.sort("value", nulls_last=True), pl.col("value").cast(values_.dtype).cast(pl.String)
-    return named.select(
-        label.fill_null("").alias("label"), pl.col("value").is_null().alias("special"), *(pl.col(t) for t in TALLY)
+    """Cells of small whole numbers, in order: lengths of bags, parts of times. Many share cells by powers of two."""
+    label = pl.col("value").cast(pl.String)
+    if counts.height > 2 * values.TOP:
+        least = 2 ** pl.col("value").clip(1).log(2).floor().cast(pl.Int64)
+        counts = counts.with_columns(least.alias("value")).group_by("value").sum()
+        label = pl.when(pl.col("value") > 1).then(pl.format("{} – {}", "value", pl.col("value") * 2 - 1))
+        label = label.otherwise(pl.lit("0 – 1"))
+    return counts.sort("value", nulls_last=True).select(
+        label.fill_null("").alias("label"), pl.col("value").is_null().alias("special"), *TALLY
     )
 
 
