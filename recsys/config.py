@@ -23,6 +23,7 @@ COMMANDS = {
     "evaluate": schema.EvaluateConfig,
     "predict": schema.PredictConfig,
     "plan": schema.PlanConfig,
+    "preprocess": schema.PreprocessConfig,
     "checkpoint": schema.CheckpointToolConfig,
 }
 

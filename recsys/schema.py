@@ -300,6 +300,15 @@ class PlanConfig:
 
 
 @dataclass
+class PreprocessConfig:
+    """python -m recsys.preprocess"""
+
+    data: DataConfig = MISSING
+    report: bool = False  # a page about the data
+    output: str | None = None  # the page; null: report.html beside the prepared data
+
+
+@dataclass
 class PredictConfig:
     """python -m recsys.predict"""
 

@@ -16,11 +16,13 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import polars as pl
 from filelock import FileLock
 
@@ -31,7 +33,7 @@ from recsys.data.chunks import Chunk, TypedChunk, cut, read_chunk, read_spec
 from recsys.data.contents import digests
 from recsys.data.engine import Engine, OneMachine
 from recsys.data.formats import parquet_file
-from recsys.data.shuffle import shuffle
+from recsys.data.shuffle import decoded, shuffle
 from recsys.data.split import SPLITS, Splitter
 from recsys.data.synthetic import write_sample
 from recsys.data.transforms import Fitted, Gather, Gathered, fit
@@ -69,32 +71,47 @@ class Prepared:
 
 def prepare(data: DataConfig, engine: Engine | None = None) -> Prepared:
     """The prepared data for this config, made now unless it is there. Safe to call from many processes."""
+    build = _build(data, engine)
+    target = build.target
+    with FileLock(f"{target}.lock"):
+        if not (target / "prepared.json").exists():
+            build.folder.mkdir(exist_ok=True)
+            build.run()
+            shutil.rmtree(target, ignore_errors=True)  # what has no prepared.json
+            os.replace(build.folder, target)
+    return Prepared(target)
+
+
+def typed_rows(data: DataConfig) -> Iterator[tuple[pl.DataFrame, np.ndarray]]:
+    """Typed rows, text as text, and the split of each: (rows,) 0, 1 or 2. What was read is not read again."""
+    build = _build(data, None)
+    with TemporaryDirectory(dir=data.prepared, prefix="rows-") as folder:
+        chunks, splitter, _ = replace(build, folder=Path(folder)).typed()
+        for chunk in chunks:
+            text = chunk.values()
+            for frame in chunk.frames():
+                yield frame.with_columns(decoded(n, frame, t) for n, t in text.items()), splitter.of(frame, chunk.split)
+
+
+def _build(data: DataConfig, engine: Engine | None) -> "_Build":
     home = Path(data.prepared)
     home.mkdir(parents=True, exist_ok=True)
     if data.root is None:
         data = _with_sample(data, home)
     files = check_files(data)
-    sides = [sources.side_file(data, join) for join in data.source.joins]
-    known = _digests([f for f, _ in files] + sides, home)
-    contents = (
-        [known[f] for f, _ in files],
-        {str(j.file): known[s] for j, s in zip(data.source.joins, sides, strict=True)},
+    sides = {join.file: sources.side_file(data, join) for join in data.source.joins}
+    known = _digests([*(f for f, _ in files), *sides.values()], home)
+    side_contents = {name: known[file] for name, file in sides.items()}
+    contents = [[known[f] for f, _ in files], [split for _, split in files], side_contents]
+    target = home / f"{data.name}-{_fingerprint(data, contents)}"
+    spec = read_spec(data, side_contents)
+    return _Build(
+        data, cut(data, files, known), spec, target, target.with_name(f"{target.name}.building"), engine or OneMachine()
     )
-    target = home / f"{data.name}-{_fingerprint(data, contents, [split for _, split in files])}"
-    with FileLock(f"{target}.lock"):
-        if not (target / "prepared.json").exists():
-            chunks = cut(data, files, known)
-            spec = read_spec(data, contents[1])
-            building = target.with_name(target.name + ".building")
-            building.mkdir(exist_ok=True)
-            _Build(data, chunks, spec, building, Path(f"{target}.bad_rows.csv"), engine or OneMachine()).run()
-            shutil.rmtree(target, ignore_errors=True)  # what has no prepared.json
-            os.replace(building, target)
-    return Prepared(target)
 
 
 def _digests(files: list[Path], home: Path) -> dict[Path, str]:
-    with bar("looking", sum(f.stat().st_size for f in files), unit="bytes") as shown:
+    with bar("digesting", sum(f.stat().st_size for f in files), unit="bytes") as shown:
         return digests(files, home, shown.advance)
 
 
@@ -116,12 +133,12 @@ def _with_sample(data: DataConfig, home: Path) -> DataConfig:
     return DataConfig(**{**vars(data), "root": str(folder)})
 
 
-def _fingerprint(data: DataConfig, contents: Any, splits: Sequence[int | None]) -> str:
+def _fingerprint(data: DataConfig, contents: Any) -> str:
     config = asdict(data)
     for key in ("root", "prepared", "max_bad_rows", "sample", "keep_read"):
         config.pop(key)
     config["source"].pop("files")
-    text = json.dumps([FORMAT, config, contents, splits], sort_keys=True)
+    text = json.dumps([FORMAT, config, contents], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
@@ -131,21 +148,29 @@ class _Build:
 
     data: DataConfig
     chunks: list[Chunk]
-    spec: str
-    folder: Path
-    bad_rows: Path
+    spec: str  # what of the config typed rows depend on
+    target: Path
+    folder: Path  # what becomes the target, when it is whole
     engine: Engine
 
-    def run(self) -> None:
-        typed_chunks, bad = self._read()
-        total = sum(c.rows for c in typed_chunks)
-        if total == 0:
+    @property
+    def bad_rows(self) -> Path:
+        return Path(f"{self.target}.bad_rows.csv")
+
+    def typed(self) -> tuple[list[TypedChunk], Splitter, int]:
+        """Typed rows, arranged where they are to be, their splitter, and how many rows are bad."""
+        chunks, bad = self._read()
+        if not any(c.rows for c in chunks):
             where = f"; see {self.bad_rows}" if bad else ""
             raise UserError(f"data={self.data.name}: no usable row in {self.chunks[0].file}{where}")
-        splitter = Splitter(self.data.split, typed_chunks)
+        splitter = Splitter(self.data.split, chunks)
         if is_arranged(self.data):
-            typed_chunks = shuffle(self.data, self.engine, typed_chunks, splitter, self.folder / "arranged")
-            total = sum(c.rows for c in typed_chunks)
+            chunks = shuffle(self.data, self.engine, chunks, splitter, self.folder / "arranged")
+        return chunks, splitter, bad
+
+    def run(self) -> None:
+        typed_chunks, splitter, bad = self.typed()
+        total = sum(c.rows for c in typed_chunks)
         fitted = self._fitted(typed_chunks, splitter, total)
         rows = self._write(fitted, typed_chunks, splitter, total)
         for split, n in rows.items():

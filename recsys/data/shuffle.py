@@ -59,7 +59,7 @@ def _deal(
     for i, frame in enumerate(chunk.frames()):
         if splitter.config.by != "leave_one_out":
             frame = frame.with_columns(pl.Series(SPLIT, splitter.of(frame, chunk.split)))
-        frame = frame.with_columns(_decoded(name, frame, text) for name, text in values.items())
+        frame = frame.with_columns(decoded(name, frame, text) for name, text in values.items())
         pile = (shares(frame[GROUP], 0) * piles).astype(int)
         for (p,), rows in frame.with_columns(pl.Series("pile", pile)).partition_by(
             "pile", as_dict=True, include_key=False
@@ -70,7 +70,8 @@ def _deal(
         advance(frame.height)
 
 
-def _decoded(name: str, frame: pl.DataFrame, text: pl.Series) -> pl.Series:
+def decoded(name: str, frame: pl.DataFrame, text: pl.Series) -> pl.Series:
+    """A column of codes as text."""
     column = frame[name]
     if column.dtype != pl.List:
         return text.gather(column).alias(name)

@@ -1,0 +1,52 @@
+"""Data as text that a page can show: numbers, times, bytes, and values that hold anything."""
+
+from datetime import UTC, datetime, timedelta
+from html import escape
+
+from recsys.schema import GIB
+
+LONGEST = 36  # characters of a value that are shown
+
+
+def number(x: float) -> str:
+    """Whole numbers in full up to ten digits, others to four."""
+    if x == int(x) and abs(x) < 1e10:
+        return f"{int(x):,}"
+    return f"{x:,.4g}" if 1e-3 <= abs(x) < 1e4 else f"{x:,.0f}" if 1e4 <= abs(x) < 1e10 else f"{x:.3g}"
+
+
+def seconds(x: float) -> str:
+    """Since 1970, as a date and a time."""
+    try:
+        return f"{datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=x):%Y-%m-%d %H:%M}"
+    except OverflowError:  # before the year 1 or after 9999
+        return f"{x:.3g} s"
+
+
+def share(x: float | None) -> str:
+    if x is None:
+        return "–"
+    if 0 < x < 0.0005 or 0.9995 < x < 1:
+        return "< 0.1 %" if x < 0.5 else "> 99.9 %"
+    return f"{x:.1%}".replace("%", " %").replace("100.0", "100") if x else "0"
+
+
+def size(n: float) -> str:
+    """Bytes in the unit that suits them."""
+    for unit in ("B", "KiB", "MiB"):
+        if n < 1000:
+            return f"{n:,.0f} {unit}" if unit == "B" or n >= 10 else f"{n:.1f} {unit}"
+        n /= 1024
+    return f"{n * (1 << 30) / GIB:,.1f} GiB"
+
+
+def plain(text: str, longest: int = LONGEST) -> str:
+    """Printable, on one line, and short: control characters and those that turn the writing are shown as escapes."""
+    cut = text if len(text) <= longest else text[: longest - 1] + "…"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
+
+
+def html(text: str, longest: int = LONGEST) -> str:
+    """Text of the data in HTML; what is cut lies in the tooltip."""
+    shown = escape(plain(text, longest))
+    return shown if len(text) <= longest else f'<span data-t="{escape(plain(text, 400))}">{shown}</span>'

@@ -1,0 +1,100 @@
+"""python -m recsys.preprocess data=criteo data.root=DIR report=true
+
+Prepares data without training, and tells what came out; report=true writes a page about it. From Python:
+
+    prepared = preprocess(compose("preprocess", ["data=criteo", "data.root=DIR"]))
+    prepared.rows("train"), prepared.fitted.features.tables
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from omegaconf import DictConfig
+
+from recsys import cli
+from recsys.errors import UserError
+from recsys.progress import bar, results, say
+
+if TYPE_CHECKING:
+    from recsys.data.prepare import Prepared
+    from recsys.schema import DataConfig
+
+
+def preprocess(cfg: DictConfig) -> Prepared:
+    """Check the config, prepare the data unless it is there, write the page where one is asked for."""
+    from recsys.config import data_config
+    from recsys.data.check import check_data, check_files
+    from recsys.data.prepare import prepare
+
+    if cfg.output is not None and (not cfg.report or Path(cfg.output).suffix != ".html"):
+        raise UserError(f"output={cfg.output}: " + ("must end in .html" if cfg.report else "is of report=true"))
+    data = data_config(cfg)
+    check_data(data)
+    if data.root is not None:
+        check_files(data)
+    elif data.sample is not None:
+        say(f"data.root is not set: using the built-in sample ({data.sample.rows:,} rows, seed {data.sample.seed})")
+    prepared = prepare(data)
+    _show(prepared)
+    if cfg.report:
+        output = Path(cfg.output or prepared.folder / "report.html")
+        report(replace(data, root=prepared.info["root"]), prepared, output)
+        say(f"the page is {output}")
+    return prepared
+
+
+def report(data: DataConfig, prepared: Prepared, output: Path) -> None:
+    """One pass over the raw rows; the page of what they hold."""
+    from recsys.data.look import Look, page
+    from recsys.data.prepare import typed_rows
+
+    look = Look(data)
+    rows = typed_rows(data)
+    with bar("looking", sum(prepared.info["rows"].values())) as shown:
+        for frame, which in rows:
+            look.add(frame, which)
+            shown.advance(frame.height)
+    text = page(look.result(prepared.fitted), prepared.info, Path(f"{prepared.folder}.bad_rows.csv"))
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(text)
+
+
+def _show(prepared: Prepared) -> None:
+    """What came out: rows a split, bad rows, the largest tables."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    info, features = prepared.info, prepared.fitted.features
+    total = sum(info["rows"].values()) + info["bad_rows"]
+    rows = Table(title="rows", title_justify="left")
+    for column in ("", "rows", "share"):
+        rows.add_column(column, justify="right" if column else "left")
+    for name, n in {**info["rows"], "bad": info["bad_rows"]}.items():
+        rows.add_row(name, f"{n:,}", f"{n / total:.1%}")
+    results.print(rows)
+    if features.tables:
+        tables = Table(title="tables", title_justify="left")
+        for column in ("table", "rows", "features"):
+            tables.add_column(column, justify="right" if column == "rows" else "left")
+        order = sorted(features.tables.items(), key=lambda t: -t[1][0].cardinality)
+        for name, of in order:
+            tables.add_row(escape(name), f"{of[0].cardinality:,}", escape(", ".join(f.name for f in of)))
+        results.print(tables)
+    say(f"split: {info['split']}; {len(features.dense)} dense and {len(features.sparse)} sparse features")
+    say(f"prepared data: {prepared.folder}")
+
+
+def main() -> None:
+    """The command line."""
+
+    def command(cfg: DictConfig) -> None:
+        preprocess(cfg)
+
+    cli.run("preprocess", command)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,410 @@
+"""A look at the data: its numbers against plain NumPy, its page against what data may hold."""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from raw_rows import learn
+
+from recsys import cli
+from recsys.config import compose, conf_dir
+from recsys.data.look import Found, Look, gather, page
+from recsys.data.look.drift import drift, psi, wilson
+from recsys.data.look.numbers import histogram, undraw
+from recsys.data.look.statistics import KEPT, Distinct, RowSample
+from recsys.data.prepare import prepare, typed_rows
+from recsys.data.transforms import LABEL
+from recsys.preprocess import preprocess
+from recsys.schema import DataConfig, DenseConfig, SparseConfig, SplitConfig
+
+NOWHERE = Path("/nowhere")
+
+
+def config(**more: Any) -> DataConfig:
+    return DataConfig(name="t", root="/raw", **more)
+
+
+def look_at(data: DataConfig, frame: pl.DataFrame, which: np.ndarray, pieces: int = 1) -> Found:
+    """As if `frame` came in so many pieces, fitted on its training rows."""
+    look = Look(data)
+    ends = np.linspace(0, frame.height, pieces + 1).astype(int)
+    for a, b in pairwise(ends):
+        look.add(frame[a:b], which[a:b])
+    return look.result(learn(data, frame.filter(which == 0)))
+
+
+def write(found: Found, **info: Any) -> str:
+    told: dict[str, Any] = {"name": "t", "root": "/raw", "rows": {}, "bad_rows": 0, "split": "order"}
+    return page(found, told | info, NOWHERE)
+
+
+class Plain(HTMLParser):
+    """The tags and the text of a page, whose tags must close in the order in which they open."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.text = ""
+        self._open: list[str] = []
+        self.feed(html)
+        self.close()
+        assert not self._open, self._open
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append(tag)
+        if tag not in ("meta", "link"):
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self._open[-1:] not in (["script"], ["style"]):
+            self.text += data
+
+
+def test_psi_closed_form() -> None:
+    p, q = np.array([50, 30, 20]), np.array([20, 30, 50])
+    assert psi(p, q) == pytest.approx(2 * 0.3 * np.log(0.5 / 0.2))
+    assert psi(p, 7 * p) == 0 and psi(p, q) == pytest.approx(psi(q, p))
+    assert psi(np.array([1, 1]), np.array([1, 0])) == pytest.approx(0.5 * np.log(2) + 0.4999 * np.log(5000))
+    assert drift(p, np.zeros(3, np.int64)) is None
+
+
+def test_drift_that_chance_explains_is_none() -> None:
+    """95 % of draws without drift are below what is said, and what is far above it is told."""
+    rng = np.random.default_rng(0)
+    shares = np.array([0.4, 0.3, 0.2, 0.1])
+    draws = [drift(rng.multinomial(3000, shares), rng.multinomial(200, shares)) for _ in range(2000)]
+    assert np.mean([d.psi <= d.chance for d in draws if d]) == pytest.approx(0.95, abs=0.02)
+    few = drift(np.array([5, 5]), np.array([4, 1]))
+    assert few is not None and few.psi > 0.25 and few.reading == "stable"
+    many = [drift(np.array([5000, 5000]), np.array([n, 10_000 - n])) for n in (5400, 6100, 8000)]
+    assert [d.reading for d in many if d] == ["stable", "stable", "large"]
+    some = drift(np.array([5000, 5000]), np.array([6800, 3200]))
+    assert some is not None and some.reading == "some"
+
+
+def test_wilson() -> None:
+    assert wilson(5, 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)  # Newcombe 1998
+    assert wilson(0, 0) == (0, 1)
+    assert wilson(0, 10)[0] == 0
+
+
+def test_distinct() -> None:
+    few, many = Distinct(), Distinct()
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        few.add(pl.Series([0.0, -0.0, 1.0, None, *rng.integers(0, 1000, 5000).astype(float)]))
+        many.add(pl.Series(rng.integers(0, 200_000, 50_000).astype(float)))
+    assert (few.count, few.exact) == (1000, True)
+    assert many.count == pytest.approx(200_000 * (1 - np.exp(-5)), rel=3 / KEPT**0.5)
+    assert not many.exact
+
+
+def test_sample_is_of_rows_and_bounded() -> None:
+    whole, cut, again = RowSample(10**6), RowSample(500), RowSample(500)
+    for i in range(40):
+        piece = pl.DataFrame({"a": np.arange(100) + 100 * i, "b": -np.arange(100) - 100 * i})
+        for sample in (whole, cut, again):
+            sample.add(piece)
+        assert sum(p.height for p in cut._pieces) <= 625 + 100
+    assert whole.result().height == 4000 and cut.result().height == 500
+    assert cut.result().equals(again.result()) and (cut.result()["a"] == -cut.result()["b"]).all()
+    assert cut.result()["a"].mean() == pytest.approx(2000, rel=0.1)
+
+
+@pytest.mark.parametrize("pieces", [1, 7])
+def test_values(pieces: int) -> None:
+    """Target rates, unknown shares and coverage against plain polars."""
+    rng = np.random.default_rng(1)
+    n = 5000
+    values = pl.Series([f"v{int(x)}" if x < 800 else None for x in rng.zipf(1.3, n).clip(0, 1000)], dtype=pl.String)
+    frame = pl.DataFrame({"s": values, LABEL: pl.Series(rng.random(n) < 0.3).cast(pl.Float32)})
+    which = np.repeat([0, 1, 2], [3000, 1200, 800]).astype(np.uint8)
+    found = look_at(config(sparse={"s": SparseConfig(min_count=4)}), frame, which, pieces)
+    [f], [t] = found.features, found.tables
+    train = frame.filter(which == 0).with_columns(pl.col("s").fill_null(""))
+    counts = train.group_by("s").agg(pl.len(), pl.col(LABEL).sum()).sort(["len", "s"], descending=[True, False])
+    assert f.cells["train"].to_list()[:20] == counts["len"].to_list()[:20]
+    assert f.cells["positives"].to_list()[:20] == counts[LABEL].to_list()[:20]
+    assert f.cells["train"].sum() == 3000 and f.cells["positives"].sum() == train[LABEL].sum() == found.positives[0]
+    assert f.distinct == counts.height and f.missing[0] == pytest.approx((train["s"] == "").mean())
+    known = counts.filter(pl.col("len") >= 4)["s"]
+    for i, split in ((1, "validation"), (2, "test")):
+        own = frame.filter(which == i)["s"].fill_null("")
+        assert f.oov is not None and f.oov[i - 1] == pytest.approx(1 - own.is_in(known.implode()).mean())
+        cells = f.cells[split].to_numpy()
+        top = counts["s"][:20].to_list()
+        assert cells.tolist() == [*((own == v).sum() for v in top), (~own.is_in(top)).sum()]
+        p, q = f.cells["train"].to_numpy() / 3000, cells / len(own)
+        p, q = np.maximum(p, 1e-4), np.maximum(q, 1e-4)
+        assert f.drift[i - 1].psi == pytest.approx(np.sum((p - q) * np.log(p / q)))  # type: ignore[union-attr]
+    assert t.thresholds is not None and t.rows == len(known) + 1
+    for row in t.thresholds.iter_rows(named=True):
+        kept = counts.filter(pl.col("len") >= row["min_count"])["len"]
+        assert (row["rows"], row["covered"]) == (len(kept) + 1, pytest.approx(kept.sum() / 3000))
+    assert 4 in t.thresholds["min_count"].to_list()
+
+
+def test_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(2)
+    x = rng.lognormal(1, 2, 4000)
+    x[rng.random(4000) < 0.1] = np.nan
+    numbers = pl.Series(x).fill_nan(None)
+    frame = pl.DataFrame({"x": numbers, LABEL: pl.Series(rng.random(4000) < 0.5).cast(pl.Float32)})
+    which = rng.integers(0, 3, 4000).astype(np.uint8)
+    data = config(dense={"x": DenseConfig(transform=["log"])})
+    [f] = look_at(data, frame, which, 5).features
+    train = x[(which == 0) & ~np.isnan(x)]
+    assert f.numbers is not None and f.numbers.histogram is not None and f.numbers.spans[0] is not None
+    span = f.numbers.spans[0]
+    assert span["mean"] == pytest.approx(train.mean()) and span["std"] == pytest.approx(train.std())
+    assert (span["min"], span["max"], span["5%"]) == (train.min(), train.max(), pytest.approx(np.quantile(train, 0.05)))
+    assert f.missing[0] == pytest.approx(np.isnan(x[which == 0]).mean())
+    assert f.numbers.histogram.unit > 0 and f.numbers.histogram.counts.sum() == (~np.isnan(x)).sum()
+    bounds = np.quantile(train, np.arange(1, 10) / 10)
+    cells = np.bincount(np.searchsorted(bounds, train), minlength=10)
+    assert f.cells["train"].to_list() == [*cells, np.isnan(x[which == 0]).sum()]
+    positive = (frame[LABEL].to_numpy() > 0.5) & (which == 0)
+    assert f.cells["positives"][0] == (positive & (x <= bounds[0])).sum()
+    monkeypatch.setattr(gather, "SAMPLE_ROWS", 300)
+    [f] = look_at(data, frame, which, 5).features
+    assert f.numbers is not None and (f.numbers.sampled, f.numbers.seen) == (300, (which == 0).sum())
+    assert f.numbers.spans[0]["mean"] == pytest.approx(train.mean())  # type: ignore[index]
+
+
+def test_bins_of_whole_numbers_are_between_them() -> None:
+    found = histogram([np.array([0.0, 1, 1, 2, 5]), np.array([9.0]), np.array([])], time=False)
+    assert found is not None and found.edges.tolist() == [i - 0.5 for i in range(11)]
+    skewed = histogram([np.array([0.0] * 50 + [1, 2, 10, 100_000.0])] * 3, time=False)
+    assert skewed is not None and skewed.unit == 1.0
+    raw = undraw(skewed.edges, 1.0)
+    assert np.allclose(raw - 0.5, np.round(raw - 0.5)) and skewed.counts.sum() == 162
+
+
+def test_every_kind_of_feature() -> None:
+    n = 400
+    rng = np.random.default_rng(3)
+    frame = pl.DataFrame({
+        "x": rng.integers(0, 3, n).astype(float),
+        "at": pl.Series(1_700_000_000_000_000 + rng.integers(0, 10**12, n)).cast(pl.Datetime("us")),
+        "ctr": [f"u{i % 9}" for i in range(n)],
+        "s": ["a"] * n,
+        "bag": [[f"t{j}" for j in range(i % 4)] or None for i in range(n)],
+        "pair": [f"{'' if i % 2 else 'l'}\x1f{'' if i % 2 else 'r'}" for i in range(n)],
+        "hashed": [f"h{i}" for i in range(n)],
+        "q": rng.normal(size=n),
+        LABEL: pl.Series(rng.random(n) < 0.5).cast(pl.Float32),
+    })  # fmt: skip
+    data = config(
+        dense={
+            "x": DenseConfig(transform=["standardise"]),
+            "at": DenseConfig(column="t", cyclic=["hour", "month"]),
+            "ctr": DenseConfig(column="u", transform=["target"]),
+        },
+        sparse={
+            "s": SparseConfig(),
+            "bag": SparseConfig(split=" "),
+            "pair": SparseConfig(cross=["a", "b"]),
+            "hashed": SparseConfig(encode="hash", buckets=50),
+            "q": SparseConfig(quantiles=4),
+        },
+    )
+    which = np.repeat([0, 1, 2], [200, 100, 100]).astype(np.uint8)
+    found = look_at(data, frame, which, 3)
+    by = {f.name: f for f in found.features}
+    kinds = {n: f.kind for n, f in by.items()}
+    assert list(kinds) == ["x", "at", "ctr", "s", "bag", "pair", "hashed", "q"]
+    assert list(kinds.values()) == ["dense", "time", "target", "sparse", "bag", "cross", "sparse, hashed", "quantiles"]
+    assert set(by["at"].parts) == {"hour", "month"} and by["at"].parts["hour"]["train"].sum() == 200
+    assert by["bag"].missing == (0.25, 0.25, 0.25) and by["bag"].lengths is not None
+    assert by["bag"].lengths["train"].to_list() == [50] * 4 and by["bag"].cells["train"].to_list() == [150, 100, 50]
+    assert by["pair"].missing[0] == 0.5 and by["pair"].cells["special"].to_list() == [True, False]
+    assert by["hashed"].oov is None and by["ctr"].oov == (0.0, 0.0)
+    tables = {t.name: t for t in found.tables}
+    assert (tables["hashed"].rows, tables["q"].rows, tables["bag"].rows) == (51, 6, 4)
+    assert (tables["hashed"].used or 0) <= 50 < tables["hashed"].distinct == 200
+    text = Plain(write(found)).text
+    for told in ("target (smoothing 20, folds 5)", "sin, cos of hour, month", "(missing)", "l × r", "4 ranges"):
+        assert told in text, told
+
+
+def test_tables_that_are_shared_count_together() -> None:
+    frame = pl.DataFrame({"a": ["x", "x", "y"], "b": ["y", "z", "z"], LABEL: pl.Series([0, 1, 0], dtype=pl.Float32)})
+    data = config(sparse={"a": SparseConfig(table="t", min_count=2), "b": SparseConfig(table="t")})
+    [t] = look_at(data, frame, np.zeros(3, np.uint8)).tables
+    assert (t.features, t.rows, t.distinct, t.lookups, t.min_count) == (("a", "b"), 4, 3, 6, 2)
+
+
+def test_long_bags_share_cells_by_powers_of_two() -> None:
+    bags = [["a"] * n for n in range(100)]
+    frame = pl.DataFrame({"b": bags, LABEL: pl.Series([0.0] * 99 + [1.0], dtype=pl.Float32)})
+    [f] = look_at(config(sparse={"b": SparseConfig(split=" ")}), frame, np.zeros(100, np.uint8)).features
+    assert f.lengths is not None
+    assert f.lengths["label"].to_list() == ["0 – 1", *(f"{2**i} – {2 ** (i + 1) - 1}" for i in range(1, 7))]
+    assert f.lengths["train"].to_list() == [2, 2, 4, 8, 16, 32, 36] and f.lengths["positives"][6] == 1
+
+
+numbers = st.one_of(st.none(), st.floats(-3.4e38, 3.4e38), st.integers(-(2**62), 2**62).map(float))
+texts = st.one_of(st.none(), st.text(max_size=60), st.sampled_from(["", "<script>alert(1)</script>", "\x1f", "\x00"]))
+rows = st.tuples(numbers, texts, st.one_of(st.none(), st.lists(texts.filter(bool), max_size=4)), st.booleans())
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(rows, min_size=1, max_size=30), st.data())
+def test_any_values(given: list[Any], data: st.DataObject) -> None:
+    n = len(given)
+    frame = pl.DataFrame(
+        [
+            pl.Series("x", [r[0] for r in given], dtype=pl.Float64),
+            pl.Series("q", [r[0] for r in given], dtype=pl.Float64),
+            pl.Series("<b>s", [r[1] for r in given], dtype=pl.String),
+            pl.Series("bag", [r[2] for r in given], dtype=pl.List(pl.String)),
+            pl.Series(LABEL, [float(r[3]) for r in given], dtype=pl.Float32),
+        ]
+    )
+    which = np.array([0, *data.draw(st.lists(st.integers(0, 2), min_size=n - 1, max_size=n - 1))], np.uint8)
+    of = config(
+        dense={"x": None},
+        sparse={"<b>s": SparseConfig(), "bag": SparseConfig(split=" "), "q": SparseConfig(quantiles=3)},
+    )
+    found = look_at(of, frame, which)
+    assert sum(found.rows) == n
+    html = write(found)
+    seen = Plain(html)
+    assert seen.tags.count("script") == 1 and "b" in seen.tags and "<b>s" in seen.text
+    assert ">nan<" not in html and '="nan"' not in html
+
+
+def from_yaml(name: str, root: Path, tmp_path: Path) -> DataConfig:
+    given = OmegaConf.load(conf_dir() / "data" / f"{name}.yaml")
+    data = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), given))
+    assert isinstance(data, DataConfig)
+    data.root, data.prepared = str(root), str(tmp_path)
+    return data
+
+
+def test_rows_are_those_that_are_prepared(tmp_path: Path) -> None:
+    """The same splits as training's, by time and at random; nothing is left behind."""
+    (tmp_path / "raw").mkdir()
+    lines = [f"{i % 2},{(i * 37) % 300},v{i % 5}" for i in range(300)]
+    (tmp_path / "raw" / "a.csv").write_text("label,t,s\n" + "\n".join(lines) + "\n")
+    for by in ("time", "random", "order"):
+        data = config(
+            prepared=str(tmp_path / "p"),
+            sparse={"s": SparseConfig()},
+            split=SplitConfig(by=by, column="t" if by == "time" else None),
+        )
+        data.root = str(tmp_path / "raw")
+        prepared = prepare(data)
+        which = np.concatenate([w for _, w in typed_rows(data)])
+        assert np.bincount(which).tolist() == [prepared.rows(s) for s in ("train", "validation", "test")]
+
+
+@pytest.mark.parametrize(("name", "folder"), [("movielens_100k", "ml-100k"), ("criteo", "criteo_kaggle")])
+def test_real_data(name: str, folder: str, real_data: Callable[[str], Path], tmp_path: Path) -> None:
+    root = real_data(folder)
+    output = tmp_path / "a" / "look.html"
+    options = [f"data={name}", f"data.root={root}", f"data.prepared={tmp_path}", "report=true", f"output={output}"]
+    prepared = preprocess(compose("preprocess", options))
+    seen = Plain(output.read_text())
+    data = from_yaml(name, root, tmp_path)
+    assert seen.tags.count("details") >= len(data.dense) + len(data.sparse)
+    for feature in [*data.dense, *data.sparse]:
+        assert feature in seen.text
+    for split in ("train", "validation", "test"):
+        assert f"{prepared.rows(split):,}" in seen.text
+    for table, of in prepared.fitted.features.tables.items():
+        assert table in seen.text and f"{of[0].cardinality:,}" in seen.text
+    assert "population stability index" in seen.text
+    if name == "movielens_100k":
+        assert "Values a row" in seen.text and "Drama" in seen.text
+
+
+def test_bad_rows_and_text_that_is_html(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = tmp_path / "raw"
+    root.mkdir()
+    good = "".join(f"{i % 2},{i},<i>v{i % 3}</i>\n" for i in range(300))
+    (root / "a.csv").write_text("label,x,s\n" + good + "1,<b>many</b>,a\n0,oops,b\n1,2\n")
+    data = config(prepared=str(tmp_path), dense={"x": None}, sparse={"s": SparseConfig()}, max_bad_rows=0.5)
+    data.root = str(root)
+    prepared = prepare(data)
+    look = Look(data)
+    for frame, which in typed_rows(data):
+        look.add(frame, which)
+    html = page(look.result(prepared.fitted), prepared.info, Path(f"{prepared.folder}.bad_rows.csv"))
+    seen = Plain(html)
+    assert "<i>v" not in html and "<b>many" not in html
+    assert "<i>v2</i>" in seen.text and "<b>many</b>" in seen.text
+    assert "x is not a number2a.csv302" in seen.text and "the first 3" in seen.text  # the reason, how many, where
+
+
+MISTAKES = [
+    (["data=avazu"], "data=avazu: set data.root=DIR"),
+    (["data=avazu", "data.root=/nowhere/at/all"], "data.root=/nowhere/at/all: no such folder"),
+    (["data.sparse.cat_1.min_cuont=3"], "min_cuont: no such key; did you mean min_count?"),
+    (["data.sparse.cta_1={}"], "cta_1"),
+    (["reprot=true"], "reprot: no such key; did you mean report?"),
+    (["report=true", "output=a.pdf"], "output=a.pdf: must end in .html"),
+    (["output=a.html"], "output=a.html: is of report=true"),
+]
+
+
+@pytest.mark.parametrize(("overrides", "message"), MISTAKES, ids=[" ".join(m[0]) for m in MISTAKES])
+def test_mistake(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    overrides: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.tsv").write_text("\t".join(["1", *["2"] * 13, *["a"] * 26]) + "\n")
+    root = [] if any(o.startswith(("data=", "data.root")) for o in overrides) else [f"data.root={tmp_path}"]
+    monkeypatch.setattr("sys.argv", ["recsys.preprocess", *root, *overrides])
+    assert cli.status("preprocess", lambda cfg: preprocess(cfg) and None) == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1 and message in lines[0]
+
+
+def test_in_a_browser(tmp_path: Path) -> None:
+    """Its script runs without a word on the console: it unfolds the feature that the address names, and sorts."""
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no chromium is here")
+    frame = pl.DataFrame(
+        {"s": ["</script><b>"] * 3, "x": [1.0, None, 3e38], LABEL: pl.Series([0.0, 1, 0]).cast(pl.Float32)}
+    )
+    data = config(dense={"x": None}, sparse={"s": SparseConfig()})
+    clicks = "<script>const head = document.querySelector('.sortable th'); head.click()</script>"
+    (tmp_path / "a.html").write_text(write(look_at(data, frame, np.array([0, 0, 2], np.uint8))) + clicks)
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom"]
+    try:
+        done = subprocess.run(
+            [browser, *options, f"--user-data-dir={tmp_path / 'profile'}", f"file://{tmp_path}/a.html#f-1"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    except subprocess.TimeoutExpired:
+        pytest.skip("chromium does not come up here")
+    assert "CONSOLE" not in done.stderr, done.stderr
+    assert re.search(r'<details class="feature" id="f-1" open="">', done.stdout)
+    assert re.search(r'<details class="feature" id="f-0">', done.stdout)
+    assert re.findall(r'<tr><td data-v="(\d)">', done.stdout) == ["1", "0"], "falling, by the column that was clicked"
+    assert 'class="down"' in done.stdout
