@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 
 from recsys.data.hashing import mix
+from recsys.data.transforms.index import Index
 from recsys.data.transforms.names import LABEL, ROW
 from recsys.data.transforms.statistics import Counts, Statistic
 from recsys.data.transforms.steps import Params, Transform
@@ -24,7 +25,7 @@ class Count(Transform, name="count"):
 
     def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
         table = p["table"]
-        return x.fill_null("").replace_strict(table["value"], table["encoded"], default=0.0, return_dtype=pl.Float64)
+        return Index(table["value"], table["encoded"], 0.0).expr(x)
 
 
 class Labels(Counts):
@@ -85,9 +86,7 @@ class Target(Transform, name="target"):
 
     def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
         table: pl.DataFrame = p["table"]
-        index = x.fill_null("").replace_strict(
-            table["value"], pl.int_range(table.height, eager=True), default=table.height, return_dtype=pl.Int64
-        )
+        index = Index(table["value"], pl.int_range(table.height, eager=True), table.height).expr(x)
         means = np.vstack([table.drop("value").to_numpy(), np.full(1 + self.folds, p["prior"])])
 
         def pick(rows: pl.Series) -> pl.Series:

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import polars as pl
@@ -11,6 +12,7 @@ from omegaconf import OmegaConf
 
 from recsys.data.hashing import bucket_ids
 from recsys.data.transforms.columns import DenseColumn, dense_columns, feature_spec, is_bag, known_rows, sparse_columns
+from recsys.data.transforms.index import SHORT, Index
 from recsys.data.transforms.names import LABEL, ROW
 from recsys.data.transforms.steps import Params
 from recsys.features import OUT_OF_VOCABULARY, FeatureSpec
@@ -38,29 +40,36 @@ class Fitted:
 
         Rows that have a ROW get what training sees; where the column is missing, none is of the training split.
         """
-        if ROW not in frame.columns:
+        exprs, short, looked_up, reads_row = self._columns
+        if reads_row and ROW not in frame.columns:
             frame = frame.with_columns(pl.lit(None, pl.Int64).alias(ROW))
-        columns: list[pl.Expr] = [pl.col(LABEL)] if LABEL in frame.columns else []
-        for name, c in dense_columns(self.data).items():
-            columns.append(dense_expr(c, self.dense[name]).cast(pl.Float32).alias(name))
-        columns += [self._ids(name, s) for name, s in sparse_columns(self.data).items()]
-        return frame.select(columns)
+        label = [LABEL] if LABEL in frame.columns else []
+        if frame.height > SHORT:
+            return frame.select(*label, *exprs.values())
+        # of a few rows, polars' calls into Python and its threads cost more than what they do
+        made = {s.name: s for s in frame.select_seq(*label, *short).get_columns()}
+        made |= {name: index.of(frame[name]) for name, index in looked_up.items()}
+        return pl.DataFrame([made[name] for name in (*label, *exprs)])
 
-    def _ids(self, name: str, c: SparseConfig) -> pl.Expr:
+    @cached_property
+    def _columns(self) -> tuple[dict[str, pl.Expr], list[pl.Expr], dict[str, Index], bool]:
+        """Every feature's expression; those that short frames use; the indices of all others; if any reads ROW."""
+        sparse = sparse_columns(self.data)
+        tables = {t: Index(v["value"], v["id"], OUT_OF_VOCABULARY) for t, v in self.vocabularies.items()}
+        single = {n: c.table or n for n, c in sparse.items() if known_rows(c) is None and not is_bag(c)}
+        exprs = {n: dense_expr(c, self.dense[n]).cast(pl.Float32).alias(n) for n, c in dense_columns(self.data).items()}
+        exprs |= {n: self._ids(n, c, tables) for n, c in sparse.items()}
+        reads_row = any(ROW in e.meta.root_names() for e in exprs.values())
+        short = [e for n, e in exprs.items() if n not in single]
+        return exprs, short, {n: tables[t] for n, t in single.items()}, reads_row
+
+    def _ids(self, name: str, c: SparseConfig, tables: dict[str, Index]) -> pl.Expr:
         if c.encode == "quantiles":
             return _bucket(pl.col(name), self.quantiles[name], c.quantiles or 1).alias(name)
-        ids = self._looked_up(c.table or name) if c.encode != "hash" else _hashed(c.buckets or 1)
+        ids = tables[c.table or name].expr if c.encode != "hash" else _hashed(c.buckets or 1)
         if not is_bag(c):
             return ids(pl.col(name)).alias(name)
         return pl.col(name).list.eval(ids(pl.element())).fill_null([]).cast(pl.List(pl.Int32)).alias(name)
-
-    def _looked_up(self, table: str) -> Callable[[pl.Expr], pl.Expr]:
-        vocabulary = self.vocabularies[table]
-        if vocabulary.is_empty():  # which replace_strict refuses
-            return lambda values: pl.repeat(OUT_OF_VOCABULARY, values.len(), dtype=pl.Int32)
-        return lambda values: values.fill_null("").replace_strict(
-            vocabulary["value"], vocabulary["id"], default=OUT_OF_VOCABULARY, return_dtype=pl.Int32
-        )
 
     def save(self, folder: Path) -> None:
         """transforms.json, features.json, vocabularies/<table>.parquet and vocabularies/encodings/<feature>.parquet."""
