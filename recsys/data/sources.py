@@ -1,6 +1,7 @@
 """What a data config makes of its raw files: which files, their columns renamed, joined and derived."""
 
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 
 import polars as pl
@@ -49,7 +50,7 @@ def check_columns(data: DataConfig, file: Path, *, labelled: bool = True) -> Non
         if there not in have.columns:
             near = did_you_mean(there, have.columns)
             raise UserError(f"data.source.rename.{here}: {file.name} has no column {there}{near}")
-    have = _renamed(data.source, file, have)
+    have = renamed(data.source, file, have)
     for join in data.source.joins:
         source = _join_source(join)
         side = no_rows(source, side_file(data, join))
@@ -62,9 +63,9 @@ def check_columns(data: DataConfig, file: Path, *, labelled: bool = True) -> Non
                 raise UserError(f"data.source.joins: {join.file} has no column {there}{near}")
             if here != join.key and here in have.columns:
                 raise UserError(f"data.source.joins: {join.file}'s column {here} is there already; name it otherwise")
-        have = _joined(have, join, _side_selected(join, side))
+        have = joined(have, join, _side_selected(join, side))
     for column, sql in data.derive.items():
-        have = _derived(column, sql, have)
+        have = derived(column, sql, have)
     wanted = raw_columns(data)
     if labelled:
         wanted.append(("data.label", data.label.column))
@@ -84,18 +85,18 @@ def read_blocks(data: DataConfig, file: Path, *, unlabelled: bool = False) -> It
     names = column_names(source, file)
     if unlabelled and not source.header and source.format == "csv":
         names = without_label(source, data.label.column, file, names)
-    sides = [(join, _side_table(data, join)) for join in source.joins]
+    sides = [(join, side_table(data, join)) for join in source.joins]
     for block in read(source, file, names):
-        frame = _renamed(source, file, block.frame)
+        frame = renamed(source, file, block.frame)
         for join, side in sides:
-            frame = _joined(frame, join, side)
+            frame = joined(frame, join, side)
         for column, sql in data.derive.items():
-            frame = _derived(column, sql, frame)
+            frame = derived(column, sql, frame)
         block.frame = frame
         yield block
 
 
-def _renamed(source: SourceConfig, file: Path, frame: pl.DataFrame) -> pl.DataFrame:
+def renamed(source: SourceConfig, file: Path, frame: pl.DataFrame) -> pl.DataFrame:
     names = {there: here for here, there in source.rename.items() if there in frame.columns}
     after = [names.get(n, n) for n in frame.columns]
     if twice := [n for n in after if after.count(n) > 1]:
@@ -103,7 +104,7 @@ def _renamed(source: SourceConfig, file: Path, frame: pl.DataFrame) -> pl.DataFr
     return frame.rename(names)
 
 
-def _joined(frame: pl.DataFrame, join: JoinConfig, side: pl.DataFrame) -> pl.DataFrame:
+def joined(frame: pl.DataFrame, join: JoinConfig, side: pl.DataFrame) -> pl.DataFrame:
     """With the side table's columns, null where it lacks the key."""
     key = pl.col(join.key)
     if frame.schema[join.key] == side.schema[join.key]:
@@ -113,16 +114,29 @@ def _joined(frame: pl.DataFrame, join: JoinConfig, side: pl.DataFrame) -> pl.Dat
     return frame.with_columns(left).join(side, on="__key__", how="left", maintain_order="left").drop("__key__")
 
 
-def _derived(column: str, sql: str, frame: pl.DataFrame) -> pl.DataFrame:
+def derived(column: str, sql: str, frame: pl.DataFrame) -> pl.DataFrame:
     """With the column that `sql` makes of each row."""
     try:
-        expr = pl.sql_expr(sql)
-        if expr.meta.root_names() and frame.head(0).select(expr).height:  # a row made of none
+        expr, reads = of_sql(sql)
+        if reads and not _by_row(sql, tuple((n, frame[n].dtype) for n in reads if n in frame.columns)):
             raise UserError(f"data.derive.{column}: {sql!r}: must read one row at a time, no aggregate")
         return frame.with_columns(expr.alias(column))
     except pl.exceptions.PolarsError as e:
         hint = "; TRY_CAST gives null where a value does not fit" if "conversion" in str(e) else ""
         raise UserError(f"data.derive.{column}: {sql!r}: {one_line(e)}{hint}") from e
+
+
+@lru_cache
+def of_sql(sql: str) -> tuple[pl.Expr, list[str]]:
+    """The expression, and the columns that it reads."""
+    expr = pl.sql_expr(sql)
+    return expr, expr.meta.root_names()
+
+
+@lru_cache
+def _by_row(sql: str, schema: tuple[tuple[str, pl.DataType], ...]) -> bool:
+    """Whether it makes no row of none, as an aggregate does."""
+    return pl.DataFrame(schema=dict(schema)).select(of_sql(sql)[0]).is_empty()
 
 
 def _join_source(join: JoinConfig) -> SourceConfig:
@@ -147,7 +161,7 @@ def _side_selected(join: JoinConfig, side: pl.DataFrame) -> pl.DataFrame:
     return side.select(pl.col(there).alias(here) for here, there in _side_columns(join).items())
 
 
-def _side_table(data: DataConfig, join: JoinConfig) -> pl.DataFrame:
+def side_table(data: DataConfig, join: JoinConfig) -> pl.DataFrame:
     source = _join_source(join)
     file = side_file(data, join)
     blocks = list(read(source, file, column_names(source, file)))
