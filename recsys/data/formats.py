@@ -13,7 +13,6 @@ import zlib
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
+from recsys.data.blocks import LINE, NOT_TEXT, BadRow, Block, one_line
 from recsys.errors import UserError
 from recsys.schema import SourceConfig
 
@@ -31,24 +31,7 @@ BLOCK_BYTES = 16 << 20
 LINE_BYTES = 64 << 20  # the longest line, which tells a file of no lines
 READERS = 4  # threads that parse blocks, each of which takes several times its bytes
 BLOCK_ROWS = 250_000
-LINE = "__line__"  # the line (CSV, libfm) or row (Parquet) of a raw row, from 1
-NOT_TEXT = "\ufffd"  # stands for bytes that are not UTF-8
 UNREADABLE = (pa.ArrowException, OSError, EOFError, zlib.error, UnicodeDecodeError)
-
-
-@dataclass(frozen=True)
-class BadRow:
-    file: str
-    line: int
-    reason: str
-    text: str
-
-
-@dataclass
-class Block:
-    file: Path
-    frame: pl.DataFrame  # raw columns and LINE
-    bad: list[BadRow] = field(default_factory=list)
 
 
 def column_names(source: SourceConfig, file: Path) -> list[str]:
@@ -118,11 +101,6 @@ def read(source: SourceConfig, file: Path, names: list[str]) -> Iterator[Block]:
     """The raw rows of `file`, whose columns are `names` where it does not name them itself."""
     readers = {"csv": _read_csv, "parquet": _read_parquet, "libfm": _read_libfm}
     return readers[source.format](source, file, names)
-
-
-def one_line(e: Exception) -> str:
-    first = (str(e).splitlines() or [type(e).__name__])[0][:160]
-    return "".join(c if c.isprintable() and c != NOT_TEXT else "?" for c in first)
 
 
 class _Utf8:

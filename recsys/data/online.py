@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from recsys.data import sources
-from recsys.data.formats import LINE, BadRow, Block, no_rows, one_line
-from recsys.data.transforms import Fitted, raw_columns, sparse_columns
+from recsys.data.blocks import LINE, BadRow, Block, one_line
+from recsys.data.derive import Needs, derived, joined
+from recsys.data.transforms import Fitted, sparse_columns
 from recsys.data.transforms.index import Index
 from recsys.data.transforms.typed import Typing
 from recsys.data.values import Reader, RowError, reader
@@ -73,7 +73,7 @@ class Side:
         if not few[self.join.key].dtype.is_float():  # whose text does not tell which are equal
             found = self.rows.of(frame[self.join.key].cast(pl.String)).to_list()
             few = few[sorted({place for place in found if place >= 0})]
-        return sources.joined(frame, self.join, few)
+        return joined(frame, self.join, few)
 
 
 class Pipeline:
@@ -85,7 +85,7 @@ class Pipeline:
         needs = Needs.of(data)
         self._raw, self._derive = raw.select(sorted(needs.raw)), needs.derive
         self._columns = [_column(data, name, dtype) for name, dtype in self._raw.schema.items()]
-        self._schema = {LINE: pl.Int64, **self._raw.schema}
+        self._schema: dict[str, Any] = {LINE: pl.Int64, **self._raw.schema}
         self._sides: list[tuple[Side, list[Column]]] = []
         for i, names in sorted(needs.sides.items()):
             join, table = data.source.joins[i], sides[i]
@@ -104,14 +104,18 @@ class Pipeline:
 
         folder = Path(folder)
         if not (folder / "transforms.json").is_file():
-            raise UserError(f"{folder}: no transforms.json there; name a folder of prepared data, a run's, or a saved one")
+            raise UserError(
+                f"{folder}: no transforms.json there; name a folder of prepared data, a run's, or a saved one"
+            )
         fitted = Fitted.load(folder)
         needs = Needs.of(fitted.data)
         if (folder / RAW).is_file():
             sides = {i: pl.read_parquet(folder / SIDES / f"{i}.parquet") for i in needs.sides}
             return cls(fitted, pl.read_parquet(folder / RAW), sides)
+        from recsys.data import sources
+
         sides = {i: sources.side_table(fitted.data, fitted.data.source.joins[i]) for i in needs.sides}
-        return cls(fitted, _raw(fitted.data, needs.raw), sides)
+        return cls(fitted, sources.raw_types(fitted.data, needs.raw), sides)
 
     def save(self, folder: str | Path) -> None:
         """Write all that is needed into one folder, which `load` reads wherever it lies."""
@@ -148,7 +152,9 @@ class Pipeline:
             if not isinstance(row, Mapping):
                 told = "" if place is None else f"rows[{place}]: "
                 raise UserError(f"{told}a row is a dict of columns and values, not {type(row).__name__}")
-        values = [(i, *(c.of(row, p) for c in self._columns)) for i, (p, row) in enumerate(zip(places, rows, strict=True))]
+        values = [
+            (i, *(c.of(row, p) for c in self._columns)) for i, (p, row) in enumerate(zip(places, rows, strict=True))
+        ]
         try:
             frame = pl.DataFrame(values, schema=self._schema, orient="row")
         except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as e:
@@ -161,32 +167,8 @@ class Pipeline:
                     told = pl.Series([c.of(row, p) for p, row in zip(places, rows, strict=True)], dtype=c.dtype)
                     frame = frame.with_columns(pl.when(there).then(told).otherwise(pl.col(c.name)).alias(c.name))
         for column, sql in self._derive.items():
-            frame = sources.derived(column, sql, frame)
+            frame = derived(column, sql, frame)
         return frame
-
-
-@dataclass(frozen=True)
-class Needs:
-    """What the features read, down to the raw files; not the label, nor what only it is made of."""
-
-    raw: set[str]  # columns of the files, as the YAML names them
-    sides: dict[int, list[str]]  # by the join's place, the side table's columns
-    derive: dict[str, str]
-
-    @classmethod
-    def of(cls, data: DataConfig) -> Needs:
-        wanted = {column for _, column in raw_columns(data)}
-        derive: dict[str, str] = {}
-        for column, sql in reversed(data.derive.items()):
-            if column in wanted:
-                derive = {column: sql} | derive
-                wanted = wanted - {column} | set(sources.of_sql(sql)[1])
-        sides = {}
-        for i, join in reversed([*enumerate(data.source.joins)]):
-            if names := [c for c in join.columns if c in wanted and c != join.key]:
-                sides[i] = names
-                wanted = wanted - set(names) | {join.key}
-        return cls(wanted, sides, derive)
 
 
 def _column(data: DataConfig, name: str, dtype: pl.DataType) -> Column:
@@ -198,14 +180,6 @@ def _column(data: DataConfig, name: str, dtype: pl.DataType) -> Column:
     separator = separators.pop() if len(separators) == 1 else None
     text = data.source.format != "parquet"  # where nothing stands between two separators, there is no value
     return Column(name, tuple(keys), dtype, reader(dtype, separator=separator, empty_is_missing=text))
-
-
-def _raw(data: DataConfig, names: set[str]) -> pl.DataFrame:
-    """No rows of the raw columns, with their types."""
-    if data.source.format != "parquet":
-        return pl.DataFrame(schema=dict.fromkeys(sorted(names), pl.String))
-    file = sources.files_of(data, list(data.split.train_files) if data.split.by == "files" else None)[0]
-    return sources.renamed(data.source, file, no_rows(data.source, file)).select(sorted(names))
 
 
 def _row_error(bad: BadRow, raw: pl.DataFrame, alone: bool) -> RowError:

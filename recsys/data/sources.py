@@ -1,12 +1,13 @@
 """What a data config makes of its raw files: which files, their columns renamed, joined and derived."""
 
 from collections.abc import Iterator
-from functools import lru_cache
 from pathlib import Path
 
 import polars as pl
 
-from recsys.data.formats import Block, column_names, no_rows, one_line, read, without_label
+from recsys.data.blocks import Block
+from recsys.data.derive import derived, joined
+from recsys.data.formats import column_names, no_rows, read, without_label
 from recsys.data.transforms import raw_columns
 from recsys.errors import UserError, did_you_mean
 from recsys.schema import DataConfig, JoinConfig, SourceConfig
@@ -50,7 +51,7 @@ def check_columns(data: DataConfig, file: Path, *, labelled: bool = True) -> Non
         if there not in have.columns:
             near = did_you_mean(there, have.columns)
             raise UserError(f"data.source.rename.{here}: {file.name} has no column {there}{near}")
-    have = renamed(data.source, file, have)
+    have = _renamed(data.source, file, have)
     for join in data.source.joins:
         source = _join_source(join)
         side = no_rows(source, side_file(data, join))
@@ -87,7 +88,7 @@ def read_blocks(data: DataConfig, file: Path, *, unlabelled: bool = False) -> It
         names = without_label(source, data.label.column, file, names)
     sides = [(join, side_table(data, join)) for join in source.joins]
     for block in read(source, file, names):
-        frame = renamed(source, file, block.frame)
+        frame = _renamed(source, file, block.frame)
         for join, side in sides:
             frame = joined(frame, join, side)
         for column, sql in data.derive.items():
@@ -96,47 +97,12 @@ def read_blocks(data: DataConfig, file: Path, *, unlabelled: bool = False) -> It
         yield block
 
 
-def renamed(source: SourceConfig, file: Path, frame: pl.DataFrame) -> pl.DataFrame:
+def _renamed(source: SourceConfig, file: Path, frame: pl.DataFrame) -> pl.DataFrame:
     names = {there: here for here, there in source.rename.items() if there in frame.columns}
     after = [names.get(n, n) for n in frame.columns]
     if twice := [n for n in after if after.count(n) > 1]:
         raise UserError(f"data.source.rename.{twice[0]}: {file.name} has a column {twice[0]} already")
     return frame.rename(names)
-
-
-def joined(frame: pl.DataFrame, join: JoinConfig, side: pl.DataFrame) -> pl.DataFrame:
-    """With the side table's columns, null where it lacks the key."""
-    key = pl.col(join.key)
-    if frame.schema[join.key] == side.schema[join.key]:
-        return frame.join(side, on=join.key, how="left", maintain_order="left")
-    left = key.cast(pl.String).alias("__key__")  # such as 7 here and "7" there
-    side = side.select(left, pl.exclude(join.key))
-    return frame.with_columns(left).join(side, on="__key__", how="left", maintain_order="left").drop("__key__")
-
-
-def derived(column: str, sql: str, frame: pl.DataFrame) -> pl.DataFrame:
-    """With the column that `sql` makes of each row."""
-    try:
-        expr, reads = of_sql(sql)
-        if reads and not _by_row(sql, tuple((n, frame[n].dtype) for n in reads if n in frame.columns)):
-            raise UserError(f"data.derive.{column}: {sql!r}: must read one row at a time, no aggregate")
-        return frame.with_columns(expr.alias(column))
-    except pl.exceptions.PolarsError as e:
-        hint = "; TRY_CAST gives null where a value does not fit" if "conversion" in str(e) else ""
-        raise UserError(f"data.derive.{column}: {sql!r}: {one_line(e)}{hint}") from e
-
-
-@lru_cache
-def of_sql(sql: str) -> tuple[pl.Expr, list[str]]:
-    """The expression, and the columns that it reads."""
-    expr = pl.sql_expr(sql)
-    return expr, expr.meta.root_names()
-
-
-@lru_cache
-def _by_row(sql: str, schema: tuple[tuple[str, pl.DataType], ...]) -> bool:
-    """Whether it makes no row of none, as an aggregate does."""
-    return pl.DataFrame(schema=dict(schema)).select(of_sql(sql)[0]).is_empty()
 
 
 def _join_source(join: JoinConfig) -> SourceConfig:
@@ -173,3 +139,11 @@ def side_table(data: DataConfig, join: JoinConfig) -> pl.DataFrame:
     if side[join.key].n_unique() != side.height:
         raise UserError(f"data.source.joins: {join.file} has more than one row for a value of {join.key}")
     return side
+
+
+def raw_types(data: DataConfig, names: set[str]) -> pl.DataFrame:
+    """No rows of the raw columns `names`, as the YAML names them, with their types: those of the first file."""
+    if data.source.format != "parquet":
+        return pl.DataFrame(schema=dict.fromkeys(sorted(names), pl.String))
+    file = files_of(data, list(data.split.train_files) if data.split.by == "files" else None)[0]
+    return _renamed(data.source, file, no_rows(data.source, file)).select(sorted(names))

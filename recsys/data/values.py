@@ -1,7 +1,7 @@
 """Python values as those of a raw column: text for CSV, a Parquet column's own type."""
 
 from collections.abc import Callable
-from datetime import date, datetime, timezone
+from datetime import UTC, date, datetime
 from decimal import Decimal, InvalidOperation
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -149,7 +149,7 @@ def _moment(value: Any, zone: ZoneInfo | None) -> datetime | None:
         raise ValueError("is not a time")
     if zone is not None:
         return value.astimezone(zone) if value.tzinfo else value.replace(tzinfo=zone)
-    return value.astimezone(timezone.utc).replace(tzinfo=None) if value.tzinfo else value
+    return value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
 
 
 def _day(value: Any) -> date | None:

@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from recsys.data.formats import LINE, BadRow, Block
+from recsys.data.blocks import LINE, BadRow, Block
 from recsys.data.transforms.columns import dense_columns, is_bag, raw_columns, sparse_columns
 from recsys.data.transforms.index import SHORT
 from recsys.data.transforms.names import KEY, LABEL, TIME
@@ -152,8 +152,11 @@ def _all_read(raw: pl.Series, read: pl.Series, kind: str) -> bool:
     """Whether no row needs a closer look: nearly always, and quick to tell."""
     if read.null_count() != raw.null_count():
         return False
-    low, high = (None, None) if kind == "time" else (read.min(), read.max())
-    return low is None or -FLOAT32_MAX <= low <= high <= FLOAT32_MAX  # type: ignore[operator]
+    if kind == "time" or read.null_count() == read.len():
+        return True
+    low, high = read.min(), read.max()
+    assert isinstance(low, float) and isinstance(high, float)
+    return low >= -FLOAT32_MAX and high <= FLOAT32_MAX
 
 
 def _label_checks(data: DataConfig, frame: pl.DataFrame) -> list[tuple[pl.Series, str]]:
