@@ -48,7 +48,9 @@ class Fitted:
             return frame.select(*label, *exprs.values())
         # of a few rows, polars' calls into Python and its threads cost more than what they do
         made = {s.name: s for s in frame.select_seq(*label, *short).get_columns()}
-        made |= {name: index.of(frame[name]) for name, index in looked_up.items()}
+        ids = zip(*(index.listed(frame[name]) for name, index in looked_up.items()), strict=True)
+        found = pl.DataFrame(list(ids), schema=dict.fromkeys(looked_up, pl.Int32), orient="row")  # quicker than Series
+        made |= {s.name: s for s in found.get_columns()}
         return pl.DataFrame([made[name] for name in (*label, *exprs)])
 
     @cached_property

@@ -25,11 +25,15 @@ class Index:
     def of(self, column: pl.Series) -> pl.Series:
         """(rows,) what the values of a String column stand for; a missing value is the empty text."""
         if len(column) <= SHORT or self._values.is_empty():  # which replace_strict refuses
-            found, default = self._found, self._default
-            return pl.Series(column.name, [found.get(v, default) for v in column.to_list()], dtype=self.dtype)
+            return pl.Series(column.name, self.listed(column), dtype=self.dtype)
         return column.fill_null("").replace_strict(
             self._values, self._results, default=self._default, return_dtype=self.dtype
         )
+
+    def listed(self, column: pl.Series) -> list[Any]:
+        """`of` a short column, as Python's values."""
+        found, default = self._found, self._default
+        return [found.get(v, default) for v in column.to_list()]
 
     def expr(self, values: pl.Expr) -> pl.Expr:
         """`of`, as an expression."""
