@@ -127,8 +127,8 @@ def _decimal(value: Any) -> Decimal | None:
         raise ValueError("is not a number") from e
 
 
-def _boolean(value: Any) -> bool:
-    named = {"true": True, "false": False, "1": True, "0": False}
+def _boolean(value: Any) -> bool | None:
+    named = {"true": True, "false": False, "1": True, "0": False} | dict.fromkeys(MISSING)
     if (text := str(value).lower()) not in named:
         raise ValueError("is neither true nor false")
     return named[text]
@@ -136,7 +136,7 @@ def _boolean(value: Any) -> bool:
 
 def _moment(value: Any, zone: ZoneInfo | None) -> datetime | None:
     """Where the column has a time zone, a time without one is that of the clock there; else times are in UTC."""
-    if value == "":
+    if value == "" or value != value:  # NaN stands for what is missing, whatever the type
         return None
     if isinstance(value, str):
         try:

@@ -181,6 +181,12 @@ def test_numbers_and_text_are_one(csv: Pipeline, parquet: Pipeline) -> None:
         assert_same(pipeline({"user": "12", "item": "3"}), pipeline({"user": 12, "item": 3}))
 
 
+def test_nan_and_empty_text_are_missing_in_columns_of_any_type(parquet: Pipeline) -> None:
+    for column in ("price", "item", "small", "flag", "born", "when"):
+        for value in (None, float("nan"), ""):
+            assert_same(parquet({column: value}), parquet({}))
+
+
 def test_names_of_the_file_and_of_the_yaml(csv: Pipeline) -> None:
     assert_same(csv({"the user": "3"}), csv({"user": "3"}))
     assert csv({"user": "3"}).values["user"].item() > 0
