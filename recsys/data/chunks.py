@@ -23,9 +23,10 @@ from typing import Any
 import polars as pl
 
 from recsys.data import sources
-from recsys.data.blocks import LINE, BadRow, Block, Piece
+from recsys.data.blocks import LINE, BadRow, Block
 from recsys.data.coding import Coder
 from recsys.data.formats import pieces
+from recsys.data.pieces import Piece
 from recsys.data.text import READERS
 from recsys.data.transforms import PLACE, dense_columns, sparse_columns, typed
 from recsys.schema import DataConfig

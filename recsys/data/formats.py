@@ -16,19 +16,8 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from recsys.data.blocks import (
-    ALL,
-    LINE,
-    NOT_TEXT,
-    UNREADABLE,
-    WHOLE,
-    BadRow,
-    Block,
-    Piece,
-    Wanted,
-    one_line,
-    open_bytes,
-)
+from recsys.data.blocks import LINE, NOT_TEXT, BadRow, Block, one_line
+from recsys.data.pieces import ALL, UNREADABLE, WHOLE, Piece, Wanted, open_bytes
 from recsys.data.text import parse_options, read_csv
 from recsys.errors import UserError
 from recsys.schema import SourceConfig

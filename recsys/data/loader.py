@@ -22,6 +22,7 @@ import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch
+from recsys.data.tensors import Tensors
 from recsys.data.transforms import LABEL
 from recsys.errors import UserError
 from recsys.features import FeatureSpec
@@ -231,24 +232,8 @@ class ParquetLoader:
 
 def batch_of(frame: pl.DataFrame, features: FeatureSpec) -> Batch:
     """All rows of a frame of transformed columns (`Fitted.apply`) as one Batch; labels are 0 where it has none."""
-    rows = frame.height
-    dense = np.ascontiguousarray(frame.select(f.name for f in features.dense).to_numpy(), dtype=np.float32)
-    values, lengths = [np.empty(0)], [np.empty(0)]  # there may be no sparse feature
-    for f in features.sparse:
-        column = frame[f.name]
-        lengths.append(column.list.len().to_numpy() if f.multi_valued else np.ones(rows))
-        values.append((column.explode().drop_nulls() if f.multi_valued else column).to_numpy())
-    sparse = KeyedJaggedTensor(
-        [f.name for f in features.sparse],
-        torch.from_numpy(np.concatenate(values).astype(np.int32)),
-        lengths=torch.from_numpy(np.concatenate(lengths).astype(np.int32)),
-    )
-    labels = frame[LABEL].to_numpy() if LABEL in frame.columns else np.zeros(rows)
-    return Batch(
-        torch.from_numpy(dense.reshape(rows, len(features.dense)).copy()),
-        sparse,
-        torch.from_numpy(labels.astype(np.float32)[:, None]),
-    )
+    labels = frame[LABEL].to_numpy() if LABEL in frame.columns else None
+    return Tensors.of(frame, features).batch(labels)
 
 
 def _segments(groups: list[RowGroup], start: int, stop: int) -> Iterator[tuple[RowGroup, int, int]]:

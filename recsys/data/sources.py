@@ -5,8 +5,10 @@ from pathlib import Path
 
 import polars as pl
 
-from recsys.data.blocks import ALL, WHOLE, Block, Piece, Wanted, one_line
+from recsys.data.blocks import Block
+from recsys.data.derive import derived, joined
 from recsys.data.formats import column_names, no_rows, read, without_label
+from recsys.data.pieces import ALL, WHOLE, Piece, Wanted
 from recsys.data.transforms import column_reads, raw_columns
 from recsys.errors import UserError, did_you_mean
 from recsys.schema import DataConfig, JoinConfig, SourceConfig
@@ -63,9 +65,9 @@ def check_columns(data: DataConfig, file: Path, *, labelled: bool = True) -> Non
                 raise UserError(f"data.source.joins: {join.file} has no column {there}{near}")
             if here != join.key and here in have.columns:
                 raise UserError(f"data.source.joins: {join.file}'s column {here} is there already; name it otherwise")
-        have = _joined(have, join, _side_selected(join, side))
+        have = joined(have, join, _side_selected(join, side))
     for column, sql in data.derive.items():
-        have = _derived(column, sql, have)
+        have = derived(column, sql, have)
     wanted = raw_columns(data)
     wanted += group_columns(data) + (split_columns(data) if labelled else [])
     for who, column in wanted:
@@ -82,14 +84,14 @@ def read_blocks(data: DataConfig, file: Path, piece: Piece = WHOLE, *, unlabelle
     names = column_names(source, file)
     if unlabelled and not source.header and source.format == "csv":
         names = without_label(source, data.label.column, file, names)
-    sides = [(join, _side_table(data, join)) for join in source.joins]
+    sides = [(join, side_table(data, join)) for join in source.joins]
 
     def whole(block: Block) -> Block:
         frame = _renamed(source, file, block.frame)
         for join, side in sides:
-            frame = _joined(frame, join, side)
+            frame = joined(frame, join, side)
         for column, sql in data.derive.items():
-            frame = _derived(column, sql, frame)
+            frame = derived(column, sql, frame)
         block.frame = frame
         if (as_text := block.as_text) is not None:
             block.as_text = lambda: whole(as_text())
@@ -139,28 +141,6 @@ def _renamed(source: SourceConfig, file: Path, frame: pl.DataFrame) -> pl.DataFr
     return frame.rename(names)
 
 
-def _joined(frame: pl.DataFrame, join: JoinConfig, side: pl.DataFrame) -> pl.DataFrame:
-    """With the side table's columns, null where it lacks the key."""
-    key = pl.col(join.key)
-    if frame.schema[join.key] == side.schema[join.key]:
-        return frame.join(side, on=join.key, how="left", maintain_order="left")
-    left = key.cast(pl.String).alias("__key__")  # such as 7 here and "7" there
-    side = side.select(left, pl.exclude(join.key))
-    return frame.with_columns(left).join(side, on="__key__", how="left", maintain_order="left").drop("__key__")
-
-
-def _derived(column: str, sql: str, frame: pl.DataFrame) -> pl.DataFrame:
-    """With the column that `sql` makes of each row."""
-    try:
-        expr = pl.sql_expr(sql)
-        if expr.meta.root_names() and frame.head(0).select(expr).height:  # a row made of none
-            raise UserError(f"data.derive.{column}: {sql!r}: must read one row at a time, no aggregate")
-        return frame.with_columns(expr.alias(column))
-    except pl.exceptions.PolarsError as e:
-        hint = "; TRY_CAST gives null where a value does not fit" if "conversion" in str(e) else ""
-        raise UserError(f"data.derive.{column}: {sql!r}: {one_line(e)}{hint}") from e
-
-
 def _join_source(join: JoinConfig) -> SourceConfig:
     kind = "parquet" if join.file.endswith(".parquet") else "csv"
     return SourceConfig(format=kind, separator=join.separator, quote=join.quote)
@@ -183,7 +163,7 @@ def _side_selected(join: JoinConfig, side: pl.DataFrame) -> pl.DataFrame:
     return side.select(pl.col(there).alias(here) for here, there in _side_columns(join).items())
 
 
-def _side_table(data: DataConfig, join: JoinConfig) -> pl.DataFrame:
+def side_table(data: DataConfig, join: JoinConfig) -> pl.DataFrame:
     source = _join_source(join)
     file = side_file(data, join)
     blocks = list(read(source, file, column_names(source, file)))
@@ -195,3 +175,11 @@ def _side_table(data: DataConfig, join: JoinConfig) -> pl.DataFrame:
     if side[join.key].n_unique() != side.height:
         raise UserError(f"data.source.joins: {join.file} has more than one row for a value of {join.key}")
     return side
+
+
+def raw_types(data: DataConfig, names: set[str]) -> pl.DataFrame:
+    """No rows of the raw columns `names`, as the YAML names them, with their types: those of the first file."""
+    if data.source.format != "parquet":
+        return pl.DataFrame(schema=dict.fromkeys(sorted(names), pl.String))
+    file = files_of(data, list(data.split.train_files) if data.split.by == "files" else None)[0]
+    return _renamed(data.source, file, no_rows(data.source, file)).select(sorted(names))

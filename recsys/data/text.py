@@ -14,7 +14,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from recsys.data.blocks import LINE, NOT_TEXT, UNREADABLE, BadRow, Block, Piece, Wanted, one_line, open_bytes
+from recsys.data.blocks import LINE, NOT_TEXT, BadRow, Block, one_line
+from recsys.data.pieces import UNREADABLE, Piece, Wanted, open_bytes
 from recsys.errors import UserError
 from recsys.schema import SourceConfig
 

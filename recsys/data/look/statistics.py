@@ -59,9 +59,7 @@ class RowSample:
     def add(self, frame: pl.DataFrame) -> None:
         places = mix(np.arange(self.seen, self.seen + frame.height, dtype=np.uint64))
         self.seen += frame.height
-        kept = frame.with_columns(pl.Series(HASH, places)).filter(
-            pl.col(HASH) <= pl.lit(int(self._highest), pl.UInt64)
-        )
+        kept = frame.with_columns(pl.Series(HASH, places)).filter(pl.col(HASH) <= pl.lit(int(self._highest), pl.UInt64))
         self._pieces.append(kept)
         self._held += kept.height
         if self._held > self.limit * 5 // 4:

@@ -4,6 +4,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import polars as pl
@@ -15,10 +16,12 @@ from recsys.data.transforms.columns import (
     dense_columns,
     feature_spec,
     is_bag,
+    is_sequence,
     known_rows,
     sparse_columns,
     text_columns,
 )
+from recsys.data.transforms.index import SHORT, Index
 from recsys.data.transforms.names import LABEL, ROW
 from recsys.data.transforms.steps import Params
 from recsys.features import OUT_OF_VOCABULARY, FeatureSpec
@@ -27,7 +30,7 @@ from recsys.schema import DataConfig, SparseConfig
 VOCABULARIES = "vocabularies"
 ENCODINGS = f"{VOCABULARIES}/encodings"  # within, so that whoever copies a run's vocabularies has all that it needs
 
-Index = Callable[[pl.Series], pl.Series]  # of text
+Known = Callable[[pl.Series], pl.Series]  # of text, what is known of each value
 Lookup = Callable[[pl.Expr], pl.Expr]  # the same, of a column of text or of codes
 
 
@@ -44,60 +47,97 @@ class Fitted:
     def features(self) -> FeatureSpec:
         return feature_spec(self.data, lambda n, c: known_rows(c) or self.vocabularies[c.table or n].height + 1)
 
-    def apply(self, frame: pl.DataFrame, values: Mapping[str, pl.Series] | None = None) -> pl.DataFrame:
+    def apply(self, frame: pl.DataFrame) -> pl.DataFrame:
         """From `typed` to what models read: dense Float32, ids Int32 or List(Int32), in the spec's order.
 
-        values: the text of each code, where columns of text are codes.
         Rows that have a ROW get what training sees; where the column is missing, none is of the training split.
         """
-        return self.applied(frame, {} if values is None else self.indices(values))
+        if ROW not in frame.columns and self._reads_row:
+            frame = frame.with_columns(pl.lit(None, pl.Int64).alias(ROW))
+        if frame.height > SHORT:
+            return self._select(frame, self._of_text)
+        # of a few rows, polars' calls into Python and its threads cost more than what they do
+        label = [LABEL] if LABEL in frame.columns else []
+        single = self._single
+        made = frame.select_seq(*label, *(e for n, e in self._of_text.items() if n not in single))
+        ids = zip(*(index.listed(frame[name]) for name, index in single.items()), strict=True)
+        found = pl.DataFrame(list(ids), schema=dict.fromkeys(single, pl.Int32), orient="row")  # quicker than Series
+        columns = {s.name: s for s in [*made.get_columns(), *found.get_columns()]}
+        return pl.DataFrame([columns[name] for name in (*label, *self._of_text)])
 
     def indices(self, values: Mapping[str, pl.Series]) -> dict[str, pl.Series]:
-        """By column of text: of each code, what `Index` says of its value."""
-        return {name: self._index_of(name)(values[name]) for name in text_columns(self.data)}
+        """By column of text: of each code, what is known of the value that it stands for."""
+        return {name: of(values[name]) for name, of in self._known.items()}
 
     def applied(self, frame: pl.DataFrame, indices: Mapping[str, pl.Series]) -> pl.DataFrame:
-        """`apply`, for chunks of many frames: `indices` of their codes, or none where text is text."""
-        if ROW not in frame.columns:
-            frame = frame.with_columns(pl.lit(None, pl.Int64).alias(ROW))
-        columns: list[pl.Expr] = [pl.col(LABEL)] if LABEL in frame.columns else []
-        for name, c in dense_columns(self.data).items():
-            looked_up = self._looked_up(c.typed, indices) if c.reads == "value" else None
-            columns.append(dense_expr(c, self.dense[name], looked_up).cast(pl.Float32).alias(name))
-        columns += [self._ids(name, s, indices) for name, s in sparse_columns(self.data).items()]
-        return frame.select(columns)
+        """`apply`, of rows whose text is codes."""
+        return self._select(frame, self._columns(indices))
 
     def index(self, name: str, values: Mapping[str, pl.Series]) -> Lookup | None:
         """Of a column's codes; None where it holds no text, or nothing is known of its values yet."""
         if name not in values or (c := _reader(self.data, name)) is None or not self.dense[c]:
             return None
-        return self._looked_up(name, {name: self._index_of(name)(values[name])})
+        return _gathered(self._known_of(name)(values[name]))
+
+    def _select(self, frame: pl.DataFrame, columns: Mapping[str, pl.Expr]) -> pl.DataFrame:
+        label = [LABEL] if LABEL in frame.columns else []
+        return frame.select(*label, *columns.values())
+
+    @cached_property
+    def _reads_row(self) -> bool:
+        return any(ROW in e.meta.root_names() for e in self._of_text.values())
+
+    @cached_property
+    def _of_text(self) -> dict[str, pl.Expr]:
+        return self._columns({})
+
+    def _columns(self, indices: Mapping[str, pl.Series]) -> dict[str, pl.Expr]:
+        """Every feature's expression: of text, or of codes that have `indices`."""
+        columns = {}
+        for name, c in dense_columns(self.data).items():
+            looked_up = self._looked_up(c.typed, indices) if c.reads == "value" else None
+            columns[name] = dense_expr(c, self.dense[name], looked_up).cast(pl.Float32).alias(name)
+        return columns | {n: self._ids(n, s, indices) for n, s in sparse_columns(self.data).items()}
+
+    @cached_property
+    def _known(self) -> dict[str, Known]:
+        """By column of text: 1 + the value's row in what was learnt of it, 0 where it has none; or its hash."""
+        return {name: self._known_of(name) for name in text_columns(self.data)}
+
+    def _known_of(self, name: str) -> Known:
+        if (feature := _reader(self.data, name)) is not None:
+            return Index.rows_of(self.dense[feature][0]["table"]["value"]).of
+        c = sparse_columns(self.data)[name]
+        if c.encode == "hash":
+            return lambda values: bucket_ids(values.fill_null(""), c.buckets or 1)
+        return self._tables[c.table or name].of
+
+    @cached_property
+    def _tables(self) -> dict[str, Index]:
+        return {table: Index.rows_of(v["value"]) for table, v in self.vocabularies.items()}
+
+    @cached_property
+    def _single(self) -> dict[str, Index]:
+        """The vocabularies of features that have one value a row."""
+        sparse = sparse_columns(self.data)
+        return {n: self._tables[c.table or n] for n, c in sparse.items() if known_rows(c) is None and not is_bag(c)}
 
     def _looked_up(self, name: str, indices: Mapping[str, pl.Series]) -> Lookup:
         if name in indices:
-            return lambda codes: pl.lit(indices[name]).gather(codes)
-        index = self._index_of(name)
-        return lambda text: text.fill_null("").map_batches(index, return_dtype=pl.Int32, is_elementwise=True)
-
-    def _index_of(self, name: str) -> Index:
-        """1 + the value's row in what was learnt of the column's values, 0 where it has none; or its hash."""
-        if (feature := _reader(self.data, name)) is not None:
-            return index_in(self.dense[feature][0]["table"]["value"])
-        c = sparse_columns(self.data)[name]
-        if c.encode == "hash":
-            return lambda values: bucket_ids(values, c.buckets or 1)
-        return index_in(self.vocabularies[c.table or name]["value"])
+            return _gathered(indices[name])
+        known = self._known[name]
+        return lambda text: text.map_batches(known, return_dtype=pl.Int32, is_elementwise=True)
 
     def _ids(self, name: str, c: SparseConfig, indices: Mapping[str, pl.Series]) -> pl.Expr:
         if c.encode == "quantiles":
-            return _bucket(pl.col(name), self.quantiles[name], c.quantiles or 1).alias(name)
-        ids = self._looked_up(name, indices)
+            bounds = self.quantiles[name]
+            ids: Lookup = lambda x: _bucket(x, bounds, c.quantiles or 1)  # noqa: E731
+        else:
+            ids = self._looked_up(name, indices)
         if not is_bag(c):
             return ids(pl.col(name)).alias(name)
-        if name in indices:
-            table = indices[name]
-            ids = lambda codes: codes.map_batches(table.gather, return_dtype=pl.Int32)  # noqa: E731
-        return pl.col(name).list.eval(ids(pl.element())).fill_null([]).cast(pl.List(pl.Int32)).alias(name)
+        lists = pl.col(name).list.eval(ids(pl.element())).fill_null([]).cast(pl.List(pl.Int32))
+        return _padded(lists, self.data).alias(name) if is_sequence(self.data, c) else lists.alias(name)
 
     def save(self, folder: Path) -> None:
         """transforms.json, features.json, vocabularies/<table>.parquet and vocabularies/encodings/<feature>.parquet."""
@@ -147,16 +187,17 @@ def _bucket(x: pl.Expr, bounds: list[float], n: int) -> pl.Expr:
     return pl.when(x.is_null()).then(pl.lit(n + 1, pl.Int32)).otherwise(found)
 
 
-def index_in(known: pl.Series) -> Index:
-    """1 + the place in `known`, which has none twice; 0 where it is not there."""
+def _gathered(index: pl.Series) -> Lookup:
+    return lambda codes: codes.map_batches(index.gather, return_dtype=index.dtype, is_elementwise=True)
 
-    def index(values: pl.Series) -> pl.Series:
-        if known.is_empty():  # which replace_strict refuses
-            return pl.zeros(values.len(), pl.Int32, eager=True)
-        places = pl.int_range(1, known.len() + 1, dtype=pl.Int32, eager=True)
-        return values.replace_strict(known, places, default=OUT_OF_VOCABULARY, return_dtype=pl.Int32)
 
-    return index
+def _padded(lists: pl.Expr, data: DataConfig) -> pl.Expr:
+    """Sequences of max_length + 1 ids, where they are to be; row 0 fills up."""
+    c = data.sequences
+    if c is None or c.pad is None:
+        return lists
+    fill = pl.lit(OUT_OF_VOCABULARY, pl.Int32).repeat_by(c.max_length + 1 - lists.list.len())
+    return pl.concat_list([fill, lists] if c.pad == "left" else [lists, fill])
 
 
 def _reader(data: DataConfig, typed: str) -> str | None:

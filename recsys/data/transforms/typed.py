@@ -4,6 +4,7 @@ import polars as pl
 
 from recsys.data.blocks import LINE, BadRow, Block
 from recsys.data.transforms.columns import dense_columns, differences, is_split, raw_columns, sparse_columns
+from recsys.data.transforms.index import SHORT
 from recsys.data.transforms.names import GROUP, KEY, LABEL, ORDER, TIME
 from recsys.data.transforms.steps import FLOAT32_MAX
 from recsys.data.transforms.times import as_time
@@ -17,28 +18,38 @@ def typed(data: DataConfig, block: Block, *, labelled: bool = True) -> tuple[pl.
     """Label (Float32), numbers (Float64, null where missing), times (Datetime), values (String) and what splits and
     groups go by; rows whose label, numbers or times cannot be read are set aside with the reason.
     """
-    raw = block.frame
-    labels = labelled and data.sequences is None
-    _check_types(data, raw, labels)
-    kinds = _kinds(data)
-    columns = [pl.col(LINE), *_group(data, raw)]
-    columns += ([_label(data)] if labels else []) + (_split(data, raw) if labelled else [])
-    for name, (column, kind) in kinds.items():
-        columns.append(_read(raw, column, kind).alias(name))
-    for name, c in sparse_columns(data).items():
-        if name not in kinds:
-            columns.append(_values(raw, name, c).alias(name))
-    frame = raw.select(columns)
-    reason = _reasons(data, raw, frame, kinds, labels)
-    if reason.null_count() == frame.height:
-        return frame, block.bad
-    if block.as_text is not None:  # so that the texts of bad rows are what stands in the file
-        return typed(data, block.as_text(), labelled=labelled)
-    wrong = reason.is_not_null()
-    texts = raw.drop(LINE).select(pl.concat_str(pl.all().cast(pl.String), separator="\t", ignore_nulls=True))
-    told = zip(frame[LINE].filter(wrong), reason.filter(wrong), texts.to_series().filter(wrong), strict=True)
-    bad = [BadRow(str(block.file), line, why, text) for line, why, text in told]
-    return frame.filter(~wrong), block.bad + bad
+    return Typing(data, block.frame, labelled=labelled)(block)
+
+
+class Typing:
+    """`typed`, of blocks whose columns and types are those of `like`: what follows from them is worked out once."""
+
+    def __init__(self, data: DataConfig, like: pl.DataFrame, *, labelled: bool) -> None:
+        self._data, self._labelled, self._kinds = data, labelled, _kinds(data)
+        self._has_label = labelled and data.sequences is None
+        _check_types(data, like, self._has_label)
+        columns = [pl.col(LINE), *_group(data, like)]
+        columns += ([_label(data)] if self._has_label else []) + (_split(data, like) if labelled else [])
+        for name, (column, kind) in self._kinds.items():
+            columns.append(_read(like, column, kind).alias(name))
+        for name, c in sparse_columns(data).items():
+            if name not in self._kinds:
+                columns.append(_values(like, name, c).alias(name))
+        self._columns = columns
+
+    def __call__(self, block: Block) -> tuple[pl.DataFrame, list[BadRow]]:
+        raw = block.frame
+        frame = raw.select_seq(self._columns) if raw.height <= SHORT else raw.select(self._columns)
+        reason = _reasons(self._data, raw, frame, self._kinds, self._has_label)
+        if reason is None:
+            return frame, block.bad
+        if block.as_text is not None:  # so that the texts of bad rows are what stands in the file
+            return typed(self._data, block.as_text(), labelled=self._labelled)
+        wrong = reason.is_not_null()
+        texts = raw.drop(LINE).select(pl.concat_str(pl.all().cast(pl.String), separator="\t", ignore_nulls=True))
+        told = zip(frame[LINE].filter(wrong), reason.filter(wrong), texts.to_series().filter(wrong), strict=True)
+        bad = [BadRow(str(block.file), line, why, text) for line, why, text in told]
+        return frame.filter(~wrong), block.bad + bad
 
 
 def _kinds(data: DataConfig) -> dict[str, tuple[str, str]]:
@@ -92,8 +103,10 @@ def _number(column: str) -> pl.Expr:
 
 
 def _value(raw: pl.DataFrame, column: str) -> pl.Expr:
-    values = pl.col(column).fill_nan(None) if raw.schema[column].is_float() else pl.col(column)
-    return values.cast(pl.String)
+    dtype, values = raw.schema[column], pl.col(column)
+    if dtype == pl.String:
+        return values
+    return (values.fill_nan(None) if dtype.is_float() else values).cast(pl.String)
 
 
 def _values(raw: pl.DataFrame, name: str, c: SparseConfig) -> pl.Expr:
@@ -135,13 +148,11 @@ def _check_types(data: DataConfig, raw: pl.DataFrame, labelled: bool) -> None:
 
 def _reasons(
     data: DataConfig, raw: pl.DataFrame, frame: pl.DataFrame, kinds: dict[str, tuple[str, str]], labelled: bool
-) -> pl.Series:
-    """Why a row cannot be used, null where it can."""
-    checks = _label_checks(data, frame) if labelled else []
-    checks += _order_checks(data, frame)
-    doubtful = _doubtful(raw, frame, kinds)
+) -> pl.Series | None:
+    """Why a row cannot be used, null where it can; None where all can."""
+    checks = (_label_checks(data, frame) if labelled else []) + _order_checks(data, frame)
     for name, (column, kind) in kinds.items():
-        if name not in doubtful:
+        if kind == "value" or _all_read(raw[column], frame[name], kind):
             continue
         lost = frame[name].is_null() & raw[column].is_not_null()
         if lost.any() and raw.schema[column].is_float():
@@ -154,23 +165,25 @@ def _reasons(
         lost = lost | frame[name].is_infinite().fill_null(False)
         checks.append((lost, f"{column} is " + ("not a number" if kind == "number" else "neither a number nor a time")))
         checks.append(((frame[name].abs() > FLOAT32_MAX).fill_null(False), f"{column} is too large"))
-    reason = pl.Series("reason", [None] * frame.height, dtype=pl.String)
+    reason = None
     for mask, why in checks:
         if mask.any():
+            if reason is None:
+                reason = pl.Series("reason", [None] * frame.height, dtype=pl.String)
             told = pl.Series([why], dtype=pl.String).new_from_index(0, frame.height)
             reason = reason.zip_with(~mask | reason.is_not_null(), told)
     return reason
 
 
-def _doubtful(raw: pl.DataFrame, frame: pl.DataFrame, kinds: dict[str, tuple[str, str]]) -> set[str]:
-    """Columns that may have lost a value, or hold one that is too large: a quick look, as there are hardly ever any."""
-    numbers = [name for name, (_, kind) in kinds.items() if kind in ("number", "moment")]
-    largest = frame.select(pl.col(numbers).abs().max()).row(0) if numbers else ()
-    found = {n for n, x in zip(numbers, largest, strict=True) if x is not None and not x <= FLOAT32_MAX}
-    for name, (column, kind) in kinds.items():
-        if kind != "value" and frame[name].null_count() != raw[column].null_count():
-            found.add(name)
-    return found
+def _all_read(raw: pl.Series, read: pl.Series, kind: str) -> bool:
+    """Whether no row needs a closer look: nearly always, and quick to tell."""
+    if read.null_count() != raw.null_count():
+        return False
+    if kind == "time" or read.null_count() == read.len():
+        return True
+    low, high = read.min(), read.max()
+    assert isinstance(low, float) and isinstance(high, float)
+    return low >= -FLOAT32_MAX and high <= FLOAT32_MAX
 
 
 def _label_checks(data: DataConfig, frame: pl.DataFrame) -> list[tuple[pl.Series, str]]:

@@ -1,0 +1,189 @@
+"""Raw rows as they come, one or a few at a time, to tensors: what preparing does, without a file.
+
+    pipeline = Pipeline.load("outputs/my_run")
+    pipeline.save("serving")                      # one folder, which needs neither the run nor the raw data
+    tensors = Pipeline.load("serving")({"int_1": 3, "cat_1": "68fd1e64", ...})
+
+Neither Lightning, Hydra nor torchrec is imported; the code is that of `prepare` and `predict`: sources' joins and
+derived columns, `typed`, `Fitted.apply`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from recsys.data.blocks import LINE, BadRow, Block, one_line
+from recsys.data.derive import Needs, derived, joined
+from recsys.data.transforms import Fitted, sparse_columns
+from recsys.data.transforms.index import Index
+from recsys.data.transforms.typed import Typing
+from recsys.data.values import Reader, RowError, reader
+from recsys.errors import UserError
+from recsys.schema import DataConfig, JoinConfig
+
+if TYPE_CHECKING:
+    from recsys.data.tensors import Tensors
+
+RAW = "raw.parquet"  # no rows: the raw columns and their types
+SIDES = "sides"  # a side table each
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Column:
+    """A raw column: its type, and where a row gives it."""
+
+    name: str
+    keys: tuple[str, ...]
+    dtype: pl.DataType
+    read: Reader
+
+    def of(self, row: Row, place: int | None) -> Any:
+        """The row's value, None where it is missing. Raises RowError."""
+        for key in self.keys:
+            if key in row:
+                try:
+                    return self.read(row[key])
+                except ValueError as e:
+                    raise RowError(key, row[key], str(e), place) from e
+        return None
+
+
+@dataclass(frozen=True)
+class Side:
+    """A side table that features need, and where the row of each key lies."""
+
+    join: JoinConfig
+    table: pl.DataFrame
+    rows: Index
+
+    @classmethod
+    def of(cls, join: JoinConfig, table: pl.DataFrame) -> Side:
+        keys, places = table[join.key].cast(pl.String), pl.int_range(table.height, eager=True)
+        return cls(join, table, Index(keys, places, -1))
+
+    def joined(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """As in batch, but with the few rows alone that are asked for: a join hashes its whole right side."""
+        few = self.table
+        if not few[self.join.key].dtype.is_float():  # whose text does not tell which are equal
+            found = self.rows.of(frame[self.join.key].cast(pl.String)).to_list()
+            few = few[sorted({place for place in found if place >= 0})]
+        return joined(frame, self.join, few)
+
+
+class Pipeline:
+    """What was fitted, for rows that come one by one. It holds no state between calls: threads may share it."""
+
+    def __init__(self, fitted: Fitted, raw: pl.DataFrame, sides: dict[int, pl.DataFrame]) -> None:
+        """raw: no rows of the raw columns; sides: by its place among the joins, each side table that features need."""
+        self.fitted, self.features, data = fitted, fitted.features, fitted.data
+        needs = Needs.of(data)
+        self._raw, self._derive = raw.select(sorted(needs.raw)), needs.derive
+        self._columns = [_column(data, name, dtype) for name, dtype in self._raw.schema.items()]
+        self._schema: dict[str, Any] = {LINE: pl.Int64, **self._raw.schema}
+        self._sides: list[tuple[Side, list[Column]]] = []
+        for i, names in sorted(needs.sides.items()):
+            join, table = data.source.joins[i], sides[i]
+            own = [_column(data, name, table.schema[name]) for name in names]
+            self._sides.append((Side.of(join, table.select(join.key, *names)), own))
+        self._typing = Typing(data, self._frame([]), labelled=False)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> Pipeline:
+        """From what `save` wrote, or from a folder of prepared data or of a run.
+
+        The latter hold neither side tables nor the types of Parquet columns, which are then those under data.root.
+        Raises UserError where something is missing.
+        """
+        from recsys.data import tensors  # noqa: F401  (torch, now and not when the first row comes)
+
+        folder = Path(folder)
+        if not (folder / "transforms.json").is_file():
+            raise UserError(
+                f"{folder}: no transforms.json there; name a folder of prepared data, a run's, or a saved one"
+            )
+        fitted = Fitted.load(folder)
+        needs = Needs.of(fitted.data)
+        if (folder / RAW).is_file():
+            sides = {i: pl.read_parquet(folder / SIDES / f"{i}.parquet") for i in needs.sides}
+            return cls(fitted, pl.read_parquet(folder / RAW), sides)
+        from recsys.data import sources
+
+        sides = {i: sources.side_table(fitted.data, fitted.data.source.joins[i]) for i in needs.sides}
+        return cls(fitted, sources.raw_types(fitted.data, needs.raw), sides)
+
+    def save(self, folder: str | Path) -> None:
+        """Write all that is needed into one folder, which `load` reads wherever it lies."""
+        folder = Path(folder)
+        self.fitted.save(folder)
+        for i, (side, _) in zip(sorted(Needs.of(self.fitted.data).sides), self._sides, strict=True):
+            (folder / SIDES).mkdir(exist_ok=True)
+            side.table.write_parquet(folder / SIDES / f"{i}.parquet")
+        self._raw.write_parquet(folder / RAW)  # the last: it tells that the folder is whole
+
+    def __call__(self, rows: Row | Sequence[Row]) -> Tensors:
+        """Tensors of one row or of several. A row is raw columns by name, as the files or as the YAML name them.
+
+        What a row lacks is missing, what no feature reads is ignored; side tables' columns come from the row where it
+        gives them, else by the key. Raises RowError for the first row that cannot be read.
+        """
+        from recsys.data.tensors import Tensors
+
+        return Tensors.of(self.frame(rows), self.features)
+
+    def frame(self, rows: Row | Sequence[Row]) -> pl.DataFrame:
+        """As a call, but what `Fitted.apply` gives: a column a feature, Float32, Int32 or List(Int32)."""
+        alone = isinstance(rows, Mapping)
+        raw = self._frame([rows] if alone else rows, alone)  # type: ignore[arg-type, list-item]
+        typed, bad = self._typing(Block(Path("rows"), raw))
+        if bad:
+            raise _row_error(bad[0], raw, alone)
+        return self.fitted.apply(typed)
+
+    def _frame(self, rows: Sequence[Row], alone: bool = False) -> pl.DataFrame:
+        """The rows' raw columns, joined and derived, as `sources.read_blocks` gives them."""
+        places = [None] if alone else range(len(rows))
+        for place, row in zip(places, rows, strict=True):
+            if not isinstance(row, Mapping):
+                told = "" if place is None else f"rows[{place}]: "
+                raise UserError(f"{told}a row is a dict of columns and values, not {type(row).__name__}")
+        values = [
+            (i, *(c.of(row, p) for c in self._columns)) for i, (p, row) in enumerate(zip(places, rows, strict=True))
+        ]
+        try:
+            frame = pl.DataFrame(values, schema=self._schema, orient="row")
+        except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as e:
+            raise UserError(f"the rows' values are not what their columns hold: {one_line(e)}") from e
+        for side, own in self._sides:
+            frame = side.joined(frame)
+            for c in own:
+                if any(key in row for row in rows for key in c.keys):
+                    there = pl.Series([any(key in row for key in c.keys) for row in rows], dtype=pl.Boolean)
+                    told = pl.Series([c.of(row, p) for p, row in zip(places, rows, strict=True)], dtype=c.dtype)
+                    frame = frame.with_columns(pl.when(there).then(told).otherwise(pl.col(c.name)).alias(c.name))
+        for column, sql in self._derive.items():
+            frame = derived(column, sql, frame)
+        return frame
+
+
+def _column(data: DataConfig, name: str, dtype: pl.DataType) -> Column:
+    renamed = data.source.rename
+    keys = [renamed.get(name, name)]
+    if name not in [*keys, *renamed.values()]:
+        keys.append(name)
+    separators = {c.split for n, c in sparse_columns(data).items() if c.split is not None and (c.column or n) == name}
+    separator = separators.pop() if len(separators) == 1 else None
+    text = data.source.format != "parquet"  # where nothing stands between two separators, there is no value
+    return Column(name, tuple(keys), dtype, reader(dtype, separator=separator, empty_is_missing=text))
+
+
+def _row_error(bad: BadRow, raw: pl.DataFrame, alone: bool) -> RowError:
+    told = [c for c in raw.columns if bad.reason.startswith(f"{c} is ")]
+    column = max(told, key=len)
+    value = raw[column][bad.line]
+    return RowError(column, value, bad.reason.removeprefix(f"{column} "), None if alone else bad.line)

@@ -1,0 +1,168 @@
+"""Python values as those of a raw column: text for CSV, a Parquet column's own type."""
+
+from collections.abc import Callable
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import numpy as np
+import polars as pl
+
+from recsys.errors import UserError
+
+Reader = Callable[[Any], Any]
+MISSING = ("", "nan")  # text that is no number, and counts as missing
+
+
+class RowError(UserError):
+    """A row that cannot be read: which one, which column, which value, what is wrong with it."""
+
+    def __init__(self, column: str, value: Any, why: str, row: int | None) -> None:
+        shown = repr(value) if len(repr(value)) <= 80 else repr(value)[:77] + "..."
+        super().__init__(f"{'' if row is None else f'rows[{row}]: '}column {column}: {shown} {why}")
+        self.column, self.value, self.row = column, value, row
+
+
+def reader(dtype: pl.DataType, *, separator: str | None = None, empty_is_missing: bool = False) -> Reader:
+    """A function from a Python value to what a column of `dtype` holds, None where it is missing.
+
+    separator: what a list is joined by where the column is text. It raises ValueError, which says what is wrong.
+    """
+    own = _typed(dtype, separator, empty_is_missing)
+
+    def read(value: Any) -> Any:
+        if isinstance(value, np.generic | np.ndarray):
+            value = value.tolist()
+        try:
+            return None if value is None else own(value)
+        except UnicodeError as e:
+            raise ValueError("is not UTF-8 text") from e
+        except ArithmeticError as e:
+            raise ValueError("is too large") from e
+
+    return read
+
+
+def _typed(dtype: pl.DataType, separator: str | None, empty_is_missing: bool) -> Reader:
+    if dtype == pl.String:
+        return lambda value: _text(value, separator) or (None if empty_is_missing else "")
+    if dtype.is_integer():
+        bounds = _bounds(dtype)
+        return lambda value: _integer(value, *bounds)
+    if dtype.is_float():
+        return _float
+    if dtype.is_decimal():
+        return _decimal
+    if dtype == pl.Boolean:
+        return _boolean
+    if isinstance(dtype, pl.Datetime):
+        zone = ZoneInfo(dtype.time_zone) if dtype.time_zone else None
+        return lambda value: _moment(value, zone)
+    if dtype == pl.Date:
+        return _day
+    if isinstance(dtype, pl.List | pl.Array):
+        element = reader(dtype.inner)  # type: ignore[arg-type]
+        return lambda value: _elements(value, element)
+    return lambda value: value
+
+
+def _text(value: Any, separator: str | None) -> str | None:
+    if isinstance(value, str):
+        if not value.isascii():
+            value.encode()  # which a surrogate is not
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        return None if value != value else repr(value)
+    if isinstance(value, int | Decimal | date):
+        return str(value)
+    if isinstance(value, bytes):
+        return value.decode()
+    if isinstance(value, list | tuple):
+        if separator is None:
+            raise ValueError("is a list, not one value")
+        return separator.join(_text(v, None) or "" for v in value if v is not None)
+    raise ValueError(f"is of type {type(value).__name__}, which is no value of a column of text")
+
+
+def _integer(value: Any, low: int, high: int) -> int | None:
+    number = _number(value, int)
+    if number is None or number != number:
+        return None
+    if number in (float("inf"), float("-inf")) or number != int(number):
+        raise ValueError("is not a whole number")
+    if not low <= number <= high:
+        raise ValueError("is too large")
+    return int(number)
+
+
+def _float(value: Any) -> float | None:
+    number = _number(value, float)
+    return None if number is None else float(number)
+
+
+def _number(value: Any, of_text: Callable[[str], Any]) -> Any:
+    """The number; None for text that stands for a missing one."""
+    if isinstance(value, int | float | Decimal):
+        return value
+    if not isinstance(value, str) or "_" in value:
+        raise ValueError("is not a number")
+    if value.lower() in MISSING:
+        return None
+    for parse in (of_text, float):
+        try:
+            return parse(value)
+        except ValueError:
+            continue
+    raise ValueError("is not a number")
+
+
+def _decimal(value: Any) -> Decimal | None:
+    number = _number(value, Decimal) if not isinstance(value, str) else value
+    try:
+        return None if number is None or str(number).lower() in MISSING else Decimal(str(number))
+    except InvalidOperation as e:
+        raise ValueError("is not a number") from e
+
+
+def _boolean(value: Any) -> bool | None:
+    named = {"true": True, "false": False, "1": True, "0": False} | dict.fromkeys(MISSING)
+    if (text := str(value).lower()) not in named:
+        raise ValueError("is neither true nor false")
+    return named[text]
+
+
+def _moment(value: Any, zone: ZoneInfo | None) -> datetime | None:
+    """Where the column has a time zone, a time without one is that of the clock there; else times are in UTC."""
+    if value == "" or value != value:  # NaN stands for what is missing, whatever the type
+        return None
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError as e:
+            raise ValueError("is not a time") from e
+    if isinstance(value, date) and not isinstance(value, datetime):
+        value = datetime(value.year, value.month, value.day)
+    if not isinstance(value, datetime):
+        raise ValueError("is not a time")
+    if zone is not None:
+        return value.astimezone(zone) if value.tzinfo else value.replace(tzinfo=zone)
+    return value.astimezone(UTC).replace(tzinfo=None) if value.tzinfo else value
+
+
+def _day(value: Any) -> date | None:
+    moment = _moment(value, None)
+    return None if moment is None else moment.date()
+
+
+def _elements(value: Any, element: Reader) -> list[Any]:
+    if not isinstance(value, list | tuple):
+        raise ValueError("is not a list")
+    return [element(v) for v in value]
+
+
+def _bounds(dtype: pl.DataType) -> tuple[int, int]:
+    bits = int("".join(c for c in str(dtype) if c.isdigit()))
+    return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if dtype.is_signed_integer() else (0, 2**bits - 1)

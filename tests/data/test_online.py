@@ -1,0 +1,331 @@
+"""Serving: one row at a time gives bit for bit what batches of files gave, from one folder that can be moved."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+from every_transform import CSV, PARQUET, sides, write_csv, write_parquet
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from raw_rows import of_yaml
+
+from recsys.data import formats, sources
+from recsys.data.blocks import LINE, Block
+from recsys.data.online import Pipeline
+from recsys.data.prepare import Prepared, prepare
+from recsys.data.tensors import Tensors
+from recsys.data.transforms import typed
+from recsys.data.values import RowError
+from recsys.errors import UserError
+from recsys.schema import DataConfig, SplitConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+ROWS = 10_000
+REAL = [("criteo", "criteo_kaggle"), ("avazu", "avazu"), ("movielens_100k", "ml-100k"), ("frappe", "frappe")]
+
+
+def moved(prepared: Prepared, tmp_path: Path) -> Pipeline:
+    """Saved, moved, and loaded where the raw data is not."""
+    Pipeline.load(prepared.folder).save(tmp_path / "saved")
+    (tmp_path / "saved").rename(tmp_path / "elsewhere")
+    state = json.loads((tmp_path / "elsewhere" / "transforms.json").read_text())
+    state["data"]["root"] = "/nowhere"
+    (tmp_path / "elsewhere" / "transforms.json").write_text(json.dumps(state))
+    return Pipeline.load(tmp_path / "elsewhere")
+
+
+def together(tensors: list[Tensors]) -> Tensors:
+    names = tensors[0].values
+    return Tensors(
+        torch.cat([t.dense for t in tensors]),
+        {n: torch.cat([t.values[n] for t in tensors]) for n in names},
+        {n: torch.cat([t.lengths[n] for t in tensors]) for n in names},
+    )
+
+
+def assert_same(a: Tensors, b: Tensors) -> None:
+    assert a.dense.dtype == b.dense.dtype == torch.float32
+    assert torch.equal(a.dense.view(torch.int32), b.dense.view(torch.int32))
+    assert list(a.values) == list(b.values) == list(a.lengths) == list(b.lengths)
+    for x, y in ((a.values, b.values), (a.lengths, b.lengths)):
+        for name in x:
+            assert x[name].dtype == y[name].dtype == torch.int32
+            assert torch.equal(x[name], y[name]), name
+
+
+def as_numbers(row: dict[str, Any]) -> dict[str, Any]:
+    """Text that is a whole number as that number."""
+    return {k: int(v) if isinstance(v, str) and v.isdecimal() and str(int(v)) == v else v for k, v in row.items()}
+
+
+def raw_frame(data: DataConfig, file: Path) -> pl.DataFrame:
+    """As the file has it: neither renamed, nor joined, nor derived."""
+    names = formats.column_names(data.source, file)
+    return pl.concat([b.frame for b in formats.read(data.source, file, names)])
+
+
+def check(prepared: Prepared, data: DataConfig, pipeline: Pipeline, rows: int = ROWS) -> None:
+    """The last rows, those of validation and test among them: one by one, all at once, in batch, and as prepared."""
+    files = sources.files_of(data, [*data.split.validation_files, *data.split.test_files] or None)
+    if data.split.by == "files":
+        files = files[::-1]  # validation first
+    raw = pl.concat([raw_frame(data, f) for f in files]).drop(LINE)
+    blocks = [b.frame for f in files for b in sources.read_blocks(data, f)]
+    frame, bad = typed(data, Block(files[0], pl.concat(blocks)), labelled=False)
+    assert not bad and frame.height == raw.height
+    batch = prepared.fitted.apply(frame)
+    done = pl.concat([pl.read_parquet(f) for s in ("validation", "test") for f in prepared.files(s)])
+    held = Tensors.of(done, pipeline.features)
+    assert_same(Tensors.of(batch.tail(done.height), pipeline.features), held)
+    asked = raw.tail(rows).to_dicts()
+    text = data.source.format != "parquet"
+    mixed = [as_numbers(row) if text and i % 2 else row for i, row in enumerate(asked)]
+    # a few hundred at once: Python's collector walks over all tensors that are held
+    single = together([together([pipeline(row) for row in mixed[i : i + 250]]) for i in range(0, len(mixed), 250)])
+    assert_same(single, Tensors.of(batch.tail(rows), pipeline.features))
+    assert_same(pipeline(asked), single)
+    last = min(done.height, rows)
+    assert torch.equal(single.dense[-last:], held.dense[-last:])
+    for f in pipeline.features.sparse:
+        if not f.multi_valued:
+            assert torch.equal(single.values[f.name][-last:], held.values[f.name][-last:])
+
+
+@pytest.mark.parametrize(("name", "folder"), REAL)
+def test_real_data(name: str, folder: str, real_data: Callable[[str], Path], tmp_path: Path) -> None:
+    config = OmegaConf.load(ROOT / "conf" / "data" / f"{name}.yaml")
+    data = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), config))
+    assert isinstance(data, DataConfig)
+    split = data.split if data.split.by == "files" else SplitConfig()  # by order: the last rows are the test's
+    data = replace(data, root=str(real_data(folder)), prepared=str(tmp_path / "prepared"), split=split)
+    prepared = prepare(data)
+    check(prepared, data, moved(prepared, tmp_path))
+
+
+@pytest.mark.parametrize(("yaml", "write"), [(CSV, write_csv), (PARQUET, write_parquet)], ids=["csv", "parquet"])
+def test_every_transform(yaml: str, write: Callable[[Path], None], tmp_path: Path) -> None:
+    write(tmp_path / "raw")
+    data = of_yaml(yaml)
+    data.root, data.prepared = str(tmp_path / "raw"), str(tmp_path / "prepared")
+    prepared = prepare(data)
+    assert prepared.info["bad_rows"] == 0
+    check(prepared, data, moved(prepared, tmp_path), rows=1_000)
+
+
+@pytest.fixture(scope="module")
+def csv(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+    return small(tmp_path_factory.mktemp("csv"), CSV, write_csv)
+
+
+@pytest.fixture(scope="module")
+def parquet(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+    return small(tmp_path_factory.mktemp("parquet"), PARQUET, write_parquet)
+
+
+def small(folder: Path, yaml: str, write: Callable[[Path], None]) -> Pipeline:
+    write(folder / "raw")
+    data = of_yaml(yaml)
+    data.root, data.prepared = str(folder / "raw"), str(folder / "prepared")
+    return moved(prepare(data), folder)
+
+
+def test_nothing_of_training_is_imported(csv: Pipeline, tmp_path: Path) -> None:
+    csv.save(tmp_path)
+    code = f"""
+import sys
+from recsys.data.online import Pipeline
+assert "torch" not in sys.modules
+tensors = Pipeline.load({str(tmp_path)!r})({{"price": "3", "user": 7, "item": 2}})
+print(tensors.dense.shape[0], [m for m in sys.modules if m.split(".")[0] in
+    ("pytorch_lightning", "lightning", "hydra", "torchrec", "wandb", "fbgemm_gpu", "pyarrow")
+    or m in ("recsys.data.prepare", "recsys.data.loader", "recsys.launch", "recsys.config")])
+"""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, cwd=tmp_path)
+    assert said.stdout.strip() == "1 []", said.stderr
+
+
+def test_a_batch_for_a_model(csv: Pipeline) -> None:
+    batch = csv([{"tags": "a b"}, {"tags": ["b", "a", "c"]}]).batch()
+    assert batch.dense.shape == (2, len(csv.features.dense)) and batch.rows == 2
+    assert batch.sparse.keys() == [f.name for f in csv.features.sparse]
+    assert batch.sparse["tags"].lengths().tolist() == [2, 3]
+    assert batch.sparse["tags"].values().tolist()[:2] == batch.sparse["tags"].values().tolist()[3:1:-1]
+
+
+def test_what_a_row_lacks_is_missing_and_what_is_not_read_is_ignored(csv: Pipeline, parquet: Pipeline) -> None:
+    for pipeline in (csv, parquet):
+        nulls = dict.fromkeys([k for c in pipeline._columns for k in c.keys])
+        assert_same(pipeline({}), pipeline(nulls))
+        assert_same(pipeline({"no such": object(), LINE: "x", "y": "no label"}), pipeline({}))
+        assert pipeline([]).dense.shape == (0, len(pipeline.features.dense))
+        assert all(len(v) == 0 for v in pipeline([]).values.values())
+
+
+def test_numbers_and_text_are_one(csv: Pipeline, parquet: Pipeline) -> None:
+    for pipeline in (csv, parquet):
+        for a, b in (("7.5", 7.5), ("7", 7), ("", None), (None, float("nan"))):
+            assert_same(pipeline({"price": a}), pipeline({"price": b}))
+        for c, d in (("-1e20", -1e20), ("7", 7.0)):  # as values, "7" and "7.0" are two in text
+            assert torch.equal(pipeline({"price": c}).dense, pipeline({"price": d}).dense)
+        assert_same(pipeline({"user": "12", "item": "3"}), pipeline({"user": 12, "item": 3}))
+
+
+def test_nan_and_empty_text_are_missing_in_columns_of_any_type(parquet: Pipeline) -> None:
+    for column in ("price", "item", "small", "flag", "born", "when"):
+        for value in (None, float("nan"), ""):
+            assert_same(parquet({column: value}), parquet({}))
+
+
+def test_names_of_the_file_and_of_the_yaml(csv: Pipeline) -> None:
+    assert_same(csv({"the user": "3"}), csv({"user": "3"}))
+    assert csv({"user": "3"}).values["user"].item() > 0
+    assert_same(csv({"the user": "3", "user": "4"}), csv({"user": "3"}))
+
+
+def test_side_columns_come_from_the_row_where_it_gives_them(csv: Pipeline) -> None:
+    sides = [csv({"item": i}).values["colour"].item() for i in range(12)]
+    assert len(set(sides)) > 2
+    own = csv([{"item": 1, "colour": "c2"}, {"item": 1}, {"colour": "c2"}, {"item": 1, "colour": None}])
+    known, missing = csv({"item": 2}).values["colour"].item(), csv({}).values["colour"].item()
+    assert own.values["colour"].tolist() == [known, sides[1], known, missing]
+
+
+def test_threads_share_a_pipeline(csv: Pipeline) -> None:
+    rows = [{"price": i, "user": i % 9, "item": i % 12, "tags": "a b"} for i in range(200)]
+    with ThreadPoolExecutor(4) as pool:
+        assert_same(together(list(pool.map(csv, rows))), csv(rows))
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"price": "oops"}, "column price: 'oops' is not a number"),
+        ({"price": float("inf")}, "column price: 'inf' is not a number"),
+        ({"price": 10**39}, "is too large"),
+        ({"price": {"a": 1}}, "column price: {'a': 1} is of type dict, which is no value of a column of text"),
+        ({"price": [1, 2]}, "column price: [1, 2] is a list, not one value"),
+        ({"when": "yesterday"}, "column when: 'yesterday' is not a time"),
+        ({"the user": "\ud800"}, "column the user: '\\ud800' is not UTF-8 text"),
+        ({"clock": "noon"}, "data.derive.hour"),
+    ],
+)
+def test_mistakes_in_csv(csv: Pipeline, row: dict[str, Any], told: str) -> None:
+    mistaken(csv, row, told)
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ({"price": "oops"}, "column price: 'oops' is not a number"),
+        ({"price": float("-inf")}, "column price: -inf is not a number"),
+        ({"price": 10**400}, "is too large"),
+        ({"small": 128}, "column small: 128 is too large"),
+        ({"small": 1.5}, "column small: 1.5 is not a whole number"),
+        ({"small": "1_0"}, "column small: '1_0' is not a number"),
+        ({"flag": "maybe"}, "column flag: 'maybe' is neither true nor false"),
+        ({"when": 3}, "column when: 3 is not a time"),
+        ({"labels": "a"}, "column labels: 'a' is not a list"),
+        ({"labels": [1, "b"]}, "column labels: [1, 'b'] is not a number"),
+        ({"user": b"\xff"}, "column user: b'\\xff' is not UTF-8 text"),
+    ],
+)
+def test_mistakes_in_parquet(parquet: Pipeline, row: dict[str, Any], told: str) -> None:
+    mistaken(parquet, row, told)
+
+
+def mistaken(pipeline: Pipeline, row: dict[str, Any], told: str) -> None:
+    with pytest.raises(UserError) as alone:
+        pipeline(row)
+    assert told in str(alone.value) and "\n" not in str(alone.value)
+    with pytest.raises(UserError) as second:
+        pipeline([{}, row])
+    if isinstance(alone.value, RowError):
+        assert str(second.value) == f"rows[1]: {alone.value}"
+
+
+def test_what_is_no_row(csv: Pipeline) -> None:
+    with pytest.raises(UserError, match=r"rows\[1\]: a row is a dict of columns and values, not list"):
+        csv([{}, ["a"]])  # type: ignore[list-item]
+
+
+def test_a_folder_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no transforms\.json there"):
+        Pipeline.load(tmp_path)
+
+
+FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+COLUMNS = ("price", "user", "item", "other", "text", "tags", "when")
+words = st.text(st.characters(blacklist_categories=("Cs", "Cc", "Zl", "Zp"), blacklist_characters=',"'), max_size=8)
+numbers = st.one_of(st.integers(), st.floats(), st.integers(-(10**50), 10**50)).map(str)
+texts = st.one_of(st.sampled_from(["", "nan", "inf", "1", " 7", "2024-01-31", "a b  c", "#x#x", "1e5"]), words, numbers)
+
+
+@FEW
+@given(st.lists(st.dictionaries(st.sampled_from(COLUMNS), texts), min_size=1, max_size=8))
+def test_any_text_is_as_in_a_file(csv: Pipeline, tmp_path: Path, rows: list[dict[str, str]]) -> None:
+    """Written to a file and read in batch: the same tensors, and the same rows that cannot be read."""
+    data = csv.fitted.data
+    names = ["y", "clock", *(data.source.rename.get(c, c) for c in COLUMNS)]
+    rows = [{data.source.rename.get(c, c): v for c, v in row.items()} for row in rows]
+    lines = [names, *(["1", "24010103", *(row.get(n, "") for n in names[2:])] for row in rows)]
+    folder = tmp_path / "raw"
+    if not folder.exists():
+        sides(folder)
+    (folder / "f.csv").write_text("\n".join(map(",".join, lines)) + "\n", encoding="utf-8")
+    here = replace(data, root=str(folder))
+    [block] = sources.read_blocks(here, folder / "f.csv")
+    frame, bad = typed(here, block, labelled=False)
+    wrong = {b.line - 2: b.reason for b in bad}
+    asked = [row | {"clock": 24010103} for row in rows]
+    good = [row for i, row in enumerate(asked) if i not in wrong]
+    expected = Tensors.of(csv.fitted.apply(frame), csv.features)
+    assert_same(csv(good), expected)
+    if good:
+        assert_same(together([csv(row) for row in good]), expected)
+    for i, reason in wrong.items():
+        with pytest.raises(RowError) as e:
+            csv(asked[i])
+        assert f"column {e.value.column}: {e.value.value!r} {reason.removeprefix(e.value.column + ' ')}" == str(e.value)
+
+
+odd = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5), st.binary(max_size=3),
+              st.datetimes(), st.dates(), st.decimals(), st.integers(-(10**400), 10**400)),
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=4,
+)  # fmt: skip
+TYPED = (*COLUMNS, "small", "flag", "kind", "born", "labels", "floats", "clock")
+
+
+@settings(FEW, max_examples=150)
+@given(st.dictionaries(st.sampled_from(TYPED), odd))
+def test_any_value_is_read_or_told_in_a_line(csv: Pipeline, parquet: Pipeline, row: dict[str, Any]) -> None:
+    for pipeline in (csv, parquet):
+        try:
+            tensors = pipeline(row)
+        except UserError as e:
+            told = str(e)
+        else:
+            told = ""
+        assert "\n" not in told and len(told) < 400
+        if told:
+            continue
+        assert tensors.dense.isfinite().all() and tensors.rows == 1
+        for f in pipeline.features.sparse:
+            ids = tensors.values[f.name]
+            assert len(ids) == tensors.lengths[f.name].sum() and ((ids >= 0) & (ids < f.cardinality)).all()
+            assert f.multi_valued or len(ids) == 1
+        twice = pipeline([row, row])
+        assert torch.equal(twice.dense, tensors.dense.repeat(2, 1))
+        assert all(torch.equal(twice.values[n], tensors.values[n].repeat(2)) for n in twice.values)
