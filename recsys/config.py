@@ -199,6 +199,8 @@ def _check_model(cfg: DictConfig, devices: int) -> None:
     from recsys.sharding.rules import constraints
     from recsys.sharding.tables import tables
 
+    if cfg.data.sequences is not None:
+        raise UserError("data.sequences: such rows have no label, and this model predicts one")
     task = meta_task(cfg, feature_spec(data_config(cfg), lambda *_: 8))
     constraints(OmegaConf.to_object(cfg.sharding), tables(task), devices)  # type: ignore[arg-type]
 

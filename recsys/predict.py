@@ -9,6 +9,7 @@ Scores raw rows, with or without a label, through the transforms that were fitte
 from __future__ import annotations
 
 import glob
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,7 @@ from recsys.progress import bar, results, say
 if TYPE_CHECKING:
     from recsys.data.blocks import BadRow, Block
     from recsys.data.transforms import Fitted
+    from recsys.schema import DataConfig
 
 
 @dataclass
@@ -57,22 +59,23 @@ class Predictor:
 
     def predict(self, raw: pl.DataFrame) -> pl.Series:
         """(rows,) probabilities of raw rows; null where a number cannot be read. Extra columns are ignored."""
+        from recsys.data.arrange import in_context
         from recsys.data.blocks import LINE, Block
+        from recsys.data.transforms import typed
 
         frame = raw.with_row_index(LINE).cast({LINE: pl.Int64})
-        _, scores, _, _ = self.score(Block(Path("frame"), frame), labelled=False)
+        rows, _ = typed(self.fitted.data, Block(Path("frame"), frame), labelled=False)
+        scores, _ = self.score(in_context(self.fitted.data, rows))
         scored = frame.select(LINE).join(scores, on=LINE, how="left", maintain_order="left")
         return scored["probability"]
 
-    def score(self, block: Block, *, labelled: bool) -> tuple[int, pl.DataFrame, list[BadRow], pl.DataFrame]:
-        """(good rows, their line and probability, bad rows, how many of each sparse feature's ids are 0)."""
+    def score(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
+        """Of typed rows: their line and probability, how many of each sparse feature's ids are 0."""
         import torch
 
         from recsys.data.blocks import LINE
         from recsys.data.loader import batch_of
-        from recsys.data.transforms import typed
 
-        frame, bad = typed(self.fitted.data, block, labelled=labelled)
         applied = self.fitted.apply(frame)
         features = self.fitted.features
         if frame.height:
@@ -85,8 +88,7 @@ class Predictor:
             (pl.col(f.name).explode() if f.multi_valued else pl.col(f.name)).eq(0).mean().alias(f.name)
             for f in features.sparse
         )
-        scores = frame.select(LINE).with_columns(pl.Series("probability", probability, dtype=pl.Float32))
-        return frame.height, scores, bad, unknown
+        return frame.select(LINE).with_columns(pl.Series("probability", probability, dtype=pl.Float32)), unknown
 
 
 def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str, batch_size: int) -> dict[str, Any]:
@@ -97,7 +99,7 @@ def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str,
     import pyarrow.parquet as pq
 
     from recsys.data import sources
-    from recsys.data.blocks import LINE, Block
+    from recsys.data.blocks import LINE
 
     if output.is_dir():
         raise UserError(f"output={output}: is a folder; name a Parquet file")
@@ -118,29 +120,29 @@ def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str,
     writer: pq.ParquetWriter | None = None
     with bar("predicting", unit="rows") as shown:
         for file in files:
-            for block in sources.read_blocks(data, file, unlabelled=True):
-                for start in range(0, max(block.frame.height, 1), batch_size):
-                    piece = Block(file, block.frame.slice(start, batch_size), block.bad if start == 0 else [])
-                    n, scores, wrong, share = predictor.score(piece, labelled=False)
-                    lost = pl.DataFrame(
-                        {LINE: [b.line for b in wrong], "probability": [None] * len(wrong)},
-                        schema=scores.schema,
-                    )
-                    table = (
-                        pl.concat([scores, lost])
-                        .sort(LINE)
-                        .select(pl.lit(str(file)).alias("file"), pl.col(LINE).alias("line"), "probability")
-                        .to_arrow()
-                    )
-                    writer = writer or pq.ParquetWriter(building, table.schema)
-                    writer.write_table(table)
-                    if wrong:
-                        with bad_rows.open("ab") as f:
-                            pl.DataFrame([asdict(b) for b in wrong]).write_csv(f, include_header=f.tell() == 0)
-                    rows, bad = rows + n, bad + len(wrong)
-                    for name in unknown if n else ():
-                        unknown[name] += (share[name].item() or 0.0) * n
-                    shown.advance(n)
+            for frame, wrong in _typed_blocks(data, file):
+                pieces = [predictor.score(p) for p in (frame.iter_slices(batch_size) if frame.height else [frame])]
+                scores = pl.concat([scored for scored, _ in pieces])
+                lost = pl.DataFrame(
+                    {LINE: [b.line for b in wrong], "probability": [None] * len(wrong)},
+                    schema=scores.schema,
+                )
+                table = (
+                    pl.concat([scores, lost])
+                    .sort(LINE)
+                    .select(pl.lit(str(file)).alias("file"), pl.col(LINE).alias("line"), "probability")
+                    .to_arrow()
+                )
+                writer = writer or pq.ParquetWriter(building, table.schema)
+                writer.write_table(table)
+                if wrong:
+                    with bad_rows.open("ab") as f:
+                        pl.DataFrame([asdict(b) for b in wrong]).write_csv(f, include_header=f.tell() == 0)
+                rows, bad = rows + frame.height, bad + len(wrong)
+                for scored, share in pieces:
+                    for name in unknown if scored.height else ():
+                        unknown[name] += (share[name].item() or 0.0) * scored.height
+                shown.advance(frame.height)
     if writer is not None:
         writer.close()
         building.replace(output)
@@ -152,6 +154,21 @@ def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str,
         "bad_rows_file": str(bad_rows) if bad else None,
         "out_of_vocabulary": {name: total / rows for name, total in unknown.items()},
     }
+
+
+def _typed_blocks(data: DataConfig, file: Path) -> Iterator[tuple[pl.DataFrame, list[BadRow]]]:
+    """Rows ready to be transformed, and those that cannot be read; the whole file at once where rows look at others."""
+    from recsys.data import sources
+    from recsys.data.arrange import in_context
+    from recsys.data.blocks import Block
+    from recsys.data.transforms import typed
+
+    blocks: Iterable[Block] = sources.read_blocks(data, file, unlabelled=True)
+    if data.group is not None and (all_of := list(blocks)):
+        blocks = [Block(file, pl.concat(b.frame for b in all_of), [bad for b in all_of for bad in b.bad])]
+    for block in blocks:
+        frame, bad = typed(data, block, labelled=False)
+        yield in_context(data, frame), bad
 
 
 def input_files(patterns: list[str]) -> list[Path]:

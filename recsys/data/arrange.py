@@ -8,9 +8,10 @@ import polars as pl
 import pyarrow as pa
 
 from recsys.data.transforms import GROUP, ORDER, PLACE, SPLIT, is_sequence, sparse_columns
+from recsys.errors import UserError
 from recsys.schema import DataConfig, DenseConfig, SequenceConfig, SparseConfig
 
-TRAIN, VALIDATION, TEST = range(3)
+TRAIN, VALIDATION, TEST, AGAIN = range(4)  # AGAIN: a training row once more, from which nothing is learnt
 
 
 def is_arranged(data: DataConfig) -> bool:
@@ -21,7 +22,7 @@ def is_arranged(data: DataConfig) -> bool:
 def arranged(data: DataConfig, rows: pl.DataFrame) -> pl.DataFrame:
     """Whole groups of typed rows, in any order -> the rows, or one row a sequence, in the order of their places.
 
-    rows: with GROUP, ORDER, PLACE, and SPLIT where it is known already.
+    rows: with GROUP, ORDER, PLACE, and SPLIT where it is known already, which sequences need.
     """
     rows = rows.sort(GROUP, ORDER, PLACE)
     starts = _starts(data, rows)
@@ -31,6 +32,18 @@ def arranged(data: DataConfig, rows: pl.DataFrame) -> pl.DataFrame:
     if data.sequences is not None:
         rows = _sequences(data, data.sequences, rows, starts)
     return rows.drop(GROUP, ORDER).sort(PLACE, maintain_order=True)
+
+
+def in_context(data: DataConfig, rows: pl.DataFrame) -> pl.DataFrame:
+    """Typed rows to be predicted, with what they owe to those of them that come before in their group.
+
+    Raises UserError for sequences, which are no rows.
+    """
+    if data.group is None:
+        return rows
+    if data.sequences is not None:
+        raise UserError("data.sequences: its rows are whole groups, not such as can be predicted one by one")
+    return arranged(data, rows.with_row_index(PLACE).cast({PLACE: pl.Int64})).drop(PLACE, SPLIT, strict=False)
 
 
 def _starts(data: DataConfig, rows: pl.DataFrame) -> np.ndarray:
@@ -104,7 +117,7 @@ def _sequences(data: DataConfig, c: SequenceConfig, rows: pl.DataFrame, starts: 
     )  # fmt: skip
     if c.reverse:
         back = made.filter(pl.col(SPLIT) == TRAIN).with_columns(pl.col(n).list.reverse() for n in features)
-        made = pl.concat([made, back])
+        made = pl.concat([made, back.with_columns(pl.lit(AGAIN, pl.UInt8).alias(SPLIT))])
     return made
 
 

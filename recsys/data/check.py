@@ -6,13 +6,26 @@ import polars as pl
 
 from recsys.data import sources
 from recsys.data.blocks import LINE, one_line
+from recsys.data.groups import check_groups
 from recsys.data.hashing import MOST_BUCKETS
 from recsys.data.split import SPLITS, check_split
-from recsys.data.transforms import KEY, LABEL, ROW, TIME, dense_columns, raw_columns, sparse_columns
+from recsys.data.transforms import (
+    GROUP,
+    KEY,
+    LABEL,
+    ORDER,
+    PLACE,
+    ROW,
+    SPLIT,
+    TIME,
+    dense_columns,
+    raw_columns,
+    sparse_columns,
+)
 from recsys.errors import UserError, did_you_mean
 from recsys.schema import DataConfig, SparseConfig
 
-RESERVED = ("label", LABEL, TIME, KEY, ROW, LINE)
+RESERVED = ("label", LABEL, TIME, KEY, GROUP, ORDER, SPLIT, PLACE, ROW, LINE)
 FORMATS = ("csv", "parquet", "libfm")
 ENCODINGS = ("vocabulary", "hash")
 MOST_QUANTILES = 100_000  # a tenth of the rows that they are taken from, where there are many
@@ -40,7 +53,7 @@ def check_data(data: DataConfig) -> None:
     for name in [*data.dense, *dense, *data.sparse, *tables]:
         if name in RESERVED or not name or set(name) & set("./\\"):
             raise UserError(f"data: no feature or table can be named {name!r}; give it another name and column: {name}")
-    for who, column in raw_columns(data):
+    for who, column in raw_columns(data) if data.sequences is None else ():
         if column == data.label.column:
             raise UserError(f"{who}: reads the label's column {column}")
     for name, s in sparse_columns(data).items():
@@ -52,6 +65,7 @@ def check_data(data: DataConfig) -> None:
         if s.mean_length is not None and s.mean_length <= 0:
             raise UserError(f"data.sparse.{name}.mean_length={s.mean_length}: must be above 0")
     _check_encodings(data)
+    check_groups(data)
     if not 0 <= data.max_bad_rows <= 1:
         raise UserError(f"data.max_bad_rows={data.max_bad_rows}: must be a share between 0 and 1")
     check_split(data.split)

@@ -57,6 +57,8 @@ class Needs:
     @classmethod
     def of(cls, data: DataConfig) -> "Needs":
         wanted = {column for _, column in raw_columns(data)}
+        if data.group is not None:
+            wanted |= {data.group.by, *filter(None, [data.group.order])}
         derive: dict[str, str] = {}
         for column, sql in reversed(data.derive.items()):
             if column in wanted:

@@ -89,7 +89,8 @@ class ParquetLoader:
         self._single = [f.name for f in features.sparse if not f.multi_valued]
         self._multi = [f.name for f in features.sparse if f.multi_valued]
         self._dense = [f.name for f in features.dense]
-        self._columns = [LABEL, *self._dense, *self._single, *self._multi]
+        self._labels = [LABEL] if features.labels else []
+        self._columns = [*self._labels, *self._dense, *self._single, *self._multi]
         self._keys = [f.name for f in features.sparse]
         self._buffers: list[np.ndarray] = []
         self._shapes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -163,7 +164,7 @@ class ParquetLoader:
         batches = min((k + 1) * self._chunk_steps, self.steps) - k * self._chunk_steps
         full = batches * self.batch_size
         dense = self._buffer((full, len(self._dense)), np.float32)
-        labels = self._buffer((full, 1), np.float32)
+        labels = self._buffer((full, len(self._labels)), np.float32)
         ids = self._buffer((batches, len(self._single), self.batch_size), np.int32)
         if rows < full:  # only the last chunk
             dense[rows:], labels[rows:], ids[rows // self.batch_size :] = 0, 0, 0
@@ -174,8 +175,9 @@ class ParquetLoader:
                 by_row[:, i] = _copy(frame, name, column)
             if order is not None:
                 np.take(by_row, order, axis=0, out=dense[:rows], mode="clip")
-        label = _copy(frame, LABEL, column)
-        labels[:rows, 0] = label if order is None else label[order]
+        for name in self._labels:
+            label = _copy(frame, name, column)
+            labels[:rows, 0] = label if order is None else label[order]
         column = self._buffer((rows,), np.int32)
         for i, name in enumerate(self._single):
             values = _copy(frame, name, column)

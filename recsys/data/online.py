@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from recsys.data.arrange import in_context
 from recsys.data.blocks import LINE, BadRow, Block, one_line
 from recsys.data.derive import Needs, derived, joined
 from recsys.data.transforms import Fitted, sparse_columns
@@ -126,24 +127,28 @@ class Pipeline:
             side.table.write_parquet(folder / SIDES / f"{i}.parquet")
         self._raw.write_parquet(folder / RAW)  # the last: it tells that the folder is whole
 
-    def __call__(self, rows: Row | Sequence[Row]) -> Tensors:
+    def __call__(self, rows: Row | Sequence[Row], history: Sequence[Row] = ()) -> Tensors:
         """Tensors of one row or of several. A row is raw columns by name, as the files or as the YAML name them.
+
+        history: earlier rows, of which nothing is asked but what features of `data.group` owe to them (lags, the last
+        values); rows of one call see each other, too.
 
         What a row lacks is missing, what no feature reads is ignored; side tables' columns come from the row where it
         gives them, else by the key. Raises RowError for the first row that cannot be read.
         """
         from recsys.data.tensors import Tensors
 
-        return Tensors.of(self.frame(rows), self.features)
+        return Tensors.of(self.frame(rows, history), self.features)
 
-    def frame(self, rows: Row | Sequence[Row]) -> pl.DataFrame:
+    def frame(self, rows: Row | Sequence[Row], history: Sequence[Row] = ()) -> pl.DataFrame:
         """As a call, but what `Fitted.apply` gives: a column a feature, Float32, Int32 or List(Int32)."""
         alone = isinstance(rows, Mapping)
-        raw = self._frame([rows] if alone else rows, alone)  # type: ignore[arg-type, list-item]
+        given: Sequence[Row] = [rows] if alone else rows  # type: ignore[list-item, assignment]
+        raw = self._frame([*history, *given], alone and not history)
         typed, bad = self._typing(Block(Path("rows"), raw))
         if bad:
-            raise _row_error(bad[0], raw, alone)
-        return self.fitted.apply(typed)
+            raise _row_error(bad[0], raw, alone and not history)
+        return self.fitted.apply(in_context(self.fitted.data, typed).tail(len(given)))
 
     def _frame(self, rows: Sequence[Row], alone: bool = False) -> pl.DataFrame:
         """The rows' raw columns, joined and derived, as `sources.read_blocks` gives them."""
@@ -183,7 +188,8 @@ def _column(data: DataConfig, name: str, dtype: pl.DataType) -> Column:
 
 
 def _row_error(bad: BadRow, raw: pl.DataFrame, alone: bool) -> RowError:
-    told = [c for c in raw.columns if bad.reason.startswith(f"{c} is ")]
+    """The reason begins with its column, or with what the column is to the row: its group, its time."""
+    told = [c for c in raw.columns if bad.reason.startswith((f"{c} is ", f"group {c} is ", f"time {c} is "))]
     column = max(told, key=len)
     value = raw[column][bad.line]
-    return RowError(column, value, bad.reason.removeprefix(f"{column} "), None if alone else bad.line)
+    return RowError(column, value, bad.reason.partition(f"{column} ")[2], None if alone else bad.line)

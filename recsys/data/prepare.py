@@ -27,7 +27,7 @@ import polars as pl
 from filelock import FileLock
 
 from recsys.data import sources
-from recsys.data.arrange import is_arranged
+from recsys.data.arrange import AGAIN, TRAIN, is_arranged
 from recsys.data.check import check_files
 from recsys.data.chunks import Chunk, TypedChunk, cut, read_chunk, read_spec
 from recsys.data.contents import digests
@@ -375,6 +375,7 @@ def _write_job(
         for frame in chunk.frames():
             placed, which = splitter.place(frame, chunk.split)
             done = fitted.applied(placed, indices)
+            which = which.replace(AGAIN, TRAIN)
             for i, split in enumerate(SPLITS):
                 piece = done if (which == i).all() else done.filter(which == i)
                 rows[split] += piece.height

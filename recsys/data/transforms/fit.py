@@ -60,7 +60,11 @@ class Gather:
             steps = frame.select(columns)
             for name, statistic in shown.items():
                 column = steps[name] if name in dense else frame[name]
-                statistic.add(column.explode().drop_nulls() if column.dtype == pl.List else column, frame)
+                if column.dtype == pl.List:
+                    items = frame.select(ROW, column).explode(name).drop_nulls(name)
+                    statistic.add(items[name], items)
+                else:
+                    statistic.add(column, frame)
         for name, statistic in shown.items():
             if isinstance(statistic, Counts):
                 text = values[dense[name].typed if name in dense else name]

@@ -1,0 +1,289 @@
+"""Rows by group: against plain Python, in little memory, and never with a look at what comes later."""
+
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from recsys.data import formats, shuffle
+from recsys.data.arrange import arranged
+from recsys.data.check import check_data
+from recsys.data.loader import ParquetLoader
+from recsys.data.online import Pipeline
+from recsys.data.prepare import Prepared, prepare
+from recsys.data.transforms import GROUP, ORDER, PLACE, SPLIT
+from recsys.errors import UserError
+from recsys.schema import DataConfig
+
+SPLITS = ("train", "validation", "test")
+Event = tuple[str, str, int]  # user, item, time
+
+
+def config(text: str, **more: Any) -> DataConfig:
+    merged = OmegaConf.merge(OmegaConf.structured(DataConfig(name="t")), OmegaConf.create(text), more)
+    data = OmegaConf.to_object(merged)
+    assert isinstance(data, DataConfig)
+    check_data(data)
+    return data
+
+
+def typed_rows(events: list[Event], **columns: list[Any]) -> pl.DataFrame:
+    users, items, times = ([e[i] for e in events] for i in range(3))
+    return pl.DataFrame(
+        {"item": items, GROUP: users, ORDER: times, PLACE: range(len(events)), **columns},
+        schema_overrides={"item": pl.String, GROUP: pl.String, ORDER: pl.Float64, PLACE: pl.Int64},
+    )
+
+
+def by_user(events: list[Event], gap: int | None = None) -> list[list[int]]:
+    """Places of the rows of each user (and session), in order."""
+    users = defaultdict(list)
+    for place, (user, _, time) in enumerate(events):
+        users[user].append((time, place))
+    groups = []
+    for rows in users.values():
+        rows.sort()
+        last = None
+        for time, place in rows:
+            if last is None or (gap is not None and time - last > gap):
+                groups.append([])
+            groups[-1].append(place)
+            last = time
+    return groups
+
+
+EVENTS = st.lists(st.tuples(st.sampled_from("uvwxé"), st.sampled_from("abcd"), st.integers(0, 30)), max_size=40)
+
+
+@settings(max_examples=80, deadline=None)
+@given(EVENTS, st.integers(1, 3), st.none() | st.integers(0, 9))
+def test_rows_before(events: list[Event], k: int, gap: int | None) -> None:
+    data = config(f"""
+        group: {{by: user, order: t, gap: {"null" if gap is None else gap}}}
+        split: {{by: leave_one_out}}
+        dense: {{x: {{lag: {k}}}, d: {{column: x, difference: {k}}}}}
+        sparse: {{item: {{}}, before: {{column: item, lag: {k}}}, history: {{column: item, last: {k}}}}}
+    """)
+    x = [None if e[2] % 7 == 0 else float(e[2]) for e in events]
+    items = [e[1] for e in events]
+    done = arranged(data, typed_rows(events, x=x, d=x, before=items, history=items)).sort(PLACE)
+    expected: dict[int, Any] = {}
+    for group in by_user(events, gap):
+        for i, place in enumerate(group):
+            lagged = x[group[i - k]] if i >= k else None
+            less = None if lagged is None or x[place] is None else x[place] - lagged  # type: ignore[operator]
+            split = 0 if len(group) < 3 else {len(group) - 1: 2, len(group) - 2: 1}.get(i, 0)
+            expected[place] = (
+                lagged, less, items[group[i - k]] if i >= k else None, [items[p] for p in group[max(0, i - k) : i]], split
+            )  # fmt: skip
+    found = done.select("x", "d", "before", "history", SPLIT).rows()
+    assert found == [expected[i] for i in range(len(events))]
+
+
+@settings(max_examples=80, deadline=None)
+@given(EVENTS, st.integers(1, 4), st.none() | st.integers(1, 3), st.booleans(), st.integers(0, 30), st.integers(0, 9))
+def test_sequences(events: list[Event], longest: int, stride: int | None, reverse: bool, bound: int, more: int) -> None:
+    """Training windows hold no item from the first held-out one on; each later item has all before it."""
+    data = config(f"""
+        group: {{by: user, order: t}}
+        sequences: {{max_length: {longest}, stride: {stride or "null"}, reverse: {reverse}}}
+        split: {{by: time, column: t}}
+        sparse: {{item: {{}}}}
+    """)
+    which = [(e[2] >= bound) + (e[2] >= bound + more) for e in events]
+    rows = typed_rows(events).with_columns(pl.Series(SPLIT, which, dtype=pl.UInt8))
+    done = arranged(data, rows)
+    train, later = [], []
+    for group in by_user(events):
+        items = [events[p][1] for p in group]
+        held = next((i for i, p in enumerate(group) if which[p]), len(group))
+        stop = held
+        while stop >= 2:
+            train.append(items[max(0, stop - longest - 1) : stop])
+            if stride is None or stop <= longest + 1:
+                break
+            stop -= stride
+        for i in range(max(held, 1), len(group)):
+            if which[group[i]]:
+                later.append((which[group[i]], items[max(0, i - longest) : i + 1]))
+    rows_of = lambda k: sorted(done.filter(pl.col(SPLIT) == k)["item"].to_list())  # noqa: E731
+    assert rows_of(0) == sorted(train)
+    assert rows_of(3) == (sorted(t[::-1] for t in train) if reverse else [])
+    assert sorted(rows_of(1) + rows_of(2)) == sorted(s for _, s in later)
+    assert rows_of(2) == sorted(s for k, s in later if k == 2)
+
+
+def write(folder: Path, events: list[Event], files: int = 3) -> Path:
+    folder.mkdir()
+    for i in range(files):
+        lines = [f"{u},{item},{t},{(t + len(item)) % 2}" for u, item, t in events[i::files]]
+        (folder / f"{i}.csv").write_text("\n".join(["user,item,t,y", *lines]) + "\n")
+    return folder
+
+
+def many(users: int = 60) -> list[Event]:
+    return [(f"u{u}", f"i{(u * k * 7) % 23}", 1000 * k + u) for k in range(9) for u in range(users) if (u + k) % 5]
+
+
+SEQUENCES = """
+    group: {by: user, order: t}
+    sequences: {max_length: 4, reverse: true}
+    split: {by: leave_one_out}
+    dense: {hour: {column: t, cyclic: [hour]}}
+    sparse: {user: {per: group}, item: {}, pause: {column: t, difference: 1, quantiles: 4}}
+"""
+
+
+def frames(prepared: Prepared) -> dict[str, pl.DataFrame]:
+    return {s: pl.concat([pl.read_parquet(f) for f in prepared.files(s)]) for s in SPLITS}
+
+
+def test_however_rows_are_piled_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = write(tmp_path / "raw", many())
+    one = frames(prepare(config(SEQUENCES, root=str(root), prepared=str(tmp_path / "one"))))
+    monkeypatch.setattr(formats, "PIECE_BYTES", 300)
+    monkeypatch.setattr(shuffle, "PILE_ROWS", 37)
+    monkeypatch.setattr(shuffle, "PART_ROWS", 5)
+    prepared = prepare(config(SEQUENCES, root=str(root), prepared=str(tmp_path / "many")))
+    for split, frame in frames(prepared).items():
+        assert frame.height == one[split].height > 0
+        assert sorted(frame.rows(), key=str) == sorted(one[split].rows(), key=str)
+    assert not (prepared.folder / "arranged").exists()
+    # what is read once more backwards is counted once
+    vocabulary = prepared.fitted.vocabularies["item"]
+    assert vocabulary["count"].sum() == sum(len(i) for i in one["train"]["item"].to_list()) // 2
+
+
+def test_batches_of_sequences(tmp_path: Path) -> None:
+    root = write(tmp_path / "raw", many())
+    for pad in ("null", "left", "right"):
+        text = SEQUENCES.replace("reverse: true", f"reverse: false, pad: {pad}")
+        prepared = prepare(config(text, root=str(root), prepared=str(tmp_path / "p")))
+        features = prepared.fitted.features
+        assert features.labels == () and [f.name for f in features.sparse if f.sequence] == ["item", "pause"]
+        batch = next(iter(ParquetLoader(prepared.files("test"), features, batch_size=8)))
+        assert batch.labels.shape == (8, 0) and batch.dense.shape == (8, 2)
+        lengths = batch.sparse["item"].lengths()
+        assert (lengths == batch.sparse["pause"].lengths()).all() and (batch.sparse["user"].lengths() == 1).all()
+        assert (lengths == 5).all() if pad != "null" else (lengths >= 3).all()
+        if pad == "left":
+            assert (batch.sparse["item"].values().reshape(8, 5)[:, -1] > 0).all()
+
+
+def test_leave_one_out_shares_nothing(tmp_path: Path) -> None:
+    """The row that tests is the last of its group, validation's the one before; all others train; none stands twice."""
+    events = many()
+    root = write(tmp_path / "raw", events)
+    text = """
+        label: {column: y}
+        group: {by: user, order: t}
+        split: {by: leave_one_out}
+        dense: {t: {transform: []}}
+        sparse: {user: {}}
+    """
+    prepared = prepare(config(text, root=str(root), prepared=str(tmp_path / "p")))
+    names = dict(prepared.fitted.vocabularies["user"].select("id", "value").iter_rows())
+    found = {
+        s: sorted((names[u], int(t)) for u, t in f.select("user", "t").rows()) for s, f in frames(prepared).items()
+    }
+    times = defaultdict(list)
+    for user, _, t in events:
+        times[user].append(t)
+    assert found["test"] == sorted((u, sorted(t)[-1]) for u, t in times.items())
+    assert found["validation"] == sorted((u, sorted(t)[-2]) for u, t in times.items())
+    assert found["train"] == sorted((u, x) for u, t in times.items() for x in sorted(t)[:-2])
+
+
+def test_one_by_one_with_their_history(tmp_path: Path) -> None:
+    """The online path, given a user's earlier rows, makes of a row what preparing made of it."""
+    events = many(20)
+    root = write(tmp_path / "raw", events, files=1)
+    text = """
+        label: {column: y}
+        group: {by: user, order: t, gap: 1500}
+        split: {by: time, column: t, test: 0.3}
+        dense: {since: {column: t, difference: 1, transform: [standardise]}, last_t: {column: t, lag: 2, fill: mean}}
+        sparse: {user: {}, before: {column: item, lag: 1}, history: {column: item, last: 3}}
+    """
+    prepared = prepare(config(text, root=str(root), prepared=str(tmp_path / "p")))
+    pipeline = Pipeline.load(prepared.folder)
+    rows = [{"user": u, "item": i, "t": t} for u, i, t in events]
+    test = frames(prepared)["test"].drop("__label__")
+    for place, row in enumerate(rows[-test.height :], len(rows) - test.height):
+        history = [r for r in rows[:place] if r["user"] == row["user"]]
+        assert pipeline.frame(row, history).equals(
+            test[place - len(rows) + test.height : place - len(rows) + test.height + 1]
+        )
+    assert pipeline.frame(rows).tail(test.height).equals(test)
+    with pytest.raises(UserError, match="column user"):
+        pipeline({"item": "a", "t": 1})
+
+
+MISTAKES = [
+    ("dense: {x: {lag: 1}}", "data.dense.x.lag=1: needs data.group"),
+    ("group: {by: u}\ndense: {x: {lag: 0}}", "data.dense.x.lag=0: must be at least 1"),
+    ("group: {by: u}\ndense: {x: {lag: 1, difference: 1}}", "lag and difference do not go together"),
+    ("group: {by: u}\nsparse: {x: {difference: 1}}", "needs quantiles"),
+    ("group: {by: u}\nsparse: {x: {last: 2, split: ' '}}", "reads one value a row, not those of split"),
+    ("group: {by: u, gap: 3}\nsparse: {x: {}}", "data.group.gap=3.0: needs data.group.order"),
+    ("split: {by: leave_one_out}\nsparse: {x: {}}", "needs data.group"),
+    ("sequences: {}\nsparse: {x: {}}", "data.sequences: needs data.group"),
+    ("group: {by: u}\nsequences: {}\nsparse: {x: {}}\nsplit: {by: random}", "would tear sequences apart"),
+    ("group: {by: u}\nsequences: {pad: both}\nsparse: {x: {}}", "data.sequences.pad=both: must be left or right"),
+    ("group: {by: u}\nsequences: {max_length: 1, min_length: 4}\nsparse: {x: {}}", "no row has more than"),
+    ("group: {by: u}\nsequences: {}\nsparse: {x: {per: user}}", "data.sparse.x.per=user: must be item or group"),
+    ("group: {by: u}\nsequences: {}\nsparse: {x: {per: group}}", "no sparse feature is of the items"),
+    ("group: {by: u}\nsequences: {}\nsparse: {x: {split: ' '}}", "an item of a sequence has one value"),
+    ("sparse: {x: {per: group}}", "is of data.sequences"),
+    ("sparse_defaults: {last: 3}\ngroup: {by: u}\nsparse: {x: {}}", "data.sparse_defaults.last: is for a feature"),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), MISTAKES)
+def test_mistakes(text: str, expected: str) -> None:
+    with pytest.raises(UserError) as e:
+        config(text)
+    assert expected in str(e.value) and "\n" not in str(e.value)
+
+
+def test_rows_without_a_group_or_a_time_are_set_aside(tmp_path: Path) -> None:
+    (tmp_path / "f.csv").write_text(
+        "user,item,t,y\n" + "".join(f"u{i % 3},a,{i},1\n" for i in range(20)) + ",a,3,1\nu,a,x,1\n"
+    )
+    text = "group: {by: user, order: t}\nlabel: {column: y}\nsparse: {item: {}, b: {column: item, lag: 1}}"
+    prepared = prepare(config(text, root=str(tmp_path / "f.csv"), prepared=str(tmp_path / "p"), max_bad_rows=0.5))
+    aside = pl.read_csv(Path(f"{prepared.folder}.bad_rows.csv"))
+    assert aside["reason"].to_list() == ["group user is missing", "time t is neither a number nor a time"]
+
+
+@pytest.mark.parametrize("by", ["order", "time", "random", "hash", "kfold", "files", "leave_one_out"])
+def test_no_row_is_in_two_splits(tmp_path: Path, by: str) -> None:
+    """Of every way to split: all rows, each once; and what must stay together (a moment, a key, a file) does."""
+    events = sorted(many(), key=lambda e: e[2] // 1000)
+    root = write(tmp_path / "raw", events)
+    column = {"time": "t", "hash": "user", "kfold": "user"}.get(by)
+    split = {"by": by, "column": column, "validation": 0.2, "test": 0.2}
+    if by == "files":
+        split |= {f"{s}_files": [f"{i}.csv"] for i, s in enumerate(SPLITS)}
+    text = "label: {column: y}\ngroup: {by: user, order: t}\ndense: {t: {transform: []}}\nsparse: {user: {}, item: {}}"
+    prepared = prepare(config(text, root=str(root), prepared=str(tmp_path / "p"), split=split))
+    done = frames(prepared)
+    # a user's id and the time are the row's name, here; users that training lacks are all 0
+    seen = [(t, s) for s in SPLITS for t in done[s]["t"]]
+    assert len(seen) == len({t for t, _ in seen}) == len(events)
+    by_time = sorted(seen)
+    if by in ("time", "order"):
+        ranks = [SPLITS.index(s) for _, s in by_time]
+        assert by == "order" or ranks == sorted(ranks)
+    if by in ("hash", "kfold"):
+        of = {float(t): u for u, _, t in events}
+        splits = defaultdict(set)
+        for t, s in seen:
+            splits[of[t]].add(s)
+        assert all(len(s) == 1 for s in splits.values())
+        assert done["test"]["user"].max() == done["validation"]["user"].max() == 0  # none was seen in training
