@@ -199,9 +199,10 @@ def _check_model(cfg: DictConfig, devices: int) -> None:
     from recsys.sharding.rules import constraints
     from recsys.sharding.tables import tables
 
-    if cfg.data.sequences is not None:
-        raise UserError("data.sequences: such rows have no label, and this model predicts one")
-    task = meta_task(cfg, feature_spec(data_config(cfg), lambda *_: 8))
+    features = feature_spec(data_config(cfg), lambda *_: 8)
+    if not features.labels:
+        raise UserError(f"data={cfg.data.name}: its rows have no label, and this model predicts one")
+    task = meta_task(cfg, features)
     constraints(OmegaConf.to_object(cfg.sharding), tables(task), devices)  # type: ignore[arg-type]
 
 

@@ -15,9 +15,11 @@ OUT_OF_VOCABULARY = 0  # the id that rare and unseen values share, in every tabl
 
 @dataclass(frozen=True)
 class DenseFeature:
-    """One float a row."""
+    """One float a row, or (vectors) `width` of them, which stand in a file for the value that the row has."""
 
     name: str
+    width: int = 1
+    vectors: bool = False
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,11 @@ class FeatureSpec:
         for f in self.sparse:
             if rows.setdefault(f.table, f.cardinality) != f.cardinality:
                 raise ValueError(f"table {f.table}: its features disagree on the number of rows")
+
+    @property
+    def dense_width(self) -> int:
+        """D: the columns of a Batch's dense part."""
+        return sum(f.width for f in self.dense)
 
     @property
     def tables(self) -> dict[str, tuple[SparseFeature, ...]]:

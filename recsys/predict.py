@@ -80,7 +80,7 @@ class Predictor:
         features = self.fitted.features
         if frame.height:
             with torch.no_grad():
-                _, logits = self.module.dmp(batch_of(applied, features))
+                _, logits = self.module.dmp(batch_of(applied, features, self.fitted.matrices))
             probability = torch.sigmoid(logits[:, 0]).numpy()
         else:
             probability = np.zeros(0, np.float32)

@@ -27,7 +27,7 @@ class JoinConfig:
 class SourceConfig:
     """How raw rows are read."""
 
-    format: str = "csv"  # csv | parquet | libfm
+    format: str = "csv"  # csv | parquet | libfm | lists
     files: list[str] = field(default_factory=lambda: ["*"])  # globs under the data's root
     separator: str = ","
     quote: str | None = '"'
@@ -59,8 +59,19 @@ class SequenceConfig:
 
 @dataclass
 class LabelConfig:
-    column: str = "label"
+    column: str | None = "label"  # null: rows have none; that they are there is all that is known
     at_least: float | None = None  # 1 where column >= at_least; without it the column must be 0 or 1
+
+
+@dataclass
+class VectorsConfig:
+    """Pretrained vectors (of texts, of images), one a value, in a Parquet or .npy file under the data's root."""
+
+    file: str = MISSING
+    key: str | None = None  # Parquet: the column of values; null: that of the feature
+    column: str = "vector"  # Parquet: the column of lists of numbers
+    keys: str | None = None  # .npy: a text file of values, a line each row; null: the row's number is the value
+    normalise: list[str] = field(default_factory=lambda: ["l2", "layer"])  # in order
 
 
 @dataclass
@@ -70,6 +81,7 @@ class DenseConfig:
     transform: list[Any] | None = None  # of transforms.TRANSFORMS, in order: log, or {clip: [0, 100]}
     lag: int | None = None  # the value so many rows before, in the row's group
     difference: int | None = None  # the value less that of so many rows before
+    vectors: VectorsConfig | None = None  # what stands for the column's value, instead of a number
     cyclic: list[str] | None = None  # of a time: hour, day_of_week, month; two features each, NAME_hour_sin and _cos
 
 

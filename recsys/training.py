@@ -101,9 +101,11 @@ def split_loader(
 ) -> ParquetLoader:
     """This rank's share of a split: in equal shuffled steps for training, every row in order otherwise."""
     batch_size = cfg.trainer.batch_size if training else cfg.trainer.eval_batch_size
+    fitted = prepared.fitted
     return ParquetLoader(
         prepared.files(split),
-        prepared.fitted.features,
+        fitted.features,
+        vectors=fitted.matrices,
         batch_size=max(batch_size // ranks.world_size, 1),
         training=training,
         shuffle=training and cfg.loader.shuffle,

@@ -19,14 +19,16 @@ from recsys.data.transforms import (
     SPLIT,
     TIME,
     dense_columns,
+    label_column,
     raw_columns,
     sparse_columns,
 )
+from recsys.data.vector_files import vector_files
 from recsys.errors import UserError, did_you_mean
 from recsys.schema import DataConfig, SparseConfig
 
 RESERVED = ("label", LABEL, TIME, KEY, GROUP, ORDER, SPLIT, PLACE, ROW, LINE)
-FORMATS = ("csv", "parquet", "libfm")
+FORMATS = ("csv", "parquet", "libfm", "lists")
 ENCODINGS = ("vocabulary", "hash")
 MOST_QUANTILES = 100_000  # a tenth of the rows that they are taken from, where there are many
 
@@ -53,8 +55,8 @@ def check_data(data: DataConfig) -> None:
     for name in [*data.dense, *dense, *data.sparse, *tables]:
         if name in RESERVED or not name or set(name) & set("./\\"):
             raise UserError(f"data: no feature or table can be named {name!r}; give it another name and column: {name}")
-    for who, column in raw_columns(data) if data.sequences is None else ():
-        if column == data.label.column:
+    for who, column in raw_columns(data):
+        if column == label_column(data):
             raise UserError(f"{who}: reads the label's column {column}")
     for name, s in sparse_columns(data).items():
         _check_values(name, s, data.sparse[name] or SparseConfig())
@@ -142,4 +144,5 @@ def check_files(data: DataConfig) -> list[tuple[Path, int | None]]:
     found = raw_files(data)
     for path, _ in found:
         sources.check_columns(data, path)
+    vector_files(data)
     return found

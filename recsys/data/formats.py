@@ -7,6 +7,7 @@ or in the file's own types (Parquet), the line each row came from, and the rows 
 """
 
 import codecs
+import json
 from collections.abc import Iterator
 from pathlib import Path, PosixPath
 
@@ -22,6 +23,7 @@ from recsys.data.text import parse_options, read_csv
 from recsys.errors import UserError
 from recsys.schema import SourceConfig
 
+LIST = "list"  # of lists: the column that tells which line a row is of
 PIECE_BYTES, PIECE_ROWS = 256 << 20, 1 << 20
 BLOCK_ROWS = 250_000
 
@@ -43,7 +45,9 @@ def no_rows(source: SourceConfig, file: Path) -> pl.DataFrame:
         frame = pl.from_arrow(schema.empty_table())
         assert isinstance(frame, pl.DataFrame)
         return _plain(frame, file)
-    names = list(source.columns)
+    if source.format == "json":
+        return _read_json(file).head(0)
+    names = list(source.columns) + ([LIST] if source.format == "lists" else [])
     first = _first_line(source, file)
     if source.header and source.format == "csv":
         if not first.strip():
@@ -97,7 +101,10 @@ def read(
 
     Lines (and rows of Parquet) count from 1 at the piece's beginning.
     """
-    readers = {"csv": read_csv, "parquet": _read_parquet, "libfm": _read_libfm}
+    if source.format == "json":
+        frame = _read_json(file)
+        return iter([Block(file, frame.with_row_index(LINE, 1).cast({LINE: pl.Int64}), lines=frame.height)])
+    readers = {"csv": read_csv, "parquet": _read_parquet, "libfm": _read_libfm, "lists": _read_lists}
     return readers[source.format](source, file, names, piece, wanted)
 
 
@@ -176,6 +183,44 @@ def _read_libfm(_source: SourceConfig, file: Path, names: list[str], piece: Piec
             LINE,
         )
         yield block
+
+
+def _read_lists(source: SourceConfig, file: Path, names: list[str], piece: Piece, _: Wanted) -> Iterator[Block]:
+    """'user item item ...': a row an item, in order, with what stands before the items and which LIST it is of."""
+    lines = SourceConfig(separator="\x01", quote=None, header=False)
+    *before, item, _list = names
+    for block in read_csv(lines, file, ["text"], piece, ALL):
+        parts = block.frame.select(
+            LINE, parts=pl.col("text").str.strip_chars().str.split(source.separator)
+        ).with_columns(pl.col("parts").list.eval(pl.element().filter(pl.element() != "")))
+        short = pl.col("parts").list.len() <= len(before)
+        for line, values in parts.filter(short).iter_rows():
+            reason = f"{len(values)} fields, not {len(before) + 1} or more"
+            block.bad.append(BadRow(str(file), line, reason, source.separator.join(values)))
+        block.bad.sort(key=lambda b: b.line)
+        rows = parts.filter(~short).with_columns(
+            *(pl.col("parts").list.get(i).alias(name) for i, name in enumerate(before)),
+            pl.col("parts").list.slice(len(before)).alias(item),
+            pl.concat_str(pl.lit(f"{file.name}:{piece.start}:"), pl.col(LINE)).alias(LIST),
+        )
+        block.frame = rows.explode(item).select(*before, item, LIST, LINE)
+        yield block
+
+
+def _read_json(file: Path) -> pl.DataFrame:
+    """{key: value, ...} as the columns `key` (text) and `value`: text, or lists of it."""
+    try:
+        with open_bytes(file) as raw:
+            found = json.load(raw)
+    except (ValueError, *UNREADABLE) as e:
+        raise UserError(f"{file}: not JSON ({one_line(e)})") from e
+    if not isinstance(found, dict) or any(isinstance(v, dict) for v in found.values()):
+        raise UserError(f"{file}: not one JSON object of values or lists by key")
+    lists = any(isinstance(v, list) for v in found.values())
+    as_list = [[str(x) for x in (v if isinstance(v, list) else [v]) if x is not None] for v in found.values()]
+    values = as_list if lists else [v[0] if v else None for v in as_list]
+    dtype = pl.List(pl.String) if lists else pl.String
+    return pl.DataFrame({"key": list(found), "value": values}, schema={"key": pl.String, "value": dtype})
 
 
 def without_label(source: SourceConfig, label: str, file: Path, names: list[str]) -> list[str]:

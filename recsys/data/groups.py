@@ -1,6 +1,7 @@
 """What a config may say of groups, and of the sequences and earlier rows that they are there for."""
 
-from recsys.data.transforms import sparse_columns
+from recsys.data.transforms import dense_columns, label_column, sparse_columns
+from recsys.data.transforms.encodings import Target
 from recsys.errors import UserError
 from recsys.schema import DataConfig, DenseConfig, SequenceConfig, SparseConfig
 
@@ -9,6 +10,9 @@ LOOKS_BACK = ("lag", "difference", "last")
 
 def check_groups(data: DataConfig) -> None:
     """Raises UserError for what is wrong with `group`, `sequences`, and features that look at earlier rows."""
+    for name, d in dense_columns(data).items():
+        if label_column(data) is None and any(isinstance(s, Target) for s in d.steps):
+            raise UserError(f"data.dense.{name}: target needs a label, which these rows lack")
     for kind, features in (("dense", data.dense), ("sparse", data.sparse)):
         for name, c in features.items():
             if c is not None:
@@ -71,9 +75,6 @@ def _check_sequences(data: DataConfig, c: SequenceConfig) -> None:
     for name, s in items.items():
         if s.split is not None or s.pattern is not None:
             raise UserError(f"data.sparse.{name}: an item of a sequence has one value; give it per=group, or no split")
-    for name, d in data.dense.items():
-        if d is not None and any(str(t).startswith(("target", "{'target")) for t in d.transform or []):
-            raise UserError(f"data.dense.{name}: target needs a label, which sequences lack")
     split, by = data.split, data.group.by
     if split.by == "random" or (split.by in ("hash", "kfold") and split.column != by):
         raise UserError(

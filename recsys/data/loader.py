@@ -9,7 +9,7 @@ state there is.
 
 import sys
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +22,7 @@ import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch
-from recsys.data.tensors import Tensors
+from recsys.data.tensors import Tensors, dense_places
 from recsys.data.transforms import LABEL
 from recsys.errors import UserError
 from recsys.features import FeatureSpec
@@ -54,6 +54,8 @@ class ParquetLoader:
     training: every rank gets the same number of rows and steps; the last rows, which fill no batch, are
     left out (another set each epoch, where shuffled). Otherwise every row comes once; ranks with fewer
     rows fill up with rows of weight 0, so that all take the same number of steps.
+
+    vectors: by dense feature that has some, `Fitted.matrices`.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class ParquetLoader:
         buffer_rows: int = 262_144,
         rank: int = 0,
         world_size: int = 1,
+        vectors: Mapping[str, np.ndarray] | None = None,
     ) -> None:
         self.features, self.batch_size, self.seed = features, batch_size, seed
         self._training, self._shuffle = training, shuffle
@@ -88,9 +91,12 @@ class ParquetLoader:
         self._chunk_steps = max(buffer_rows // batch_size, 1)
         self._single = [f.name for f in features.sparse if not f.multi_valued]
         self._multi = [f.name for f in features.sparse if f.multi_valued]
-        self._dense = [f.name for f in features.dense]
+        self._dense = [f.name for f in features.dense if not f.vectors]
+        self._vectors = [(f.name, (vectors or {})[f.name]) for f in features.dense if f.vectors]
+        self._places = dense_places(features)
         self._labels = [LABEL] if features.labels else []
-        self._columns = [*self._labels, *self._dense, *self._single, *self._multi]
+        names = [f.name for f in features.dense]
+        self._columns = [*self._labels, *names, *self._single, *self._multi]
         self._keys = [f.name for f in features.sparse]
         self._buffers: list[np.ndarray] = []
         self._shapes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -163,21 +169,25 @@ class ParquetLoader:
             order = np.random.default_rng([self.seed, self.epoch, self._rank, k]).permutation(rows)
         batches = min((k + 1) * self._chunk_steps, self.steps) - k * self._chunk_steps
         full = batches * self.batch_size
-        dense = self._buffer((full, len(self._dense)), np.float32)
+        dense = self._buffer((full, self.features.dense_width), np.float32)
         labels = self._buffer((full, len(self._labels)), np.float32)
         ids = self._buffer((batches, len(self._single), self.batch_size), np.int32)
         if rows < full:  # only the last chunk
             dense[rows:], labels[rows:], ids[rows // self.batch_size :] = 0, 0, 0
         column = self._buffer((rows,), np.float32)
         if self._dense:
-            by_row = dense[:rows] if order is None else self._buffer((rows, len(self._dense)), np.float32)
+            in_place = order is None and not self._vectors
+            by_row = dense[:rows] if in_place else self._buffer((rows, len(self._dense)), np.float32)
             for i, name in enumerate(self._dense):
                 by_row[:, i] = _copy(frame, name, column)
-            if order is not None:
+            if self._vectors:
+                dense[:rows, [self._places[name].start for name in self._dense]] = _permuted(by_row, order)
+            elif order is not None:
                 np.take(by_row, order, axis=0, out=dense[:rows], mode="clip")
+        for name, matrix in self._vectors:
+            dense[:rows, self._places[name]] = matrix[_permuted(frame[name].to_numpy(), order)]
         for name in self._labels:
-            label = _copy(frame, name, column)
-            labels[:rows, 0] = label if order is None else label[order]
+            labels[:rows, 0] = _permuted(_copy(frame, name, column), order)
         column = self._buffer((rows,), np.int32)
         for i, name in enumerate(self._single):
             values = _copy(frame, name, column)
@@ -232,10 +242,10 @@ class ParquetLoader:
         return self._shapes[size]
 
 
-def batch_of(frame: pl.DataFrame, features: FeatureSpec) -> Batch:
+def batch_of(frame: pl.DataFrame, features: FeatureSpec, vectors: Mapping[str, np.ndarray] | None = None) -> Batch:
     """All rows of a frame of transformed columns (`Fitted.apply`) as one Batch; labels are 0 where it has none."""
     labels = frame[LABEL].to_numpy() if LABEL in frame.columns else None
-    return Tensors.of(frame, features).batch(labels)
+    return Tensors.of(frame, features, vectors).batch(labels)
 
 
 def _segments(groups: list[RowGroup], start: int, stop: int) -> Iterator[tuple[RowGroup, int, int]]:
@@ -265,6 +275,10 @@ def _copy(frame: pl.DataFrame, name: str, out: np.ndarray) -> np.ndarray:
         out[at : at + len(piece)] = piece.to_numpy()
         at += len(piece)
     return out
+
+
+def _permuted(x: np.ndarray, order: np.ndarray | None) -> np.ndarray:
+    return x if order is None else x[order]
 
 
 def _bags(column: pl.Series, order: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:

@@ -138,7 +138,7 @@ class Pipeline:
         """
         from recsys.data.tensors import Tensors
 
-        return Tensors.of(self.frame(rows, history), self.features)
+        return Tensors.of(self.frame(rows, history), self.features, self.fitted.matrices)
 
     def frame(self, rows: Row | Sequence[Row], history: Sequence[Row] = ()) -> pl.DataFrame:
         """As a call, but what `Fitted.apply` gives: a column a feature, Float32, Int32 or List(Int32)."""

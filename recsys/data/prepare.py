@@ -37,6 +37,7 @@ from recsys.data.shuffle import decoded, shuffle
 from recsys.data.split import SPLITS, Splitter
 from recsys.data.synthetic import write_sample
 from recsys.data.transforms import Fitted, Gather, Gathered, fit
+from recsys.data.vector_files import read_vectors, vector_files
 from recsys.data.write import FILE_ROWS, PartWriter
 from recsys.errors import UserError
 from recsys.progress import Bar, bar, say
@@ -99,7 +100,7 @@ def _build(data: DataConfig, engine: Engine | None) -> "_Build":
     if data.root is None:
         data = _with_sample(data, home)
     files = check_files(data)
-    sides = {join.file: sources.side_file(data, join) for join in data.source.joins}
+    sides = {join.file: sources.side_file(data, join) for join in data.source.joins} | vector_files(data)
     known = _digests([*(f for f, _ in files), *sides.values()], home)
     side_contents = {name: known[file] for name, file in sides.items()}
     contents = [[known[f] for f, _ in files], [split for _, split in files], side_contents]
@@ -226,7 +227,9 @@ class _Build:
             return Fitted.load(self.folder)
         scratch = self.folder / "counts"
         with bar("fitting", total) as shown:
-            fitted = fit(self.data, _TrainingRows(self.engine, chunks, splitter, scratch, shown))
+            fitted = fit(
+                self.data, _TrainingRows(self.engine, chunks, splitter, scratch, shown), read_vectors(self.data)
+            )
         fitted.save(self.folder)
         shutil.rmtree(scratch, ignore_errors=True)
         return fitted

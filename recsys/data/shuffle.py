@@ -75,9 +75,8 @@ def decoded(name: str, frame: pl.DataFrame, text: pl.Series) -> pl.Series:
     column = frame[name]
     if column.dtype != pl.List:
         return text.gather(column).alias(name)
-    return frame.select(
-        pl.col(name).list.eval(pl.element().map_batches(text.gather, return_dtype=pl.String)).alias(name)
-    ).to_series()
+    gathered = pl.element().map_batches(text.gather, return_dtype=pl.String, is_elementwise=True)
+    return frame.select(pl.col(name).list.eval(gathered)).to_series()
 
 
 def _arrange(data: DataConfig, folder: Path, numbered: tuple[int, Path], advance: Callable[[float], None]) -> None:

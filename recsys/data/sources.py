@@ -9,7 +9,7 @@ from recsys.data.blocks import Block
 from recsys.data.derive import derived, joined
 from recsys.data.formats import column_names, no_rows, read, without_label
 from recsys.data.pieces import ALL, WHOLE, Piece, Wanted
-from recsys.data.transforms import column_reads, raw_columns
+from recsys.data.transforms import column_reads, label_column, raw_columns
 from recsys.errors import UserError, did_you_mean
 from recsys.schema import DataConfig, JoinConfig, SourceConfig
 
@@ -83,7 +83,7 @@ def read_blocks(data: DataConfig, file: Path, piece: Piece = WHOLE, *, unlabelle
     source = data.source
     names = column_names(source, file)
     if unlabelled and not source.header and source.format == "csv":
-        names = without_label(source, data.label.column, file, names)
+        names = without_label(source, label_column(data) or "", file, names)
     sides = [(join, side_table(data, join)) for join in source.joins]
 
     def whole(block: Block) -> Block:
@@ -112,7 +112,7 @@ def wanted(data: DataConfig, *, labelled: bool) -> Wanted:
         reads.setdefault(join.key, set()).add("value")
     if labelled:
         for _, column in split_columns(data):
-            reads.setdefault(column, set()).add("number" if column == data.label.column else "value")
+            reads.setdefault(column, set()).add("number" if column == label_column(data) else "value")
     there = {column: data.source.rename.get(column, column) for column in reads}
     numbers = frozenset(there[column] for column, kinds in reads.items() if kinds == {"number"})
     return Wanted(frozenset(there.values()), numbers)
@@ -128,7 +128,8 @@ def group_columns(data: DataConfig) -> list[tuple[str, str]]:
 
 def split_columns(data: DataConfig) -> list[tuple[str, str]]:
     """(who, raw column) of the label and of what splits rows, which rows to predict may lack."""
-    label = [] if data.sequences is not None else [("data.label", data.label.column)]
+    named = label_column(data)
+    label = [] if named is None else [("data.label", named)]
     by_column = data.split.column and data.split.by in ("time", "hash", "kfold")
     return label + ([("data.split", data.split.column or "")] if by_column else [])
 
@@ -142,7 +143,7 @@ def _renamed(source: SourceConfig, file: Path, frame: pl.DataFrame) -> pl.DataFr
 
 
 def _join_source(join: JoinConfig) -> SourceConfig:
-    kind = "parquet" if join.file.endswith(".parquet") else "csv"
+    kind = {".parquet": "parquet", ".json": "json"}.get(Path(join.file).suffix, "csv")
     return SourceConfig(format=kind, separator=join.separator, quote=join.quote)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,12 +33,14 @@ class Tensors:
     lengths: dict[str, Tensor]
 
     @classmethod
-    def of(cls, frame: pl.DataFrame, features: FeatureSpec) -> Tensors:
-        """All rows of a frame that `Fitted.apply` made."""
+    def of(cls, frame: pl.DataFrame, features: FeatureSpec, vectors: Mapping[str, np.ndarray] | None = None) -> Tensors:
+        """All rows of a frame that `Fitted.apply` made; vectors: `Fitted.matrices`."""
         rows = frame.height
-        dense = np.empty((rows, len(features.dense)), np.float32)
-        for i, d in enumerate(features.dense):
-            dense[:, i] = frame[d.name].to_numpy()
+        dense = np.empty((rows, features.dense_width), np.float32)
+        places = dense_places(features)
+        for d in features.dense:
+            given = frame[d.name].to_numpy()
+            dense[:, places[d.name]] = (vectors or {})[d.name][given] if d.vectors else given[:, None]
         one = torch.ones(rows, dtype=torch.int32)
         values, lengths = {}, {}
         for f in features.sparse:
@@ -66,6 +69,14 @@ class Tensors:
 
         given = np.zeros(self.rows, np.float32) if labels is None else labels.astype(np.float32)
         return Batch(self.dense, self.keyed_jagged(), torch.from_numpy(given[:, None]))
+
+
+def dense_places(features: FeatureSpec) -> dict[str, slice]:
+    """By dense feature, its columns of D."""
+    places, at = {}, 0
+    for f in features.dense:
+        places[f.name], at = slice(at, at + f.width), at + f.width
+    return places
 
 
 def _owned(column: pl.Series, dtype: type[np.generic]) -> Tensor:

@@ -68,7 +68,7 @@ class DLRM(nn.Module):
         self.bottom = None
         vectors = len(features.sparse)
         if features.dense:
-            self.bottom = MLP(len(features.dense), bottom_mlp, batch_norm=batch_norm, dropout=dropout)
+            self.bottom = MLP(features.dense_width, bottom_mlp, batch_norm=batch_norm, dropout=dropout)
             if self.bottom.out_features != dim:
                 raise ValueError(
                     f"bottom_mlp ends at width {self.bottom.out_features}, but its output interacts with "

@@ -79,7 +79,7 @@ def require_sparse(features: FeatureSpec, model: str) -> None:
 
 def flat_width(features: FeatureSpec, dim: int) -> int:
     """The width of `flatten`: D + F * dim."""
-    return len(features.dense) + len(features.sparse) * dim
+    return features.dense_width + len(features.sparse) * dim
 
 
 def flatten(dense: Tensor, vectors: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ import pytest
 from recsys.data import sources, text
 from recsys.data.blocks import LINE, BadRow
 from recsys.data.check import check_data, check_files
+from recsys.data.pieces import Piece
 from recsys.errors import UserError
 from recsys.schema import DataConfig, DenseConfig, JoinConfig, LabelConfig, SourceConfig, SparseConfig, SplitConfig
 
@@ -340,3 +341,47 @@ def test_a_file_of_no_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(text, "BLOCK_BYTES", 10)
     monkeypatch.setattr(text, "LINE_BYTES", 100)
     assert "a line of more than" in error(tmp_path, b"y,a\n1,2\n" + b"x" * 500)
+
+
+def test_lists_and_a_side_table_of_json(tmp_path: Path) -> None:
+    (tmp_path / "f.txt").write_text("u1 a b c\nu2 a\n\nu3\n  u4  c   d \nu5 x\n")
+    (tmp_path / "side.json").write_text('{"a": [1, "two"], "b": [], "c": null, "x": 3}')
+    data = config(
+        tmp_path,
+        dense=("at",),
+        format="lists",
+        files=["f.txt"],
+        separator=" ",
+        columns=["user", "item"],
+        joins=[JoinConfig("side.json", "item", {"item": "key", "tags": "value"})],
+    )
+    data = replace(
+        data, label=LabelConfig(None), dense={}, sparse={"item": SparseConfig(), "tags": SparseConfig(split=" ")}
+    )
+    check_data(data)
+    check_files(data)
+    [block] = sources.read_blocks(data, tmp_path / "f.txt")
+    assert block.frame.select("user", "item", "tags", LINE).rows() == [
+        ("u1", "a", ["1", "two"], 1), ("u1", "b", [], 1), ("u1", "c", [], 1), ("u2", "a", ["1", "two"], 2),
+        ("u4", "c", [], 5), ("u4", "d", None, 5), ("u5", "x", ["3"], 6),
+    ]  # fmt: skip
+    assert block.frame["list"].n_unique() == 4
+    assert [(b.line, b.reason) for b in block.bad] == [(3, "an empty line"), (4, "1 fields, not 2 or more")]
+    for content, told in (("[1]", "not one JSON object"), ('{"a": ', "not JSON"), ('{"a": {}}', "not one JSON object")):
+        (tmp_path / "side.json").write_text(content)
+        with pytest.raises(UserError, match=told):
+            check_files(data)
+
+
+def test_lists_cut_anywhere(tmp_path: Path) -> None:
+    lines = [f"u{i} " + " ".join(f"i{k}" for k in range(1 + i % 5)) for i in range(50)]
+    (tmp_path / "f.txt").write_text("\n".join(lines) + "\n")
+    data = config(tmp_path, format="lists", files=["f.txt"], separator=" ", columns=["y", "a"])
+    size = (tmp_path / "f.txt").stat().st_size
+    for step in (1, 7, 100, size):
+        blocks = [
+            b for at in range(0, size, step) for b in sources.read_blocks(data, tmp_path / "f.txt", Piece(at, min(at + step, size)))
+        ]  # fmt: skip
+        frame = pl.concat([b.frame for b in blocks])
+        assert frame.select("y", "a").rows() == [(w[0], x) for w in map(str.split, lines) for x in w[1:]]
+        assert frame["list"].n_unique() == 50 and not any(b.bad for b in blocks)

@@ -49,7 +49,7 @@ class Look:
         """frame: of `typed`; which: (rows,) 0 train, 1 validation, 2 test."""
         if frame.is_empty():
             return
-        labels = frame[LABEL]
+        labels = frame[LABEL] if LABEL in frame.columns else pl.zeros(frame.height, pl.Float32, eager=True)
         self.rows += np.bincount(which, minlength=3)
         self.positives += np.bincount(which[labels.to_numpy() > 0.5], minlength=3)
         rows = tally(labels, which)

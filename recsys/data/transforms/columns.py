@@ -9,9 +9,10 @@ from recsys.data.transforms.steps import Fill, Reads, Step, step
 from recsys.data.transforms.times import WAVES, Cyclic
 from recsys.errors import UserError, did_you_mean
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
-from recsys.schema import DataConfig, DenseConfig, SparseConfig
+from recsys.schema import DataConfig, DenseConfig, SparseConfig, VectorsConfig
 
 FILLS = ("mean", "median")
+NORMALISE = ("l2", "layer")
 
 
 @dataclass(frozen=True)
@@ -25,13 +26,19 @@ class DenseColumn:
     reads: Reads
     fill: float | None  # where it is known beforehand
     steps: tuple[Step, ...]
+    vectors: VectorsConfig | None = None  # what it becomes is a row of them
 
 
 def dense_columns(data: DataConfig) -> dict[str, DenseColumn]:
     """The dense features by name. Raises UserError for what a config may not say of them."""
     columns: dict[str, DenseColumn] = {}
     for name, given in data.dense.items():
-        found = _cyclic(name, given) if given and given.cyclic is not None else {name: _numeric(data, name, given)}
+        if given and given.cyclic is not None:
+            found = _cyclic(name, given)
+        elif given and given.vectors is not None:
+            found = {name: _of_vectors(name, given, given.vectors)}
+        else:
+            found = {name: _numeric(data, name, given)}
         if twice := set(found) & set(columns):
             raise UserError(f"data.dense.{name}: gives {sorted(twice)[0]}, which is another feature's name")
         columns |= found
@@ -52,6 +59,26 @@ def _cyclic(name: str, given: DenseConfig) -> dict[str, DenseColumn]:
         for part in given.cyclic
         for wave in WAVES
     }
+
+
+def _of_vectors(name: str, given: DenseConfig, vectors: VectorsConfig) -> DenseColumn:
+    where = f"data.dense.{name}.vectors"
+    for key in ("fill", "transform", "lag", "difference"):
+        if getattr(given, key) is not None:
+            raise UserError(f"{where}: takes no {key}; a value without a vector gets zeros")
+    for way in vectors.normalise:
+        if way not in NORMALISE:
+            raise UserError(f"{where}.normalise: no {way}{did_you_mean(way, NORMALISE)}")
+    kind = vectors.file.rpartition(".")[2]
+    if kind not in ("parquet", "npy"):
+        raise UserError(f"{where}.file={vectors.file}: must be a .parquet or a .npy file")
+    if (
+        other := {"parquet": "keys", "npy": "key"}[kind]
+        if getattr(vectors, {"parquet": "keys", "npy": "key"}[kind])
+        else ""
+    ):
+        raise UserError(f"{where}.{other}: is not of a .{kind} file")
+    return DenseColumn(given.column or name, name, "value", None, (), vectors)
 
 
 def _numeric(data: DataConfig, name: str, given: DenseConfig | None) -> DenseColumn:
@@ -144,17 +171,27 @@ def text_columns(data: DataConfig) -> list[str]:
     return dense + [name for name, s in sparse_columns(data).items() if s.encode != "quantiles"]
 
 
-def feature_spec(data: DataConfig, rows: Callable[[str, SparseConfig], int]) -> FeatureSpec:
-    """What models see of this config, a sparse feature's table having rows(name, config) rows."""
+def label_column(data: DataConfig) -> str | None:
+    """The raw column of the label; None where rows have none, as sequences."""
+    return data.label.column if data.sequences is None else None
+
+
+def feature_spec(
+    data: DataConfig, rows: Callable[[str, SparseConfig], int], width: Callable[[str], int] = lambda _: 8
+) -> FeatureSpec:
+    """What models see of this config: a sparse feature's table has rows(name, config) rows, a vector width(name)."""
     return FeatureSpec(
-        dense=tuple(DenseFeature(name) for name in dense_columns(data)),
+        dense=tuple(
+            DenseFeature(n) if c.vectors is None else DenseFeature(n, width(n), True)
+            for n, c in dense_columns(data).items()
+        ),
         sparse=tuple(
             SparseFeature(
                 n, rows(n, c), c.table or n, "mean" if c.pooling == "mean" else "sum", is_bag(c), is_sequence(data, c)
             )
             for n, c in sparse_columns(data).items()
         ),
-        labels=() if data.sequences is not None else ("label",),
+        labels=("label",) if label_column(data) else (),
     )
 
 

@@ -16,6 +16,7 @@ from recsys.data.transforms.fitted import Fitted, dense_expr
 from recsys.data.transforms.names import LABEL, ROW
 from recsys.data.transforms.statistics import Counts, Mergeable, Sample, Statistic
 from recsys.data.transforms.steps import Params
+from recsys.data.transforms.vectors import Vectors
 from recsys.errors import UserError
 from recsys.features import OUT_OF_VOCABULARY
 from recsys.schema import DataConfig, SparseConfig
@@ -84,8 +85,8 @@ class Training(Protocol):
         """The sum of all tables of these names that the last pass gave; what counts less than `least` is left out."""
 
 
-def fit(data: DataConfig, training: Training) -> Fitted:
-    """Learn all that is to be learnt.
+def fit(data: DataConfig, training: Training, vectors: dict[str, Vectors] | None = None) -> Fitted:
+    """Learn all that is to be learnt; vectors were learnt elsewhere.
 
     One pass learns vocabularies and the first step of each dense feature, the next one second steps, and so on.
     Ids follow descending counts, ties by value, from 1; id 0 is for what is rare or was never seen.
@@ -111,7 +112,7 @@ def fit(data: DataConfig, training: Training) -> Fitted:
                 if isinstance(s, Sample):
                     bounds[name] = _bounds(merged[name], sparse[name].quantiles or 1)  # type: ignore[arg-type]
         first = False
-    return Fitted(data, params, vocabularies, bounds)
+    return Fitted(data, params, vocabularies, vectors or {}, bounds)
 
 
 def _next(dense: dict[str, DenseColumn], params: dict[str, list[Params]]) -> Iterator[tuple[str, Statistic]]:

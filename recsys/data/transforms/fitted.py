@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 from omegaconf import OmegaConf
 
@@ -24,10 +25,12 @@ from recsys.data.transforms.columns import (
 from recsys.data.transforms.index import SHORT, Index
 from recsys.data.transforms.names import LABEL, ROW
 from recsys.data.transforms.steps import Params
+from recsys.data.transforms.vectors import Vectors
 from recsys.features import OUT_OF_VOCABULARY, FeatureSpec
 from recsys.schema import DataConfig, SparseConfig
 
 VOCABULARIES = "vocabularies"
+VECTORS = f"{VOCABULARIES}/vectors"
 ENCODINGS = f"{VOCABULARIES}/encodings"  # within, so that whoever copies a run's vocabularies has all that it needs
 
 Known = Callable[[pl.Series], pl.Series]  # of text, what is known of each value
@@ -41,14 +44,25 @@ class Fitted:
     data: DataConfig
     dense: dict[str, list[Params]]  # per feature, a dict a step
     vocabularies: dict[str, pl.DataFrame] = field(default_factory=dict)  # per table that has one: value, count, id
+    vectors: dict[str, Vectors] = field(default_factory=dict)  # per dense feature that has some
     quantiles: dict[str, list[float]] = field(default_factory=dict)  # per feature of quantiles, the bounds of buckets
 
     @property
     def features(self) -> FeatureSpec:
-        return feature_spec(self.data, lambda n, c: known_rows(c) or self.vocabularies[c.table or n].height + 1)
+        return feature_spec(
+            self.data,
+            lambda n, c: known_rows(c) or self.vocabularies[c.table or n].height + 1,
+            lambda n: self.vectors[n].matrix.shape[1],
+        )
+
+    @property
+    def matrices(self) -> dict[str, np.ndarray]:
+        """By dense feature that has vectors, (1 + values, width) float32: `apply` gives its rows."""
+        return {name: v.matrix for name, v in self.vectors.items()}
 
     def apply(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """From `typed` to what models read: dense Float32, ids Int32 or List(Int32), in the spec's order.
+        """From `typed` to what models read: dense Float32 (or, Int32, the row of `matrices`), ids Int32 or List(Int32),
+        in the spec's order.
 
         Rows that have a ROW get what training sees; where the column is missing, none is of the training split.
         """
@@ -96,7 +110,8 @@ class Fitted:
         columns = {}
         for name, c in dense_columns(self.data).items():
             looked_up = self._looked_up(c.typed, indices) if c.reads == "value" else None
-            columns[name] = dense_expr(c, self.dense[name], looked_up).cast(pl.Float32).alias(name)
+            dtype = pl.Float32 if c.vectors is None else pl.Int32
+            columns[name] = dense_expr(c, self.dense[name], looked_up).cast(dtype).alias(name)
         return columns | {n: self._ids(n, s, indices) for n, s in sparse_columns(self.data).items()}
 
     @cached_property
@@ -105,6 +120,8 @@ class Fitted:
         return {name: self._known_of(name) for name in text_columns(self.data)}
 
     def _known_of(self, name: str) -> Known:
+        if name in self.vectors:
+            return Index.rows_of(self.vectors[name].values).of
         if (feature := _reader(self.data, name)) is not None:
             return Index.rows_of(self.dense[feature][0]["table"]["value"]).of
         c = sparse_columns(self.data)[name]
@@ -146,6 +163,8 @@ class Fitted:
             for name, table in tables.items():
                 (folder / kind).mkdir(exist_ok=True)
                 table.write_parquet(folder / kind / f"{name}.parquet")
+        for name, v in self.vectors.items():
+            v.save(folder / VECTORS, name)
         self.features.save(folder / "features.json")
         dense = {n: [{k: v for k, v in p.items() if k != "table"} for p in ps] for n, ps in self.dense.items()}
         state = {"version": 1, "data": asdict(self.data), "dense": dense, "quantiles": self.quantiles}
@@ -165,9 +184,12 @@ class Fitted:
         tables = {c.table or name for name, c in sparse_columns(data).items() if known_rows(c) is None}
         vocabularies = {t: pl.read_parquet(folder / VOCABULARIES / f"{t}.parquet") for t in sorted(tables)}
         for name, c in dense_columns(data).items():
-            if c.reads == "value":
+            if c.reads == "value" and c.vectors is None:
                 state["dense"][name][0]["table"] = pl.read_parquet(folder / ENCODINGS / f"{name}.parquet")
-        return cls(data, state["dense"], vocabularies, state.get("quantiles", {}))
+        vectors = {
+            n: Vectors.load(folder / VECTORS, n) for n, c in dense_columns(data).items() if c.vectors is not None
+        }
+        return cls(data, state["dense"], vocabularies, vectors, state.get("quantiles", {}))
 
     @staticmethod
     def copy(source: Path, target: Path) -> None:

@@ -3,7 +3,14 @@
 import polars as pl
 
 from recsys.data.blocks import LINE, BadRow, Block
-from recsys.data.transforms.columns import dense_columns, differences, is_split, raw_columns, sparse_columns
+from recsys.data.transforms.columns import (
+    dense_columns,
+    differences,
+    is_split,
+    label_column,
+    raw_columns,
+    sparse_columns,
+)
 from recsys.data.transforms.index import SHORT
 from recsys.data.transforms.names import GROUP, KEY, LABEL, ORDER, TIME
 from recsys.data.transforms.steps import FLOAT32_MAX
@@ -26,10 +33,11 @@ class Typing:
 
     def __init__(self, data: DataConfig, like: pl.DataFrame, *, labelled: bool) -> None:
         self._data, self._labelled, self._kinds = data, labelled, _kinds(data)
-        self._has_label = labelled and data.sequences is None
-        _check_types(data, like, self._has_label)
+        label = label_column(data) if labelled else None
+        _check_types(data, like, label)
+        self._has_label = label is not None
         columns = [pl.col(LINE), *_group(data, like)]
-        columns += ([_label(data)] if self._has_label else []) + (_split(data, like) if labelled else [])
+        columns += ([_label(data, label)] if label is not None else []) + (_split(data, like) if labelled else [])
         for name, (column, kind) in self._kinds.items():
             columns.append(_read(like, column, kind).alias(name))
         for name, c in sparse_columns(data).items():
@@ -60,8 +68,8 @@ def _kinds(data: DataConfig) -> dict[str, tuple[str, str]]:
     return {n: (column, "moment" if n in moments else kind) for n, (column, kind) in kinds.items()}
 
 
-def _label(data: DataConfig) -> pl.Expr:
-    value = _number(data.label.column)
+def _label(data: DataConfig, column: str) -> pl.Expr:
+    value = _number(column)
     if data.label.at_least is not None:
         value = value >= data.label.at_least
     return value.cast(pl.Float32).alias(LABEL)
@@ -127,10 +135,10 @@ def _values(raw: pl.DataFrame, name: str, c: SparseConfig) -> pl.Expr:
     return values.list.head(c.max_length) if c.max_length else values
 
 
-def _check_types(data: DataConfig, raw: pl.DataFrame, labelled: bool) -> None:
+def _check_types(data: DataConfig, raw: pl.DataFrame, label_column: str | None) -> None:
     """Raises UserError for a column whose type (known for Parquet alone) holds no number, time or value."""
     lists = {f"data.sparse.{n}": c.column or n for n, c in sparse_columns(data).items() if c.split is not None}
-    label = [("data.label", data.label.column)] if labelled else []
+    label = [("data.label", label_column)] if label_column is not None else []
     for who, column in [*((w, x) for w, x in raw_columns(data) if w not in lists), *label]:
         dtype = raw.schema[column]
         if dtype.is_nested():
