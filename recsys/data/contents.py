@@ -10,10 +10,13 @@ from pathlib import Path, PosixPath
 
 from filelock import FileLock
 
+from recsys.progress import bar
+
+SHOWN_BYTES = 2 << 30  # that take longer than a second
 SETTLED_SECONDS = 2.0  # a file that was just written may be written again within its clock's tick
 
 
-def digests(files: Sequence[Path], home: Path, advance: Callable[[float], None]) -> dict[Path, str]:
+def digests(files: Sequence[Path], home: Path) -> dict[Path, str]:
     """By file, a digest of its content; `home` remembers those of files whose size and time have not changed.
 
     Of a remote object, the digest is of what its store says of it (size, time, ETag): reading it twice is dear.
@@ -21,29 +24,28 @@ def digests(files: Sequence[Path], home: Path, advance: Callable[[float], None])
     book = home / "contents.json"
     with FileLock(f"{book}.lock"):
         known = json.loads(book.read_text()) if book.exists() else {}
-        found: dict[Path, str] = {}
-        unknown: list[tuple[Path, list[int]]] = []
-        for file in files:
-            if not isinstance(file, PosixPath):
-                found[file] = _remote(file)
-                continue
-            stat = file.stat()
-            told = known.get(str(file.resolve()))
-            if told and told[:2] == [stat.st_size, stat.st_mtime_ns]:
-                found[file] = told[2]
-                advance(stat.st_size)
-            else:
-                unknown.append((file, [stat.st_size, stat.st_mtime_ns]))
-        with ThreadPoolExecutor(max(2, (os.cpu_count() or 1) // 2), thread_name_prefix="digest") as pool:
-            for (file, stat_), digest in zip(unknown, pool.map(lambda u: _digest(u[0], advance), unknown), strict=True):
-                found[file] = digest
-                if time.time() - stat_[1] / 1e9 > SETTLED_SECONDS:
-                    known[str(file.resolve())] = [*stat_, digest]
-        if unknown:
+        found = {f: _remote(f) for f in files if not isinstance(f, PosixPath)}
+        stats = {f: (f.stat().st_size, f.stat().st_mtime_ns) for f in files if f not in found}
+        told = {f: known.get(str(f.resolve()), [0, 0, ""]) for f in stats}
+        found |= {f: t[2] for f, t in told.items() if tuple(t[:2]) == stats[f] and t[2]}
+        new = [f for f in stats if f not in found]
+        found |= dict(zip(new, _read(new, sum(stats[f][0] for f in new)), strict=True))
+        for f in new:
+            if time.time() - stats[f][1] / 1e9 > SETTLED_SECONDS:
+                known[str(f.resolve())] = [*stats[f], found[f]]
+        if new:
             building = book.with_name(f".{book.name}")
             building.write_text(json.dumps(known))
             building.replace(book)
     return found
+
+
+def _read(files: list[Path], total: int) -> list[str]:
+    with ThreadPoolExecutor(max(2, (os.cpu_count() or 1) // 2), thread_name_prefix="digest") as pool:
+        if total < SHOWN_BYTES:
+            return list(pool.map(lambda f: _digest(f, lambda _: None), files))
+        with bar("digesting", total, unit="bytes") as shown:
+            return list(pool.map(lambda f: _digest(f, shown.advance), files))
 
 
 def _digest(file: Path, advance: Callable[[float], None]) -> str:

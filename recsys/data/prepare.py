@@ -101,7 +101,7 @@ def _build(data: DataConfig, engine: Engine | None) -> "_Build":
         data = _with_sample(data, home)
     files = check_files(data)
     sides = {join.file: sources.side_file(data, join) for join in data.source.joins} | vector_files(data)
-    known = _digests([*(f for f, _ in files), *sides.values()], home)
+    known = digests([*(f for f, _ in files), *sides.values()], home)
     side_contents = {name: known[file] for name, file in sides.items()}
     contents = [[known[f] for f, _ in files], [split for _, split in files], side_contents]
     target = home / f"{data.name}-{_fingerprint(data, contents)}"
@@ -109,11 +109,6 @@ def _build(data: DataConfig, engine: Engine | None) -> "_Build":
     return _Build(
         data, cut(data, files, known), spec, target, target.with_name(f"{target.name}.building"), engine or OneMachine()
     )
-
-
-def _digests(files: list[Path], home: Path) -> dict[Path, str]:
-    with bar("digesting", sum(f.stat().st_size for f in files), unit="bytes") as shown:
-        return digests(files, home, shown.advance)
 
 
 def _with_sample(data: DataConfig, home: Path) -> DataConfig:

@@ -6,9 +6,9 @@ from pathlib import Path
 import polars as pl
 
 from recsys.data.blocks import Block
-from recsys.data.derive import derived, joined
+from recsys.data.derive import derived, joined, of_sql
 from recsys.data.formats import column_names, no_rows, read, without_label
-from recsys.data.pieces import ALL, WHOLE, Piece, Wanted
+from recsys.data.pieces import WHOLE, Piece, Wanted
 from recsys.data.transforms import column_reads, label_column, raw_columns
 from recsys.errors import UserError, did_you_mean
 from recsys.schema import DataConfig, JoinConfig, SourceConfig
@@ -102,10 +102,11 @@ def read_blocks(data: DataConfig, file: Path, piece: Piece = WHOLE, *, unlabelle
 
 
 def wanted(data: DataConfig, *, labelled: bool) -> Wanted:
-    """Which raw columns features, label, split and joins read. SQL may read any of them, as it finds them."""
-    if data.derive:
-        return ALL
+    """Which raw columns features, label, split, joins and SQL read."""
     reads = column_reads(data)
+    for sql in data.derive.values():
+        for column in of_sql(sql)[1]:
+            reads.setdefault(column, set()).add("value")
     for _, column in group_columns(data):
         reads.setdefault(column, set()).add("value")
     for join in data.source.joins:
