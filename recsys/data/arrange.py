@@ -5,7 +5,6 @@ Typed rows go in and come out, text as text. Every row looks only at rows before
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 
 from recsys.data.transforms import GROUP, ORDER, PLACE, SPLIT, is_sequence, sparse_columns
 from recsys.errors import UserError
@@ -87,6 +86,8 @@ def _lagged(x: pl.Series, starts: np.ndarray, lag: int) -> pl.Series:
 
 def slices(x: pl.Series, first: np.ndarray, stop: np.ndarray) -> pl.Series:
     """A list x[first:stop] for each pair; a missing text is the empty one."""
+    import pyarrow as pa  # which serving needs for this alone
+
     offsets = np.concatenate([[0], np.cumsum(stop - first)])
     at = np.repeat(first - offsets[:-1], stop - first) + np.arange(offsets[-1])
     values = (x.fill_null("") if x.dtype == pl.String else x).gather(at).to_arrow()
