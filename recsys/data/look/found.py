@@ -82,3 +82,4 @@ class Found:
     positives: tuple[int, ...]
     features: list[Feature]
     tables: list[Table]
+    labelled: bool = True

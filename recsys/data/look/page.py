@@ -52,11 +52,12 @@ def page(found: Found, info: Mapping[str, Any], bad: Path) -> str:
         '<h2>Each feature<button id="all" type="button">open all</button></h2>',
         *(feature(f, i, found) for i, f in enumerate(found.features)),
     ]
+    rates = "" if found.labelled else ' class="unlabelled"'
     formulas = "".join(f"<li>{escape(f)}</li>" for f in FORMULAS)
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-        f"<title>{escape(title)}</title>\n<style>\n{css}</style></head>\n<body><main>\n"
+        f"<title>{escape(title)}</title>\n<style>\n{css}</style></head>\n<body><main{rates}>\n"
         + "\n".join(p for p in parts if p)
         + f"\n<footer><ul>{formulas}</ul></footer></main>\n"
         f'<div id="tip"></div><script>\n{script}</script></body></html>\n'
@@ -93,7 +94,7 @@ def _splits(found: Found) -> str:
         Column("split", left=True), Column("rows"), Column("share"), Column("", left=True), Column("positive"),
         Column("rate"), Column("95 % interval", left=True, told="the dashed line: training"),
     ]  # fmt: skip
-    return f"<h2>Splits</h2>{table(columns, lines)}"
+    return f"<h2>Splits</h2>{table(columns, lines, cls='splits')}"
 
 
 def _bad(info: Mapping[str, Any], path: Path) -> str:

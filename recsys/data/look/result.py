@@ -13,7 +13,7 @@ from recsys.data.look.drift import Drift, drift, psi
 from recsys.data.look.found import Feature, Found, Numbers, Table
 from recsys.data.look.statistics import TALLY
 from recsys.data.split import SPLITS
-from recsys.data.transforms import Fitted, dense_columns, is_bag, sparse_columns
+from recsys.data.transforms import Fitted, dense_columns, is_bag, label_column, sparse_columns
 from recsys.data.transforms.encodings import Count, Target
 from recsys.data.transforms.steps import Fill
 from recsys.data.transforms.times import WAVES, Cyclic
@@ -33,7 +33,7 @@ def found(look: Look, fitted: Fitted) -> Found:
     order = {n: i for i, n in enumerate([*(c.typed for c in dense_columns(look.data).values()), *look.data.sparse])}
     features.sort(key=lambda f: order[f.name])
     rows, positives = (tuple(int(n) for n in x) for x in (look.rows, look.positives))
-    return Found(rows, positives, features, _tables(fitted, counts))
+    return Found(rows, positives, features, _tables(fitted, counts), label_column(look.data) is not None)
 
 
 def _number(look: Look, name: str, samples: dict[str, pl.DataFrame]) -> Feature:
