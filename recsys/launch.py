@@ -1,7 +1,6 @@
 """Processes: one in this process, N on this machine, or those that torchrun has started."""
 
 import contextlib
-import ctypes
 import json
 import logging
 import os
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from recsys.errors import UserError
+from recsys.memory import keep_freed_memory
 from recsys.progress import quiet, say
 
 FOREVER = timedelta(days=30)
@@ -54,7 +54,7 @@ def process_group(
     import torch.distributed as dist
 
     silence()
-    _keep_freed_memory()
+    keep_freed_memory()
     alone = Ranks(0, 0, 1, 1)
     ranks = ranks or alone
     if threads is not None and threads < 1:
@@ -92,18 +92,6 @@ def _torchruns_store(ranks: Ranks, timeout: timedelta) -> Any:
 
     store, rank, world_size = next(rendezvous("env://", ranks.rank, ranks.world_size, timeout=timeout))
     return fresh_store(store, rank, world_size, timeout)
-
-
-def _keep_freed_memory() -> None:
-    """Let malloc reuse a step's large buffers: given back to the system, each page of theirs faults at every step.
-
-    Up to 32 MiB a buffer (glibc's limit) and 256 MiB in all; elsewhere than with glibc, nothing.
-    """
-    with contextlib.suppress(AttributeError, OSError):
-        libc = ctypes.CDLL("libc.so.6")
-        mmap_threshold, trim_threshold = -3, -1
-        libc.mallopt(mmap_threshold, 32 << 20)
-        libc.mallopt(trim_threshold, 256 << 20)
 
 
 def ensure_process_group() -> None:

@@ -40,6 +40,7 @@ from recsys.data.transforms import Fitted, Gather, Gathered, fit
 from recsys.data.vector_files import read_vectors, vector_files
 from recsys.data.write import FILE_ROWS, PartWriter
 from recsys.errors import UserError
+from recsys.memory import keep_freed_memory
 from recsys.progress import Bar, bar, say
 from recsys.schema import DataConfig
 
@@ -76,6 +77,7 @@ def prepare(data: DataConfig, engine: Engine | None = None) -> Prepared:
     target = build.target
     with FileLock(f"{target}.lock"):
         if not (target / "prepared.json").exists():
+            keep_freed_memory()
             build.folder.mkdir(exist_ok=True)
             build.run()
             shutil.rmtree(target, ignore_errors=True)  # what has no prepared.json
