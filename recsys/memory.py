@@ -5,7 +5,7 @@ import ctypes
 
 
 def keep_freed_memory() -> None:
-    """Let malloc reuse large buffers, of a step or of a block: given back to the system, each of their pages faults again.
+    """Let malloc reuse large buffers (of a step, of a block): given back to the system, each page faults again.
 
     Up to 32 MiB a buffer (glibc's limit) and 256 MiB in all; elsewhere than with glibc, nothing.
     """

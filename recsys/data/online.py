@@ -21,6 +21,7 @@ from recsys.data.arrange import in_context
 from recsys.data.blocks import LINE, BadRow, Block, one_line
 from recsys.data.derive import Needs, derived, joined
 from recsys.data.transforms import Fitted, sparse_columns
+from recsys.data.transforms.fitted import RAW, SIDES
 from recsys.data.transforms.index import Index
 from recsys.data.transforms.typed import Typing
 from recsys.data.values import Reader, RowError, reader
@@ -30,8 +31,6 @@ from recsys.schema import DataConfig, JoinConfig
 if TYPE_CHECKING:
     from recsys.data.tensors import Tensors
 
-RAW = "raw.parquet"  # no rows: the raw columns and their types
-SIDES = "sides"  # a side table each
 Row = Mapping[str, Any]
 
 
@@ -96,27 +95,25 @@ class Pipeline:
 
     @classmethod
     def load(cls, folder: str | Path) -> Pipeline:
-        """From what `save` wrote, or from a folder of prepared data or of a run.
-
-        The latter hold neither side tables nor the types of Parquet columns, which are then those under data.root.
-        Raises UserError where something is missing.
-        """
+        """From what `save` wrote: that folder, one of prepared data, or a run's. Raises UserError for any other."""
         from recsys.data import tensors  # noqa: F401  (torch, now and not when the first row comes)
 
         folder = Path(folder)
-        if not (folder / "transforms.json").is_file():
-            raise UserError(
-                f"{folder}: no transforms.json there; name a folder of prepared data, a run's, or a saved one"
-            )
+        if not (folder / RAW).is_file():
+            raise UserError(f"{folder}: no raw.parquet there; name a folder of prepared data, a run's, or a saved one")
         fitted = Fitted.load(folder)
         needs = Needs.of(fitted.data)
-        if (folder / RAW).is_file():
-            sides = {i: pl.read_parquet(folder / SIDES / f"{i}.parquet") for i in needs.sides}
-            return cls(fitted, pl.read_parquet(folder / RAW), sides)
+        sides = {i: pl.read_parquet(folder / SIDES / f"{i}.parquet") for i in needs.sides}
+        return cls(fitted, pl.read_parquet(folder / RAW), sides)
+
+    @classmethod
+    def of(cls, fitted: Fitted) -> Pipeline:
+        """With the side tables and the types of Parquet columns that lie under data.root."""
         from recsys.data import sources
 
-        sides = {i: sources.side_table(fitted.data, fitted.data.source.joins[i]) for i in needs.sides}
-        return cls(fitted, sources.raw_types(fitted.data, needs.raw), sides)
+        needs, data = Needs.of(fitted.data), fitted.data
+        sides = {i: sources.side_table(data, data.source.joins[i]) for i in needs.sides}
+        return cls(fitted, sources.raw_types(data, needs.raw), sides)
 
     def save(self, folder: str | Path) -> None:
         """Write all that is needed into one folder, which `load` reads wherever it lies."""

@@ -33,10 +33,12 @@ from recsys.data.chunks import Chunk, TypedChunk, cut, read_chunk, read_spec
 from recsys.data.contents import digests
 from recsys.data.engine import Engine, OneMachine
 from recsys.data.formats import parquet_file
+from recsys.data.online import Pipeline
 from recsys.data.shuffle import decoded, shuffle
 from recsys.data.split import SPLITS, Splitter
 from recsys.data.synthetic import write_sample
 from recsys.data.transforms import Fitted, Gather, Gathered, fit
+from recsys.data.transforms.fitted import RAW
 from recsys.data.vector_files import read_vectors, vector_files
 from recsys.data.write import FILE_ROWS, PartWriter
 from recsys.errors import UserError
@@ -220,14 +222,14 @@ class _Build:
     # --- fit -----------------------------------------------------------------------------------------
 
     def _fitted(self, chunks: list[TypedChunk], splitter: Splitter, total: int) -> Fitted:
-        if (self.folder / "transforms.json").exists():
+        if (self.folder / RAW).exists():
             return Fitted.load(self.folder)
         scratch = self.folder / "counts"
         with bar("fitting", total) as shown:
             fitted = fit(
                 self.data, _TrainingRows(self.engine, chunks, splitter, scratch, shown), read_vectors(self.data)
             )
-        fitted.save(self.folder)
+        Pipeline.of(fitted).save(self.folder)
         shutil.rmtree(scratch, ignore_errors=True)
         return fitted
 

@@ -30,6 +30,8 @@ from recsys.features import OUT_OF_VOCABULARY, FeatureSpec
 from recsys.schema import DataConfig, SparseConfig
 
 VOCABULARIES = "vocabularies"
+RAW = "raw.parquet"  # no rows: the raw columns and their types (online.py)
+SIDES = "sides"  # a side table each
 VECTORS = f"{VOCABULARIES}/vectors"
 ENCODINGS = f"{VOCABULARIES}/encodings"  # within, so that whoever copies a run's vocabularies has all that it needs
 
@@ -198,6 +200,10 @@ class Fitted:
         shutil.copy(source / "transforms.json", target)
         shutil.copy(source / "features.json", target)
         shutil.copytree(source / VOCABULARIES, target / VOCABULARIES, dirs_exist_ok=True)
+        if (source / SIDES).exists():
+            shutil.copytree(source / SIDES, target / SIDES, dirs_exist_ok=True)
+        if (source / RAW).exists():
+            shutil.copy(source / RAW, target)
 
 
 def _bucket(x: pl.Expr, bounds: list[float], n: int) -> pl.Expr:
