@@ -108,7 +108,7 @@ def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str,
     predictor = Predictor.load(run, checkpoint)
     data = predictor.fitted.data
     for file in files:
-        sources.check_columns(data, file, labelled=False)
+        sources.check_columns(sources.rows_to_predict(data, file), file, labelled=False)
     building = output.with_name(f".{output.name}.building")
     bad_rows = output.with_name(f"{output.stem}.bad_rows.csv")
     bad_rows.unlink(missing_ok=True)
@@ -118,7 +118,7 @@ def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str,
     writer: pq.ParquetWriter | None = None
     with bar("predicting", unit="rows") as shown:
         for file in files:
-            for block in sources.read_blocks(data, file, unlabelled=True):
+            for block in sources.read_blocks(sources.rows_to_predict(data, file), file, unlabelled=True):
                 for start in range(0, max(block.frame.height, 1), batch_size):
                     piece = Block(file, block.frame.slice(start, batch_size), block.bad if start == 0 else [])
                     n, scores, wrong, share = predictor.score(piece, labelled=False)

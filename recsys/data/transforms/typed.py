@@ -4,6 +4,7 @@ import polars as pl
 
 from recsys.data.blocks import LINE, BadRow, Block
 from recsys.data.transforms.columns import dense_columns, differences, is_split, raw_columns, sparse_columns
+from recsys.data.transforms.ids import id_checks, ids
 from recsys.data.transforms.index import SHORT
 from recsys.data.transforms.names import GROUP, KEY, LABEL, ORDER, TIME
 from recsys.data.transforms.steps import FLOAT32_MAX
@@ -15,8 +16,8 @@ JOINT = "\x1f"  # between the values of a cross: ASCII's unit separator
 
 
 def typed(data: DataConfig, block: Block, *, labelled: bool = True) -> tuple[pl.DataFrame, list[BadRow]]:
-    """Label (Float32), numbers (Float64, null where missing), times (Datetime), values (String) and what splits and
-    groups go by; rows whose label, numbers or times cannot be read are set aside with the reason.
+    """Label (Float32), numbers (Float64, null where missing), times (Datetime), values (String), ids (Int64) and what
+    splits and groups go by; rows whose label, numbers, times or ids cannot be read are set aside with the reason.
     """
     return Typing(data, block.frame, labelled=labelled)(block)
 
@@ -33,7 +34,9 @@ class Typing:
         for name, (column, kind) in self._kinds.items():
             columns.append(_read(like, column, kind).alias(name))
         for name, c in sparse_columns(data).items():
-            if name not in self._kinds:
+            if c.encode == "id":
+                columns.append(ids(like, name, c).alias(name))
+            elif name not in self._kinds:
                 columns.append(_values(like, name, c).alias(name))
         self._columns = columns
 
@@ -150,7 +153,7 @@ def _reasons(
     data: DataConfig, raw: pl.DataFrame, frame: pl.DataFrame, kinds: dict[str, tuple[str, str]], labelled: bool
 ) -> pl.Series | None:
     """Why a row cannot be used, null where it can; None where all can."""
-    checks = (_label_checks(data, frame) if labelled else []) + _order_checks(data, frame)
+    checks = (_label_checks(data, frame) if labelled else []) + _order_checks(data, frame) + id_checks(data, raw, frame)
     for name, (column, kind) in kinds.items():
         if kind == "value" or _all_read(raw[column], frame[name], kind):
             continue
