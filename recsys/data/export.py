@@ -44,13 +44,16 @@ def export(prepared: Prepared, folder: Path) -> None:
     check(features, folder)
     building = folder.with_name(f".{folder.name}.building")
     shutil.rmtree(building, ignore_errors=True)
-    with bar("exporting", sum(prepared.rows(s) for s in SPLITS)) as shown:
-        for split in SPLITS:
-            for rows in _written(features, prepared.files(split), building / split):
-                shown.advance(rows)
-    spec = specification(features, [s for s in SPLITS if prepared.rows(s)])
-    (building / "feature_spec.yaml").write_text(yaml.safe_dump(spec, sort_keys=False))
-    building.replace(folder)
+    splits = [s for s in SPLITS if prepared.rows(s)]
+    try:
+        with bar("exporting", sum(prepared.rows(s) for s in splits)) as shown:
+            for split in splits:
+                for rows in _written(features, prepared.files(split), building / split):
+                    shown.advance(rows)
+        (building / "feature_spec.yaml").write_text(yaml.safe_dump(specification(features, splits), sort_keys=False))
+        building.replace(folder)
+    finally:
+        shutil.rmtree(building, ignore_errors=True)
 
 
 def check(features: FeatureSpec, folder: Path) -> None:
@@ -60,7 +63,7 @@ def check(features: FeatureSpec, folder: Path) -> None:
         raise UserError("export: data of sequences has no label, which the layout needs")
     if bags := [f.name for f in features.sparse if f.multi_valued]:
         raise UserError(
-            f"export: {bags[0]} has any number of values a row, the layout one; leave it out: ~data.sparse.X"
+            f"export: {bags[0]} has any number of values a row, the layout one; leave it out: ~data.sparse.{bags[0]}"
         )
 
 

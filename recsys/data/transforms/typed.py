@@ -49,10 +49,21 @@ class Typing:
         if block.as_text is not None:  # so that the texts of bad rows are what stands in the file
             return typed(self._data, block.as_text(), labelled=self._labelled)
         wrong = reason.is_not_null()
-        texts = raw.drop(LINE).select(pl.concat_str(pl.all().cast(pl.String), separator="\t", ignore_nulls=True))
+        fields = [_told(n, dtype) for n, dtype in raw.schema.items() if n != LINE]
+        texts = raw.select(pl.concat_str(fields, separator="\t", ignore_nulls=True))
         told = zip(frame[LINE].filter(wrong), reason.filter(wrong), texts.to_series().filter(wrong), strict=True)
         bad = [BadRow(str(block.file), line, why, text) for line, why, text in told]
         return frame.filter(~wrong), block.bad + bad
+
+
+def _told(name: str, dtype: pl.DataType) -> pl.Expr:
+    """A field of a bad row as text, lists with spaces between their elements."""
+    x = pl.col(name)
+    if isinstance(dtype, pl.Array):
+        x, dtype = x.arr.to_list(), pl.List(dtype.inner)
+    if isinstance(dtype, pl.List) and not dtype.inner.is_nested():
+        return x.cast(pl.List(pl.String)).list.join(" ")
+    return pl.lit(f"({dtype})").alias(name) if dtype.is_nested() else x.cast(pl.String)
 
 
 def _kinds(data: DataConfig) -> dict[str, tuple[str, str]]:
