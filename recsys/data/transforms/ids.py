@@ -8,7 +8,7 @@ from recsys.schema import DataConfig, SparseConfig
 Check = tuple[pl.Series, str]  # (rows,) whether they cannot be used, and why
 
 
-def ids(raw: pl.DataFrame, name: str, c: SparseConfig) -> pl.Expr:
+def whole_numbers(raw: pl.DataFrame, name: str, c: SparseConfig) -> pl.Expr:
     """Int64, or lists of it, null where there is no whole number."""
     column = c.column or name
     dtype, x = raw.schema[column], pl.col(column)
@@ -36,16 +36,19 @@ def _whole(x: pl.Expr, dtype: object) -> pl.Expr:
     return pl.when(number == number.floor()).then(number).cast(pl.Int64, strict=False)
 
 
-def id_checks(data: DataConfig, raw: pl.DataFrame, frame: pl.DataFrame) -> list[Check]:
+def id_columns(data: DataConfig) -> dict[str, tuple[str, int]]:
+    """By feature, the raw column and the table's rows."""
+    return {n: (c.column or n, c.rows or 0) for n, c in sparse_columns(data).items() if c.encode == "id"}
+
+
+def id_checks(columns: dict[str, tuple[str, int]], raw: pl.DataFrame, frame: pl.DataFrame) -> list[Check]:
     """A missing value is bad too: each row of the table is some value's, and none is known to be that of missing ones.
 
     raw: the rows as they were read; frame: typed.
     """
     checks: list[Check] = []
-    for name, c in sparse_columns(data).items():
-        if c.encode != "id":
-            continue
-        x, column, rows = frame[name], c.column or name, c.rows or 0
+    for name, (column, rows) in columns.items():
+        x = frame[name]
         odd = f"{column} is not a row of its table: a whole number from 0 to {rows - 1}"
         if x.dtype == pl.List:
             outside = pl.element().is_null() | (pl.element() < 0) | (pl.element() >= rows)

@@ -4,7 +4,7 @@ import polars as pl
 
 from recsys.data.blocks import LINE, BadRow, Block
 from recsys.data.transforms.columns import dense_columns, differences, is_split, raw_columns, sparse_columns
-from recsys.data.transforms.ids import id_checks, ids
+from recsys.data.transforms.ids import id_checks, id_columns, whole_numbers
 from recsys.data.transforms.index import SHORT
 from recsys.data.transforms.names import GROUP, KEY, LABEL, ORDER, TIME
 from recsys.data.transforms.steps import FLOAT32_MAX
@@ -27,6 +27,7 @@ class Typing:
 
     def __init__(self, data: DataConfig, like: pl.DataFrame, *, labelled: bool) -> None:
         self._data, self._labelled, self._kinds = data, labelled, _kinds(data)
+        self._ids = id_columns(data)
         self._has_label = labelled and data.sequences is None
         _check_types(data, like, self._has_label)
         columns = [pl.col(LINE), *_group(data, like)]
@@ -34,8 +35,8 @@ class Typing:
         for name, (column, kind) in self._kinds.items():
             columns.append(_read(like, column, kind).alias(name))
         for name, c in sparse_columns(data).items():
-            if c.encode == "id":
-                columns.append(ids(like, name, c).alias(name))
+            if name in self._ids:
+                columns.append(whole_numbers(like, name, c).alias(name))
             elif name not in self._kinds:
                 columns.append(_values(like, name, c).alias(name))
         self._columns = columns
@@ -43,7 +44,7 @@ class Typing:
     def __call__(self, block: Block) -> tuple[pl.DataFrame, list[BadRow]]:
         raw = block.frame
         frame = raw.select_seq(self._columns) if raw.height <= SHORT else raw.select(self._columns)
-        reason = _reasons(self._data, raw, frame, self._kinds, self._has_label)
+        reason = _reasons(self._data, raw, frame, self._kinds, self._ids, self._has_label)
         if reason is None:
             return frame, block.bad
         if block.as_text is not None:  # so that the texts of bad rows are what stands in the file
@@ -161,10 +162,16 @@ def _check_types(data: DataConfig, raw: pl.DataFrame, labelled: bool) -> None:
 
 
 def _reasons(
-    data: DataConfig, raw: pl.DataFrame, frame: pl.DataFrame, kinds: dict[str, tuple[str, str]], labelled: bool
+    data: DataConfig,
+    raw: pl.DataFrame,
+    frame: pl.DataFrame,
+    kinds: dict[str, tuple[str, str]],
+    ids: dict[str, tuple[str, int]],
+    labelled: bool,
 ) -> pl.Series | None:
     """Why a row cannot be used, null where it can; None where all can."""
-    checks = (_label_checks(data, frame) if labelled else []) + _order_checks(data, frame) + id_checks(data, raw, frame)
+    checks = (_label_checks(data, frame) if labelled else []) + _order_checks(data, frame)
+    checks += id_checks(ids, raw, frame)
     for name, (column, kind) in kinds.items():
         if kind == "value" or _all_read(raw[column], frame[name], kind):
             continue
