@@ -109,9 +109,10 @@ def _check_encodings(data: DataConfig) -> None:
         if encode == "id":
             _check_id(where, s, own)
         buckets = {"hash": s.buckets, "quantiles": s.quantiles, "id": s.rows}.get(encode)
+        size = "rows" if encode == "id" else "buckets"
         first, *as_first = tables.setdefault(s.table or name, (name, encode, buckets))
         if as_first != [encode, buckets]:
-            raise UserError(f"{where}: shares its table with {first}; encode, buckets and an id's rows must be equal")
+            raise UserError(f"{where}: shares its table with {first}; encode and {size} must be equal")
     single = [f"sparse_defaults.{k}" for k in ("cross", "quantiles") if getattr(data.sparse_defaults, k) is not None]
     if single or data.dense_defaults.cyclic is not None:
         raise UserError(f"data.{(single or ['dense_defaults.cyclic'])[0]}: is for a feature, not for all")
