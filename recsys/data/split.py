@@ -23,8 +23,7 @@ class Splitter:
         total = sum(c.rows for c in chunks)
         held_out = config.validation + config.test
         self._bounds = (total - round(total * held_out), total - round(total * config.test))
-        trains = sum(c.rows for c in chunks if c.split == 0)  # the first of all rows
-        self._validates = trains if config.validation_files else trains - round(trains * config.validation)
+        self._validates = _last(chunks, config.validation) if config.by == "files" else 0
         self._times = (0.0, 0.0)
         if config.by == "time":
 
@@ -76,9 +75,8 @@ class Splitter:
         if c.by == "files":
             if c.validation_files:
                 return "files: train, validation and test as published"
-            return (
-                f"files: train and test as published; the last {c.validation:.0%} of train's rows validate, not train"
-            )
+            held = f"; the last {c.validation:.0%} of train's rows validate, not train" if c.validation else ""
+            return f"files: train and test as published{held}"
         if c.by == "leave_one_out":
             return "leave_one_out: of each group the last row tests, the one before it validates"
         if c.by == "kfold":
@@ -88,6 +86,21 @@ class Splitter:
         detail = {"order": "in the files' order", "time": f"by {c.column}", "random": f"at random, seed {c.seed}"}
         detail["hash"] = f"of the values of {c.column}, seed {c.seed}"
         return f"{c.by}: {sizes} {detail[c.by]}"
+
+
+def _last(chunks: Sequence[TypedChunk], share: float) -> int:
+    """The place from which on rows of the training files validate, where no files are there to."""
+    places = [(c.first_row, c.rows) for c in chunks if c.split == 0]
+    end = max((first + rows for first, rows in places), default=0)
+    if any(c.split == 1 for c in chunks):
+        return end
+    left = sum(rows for _, rows in places)
+    left -= round(left * share)
+    for first, rows in places:
+        if left < rows:
+            return first + left
+        left -= rows
+    return end
 
 
 def order_statistic(arrays: Callable[[], Iterator[np.ndarray]], k: int) -> float:
