@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PosixPath
 
 import numpy as np
 import polars as pl
@@ -137,6 +137,8 @@ def _binaries(source: SourceConfig, file: Path) -> list[Part]:
 def _size(file: Path, holds: str) -> int:
     if not file.is_file():
         raise UserError(f"{file}: no such file; it should hold {holds}")
+    if not isinstance(file, PosixPath):
+        raise UserError(f"{file}: is remote; rows of bytes are read from a local disk, so copy the folder to one")
     return file.stat().st_size
 
 
