@@ -26,7 +26,7 @@ from recsys.data.transforms import LABEL
 from recsys.errors import UserError
 from recsys.predict import Predictor
 from recsys.preprocess import preprocess
-from recsys.schema import DataConfig, DenseConfig, LabelConfig, SparseConfig
+from recsys.schema import DataConfig, DenseConfig, GroupConfig, LabelConfig, SparseConfig
 
 SPLITS = ("train", "validation", "test")
 
@@ -450,3 +450,13 @@ def test_train_plan_and_predict(tmp_path: Path) -> None:
     wrong = rows.with_columns(pl.lit(100, pl.Int64).alias("c_small"))
     predicted = Predictor.load(str(tmp_path / "run")).predict(pl.concat([rows.cast(wrong.schema), wrong]))
     assert predicted[:50].equals(scores.alias(predicted.name)) and predicted[50:].null_count() == 50
+
+
+def test_the_last_ids_of_a_group(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "f.csv").write_text("y,u,s\n" + "".join(f"{i % 2},{i % 2},{i % 7}\n" for i in range(40)))
+    sparse = {"s": SparseConfig(encode="id", rows=7), "before": SparseConfig("s", encode="id", rows=7, last=2)}
+    done = frames(prepare(ids(tmp_path, sparse=sparse, group=GroupConfig(by="u"))))
+    whole = pl.concat([done[s] for s in SPLITS])
+    assert whole["s"].to_list() == [i % 7 for i in range(40)]
+    assert whole["before"].to_list() == [[j % 7 for j in (i - 4, i - 2) if j >= 0] for i in range(40)]
