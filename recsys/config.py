@@ -84,9 +84,12 @@ def load_config(path: Path) -> DictConfig:
 
 
 def data_config(cfg: DictConfig) -> schema.DataConfig:
+    """With what data.spec adds to it."""
+    from recsys.data.feature_spec_yaml import expanded
+
     data = OmegaConf.to_object(cfg.data)
     assert isinstance(data, schema.DataConfig)
-    return data
+    return expanded(data)
 
 
 # --- check -------------------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str,
     predictor = Predictor.load(run, checkpoint)
     data = predictor.fitted.data
     for file in files:
-        sources.check_columns(data, file, labelled=False)
+        sources.check_columns(sources.rows_to_predict(data, file), file, labelled=False)
     building = output.with_name(f".{output.name}.building")
     bad_rows = output.with_name(f"{output.stem}.bad_rows.csv")
     bad_rows.unlink(missing_ok=True)
@@ -163,7 +163,7 @@ def _typed_blocks(data: DataConfig, file: Path) -> Iterator[tuple[pl.DataFrame, 
     from recsys.data.blocks import Block
     from recsys.data.transforms import typed
 
-    blocks: Iterable[Block] = sources.read_blocks(data, file, unlabelled=True)
+    blocks: Iterable[Block] = sources.read_blocks(sources.rows_to_predict(data, file), file, unlabelled=True)
     if data.group is not None and (all_of := list(blocks)):
         blocks = [Block(file, pl.concat(b.frame for b in all_of), [bad for b in all_of for bad in b.bad])]
     for block in blocks:

@@ -1,6 +1,7 @@
 """python -m recsys.preprocess data=criteo data.root=DIR report=true
 
-Prepares data without training, and tells what came out; report=true writes a page about it. From Python:
+Prepares data without training, and tells what came out; report=true writes a page about it, export=FOLDER the data in
+the layout of NVIDIA's DLRM. From Python:
 
     prepared = preprocess(compose("preprocess", ["data=criteo", "data.root=DIR"]))
     prepared.rows("train"), prepared.fitted.features.tables
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def preprocess(cfg: DictConfig) -> Prepared:
-    """Check the config, prepare the data unless it is there, write the page where one is asked for."""
+    """Check the config, prepare the data unless it is there, write the page or the export that is asked for."""
     from recsys.config import data_config
     from recsys.data.check import check_data, check_files
     from recsys.data.prepare import prepare
@@ -43,6 +44,11 @@ def preprocess(cfg: DictConfig) -> Prepared:
         output = Path(cfg.output or prepared.folder / "report.html")
         report(replace(data, root=prepared.info["root"]), prepared, output)
         say(f"the page is {output}")
+    if cfg.export is not None:
+        from recsys.data.export import export
+
+        export(prepared, Path(cfg.export))
+        say(f"exported: {Path(cfg.export) / 'feature_spec.yaml'}")
     return prepared
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from recsys.callbacks import best_checkpoint, newest_checkpoint
-from recsys.config import load_config
+from recsys.config import data_config, load_config
 from recsys.data.prepare import Prepared
 from recsys.errors import UserError
 from recsys.progress import say
@@ -153,7 +153,7 @@ def protocol(cfg: DictConfig, prepared: Prepared, checkpoint: Path | None) -> di
         "seed": cfg.seed,
         "checkpoint": checkpoint.name if checkpoint else None,
         "metrics": "exact, over all rows of the split",
-        "label": cfg.data.label.column,
+        "label": data_config(cfg).label.column,
     }
 
 

@@ -24,10 +24,27 @@ class JoinConfig:
 
 
 @dataclass
+class PartConfig:
+    """Files, one after the other by rows, that hold some columns of a raw file: split_binary, split_csv."""
+
+    files: list[str] = field(default_factory=list)
+    columns: list[str] = field(default_factory=list)  # in the order of a row
+    dtypes: list[str] = field(default_factory=list)  # NumPy's, of split_binary
+
+
+@dataclass
+class ArrayConfig:
+    """A .npy file of rows with these columns."""
+
+    file: str = MISSING  # its name or path beside the raw file, which is the first array's; {} is what all share
+    columns: list[str] = field(default_factory=list)
+
+
+@dataclass
 class SourceConfig:
     """How raw rows are read."""
 
-    format: str = "csv"  # csv | parquet | libfm | lists
+    format: str = "csv"  # csv | parquet | libfm | lists | npy; of data.spec: split_binary | split_csv
     files: list[str] = field(default_factory=lambda: ["*"])  # globs under the data's root
     separator: str = ","
     quote: str | None = '"'
@@ -35,6 +52,8 @@ class SourceConfig:
     columns: list[str] = field(default_factory=list)  # names, where the files have no header
     rename: dict[str, str] = field(default_factory=dict)  # name here -> name in the file
     joins: list[JoinConfig] = field(default_factory=list)
+    arrays: dict[str, ArrayConfig] = field(default_factory=dict)  # npy: what a raw file's columns lie in
+    parts: dict[str, list[PartConfig]] = field(default_factory=dict)  # by raw file; data.spec fills it in
 
 
 @dataclass
@@ -88,7 +107,7 @@ class DenseConfig:
 @dataclass
 class SparseConfig:
     column: str | None = None
-    encode: str | None = None  # vocabulary: ids of the training split's values | hash: of any value, into `buckets`
+    encode: str | None = None  # vocabulary: ids of training's values | hash: of any, into `buckets` | id: as they are
     buckets: int | None = None  # of hash: the table has one row more
     quantiles: int | None = None  # of a number: so many buckets of equally many training rows, instead of encode
     cross: list[str] | None = None  # columns whose values together are one value, instead of column
@@ -102,7 +121,7 @@ class SparseConfig:
     max_length: int | None = None
     pooling: str | None = None  # sum | mean
     table: str | None = None  # features that name one table share its rows and its vocabulary
-    rows: int | None = None  # expected rows of the table: for plans made before the data is there
+    rows: int | None = None  # of the table: of id; of others as expected, for plans made before the data is there
     mean_length: float | None = None  # expected ids a bag, 1 by default: for such plans too
 
 
@@ -118,7 +137,7 @@ class SplitConfig:
     test: float = 0.1
     seed: int = 0  # random, hash, kfold
     train_files: list[str] = field(default_factory=list)  # files: globs
-    validation_files: list[str] = field(default_factory=list)
+    validation_files: list[str] = field(default_factory=list)  # none: the last `validation` of the training rows
     test_files: list[str] = field(default_factory=list)
 
 
@@ -134,6 +153,7 @@ class SampleConfig:
 class DataConfig:
     name: str = MISSING
     root: str | None = None
+    spec: str | None = None  # NVIDIA's feature_spec.yaml, whose features, files and splits are added
     prepared: str = "outputs/prepared"  # where prepared Parquet lies, one folder a fingerprint
     source: SourceConfig = field(default_factory=SourceConfig)
     derive: dict[str, str] = field(default_factory=dict)  # column -> SQL expression over the columns
@@ -318,6 +338,7 @@ class PreprocessConfig:
     data: DataConfig = MISSING
     report: bool = False  # a page about the data
     output: str | None = None  # the page; null: report.html beside the prepared data
+    export: str | None = None  # a new folder: the prepared data as NVIDIA's DLRM reads it, with a feature_spec.yaml
 
 
 @dataclass

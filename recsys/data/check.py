@@ -28,14 +28,23 @@ from recsys.errors import UserError, did_you_mean
 from recsys.schema import DataConfig, SparseConfig
 
 RESERVED = ("label", LABEL, TIME, KEY, GROUP, ORDER, SPLIT, PLACE, ROW, LINE)
-FORMATS = ("csv", "parquet", "libfm", "lists")
-ENCODINGS = ("vocabulary", "hash")
+FORMATS = ("csv", "parquet", "libfm", "lists", "npy")
+SPECIFIED = ("split_binary", "split_csv")  # by data.spec
+ENCODINGS = ("vocabulary", "hash", "id")
+MOST_ROWS = 2**31 - 1  # ids are Int32
+ID_NEVER = {
+    "cross": "several values are no row",
+    "lag": "a group's first rows have no earlier value",
+    "difference": "it is no row",
+}
 MOST_QUANTILES = 100_000  # a tenth of the rows that they are taken from, where there are many
 
 
 def check_data(data: DataConfig) -> None:
     """Raises UserError for what is wrong in the config itself."""
-    if data.source.format not in FORMATS:
+    if data.source.format in SPECIFIED and not data.source.parts:
+        raise UserError("data.spec: set it to the path of a feature_spec.yaml")
+    if data.source.format not in (*FORMATS, *SPECIFIED):
         raise UserError(f"data.source.format={data.source.format}: unknown{did_you_mean(data.source.format, FORMATS)}")
     for what, one in (("separator", data.source.separator), ("quote", data.source.quote)):
         if one is not None and len(one) != 1:
@@ -113,15 +122,30 @@ def _check_encodings(data: DataConfig) -> None:
                 raise UserError(f"{where}.min_count={own.min_count}: encode=hash counts nothing; leave one of them out")
         elif own.buckets is not None:
             raise UserError(f"{where}.buckets={own.buckets}: is of encode=hash, not of {encode}")
-        buckets = {"hash": s.buckets, "quantiles": s.quantiles}.get(encode)
+        if encode == "id":
+            _check_id(where, s, own)
+        buckets = {"hash": s.buckets, "quantiles": s.quantiles, "id": s.rows}.get(encode)
+        size = "rows" if encode == "id" else "buckets"
         first, *as_first = tables.setdefault(s.table or name, (name, encode, buckets))
         if as_first != [encode, buckets]:
-            raise UserError(f"{where}: shares its table with {first}; encode and buckets must be equal")
+            raise UserError(f"{where}: shares its table with {first}; encode and {size} must be equal")
     single = [f"sparse_defaults.{k}" for k in ("cross", "quantiles") if getattr(data.sparse_defaults, k) is not None]
     if single or data.dense_defaults.cyclic is not None:
         raise UserError(f"data.{(single or ['dense_defaults.cyclic'])[0]}: is for a feature, not for all")
     if data.sparse_defaults.buckets is not None and not any(s.encode == "hash" for s in columns.values()):
         raise UserError(f"data.sparse_defaults.buckets={data.sparse_defaults.buckets}: no feature has encode=hash")
+
+
+def _check_id(where: str, s: SparseConfig, own: SparseConfig) -> None:
+    """Of encode: id."""
+    if s.rows is None or not 1 <= s.rows <= MOST_ROWS:
+        told = "encode=id needs it: every value is from 0 to rows - 1"
+        raise UserError(f"{where}.rows={s.rows}: " + (told if s.rows is None else f"must be 1 to {MOST_ROWS}"))
+    if own.min_count is not None:
+        raise UserError(f"{where}.min_count={own.min_count}: encode=id counts nothing; leave one of them out")
+    for key, why in ID_NEVER.items():
+        if getattr(s, key) is not None:
+            raise UserError(f"{where}.{key}={getattr(s, key)}: encode=id cannot stand for it: {why}")
 
 
 def raw_files(data: DataConfig) -> list[tuple[Path, int | None]]:
@@ -131,7 +155,7 @@ def raw_files(data: DataConfig) -> list[tuple[Path, int | None]]:
         return [(f, None) for f in sources.files_of(data)]
     groups = (split.train_files, split.validation_files, split.test_files)
     found: list[tuple[Path, int | None]] = [
-        (f, i) for i, globs in enumerate(groups) for f in sources.files_of(data, list(globs))
+        (f, i) for i, globs in enumerate(groups) if globs for f in sources.files_of(data, list(globs))
     ]
     for path, i in found:
         if others := [j for q, j in found if q == path and j != i]:

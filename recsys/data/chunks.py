@@ -29,7 +29,7 @@ from recsys.data.formats import pieces
 from recsys.data.pieces import Piece
 from recsys.data.text import READERS
 from recsys.data.transforms import PLACE, dense_columns, sparse_columns, typed
-from recsys.schema import DataConfig
+from recsys.schema import DataConfig, SourceConfig, SparseConfig
 
 READ_FORMAT = 1  # raise it when the same bytes would be read differently
 TYPERS = READERS  # blocks typed at once, while others are parsed
@@ -162,14 +162,20 @@ def _write_bad(bad: list[BadRow], file: Path) -> None:
     pl.DataFrame([asdict(b) for b in bad]).select("line", "reason", "text").write_parquet(file)
 
 
+def source_spec(source: SourceConfig) -> dict[str, Any]:
+    """How rows are read, whatever their files are called; what they are parts of is in the chunks' digests."""
+    return {k: v for k, v in asdict(source).items() if k not in ("files", "parts")}
+
+
+def _as(c: SparseConfig) -> Any:
+    """What its values are typed as; ids that are no rows are bad."""
+    return ["id", c.rows] if c.encode == "id" else c.encode == "quantiles"
+
+
 def read_spec(data: DataConfig, sides: dict[str, str]) -> str:
     """All of the config that typed rows depend on, as text; `sides` stands for the side tables' content."""
-    source = asdict(data.source)
-    source.pop("files")
+    source = source_spec(data.source)
     dense = {c.typed: [c.column, c.reads] for c in dense_columns(data).values()}
-    sparse = {
-        n: [c.column, c.cross, c.pattern, c.split, c.max_length, c.encode == "quantiles"]
-        for n, c in sparse_columns(data).items()
-    }
+    sparse = {n: [c.column, c.cross, c.pattern, c.split, c.max_length, _as(c)] for n, c in sparse_columns(data).items()}
     split = [data.split.by, data.split.column] if data.split.column else None
     return json.dumps([source, sides, data.derive, asdict(data.label), dense, sparse, split], sort_keys=True)

@@ -48,6 +48,11 @@ def _read(files: list[Path], total: int) -> list[str]:
             return list(pool.map(lambda f: _digest(f, shown.advance), files))
 
 
+def together(digests: Sequence[str], read_as: object) -> str:
+    """The digest of several files as one, in their order, of which something is to be read."""
+    return hashlib.sha256(json.dumps([digests, read_as]).encode()).hexdigest()
+
+
 def _digest(file: Path, advance: Callable[[float], None]) -> str:
     sha = hashlib.sha256()
     with file.open("rb", buffering=0) as f:

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
+from recsys.data import packed, side_by_side
 from recsys.data.blocks import LINE, NOT_TEXT, BadRow, Block, one_line
 from recsys.data.pieces import ALL, UNREADABLE, WHOLE, Piece, Wanted, open_bytes
 from recsys.data.text import parse_options, read_csv
@@ -35,6 +36,10 @@ def column_names(source: SourceConfig, file: Path) -> list[str]:
 
 def no_rows(source: SourceConfig, file: Path) -> pl.DataFrame:
     """The raw columns of `file`, no rows."""
+    if source.format in packed.FORMATS:
+        return packed.no_rows(source, file)
+    if source.format == side_by_side.FORMAT:
+        return side_by_side.no_rows(source, file)
     if source.format == "parquet":
         try:
             with parquet_file(file) as parquet:
@@ -105,6 +110,8 @@ def read(
         frame = _read_json(file)
         return iter([Block(file, frame.with_row_index(LINE, 1).cast({LINE: pl.Int64}), lines=frame.height)])
     readers = {"csv": read_csv, "parquet": _read_parquet, "libfm": _read_libfm, "lists": _read_lists}
+    readers[side_by_side.FORMAT] = side_by_side.read
+    readers |= dict.fromkeys(packed.FORMATS, packed.read)
     return readers[source.format](source, file, names, piece, wanted)
 
 
@@ -119,11 +126,21 @@ def pieces(source: SourceConfig, file: Path) -> list[Piece]:
                 cuts, rows = [*cuts, i], 0
             rows += n
         return [Piece(a, b) for a, b in zip(cuts, [*cuts[1:], len(sizes)], strict=True)]
+    if source.format in packed.FORMATS:
+        n = packed.rows(source, file)
+        return [Piece(a, min(a + PIECE_ROWS, n)) for a in range(0, max(n, 1), PIECE_ROWS)]
     size = file.stat().st_size
-    if file.suffix == ".gz":
+    if file.suffix == ".gz" or len(source.parts.get(str(file), [])) > 1:
         return [WHOLE]
     starts = range(0, max(size, 1), PIECE_BYTES)
     return [Piece(start, min(start + PIECE_BYTES, size)) for start in starts]
+
+
+def files_in(source: SourceConfig, file: Path) -> list[Path]:
+    """The files that a raw file is made of: nearly always itself."""
+    if source.format in packed.FORMATS:
+        return packed.files(source, file)
+    return [Path(f) for part in source.parts.get(str(file), []) for f in part.files] or [file]
 
 
 def parquet_file(file: Path) -> pq.ParquetFile:

@@ -29,11 +29,12 @@ from filelock import FileLock
 from recsys.data import sources
 from recsys.data.arrange import AGAIN, TRAIN, is_arranged
 from recsys.data.check import check_files
-from recsys.data.chunks import Chunk, TypedChunk, cut, read_chunk, read_spec
-from recsys.data.contents import digests
+from recsys.data.chunks import Chunk, TypedChunk, cut, read_chunk, read_spec, source_spec
+from recsys.data.contents import digests, together
 from recsys.data.engine import Engine, OneMachine
-from recsys.data.formats import parquet_file
+from recsys.data.formats import files_in, parquet_file
 from recsys.data.online import Pipeline
+from recsys.data.packed import FORMATS as OF_ROWS
 from recsys.data.shuffle import decoded, shuffle
 from recsys.data.split import SPLITS, Splitter
 from recsys.data.synthetic import write_sample
@@ -105,7 +106,13 @@ def _build(data: DataConfig, engine: Engine | None) -> "_Build":
         data = _with_sample(data, home)
     files = check_files(data)
     sides = {join.file: sources.side_file(data, join) for join in data.source.joins} | vector_files(data)
-    known = digests([*(f for f, _ in files), *sides.values()], home)
+    holds = {f: files_in(data.source, f) for f, _ in files}
+    known = digests([*dict.fromkeys(p for found in holds.values() for p in found), *sides.values()], home)
+    known |= {
+        f: together([known[p] for p in found], [[p.columns, p.dtypes] for p in data.source.parts.get(str(f), [])])
+        for f, found in holds.items()
+        if found != [f] or data.source.parts
+    }
     side_contents = {name: known[file] for name, file in sides.items()}
     contents = [[known[f] for f, _ in files], [split for _, split in files], side_contents]
     target = home / f"{data.name}-{_fingerprint(data, contents)}"
@@ -135,9 +142,11 @@ def _with_sample(data: DataConfig, home: Path) -> DataConfig:
 
 def _fingerprint(data: DataConfig, contents: Any) -> str:
     config = asdict(data)
-    for key in ("root", "prepared", "max_bad_rows", "sample", "keep_read"):
+    for key in ("root", "spec", "prepared", "max_bad_rows", "sample", "keep_read"):
         config.pop(key)
-    config["source"].pop("files")
+    config["source"] = source_spec(data.source)
+    for files in ("train_files", "validation_files", "test_files"):
+        config["split"].pop(files)  # contents says which file is of which split
     text = json.dumps([FORMAT, config, contents], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -206,7 +215,7 @@ class _Build:
         unread = {f for _, f in todo}
         found: list[TypedChunk] = []
         bad = _BadRows(self.data, self.bad_rows)
-        with bar("reading", _expected_rows([c for c, _ in todo])) as shown:
+        with bar("reading", _expected_rows(self.data, [c for c, _ in todo])) as shown:
             made = self.engine.map(partial(_read_one, self.data), todo, shown.advance, reads=True)
             for chunk, folder in zip(self.chunks, folders, strict=True):
                 if folder in unread:
@@ -396,12 +405,14 @@ def _finish(shown: Bar) -> None:
     shown.advance(0)
 
 
-def _expected_rows(chunks: list[Chunk]) -> float | None:
+def _expected_rows(data: DataConfig, chunks: list[Chunk]) -> float | None:
     """For the ETA: exact for Parquet; from the first lines' length for text; unknown for gzip."""
     total = 0.0
     for chunk in chunks:
         start, stop = chunk.piece.start, chunk.piece.stop
-        if chunk.file.suffix == ".parquet":
+        if data.source.format in OF_ROWS:
+            total += (stop or 0) - start
+        elif chunk.file.suffix == ".parquet":
             with parquet_file(chunk.file) as parquet:
                 total += sum(parquet.metadata.row_group(i).num_rows for i in range(start, stop or 0))
         elif chunk.file.suffix == ".gz" or stop is None:

@@ -1,6 +1,8 @@
 """What a data config makes of its raw files: which files, their columns renamed, joined and derived."""
 
+import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import polars as pl
@@ -15,7 +17,9 @@ from recsys.schema import DataConfig, JoinConfig, SourceConfig
 
 
 def files_of(data: DataConfig, globs: list[str] | None = None) -> list[Path]:
-    """The raw files under data.root, sorted by name; a root that is itself a file stands for itself."""
+    """The raw files under data.root, sorted by name, day_2 before day_10; a root that is a file stands for itself."""
+    if data.source.parts:  # data.spec names them one by one
+        return [Path(f) for f in data.source.parts if globs is None or f in globs]
     assert data.root is not None
     root = Path(data.root).expanduser()
     if not root.exists():
@@ -25,7 +29,8 @@ def files_of(data: DataConfig, globs: list[str] | None = None) -> list[Path]:
     else:
         globs = globs or list(data.source.files)
         try:
-            found = sorted({p for g in globs for p in root.glob(g) if p.is_file() and not _hidden(p, g)})
+            there_are = {p for g in globs for p in root.glob(g) if p.is_file() and not _hidden(p, g)}
+            found = sorted(there_are, key=_natural)
         except (ValueError, NotImplementedError) as e:
             raise UserError(f"data.source.files: {', '.join(globs)}: not globs under data.root ({e})") from e
         if not found:
@@ -38,6 +43,12 @@ def files_of(data: DataConfig, globs: list[str] | None = None) -> list[Path]:
         if path.stat().st_size == 0:
             raise UserError(f"{path}: the file is empty")
     return found
+
+
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """Numbers in names by what they say, so that the last day is the last."""
+    parts = re.split(r"(\d+)", str(path))
+    return [(int(p), p) if p.isdecimal() else (-1, p) for p in parts]
 
 
 def _hidden(path: Path, glob: str) -> bool:
@@ -177,6 +188,14 @@ def side_table(data: DataConfig, join: JoinConfig) -> pl.DataFrame:
     if side[join.key].n_unique() != side.height:
         raise UserError(f"data.source.joins: {join.file} has more than one row for a value of {join.key}")
     return side
+
+
+def rows_to_predict(data: DataConfig, file: Path) -> DataConfig:
+    """With a source that reads `file`: what lay in several files comes as one, CSV with a header or Parquet."""
+    format_ = data.source.format
+    if format_ not in ("npy", "split_binary", "split_csv") or file.suffix == ".npy":
+        return data
+    return replace(data, source=SourceConfig(format="parquet" if file.suffix == ".parquet" else "csv"))
 
 
 def raw_types(data: DataConfig, names: set[str]) -> pl.DataFrame:

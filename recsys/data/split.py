@@ -23,6 +23,7 @@ class Splitter:
         total = sum(c.rows for c in chunks)
         held_out = config.validation + config.test
         self._bounds = (total - round(total * held_out), total - round(total * config.test))
+        self._validates = _last(chunks, config.validation) if config.by == "files" else 0
         self._times = (0.0, 0.0)
         if config.by == "time":
 
@@ -46,6 +47,8 @@ class Splitter:
             return frame[SPLIT].to_numpy()
         if by == "files":
             assert split is not None
+            if split == 0:
+                return (frame[PLACE].to_numpy() >= self._validates).astype(np.uint8)
             return np.full(frame.height, split, dtype=np.uint8)
         if by == "order":
             return np.digitize(frame[PLACE].to_numpy(), self._bounds).astype(np.uint8)
@@ -70,7 +73,10 @@ class Splitter:
     def describe(self) -> str:
         c = self.config
         if c.by == "files":
-            return "files: train, validation and test as published"
+            if c.validation_files:
+                return "files: train, validation and test as published"
+            held = f"; the last {c.validation:.0%} of train's rows validate, not train" if c.validation else ""
+            return f"files: train and test as published{held}"
         if c.by == "leave_one_out":
             return "leave_one_out: of each group the last row tests, the one before it validates"
         if c.by == "kfold":
@@ -80,6 +86,21 @@ class Splitter:
         detail = {"order": "in the files' order", "time": f"by {c.column}", "random": f"at random, seed {c.seed}"}
         detail["hash"] = f"of the values of {c.column}, seed {c.seed}"
         return f"{c.by}: {sizes} {detail[c.by]}"
+
+
+def _last(chunks: Sequence[TypedChunk], share: float) -> int:
+    """The place from which on rows of the training files validate, where no files are there to."""
+    places = [(c.first_row, c.rows) for c in chunks if c.split == 0]
+    end = max((first + rows for first, rows in places), default=0)
+    if any(c.split == 1 for c in chunks):
+        return end
+    left = sum(rows for _, rows in places)
+    left -= round(left * share)
+    for first, rows in places:
+        if left < rows:
+            return first + left
+        left -= rows
+    return end
 
 
 def order_statistic(arrays: Callable[[], Iterator[np.ndarray]], k: int) -> float:
@@ -120,8 +141,11 @@ def check_split(split: SplitConfig) -> None:
         )
     if split.seed < 0:
         raise UserError(f"data.split.seed={split.seed}: must not be negative")
-    if split.by == "files" and not (split.train_files and split.validation_files and split.test_files):
-        raise UserError("data.split.by=files needs train_files, validation_files and test_files")
+    if split.by == "files" and not (split.train_files and split.test_files):
+        raise UserError(
+            "data.split.by=files needs train_files and test_files; without validation_files the last "
+            f"data.split.validation={split.validation} of the training rows validate"
+        )
     if not (0 <= split.validation < 1 and 0 < split.test < 1 and split.validation + split.test < 1):
         raise UserError(
             f"data.split: validation={split.validation} and test={split.test} must be shares whose sum is below 1"

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import feature_specs
 import pytest
 import torch
 
@@ -18,13 +19,16 @@ def test_some_were_found() -> None:
 
 
 @pytest.mark.parametrize("path", YAMLS, ids=lambda p: str(p.relative_to(conf_dir())))
-def test_yaml(path: Path) -> None:
+def test_yaml(path: Path, tmp_path: Path) -> None:
     first = path.read_text().splitlines()[0]
     if path.parent.name == "experiment":
         first = next(line for line in path.read_text().splitlines() if line.startswith("# python"))
     found = re.match(r"# python -m recsys\.(\w+) ?(.*)", first)
     assert found, f"{path} starts with {first!r}, not with its command"
-    command, arguments = found[1], found[2].split()
+    if "DIR/feature_spec.yaml" in found[2]:  # whose features are not the YAML's
+        rows = feature_specs.rows(10)
+        feature_specs.split_binary(tmp_path, {"train": rows, "test": rows})
+    command, arguments = found[1], found[2].replace("DIR/", f"{tmp_path}/").split()
     cfg = compose(command, arguments)
     group = path.parent.relative_to(conf_dir())
     if group != Path():

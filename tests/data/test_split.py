@@ -139,6 +139,15 @@ def test_files(tmp_path: Path) -> None:
     assert splits_of(SplitConfig(by="files"), made).tolist() == [2] * 5 + [0] * 3 + [1] * 2
 
 
+def test_files_without_validation(tmp_path: Path) -> None:
+    """The last training rows validate, over the ends of files, whatever lies between those."""
+    made = parts(tmp_path, [[0.0] * 5, [0.0] * 3, [0.0] * 6], [0, 2, 0])
+    expected = {0.0: 0, 0.1: 1, 0.5: 6, 0.6: 7, 0.9: 10}
+    for share, rows in expected.items():
+        found = splits_of(SplitConfig(by="files", validation=share), made).tolist()
+        assert found[5:8] == [2] * 3 and found[:5] + found[8:] == [0] * (11 - rows) + [1] * rows
+
+
 @pytest.mark.parametrize(
     ("split", "expected"),
     [
@@ -148,7 +157,7 @@ def test_files(tmp_path: Path) -> None:
         (SplitConfig(by="kfold", folds=2), "at least 3"),
         (SplitConfig(by="kfold", fold=5), "one of them"),
         (SplitConfig(by="random", seed=-1), "not be negative"),
-        (SplitConfig(by="files", train_files=["a"], test_files=["b"]), "validation_files"),
+        (SplitConfig(by="files", train_files=["a"], validation_files=["b"]), "test_files"),
         (SplitConfig(validation=-0.1), "shares"),
         (SplitConfig(test=0.0), "shares"),
         (SplitConfig(validation=0.6, test=0.4), "below 1"),

@@ -54,8 +54,9 @@ class Look:
         self.positives += np.bincount(which[labels.to_numpy() > 0.5], minlength=3)
         rows = tally(labels, which)
         for name, seen in self.values.items():
-            seen.add(frame[name], rows)
-            self.missing[name] += np.bincount(which[_missing(frame[name], self.absent[name])], minlength=3)
+            text = as_text(frame[name])
+            seen.add(text, rows)
+            self.missing[name] += np.bincount(which[_missing(text, self.absent[name])], minlength=3)
         for name, seen in self.lengths.items():
             seen.add(frame[name].list.len().fill_null(0).cast(pl.Int64), rows)
         for (name, part), seen in self.parts.items():
@@ -78,6 +79,14 @@ class Look:
     def result(self, fitted: Fitted) -> Found:
         """fitted: of the same data; it says what is out of vocabulary, and how large tables are."""
         return result.found(self, fitted)
+
+
+def as_text(values: pl.Series) -> pl.Series:
+    """Ids (encode: id), too, are counted as the values that they are."""
+    bag = values.dtype == pl.List
+    return values if values.dtype in (pl.String, pl.List(pl.String)) else values.cast(
+        pl.List(pl.String) if bag else pl.String
+    )  # fmt: skip
 
 
 def absent(c: SparseConfig | None) -> str:

@@ -81,14 +81,14 @@ def _value(look: Look, fitted: Fitted, name: str, counts: pl.DataFrame) -> Featu
         kind = "cross" if c.cross else "bag" if is_bag(c) else "sparse"
     return Feature(
         name=name,
-        kind=f"{kind}, hashed" if c and c.encode == "hash" else kind,
+        kind=f"{kind}, hashed" if c and c.encode == "hash" else f"{kind}, id" if c and c.encode == "id" else kind,
         reads=" × ".join(c.cross or [c.column or name]) if c else _dense_reads(look, name),
         told=_encoding(c) if c else _steps(look, name),
         table=table,
         missing=_shares(look.missing[name], look.rows),
         distinct=int((counts["train"] > 0).sum()),
         exact=True,
-        oov=None if c and c.encode == "hash" else values.unknown_share(counts, inside),
+        oov=None if c and c.encode in ("hash", "id") else values.unknown_share(counts, inside),
         cells=cells,
         drift=_drifts(cells),
         iv=_value_of(cells),
@@ -170,5 +170,7 @@ def _steps(look: Look, typed: str) -> str:
 
 
 def _encoding(c: SparseConfig) -> str:
+    if c.encode == "id":
+        return f"a row of {c.rows or 0:,}, as it is" + (f", {c.pooling}" if is_bag(c) else "")
     how = f"hashed into {c.buckets:,} buckets" if c.encode == "hash" and c.buckets else f"min_count {c.min_count or 1}"
     return f"{how}, {c.pooling}" if is_bag(c) else how

@@ -13,6 +13,7 @@ from recsys.schema import DataConfig, DenseConfig, SparseConfig, VectorsConfig
 
 FILLS = ("mean", "median")
 NORMALISE = ("l2", "layer")
+NUMBERS = ("quantiles", "id")  # encodings of numbers, which typed rows hold as such
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,8 @@ def is_sequence(data: DataConfig, c: SparseConfig) -> bool:
 
 def known_rows(c: SparseConfig) -> int | None:
     """Rows of the feature's table where its config alone says how many."""
+    if c.encode == "id":
+        return c.rows
     if c.encode == "hash" and c.buckets:
         return c.buckets + 1
     return c.quantiles + 2 if c.quantiles else None  # 0, which nothing looks up, and one for what is missing
@@ -154,7 +157,7 @@ def column_reads(data: DataConfig) -> dict[str, set[str]]:
     for d in dense_columns(data).values():
         reads.setdefault(d.column, set()).add("time" if d.typed in moments else d.reads)
     for name, s in sparse_columns(data).items():
-        number = s.encode == "quantiles" and name not in moments
+        number = name not in moments if s.encode == "quantiles" else s.encode == "id" and not is_split(s)
         for column in s.cross or [s.column or name]:
             reads.setdefault(column, set()).add("number" if number else "value")
     return reads
@@ -168,7 +171,7 @@ def differences(data: DataConfig) -> set[str]:
 def text_columns(data: DataConfig) -> list[str]:
     """The columns of typed rows that hold text, or lists of it."""
     dense = [c.typed for c in dense_columns(data).values() if c.reads == "value"]
-    return dense + [name for name, s in sparse_columns(data).items() if s.encode != "quantiles"]
+    return dense + [name for name, s in sparse_columns(data).items() if s.encode not in NUMBERS]
 
 
 def label_column(data: DataConfig) -> str | None:

@@ -148,9 +148,11 @@ class Fitted:
         return lambda text: text.map_batches(known, return_dtype=pl.Int32, is_elementwise=True)
 
     def _ids(self, name: str, c: SparseConfig, indices: Mapping[str, pl.Series]) -> pl.Expr:
-        if c.encode == "quantiles":
+        if c.encode == "id":
+            ids: Lookup = lambda x: x.cast(pl.Int32)  # noqa: E731
+        elif c.encode == "quantiles":
             bounds = self.quantiles[name]
-            ids: Lookup = lambda x: _bucket(x, bounds, c.quantiles or 1)  # noqa: E731
+            ids = lambda x: _bucket(x, bounds, c.quantiles or 1)  # noqa: E731
         else:
             ids = self._looked_up(name, indices)
         if not is_bag(c):

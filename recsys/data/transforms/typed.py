@@ -11,6 +11,7 @@ from recsys.data.transforms.columns import (
     raw_columns,
     sparse_columns,
 )
+from recsys.data.transforms.ids import id_checks, id_columns, whole_numbers
 from recsys.data.transforms.index import SHORT
 from recsys.data.transforms.names import GROUP, KEY, LABEL, ORDER, TIME
 from recsys.data.transforms.steps import FLOAT32_MAX
@@ -22,8 +23,8 @@ JOINT = "\x1f"  # between the values of a cross: ASCII's unit separator
 
 
 def typed(data: DataConfig, block: Block, *, labelled: bool = True) -> tuple[pl.DataFrame, list[BadRow]]:
-    """Label (Float32), numbers (Float64, null where missing), times (Datetime), values (String) and what splits and
-    groups go by; rows whose label, numbers or times cannot be read are set aside with the reason.
+    """Label (Float32), numbers (Float64, null where missing), times (Datetime), values (String), ids (Int64) and what
+    splits and groups go by; rows whose label, numbers, times or ids cannot be read are set aside with the reason.
     """
     return Typing(data, block.frame, labelled=labelled)(block)
 
@@ -33,6 +34,7 @@ class Typing:
 
     def __init__(self, data: DataConfig, like: pl.DataFrame, *, labelled: bool) -> None:
         self._data, self._labelled, self._kinds = data, labelled, _kinds(data)
+        self._ids = id_columns(data)
         label = label_column(data) if labelled else None
         _check_types(data, like, label)
         self._has_label = label is not None
@@ -41,23 +43,36 @@ class Typing:
         for name, (column, kind) in self._kinds.items():
             columns.append(_read(like, column, kind).alias(name))
         for name, c in sparse_columns(data).items():
-            if name not in self._kinds:
+            if name in self._ids:
+                columns.append(whole_numbers(like, name, c).alias(name))
+            elif name not in self._kinds:
                 columns.append(_values(like, name, c).alias(name))
         self._columns = columns
 
     def __call__(self, block: Block) -> tuple[pl.DataFrame, list[BadRow]]:
         raw = block.frame
         frame = raw.select_seq(self._columns) if raw.height <= SHORT else raw.select(self._columns)
-        reason = _reasons(self._data, raw, frame, self._kinds, self._has_label)
+        reason = _reasons(self._data, raw, frame, self._kinds, self._ids, self._has_label)
         if reason is None:
             return frame, block.bad
         if block.as_text is not None:  # so that the texts of bad rows are what stands in the file
             return typed(self._data, block.as_text(), labelled=self._labelled)
         wrong = reason.is_not_null()
-        texts = raw.drop(LINE).select(pl.concat_str(pl.all().cast(pl.String), separator="\t", ignore_nulls=True))
+        fields = [_told(n, dtype) for n, dtype in raw.schema.items() if n != LINE]
+        texts = raw.select(pl.concat_str(fields, separator="\t", ignore_nulls=True))
         told = zip(frame[LINE].filter(wrong), reason.filter(wrong), texts.to_series().filter(wrong), strict=True)
         bad = [BadRow(str(block.file), line, why, text) for line, why, text in told]
         return frame.filter(~wrong), block.bad + bad
+
+
+def _told(name: str, dtype: pl.DataType) -> pl.Expr:
+    """A field of a bad row as text, lists with spaces between their elements."""
+    x = pl.col(name)
+    if isinstance(dtype, pl.Array):
+        x, dtype = x.arr.to_list(), pl.List(dtype.inner)
+    if isinstance(dtype, pl.List) and not dtype.inner.is_nested():
+        return x.cast(pl.List(pl.String)).list.join(" ")
+    return pl.lit(f"({dtype})").alias(name) if dtype.is_nested() else x.cast(pl.String)
 
 
 def _kinds(data: DataConfig) -> dict[str, tuple[str, str]]:
@@ -155,10 +170,16 @@ def _check_types(data: DataConfig, raw: pl.DataFrame, label_column: str | None) 
 
 
 def _reasons(
-    data: DataConfig, raw: pl.DataFrame, frame: pl.DataFrame, kinds: dict[str, tuple[str, str]], labelled: bool
+    data: DataConfig,
+    raw: pl.DataFrame,
+    frame: pl.DataFrame,
+    kinds: dict[str, tuple[str, str]],
+    ids: dict[str, tuple[str, int]],
+    labelled: bool,
 ) -> pl.Series | None:
     """Why a row cannot be used, null where it can; None where all can."""
     checks = (_label_checks(data, frame) if labelled else []) + _order_checks(data, frame)
+    checks += id_checks(ids, raw, frame)
     for name, (column, kind) in kinds.items():
         if kind == "value" or _all_read(raw[column], frame[name], kind):
             continue
