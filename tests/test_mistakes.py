@@ -83,7 +83,7 @@ MISTAKES = [
     (["data.source.files=['*.tsv']"], r"no file matches \*.tsv \(there: a.csv\); set data.source.files"),
     (["data.sparse.user.column=usr"], r"data.sparse.user: a.csv has no column usr; did you mean user\?"),
     (["data.label.column=click"], r"data.label: a.csv has no column click; did you mean clicked\?"),
-    (["data.split.by=tiem"], r"data.split.by=tiem: must be order, time, random, hash, kfold or files"),
+    (["data.split.by=tiem"], r"data.split.by=tiem: must be order, time, random, hash, kfold, files or leave_one_out"),
     (["data.dense.price.fill=medain"], r"data.dense.price.fill=medain: is no number; did you mean median\?"),
     (["data.dense.price.transform=[{clip:{uper:1}}]"], r"clip has no option uper; did you mean upper\?"),
     (["data.dense.price.cyclc=[hour]"], r"cyclc: no such key; did you mean cyclic\?"),
