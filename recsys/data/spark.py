@@ -1,0 +1,238 @@
+"""engine=spark: each chunk a task of a Spark cluster. pyspark is an extra: pip install recsys[spark]."""
+
+import os
+import pickle
+import shutil
+import socket
+import sys
+import traceback
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from pyspark import InheritableThread
+from pyspark.accumulators import AccumulatorParam
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from recsys.data.blocks import one_line
+from recsys.data.engine import Advance, Item, Result
+from recsys.data.transforms import summed
+from recsys.errors import UserError
+from recsys.schema import EngineConfig
+
+LOOK_EVERY_SECONDS = 0.05
+DOCS = "see docs/scale_out.md"
+
+
+class Spark:
+    """A Spark cluster, which starts when it is first asked for. `home` is a folder that all its machines see."""
+
+    def __init__(self, config: EngineConfig, home: Path) -> None:
+        self._config, self._home = config, home.absolute()
+        self._session: SparkSession | None = None
+        self._ours = False
+
+    @property
+    def session(self) -> SparkSession:
+        if self._session is None:
+            self._ours = SparkSession.getActiveSession() is None
+            self._session = start(self._config)
+        return self._session
+
+    def close(self) -> None:
+        """Give the cluster back: training does not need it."""
+        if self._session is not None and self._ours:
+            self._session.stop()
+        self._session = None
+
+    def map(
+        self,
+        function: Callable[[Item, Advance], Result],
+        items: Sequence[Item],
+        advance: Advance,
+        *,
+        reads: bool = False,
+    ) -> Iterator[Result]:
+        """One job for all items; results, which may be large, go through files, so that the driver holds one."""
+        if not items:
+            return
+        context, results = self.session.sparkContext, self._home / f"spark-{uuid.uuid4().hex[:8]}"
+        results.mkdir(parents=True)
+        outcomes = context.accumulator([], _Listed())
+        shipped = context.broadcast(function)  # unpickled once a worker: what it caches serves all of its tasks
+        run = _Run(shipped, outcomes, str(results), os.getcwd(), pl.__version__)
+        job = _Job(context, str(results.name), context.parallelize(list(enumerate(items)), len(items)), run)
+        job.start()
+        done: dict[int, str | None] = {}
+        seen = 0
+        try:
+            for number in range(len(items)):
+                while number not in done:
+                    ended = not job.is_alive()  # asked first: an ended job has told all of its outcomes
+                    for n, rows, error in outcomes.value[seen:]:
+                        seen += 1
+                        if n not in done:
+                            advance(rows)
+                        done[n] = error
+                    if number not in done:
+                        if ended:
+                            raise _failure(results, job.error)
+                        job.join(LOOK_EVERY_SECONDS)
+                if (error := done[number]) is not None:
+                    raise UserError(error)
+                yield _taken(results / f"{number}.pickle")
+        finally:
+            if job.is_alive():
+                context.cancelJobGroup(results.name)
+                job.join()
+            shipped.destroy()
+            shutil.rmtree(results, ignore_errors=True)
+
+    def total(self, files: Sequence[Path], keys: Sequence[str], least: int) -> pl.DataFrame:
+        """A job of Spark's own, with its shuffle; what is left of the tables comes back as Parquet."""
+        schema = summed(pl.scan_parquet(files[0]), keys, least).collect_schema()
+        target = self._home / f"spark-{uuid.uuid4().hex[:8]}"
+        try:
+            # whatever is in their path: no partitions
+            tables = self.session.read.option("recursiveFileLookup", "true").parquet(*map(_url, files))
+            sums = [F.sum(c).alias(c) for c in schema if c not in keys]
+            tables.groupBy(*keys).agg(*sums).where(F.col("count") >= least).write.parquet(_url(target))
+            found = [pl.scan_parquet(f, glob=False) for f in sorted(target.glob("*.parquet"))]
+            empty = pl.LazyFrame(schema=schema)
+            # Spark has fewer types than polars
+            return pl.concat([empty, *(f.select(pl.col(n).cast(t) for n, t in schema.items()) for f in found)]).collect()
+        except PySparkException as e:
+            raise RuntimeError(f"Spark: {one_line(e)}") from e
+        finally:
+            shutil.rmtree(target, ignore_errors=True)
+
+
+def start(config: EngineConfig) -> SparkSession:
+    """The session that is there, or a new one."""
+    options = dict(flat(config.options))
+    local = str(config.master).startswith("local")
+    defaults = {"spark.log.level": "ERROR", "spark.executorEnv.POLARS_MAX_THREADS": options.get("spark.task.cpus", "1")}
+    if local:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        defaults |= {"spark.ui.enabled": "false", "spark.driver.host": "localhost"}
+        defaults |= {"spark.driver.bindAddress": "127.0.0.1"}
+    # a task writes files under names of its own, once
+    builder = SparkSession.Builder().appName("recsys").config(map=defaults | options | {"spark.speculation": "false"})
+    try:
+        return (builder.master(config.master) if config.master else builder).getOrCreate()
+    except Exception as e:
+        hint = f"it needs Java 17, and engine.master or spark-submit's; {DOCS}"
+        raise UserError(f"engine=spark: Spark does not start ({one_line(e)}): {hint}") from e
+
+
+def flat(options: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """engine.options.spark.executor.memory=8g comes as mappings of mappings."""
+    for name, value in options.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", str(value).lower() if isinstance(value, bool) else str(value)
+
+
+class _Listed(AccumulatorParam):
+    """What finished tasks say. Spark brings it to the driver when a task ends, once, however often it was tried."""
+
+    def zero(self, value: list[Any]) -> list[Any]:
+        return []
+
+    def addInPlace(self, value1: list[Any], value2: list[Any]) -> list[Any]:
+        value1.extend(value2)
+        return value1
+
+
+class _Job(InheritableThread):
+    """A job that runs while the driver looks at what comes of it."""
+
+    def __init__(self, context: Any, group: str, rows: Any, run: "_Run") -> None:
+        def body() -> None:
+            try:
+                context.setJobGroup(group, "recsys", interruptOnCancel=True)
+                rows.foreachPartition(run)
+            except BaseException as e:
+                self.error = e
+
+        self.error: BaseException | None = None
+        super().__init__(target=body, daemon=True)
+
+
+@dataclass
+class _Run:
+    """What an executor does with an item. A user's mistake is an outcome, which no second try would change."""
+
+    function: Any  # a Broadcast
+    outcomes: Any  # an Accumulator
+    results: str
+    cwd: str
+    polars: str
+
+    def __call__(self, numbered: Iterable[tuple[int, Any]]) -> None:
+        for number, item in numbered:
+            rows, error = [0.0], None
+            try:
+                self._check_machine()
+                result = self.function.value(item, rows.append)
+                if result is not None:
+                    _put(Path(self.results, f"{number}.pickle"), result)
+            except UserError as e:
+                error = str(e)
+            except Exception as e:
+                e.add_note(f"On Spark's executor {socket.gethostname()}:\n{traceback.format_exc()}")
+                _put(Path(self.results, "error"), e)
+                raise
+            self.outcomes.add([(number, sum(rows), error)])
+
+    def _check_machine(self) -> None:
+        host = socket.gethostname()
+        if Path(self.cwd).is_dir():  # where the paths are relative ones
+            os.chdir(self.cwd)
+        if not Path(self.results).is_dir():
+            folder = Path(self.results).parent
+            raise UserError(f"engine=spark: {host} does not see {folder}: data.prepared must be on all machines")
+        if pl.__version__ != self.polars:
+            raise UserError(f"engine=spark: {host} has polars {pl.__version__}, the driver {self.polars}; {DOCS}")
+
+
+def _put(file: Path, value: Any) -> None:
+    building = file.with_name(f".{file.name}.{uuid.uuid4().hex[:8]}")
+    building.write_bytes(pickle.dumps(value, protocol=5))
+    building.replace(file)
+
+
+def _taken(file: Path) -> Any:
+    """The result; None has no file."""
+    if not file.exists():
+        return None
+    value = pickle.loads(file.read_bytes())
+    file.unlink()
+    return value
+
+
+def _failure(results: Path, error: BaseException | None) -> BaseException:
+    """What an executor failed with, or what Spark says where it could not even tell."""
+    try:
+        failed = pickle.loads((results / "error").read_bytes())
+        assert isinstance(failed, BaseException)
+        return failed
+    except Exception:
+        text = str(error)
+    if "No module named" in text or "unpickl" in text.lower():
+        told = next((line for line in text.splitlines() if "No module named" in line), "it cannot be unpickled")
+        return UserError(f"engine=spark: executors lack this package or what it needs ({told.strip()}); {DOCS}")
+    failed = RuntimeError("a job of Spark's failed")
+    failed.__cause__ = error
+    return failed
+
+
+def _url(file: Path) -> str:
+    """Of the machines' own file system, whatever Spark's default; its globs escaped."""
+    return "file://" + "".join(f"\\{c}" if c in "\\{}[]*?^" else c for c in str(file.absolute()))
