@@ -20,12 +20,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from recsys.data.blocks import one_line
-from recsys.data.engine import Advance, Item, Result
+from recsys.data.engine import Advance, Item, OneMachine, Result
 from recsys.data.transforms import summed
 from recsys.errors import UserError
 from recsys.schema import EngineConfig
 
 LOOK_EVERY_SECONDS = 0.05
+SMALL_BYTES = 64 << 20  # tables that the driver sums sooner than Spark starts a job
 DOCS = "see docs/scale_out.md"
 
 
@@ -95,7 +96,9 @@ class Spark:
 
     def total(self, files: Sequence[Path], keys: Sequence[str], least: int) -> pl.DataFrame:
         """A job of Spark's own, with its shuffle; what is left of the tables comes back as Parquet."""
-        schema = summed(pl.scan_parquet(files[0]), keys, least).collect_schema()
+        if sum(f.stat().st_size for f in files) < SMALL_BYTES:
+            return OneMachine().total(files, keys, least)
+        schema = summed(pl.scan_parquet(files[0], glob=False), keys, least).collect_schema()
         target = self._home / f"spark-{uuid.uuid4().hex[:8]}"
         try:
             # whatever is in their path: no partitions
@@ -105,7 +108,9 @@ class Spark:
             found = [pl.scan_parquet(f, glob=False) for f in sorted(target.glob("*.parquet"))]
             empty = pl.LazyFrame(schema=schema)
             # Spark has fewer types than polars
-            return pl.concat([empty, *(f.select(pl.col(n).cast(t) for n, t in schema.items()) for f in found)]).collect()
+            return pl.concat(
+                [empty, *(f.select(pl.col(n).cast(t) for n, t in schema.items()) for f in found)]
+            ).collect()
         except PySparkException as e:
             raise RuntimeError(f"Spark: {one_line(e)}") from e
         finally:
