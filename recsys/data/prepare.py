@@ -33,6 +33,7 @@ from recsys.data.chunks import Chunk, TypedChunk, cut, read_chunk, read_spec
 from recsys.data.contents import digests
 from recsys.data.engine import Engine, OneMachine
 from recsys.data.formats import parquet_file
+from recsys.data.places import is_remote
 from recsys.data.shuffle import decoded, shuffle
 from recsys.data.split import SPLITS, Splitter
 from recsys.data.synthetic import write_sample
@@ -94,6 +95,11 @@ def typed_rows(data: DataConfig) -> Iterator[tuple[pl.DataFrame, np.ndarray]]:
 
 
 def _build(data: DataConfig, engine: Engine | None) -> "_Build":
+    if is_remote(data.prepared):
+        raise UserError(
+            f"data.prepared={data.prepared}: must be a folder of this machine or one that machines share; "
+            "raw files alone (data.root) may lie elsewhere"
+        )
     home = Path(data.prepared)
     home.mkdir(parents=True, exist_ok=True)
     if data.root is None:
@@ -398,6 +404,8 @@ def _expected_rows(chunks: list[Chunk]) -> float | None:
     total = 0.0
     for chunk in chunks:
         start, stop = chunk.piece.start, chunk.piece.stop
+        if is_remote(str(chunk.file)):
+            return None  # a request each
         if chunk.file.suffix == ".parquet":
             with parquet_file(chunk.file) as parquet:
                 total += sum(parquet.metadata.row_group(i).num_rows for i in range(start, stop or 0))

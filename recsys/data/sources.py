@@ -9,6 +9,7 @@ from recsys.data.blocks import Block
 from recsys.data.derive import derived, joined
 from recsys.data.formats import column_names, no_rows, read, without_label
 from recsys.data.pieces import ALL, WHOLE, Piece, Wanted
+from recsys.data.places import in_order, place
 from recsys.data.transforms import column_reads, raw_columns
 from recsys.errors import UserError, did_you_mean
 from recsys.schema import DataConfig, JoinConfig, SourceConfig
@@ -17,15 +18,13 @@ from recsys.schema import DataConfig, JoinConfig, SourceConfig
 def files_of(data: DataConfig, globs: list[str] | None = None) -> list[Path]:
     """The raw files under data.root, sorted by name; a root that is itself a file stands for itself."""
     assert data.root is not None
-    root = Path(data.root).expanduser()
-    if not root.exists():
-        raise UserError(f"data.root={data.root}: no such folder or file")
+    root = place(data.root, "data.root")
     if root.is_file():
         found = [root]
     else:
         globs = globs or list(data.source.files)
         try:
-            found = sorted({p for g in globs for p in root.glob(g) if p.is_file() and not _hidden(p, g)})
+            found = in_order({p for g in globs for p in root.glob(g) if p.is_file() and not _hidden(p, g)})
         except (ValueError, NotImplementedError) as e:
             raise UserError(f"data.source.files: {', '.join(globs)}: not globs under data.root ({e})") from e
         if not found:
@@ -147,7 +146,7 @@ def _join_source(join: JoinConfig) -> SourceConfig:
 
 
 def side_file(data: DataConfig, join: JoinConfig) -> Path:
-    root = Path(data.root or "").expanduser()
+    root = place(data.root or ".", "data.root")
     path = (root.parent if root.is_file() else root) / join.file
     if not path.is_file():
         raise UserError(f"data.source.joins: no such file: {path}")

@@ -121,7 +121,8 @@ def start(config: EngineConfig) -> SparkSession:
     """The session that is there, or a new one."""
     options = dict(flat(config.options))
     local = str(config.master).startswith("local")
-    defaults = {"spark.log.level": "ERROR", "spark.executorEnv.POLARS_MAX_THREADS": options.get("spark.task.cpus", "1")}
+    defaults = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
+    defaults |= {"spark.executorEnv.POLARS_MAX_THREADS": options.get("spark.task.cpus", "1")}
     if local:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         defaults |= {"spark.ui.enabled": "false", "spark.driver.host": "localhost"}

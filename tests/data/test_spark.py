@@ -102,27 +102,23 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("yaml", "write"), [(CSV, write_csv), (PARQUET, write_parquet)], ids=["csv", "parquet"])
-def test_every_transform(
-    yaml: str,
-    write: Callable[[Path], None],
-    tmp_path: Path,
-    small_chunks: None,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_every_transform(yaml: str, write: Callable[[Path], None], tmp_path: Path, small_chunks: None) -> None:
     write(tmp_path / "raw")
     for other in ("a", "b"):  # several files, of several chunks
         for file in (tmp_path / "raw").glob("f.*"):
             (tmp_path / "raw" / f"{other}{file.suffix}").write_bytes(file.read_bytes())
-    chosen = yaml.replace('"f.csv"', '"*.csv"').replace('["f.parquet"]', '["[abf].parquet"]')
+    yaml = yaml.replace('"f.csv"', '"*.csv"').replace('["f.parquet"]', '["[abf].parquet"]')
+    yaml = yaml.replace('"f.csv"', '"*.csv"').replace('["f.parquet"]', '["[abf].parquet"]')
     if yaml == PARQUET:  # tables of counts are Spark's to sum, however small
         monkeypatch.setattr(spark, "SMALL_BYTES", 0)
-    data = of_yaml(chosen, tmp_path, label=LabelConfig("y"))
+    data = of_yaml(yaml, tmp_path, label=LabelConfig("y"))
     prepared, _ = both(data, tmp_path)
     assert sum(prepared.info["rows"].values()) == 9000 and len(prepared.files("train")) >= 3
 
 
 @pytest.mark.parametrize("yaml", [GROUPED, SEQUENCES], ids=["grouped", "sequences"])
-def test_rows_by_group(yaml: str, tmp_path: Path, small_chunks: None) -> None:
+def test_rows_by_group(yaml: str, tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark, "SMALL_BYTES", 0)  # tables of counts are Spark's to sum, however small
     (tmp_path / "raw").mkdir()
     for n in range(3):
         lines = [f"{i % 2},u{i * 7 % 31},{i * 13 % 17},{i * 5 % 97},{i * 3 % 41}.5" for i in range(n, 1200, 3)]
