@@ -95,7 +95,7 @@ def typed_rows(data: DataConfig) -> Iterator[tuple[pl.DataFrame, np.ndarray]]:
 
 
 def _build(data: DataConfig, engine: Engine | None) -> "_Build":
-    if is_remote(data.prepared):
+    if "://" in data.prepared:
         raise UserError(
             f"data.prepared={data.prepared}: must be a folder of this machine or one that machines share; "
             "raw files alone (data.root) may lie elsewhere"

@@ -1,33 +1,27 @@
 """engine=spark: each chunk a task of a Spark cluster. pyspark is an extra: pip install recsys[spark]."""
 
 import os
-import pickle
 import shutil
-import socket
 import sys
-import traceback
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-from pyspark import InheritableThread
-from pyspark.accumulators import AccumulatorParam
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from recsys.data.blocks import one_line
 from recsys.data.engine import Advance, Item, OneMachine, Result
+from recsys.data.tasks import DOCS, Job, Listed, Run, failure, taken
 from recsys.data.transforms import summed
 from recsys.errors import UserError
 from recsys.schema import EngineConfig
 
 LOOK_EVERY_SECONDS = 0.05
 SMALL_BYTES = 64 << 20  # tables that the driver sums sooner than Spark starts a job
-DOCS = "see docs/scale_out.md"
 
 
 class Spark:
@@ -64,10 +58,10 @@ class Spark:
             return
         context, results = self.session.sparkContext, self._home / f"spark-{uuid.uuid4().hex[:8]}"
         results.mkdir(parents=True)
-        outcomes = context.accumulator([], _Listed())
+        outcomes = context.accumulator([], Listed())
         shipped = context.broadcast(function)  # unpickled once a worker: what it caches serves all of its tasks
-        run = _Run(shipped, outcomes, str(results), os.getcwd(), pl.__version__)
-        job = _Job(context, str(results.name), context.parallelize(list(enumerate(items)), len(items)), run)
+        run = Run(shipped, outcomes, str(results), os.getcwd(), pl.__version__)
+        job = Job(context, str(results.name), context.parallelize(list(enumerate(items)), len(items)), run)
         job.start()
         done: dict[int, str | None] = {}
         seen = 0
@@ -82,11 +76,11 @@ class Spark:
                         done[n] = error
                     if number not in done:
                         if ended:
-                            raise _failure(results, job.error)
+                            raise failure(results, job.error)
                         job.join(LOOK_EVERY_SECONDS)
                 if (error := done[number]) is not None:
                     raise UserError(error)
-                yield _taken(results / f"{number}.pickle")
+                yield taken(results / f"{number}.pickle")
         finally:
             if job.is_alive():
                 context.cancelJobGroup(results.name)
@@ -121,14 +115,18 @@ def start(config: EngineConfig) -> SparkSession:
     """The session that is there, or a new one."""
     options = dict(flat(config.options))
     local = str(config.master).startswith("local")
-    defaults = {"spark.log.level": "ERROR", "spark.ui.showConsoleProgress": "false"}
+    defaults: dict[str, bool | float | int | str | None] = {
+        "spark.log.level": "ERROR",
+        "spark.ui.showConsoleProgress": "false",
+    }
     defaults |= {"spark.executorEnv.POLARS_MAX_THREADS": options.get("spark.task.cpus", "1")}
     if local:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         defaults |= {"spark.ui.enabled": "false", "spark.driver.host": "localhost"}
         defaults |= {"spark.driver.bindAddress": "127.0.0.1"}
     # a task writes files under names of its own, once
-    builder = SparkSession.Builder().appName("recsys").config(map=defaults | options | {"spark.speculation": "false"})
+    given = defaults | options | {"spark.speculation": "false"}
+    builder = SparkSession.Builder().appName("recsys").config(map=given)
     try:
         return (builder.master(config.master) if config.master else builder).getOrCreate()
     except Exception as e:
@@ -143,100 +141,6 @@ def flat(options: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]
             yield from flat(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", str(value).lower() if isinstance(value, bool) else str(value)
-
-
-class _Listed(AccumulatorParam):
-    """What finished tasks say. Spark brings it to the driver when a task ends, once, however often it was tried."""
-
-    def zero(self, value: list[Any]) -> list[Any]:
-        return []
-
-    def addInPlace(self, value1: list[Any], value2: list[Any]) -> list[Any]:
-        value1.extend(value2)
-        return value1
-
-
-class _Job(InheritableThread):
-    """A job that runs while the driver looks at what comes of it."""
-
-    def __init__(self, context: Any, group: str, rows: Any, run: "_Run") -> None:
-        def body() -> None:
-            try:
-                context.setJobGroup(group, "recsys", interruptOnCancel=True)
-                rows.foreachPartition(run)
-            except BaseException as e:
-                self.error = e
-
-        self.error: BaseException | None = None
-        super().__init__(target=body, daemon=True)
-
-
-@dataclass
-class _Run:
-    """What an executor does with an item. A user's mistake is an outcome, which no second try would change."""
-
-    function: Any  # a Broadcast
-    outcomes: Any  # an Accumulator
-    results: str
-    cwd: str
-    polars: str
-
-    def __call__(self, numbered: Iterable[tuple[int, Any]]) -> None:
-        for number, item in numbered:
-            rows, error = [0.0], None
-            try:
-                self._check_machine()
-                result = self.function.value(item, rows.append)
-                if result is not None:
-                    _put(Path(self.results, f"{number}.pickle"), result)
-            except UserError as e:
-                error = str(e)
-            except Exception as e:
-                e.add_note(f"On Spark's executor {socket.gethostname()}:\n{traceback.format_exc()}")
-                _put(Path(self.results, "error"), e)
-                raise
-            self.outcomes.add([(number, sum(rows), error)])
-
-    def _check_machine(self) -> None:
-        host = socket.gethostname()
-        if Path(self.cwd).is_dir():  # where the paths are relative ones
-            os.chdir(self.cwd)
-        if not Path(self.results).is_dir():
-            folder = Path(self.results).parent
-            raise UserError(f"engine=spark: {host} does not see {folder}: data.prepared must be on all machines")
-        if pl.__version__ != self.polars:
-            raise UserError(f"engine=spark: {host} has polars {pl.__version__}, the driver {self.polars}; {DOCS}")
-
-
-def _put(file: Path, value: Any) -> None:
-    building = file.with_name(f".{file.name}.{uuid.uuid4().hex[:8]}")
-    building.write_bytes(pickle.dumps(value, protocol=5))
-    building.replace(file)
-
-
-def _taken(file: Path) -> Any:
-    """The result; None has no file."""
-    if not file.exists():
-        return None
-    value = pickle.loads(file.read_bytes())
-    file.unlink()
-    return value
-
-
-def _failure(results: Path, error: BaseException | None) -> BaseException:
-    """What an executor failed with, or what Spark says where it could not even tell."""
-    try:
-        failed = pickle.loads((results / "error").read_bytes())
-        assert isinstance(failed, BaseException)
-        return failed
-    except Exception:
-        text = str(error)
-    if "No module named" in text or "unpickl" in text.lower():
-        told = next((line for line in text.splitlines() if "No module named" in line), "it cannot be unpickled")
-        return UserError(f"engine=spark: executors lack this package or what it needs ({told.strip()}); {DOCS}")
-    failed = RuntimeError("a job of Spark's failed")
-    failed.__cause__ = error
-    return failed
 
 
 def _url(file: Path) -> str:

@@ -109,8 +109,6 @@ def test_every_transform(yaml: str, write: Callable[[Path], None], tmp_path: Pat
             (tmp_path / "raw" / f"{other}{file.suffix}").write_bytes(file.read_bytes())
     yaml = yaml.replace('"f.csv"', '"*.csv"').replace('["f.parquet"]', '["[abf].parquet"]')
     yaml = yaml.replace('"f.csv"', '"*.csv"').replace('["f.parquet"]', '["[abf].parquet"]')
-    if yaml == PARQUET:  # tables of counts are Spark's to sum, however small
-        monkeypatch.setattr(spark, "SMALL_BYTES", 0)
     data = of_yaml(yaml, tmp_path, label=LabelConfig("y"))
     prepared, _ = both(data, tmp_path)
     assert sum(prepared.info["rows"].values()) == 9000 and len(prepared.files("train")) >= 3
