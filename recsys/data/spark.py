@@ -5,6 +5,7 @@ import shutil
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,29 +64,19 @@ class Spark:
         run = Run(shipped, outcomes, str(results), os.getcwd(), pl.__version__)
         job = Job(context, str(results.name), context.parallelize(list(enumerate(items)), len(items)), run)
         job.start()
-        done: dict[int, str | None] = {}
-        seen = 0
         try:
-            for number in range(len(items)):
-                while number not in done:
-                    ended = not job.is_alive()  # asked first: an ended job has told all of its outcomes
-                    for n, rows, error in outcomes.value[seen:]:
-                        seen += 1
-                        if n not in done:
-                            advance(rows)
-                        done[n] = error
-                    if number not in done:
-                        if ended:
-                            raise failure(results, job.error)
-                        job.join(LOOK_EVERY_SECONDS)
-                if (error := done[number]) is not None:
+            for number, error in enumerate(_in_order(job, outcomes, len(items), advance)):
+                if error is not None:
                     raise UserError(error)
                 yield taken(results / f"{number}.pickle")
+            if job.error is not None:
+                raise failure(results, job.error)
         finally:
-            if job.is_alive():
-                context.cancelJobGroup(results.name)
-                job.join()
-            shipped.destroy()
+            with suppress(Exception):  # a Spark that is gone
+                if job.is_alive():
+                    context.cancelJobGroup(results.name)
+                    job.join()
+                shipped.destroy()
             shutil.rmtree(results, ignore_errors=True)
 
     def total(self, files: Sequence[Path], keys: Sequence[str], least: int) -> pl.DataFrame:
@@ -109,6 +100,25 @@ class Spark:
             raise RuntimeError(f"Spark: {one_line(e)}") from e
         finally:
             shutil.rmtree(target, ignore_errors=True)
+
+
+def _in_order(job: Job, outcomes: Any, items: int, advance: Advance) -> Iterator[str | None]:
+    """Each item's error, or None, once it is done; ends early where the job does."""
+    done: dict[int, str | None] = {}
+    seen = 0
+    for number in range(items):
+        while number not in done:
+            ended = not job.is_alive()  # asked first: an ended job has told all of its outcomes
+            for n, rows, error in outcomes.value[seen:]:
+                seen += 1
+                if n not in done:
+                    advance(rows)
+                done[n] = error
+            if number not in done:
+                if ended:
+                    return
+                job.join(LOOK_EVERY_SECONDS)
+        yield done[number]
 
 
 def start(config: EngineConfig) -> SparkSession:
