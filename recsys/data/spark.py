@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 
 from recsys.data.blocks import one_line
 from recsys.data.engine import Advance, Item, OneMachine, Result
-from recsys.data.tasks import DOCS, Job, Listed, Run, failure, taken
+from recsys.data.tasks import DOCS, Job, Listed, Outcome, Run, failure, taken
 from recsys.data.transforms import summed
 from recsys.errors import UserError
 from recsys.schema import EngineConfig
@@ -65,10 +65,8 @@ class Spark:
         job = Job(context, str(results.name), context.parallelize(list(enumerate(items)), len(items)), run)
         job.start()
         try:
-            for number, error in enumerate(_in_order(job, outcomes, len(items), advance)):
-                if error is not None:
-                    raise UserError(error)
-                yield taken(results / f"{number}.pickle")
+            for number, outcome in enumerate(_in_order(job, outcomes, len(items), advance)):
+                yield taken(results / f"{number}.pickle", outcome)
             if job.error is not None:
                 raise failure(results, job.error)
         finally:
@@ -102,18 +100,18 @@ class Spark:
             shutil.rmtree(target, ignore_errors=True)
 
 
-def _in_order(job: Job, outcomes: Any, items: int, advance: Advance) -> Iterator[str | None]:
-    """Each item's error, or None, once it is done; ends early where the job does."""
-    done: dict[int, str | None] = {}
+def _in_order(job: Job, outcomes: Any, items: int, advance: Advance) -> Iterator[Outcome]:
+    """Each item's, once it is done; ends early where the job does."""
+    done: dict[int, Outcome] = {}
     seen = 0
     for number in range(items):
         while number not in done:
             ended = not job.is_alive()  # asked first: an ended job has told all of its outcomes
-            for n, rows, error in outcomes.value[seen:]:
+            for n, rows, outcome in outcomes.value[seen:]:
                 seen += 1
                 if n not in done:
                     advance(rows)
-                done[n] = error
+                done[n] = outcome
             if number not in done:
                 if ended:
                     return

@@ -6,6 +6,7 @@ import socket
 import traceback
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,12 @@ class Job(InheritableThread):
         super().__init__(target=body, daemon=True)
 
 
+@dataclass(frozen=True)
+class Outcome:
+    error: str | None
+    kept: bool  # the result lies in a file
+
+
 @dataclass
 class Run:
     """What an executor does with an item. A user's mistake is an outcome, which no second try would change."""
@@ -58,19 +65,20 @@ class Run:
 
     def __call__(self, numbered: Iterable[tuple[int, Any]]) -> None:
         for number, item in numbered:
-            rows, error = [0.0], None
+            rows, error, kept = [0.0], None, False
             try:
                 self._check_machine()
                 result = self.function.value(item, rows.append)
-                if result is not None:
+                if kept := result is not None:
                     put(Path(self.results, f"{number}.pickle"), result)
             except UserError as e:
                 error = str(e)
             except Exception as e:
                 e.add_note(f"On Spark's executor {socket.gethostname()}:\n{traceback.format_exc()}")
-                put(Path(self.results, "error"), e)
+                with suppress(Exception):  # one that cannot be pickled, which Spark tells as text
+                    put(Path(self.results, "error"), e)
                 raise
-            self.outcomes.add([(number, sum(rows), error)])
+            self.outcomes.add([(number, sum(rows), Outcome(error, kept))])
 
     def _check_machine(self) -> None:
         host = socket.gethostname()
@@ -89,9 +97,11 @@ def put(file: Path, value: Any) -> None:
     building.replace(file)
 
 
-def taken(file: Path) -> Any:
-    """The result; None has no file."""
-    if not file.exists():
+def taken(file: Path, outcome: Outcome) -> Any:
+    """The result. Raises UserError where the item was the user's mistake."""
+    if outcome.error is not None:
+        raise UserError(outcome.error)
+    if not outcome.kept:
         return None
     value = pickle.loads(file.read_bytes())
     file.unlink()
@@ -103,7 +113,9 @@ def failure(results: Path, error: BaseException | None) -> BaseException:
     try:
         failed = pickle.loads((results / "error").read_bytes())
         assert isinstance(failed, BaseException)
-        return failed
+        if not isinstance(failed, ImportError):
+            return failed
+        text = f"{failed}"
     except Exception:
         text = str(error)
     if "No module named" in text or "unpickl" in text.lower():

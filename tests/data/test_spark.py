@@ -1,12 +1,15 @@
 """Spark gives what polars gives: the same files, byte for byte, from the same YAML."""
 
+import importlib
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
@@ -29,6 +32,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: uv sync --extra
 
 from recsys.data import spark
 from recsys.data.spark import Spark, flat, start
+from recsys.data.tasks import Run
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = {"spark.sql.shuffle.partitions": 3, "spark.executorEnv.PYTHONPATH": str(Path(__file__).parent)}
@@ -258,3 +262,20 @@ sys.exit(cli.status("preprocess", lambda cfg: preprocess(cfg) and None))
         told = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
         assert done.returncode == 2 and len(told) == 1, done.stderr
         assert told[0].startswith("error: engine=spark: Spark does not start"), told
+
+
+def test_executors_that_lack_something_say_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here_alone.py").write_text("def f(item, advance):\n    return item\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    function = importlib.import_module("here_alone").f
+    with pytest.raises(
+        UserError, match=r"executors lack this package or what it needs \(No module named 'here_alone'\)"
+    ):
+        list(Spark(LOCAL, tmp_path / "home").map(function, [1], lambda _: None))
+    told: list[Any] = []
+    kinds = {"does not see .*nowhere: data.prepared must": ("/nowhere/x", pl.__version__)}
+    kinds["has polars .*, the driver 0.1"] = (str(tmp_path), "0.1")
+    for message, (results, version) in kinds.items():
+        outcomes = SimpleNamespace(add=told.extend)
+        Run(SimpleNamespace(value=function), outcomes, results, "/no folder", version)([(0, 1)])
+        assert re.search(message, told[-1][2].error)
