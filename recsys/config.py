@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import re
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -67,8 +68,9 @@ def compose(command: str = "train", overrides: Sequence[str] = ()) -> DictConfig
 
 
 def free_keys(overrides: Sequence[str]) -> list[str]:
-    """With ++ before keys that the user names himself: Hydra would ask him to add them."""
-    return [f"++{o}" if o.startswith("sharding.per_table.") else o for o in overrides]
+    """With ++ before keys that the user names himself: Hydra would ask him to add them; local[2] in quotes."""
+    overrides = [re.sub(r"^(engine\.master)=(local\[.*)$", r'\1="\2"', o) for o in overrides]
+    return [f"++{o}" if o.startswith(("sharding.per_table.", "engine.options.")) else o for o in overrides]
 
 
 def typed(cfg: Any) -> DictConfig:
@@ -92,12 +94,21 @@ def data_config(cfg: DictConfig) -> schema.DataConfig:
     return expanded(data)
 
 
+def engine_config(cfg: DictConfig) -> schema.EngineConfig:
+    engine = OmegaConf.to_object(cfg.engine)
+    assert isinstance(engine, schema.EngineConfig)
+    return engine
+
+
 # --- check -------------------------------------------------------------------------------------------
 
 
 def check(cfg: DictConfig) -> None:
     """Raises UserError, one line, for what is wrong with a training config. Touches no row, no process."""
+    from recsys.data.engine import check_engine
+
     check_parts(cfg)
+    check_engine(engine_config(cfg))
     _check_numbers(cfg)
     _check_devices(cfg)
     _check_model(cfg, cfg.trainer.devices)

@@ -173,14 +173,17 @@ def _typed_blocks(data: DataConfig, file: Path) -> Iterator[tuple[pl.DataFrame, 
 
 def input_files(patterns: list[str]) -> list[Path]:
     """Files named by paths, folders or globs. Raises UserError for what is not there."""
+    from recsys.data.places import is_remote, matching
+
     files: list[Path] = []
     for pattern in patterns:
         path = Path(pattern)
-        found = (
-            sorted(p for p in path.iterdir() if p.is_file())
-            if path.is_dir()
-            else [Path(p) for p in sorted(glob.glob(pattern))]
-        )
+        if is_remote(pattern):
+            found = matching(pattern, "input")
+        elif path.is_dir():
+            found = sorted(p for p in path.iterdir() if p.is_file())
+        else:
+            found = [Path(p) for p in sorted(glob.glob(pattern))]
         if not found:
             raise UserError(f"input={pattern}: no such file")
         files += found

@@ -26,19 +26,22 @@ if TYPE_CHECKING:
 
 def preprocess(cfg: DictConfig) -> Prepared:
     """Check the config, prepare the data unless it is there, write the page or the export that is asked for."""
-    from recsys.config import data_config
+    from recsys.config import data_config, engine_config
     from recsys.data.check import check_data, check_files
+    from recsys.data.engine import check_engine, engine_of
     from recsys.data.prepare import prepare
 
     if cfg.output is not None and (not cfg.report or Path(cfg.output).suffix != ".html"):
         raise UserError(f"output={cfg.output}: " + ("must end in .html" if cfg.report else "is of report=true"))
     data = data_config(cfg)
     check_data(data)
+    check_engine(engine_config(cfg))
     if data.root is not None:
         check_files(data)
     elif data.sample is not None:
         say(f"data.root is not set: using the built-in sample ({data.sample.rows:,} rows, seed {data.sample.seed})")
-    prepared = prepare(data)
+    with engine_of(engine_config(cfg), data) as engine:
+        prepared = prepare(data, engine)
     _show(prepared)
     if cfg.report:
         output = Path(cfg.output or prepared.folder / "report.html")

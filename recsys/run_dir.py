@@ -23,6 +23,7 @@ FREE = {
     "run_dir",
     "resume",
     "sharding",
+    "engine",
     "logger",
     "checkpoint",
     "trainer.devices",

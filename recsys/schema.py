@@ -173,6 +173,15 @@ class DataConfig:
 
 
 @dataclass
+class EngineConfig:
+    """Who goes through the raw files."""
+
+    name: str = "polars"  # polars: this machine | spark: a cluster, to the same rows
+    master: str | None = None  # Spark's: local[8], spark://HOST:7077, yarn; null: spark-submit's or spark-defaults'
+    options: dict[str, Any] = field(default_factory=dict)  # Spark's: spark.executor.memory: 16g
+
+
+@dataclass
 class TableRule:
     """How the tables that match it are sharded; what is null is as for all tables.
 
@@ -290,6 +299,7 @@ class TrainConfig:
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
     loader: LoaderConfig = field(default_factory=LoaderConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    engine: EngineConfig = field(default_factory=EngineConfig)
     logger: Any = None  # a mapping of names to loggers; CSV is always written
     seed: int = 0
     run_dir: str | None = None  # by default a new folder under outputs/
@@ -336,6 +346,7 @@ class PreprocessConfig:
     """python -m recsys.preprocess"""
 
     data: DataConfig = MISSING
+    engine: EngineConfig = field(default_factory=EngineConfig)
     report: bool = False  # a page about the data
     output: str | None = None  # the page; null: report.html beside the prepared data
     export: str | None = None  # a new folder: the prepared data as NVIDIA's DLRM reads it, with a feature_spec.yaml

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 
 from recsys import cli
-from recsys.config import check, data_config, load_config
+from recsys.config import check, data_config, engine_config, load_config
 from recsys.errors import UserError
 from recsys.progress import log_to, results, say
 
@@ -83,6 +83,7 @@ def begin(cfg: DictConfig, world_size: int, restarted: bool = False) -> tuple[Pa
     if data.root is None and data.sample is not None:
         say(f"data.root is not set: using the built-in sample ({data.sample.rows:,} rows, seed {data.sample.seed})")
     from recsys.data.check import check_files
+    from recsys.data.engine import engine_of
     from recsys.data.prepare import prepare
     from recsys.data.transforms import Fitted
     from recsys.run_dir import allow_restarts, open_run_dir
@@ -93,7 +94,8 @@ def begin(cfg: DictConfig, world_size: int, restarted: bool = False) -> tuple[Pa
     path, resumed = open_run_dir(cfg)
     log_to(path / "train.log")
     say(f"run folder: {path}")
-    prepared = prepare(data)
+    with engine_of(engine_config(cfg), data) as engine:
+        prepared = prepare(data, engine)
     Fitted.copy(prepared.folder, path)
     rows = prepared.info["rows"]
     say(f"data: {prepared.folder}: " + ", ".join(f"{n:,} {split}" for split, n in rows.items()) + " rows")

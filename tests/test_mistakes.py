@@ -54,6 +54,8 @@ MISTAKES = [
         r"model.botom_mlp: recsys.models.dlrm.DLRM has no such parameter; did you mean bottom_mlp",
     ),
     (["optim.dense.lr=-1"], r"optim.dense: .*Invalid learning rate: -1"),
+    (["engine=sprak"], r"engine=sprak: no such choice; did you mean spark\?"),
+    (["engine.options.spark.x=1"], r"engine.master and engine.options are of engine=spark"),
     (["seed=-1"], r"seed=-1: must be from 0"),
     (["trainer.precision=17"], r"trainer.precision=17: must be 32-true or bf16-mixed"),
     (["checkpoint.mode=sideways"], r"checkpoint.mode=sideways: must be min or max"),

@@ -13,13 +13,16 @@ from filelock import FileLock
 from recsys.progress import bar
 
 SHOWN_BYTES = 2 << 30  # that take longer than a second
+CONTENT = ("md5Hash", "crc32c", "ETag", "etag", "checksum")  # what stores call what stands for the content
+CHANGED = ("LastModified", "last_modified", "updated", "mtime", "modified", "created")
 SETTLED_SECONDS = 2.0  # a file that was just written may be written again within its clock's tick
 
 
 def digests(files: Sequence[Path], home: Path) -> dict[Path, str]:
     """By file, a digest of its content; `home` remembers those of files whose size and time have not changed.
 
-    Of a remote object, the digest is of what its store says of it (size, time, ETag): reading it twice is dear.
+    Of a remote object, the digest is of what its store says of it: size and its own digest, else name and time:
+    reading it twice is dear.
     """
     book = home / "contents.json"
     with FileLock(f"{book}.lock"):
@@ -63,5 +66,7 @@ def _digest(file: Path, advance: Callable[[float], None]) -> str:
 
 
 def _remote(file: Path) -> str:
-    info = {k: str(v) for k, v in file.fs.info(file.path).items()}  # type: ignore[attr-defined]
-    return hashlib.sha256(json.dumps(info, sort_keys=True).encode()).hexdigest()
+    info = file.fs.info(file.path)  # type: ignore[attr-defined]
+    content = next((str(info[k]) for k in CONTENT if info.get(k)), None)
+    told = [content] if content else [str(file), *(str(info[k]) for k in CHANGED if info.get(k))]
+    return hashlib.sha256(json.dumps([info["size"], *told]).encode()).hexdigest()

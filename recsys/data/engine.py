@@ -4,17 +4,22 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 import polars as pl
 
 from recsys.data.transforms import summed
+from recsys.errors import UserError, did_you_mean
+from recsys.schema import DataConfig, EngineConfig
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 Advance = Callable[[float], None]
 CORES_A_CHUNK = 8  # that reading one keeps busy
+ENGINES = ("polars", "spark")
 
 
 class Engine(Protocol):
@@ -62,3 +67,28 @@ class OneMachine:
 
     def total(self, files: Sequence[Path], keys: Sequence[str], least: int) -> pl.DataFrame:
         return summed(pl.scan_parquet(list(files), glob=False), keys, least).collect(engine="streaming")
+
+
+def check_engine(config: EngineConfig) -> None:
+    if config.name not in ENGINES:
+        raise UserError(f"engine.name={config.name}: unknown{did_you_mean(config.name, ENGINES)}")
+    if config.name == "polars" and (config.master is not None or config.options):
+        raise UserError("engine.master and engine.options are of engine=spark")
+    if config.name == "spark" and find_spec("pyspark") is None:
+        raise UserError("engine=spark needs PySpark: pip install recsys[spark] (in a checkout: uv sync --extra spark)")
+
+
+@contextmanager
+def engine_of(config: EngineConfig, data: DataConfig) -> Iterator[Engine]:
+    """The engine that the config names, for as long as it is needed."""
+    check_engine(config)
+    if config.name == "polars":
+        yield OneMachine()
+        return
+    from recsys.data.spark import Spark
+
+    spark = Spark(config, Path(data.prepared))
+    try:
+        yield spark
+    finally:
+        spark.close()

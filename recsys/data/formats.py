@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 
 from recsys.data import packed, side_by_side
 from recsys.data.blocks import LINE, NOT_TEXT, BadRow, Block, one_line
-from recsys.data.pieces import ALL, UNREADABLE, WHOLE, Piece, Wanted, open_bytes
+from recsys.data.pieces import ALL, UNREADABLE, WHOLE, Piece, Wanted, open_bytes, remote_bytes
 from recsys.data.text import parse_options, read_csv
 from recsys.errors import UserError
 from recsys.schema import SourceConfig
@@ -144,7 +144,9 @@ def files_in(source: SourceConfig, file: Path) -> list[Path]:
 
 
 def parquet_file(file: Path) -> pq.ParquetFile:
-    return pq.ParquetFile(file if isinstance(file, PosixPath) else file.open("rb"))
+    if isinstance(file, PosixPath):
+        return pq.ParquetFile(file)
+    return pq.ParquetFile(remote_bytes(file), pre_buffer=True)  # all that is read of a group in few requests
 
 
 def _read_parquet(

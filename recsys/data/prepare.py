@@ -35,6 +35,7 @@ from recsys.data.engine import Engine, OneMachine
 from recsys.data.formats import files_in, parquet_file
 from recsys.data.online import Pipeline
 from recsys.data.packed import FORMATS as OF_ROWS
+from recsys.data.places import is_remote
 from recsys.data.shuffle import decoded, shuffle
 from recsys.data.split import SPLITS, Splitter
 from recsys.data.synthetic import write_sample
@@ -100,6 +101,11 @@ def typed_rows(data: DataConfig) -> Iterator[tuple[pl.DataFrame, np.ndarray]]:
 
 
 def _build(data: DataConfig, engine: Engine | None) -> "_Build":
+    if "://" in data.prepared:
+        raise UserError(
+            f"data.prepared={data.prepared}: must be a folder of this machine or one that machines share; "
+            "raw files alone (data.root) may lie elsewhere"
+        )
     home = Path(data.prepared)
     home.mkdir(parents=True, exist_ok=True)
     if data.root is None:
@@ -410,6 +416,8 @@ def _expected_rows(data: DataConfig, chunks: list[Chunk]) -> float | None:
     total = 0.0
     for chunk in chunks:
         start, stop = chunk.piece.start, chunk.piece.stop
+        if is_remote(str(chunk.file)):
+            return None  # a request each
         if data.source.format in OF_ROWS:
             total += (stop or 0) - start
         elif chunk.file.suffix == ".parquet":

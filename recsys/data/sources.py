@@ -1,6 +1,5 @@
 """What a data config makes of its raw files: which files, their columns renamed, joined and derived."""
 
-import re
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from recsys.data.blocks import Block
 from recsys.data.derive import derived, joined, of_sql
 from recsys.data.formats import column_names, no_rows, read, without_label
 from recsys.data.pieces import WHOLE, Piece, Wanted
+from recsys.data.places import in_order, place
 from recsys.data.transforms import column_reads, label_column, raw_columns
 from recsys.errors import UserError, did_you_mean
 from recsys.schema import DataConfig, JoinConfig, SourceConfig
@@ -21,16 +21,13 @@ def files_of(data: DataConfig, globs: list[str] | None = None) -> list[Path]:
     if data.source.parts:  # data.spec names them one by one
         return [Path(f) for f in data.source.parts if globs is None or f in globs]
     assert data.root is not None
-    root = Path(data.root).expanduser()
-    if not root.exists():
-        raise UserError(f"data.root={data.root}: no such folder or file")
+    root = place(data.root, "data.root")
     if root.is_file():
         found = [root]
     else:
         globs = globs or list(data.source.files)
         try:
-            there_are = {p for g in globs for p in root.glob(g) if p.is_file() and not _hidden(p, g)}
-            found = sorted(there_are, key=_natural)
+            found = in_order({p for g in globs for p in root.glob(g) if p.is_file() and not _hidden(p, g)})
         except (ValueError, NotImplementedError) as e:
             raise UserError(f"data.source.files: {', '.join(globs)}: not globs under data.root ({e})") from e
         if not found:
@@ -43,12 +40,6 @@ def files_of(data: DataConfig, globs: list[str] | None = None) -> list[Path]:
         if path.stat().st_size == 0:
             raise UserError(f"{path}: the file is empty")
     return found
-
-
-def _natural(path: Path) -> list[tuple[int, str]]:
-    """Numbers in names by what they say, so that the last day is the last."""
-    parts = re.split(r"(\d+)", str(path))
-    return [(int(p), p) if p.isdecimal() else (-1, p) for p in parts]
 
 
 def _hidden(path: Path, glob: str) -> bool:
@@ -160,7 +151,7 @@ def _join_source(join: JoinConfig) -> SourceConfig:
 
 
 def side_file(data: DataConfig, join: JoinConfig) -> Path:
-    root = Path(data.root or "").expanduser()
+    root = place(data.root or ".", "data.root")
     path = (root.parent if root.is_file() else root) / join.file
     if not path.is_file():
         raise UserError(f"data.source.joins: no such file: {path}")

@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 
 from recsys.data.blocks import one_line
+from recsys.data.places import place
 from recsys.data.transforms import dense_columns
 from recsys.data.transforms.vectors import Vectors
 from recsys.errors import UserError, did_you_mean
@@ -29,7 +30,7 @@ def read_vectors(data: DataConfig) -> dict[str, Vectors]:
 
 
 def _path(data: DataConfig, file: str) -> Path:
-    root = Path(data.root or "").expanduser()
+    root = place(data.root or ".", "data.root")
     return (root.parent if root.is_file() else root) / file
 
 
@@ -49,7 +50,8 @@ def _read(data: DataConfig, name: str, column: str, c: VectorsConfig) -> Vectors
 
 def _parquet(c: VectorsConfig, file: Path, column: str, where: str) -> tuple[pl.Series, np.ndarray]:
     try:
-        frame = pl.read_parquet(file)
+        with file.open("rb") as f:
+            frame = pl.read_parquet(f)
     except (pl.exceptions.PolarsError, OSError) as e:
         raise UserError(f"{where}: not a Parquet file ({one_line(e)})") from e
     key = c.key or column
@@ -70,7 +72,8 @@ def _parquet(c: VectorsConfig, file: Path, column: str, where: str) -> tuple[pl.
 
 def _npy(data: DataConfig, c: VectorsConfig, file: Path, where: str) -> tuple[pl.Series, np.ndarray]:
     try:
-        matrix = np.load(file)
+        with file.open("rb") as f:
+            matrix = np.load(f)
     except (ValueError, OSError, EOFError) as e:
         raise UserError(f"{where}: not a .npy file ({one_line(e)})") from e
     if matrix.ndim != 2 or matrix.dtype.kind not in "fiu":
