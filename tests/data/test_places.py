@@ -189,8 +189,7 @@ def test_no_credentials(s3: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 def test_digests_of_stores_that_tell_no_content(memory: Any, tmp_path: Path) -> None:
     memory.pipe("/in/a.csv", b"x\n1\n")
     [file] = matching("memory://in", "input")
-    counted: list[float] = []
-    first = digests([file], tmp_path, counted.append)[file]
-    assert digests([file], tmp_path, counted.append)[file] == first and counted == [4, 4]
+    first = digests([file], tmp_path)[file]
+    assert digests([file], tmp_path[file] == first
     memory.pipe("/in/a.csv", b"x\n2\n")
-    assert digests([file], tmp_path, counted.append)[file] != first
+    assert digests([file], tmp_path[file] != first
