@@ -190,6 +190,6 @@ def test_digests_of_stores_that_tell_no_content(memory: Any, tmp_path: Path) -> 
     memory.pipe("/in/a.csv", b"x\n1\n")
     [file] = matching("memory://in", "input")
     first = digests([file], tmp_path)[file]
-    assert digests([file], tmp_path[file] == first
+    assert digests([file], tmp_path)[file] == first
     memory.pipe("/in/a.csv", b"x\n2\n")
-    assert digests([file], tmp_path[file] != first
+    assert digests([file], tmp_path)[file] != first
