@@ -12,12 +12,12 @@ import polars as pl
 import pytest
 from omegaconf import OmegaConf
 
-from recsys.data import formats, text
+from recsys.data import bad_rows, build, formats, text
 from recsys.data import prepare as preparing
 from recsys.data.prepare import Prepared, prepare
 from recsys.data.transforms import LABEL
 from recsys.errors import UserError
-from recsys.schema import DataConfig, DenseConfig, LabelConfig, SparseConfig, SplitConfig
+from recsys.schema import DataConfig, DenseConfig, GroupConfig, LabelConfig, SparseConfig, SplitConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 SPLITS = ("train", "validation", "test")
@@ -83,7 +83,7 @@ def test_too_many_bad_rows_stop_it_and_are_kept(tmp_path: Path) -> None:
 
 
 def test_an_early_stop_on_long_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(preparing, "EARLY_STOP_ROWS", 50)
+    monkeypatch.setattr(bad_rows, "EARLY_STOP_ROWS", 50)
     monkeypatch.setattr(formats, "PIECE_BYTES", 200)
     write(tmp_path / "raw", rows=3000, bad=tuple(range(30)))
     with pytest.raises(UserError, match=r"of \d\d rows cannot be read"):
@@ -139,8 +139,8 @@ def test_it_is_the_content_that_counts(tmp_path: Path) -> None:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The names of the files, a chunk each, that are read from now on."""
     names: list[str] = []
-    read_chunk = preparing.read_chunk
-    monkeypatch.setattr(preparing, "read_chunk", lambda d, c, *a: (names.append(c.file.name), read_chunk(d, c, *a)))
+    read_chunk = build.read_chunk
+    monkeypatch.setattr(build, "read_chunk", lambda d, c, *a: (names.append(c.file.name), read_chunk(d, c, *a)))
     return names
 
 
@@ -169,9 +169,10 @@ def test_a_changed_config_reads_only_what_it_changes(tmp_path: Path, read: list[
     assert len(read) == 2 + 4
 
 
-def test_what_was_read_is_not_kept_where_it_must_not(tmp_path: Path, read: list[str]) -> None:
+@pytest.mark.parametrize("group", [None, GroupConfig("s", "x")])
+def test_what_was_read_is_not_kept_where_it_must_not(tmp_path: Path, group: GroupConfig | None) -> None:
     write(tmp_path / "raw")
-    prepare(config(tmp_path, keep_read=False))
+    prepare(config(tmp_path, keep_read=False, group=group))
     assert not list((tmp_path / "prepared" / "read").iterdir())
 
 
@@ -193,7 +194,8 @@ def test_killed_it_goes_on_where_it_was(tmp_path: Path, step: str) -> None:
     write(tmp_path / "raw", rows=5000)
     code = f"""
 import os, signal, sys
-from recsys.data import formats, prepare as p
+from recsys.data import build as p, formats
+from recsys.data.prepare import prepare
 from recsys.schema import *
 formats.PIECE_BYTES, p.FILE_ROWS = 9000, 1000
 calls = []
@@ -204,7 +206,7 @@ def counted(*a):
         os.kill(os.getpid(), signal.SIGKILL)
     return step(*a)
 p.{step} = counted
-done = p.prepare(DataConfig(name="t", root={str(tmp_path / "raw")!r}, prepared=sys.argv[2],
+done = prepare(DataConfig(name="t", root={str(tmp_path / "raw")!r}, prepared=sys.argv[2],
     label=LabelConfig("y"), dense={{"x": DenseConfig(transform=["standardise"])}}, sparse={{"s": SparseConfig()}}))
 print(len(calls), done.folder)
 """
@@ -264,12 +266,13 @@ def test_what_a_killed_run_left_is_never_taken_for_data(tmp_path: Path, monkeypa
 def test_two_processes_at_once(tmp_path: Path) -> None:
     write(tmp_path / "raw", rows=20_000)
     code = f"""
-from recsys.data import prepare as p
+from recsys.data import build
+from recsys.data.prepare import prepare
 from recsys.schema import *
 built = []
-build = p._Build.run
-p._Build.run = lambda self: (built.append(1), build(self))
-done = p.prepare(DataConfig(name="t", root={str(tmp_path / "raw")!r}, prepared={str(tmp_path / "prepared")!r},
+run = build.Build.run
+build.Build.run = lambda self: (built.append(1), run(self))
+done = prepare(DataConfig(name="t", root={str(tmp_path / "raw")!r}, prepared={str(tmp_path / "prepared")!r},
     label=LabelConfig("y"), dense={{"x": DenseConfig(transform=["standardise"])}}, sparse={{"s": SparseConfig()}}))
 print(len(built), sum(done.info["rows"].values()), done.folder)
 """
