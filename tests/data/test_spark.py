@@ -19,8 +19,8 @@ from failing import fails
 from omegaconf import OmegaConf
 
 from recsys.config import compose
+from recsys.data import build, formats, shuffle
 from recsys.data import engine as engines
-from recsys.data import formats, shuffle
 from recsys.data import prepare as preparing
 from recsys.data.engine import OneMachine, check_engine, engine_of
 from recsys.data.prepare import Prepared, prepare
@@ -101,7 +101,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks, piles and jobs are cut by the driver."""
     monkeypatch.setattr(formats, "PIECE_BYTES", 70_000)
     monkeypatch.setattr(formats, "PIECE_ROWS", 500)
-    monkeypatch.setattr(preparing, "FILE_ROWS", 900)
+    monkeypatch.setattr(build, "FILE_ROWS", 900)
     monkeypatch.setattr(shuffle, "PILE_ROWS", 150)
 
 
