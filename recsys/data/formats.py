@@ -25,7 +25,7 @@ from recsys.errors import UserError
 from recsys.schema import SourceConfig
 
 LIST = "list"  # of lists: the column that tells which line a row is of
-PIECE_BYTES, PIECE_ROWS = 256 << 20, 1 << 20
+PIECE_BYTES, PIECE_ROWS = 128 << 20, 1 << 19
 BLOCK_ROWS = 250_000
 
 
