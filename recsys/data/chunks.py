@@ -28,7 +28,8 @@ from recsys.data.coding import Coder
 from recsys.data.formats import pieces
 from recsys.data.pieces import Piece
 from recsys.data.text import READERS
-from recsys.data.transforms import PLACE, dense_columns, sparse_columns, typed
+from recsys.data.transforms import PLACE, dense_columns, label_column, sparse_columns, typed
+from recsys.data.transforms.columns import differences
 from recsys.schema import DataConfig, SourceConfig, SparseConfig
 
 READ_FORMAT = 1  # raise it when the same bytes would be read differently
@@ -175,7 +176,11 @@ def _as(c: SparseConfig) -> Any:
 def read_spec(data: DataConfig, sides: dict[str, str]) -> str:
     """All of the config that typed rows depend on, as text; `sides` stands for the side tables' content."""
     source = source_spec(data.source)
+    label = [label_column(data), data.label.at_least]
     dense = {c.typed: [c.column, c.reads] for c in dense_columns(data).values()}
     sparse = {n: [c.column, c.cross, c.pattern, c.split, c.max_length, _as(c)] for n, c in sparse_columns(data).items()}
     split = [data.split.by, data.split.column] if data.split.column else None
-    return json.dumps([source, sides, data.derive, asdict(data.label), dense, sparse, split], sort_keys=True)
+    group = [data.group.by, data.group.order] if data.group else None
+    derive = [*data.derive.items()]  # in order: one may read another
+    moments = sorted(differences(data))
+    return json.dumps([source, sides, derive, label, dense, sparse, split, group, moments], sort_keys=True)

@@ -146,6 +146,7 @@ def _fingerprint(data: DataConfig, contents: Any) -> str:
     for key in ("root", "spec", "prepared", "max_bad_rows", "sample", "keep_read"):
         config.pop(key)
     config["source"] = source_spec(data.source)
+    config["derive"] = [*data.derive.items()]  # in order: one may read another
     for files in ("train_files", "validation_files", "test_files"):
         config["split"].pop(files)  # contents says which file is of which split
     text = json.dumps([FORMAT, config, contents], sort_keys=True)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,16 @@ from recsys.data import prepare as preparing
 from recsys.data.prepare import Prepared, prepare
 from recsys.data.transforms import LABEL
 from recsys.errors import UserError
-from recsys.schema import DataConfig, DenseConfig, GroupConfig, LabelConfig, SparseConfig, SplitConfig
+from recsys.schema import (
+    DataConfig,
+    DenseConfig,
+    GroupConfig,
+    LabelConfig,
+    SequenceConfig,
+    SourceConfig,
+    SparseConfig,
+    SplitConfig,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 SPLITS = ("train", "validation", "test")
@@ -174,6 +184,45 @@ def test_what_was_read_is_not_kept_where_it_must_not(tmp_path: Path, group: Grou
     write(tmp_path / "raw")
     prepare(config(tmp_path, keep_read=False, group=group))
     assert not list((tmp_path / "prepared" / "read").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, {"group": GroupConfig("s")}),
+        ({"group": GroupConfig("s")}, {"group": GroupConfig("y")}),
+        ({"group": GroupConfig("s")}, {"group": GroupConfig("s", order="x")}),
+        ({"group": GroupConfig("s"), "sequences": SequenceConfig()}, {"group": GroupConfig("s")}),
+        ({"derive": {"z": "x", "x": "'7'"}}, {"derive": {"x": "'7'", "z": "x"}}),  # in the order that is told
+    ],
+)
+def test_another_config_never_takes_what_was_read_for_its_own(
+    tmp_path: Path, before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    write(tmp_path / "raw")
+    column = "z" if "derive" in after else "x"
+
+    def made(more: dict[str, Any], folder: str) -> Prepared:
+        dense = {"f": DenseConfig(column=column, transform=[], lag=1 if "group" in more else None)}
+        split = SplitConfig(validation=0.2, test=0.2)
+        return prepare(config(tmp_path, prepared=str(tmp_path / folder), dense=dense, split=split, **more))
+
+    made(before, "prepared")
+    again, fresh = made(after, "prepared"), made(after, "fresh")
+    assert again.folder.name == fresh.folder.name
+    for split in SPLITS:
+        assert frames(again)[split].equals(frames(fresh)[split])
+
+
+def test_a_time_read_for_its_difference_is_read_anew(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    times = [datetime(2024, 1, 1) + timedelta(seconds=i * i) for i in range(40)]
+    raw = pl.DataFrame({"y": [0, 1] * 20, "u": ["a"] * 40, "x": times})
+    raw.write_parquet(tmp_path / "raw" / "f.parquet")
+    told: dict[str, Any] = {"source": SourceConfig(format="parquet"), "group": GroupConfig("u"), "sparse": {}}
+    prepare(config(tmp_path, dense={"x": DenseConfig(transform=[])}, **told))
+    found = frames(prepare(config(tmp_path, dense={"x": DenseConfig(transform=[], difference=1)}, **told)))
+    assert found["train"]["x"].to_list()[:4] == [0, 1, 3, 5]  # seconds
 
 
 def test_text_is_cut_into_chunks_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
