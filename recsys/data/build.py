@@ -11,7 +11,7 @@ import polars as pl
 
 from recsys.data.arrange import AGAIN, TRAIN, is_arranged
 from recsys.data.bad_rows import BadRows
-from recsys.data.chunks import Chunk, TypedChunk, read_chunk
+from recsys.data.chunks import Chunk, TypedChunk, read_chunk, remove_chunk
 from recsys.data.engine import Engine
 from recsys.data.formats import parquet_file
 from recsys.data.online import Pipeline
@@ -77,7 +77,7 @@ class Build:
         (self.folder / "prepared.json").write_text(json.dumps(info, indent=1) + "\n")
         if not self.data.keep_read:
             for folder in self._folders():
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_chunk(folder)
 
     # --- read ----------------------------------------------------------------------------------------
 

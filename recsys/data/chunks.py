@@ -103,12 +103,24 @@ def read_chunk(data: DataConfig, chunk: Chunk, folder: Path, advance: Callable[[
     building.mkdir(parents=True)
     try:
         _read_into(building, data, chunk, advance)
+        if folder.exists() and not (folder / "chunk.json").exists():  # what was left of it
+            shutil.rmtree(folder, ignore_errors=True)
         os.replace(building, folder)
     except OSError:
         if not (folder / "chunk.json").exists():  # else another process was quicker
             raise
     finally:
         shutil.rmtree(building, ignore_errors=True)
+
+
+def remove_chunk(folder: Path) -> None:
+    """Whole or not at all, too: a part of it would pass for all of it."""
+    removing = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        folder.rename(removing)
+    except FileNotFoundError:  # equal pieces are one folder
+        return
+    shutil.rmtree(removing, ignore_errors=True)
 
 
 def _read_into(folder: Path, data: DataConfig, chunk: Chunk, advance: Callable[[float], None]) -> None:

@@ -225,6 +225,15 @@ def test_a_time_read_for_its_difference_is_read_anew(tmp_path: Path) -> None:
     assert found["train"]["x"].to_list()[:4] == [0, 1, 3, 5]  # seconds
 
 
+def test_what_is_left_of_a_piece_is_read_again(tmp_path: Path, read: list[str]) -> None:
+    write(tmp_path / "raw")
+    prepare(config(tmp_path))
+    (piece,) = (tmp_path / "prepared" / "read").iterdir()
+    (piece / "chunk.json").unlink()
+    again = prepare(config(tmp_path, name="another"))
+    assert read == ["f.csv"] * 2 and sum(again.info["rows"].values()) == 200
+
+
 def test_text_is_cut_into_chunks_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path / "raw", bad=(3, 100, 190))
     whole = prepare(config(tmp_path, max_bad_rows=0.1))
