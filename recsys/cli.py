@@ -83,13 +83,22 @@ def call(function: Callable[[], None]) -> int:
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else OURS
     except BaseException as e:  # a failed collective save raises one that is no Exception
-        if isinstance(e, OSError) and e.errno in THE_DISK:
-            return say_error(f"{e.filename or 'the disk'}: {e.strerror}")
+        if (disk := _of_the_disk(e)) is not None:
+            return say_error(disk)
         text = describe(e)
         sys.stderr.write(text)
         log(text)
         return OURS
     return 0
+
+
+def _of_the_disk(error: BaseException) -> str | None:
+    """What the disk has against it, in one line; polars tells of it in an error of its own."""
+    if isinstance(error, OSError) and error.errno in THE_DISK:
+        return f"{error.filename or 'the disk'}: {error.strerror}"
+    polars = type(error).__module__.startswith("polars")  # without importing it, for commands that need it not
+    told = re.search(r"\(os error (\d+)\)", str(error)) if polars else None
+    return f"the disk: {os.strerror(int(told[1]))}" if told and int(told[1]) in THE_DISK else None
 
 
 def say_error(message: str, status: int = USER) -> int:

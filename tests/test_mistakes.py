@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from recsys import cli, versions
@@ -193,3 +194,8 @@ def test_nan_loss_names_step_ranges_and_checkpoint(
     assert re.search(
         r"the loss is (nan|inf) at step \d+; ranges of the dense features.*\.\..*last good checkpoint: r/", said
     )
+
+
+def test_a_full_disk_is_told_in_a_line_whoever_sees_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.call(lambda: pl.DataFrame({"a": range(100_000)}).write_parquet("/dev/full")) == cli.USER
+    assert capsys.readouterr().err == "error: the disk: No space left on device\n"
