@@ -24,9 +24,9 @@ def arranged(data: DataConfig, rows: pl.DataFrame) -> pl.DataFrame:
     rows: with GROUP, ORDER, PLACE, and SPLIT where it is known already, which sequences need.
     """
     rows = rows.sort(GROUP, ORDER, PLACE)
-    starts = _starts(data, rows)
+    starts = _starts(rows, data.group.gap if data.group is not None else None)
     if data.split.by == "leave_one_out":
-        rows = rows.with_columns(pl.Series(SPLIT, leave_one_out(starts)))
+        rows = rows.with_columns(pl.Series(SPLIT, leave_one_out(_starts(rows, None))))  # of a user, not a session
     rows = rows.with_columns(_looking_back(data, rows, starts))
     if data.sequences is not None:
         rows = _sequences(data, data.sequences, rows, starts)
@@ -45,9 +45,8 @@ def in_context(data: DataConfig, rows: pl.DataFrame) -> pl.DataFrame:
     return arranged(data, rows.with_row_index(PLACE).cast({PLACE: pl.Int64})).drop(PLACE, SPLIT, strict=False)
 
 
-def _starts(data: DataConfig, rows: pl.DataFrame) -> np.ndarray:
+def _starts(rows: pl.DataFrame, gap: float | None) -> np.ndarray:
     """(rows,) of each row, where its group (or session) begins."""
-    gap = data.group.gap if data.group is not None else None
     new = pl.col(GROUP).ne_missing(pl.col(GROUP).shift())
     if gap is not None:
         new = new | (pl.col(ORDER).diff() > gap).fill_null(True)

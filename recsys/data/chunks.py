@@ -32,7 +32,7 @@ from recsys.data.transforms import PLACE, dense_columns, label_column, sparse_co
 from recsys.data.transforms.columns import differences
 from recsys.schema import DataConfig, SourceConfig, SparseConfig
 
-READ_FORMAT = 1  # raise it when the same bytes would be read differently
+READ_FORMAT = 2  # raise it when the same bytes would be read differently
 TYPERS = READERS  # blocks typed at once, while others are parsed
 
 
@@ -94,6 +94,8 @@ class TypedChunk:
 
 def cut(data: DataConfig, files: list[tuple[Path, int | None]], digests: dict[Path, str]) -> list[Chunk]:
     """All chunks, in the order of their rows."""
+    if data.source.format == "lists":  # whose rows say which file they are of
+        digests = {f: f"{d} {f}" for f, d in digests.items()}
     return [Chunk(f, digests[f], piece, split) for f, split in files for piece in pieces(data.source, f)]
 
 

@@ -220,7 +220,7 @@ def _read_lists(source: SourceConfig, file: Path, names: list[str], piece: Piece
         rows = parts.filter(~short).with_columns(
             *(pl.col("parts").list.get(i).alias(name) for i, name in enumerate(before)),
             pl.col("parts").list.slice(len(before)).alias(item),
-            pl.concat_str(pl.lit(f"{file.name}:{piece.start}:"), pl.col(LINE)).alias(LIST),
+            pl.concat_str(pl.lit(f"{file}:{piece.start}:"), pl.col(LINE)).alias(LIST),
         )
         block.frame = rows.explode(item).select(*before, item, LIST, LINE)
         yield block

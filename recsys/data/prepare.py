@@ -41,7 +41,7 @@ from recsys.memory import keep_freed_memory
 from recsys.progress import bar
 from recsys.schema import DataConfig
 
-FORMAT = 4  # raise it when the same config and files would be prepared differently
+FORMAT = 5  # raise it when the same config and files would be prepared differently
 
 
 @dataclass(frozen=True)

@@ -167,6 +167,8 @@ def _parse(source: SourceConfig, file: Path, names: list[str], piece: bytes, lin
     taken = np.array([n for n, _, _ in wide], np.int64)
     numbers = np.concatenate([np.setdiff1d(np.arange(1, frame.height + len(wide) + 1), taken), taken])
     inner = np.concatenate([breaks, np.array([t.strip("\r\n").count("\n") for _, _, t in wide], np.int64)])
+    if inner.any() and (found := _without_open_quotes(source, file, names, piece, line, replaced)) is not None:
+        return found
     if inner.any():  # a row's line is its number and the line breaks within rows before it
         order = np.argsort(numbers)
         before = np.empty_like(numbers)
@@ -184,6 +186,27 @@ def _parse(source: SourceConfig, file: Path, names: list[str], piece: bytes, lin
         lost |= mask
     bad.sort(key=lambda b: b.line)
     return Block(file, frame.filter(pl.Series(~lost)) if lost.any() else frame, bad)
+
+
+def _without_open_quotes(
+    source: SourceConfig, file: Path, names: list[str], piece: bytes, line: int, replaced: bool
+) -> Block | None:
+    """As `_parse`, with lines set aside that open a quote and do not close it, and would swallow those behind them.
+
+    None where there are none.
+    """
+    lines = piece.split(b"\n")
+    quote = (source.quote or "").encode()
+    left_open = {line + i: text for i, text in enumerate(lines) if text.count(quote) % 2}
+    if not left_open:
+        return None
+    closed = b"\n".join(b"" if line + i in left_open else text for i, text in enumerate(lines))
+    block = _parse(source, file, names, closed, line, replaced)
+    for i, bad in enumerate(block.bad):
+        if bad.line in left_open:
+            text = left_open[bad.line].decode(errors="replace").rstrip("\r")
+            block.bad[i] = BadRow(bad.file, bad.line, "a quote is not closed", text)
+    return block
 
 
 class _Lines:

@@ -73,11 +73,16 @@ def test_rows_before(events: list[Event], k: int, gap: int | None) -> None:
     items = [e[1] for e in events]
     done = arranged(data, typed_rows(events, x=x, d=x, before=items, history=items)).sort(PLACE)
     expected: dict[int, Any] = {}
+    splits = {
+        p: 0 if len(rows) < 3 else {len(rows) - 1: 2, len(rows) - 2: 1}.get(i, 0)
+        for rows in by_user(events)  # not a session, as which a user's last rows test
+        for i, p in enumerate(rows)
+    }
     for group in by_user(events, gap):
         for i, place in enumerate(group):
             lagged = x[group[i - k]] if i >= k else None
             less = None if lagged is None or x[place] is None else x[place] - lagged  # type: ignore[operator]
-            split = 0 if len(group) < 3 else {len(group) - 1: 2, len(group) - 2: 1}.get(i, 0)
+            split = splits[place]
             expected[place] = (
                 lagged, less, items[group[i - k]] if i >= k else None, [items[p] for p in group[max(0, i - k) : i]], split
             )  # fmt: skip

@@ -133,8 +133,18 @@ def test_bytes_that_are_not_utf8_set_their_row_aside(
 
 def test_a_quote_left_open_swallows_no_rows_silently(tmp_path: Path) -> None:
     frame, bad = read(tmp_path, b'y,a\n1,2\n0,"x\n1,3\n0,y"\n1\n1,4\n')
-    assert rows(frame) == [("1", "2", 2), ("1", "4", 7)]
-    assert [(b.line, b.reason) for b in bad] == [(3, "a quoted field goes on over lines"), (6, "1 fields, not 2")]
+    assert rows(frame) == [("1", "2", 2), ("1", "3", 4), ("1", "4", 7)]
+    assert [(b.line, b.reason, b.text) for b in bad] == [
+        (3, "a quote is not closed", '0,"x'), (5, "a quote is not closed", '0,y"'), (6, "1 fields, not 2", "1")
+    ]  # fmt: skip
+
+
+def test_a_stray_quote_costs_its_own_line_alone(tmp_path: Path) -> None:
+    lines = ["y,a", *(f'{i % 2},"{i}"' for i in range(300))]
+    lines[11], lines[200] = '1,"v', '0,"w,'
+    frame, bad = read(tmp_path, "\n".join(lines).encode())
+    assert len(frame) == 298 and frame[LINE].to_list() == [i for i in range(2, 302) if i not in (12, 201)]
+    assert [(b.line, b.text) for b in bad] == [(12, '1,"v'), (201, '0,"w,')]
 
 
 def parquet(frame: pl.DataFrame | pa.Table) -> bytes:

@@ -33,7 +33,7 @@ def test_a_cross_is_a_value_of_its_own() -> None:
     assert learnt.vocabularies["pair"]["value"].to_list() == ["a\x1f1", "\x1f", "a\x1f2"]
     done = learnt.apply(frame)
     assert done["pair"].to_list() == [1, 1, 3, 2] and done["user"].to_list() == [1, 1, 1, 2]
-    joined = pl.Series(["1\x1fa\x1f0.5", "1\x1fa\x1f", "2\x1fa\x1f1.0", "\x1f\x1f"])
+    joined = pl.Series(["1\x1fa\x1f0.5", "1\x1fa\x1f", "2\x1fa\x1f1", "\x1f\x1f"])
     assert done["three"].to_list() == bucket_ids(joined, 100).to_list()
     unseen = rows(data, user=["b", "a"], hour=[1, 3], x=[0, 0])
     assert learnt.apply(unseen)["pair"].to_list() == [0, 0]

@@ -129,7 +129,12 @@ def _value(raw: pl.DataFrame, column: str) -> pl.Expr:
     dtype, values = raw.schema[column], pl.col(column)
     if dtype == pl.String:
         return values
-    return (values.fill_nan(None) if dtype.is_float() else values).cast(pl.String)
+    if not dtype.is_float():
+        return values.cast(pl.String)
+    # 7.0 is 7: a column of whole numbers turns into floats where some are missing
+    values = values.fill_nan(None)
+    whole = values.cast(pl.Int64, strict=False)
+    return pl.when(whole.cast(dtype) == values).then(whole.cast(pl.String)).otherwise(values.cast(pl.String))
 
 
 def _values(raw: pl.DataFrame, name: str, c: SparseConfig) -> pl.Expr:
