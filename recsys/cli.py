@@ -7,6 +7,7 @@ import errno
 import os
 import re
 import sys
+import traceback
 from collections.abc import Callable
 
 from omegaconf import DictConfig
@@ -63,6 +64,10 @@ def status(command: str, function: Callable[[DictConfig], None]) -> int:
         return say_error(str(e))
     except AssertionError:  # OmegaConf's, where an override goes below a null
         return say_error("an override goes below a key that is null; set the key itself: 'a.b={c: 1}' for a.b.c=1")
+    except AttributeError as e:  # OmegaConf's, where an override gives a mapping to a key that has a schema and is null
+        if "omegaconf" not in traceback.extract_tb(e.__traceback__)[-1].filename:
+            raise
+        return say_error("an override gives a mapping to a key that is null: write that key in the YAML")
     return sweep.finish() if sweep is not None else code
 
 

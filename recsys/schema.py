@@ -60,7 +60,7 @@ class SourceConfig:
 class GroupConfig:
     """Rows that belong together, in order: what `lag`, `difference`, `last`, sequences and leave_one_out are of."""
 
-    by: str = MISSING  # column: a user, a device
+    by: str = ""  # column: a user, a device; without it no rows belong together
     order: str | None = None  # column: a number or a time; rows of one moment, and all without it, as they came
     gap: float | None = None  # in order's unit (of times: seconds): a longer pause begins a new group, a session
 
@@ -69,7 +69,7 @@ class GroupConfig:
 class SequenceConfig:
     """One row a group, of lists in order, instead of one row an interaction."""
 
-    max_length: int = 50  # items before the one to be predicted; a row has one more
+    max_length: int = 0  # items before the one to be predicted; a row has one more. 0: rows are no sequences
     min_length: int = 2  # of a training row, with the one to be predicted
     stride: int | None = None  # longer training sequences: a window every so many items; null: the last one only
     reverse: bool = False  # training sequences once more, backwards
@@ -159,8 +159,8 @@ class DataConfig:
     derive: dict[str, str] = field(default_factory=dict)  # column -> SQL expression over the columns
     label: LabelConfig = field(default_factory=LabelConfig)
     split: SplitConfig = field(default_factory=SplitConfig)
-    group: GroupConfig | None = None
-    sequences: SequenceConfig | None = None
+    group: GroupConfig | None = field(default_factory=GroupConfig)  # None, in the end, where it names no column
+    sequences: SequenceConfig | None = field(default_factory=SequenceConfig)  # likewise
     dense_defaults: DenseConfig = field(default_factory=lambda: DenseConfig(fill=0.0, transform=["log"]))
     sparse_defaults: SparseConfig = field(
         default_factory=lambda: SparseConfig(encode="vocabulary", min_count=1, pooling="sum")
@@ -170,6 +170,12 @@ class DataConfig:
     max_bad_rows: float = 0.01  # a larger share of unreadable rows stops the command
     keep_read: bool = True  # keep raw files as they were read, so that another config reads nothing again
     sample: SampleConfig | None = None
+
+    def __post_init__(self) -> None:
+        if self.group is not None and not self.group.by:
+            self.group = None
+        if self.sequences is not None and not self.sequences.max_length:
+            self.sequences = None
 
 
 @dataclass
