@@ -9,6 +9,32 @@ from torchrec.streamable import Pipelineable
 
 
 @dataclass
+class Lists:
+    """B lists of ids, of any length each: values (P,) one list after another, lengths (B,); both int64."""
+
+    values: Tensor
+    lengths: Tensor
+
+    def __len__(self) -> int:
+        return self.lengths.shape[0]
+
+    @property
+    def owners(self) -> Tensor:
+        """(P,) whose list each value is in."""
+        return torch.repeat_interleave(torch.arange(len(self), device=self.lengths.device), self.lengths)
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> "Lists":
+        return Lists(
+            self.values.to(device, non_blocking=non_blocking), self.lengths.to(device, non_blocking=non_blocking)
+        )
+
+    def slice(self, start: int, stop: int) -> "Lists":
+        """Lists start to stop."""
+        first = int(self.lengths[:start].sum())
+        return Lists(self.values[first : first + int(self.lengths[start:stop].sum())], self.lengths[start:stop])
+
+
+@dataclass
 class Batch(Pipelineable):
     """B rows.
 
@@ -16,12 +42,20 @@ class Batch(Pipelineable):
     sparse: F keys in the FeatureSpec's order, B bags each
     labels: (B, T) float32
     weight: (B,) float32, or none where every row counts 1; rows of weight 0 only fill a batch up
+
+    Of queries, which the held-out rows of data for retrieval are, moreover, as candidates (0: an unknown item):
+    targets: what each was followed by
+    history: all that came before, to be left out of what is ranked
+    first_row: the place of the first row in its split
     """
 
     dense: Tensor
     sparse: KeyedJaggedTensor
     labels: Tensor
     weight: Tensor | None = None
+    targets: Lists | None = None
+    history: Lists | None = None
+    first_row: int = 0
 
     @property
     def rows(self) -> int:
@@ -33,6 +67,9 @@ class Batch(Pipelineable):
             sparse=self.sparse.to(device, non_blocking=non_blocking),
             labels=self.labels.to(device, non_blocking=non_blocking),
             weight=None if self.weight is None else self.weight.to(device, non_blocking=non_blocking),
+            targets=None if self.targets is None else self.targets.to(device, non_blocking),
+            history=None if self.history is None else self.history.to(device, non_blocking),
+            first_row=self.first_row,
         )
 
     def record_stream(self, stream: torch.Stream) -> None:
@@ -47,4 +84,7 @@ class Batch(Pipelineable):
             sparse=self.sparse.pin_memory(),
             labels=self.labels.pin_memory(),
             weight=None if self.weight is None else self.weight.pin_memory(),
+            targets=self.targets,
+            history=self.history,
+            first_row=self.first_row,
         )

@@ -3,6 +3,7 @@
 import atexit
 import os
 import re
+import signal
 import socket
 import sys
 import time
@@ -15,6 +16,7 @@ PEER_GONE = re.compile(
     r"|NCCL communicator was aborted|DistNetworkError|DistStoreError|recvValue failed|sendBytes failed"
 )
 GRACE_SECONDS = 1.0
+GRACE_SECONDS_ON_ONE_HOST = 30.0  # its launcher ends this process much earlier, however busy the machine is
 
 
 def describe(error: BaseException) -> str:
@@ -30,7 +32,9 @@ def describe(error: BaseException) -> str:
     if not lost_another_rank(error):
         _record(error)
         return f"error: {who} failed:\n{text}"
-    time.sleep(GRACE_SECONDS)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Lightning's would only take note of it
+    alone = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
+    time.sleep(GRACE_SECONDS_ON_ONE_HOST if alone else GRACE_SECONDS)
     first = str(error).strip().splitlines()[:1]
     return f"error: {who} has lost another rank, whose own error, told on its host, is the cause ({''.join(first)})\n"
 
