@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
@@ -28,6 +28,8 @@ COMMANDS = {
     "checkpoint": schema.CheckpointToolConfig,
 }
 
+
+Kind = Literal["predicts", "retrieves", "closed_form"]
 
 # Not 16-mixed: its loss scaling would reach the tables' fused optimizers, which take gradients as they come.
 PRECISIONS = ("32-true", "bf16-mixed")
@@ -112,6 +114,7 @@ def check(cfg: DictConfig) -> None:
     _check_numbers(cfg)
     _check_devices(cfg)
     _check_model(cfg, cfg.trainer.devices)
+    _check_monitors(cfg)
 
 
 def check_parts(cfg: DictConfig) -> None:
@@ -124,6 +127,9 @@ def check_parts(cfg: DictConfig) -> None:
     check_data(data_config(cfg))
     check_versions()
     check_target(cfg.model, "model", given=("features", "device"))
+    if cfg.loss is not None:
+        check_target(cfg.loss, "loss")
+        build_loss(cfg)
     check_target(cfg.optim.dense, "optim.dense", given=("params",))
     _try_optimizer(cfg)
     if cfg.optim.scheduler is not None:
@@ -162,12 +168,52 @@ def _check_numbers(cfg: DictConfig) -> None:
             raise UserError(f"checkpoint.{name}={cfg.checkpoint[name]}: must be positive, or null")
     if cfg.optim.sparse.lr < 0:
         raise UserError(f"optim.sparse.lr={cfg.optim.sparse.lr}: must not be negative")
-    metrics = [f"validation/{m}" for m in ("auc", "logloss", "ne", "calibration")]
+    if t.validate_every < 1:
+        raise UserError(f"trainer.validate_every={t.validate_every}: must be at least 1")
+
+
+def kind_of(cfg: DictConfig) -> Kind:
+    """What the model does, as it shows: predict labels, retrieve items, or retrieve without steps of training."""
+    target = locate(cfg.model.get("_target_") or "", "model")
+    return "retrieves" if hasattr(target, "ask") else "closed_form" if hasattr(target, "rate") else "predicts"
+
+
+def protocols_of(cfg: DictConfig) -> Any:
+    """cfg.ranking, checked."""
+    from recsys.ranking import Protocols
+
+    r = cfg.ranking
+    try:
+        return Protocols(tuple(r.k), tuple(r.protocols), r.negatives, r.filter_history, r.seed)
+    except ValueError as e:
+        raise UserError(f"ranking.{e}") from e
+
+
+def monitor_of(cfg: DictConfig, given: str | None) -> str:
+    """The metric that tells which validation was best."""
+    if given is not None:
+        return given
+    if kind_of(cfg) == "predicts":
+        return "validation/auc"
+    suffix = "" if "full" in cfg.ranking.protocols else f"_{cfg.ranking.protocols[0]}"
+    k = 10 if 10 in cfg.ranking.k else cfg.ranking.k[0]
+    return f"validation/ndcg@{k}{suffix}"
+
+
+def _check_monitors(cfg: DictConfig) -> None:
+    t, names = cfg.trainer, ["auc", "logloss", "ne", "calibration"]
+    if kind_of(cfg) != "predicts":
+        p = protocols_of(cfg)
+        suffixes = ["" if name == "full" else f"_{name}" for name in p.protocols]
+        names = [
+            f"{m}{s}" for s in suffixes for m in ("mrr", *(f"{n}@{k}" for n in ("hr", "ndcg", "recall") for k in p.k))
+        ]
+    metrics = [f"validation/{name}" for name in names]
     monitors = {"checkpoint.monitor": cfg.checkpoint.monitor}
     if t.early_stopping.patience is not None:
         monitors["trainer.early_stopping.monitor"] = t.early_stopping.monitor
-    for key, monitor in monitors.items():
-        if monitor not in metrics:
+    for key, given in monitors.items():
+        if (monitor := monitor_of(cfg, given)) not in metrics:
             raise UserError(f"{key}={monitor}: no such metric{did_you_mean(monitor, metrics)}")
 
 
@@ -214,10 +260,23 @@ def _check_model(cfg: DictConfig, devices: int) -> None:
     from recsys.sharding.tables import tables
 
     features = feature_spec(data_config(cfg), lambda *_: 8)
-    if not features.labels:
-        raise UserError(f"data={cfg.data.name}: its rows have no label, and this model predicts one")
+    check_kind(cfg, features)
     task = meta_task(cfg, features)
     constraints(OmegaConf.to_object(cfg.sharding), tables(task), devices)  # type: ignore[arg-type]
+
+
+def check_kind(cfg: DictConfig, features: Any) -> None:
+    """Raises UserError where data and model, or model and loss, do not go together."""
+    kind = kind_of(cfg)
+    if kind == "predicts" and not features.labels:
+        raise UserError(f"data={cfg.data.name}: its rows have no label, and this model predicts one")
+    if kind != "predicts" and features.item is None:
+        told = "data.items.feature names no feature whose values they are"
+        raise UserError(f"data={cfg.data.name}: this model retrieves items, and {told}")
+    if kind == "retrieves" and cfg.loss is None:
+        raise UserError("loss: this model needs one, such as loss=full_softmax")
+    if kind != "retrieves" and cfg.loss is not None:
+        raise UserError(f"loss={cfg.loss.get('_target_')}: this model has a loss of its own; leave it out")
 
 
 def check_target(node: Any, path: str, given: Sequence[str] = ()) -> None:
@@ -298,14 +357,29 @@ def build_model(cfg: DictConfig, features: Any, device: Any) -> Any:
         raise UserError(f"model: {e}") from e
 
 
+def build_loss(cfg: DictConfig) -> Any:
+    """Raises UserError for what the loss refuses."""
+    try:
+        return make(cfg.loss)()
+    except ValueError as e:
+        raise UserError(f"loss: {e}") from e
+
+
+def build_task(cfg: DictConfig, features: Any, device: Any, candidates: Any = None) -> Any:
+    """The model with its loss, tables on `device`. candidates: of the data, where the model retrieves."""
+    from recsys.task import RetrievalTask, Task
+
+    model = build_model(cfg, features, device)
+    return Task(model) if cfg.loss is None else RetrievalTask(model, build_loss(cfg), candidates)
+
+
 def meta_task(cfg: DictConfig, features: Any) -> Any:
     """The Task for `features` on the meta device, its tables as wide as they will lie: what plans are made of."""
     import torch
 
     from recsys.sharding.tables import pad_tables
-    from recsys.task import Task
 
     with torch.device("meta"):
-        task = Task(build_model(cfg, features, torch.device("meta")))
+        task = build_task(cfg, features, torch.device("meta"))
         pad_tables(task, cfg.sharding.padding)
     return task

@@ -42,7 +42,7 @@ def evaluate(
         raise UserError(f"split={split}: the data has no such rows")
     t = cfg.trainer
     with process_group(accelerator_of(cfg), t.threads, started_by_torchrun(), t.timeout_minutes) as ranks:
-        module = build_module(cfg, prepared.fitted.features, ranks, prepared.folder)
+        module = build_module(cfg, prepared.fitted, ranks, prepared.folder)
         trainer, _ = build_trainer(cfg, path, ranks, prepared, None, loggers=False)
         [found] = trainer.test(module, split_loader(cfg, prepared, split, ranks), ckpt_path=best, verbose=False)
         if ranks.rank != 0:
@@ -60,6 +60,9 @@ def _command(cfg: DictConfig) -> None:
     for key, value in cfg.trainer.items():
         if value is not None:
             changed.trainer[key] = value
+    for key, value in cfg.ranking.items():
+        if value is not None:
+            changed.ranking[key] = value
     if cfg.sharding is not None:
         changed.sharding = cfg.sharding
     check(changed)

@@ -39,11 +39,17 @@ class FeatureSpec:
     """The columns of a Batch, in order: dense (B, D), sparse (F keys), labels (B, T).
 
     Single-valued sparse features come first, so that their ids lie side by side in a batch.
+
+    Of data for retrieval:
+    item: the sparse feature whose values are the candidates
+    items: what is known of each candidate beside its id (recsys.catalogue)
     """
 
     dense: tuple[DenseFeature, ...]
     sparse: tuple[SparseFeature, ...]
     labels: tuple[str, ...] = ("label",)
+    item: str | None = None
+    items: "FeatureSpec | None" = None
 
     def __post_init__(self) -> None:
         names = [f.name for f in self.dense] + [f.name for f in self.sparse] + list(self.labels)
@@ -56,11 +62,16 @@ class FeatureSpec:
         for f in self.sparse:
             if rows.setdefault(f.table, f.cardinality) != f.cardinality:
                 raise ValueError(f"table {f.table}: its features disagree on the number of rows")
+        if self.item is not None and self.item not in {f.name for f in self.sparse}:
+            raise ValueError(f"item: no sparse feature is named {self.item}")
 
     @property
     def dense_width(self) -> int:
         """D: the columns of a Batch's dense part."""
         return sum(f.width for f in self.dense)
+
+    def feature(self, name: str) -> SparseFeature:
+        return next(f for f in self.sparse if f.name == name)
 
     @property
     def tables(self) -> dict[str, tuple[SparseFeature, ...]]:
@@ -79,6 +90,8 @@ class FeatureSpec:
             dense=tuple(DenseFeature(**f) for f in value["dense"]),
             sparse=tuple(SparseFeature(**f) for f in value["sparse"]),
             labels=tuple(value["labels"]),
+            item=value.get("item"),
+            items=None if value.get("items") is None else cls.from_json(value["items"]),
         )
 
     def save(self, path: Path) -> None:

@@ -14,13 +14,14 @@ from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
 from recsys.batch import Batch
 from recsys.errors import UserError
 from recsys.metrics import BinaryMetrics
+from recsys.ranking import Protocols, RankingMetrics
 from recsys.schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding import checkpoint
 from recsys.sharding.init import init_tables
 from recsys.sharding.optim import RowOptimizer
 from recsys.sharding.plan import describe, make_plan, shard
 from recsys.sharding.tables import TableInfo, pad_tables, tables
-from recsys.task import Task
+from recsys.task import RetrievalTask, Task
 
 MakeOptimizer = Callable[[list[Tensor]], torch.optim.Optimizer]
 MakeScheduler = Callable[[torch.optim.Optimizer], Any]
@@ -36,7 +37,7 @@ class RecsysModule(pl.LightningModule):
 
     def __init__(
         self,
-        make_task: Callable[[], Task],
+        make_task: Callable[[], Task | RetrievalTask],
         sharding: ShardingConfig,
         sparse: SparseOptimConfig,
         *,
@@ -45,6 +46,7 @@ class RecsysModule(pl.LightningModule):
         make_optimizer: MakeOptimizer | None = None,
         make_scheduler: MakeScheduler | None = None,
         monitor: str = "validation/auc",
+        protocols: Protocols | None = None,
         log_every_n_steps: int = 50,
         load_factors: dict[str, float] | None = None,
     ) -> None:
@@ -61,7 +63,9 @@ class RecsysModule(pl.LightningModule):
         self.row_optimizer: RowOptimizer | None = None
         self.last_checkpoint: Path | None = None
         self._loss: Tensor | None = None
-        self.metrics = BinaryMetrics()
+        self._protocols = protocols
+        self._items: Tensor | None = None  # (N, d) of all candidates, while they are ranked
+        self.metrics: BinaryMetrics | RankingMetrics = BinaryMetrics()
 
     def configure_model(self) -> None:
         if self.dmp is None:
@@ -83,6 +87,10 @@ class RecsysModule(pl.LightningModule):
         )
         self.plan = describe(plan, self.tables)
         self.dmp = shard(task, plan, sharders, device)
+        if isinstance(task, RetrievalTask):
+            assert self._protocols is not None and task.candidates is not None
+            task.candidates = task.model.items.candidates = task.candidates.to(device)
+            self.metrics = RankingMetrics(self._protocols, task.candidates.popularity.cpu().numpy())
         seed = torch.initial_seed()
         init_tables(self.dmp, self.tables, seed)
         torch.manual_seed(seed + dist.get_rank())  # from here on (dropout) each rank has its own numbers
@@ -149,8 +157,26 @@ class RecsysModule(pl.LightningModule):
 
     def _evaluate(self, batch: Batch) -> None:
         assert self.dmp is not None
-        _, logits = self.dmp(batch)
-        self.metrics.update(logits, batch.labels, batch.weight)
+        _, output = self.dmp(batch)
+        if isinstance(self.metrics, BinaryMetrics):
+            self.metrics.update(output, batch.labels, batch.weight)
+            return
+        assert batch.targets is not None and batch.history is not None and self._items is not None
+        match, items = self.dmp.module.match, self._items
+        rate = lambda start, stop: match.all(output[start:stop], items)  # noqa: E731
+        self.metrics.update(rate, batch.targets, batch.history, batch.first_row, batch.weight)
+
+    def _look_at_items(self) -> None:
+        """Collective: the vectors of all candidates, as they are now."""
+        if isinstance(self.metrics, RankingMetrics):
+            assert self.dmp is not None
+            self._items = self.dmp.module.item_vectors()
+
+    def on_validation_epoch_start(self) -> None:
+        self._look_at_items()
+
+    def on_test_epoch_start(self) -> None:
+        self._look_at_items()
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         self._evaluate(batch)
@@ -171,6 +197,7 @@ class RecsysModule(pl.LightningModule):
         self._tell("test")
 
     def _tell(self, split: str) -> None:
+        self._items = None
         for name, value in self.metrics.compute().items():
             self.log(f"{split}/{name}", torch.tensor(value, dtype=torch.float64), rank_zero_only=False)
 

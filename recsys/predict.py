@@ -52,7 +52,7 @@ class Predictor:
         ensure_process_group()
         fitted = Fitted.load(path)
         cfg.sharding.types = ["none"]
-        module = build_module(cfg, fitted.features, Ranks(0, 0, 1, 1))
+        module = build_module(cfg, fitted, Ranks(0, 0, 1, 1))
         module.setup_model(torch.device("cpu"))
         module.load_checkpoint(choose_checkpoint(path, checkpoint), training=False)
         return cls(module.eval(), fitted)

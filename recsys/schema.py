@@ -72,6 +72,7 @@ class SequenceConfig:
     max_length: int = 0  # items before the one to be predicted; a row has one more. 0: rows are no sequences
     min_length: int = 2  # of a training row, with the one to be predicted
     stride: int | None = None  # longer training sequences: a window every so many items; null: the last one only
+    held_out: str = "next"  # next: each held-out item is predicted from all before it | all: those of a split at once
     reverse: bool = False  # training sequences once more, backwards
     pad: str | None = None  # left | right: to max_length + 1, with id 0; null: jagged
 
@@ -126,6 +127,20 @@ class SparseConfig:
 
 
 @dataclass
+class ItemsConfig:
+    """What is retrieved: the candidates, and what is known of each beside its id."""
+
+    feature: str | None = None  # the sparse feature whose values they are; null: the first of sequences, else none
+    file: str | None = None  # a table of items under the data's root, as a join's
+    key: str = ""  # its column of the feature's values
+    columns: dict[str, str] = field(default_factory=dict)  # name here -> name in the file
+    separator: str = ","
+    quote: str | None = '"'
+    dense: dict[str, DenseConfig | None] = field(default_factory=dict)  # of an item
+    sparse: dict[str, SparseConfig | None] = field(default_factory=dict)
+
+
+@dataclass
 class SplitConfig:
     """Who goes where. order and time: the last rows are the test's, those before them validation's."""
 
@@ -161,6 +176,7 @@ class DataConfig:
     split: SplitConfig = field(default_factory=SplitConfig)
     group: GroupConfig | None = field(default_factory=GroupConfig)  # None, in the end, where it names no column
     sequences: SequenceConfig | None = field(default_factory=SequenceConfig)  # likewise
+    items: ItemsConfig = field(default_factory=ItemsConfig)
     dense_defaults: DenseConfig = field(default_factory=lambda: DenseConfig(fill=0.0, transform=["log"]))
     sparse_defaults: SparseConfig = field(
         default_factory=lambda: SparseConfig(encode="vocabulary", min_count=1, pooling="sum")
@@ -260,7 +276,7 @@ class OptimConfig:
 class EarlyStoppingConfig:
     """Stop after `patience` validations that were no better; null: never."""
 
-    monitor: str = "validation/auc"
+    monitor: str | None = None  # null: validation/auc; of models that retrieve, validation/ndcg@10
     mode: str = "max"
     patience: int | None = None
 
@@ -277,6 +293,7 @@ class TrainerConfig:
     log_every_n_steps: int = 50
     threads: int | None = None  # intra-op threads a process; by default the cores shared out
     timeout_minutes: float = 30.0  # how long a rank waits for the others before it takes one of them for gone
+    validate_every: int = 1  # epochs
     early_stopping: EarlyStoppingConfig = field(default_factory=EarlyStoppingConfig)
 
 
@@ -290,8 +307,19 @@ class LoaderConfig:
 class CheckpointConfig:
     every_n_steps: int | None = None
     every_minutes: float | None = 10.0
-    monitor: str = "validation/auc"
+    monitor: str | None = None  # null: validation/auc; of models that retrieve, validation/ndcg@10
     mode: str = "max"
+
+
+@dataclass
+class RankingConfig:
+    """How models that retrieve are measured: what the targets of held-out rows are ranked against."""
+
+    protocols: list[str] = field(default_factory=lambda: ["full"])  # full, uniform, popularity
+    k: list[int] = field(default_factory=lambda: [5, 10, 20])
+    negatives: int = 100  # of uniform and popularity: drawn for each row, neither targets nor of its history
+    filter_history: bool = True  # full: without what came before
+    seed: int = 0  # of the draws
 
 
 @dataclass
@@ -300,6 +328,8 @@ class TrainConfig:
 
     data: DataConfig = MISSING
     model: Any = MISSING
+    loss: Any = None  # of models that retrieve
+    ranking: RankingConfig = field(default_factory=RankingConfig)
     sharding: ShardingConfig = field(default_factory=ShardingConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
@@ -323,6 +353,17 @@ class EvaluateTrainerConfig:
 
 
 @dataclass
+class EvaluateRankingConfig:
+    """What may differ from the run's own protocol; null: as it was."""
+
+    protocols: list[str] | None = None
+    k: list[int] | None = None
+    negatives: int | None = None
+    filter_history: bool | None = None
+    seed: int | None = None
+
+
+@dataclass
 class EvaluateConfig:
     """python -m recsys.evaluate"""
 
@@ -330,6 +371,7 @@ class EvaluateConfig:
     split: str = "test"
     checkpoint: str = "best"  # best | last | a folder under the run's checkpoints/
     trainer: EvaluateTrainerConfig = field(default_factory=EvaluateTrainerConfig)
+    ranking: EvaluateRankingConfig = field(default_factory=EvaluateRankingConfig)
     sharding: ShardingConfig | None = None  # null: the run's own
 
 
@@ -339,6 +381,7 @@ class PlanConfig:
 
     data: DataConfig = MISSING
     model: Any = MISSING
+    loss: Any = None
     sharding: ShardingConfig = field(default_factory=ShardingConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)

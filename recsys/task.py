@@ -1,8 +1,13 @@
 """A model and its loss, from Batch to (loss, predictions): the module that is sharded and trained."""
 
+from typing import Any
+
+import torch
 from torch import Tensor, nn
 
 from recsys.batch import Batch
+from recsys.candidates import Candidates
+from recsys.losses import Match
 
 
 class Task(nn.Module):
@@ -29,3 +34,49 @@ class Task(nn.Module):
         if batch.weight is not None:
             loss = loss / batch.weight.sum().clamp(min=1) / batch.labels.shape[1]
         return loss, logits
+
+
+class RetrievalTask(nn.Module):
+    """A model that retrieves, and its loss (recsys.losses).
+
+    The model has `items` (ids -> vectors), `ask` (what a batch asks of it) and `encode` (queries), and may have a
+    `match` of its own. The item table is looked up once a step: inputs, chosen items and drawn ones together.
+
+    Returns in training the mean loss and no predictions; else 0 and the queries (B, d).
+    """
+
+    def __init__(self, model: Any, loss: Any, candidates: Candidates | None = None) -> None:
+        super().__init__()
+        self.model, self.loss = model, loss
+        self.match: Any = getattr(model, "match", None) or Match()
+        self.candidates = candidates
+        model.items.candidates = candidates
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        asked = self.model.ask(batch)
+        if not self.training:
+            vectors = self.model.items(asked.inputs)
+            return vectors.new_zeros(()), self.model.encode(batch, asked, vectors)
+        drawn = self.loss.draw(asked.targets, self._candidates.popularity)
+        ids = torch.cat([asked.inputs, asked.targets, drawn.ids.flatten()])
+        inputs, chosen, others = self.model.items(ids).split([len(asked.inputs), len(asked.targets), drawn.ids.numel()])
+        queries = self.model.encode(batch, asked, inputs)
+        others = others.view(*drawn.ids.shape, -1)
+        loss = self.loss(self.match, queries, asked.owners, asked.targets, chosen, drawn, others)
+        if hasattr(self.model, "penalty"):
+            loss = loss + self.model.penalty()
+        return loss, queries.new_zeros(0)
+
+    def item_vectors(self, chunk: int = 1 << 16) -> Tensor:
+        """Collective: (N, d) of all candidates."""
+        n = len(self._candidates)
+        device = self._candidates.popularity.device
+        with torch.no_grad():
+            return torch.cat(
+                [self.model.items(torch.arange(a, min(a + chunk, n), device=device)) for a in range(0, n, chunk)]
+            )
+
+    @property
+    def _candidates(self) -> Candidates:
+        assert self.candidates is not None, "this task was built for a plan alone"
+        return self.candidates

@@ -109,7 +109,7 @@ def fit(cfg: DictConfig, path: Path, prepared: Prepared, resumed: bool, ranks: R
     from recsys.run_dir import protocol, write_json
     from recsys.training import build_module, build_trainer, metrics_of, split_loader
 
-    module = build_module(cfg, prepared.fitted.features, ranks, prepared.folder)
+    module = build_module(cfg, prepared.fitted, ranks, prepared.folder)
     start = newest_checkpoint(path) if resumed else None
     trainer, throughput = build_trainer(cfg, path, ranks, prepared, start)
     training = split_loader(cfg, prepared, "train", ranks, training=True)
@@ -162,18 +162,36 @@ def _show(metrics: dict[str, Any], path: Path) -> None:
     from rich.table import Table
 
     table = Table(title="metrics", title_justify="left")
-    names = ("auc", "logloss", "ne", "calibration", "rows")
+    rows: dict[str, Any] = {s: metrics[s] for s in ("test", "validation") if s in metrics}
+    if "bayes" in metrics:
+        rows["Bayes (test)"] = metrics["bayes"]
+    if "auc" not in metrics["test"]:
+        rows = {f"{s}, {p}": found for s, m in rows.items() for p, found in _by_protocol(m).items()}
+    several = metrics["test"].get("targets", 0) > metrics["test"]["rows"]  # else recall is the hit rate
+    names = [n for n in next(iter(rows.values())) if several or not n.startswith("recall@")]
     for column in ("", *names):
         table.add_column(column, justify="right" if column else "left")
-    for split in ("test", "validation", "bayes"):
-        if split in metrics:
-            cells = [metrics[split].get(n) for n in names]
-            shown = ["" if c is None else f"{c:,}" if isinstance(c, int) else f"{c:.5f}" for c in cells]
-            table.add_row("Bayes (test)" if split == "bayes" else split, *shown)
+    for title, found in rows.items():
+        cells = [found.get(n) for n in names]
+        table.add_row(title, *("" if c is None else f"{c:,}" if isinstance(c, int) else f"{c:.5f}" for c in cells))
     results.print(table)
+    for split in ("test", "validation"):
+        if metrics.get(split, {}).get("cold_targets"):
+            m = metrics[split]
+            say(f"{split}: {m['cold_targets']:,} of {m['targets']:,} targets are items that training has not seen")
     t = metrics["train"]
     say(f"trained {t['samples']:,} samples in {t['seconds']:.1f} s: {t['samples_per_second']:,.0f} samples/s")
     say(f"everything is in {path}: metrics.json metrics.csv config.yaml features.json plan.json checkpoints/ train.log")
+
+
+def _by_protocol(metrics: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """'ndcg@10_uniform' and so on as ndcg@10 of uniform; what tells how many stands by none."""
+    found: dict[str, dict[str, Any]] = {}
+    for key, value in metrics.items():
+        name, _, protocol = key.partition("_")
+        if "@" in name or name == "mrr":
+            found.setdefault(protocol or "full", {})[name] = value
+    return found
 
 
 def main() -> None:

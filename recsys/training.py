@@ -10,35 +10,40 @@ from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.loggers import Logger
 
 from recsys.callbacks import Checkpoints, EvaluationBar, Throughput, csv_logger
-from recsys.config import accelerator_of, build_model, make
+from recsys.config import accelerator_of, build_task, kind_of, make, monitor_of, protocols_of
 from recsys.data.frequency import load_factors
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare import Prepared
+from recsys.data.tensors import candidates_of
+from recsys.data.transforms import Fitted
 from recsys.errors import UserError
-from recsys.features import FeatureSpec
 from recsys.launch import Ranks
 from recsys.lit import RecsysModule, local_device
 from recsys.run_dir import write_json
 from recsys.sharding.strategy import ShardedStrategy
-from recsys.task import Task
+
+COUNTS = ("rows", "targets", "cold_targets", "candidates")
 
 
-def build_module(cfg: DictConfig, features: FeatureSpec, ranks: Ranks, folder: Path | None = None) -> RecsysModule:
-    """The module for these features, seeded; its tables are made when the Trainer (or you) sets it up.
+def build_module(cfg: DictConfig, fitted: Fitted, ranks: Ranks, folder: Path | None = None) -> RecsysModule:
+    """The module for what was fitted, seeded; its tables are made when the Trainer (or you) sets it up.
 
     folder: where the vocabularies are, for sharding.cache_hit_rate
     """
+    features = fitted.features
+    candidates = None if kind_of(cfg) == "predicts" else candidates_of(fitted)
     hit_rate = cfg.sharding.cache_hit_rate
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
     return RecsysModule(
-        lambda: Task(build_model(cfg, features, torch.device("meta"))),
+        lambda: build_task(cfg, features, torch.device("meta"), candidates),
         OmegaConf.to_object(cfg.sharding),  # type: ignore[arg-type]
         OmegaConf.to_object(cfg.optim.sparse),  # type: ignore[arg-type]
         batch_size=cfg.trainer.batch_size // ranks.world_size,
         local_world_size=ranks.local_world_size,
         make_optimizer=make(cfg.optim.dense),
         make_scheduler=make(cfg.optim.scheduler) if cfg.optim.scheduler is not None else None,
-        monitor=cfg.checkpoint.monitor,
+        monitor=monitor_of(cfg, cfg.checkpoint.monitor),
+        protocols=None if kind_of(cfg) == "predicts" else protocols_of(cfg),
         log_every_n_steps=cfg.trainer.log_every_n_steps,
         load_factors=load_factors(folder, hit_rate) if hit_rate and folder else None,
     )
@@ -54,13 +59,15 @@ def build_trainer(
     if cfg.trainer.early_stopping.patience is not None:
         if not prepared.rows("validation"):
             raise UserError("trainer.early_stopping needs validation rows; see data.split.validation")
-        callbacks.append(EarlyStopping(**cfg.trainer.early_stopping, check_on_train_epoch_end=False))
+        c = cfg.trainer.early_stopping
+        monitor = monitor_of(cfg, c.monitor)
+        callbacks.append(EarlyStopping(monitor, mode=c.mode, patience=c.patience, check_on_train_epoch_end=False))
     callbacks.append(
         Checkpoints(
             path / "checkpoints",
             every_n_steps=cfg.checkpoint.every_n_steps,
             every_minutes=cfg.checkpoint.every_minutes,
-            monitor=cfg.checkpoint.monitor,
+            monitor=monitor_of(cfg, cfg.checkpoint.monitor),
             mode=cfg.checkpoint.mode,
         )
     )
@@ -74,6 +81,7 @@ def build_trainer(
         max_steps=cfg.trainer.max_steps,
         log_every_n_steps=cfg.trainer.log_every_n_steps,
         num_sanity_val_steps=0,
+        check_val_every_n_epoch=cfg.trainer.validate_every,
         use_distributed_sampler=False,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -119,7 +127,7 @@ def split_loader(
 def metrics_of(values: Any, split: str) -> dict[str, Any]:
     """Lightning's 'test/auc' and so on of one split, as metrics.json has them."""
     found = {k.removeprefix(f"{split}/"): v for k, v in values.items() if k.startswith(f"{split}/")}
-    return found | {"rows": int(found["rows"])}
+    return {k: int(v) if k in COUNTS else v for k, v in found.items()}
 
 
 class _Record(pl.Callback):

@@ -6,7 +6,17 @@ Typed rows go in and come out, text as text. Every row looks only at rows before
 import numpy as np
 import polars as pl
 
-from recsys.data.transforms import GROUP, ORDER, PLACE, SPLIT, is_sequence, sparse_columns
+from recsys.data.transforms import (
+    GROUP,
+    HISTORY,
+    ORDER,
+    PLACE,
+    SPLIT,
+    TARGETS,
+    is_sequence,
+    item_feature,
+    sparse_columns,
+)
 from recsys.errors import UserError
 from recsys.schema import DataConfig, DenseConfig, SequenceConfig, SparseConfig
 
@@ -30,6 +40,8 @@ def arranged(data: DataConfig, rows: pl.DataFrame) -> pl.DataFrame:
     rows = rows.with_columns(_looking_back(data, rows, starts))
     if data.sequences is not None:
         rows = _sequences(data, data.sequences, rows, starts)
+    elif (item := item_feature(data)) is not None and SPLIT in rows.columns:
+        rows = _queries(item, rows)
     return rows.drop(GROUP, ORDER).sort(PLACE, maintain_order=True)
 
 
@@ -95,9 +107,31 @@ def slices(x: pl.Series, first: np.ndarray, stop: np.ndarray) -> pl.Series:
     return lists.alias(x.name)
 
 
+def _queries(item: str, rows: pl.DataFrame) -> pl.DataFrame:
+    """Training rows as they are; of each group's rows of a later split the first one, with the items of them all and
+    those of the splits before.
+    """
+    rows = rows.sort(GROUP, SPLIT, maintain_order=True)
+    starts, split = _starts(rows, None), rows[SPLIT].to_numpy()
+    at = np.arange(len(starts))
+    begins = (at == starts) | (split != np.roll(split, 1))
+    first = at[begins & (split != TRAIN)]
+    stop = np.append(at[begins], len(at))[np.searchsorted(at[begins], first) + 1]
+    none = at[split == TRAIN]
+    kept = np.concatenate([none, first])
+    with_targets = _query_columns(rows[item], np.concatenate([none, first]), np.concatenate([none, stop]),
+                                  np.concatenate([none, starts[first]]))  # fmt: skip
+    return rows[kept].with_columns(with_targets)
+
+
+def _query_columns(items: pl.Series, first: np.ndarray, stop: np.ndarray, start: np.ndarray) -> list[pl.Series]:
+    """TARGETS are items[first:stop], HISTORY items[start:first]."""
+    return [slices(items, first, stop).alias(TARGETS), slices(items, start, first).alias(HISTORY)]
+
+
 def _sequences(data: DataConfig, c: SequenceConfig, rows: pl.DataFrame, starts: np.ndarray) -> pl.DataFrame:
-    """A training row of each group's training items, or one a window of them; then a row for every later item, with
-    all items before it.
+    """A training row of each group's training items, or one a window of them; then a row for every later item (or for
+    all of a split) with all items before it, its last one the first to be predicted.
     """
     split = rows[SPLIT].to_numpy()
     at = np.arange(len(starts))
@@ -106,14 +140,26 @@ def _sequences(data: DataConfig, c: SequenceConfig, rows: pl.DataFrame, starts: 
     last = np.append(trains[1:] < trains[:-1], True) | np.append(starts[1:] != starts[:-1], True)
     ends = at[trains & last[: len(at)]]
     stops, firsts = _windows(ends, ends - starts[ends] + 1, c)
-    later = (split != TRAIN) & (at > starts)
+    later, ends_of_targets = (split != TRAIN) & (at > starts), at + 1
+    if c.held_out == "all":
+        begins = (at == starts) | (split != np.roll(split, 1))
+        later = (split != TRAIN) & begins
+        ends_of_targets = np.append(at[begins], len(at))[np.cumsum(begins)]
     held_stops = at[later] + 1
     held_firsts = np.maximum(starts[later], held_stops - c.max_length - 1)
+    item = rows[item_feature(data) or ""]
+    nothing = np.zeros(len(stops), np.int64)
+    queries = _query_columns(
+        item,
+        np.concatenate([nothing, at[later]]),
+        np.concatenate([nothing, ends_of_targets[later]]),
+        np.concatenate([nothing, starts[later]]),
+    )
     first, stop = np.concatenate([firsts, held_firsts]), np.concatenate([stops, held_stops])
     which = np.concatenate([np.zeros(len(stops), np.uint8), split[later]])
     features = {n: s for n, s in sparse_columns(data).items() if is_sequence(data, s)}
     made = rows[stop - 1].drop(list(features)).with_columns(
-        pl.Series(SPLIT, which), *(slices(rows[n], first, stop) for n in features)
+        pl.Series(SPLIT, which), *(slices(rows[n], first, stop) for n in features), *queries
     )  # fmt: skip
     if c.reverse:
         back = made.filter(pl.col(SPLIT) == TRAIN).with_columns(pl.col(n).list.reverse() for n in features)

@@ -14,6 +14,7 @@ from recsys.data.bad_rows import BadRows
 from recsys.data.chunks import Chunk, TypedChunk, read_chunk, remove_chunk
 from recsys.data.engine import Engine
 from recsys.data.formats import parquet_file
+from recsys.data.items import read_items
 from recsys.data.online import Pipeline
 from recsys.data.packed import FORMATS as OF_ROWS
 from recsys.data.places import is_remote
@@ -118,6 +119,7 @@ class Build:
             fitted = fit(
                 self.data, _TrainingRows(self.engine, chunks, splitter, scratch, shown), read_vectors(self.data)
             )
+            fitted.items = read_items(self.data, fitted)
         Pipeline.of(fitted).save(self.folder)
         shutil.rmtree(scratch, ignore_errors=True)
         return fitted

@@ -19,6 +19,7 @@ from recsys.data.transforms import (
     SPLIT,
     TIME,
     dense_columns,
+    items_config,
     label_column,
     raw_columns,
     sparse_columns,
@@ -52,6 +53,8 @@ def check_data(data: DataConfig) -> None:
     for join in data.source.joins:
         if len(join.separator) != 1 or (join.quote is not None and len(join.quote) != 1):
             raise UserError(f"data.source.joins: {join.file}: separator and quote must be one character")
+    if (about := items_config(data)) is not None:
+        check_data(about)
     dense = dense_columns(data)  # which raises what is wrong with them
     if twice := sorted(set(data.dense).union(dense) & set(data.sparse)):
         hint = f"rename one (column: {twice[0]})"

@@ -28,7 +28,7 @@ from recsys.data.coding import Coder
 from recsys.data.formats import pieces
 from recsys.data.pieces import Piece
 from recsys.data.text import READERS
-from recsys.data.transforms import PLACE, dense_columns, label_column, sparse_columns, typed
+from recsys.data.transforms import PLACE, dense_columns, label_column, sparse_columns, text_columns, typed
 from recsys.data.transforms.columns import differences
 from recsys.schema import DataConfig, SourceConfig, SparseConfig
 
@@ -126,7 +126,7 @@ def remove_chunk(folder: Path) -> None:
 
 
 def _read_into(folder: Path, data: DataConfig, chunk: Chunk, advance: Callable[[float], None]) -> None:
-    coder = Coder(data)
+    coder = Coder(text_columns(data))
     rows: list[int] = []
     bad = lines = 0
 

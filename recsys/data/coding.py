@@ -1,11 +1,9 @@
 """Text of typed rows as codes, so that what is known of a value is looked up once, not in every row it stands in."""
 
 import uuid
+from collections.abc import Iterable
 
 import polars as pl
-
-from recsys.data.transforms import text_columns
-from recsys.schema import DataConfig
 
 
 class Coder:
@@ -14,9 +12,9 @@ class Coder:
     Safe to use from several threads; their order then is not one that can be relied on.
     """
 
-    def __init__(self, data: DataConfig) -> None:
+    def __init__(self, columns: Iterable[str]) -> None:
         space = uuid.uuid4().hex
-        self._kinds = {c: pl.Categorical(pl.Categories(c, namespace=space)) for c in text_columns(data)}
+        self._kinds = {c: pl.Categorical(pl.Categories(c, namespace=space)) for c in columns}
         # polars forgets the values of a kind that no series is of
         self._alive = [pl.Series([""], dtype=kind) for kind in self._kinds.values()]
         self._sizes: dict[str, list[int]] = {c: [0] for c in self._kinds}

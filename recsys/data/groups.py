@@ -1,8 +1,8 @@
 """What a config may say of groups, and of the sequences and earlier rows that they are there for."""
 
-from recsys.data.transforms import dense_columns, label_column, sparse_columns
+from recsys.data.transforms import dense_columns, item_feature, label_column, sparse_columns
 from recsys.data.transforms.encodings import Target
-from recsys.errors import UserError
+from recsys.errors import UserError, did_you_mean
 from recsys.schema import DataConfig, DenseConfig, SequenceConfig, SparseConfig
 
 LOOKS_BACK = ("lag", "difference", "last")
@@ -30,6 +30,7 @@ def check_groups(data: DataConfig) -> None:
             raise UserError(f"data.group.gap={data.group.gap}: must not be negative")
     if data.sequences is not None:
         _check_sequences(data, data.sequences)
+    check_items(data)
 
 
 def _check_feature(data: DataConfig, where: str, c: DenseConfig | SparseConfig) -> None:
@@ -55,6 +56,40 @@ def _check_feature(data: DataConfig, where: str, c: DenseConfig | SparseConfig) 
         raise UserError(f"{where}.per={c.per}: {told}")
     if data.sequences is not None and c.last is not None:
         raise UserError(f"{where}.last={c.last}: sequences have max_length; leave it out")
+
+
+def check_items(data: DataConfig) -> None:
+    """Raises UserError for what is wrong with `items`."""
+    c, sparse, name = data.items, sparse_columns(data), item_feature(data)
+    if name is None:
+        if c.file is not None:
+            raise UserError(f"data.items.file={c.file}: needs data.items.feature, whose values are the items")
+        return
+    where = f"data.items.feature={name}"
+    if name not in sparse:
+        raise UserError(f"{where}: no sparse feature is named so{did_you_mean(name, list(sparse))}")
+    if data.group is None:
+        raise UserError(f"{where}: needs data.group, whose later rows ask for what its earlier rows lead to")
+    own = data.sparse[name] or SparseConfig()
+    if sparse[name].encode != "vocabulary" or any(
+        getattr(own, k) is not None for k in ("cross", "lag", "difference", "last", "split", "pattern", "per")
+    ):
+        raise UserError(f"{where}: must be a column's values with encode=vocabulary")
+    if data.sequences is not None and data.sequences.held_out not in ("next", "all"):
+        raise UserError(f"data.sequences.held_out={data.sequences.held_out}: must be next or all")
+    if c.file is None:
+        if c.dense or c.sparse:
+            raise UserError("data.items: its features need data.items.file, the table that they stand in")
+        return
+    if not c.key:
+        raise UserError(f"data.items.file={c.file}: needs data.items.key, its column of the values of {name}")
+    if not c.dense and not c.sparse:
+        raise UserError(f"data.items.file={c.file}: names no feature of an item under data.items.dense or .sparse")
+    for kind, features in (("dense", c.dense), ("sparse", c.sparse)):
+        for feature, f in features.items():
+            for key in (*LOOKS_BACK, "per", "table"):
+                if f is not None and getattr(f, key, None) is not None:
+                    raise UserError(f"data.items.{kind}.{feature}.{key}: is not of an item")
 
 
 def _check_sequences(data: DataConfig, c: SequenceConfig) -> None:

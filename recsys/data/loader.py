@@ -21,9 +21,9 @@ import pyarrow.parquet as pq
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.batch import Batch
+from recsys.batch import Batch, Lists
 from recsys.data.tensors import Tensors, dense_places
-from recsys.data.transforms import LABEL
+from recsys.data.transforms import HISTORY, LABEL, TARGETS
 from recsys.errors import UserError
 from recsys.features import FeatureSpec
 
@@ -46,6 +46,7 @@ class _Chunk:
     labels: np.ndarray
     ids: np.ndarray
     bags: list[tuple[np.ndarray, np.ndarray]]  # values, offsets (R + 1,)
+    queries: list[tuple[np.ndarray, np.ndarray]]  # likewise, targets and history; none in training
 
 
 class ParquetLoader:
@@ -96,7 +97,8 @@ class ParquetLoader:
         self._places = dense_places(features)
         self._labels = [LABEL] if features.labels else []
         names = [f.name for f in features.dense]
-        self._columns = [*self._labels, *names, *self._single, *self._multi]
+        self._queries = [] if training or features.item is None else [TARGETS, HISTORY]
+        self._columns = [*self._labels, *names, *self._single, *self._multi, *self._queries]
         self._keys = [f.name for f in features.sparse]
         self._buffers: list[np.ndarray] = []
         self._shapes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -132,6 +134,7 @@ class ParquetLoader:
                     ahead.append(ask(k + AHEAD))
                 while self.step < min((k + 1) * self._chunk_steps, self.steps):
                     batch = self._batch(chunk, self.step - k * self._chunk_steps)
+                    batch.first_row = self._first + self.step * self.batch_size
                     self.step += 1
                     yield batch
                 del chunk, batch
@@ -199,7 +202,7 @@ class ParquetLoader:
                 else:
                     np.take(values, order[start:stop], out=out, mode="clip")
         bags = [_bags(frame[name], order) for name in self._multi]
-        return _Chunk(rows, dense, labels, ids, bags)
+        return _Chunk(rows, dense, labels, ids, bags, [_bags(frame[name], order) for name in self._queries])
 
     def _buffer(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """An array that no living batch refers to, reused: fresh ones cost page faults at every chunk."""
@@ -232,7 +235,8 @@ class ParquetLoader:
             sparse = KeyedJaggedTensor(self._keys, torch.cat(parts), lengths=torch.cat(sizes))
         else:
             sparse = KeyedJaggedTensor(self._keys, values, lengths=lengths, offsets=offsets, stride=size)
-        return Batch(dense, sparse, labels, weight)
+        targets, history = [_lists(x, start, rows, size) for x in chunk.queries] or (None, None)
+        return Batch(dense, sparse, labels, weight, targets, history)
 
     def _single_shape(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Lengths (all 1) and offsets of `size` single-valued rows, made once."""
@@ -275,6 +279,15 @@ def _copy(frame: pl.DataFrame, name: str, out: np.ndarray) -> np.ndarray:
         out[at : at + len(piece)] = piece.to_numpy()
         at += len(piece)
     return out
+
+
+def _lists(bags: tuple[np.ndarray, np.ndarray], start: int, rows: int, size: int) -> Lists:
+    """Of rows start to start + rows; as many more as make `size`, which only fill a batch up, have none."""
+    values, offsets = bags
+    stops = offsets[min(start, len(offsets) - 1) : start + rows + 1]
+    lengths = torch.zeros(size, dtype=torch.int64)
+    lengths[:rows] = torch.from_numpy(np.diff(stops))
+    return Lists(torch.from_numpy(values[stops[0] : stops[-1]].astype(np.int64)), lengths)
 
 
 def _permuted(x: np.ndarray, order: np.ndarray | None) -> np.ndarray:

@@ -32,9 +32,10 @@ from recsys.data.chunks import cut, read_spec, source_spec
 from recsys.data.contents import digests, together
 from recsys.data.engine import Engine, OneMachine
 from recsys.data.formats import files_in
+from recsys.data.items import items_join
 from recsys.data.shuffle import decoded
 from recsys.data.synthetic import write_sample
-from recsys.data.transforms import Fitted
+from recsys.data.transforms import Fitted, items_config
 from recsys.data.vector_files import vector_files
 from recsys.errors import UserError
 from recsys.memory import keep_freed_memory
@@ -103,8 +104,9 @@ def _build(data: DataConfig, engine: Engine | None) -> "Build":
     if data.root is None:
         data = _with_sample(data, home)
     files = check_files(data)
-    sides = {join.file: sources.side_file(data, join) for join in data.source.joins}
-    vectors = vector_files(data)
+    joins = [*data.source.joins, *filter(None, [items_join(data)])]
+    sides = {join.file: sources.side_file(data, join) for join in joins}
+    vectors = vector_files(data) | (vector_files(about) if (about := items_config(data)) else {})
     holds = {f: files_in(data.source, f) for f, _ in files}
     raw = dict.fromkeys(p for found in holds.values() for p in found)
     known = digests([*raw, *sides.values(), *vectors.values()], home)
@@ -117,7 +119,7 @@ def _build(data: DataConfig, engine: Engine | None) -> "Build":
     vector_contents = {name: known[file] for name, file in vectors.items()}
     contents = [[known[f] for f, _ in files], [split for _, split in files], side_contents, vector_contents]
     target = home / f"{data.name}-{_fingerprint(data, contents)}"
-    spec = read_spec(data, side_contents)
+    spec = read_spec(data, {join.file: known[sides[join.file]] for join in data.source.joins})
     return Build(
         data, cut(data, files, known), spec, target, target.with_name(f"{target.name}.building"), engine or OneMachine()
     )

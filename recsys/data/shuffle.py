@@ -17,7 +17,7 @@ from recsys.data.coding import Coder
 from recsys.data.engine import Engine
 from recsys.data.hashing import shares
 from recsys.data.split import Splitter
-from recsys.data.transforms import GROUP, SPLIT
+from recsys.data.transforms import GROUP, SPLIT, query_columns, text_columns
 from recsys.progress import bar
 from recsys.schema import DataConfig
 
@@ -85,7 +85,7 @@ def _arrange(data: DataConfig, folder: Path, numbered: tuple[int, Path], advance
     building = target.with_name(f".{target.name}")
     shutil.rmtree(building, ignore_errors=True)
     building.mkdir()
-    coder = Coder(data)
+    coder = Coder([*text_columns(data), *query_columns(data)])
     parts: list[int] = []
     dealt = 0
     if files:

@@ -11,12 +11,14 @@ import polars as pl
 import torch
 from torch import Tensor
 
+from recsys.data.transforms import Fitted, item_feature, sparse_columns
 from recsys.features import FeatureSpec
 
 if TYPE_CHECKING:
     from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
     from recsys.batch import Batch
+    from recsys.candidates import Candidates
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,23 @@ class Tensors:
 
         given = np.zeros(self.rows, np.float32) if labels is None else labels.astype(np.float32)
         return Batch(self.dense, self.keyed_jagged(), torch.from_numpy(given[:, None]))
+
+
+def candidates_of(fitted: Fitted) -> Candidates:
+    """What was fitted of items, for models that retrieve them."""
+    from recsys.candidates import Candidates
+
+    name = item_feature(fitted.data)
+    assert name is not None
+    counts = fitted.vocabularies[sparse_columns(fitted.data)[name].table or name]["count"].to_numpy()
+    popularity = np.zeros(1 + len(fitted.candidates), np.float32)
+    popularity[1 : 1 + len(counts)] = counts
+    if fitted.items is None:
+        return Candidates(torch.from_numpy(popularity))
+    own = fitted.items.fitted
+    about = Tensors.of(fitted.items.rows, own.features, own.matrices)
+    offsets = {n: torch.cat([torch.zeros(1, dtype=torch.int64), x.long().cumsum(0)]) for n, x in about.lengths.items()}
+    return Candidates(torch.from_numpy(popularity), about.dense, about.values, offsets)
 
 
 def dense_places(features: FeatureSpec) -> dict[str, slice]:

@@ -7,11 +7,16 @@ import feature_specs
 import pytest
 import torch
 
-from recsys.config import build_model, check, compose, conf_dir
+from recsys.config import build_model, check, compose, conf_dir, kind_of
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 
 YAMLS = sorted(conf_dir().rglob("*.yaml"))
-SPEC = FeatureSpec(dense=(DenseFeature("x"),), sparse=(SparseFeature("a", 10**9, "a"), SparseFeature("b", 7, "b")))
+SPECS = {
+    True: FeatureSpec(dense=(DenseFeature("x"),), sparse=(SparseFeature("a", 10**9, "a"), SparseFeature("b", 7, "b"))),
+    False: FeatureSpec(
+        dense=(), sparse=(SparseFeature("s", 10**9, "s", multi_valued=True, sequence=True),), labels=(), item="s"
+    ),
+}
 
 
 def test_some_were_found() -> None:
@@ -39,4 +44,6 @@ def test_yaml(path: Path, tmp_path: Path) -> None:
         cfg.trainer.devices = 1
         check(cfg)
         with torch.device("meta"):
-            assert isinstance(build_model(cfg, SPEC, torch.device("meta")), torch.nn.Module)
+            assert isinstance(
+                build_model(cfg, SPECS[kind_of(cfg) == "predicts"], torch.device("meta")), torch.nn.Module
+            )

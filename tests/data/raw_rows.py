@@ -9,7 +9,7 @@ from omegaconf import OmegaConf
 from recsys.data.blocks import LINE, BadRow, Block
 from recsys.data.check import check_data
 from recsys.data.coding import Coder
-from recsys.data.transforms import Fitted, InMemory, fit, typed
+from recsys.data.transforms import Fitted, InMemory, fit, text_columns, typed
 from recsys.schema import DataConfig, LabelConfig
 
 
@@ -36,6 +36,6 @@ def some_rows(data: DataConfig, **columns: Any) -> tuple[pl.DataFrame, list[BadR
 
 def learn(data: DataConfig, *frames: pl.DataFrame) -> Fitted:
     check_data(data)
-    coder = Coder(data)
+    coder = Coder(text_columns(data))
     coded = pl.concat([coder.encode(f) for f in frames] or [pl.DataFrame()])
     return fit(data, InMemory(coded, coder.values()))

@@ -11,26 +11,31 @@ from recsys.data.transforms.columns import (
     feature_spec,
     is_bag,
     is_sequence,
+    item_feature,
+    items_config,
     known_rows,
     label_column,
+    query_columns,
     raw_columns,
     sparse_columns,
     text_columns,
 )
 from recsys.data.transforms.fit import Gather, Gathered, InMemory, Training, fit, summed
 from recsys.data.transforms.fitted import Fitted
-from recsys.data.transforms.names import GROUP, KEY, LABEL, ORDER, PLACE, ROW, SPLIT, TIME
+from recsys.data.transforms.names import GROUP, HISTORY, KEY, LABEL, ORDER, PLACE, ROW, SPLIT, TARGETS, TIME
 from recsys.data.transforms.steps import TRANSFORMS
 from recsys.data.transforms.typed import typed
 
 __all__ = [
     "GROUP",
+    "HISTORY",
     "KEY",
     "LABEL",
     "ORDER",
     "PLACE",
     "ROW",
     "SPLIT",
+    "TARGETS",
     "TIME",
     "TRANSFORMS",
     "Fitted",
@@ -44,8 +49,11 @@ __all__ = [
     "fit",
     "is_bag",
     "is_sequence",
+    "item_feature",
+    "items_config",
     "known_rows",
     "label_column",
+    "query_columns",
     "raw_columns",
     "sparse_columns",
     "summed",

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from recsys.data.transforms import encodings  # noqa: F401  (the names it gives to transforms)
+from recsys.data.transforms.names import HISTORY, TARGETS
 from recsys.data.transforms.steps import Fill, Reads, Step, step
 from recsys.data.transforms.times import WAVES, Cyclic
 from recsys.errors import UserError, did_you_mean
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
-from recsys.schema import DataConfig, DenseConfig, SparseConfig, VectorsConfig
+from recsys.schema import DataConfig, DenseConfig, LabelConfig, SparseConfig, VectorsConfig
 
 FILLS = ("mean", "median")
 NORMALISE = ("l2", "layer")
@@ -179,10 +180,45 @@ def label_column(data: DataConfig) -> str | None:
     return data.label.column if data.sequences is None else None
 
 
+def item_feature(data: DataConfig) -> str | None:
+    """The sparse feature whose values are retrieved, where rows are for that."""
+    if data.items.feature is not None or data.sequences is None:
+        return data.items.feature
+    return next(name for name, c in data.sparse.items() if c is None or c.per != "group")
+
+
+def query_columns(data: DataConfig) -> list[str]:
+    """Of arranged rows, the columns that hold items beside features."""
+    return [] if item_feature(data) is None else [TARGETS, HISTORY]
+
+
+def items_config(data: DataConfig) -> DataConfig | None:
+    """The table of items as data of its own: a row an item, ITEM its value."""
+    if data.items.file is None:
+        return None
+    return DataConfig(
+        name=f"{data.name}.items",
+        root=data.root,
+        label=LabelConfig(column=None),
+        dense_defaults=data.dense_defaults,
+        sparse_defaults=data.sparse_defaults,
+        dense=data.items.dense,
+        sparse=data.items.sparse,
+    )
+
+
 def feature_spec(
-    data: DataConfig, rows: Callable[[str, SparseConfig], int], width: Callable[[str], int] = lambda _: 8
+    data: DataConfig,
+    rows: Callable[[str, SparseConfig], int],
+    width: Callable[[str], int] = lambda _: 8,
+    *,
+    items: bool = True,
 ) -> FeatureSpec:
-    """What models see of this config: a sparse feature's table has rows(name, config) rows, a vector width(name)."""
+    """What models see of this config: a sparse feature's table has rows(name, config) rows, a vector width(name).
+
+    items: with what is known of items.
+    """
+    about_items = items_config(data) if items else None
     return FeatureSpec(
         dense=tuple(
             DenseFeature(n) if c.vectors is None else DenseFeature(n, width(n), True)
@@ -195,6 +231,8 @@ def feature_spec(
             for n, c in sparse_columns(data).items()
         ),
         labels=("label",) if label_column(data) else (),
+        item=item_feature(data),
+        items=None if about_items is None else feature_spec(about_items, rows, width),
     )
 
 

@@ -3,7 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -18,18 +18,21 @@ from recsys.data.transforms.columns import (
     feature_spec,
     is_bag,
     is_sequence,
+    item_feature,
     known_rows,
+    query_columns,
     sparse_columns,
     text_columns,
 )
 from recsys.data.transforms.index import SHORT, Index
-from recsys.data.transforms.names import LABEL, ROW
+from recsys.data.transforms.names import ITEM, LABEL, ROW
 from recsys.data.transforms.steps import Params
 from recsys.data.transforms.vectors import Vectors
 from recsys.features import OUT_OF_VOCABULARY, FeatureSpec
 from recsys.schema import DataConfig, SparseConfig
 
 VOCABULARIES = "vocabularies"
+ITEMS = "items"  # of data for retrieval, what is known of each candidate: a Fitted of its own, and its rows
 RAW = "raw.parquet"  # no rows: the raw columns and their types (online.py)
 SIDES = "sides"  # a side table each
 VECTORS = f"{VOCABULARIES}/vectors"
@@ -37,6 +40,24 @@ ENCODINGS = f"{VOCABULARIES}/encodings"  # within, so that whoever copies a run'
 
 Known = Callable[[pl.Series], pl.Series]  # of text, what is known of each value
 Lookup = Callable[[pl.Expr], pl.Expr]  # the same, of a column of text or of codes
+
+
+@dataclass
+class Items:
+    """The table of items: `rows` are candidates, ITEM and what `fitted` makes of the rest; row 0 is any unknown one,
+    the vocabulary's follow by id, then those that it lacks.
+    """
+
+    fitted: "Fitted"
+    rows: pl.DataFrame
+
+    def save(self, folder: Path) -> None:
+        self.fitted.save(folder)
+        self.rows.write_parquet(folder / "items.parquet")
+
+    @classmethod
+    def load(cls, folder: Path) -> "Items":
+        return cls(Fitted.load(folder), pl.read_parquet(folder / "items.parquet"))
 
 
 @dataclass
@@ -48,14 +69,26 @@ class Fitted:
     vocabularies: dict[str, pl.DataFrame] = field(default_factory=dict)  # per table that has one: value, count, id
     vectors: dict[str, Vectors] = field(default_factory=dict)  # per dense feature that has some
     quantiles: dict[str, list[float]] = field(default_factory=dict)  # per feature of quantiles, the bounds of buckets
+    items: Items | None = None  # where data.items.file is given
 
     @property
     def features(self) -> FeatureSpec:
-        return feature_spec(
+        spec = feature_spec(
             self.data,
             lambda n, c: known_rows(c) or self.vocabularies[c.table or n].height + 1,
             lambda n: self.vectors[n].matrix.shape[1],
+            items=False,
         )
+        return spec if self.items is None else replace(spec, items=self.items.fitted.features)
+
+    @property
+    def candidates(self) -> pl.Series:
+        """The items that can be retrieved, as text: candidate 1 first."""
+        name = item_feature(self.data)
+        assert name is not None
+        if self.items is not None:
+            return self.items.rows[ITEM][1:]
+        return self.vocabularies[sparse_columns(self.data)[name].table or name]["value"]
 
     @property
     def matrices(self) -> dict[str, np.ndarray]:
@@ -83,10 +116,12 @@ class Fitted:
 
     def indices(self, values: Mapping[str, pl.Series]) -> dict[str, pl.Series]:
         """By column of text: of each code, what is known of the value that it stands for."""
-        return {name: of(values[name]) for name, of in self._known.items()}
+        return {name: of(values[name]) for name, of in self._known.items() if name in values}
 
     def applied(self, frame: pl.DataFrame, indices: Mapping[str, pl.Series]) -> pl.DataFrame:
         """`apply`, of rows whose text is codes."""
+        lists = {n: _gathered(indices[n])(pl.element()) for n in query_columns(self.data) if n in frame.columns}
+        frame = frame.with_columns(pl.col(n).list.eval(of) for n, of in lists.items())
         return self._select(frame, self._columns(indices))
 
     def index(self, name: str, values: Mapping[str, pl.Series]) -> Lookup | None:
@@ -97,7 +132,8 @@ class Fitted:
 
     def _select(self, frame: pl.DataFrame, columns: Mapping[str, pl.Expr]) -> pl.DataFrame:
         label = [LABEL] if LABEL in frame.columns else []
-        return frame.select(*label, *columns.values())
+        queries = [n for n in query_columns(self.data) if n in frame.columns]
+        return frame.select(*label, *columns.values(), *queries)
 
     @cached_property
     def _reads_row(self) -> bool:
@@ -119,7 +155,12 @@ class Fitted:
     @cached_property
     def _known(self) -> dict[str, Known]:
         """By column of text: 1 + the value's row in what was learnt of it, 0 where it has none; or its hash."""
-        return {name: self._known_of(name) for name in text_columns(self.data)}
+        known = {name: self._known_of(name) for name in text_columns(self.data)}
+        return known | {n: self._candidate_of for n in query_columns(self.data)}  # noqa: C420 (read where there are such)
+
+    @cached_property
+    def _candidate_of(self) -> Known:
+        return Index.rows_of(self.candidates).of
 
     def _known_of(self, name: str) -> Known:
         if name in self.vectors:
@@ -169,6 +210,8 @@ class Fitted:
                 table.write_parquet(folder / kind / f"{name}.parquet")
         for name, v in self.vectors.items():
             v.save(folder / VECTORS, name)
+        if self.items is not None:
+            self.items.save(folder / ITEMS)
         self.features.save(folder / "features.json")
         dense = {n: [{k: v for k, v in p.items() if k != "table"} for p in ps] for n, ps in self.dense.items()}
         state = {"version": 1, "data": asdict(self.data), "dense": dense, "quantiles": self.quantiles}
@@ -193,7 +236,8 @@ class Fitted:
         vectors = {
             n: Vectors.load(folder / VECTORS, n) for n, c in dense_columns(data).items() if c.vectors is not None
         }
-        return cls(data, state["dense"], vocabularies, vectors, state.get("quantiles", {}))
+        items = Items.load(folder / ITEMS) if (folder / ITEMS).is_dir() else None
+        return cls(data, state["dense"], vocabularies, vectors, state.get("quantiles", {}), items)
 
     @staticmethod
     def copy(source: Path, target: Path) -> None:
@@ -202,8 +246,9 @@ class Fitted:
         shutil.copy(source / "transforms.json", target)
         shutil.copy(source / "features.json", target)
         shutil.copytree(source / VOCABULARIES, target / VOCABULARIES, dirs_exist_ok=True)
-        if (source / SIDES).exists():
-            shutil.copytree(source / SIDES, target / SIDES, dirs_exist_ok=True)
+        for part in (SIDES, ITEMS):
+            if (source / part).exists():
+                shutil.copytree(source / part, target / part, dirs_exist_ok=True)
         if (source / RAW).exists():
             shutil.copy(source / RAW, target)
 

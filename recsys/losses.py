@@ -1,0 +1,212 @@
+"""Losses of models that retrieve: which of all items was chosen?
+
+Each says which items it wants to compare the chosen ones with (`draw`) and how it compares them. A model's scores are
+dot products of queries and items, or what its own `match` makes of them.
+
+All take queries (Q, d) with, for T chosen items, the query of each (`owners`), and give the mean over the T.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+NEGATIVES = ("uniform", "popularity", "in_batch")
+
+
+@dataclass
+class Drawn:
+    """Items to compare with.
+
+    ids: (M,), shared by all queries, or (T, n) of each chosen item's own
+    log_share: of each candidate (N,), the logarithm of its expected share of what is drawn, where that counts
+    rate: how many of all others are drawn
+    """
+
+    ids: Tensor
+    log_share: Tensor | None = None
+    rate: float = 1.0
+
+
+class Match(nn.Module):
+    """Scores as dot products."""
+
+    def all(self, queries: Tensor, items: Tensor) -> Tensor:
+        """(Q, d), (M, d) -> (Q, M)"""
+        return queries @ items.T
+
+    def each(self, queries: Tensor, items: Tensor) -> Tensor:
+        """(..., d), (..., d) -> (...)"""
+        return (queries * items).sum(dim=-1)
+
+
+class FullSoftmax(nn.Module):
+    """Cross-entropy over all candidates."""
+
+    def __init__(self, *, label_smoothing: float = 0.0) -> None:
+        super().__init__()
+        self.label_smoothing = label_smoothing
+
+    def draw(self, targets: Tensor, popularity: Tensor) -> Drawn:
+        return Drawn(torch.arange(1, len(popularity), device=targets.device))
+
+    def forward(
+        self,
+        match: Match,
+        queries: Tensor,
+        owners: Tensor,
+        targets: Tensor,
+        chosen: Tensor,
+        drawn: Drawn,
+        others: Tensor,
+    ) -> Tensor:
+        scores = match.all(queries, others)
+        if len(owners) != len(queries):
+            log_share = scores.log_softmax(dim=1)
+            return -log_share[owners, targets - 1].mean()
+        return nn.functional.cross_entropy(scores, targets - 1, label_smoothing=self.label_smoothing)
+
+
+class SampledSoftmax(nn.Module):
+    """Cross-entropy over the chosen item and drawn ones, shared by all queries, each score less the logarithm of the
+    item's expected share of the draw: without that correction what is drawn often would score low (Bengio & Senecal
+    2008; Yi et al. 2019, https://dl.acm.org/doi/10.1145/3298689.3346996). An item drawn that is the chosen one of a
+    query is no negative to it.
+
+    negatives: uniform | popularity | in_batch (the batch's own chosen items, for which `count` does not count)
+    """
+
+    def __init__(
+        self, *, negatives: str = "uniform", count: int = 256, correct: bool = True, temperature: float = 1.0
+    ) -> None:
+        super().__init__()
+        _check(negatives, count)
+        if temperature <= 0:
+            raise ValueError(f"temperature {temperature} is not positive")
+        self.negatives, self.count, self.correct, self.temperature = negatives, count, correct, temperature
+
+    def draw(self, targets: Tensor, popularity: Tensor) -> Drawn:
+        ids = _drawn(self.negatives, (self.count,), targets, popularity)
+        if not self.correct:
+            return Drawn(ids)
+        return Drawn(ids, _log_share(self.negatives, popularity))
+
+    def forward(
+        self,
+        match: Match,
+        queries: Tensor,
+        owners: Tensor,
+        targets: Tensor,
+        chosen: Tensor,
+        drawn: Drawn,
+        others: Tensor,
+    ) -> Tensor:
+        own = queries if len(owners) == len(queries) else queries[owners]
+        positive = match.each(own, chosen) / self.temperature
+        scores = match.all(queries, others) / self.temperature
+        if drawn.log_share is not None:
+            positive = positive - drawn.log_share[targets]
+            scores = scores - drawn.log_share[drawn.ids]
+        scores = (scores if len(owners) == len(queries) else scores[owners]).masked_fill(
+            targets[:, None] == drawn.ids[None, :], -math.inf
+        )
+        return (torch.logsumexp(torch.cat([positive[:, None], scores], dim=1), dim=1) - positive).mean()
+
+
+class BCE(nn.Module):
+    """Binary cross-entropy of the chosen item against `count` drawn ones of its own (SASRec's has one, uniform).
+
+    calibration: t of gBCE (Petrov & Macdonald 2023, https://arxiv.org/abs/2308.07192), whose positive probability is
+    raised to a power so that drawing few of many items makes no model overconfident: 0 is plain, 1 fully calibrated.
+    shared: the same drawn items for all of the batch, which many of them need.
+    """
+
+    def __init__(
+        self, *, negatives: str = "uniform", count: int = 1, calibration: float = 0.0, shared: bool = False
+    ) -> None:
+        super().__init__()
+        _check(negatives, count)
+        if not 0 <= calibration <= 1:
+            raise ValueError(f"calibration {calibration} is not from 0 to 1")
+        self.negatives, self.count, self.calibration, self.shared = negatives, count, calibration, shared
+
+    def draw(self, targets: Tensor, popularity: Tensor) -> Drawn:
+        shape = (self.count,) if self.shared else (len(targets), self.count)
+        ids = _drawn(self.negatives, shape, targets, popularity)
+        return Drawn(ids, rate=min(ids.shape[-1] / max(len(popularity) - 2, 1), 1.0))
+
+    def forward(
+        self,
+        match: Match,
+        queries: Tensor,
+        owners: Tensor,
+        targets: Tensor,
+        chosen: Tensor,
+        drawn: Drawn,
+        others: Tensor,
+    ) -> Tensor:
+        own = queries if len(owners) == len(queries) else queries[owners]
+        positive = match.each(own, chosen)
+        if drawn.ids.dim() == 1:
+            negative = match.all(own, others)
+            hit = drawn.ids[None, :] == targets[:, None]
+        else:
+            negative = match.each(own[:, None, :].expand_as(others), others)
+            hit = drawn.ids == targets[:, None]
+        against = nn.functional.softplus(negative).masked_fill(hit, 0.0).sum(dim=1)
+        power = drawn.rate * (self.calibration * (1 - 1 / drawn.rate) + 1 / drawn.rate)  # their beta, of alpha and t
+        return (power * nn.functional.softplus(-positive) + against).mean()
+
+
+class BPR(nn.Module):
+    """Pairwise: the chosen item above a drawn one (Rendle et al. 2009, https://arxiv.org/abs/1205.2618)."""
+
+    def __init__(self, *, negatives: str = "uniform", count: int = 1) -> None:
+        super().__init__()
+        _check(negatives, count)
+        self.negatives, self.count = negatives, count
+
+    def draw(self, targets: Tensor, popularity: Tensor) -> Drawn:
+        return Drawn(_drawn(self.negatives, (len(targets), self.count), targets, popularity))
+
+    def forward(
+        self,
+        match: Match,
+        queries: Tensor,
+        owners: Tensor,
+        targets: Tensor,
+        chosen: Tensor,
+        drawn: Drawn,
+        others: Tensor,
+    ) -> Tensor:
+        own = queries if len(owners) == len(queries) else queries[owners]
+        margin = match.each(own, chosen)[:, None] - match.each(own[:, None, :].expand_as(others), others)
+        return nn.functional.softplus(-margin).masked_fill(drawn.ids == targets[:, None], 0.0).mean()
+
+
+def _check(negatives: str, count: int) -> None:
+    if negatives not in NEGATIVES:
+        raise ValueError(f"negatives {negatives!r} is not one of {', '.join(NEGATIVES)}")
+    if count < 1:
+        raise ValueError(f"count {count} is not positive")
+
+
+def _drawn(negatives: str, shape: tuple[int, ...], targets: Tensor, popularity: Tensor) -> Tensor:
+    """Candidates drawn with replacement; of the batch, all its chosen items, or others' in random order."""
+    if negatives == "in_batch":
+        if len(shape) == 1:
+            return targets
+        return targets[torch.randint(len(targets), shape, device=targets.device)]
+    if negatives == "uniform":
+        return torch.randint(1, len(popularity), shape, device=targets.device)
+    weights = popularity.double().cumsum(0)
+    drawn = torch.rand(shape, dtype=torch.float64, device=targets.device) * weights[-1]
+    return torch.searchsorted(weights, drawn, right=True).clamp(max=len(popularity) - 1)
+
+
+def _log_share(negatives: str, popularity: Tensor) -> Tensor:
+    """(N,) the logarithm of each candidate's share of what is drawn."""
+    if negatives == "uniform":
+        return torch.full_like(popularity, -math.log(max(len(popularity) - 1, 1)))
+    return (popularity.clamp(min=1) / popularity.sum().clamp(min=1)).log()

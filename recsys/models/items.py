@@ -1,0 +1,104 @@
+"""Items as vectors, and what a model that retrieves them is asked."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from recsys.candidates import Candidates
+from recsys.features import FeatureSpec
+from recsys.models.embeddings import PooledEmbeddings, SequenceEmbeddings
+
+
+@dataclass
+class Asked:
+    """What a batch asks of a model: from these inputs, which items?
+
+    inputs: (P,) items whose vectors the model reads, row after row; none where it reads other features
+    lengths: (B,) how many of them are each row's
+    places: (P,) where each stands among the values of the batch's own lists
+    targets: (T,) what was chosen; none where it is not known
+    owners: (T,) the query that each target answers
+    """
+
+    inputs: Tensor
+    lengths: Tensor
+    places: Tensor
+    targets: Tensor
+    owners: Tensor
+
+
+class Items(nn.Module):
+    """One vector an item: its row of the item table and, where features.items tells more of it, the sum of its
+    features' pooled rows and of a linear map of its dense ones. An item that training has not seen has but those
+    beside row 0.
+
+    candidates: to be set before the first call, where features.items is there.
+
+    ids (M,) -> (M, dim)
+    """
+
+    def __init__(
+        self, features: FeatureSpec, dim: int, *, init_std: float | None = 0.02, device: torch.device | None = None
+    ) -> None:
+        super().__init__()
+        if features.item is None:
+            raise ValueError(
+                "this model retrieves items: data.items.feature must name the feature whose values they are"
+            )
+        own = features.feature(features.item)
+        self.name, self.rows = own.name, own.cardinality
+        alone = FeatureSpec(dense=(), sparse=(replace(own, multi_valued=True, pooling="sum"),), labels=())
+        self.ids = SequenceEmbeddings(alone, dim, [own.name], prefix="item_", init_std=init_std, device=device)
+        self.about: PooledEmbeddings | None = None
+        self.dense: nn.Linear | None = None
+        if features.items is not None:
+            if features.items.sparse:
+                self.about = PooledEmbeddings(features.items, dim, prefix="about_", init_std=init_std, device=device)
+            if features.items.dense:
+                self.dense = nn.Linear(features.items.dense_width, dim, bias=False)
+        self.candidates: Candidates | None = None
+
+    def forward(self, ids: Tensor) -> Tensor:
+        known = torch.where(ids < self.rows, ids, 0).int()
+        sparse = KeyedJaggedTensor(
+            [self.name], known, lengths=torch.tensor([len(ids)], dtype=torch.int32).to(ids.device)
+        )
+        vectors = self.ids(sparse)[self.name].values()
+        if self.about is None and self.dense is None:
+            return vectors
+        return vectors + self._about(ids)
+
+    def _about(self, ids: Tensor) -> Tensor:
+        assert self.candidates is not None
+        distinct, index = torch.unique(ids, return_inverse=True)
+        dense, sparse = self.candidates.about(distinct)
+        parts = [] if self.about is None else [self.about(sparse).sum(dim=1)]
+        parts += [] if self.dense is None else [self.dense(dense)]
+        return sum(parts[1:], parts[0])[index]
+
+
+def next_items(items: Tensor, lengths: Tensor) -> Asked:
+    """Lists of items (one after another, of these lengths), each item but the first of a list a target of those
+    before it: a query for each.
+    """
+    owners = torch.repeat_interleave(torch.arange(len(lengths), device=items.device), lengths)
+    ends = lengths.cumsum(0) - 1
+    first, last = torch.ones_like(owners, dtype=torch.bool), torch.ones_like(owners, dtype=torch.bool)
+    some = lengths > 0
+    last[ends[some]] = False
+    first[(ends - lengths + 1)[some]] = False
+    places = last.nonzero()[:, 0]
+    targets = items[first]
+    return Asked(
+        items[places], (lengths - 1).clamp(min=0), places, targets, torch.arange(len(targets), device=items.device)
+    )
+
+
+def last_states(states: Tensor, lengths: Tensor) -> Tensor:
+    """The state at each list's last place, zero where the list is empty: (P, d), (B,) -> (B, d)."""
+    ends = lengths.cumsum(0) - 1
+    if not len(states):
+        return states.new_zeros(len(lengths), states.shape[1])
+    return states[ends.clamp(min=0)] * (lengths > 0)[:, None]

@@ -1,0 +1,71 @@
+"""SASRec: Kang & McAuley, Self-Attentive Sequential Recommendation, 2018, https://arxiv.org/abs/1808.09781."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from recsys.batch import Batch
+from recsys.features import FeatureSpec
+from recsys.models.attention import Attention, from_end
+from recsys.models.items import Asked, Items, last_states, next_items
+
+
+class Block(nn.Module):
+    """Causal self-attention, then two linear layers, each with its residual: (P, dim), (B,) -> (P, dim)."""
+
+    def __init__(self, dim: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.before = nn.LayerNorm(dim, eps=1e-8)
+        self.attention = Attention(dim, heads, causal=True, dropout=dropout)
+        self.between = nn.LayerNorm(dim, eps=1e-8)
+        self.feed_forward = nn.Sequential(
+            nn.Linear(dim, dim), nn.Dropout(dropout), nn.ReLU(), nn.Linear(dim, dim), nn.Dropout(dropout)
+        )
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        queries = self.before(x)
+        x = self.between(queries + self.attention(queries, x, lengths))
+        return x + self.feed_forward(x)
+
+
+class SASRec(nn.Module):
+    """A causal transformer over the items of a list; each state is the query for the item that follows.
+
+    max_length: places that have a vector of their own, counted from the end; earlier items share the last one's.
+    """
+
+    def __init__(
+        self,
+        features: FeatureSpec,
+        *,
+        dim: int = 50,
+        blocks: int = 2,
+        heads: int = 1,
+        dropout: float = 0.2,
+        max_length: int = 200,
+        init_std: float = 0.02,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__()
+        self.items = Items(features, dim, init_std=init_std, device=device)
+        self.places = nn.Embedding(max_length, dim)
+        nn.init.normal_(self.places.weight, std=init_std)
+        self.dropout = nn.Dropout(dropout)
+        self.blocks = nn.ModuleList(Block(dim, heads, dropout) for _ in range(blocks))
+        self.norm = nn.LayerNorm(dim, eps=1e-8)
+
+    def ask(self, batch: Batch) -> Asked:
+        lists = batch.sparse[self.items.name]
+        return next_items(lists.values().long(), lists.lengths().long())
+
+    def encode(self, batch: Batch, asked: Asked, vectors: Tensor) -> Tensor:
+        """vectors of asked.inputs (P, dim) -> queries: (P, dim) in training, else the last of each list (B, dim)."""
+        x = vectors * math.sqrt(vectors.shape[1]) + self.places(
+            from_end(asked.lengths).clamp(max=len(self.places.weight) - 1)
+        )
+        x = self.dropout(x)
+        for block in self.blocks:
+            x = block(x, asked.lengths)
+        x = self.norm(x)
+        return x if self.training else last_states(x, asked.lengths)
