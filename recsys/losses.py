@@ -88,9 +88,9 @@ class SampledSoftmax(nn.Module):
 
     def draw(self, targets: Tensor, popularity: Tensor) -> Drawn:
         ids = _drawn(self.negatives, (self.count,), targets, popularity)
-        if not self.correct:
+        if not self.correct or self.negatives == "uniform":  # all shares are one, which makes no difference
             return Drawn(ids)
-        return Drawn(ids, _log_share(self.negatives, popularity))
+        return Drawn(ids, (popularity.clamp(min=1) / popularity.sum().clamp(min=1)).log())
 
     def forward(
         self,
@@ -103,15 +103,17 @@ class SampledSoftmax(nn.Module):
         others: Tensor,
     ) -> Tensor:
         own = queries if len(owners) == len(queries) else queries[owners]
-        positive = match.each(own, chosen) / self.temperature
-        scores = match.all(queries, others) / self.temperature
+        positive = match.each(own, chosen)
+        scores = match.all(queries, others)
+        if self.temperature != 1:
+            positive, scores = positive / self.temperature, scores / self.temperature
         if drawn.log_share is not None:
             positive = positive - drawn.log_share[targets]
             scores = scores - drawn.log_share[drawn.ids]
         scores = (scores if len(owners) == len(queries) else scores[owners]).masked_fill(
             targets[:, None] == drawn.ids[None, :], -math.inf
         )
-        return (torch.logsumexp(torch.cat([positive[:, None], scores], dim=1), dim=1) - positive).mean()
+        return (torch.logaddexp(positive, scores.logsumexp(dim=1)) - positive).mean()
 
 
 class BCE(nn.Module):
@@ -203,10 +205,3 @@ def _drawn(negatives: str, shape: tuple[int, ...], targets: Tensor, popularity: 
     weights = popularity.double().cumsum(0)
     drawn = torch.rand(shape, dtype=torch.float64, device=targets.device) * weights[-1]
     return torch.searchsorted(weights, drawn, right=True).clamp(max=len(popularity) - 1)
-
-
-def _log_share(negatives: str, popularity: Tensor) -> Tensor:
-    """(N,) the logarithm of each candidate's share of what is drawn."""
-    if negatives == "uniform":
-        return torch.full_like(popularity, -math.log(max(len(popularity) - 1, 1)))
-    return (popularity.clamp(min=1) / popularity.sum().clamp(min=1)).log()

@@ -18,6 +18,7 @@ class Asked:
     inputs: (P,) items whose vectors the model reads, row after row; none where it reads other features
     lengths: (B,) how many of them are each row's
     places: (P,) where each stands among the values of the batch's own lists
+    at: (Q,) the inputs whose states are the queries, -1 where there is no input; masked models hide what stands there
     targets: (T,) what was chosen; none where it is not known
     owners: (T,) the query that each target answers
     """
@@ -25,6 +26,7 @@ class Asked:
     inputs: Tensor
     lengths: Tensor
     places: Tensor
+    at: Tensor
     targets: Tensor
     owners: Tensor
 
@@ -79,26 +81,45 @@ class Items(nn.Module):
         return sum(parts[1:], parts[0])[index]
 
 
-def next_items(items: Tensor, lengths: Tensor) -> Asked:
-    """Lists of items (one after another, of these lengths), each item but the first of a list a target of those
-    before it: a query for each.
+def next_items(items: Tensor, lengths: Tensor, *, every: bool) -> Asked:
+    """Lists of items (P,), one after another, whose last one is to be predicted: the model reads all others.
+
+    every: each item but the first of a list is a target of those before it, as in training; else only the last is
+    asked for. An empty list asks nothing that can be answered.
     """
-    owners = torch.repeat_interleave(torch.arange(len(lengths), device=items.device), lengths)
     ends = lengths.cumsum(0) - 1
-    first, last = torch.ones_like(owners, dtype=torch.bool), torch.ones_like(owners, dtype=torch.bool)
     some = lengths > 0
+    first, last = torch.ones_like(items, dtype=torch.bool), torch.ones_like(items, dtype=torch.bool)
     last[ends[some]] = False
     first[(ends - lengths + 1)[some]] = False
     places = last.nonzero()[:, 0]
-    targets = items[first]
-    return Asked(
-        items[places], (lengths - 1).clamp(min=0), places, targets, torch.arange(len(targets), device=items.device)
-    )
+    shorter = (lengths - 1).clamp(min=0)
+    if every:
+        at = torch.arange(len(places), device=items.device)
+        return Asked(items[places], shorter, places, at, items[first], at)
+    at = torch.where(shorter > 0, shorter.cumsum(0) - 1, -1)
+    nothing = items[:0]
+    return Asked(items[places], shorter, places, at, nothing, nothing)
 
 
-def last_states(states: Tensor, lengths: Tensor) -> Tensor:
-    """The state at each list's last place, zero where the list is empty: (P, d), (B,) -> (B, d)."""
-    ends = lengths.cumsum(0) - 1
+def masked_items(items: Tensor, lengths: Tensor, *, share: float, only_last: float) -> Asked:
+    """Lists of items whose chosen ones are hidden and asked for: each with probability `share`, the last one where
+    none was chosen; of a list with probability `only_last`, the last one alone, which is what is asked for in the end.
+    """
+    owners = torch.repeat_interleave(torch.arange(len(lengths), device=items.device), lengths)
+    ends = (lengths.cumsum(0) - 1)[lengths > 0]
+    hidden = torch.rand(len(items), device=items.device) < share
+    alone = torch.rand(len(lengths), device=items.device) < only_last
+    hidden &= ~alone[owners]
+    none = torch.zeros(len(lengths), dtype=torch.long, device=items.device).index_add(0, owners, hidden.long()) == 0
+    hidden[ends] |= none[lengths > 0]
+    at = hidden.nonzero()[:, 0]
+    places = torch.arange(len(items), device=items.device)
+    return Asked(items, lengths, places, at, items[at], torch.arange(len(at), device=items.device))
+
+
+def states_at(states: Tensor, at: Tensor) -> Tensor:
+    """The states (P, d) at these places (Q,), zero where there is none (-1)."""
     if not len(states):
-        return states.new_zeros(len(lengths), states.shape[1])
-    return states[ends.clamp(min=0)] * (lengths > 0)[:, None]
+        return states.new_zeros(len(at), states.shape[1])
+    return torch.where((at >= 0)[:, None], states[at.clamp(min=0)], 0)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
 from recsys.models.attention import Attention, from_end
-from recsys.models.items import Asked, Items, last_states, next_items
+from recsys.models.items import Asked, Items, next_items, states_at
 
 
 class Block(nn.Module):
@@ -57,15 +57,14 @@ class SASRec(nn.Module):
 
     def ask(self, batch: Batch) -> Asked:
         lists = batch.sparse[self.items.name]
-        return next_items(lists.values().long(), lists.lengths().long())
+        return next_items(lists.values().long(), lists.lengths().long(), every=self.training)
 
     def encode(self, batch: Batch, asked: Asked, vectors: Tensor) -> Tensor:
-        """vectors of asked.inputs (P, dim) -> queries: (P, dim) in training, else the last of each list (B, dim)."""
+        """vectors of asked.inputs (P, dim) -> queries (Q, dim)."""
         x = vectors * math.sqrt(vectors.shape[1]) + self.places(
-            from_end(asked.lengths).clamp(max=len(self.places.weight) - 1)
+            from_end(asked.lengths).clamp(max=self.places.num_embeddings - 1)
         )
         x = self.dropout(x)
         for block in self.blocks:
             x = block(x, asked.lengths)
-        x = self.norm(x)
-        return x if self.training else last_states(x, asked.lengths)
+        return states_at(self.norm(x), asked.at)

@@ -1,0 +1,76 @@
+"""BERT4Rec: Sun et al., Sequential Recommendation with Bidirectional Encoder Representations from Transformer, 2019,
+https://arxiv.org/abs/1904.06690.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from recsys.batch import Batch
+from recsys.features import FeatureSpec
+from recsys.models.attention import Attention, from_end
+from recsys.models.items import Asked, Items, masked_items, states_at
+
+
+class Block(nn.Module):
+    """Attention to both sides and two linear layers, each with residual and norm: (P, dim), (B,) -> (P, dim)."""
+
+    def __init__(self, dim: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.attention = Attention(dim, heads, causal=False, dropout=dropout)
+        self.between = nn.LayerNorm(dim)
+        self.feed_forward = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
+        self.after = nn.LayerNorm(dim)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        x = self.between(x + self.attention(x, x, lengths))
+        return self.after(x + self.dropout(self.feed_forward(x)))
+
+
+class BERT4Rec(nn.Module):
+    """A bidirectional transformer that is asked for the items which a mask hides: some of a list in training, the
+    last one in the end.
+
+    mask: the share of a list's items that are hidden in training
+    mask_last: the share of lists of which, instead, the last one alone is
+    max_length: places that have a vector of their own, counted from the end, the item that is asked for among them
+    """
+
+    def __init__(
+        self,
+        features: FeatureSpec,
+        *,
+        dim: int = 64,
+        blocks: int = 2,
+        heads: int = 2,
+        dropout: float = 0.1,
+        mask: float = 0.2,
+        mask_last: float = 0.1,
+        max_length: int = 201,
+        init_std: float = 0.02,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__()
+        if not 0 < mask < 1 or not 0 <= mask_last <= 1:
+            raise ValueError(f"mask {mask} and mask_last {mask_last} are shares")
+        self.mask, self.mask_last = mask, mask_last
+        self.items = Items(features, dim, init_std=init_std, device=device)
+        self.hidden = nn.Parameter(torch.randn(dim) * init_std)
+        self.places = nn.Embedding(max_length, dim)
+        nn.init.normal_(self.places.weight, std=init_std)
+        self.before = nn.Sequential(nn.LayerNorm(dim), nn.Dropout(dropout))
+        self.blocks = nn.ModuleList(Block(dim, heads, dropout) for _ in range(blocks))
+        self.head = nn.Sequential(nn.Linear(dim, dim), nn.GELU(), nn.LayerNorm(dim))
+
+    def ask(self, batch: Batch) -> Asked:
+        lists = batch.sparse[self.items.name]
+        share, last = (self.mask, self.mask_last) if self.training else (0.0, 1.0)
+        return masked_items(lists.values().long(), lists.lengths().long(), share=share, only_last=last)
+
+    def encode(self, batch: Batch, asked: Asked, vectors: Tensor) -> Tensor:
+        """vectors of asked.inputs (P, dim) -> queries (Q, dim)."""
+        x = vectors.index_copy(0, asked.at, self.hidden.expand(len(asked.at), -1))
+        x = self.before(x + self.places(from_end(asked.lengths).clamp(max=self.places.num_embeddings - 1)))
+        for block in self.blocks:
+            x = block(x, asked.lengths)
+        return self.head(states_at(x, asked.at))
