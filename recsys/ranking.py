@@ -153,19 +153,19 @@ class RankingMetrics:
     ) -> list[tuple[bool, Lists]]:
         """By protocol: whether all candidates compete, and a list a row of those that do not, or of those that do."""
         n, protocols, rows = self._candidates, self.protocols, len(history)
-        targets = np.unique((row * n + item)[(item > 0) & (item < n)])
+        targets = _ascending((row * n + item)[(item > 0) & (item < n)])
         known = _keys(history, n)
         known = known[np.isin(known // n, kept)] if len(kept) < rows else known
         made: list[tuple[bool, Lists]] = []
         for name in protocols.protocols:
             if name == "full":
-                left_out = np.setdiff1d(known, targets, assume_unique=True) if protocols.filter_history else known[:0]
+                left_out = known[~_within(known, targets)] if protocols.filter_history else known[:0]
                 made.append((True, _lists(left_out, n, rows)))
                 continue
             weights = np.ones(n, np.int64) if name == "uniform" else self.popularity
             assert weights is not None
             cumulative = np.cumsum(np.append(0, weights[1:])).astype(np.int64)
-            excluded = _lists(np.union1d(known, targets), n, rows)
+            excluded = _lists(_ascending(np.append(known, targets)), n, rows)
             some = Lists(excluded.values, excluded.lengths[torch.from_numpy(kept)])  # the others are empty
             drawn = sample_negatives(first_row + kept, some, cumulative, protocols.negatives, protocols.seed)
             lengths = torch.zeros(rows, dtype=torch.int64)
@@ -221,7 +221,20 @@ def _pairs(targets: Lists, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def _keys(lists: Lists, n: int) -> np.ndarray:
     """list * n + id of all ids 1 ... n - 1, ascending, each once."""
     owner, value = lists.owners.cpu().numpy(), lists.values.cpu().numpy()
-    return np.unique((owner * n + value)[(value > 0) & (value < n)])
+    return _ascending((owner * n + value)[(value > 0) & (value < n)])
+
+
+def _ascending(keys: np.ndarray) -> np.ndarray:
+    """Each once, ascending; np.unique hashes whole numbers since NumPy 2.3, which took 30 times as long here."""
+    keys = np.sort(keys)
+    return keys[np.append(True, keys[1:] != keys[:-1])] if len(keys) else keys
+
+
+def _within(keys: np.ndarray, ascending: np.ndarray) -> np.ndarray:
+    """Which of the keys are among the ascending ones; fast where they ascend themselves."""
+    if not len(ascending):
+        return np.zeros(keys.shape, bool)
+    return ascending[np.minimum(np.searchsorted(ascending, keys), len(ascending) - 1)] == keys
 
 
 def _lists(keys: np.ndarray, n: int, rows: int) -> Lists:
@@ -249,7 +262,10 @@ def _counts(scores: Tensor, row: np.ndarray, item: np.ndarray, against: list[tup
 def _among_all(scores: Tensor, row: Tensor, own: Tensor, left_out: Lists) -> Tensor:
     """(P, 2) greater and ties of (P,) targets that score own, among all candidates but the row's left_out."""
     others, mine = scores[row, 1:], own[:, None]
-    greater, ties = (others > mine).sum(1), (others == mine).sum(1) - 1  # itself
+    held = torch.empty(others.shape, device=scores.device)  # as numbers: sums of bool take five times as long
+    exact = torch.float32 if others.shape[1] < 2**24 else torch.float64
+    greater = torch.gt(others, mine, out=held).sum(1, dtype=exact).long()
+    ties = torch.eq(others, mine, out=held).sum(1, dtype=exact).long() - 1  # itself
     greater = torch.where(own.isnan(), scores.shape[1] - 2, greater)
     counts = torch.stack([greater, ties.clamp(min=0)], 1)
     return counts - _among(scores, row, own, left_out)
@@ -302,7 +318,7 @@ def _sample(
         values.append(ids[taken])
         short = short[~enough]
     drawn = np.concatenate(owners) * n + np.concatenate(values)
-    banned = np.union1d(banned, drawn[np.isin(drawn // n, short)])
+    banned = _ascending(np.append(banned, drawn[np.isin(drawn // n, short)]))
     missing = count - np.bincount(drawn // n, minlength=len(rows))
     step = max(1, DRAWS // n)
     for start in range(0, len(short), step):
@@ -326,9 +342,7 @@ def _draw(
     by_id, draw = np.divmod(np.sort(ids * draws + np.arange(draws), axis=1), draws)
     new = np.ones(ids.shape, bool)
     new[:, 1:] = by_id[:, 1:] != by_id[:, :-1]
-    keys = some[:, None] * n + by_id  # ascending, so that looking them up is fast
-    if len(banned):
-        new &= banned[np.minimum(np.searchsorted(banned, keys), len(banned) - 1)] != keys
+    new &= ~_within(some[:, None] * n + by_id, banned)
     taken = np.empty_like(new)
     np.put_along_axis(taken, draw, new, axis=1)
     return ids, taken & (np.cumsum(taken, axis=1) <= count)
