@@ -144,13 +144,22 @@ def chance(n: int, k: int) -> Found:
 @pytest.mark.parametrize("by_product", [False, True])
 def test_a_constant_scorer_gets_chance_exactly(n: int, by_product: bool) -> None:
     rows = 37
-    scores = torch.full((rows, 24), 0.1) @ torch.full((n, 24), 0.3).T if by_product else torch.zeros(rows, n)
+    scores = torch.full((rows, 64), 0.5) @ torch.full((n, 64), 0.25).T if by_product else torch.zeros(rows, n)
     targets = [[1 + i % (n - 1)] for i in range(rows)]
     found = measure(scores, targets, k=(1, 5, 10), protocols=("full", "uniform"), negatives=5)
     for k in (1, 5, 10):
         same(found, chance(n - 1, k))
         same(found, {f"{name}_uniform": value for name, value in chance(6, k).items()})
     assert found["mrr"] == pytest.approx(sum(1 / r for r in range(1, n)) / (n - 1), abs=1e-12)
+
+
+@pytest.mark.parametrize("n", [7, 101, 1001])
+def test_a_constant_scorer_that_rounds_gets_chance_over_all_targets(n: int) -> None:
+    """Products of the same vectors may differ in the last bit by their place in the matrix: then the order is not
+    random, but it knows nothing of the targets."""
+    scores = (torch.full((1, 64), 0.1) @ torch.full((n, 64), 0.3).T).expand(n - 1, n)
+    found = measure(scores, [[i] for i in range(1, n)], k=(1, 5))
+    same(found, chance(n - 1, 1) | chance(n - 1, 5))
 
 
 def test_history_leaves_the_list_but_a_target_in_it_stays() -> None:
