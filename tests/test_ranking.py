@@ -207,6 +207,8 @@ def test_rows_of_weight_0_do_not_count() -> None:
     )
     assert padded == full
     within = measure(scores, targets, history, weight=[0, 1, 0, 1, 1, 0], sizes=(4, 2))
+    sampled = {"weight": [0, 1, 0, 1, 1, 0], "protocols": ("uniform",), "negatives": 7}
+    same(measure(scores, targets, history, (6,), **sampled), measure(scores, targets, history, (1,), **sampled))  # type: ignore[arg-type]
     keep = [1, 3, 4]
     assert within == measure(scores[keep], [targets[i] for i in keep], [history[i] for i in keep])
 
