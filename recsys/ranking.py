@@ -2,6 +2,7 @@
 
 Of every target two whole numbers are kept, greater (competitors that score higher) and ties (competitors that score
 the same), and every metric is its expectation over random orders of equal scores: a constant scorer gets chance.
+Equal is to the last bit: a matrix product may round equal vectors otherwise at the edge of the matrix.
 """
 
 import math
