@@ -108,7 +108,7 @@ class RecsysModule(pl.LightningModule):
                 dense[name] = p
             elif kernels[name] == "dense" and p.dim() == 2:
                 rows[name] = p
-        return dense, rows
+        return dense or {"none": torch.zeros(0)}, rows  # optimizers refuse to have nothing
 
     def configure_optimizers(self) -> Any:
         assert self.dmp is not None and self._make_optimizer is not None

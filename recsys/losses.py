@@ -74,14 +74,26 @@ class SampledSoftmax(nn.Module):
     2008; Yi et al. 2019, https://dl.acm.org/doi/10.1145/3298689.3346996). An item drawn that is the chosen one of a
     query is no negative to it.
 
-    negatives: uniform | popularity | in_batch (the batch's own chosen items, for which `count` does not count)
+    negatives: uniform | popularity | in_batch (the batch's own chosen items, for which `count` does not count; those
+    that a query has chosen itself are no negatives to it)
+    hardest: only so many of the drawn ones, those that score highest with the query, count (Zhang et al. 2013,
+    https://dl.acm.org/doi/10.1145/2484028.2484126); the draw is then one of candidates for hard negatives
     """
 
     def __init__(
-        self, *, negatives: str = "uniform", count: int = 256, correct: bool = True, temperature: float = 1.0
+        self,
+        *,
+        negatives: str = "uniform",
+        count: int = 256,
+        correct: bool = True,
+        temperature: float = 1.0,
+        hardest: int | None = None,
     ) -> None:
         super().__init__()
         _check(negatives, count)
+        if hardest is not None and hardest < 1:
+            raise ValueError(f"hardest {hardest} is not positive")
+        self.hardest = hardest
         if temperature <= 0:
             raise ValueError(f"temperature {temperature} is not positive")
         self.negatives, self.count, self.correct, self.temperature = negatives, count, correct, temperature
@@ -110,9 +122,13 @@ class SampledSoftmax(nn.Module):
         if drawn.log_share is not None:
             positive = positive - drawn.log_share[targets]
             scores = scores - drawn.log_share[drawn.ids]
-        scores = (scores if len(owners) == len(queries) else scores[owners]).masked_fill(
-            targets[:, None] == drawn.ids[None, :], -math.inf
-        )
+        scores = scores if len(owners) == len(queries) else scores[owners]
+        own_choice = targets[:, None] == drawn.ids[None, :]
+        if self.negatives == "in_batch":
+            own_choice = own_choice | (owners[:, None] == owners[None, :])
+        scores = scores.masked_fill(own_choice, -math.inf)
+        if self.hardest is not None and self.hardest < scores.shape[1]:
+            scores = scores.topk(self.hardest, dim=1, sorted=False).values
         return (torch.logaddexp(positive, scores.logsumexp(dim=1)) - positive).mean()
 
 

@@ -48,9 +48,13 @@ class RetrievalTask(nn.Module):
     def __init__(self, model: Any, loss: Any, candidates: Candidates | None = None) -> None:
         super().__init__()
         self.model, self.loss = model, loss
-        self.match: Any = getattr(model, "match", None) or Match()
+        self.dot = Match()
         self.candidates = candidates
         model.items.candidates = candidates
+
+    @property
+    def match(self) -> Any:
+        return getattr(self.model, "match", self.dot)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         asked = self.model.ask(batch)

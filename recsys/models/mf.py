@@ -1,0 +1,43 @@
+"""Matrix factorisation: Koren et al. 2009; with loss=bpr, Rendle et al. 2009, https://arxiv.org/abs/1205.2618."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from recsys.batch import Batch
+from recsys.features import FeatureSpec
+from recsys.models.embeddings import PooledEmbeddings
+from recsys.models.items import Asked, Items
+from recsys.models.pairs import chosen_items, only, user_feature
+
+
+class MF(nn.Module):
+    """A vector a user and one an item, with a bias: the item's last column, against 1.
+
+    user: the feature that tells who asks; by default the only one beside the items'.
+    """
+
+    def __init__(
+        self,
+        features: FeatureSpec,
+        *,
+        user: str | None = None,
+        dim: int = 64,
+        init_std: float = 0.01,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__()
+        who = user_feature(features, user, "MF")
+        alone = replace(features, dense=(), sparse=(who,), labels=(), item=None, items=None)
+        self.users = PooledEmbeddings(alone, dim, prefix="user_", init_std=init_std, device=device)
+        self.items = Items(features, dim + 1, init_std=init_std, device=device)
+        self.user = who.name
+
+    def ask(self, batch: Batch) -> Asked:
+        return chosen_items(batch, self.items.name)
+
+    def encode(self, batch: Batch, asked: Asked, vectors: Tensor) -> Tensor:
+        """-> queries (B, dim + 1)."""
+        users = self.users(only(batch.sparse, [self.user]))[:, 0]
+        return torch.cat([users, users.new_ones(len(users), 1)], dim=1)

@@ -1,0 +1,86 @@
+"""Mult-VAE: Liang et al., Variational Autoencoders for Collaborative Filtering, 2018, https://arxiv.org/abs/1802.05814."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from recsys.batch import Batch
+from recsys.features import FeatureSpec
+from recsys.models.embeddings import PooledEmbeddings
+from recsys.models.items import Asked, Items, next_items
+from recsys.models.layers import MLP
+from recsys.models.pairs import chosen_items
+
+
+class MultVAE(nn.Module):
+    """A row's items as a set -> a normal distribution -> a multinomial over all items (loss=full_softmax).
+
+    hidden: width of what the set becomes first, and of the layer before the items' scores
+    latent: of the distribution
+    dropout: the share of a set's items that the encoder does not see
+    beta, anneal: weight of the KL term, and the steps over which it grows to that
+    """
+
+    def __init__(
+        self,
+        features: FeatureSpec,
+        *,
+        hidden: int = 600,
+        latent: int = 200,
+        dropout: float = 0.5,
+        beta: float = 0.2,
+        anneal: int = 2000,
+        init_std: float = 0.02,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__()
+        self.items = Items(features, hidden + 1, init_std=init_std, device=device)
+        own = features.feature(self.items.name)
+        if not own.sequence:
+            raise ValueError("MultVAE reads lists: data.sequences.max_length must be set")
+        alone = replace(features, dense=(), sparse=(replace(own, pooling="sum"),), labels=(), item=None, items=None)
+        self.read = PooledEmbeddings(alone, hidden, prefix="read_", init_std=init_std, device=device)
+        self.encoder = nn.Sequential(nn.Tanh(), nn.Linear(hidden, 2 * latent))
+        self.decoder = MLP(latent, [hidden], activation="tanh")
+        self.dropout, self.beta, self.anneal, self.latent = dropout, beta, anneal, latent
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+        self.steps: Tensor
+        self._penalty: Tensor | None = None
+
+    def ask(self, batch: Batch) -> Asked:
+        return chosen_items(batch, self.items.name)
+
+    def encode(self, batch: Batch, asked: Asked, vectors: Tensor) -> Tensor:
+        """-> queries (B, hidden + 1): in training of all of a row's items, else of all but the last."""
+        lists = batch.sparse[self.items.name]
+        items, lengths = lists.values().long(), lists.lengths().long()
+        if not self.training:
+            seen = next_items(items, lengths, every=False)
+            items, lengths = seen.inputs, seen.lengths
+        mean, log_variance = self.encoder(self._read(items, lengths)).split(self.latent, dim=1)
+        z = mean
+        if self.training:
+            z = mean + torch.randn_like(mean) * (log_variance / 2).exp()
+            kl = (mean.square() + log_variance.exp() - log_variance - 1).sum() / 2
+            self.steps += 1
+            weight = self.beta * min(1.0, float(self.steps) / max(self.anneal, 1))
+            self._penalty = weight * kl / max(len(asked.targets), 1)  # the loss is a mean over them
+        decoded = self.decoder(z)
+        return torch.cat([decoded, decoded.new_ones(len(decoded), 1)], dim=1)
+
+    def penalty(self) -> Tensor:
+        """The KL term of the last batch."""
+        assert self._penalty is not None
+        return self._penalty
+
+    def _read(self, items: Tensor, lengths: Tensor) -> Tensor:
+        """(B, hidden) the sum of the rows of a set's items over the square root of their number."""
+        sizes = lengths
+        if self.training and self.dropout:
+            kept = torch.rand(len(items), device=items.device) >= self.dropout
+            sizes = torch.segment_reduce(kept.float(), "sum", lengths=lengths).long()
+            items = items[kept]
+        sparse = KeyedJaggedTensor([self.items.name], items.int(), lengths=sizes.int())
+        return self.read(sparse)[:, 0] / lengths.clamp(min=1).sqrt()[:, None]

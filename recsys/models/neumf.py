@@ -1,0 +1,86 @@
+"""NeuMF: He et al., Neural Collaborative Filtering, 2017, https://arxiv.org/abs/1708.05031."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from recsys.batch import Batch
+from recsys.features import FeatureSpec
+from recsys.models.embeddings import PooledEmbeddings
+from recsys.models.items import Asked, Items
+from recsys.models.layers import MLP
+from recsys.models.pairs import chosen_items, only, user_feature
+
+AT_ONCE = 1 << 22  # pairs' first hidden numbers
+
+
+class PairScores(nn.Module):
+    """(user, item) -> score: a weighted product of `dim` columns of each, and a network over the `dim` others.
+
+    The network's first layer is linear in each side, so that of M items it is worked out once, not once a user.
+    """
+
+    def __init__(self, dim: int, mlp: Sequence[int], dropout: float) -> None:
+        super().__init__()
+        self.dim = dim
+        self.of_user = nn.Linear(dim, mlp[0])
+        self.of_item = nn.Linear(dim, mlp[0], bias=False)
+        self.deep = nn.Sequential(nn.ReLU(), nn.Dropout(dropout), MLP(mlp[0], mlp[1:], dropout=dropout))
+        self.product = nn.Linear(dim, 1, bias=False)
+        self.out = nn.Linear(mlp[-1], 1)
+
+    def each(self, queries: Tensor, items: Tensor) -> Tensor:
+        """(..., 2 dim), (..., 2 dim) -> (...)"""
+        (user, deep_user), (item, deep_item) = queries.split(self.dim, -1), items.split(self.dim, -1)
+        hidden = self.of_user(deep_user) + self.of_item(deep_item)
+        return (self.product(user * item) + self.out(self.deep(hidden)))[..., 0]
+
+    def all(self, queries: Tensor, items: Tensor) -> Tensor:
+        """(Q, 2 dim), (M, 2 dim) -> (Q, M), some users at a time."""
+        step = max(1, AT_ONCE // (len(items) * self.of_user.out_features))
+        (item, deep_item) = items.split(self.dim, 1)
+        of_item = self.of_item(deep_item)
+        rows = []
+        for part in queries.split(step):
+            user, deep_user = part.split(self.dim, 1)
+            hidden = self.of_user(deep_user)[:, None, :] + of_item
+            rows.append((user * self.product.weight) @ item.T + self.out(self.deep(hidden))[..., 0])
+        return torch.cat(rows) if rows else queries.new_zeros(0, len(items))
+
+
+class NeuMF(nn.Module):
+    """A factorisation and a deep network side by side, each with vectors of its own.
+
+    dim: of each of the two; mlp: hidden widths of the network.
+    user: the feature that tells who asks; by default the only one beside the items'.
+    """
+
+    def __init__(
+        self,
+        features: FeatureSpec,
+        *,
+        user: str | None = None,
+        dim: int = 32,
+        mlp: Sequence[int] = (64, 32, 16),
+        dropout: float = 0.0,
+        init_std: float = 0.01,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__()
+        if not mlp:
+            raise ValueError("mlp names no width")
+        who = user_feature(features, user, "NeuMF")
+        alone = replace(features, dense=(), sparse=(who,), labels=(), item=None, items=None)
+        self.users = PooledEmbeddings(alone, 2 * dim, prefix="user_", init_std=init_std, device=device)
+        self.items = Items(features, 2 * dim, init_std=init_std, device=device)
+        self.match = PairScores(dim, mlp, dropout)
+        self.user = who.name
+
+    def ask(self, batch: Batch) -> Asked:
+        return chosen_items(batch, self.items.name)
+
+    def encode(self, batch: Batch, asked: Asked, vectors: Tensor) -> Tensor:
+        """-> queries (B, 2 dim)."""
+        return self.users(only(batch.sparse, [self.user]))[:, 0]
