@@ -44,6 +44,8 @@ class FeatureSpec:
     dense: tuple[DenseFeature, ...]
     sparse: tuple[SparseFeature, ...]
     labels: tuple[str, ...] = ("label",)
+    item: str | None = None
+    items: "FeatureSpec | None" = None
 
     def __post_init__(self) -> None:
         names = [f.name for f in self.dense] + [f.name for f in self.sparse] + list(self.labels)
