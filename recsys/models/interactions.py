@@ -57,16 +57,12 @@ def co_occurrences(lists: Lists, n: int, *, chunk: int) -> Iterator[tuple[int, T
 
     Yields the first item and a sparse (chunk, n) float64, coalesced. The diagonal holds each item's count.
     """
-    device = lists.values.device
     contains = _ones(lists.owners, lists.values, (len(lists), n))
     inverse = invert(lists, n)
     for start in range(0, n, chunk):
         part = inverse.slice(start, min(start + chunk, n))
-        if len(part.values):
-            product = torch.sparse.mm(_ones(part.owners, part.values, (len(part), len(lists))), contains)
-            yield start, product.coalesce()
-        else:
-            yield start, torch.sparse_coo_tensor(size=(len(part), n), dtype=torch.float64, device=device).coalesce()
+        product = torch.sparse.mm(_ones(part.owners, part.values, (len(part), len(lists))), contains)
+        yield start, product.coalesce()
 
 
 def _ones(rows: Tensor, columns: Tensor, size: tuple[int, int]) -> Tensor:

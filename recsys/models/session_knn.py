@@ -2,7 +2,7 @@
 https://arxiv.org/abs/1803.09587.
 """
 
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -10,9 +10,6 @@ from torch import Tensor, nn
 from recsys.batch import Lists
 from recsys.features import FeatureSpec
 from recsys.models.interactions import candidates, distinct, invert, known, ranges, starts
-
-_WEIGHTINGS = ("linear", "none")
-_SIMILARITIES = ("dot", "cosine")
 
 
 class SessionKNN(nn.Module):
@@ -40,17 +37,17 @@ class SessionKNN(nn.Module):
         *,
         k: int = 500,
         sample_size: int = 5000,
-        weighting: str = "linear",
-        similarity: str = "dot",
+        weighting: Literal["linear", "none"] = "linear",
+        similarity: Literal["dot", "cosine"] = "dot",
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
         if k < 1 or sample_size < k:
             raise ValueError(f"k={k}, sample_size={sample_size}: must be 1 <= k <= sample_size")
-        if weighting not in _WEIGHTINGS:
-            raise ValueError(f"weighting {weighting!r} is not one of {', '.join(_WEIGHTINGS)}")
-        if similarity not in _SIMILARITIES:
-            raise ValueError(f"similarity {similarity!r} is not one of {', '.join(_SIMILARITIES)}")
+        if weighting not in ("linear", "none"):
+            raise ValueError(f"weighting {weighting!r} is neither 'linear' nor 'none'")
+        if similarity not in ("dot", "cosine"):
+            raise ValueError(f"similarity {similarity!r} is neither 'dot' nor 'cosine'")
         self.k = k
         self.sample_size = sample_size
         self.linear = weighting == "linear"
