@@ -1,5 +1,6 @@
 """What the models share that are fitted to interactions in closed form or by counting."""
 
+import warnings
 from collections.abc import Iterator
 
 import torch
@@ -61,10 +62,12 @@ def co_occurrences(lists: Lists, n: int, *, chunk: int) -> Iterator[tuple[int, T
     inverse = invert(lists, n)
     for start in range(0, n, chunk):
         part = inverse.slice(start, min(start + chunk, n))
-        product = torch.sparse.mm(_ones(part.owners, part.values, (len(part), len(lists))), contains)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's own, of sparse tensors being new
+            product = torch.sparse.mm(_ones(part.owners, part.values, (len(part), len(lists))), contains)
         yield start, product.coalesce()
 
 
 def _ones(rows: Tensor, columns: Tensor, size: tuple[int, int]) -> Tensor:
     ones = torch.ones(len(rows), dtype=torch.float64, device=rows.device)
-    return torch.sparse_coo_tensor(torch.stack([rows, columns]), ones, size, is_coalesced=True)
+    return torch.sparse_coo_tensor(torch.stack([rows, columns]), ones, size, is_coalesced=True, check_invariants=False)

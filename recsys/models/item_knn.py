@@ -32,7 +32,7 @@ class ItemKNN(nn.Module):
         self,
         features: FeatureSpec,
         *,
-        k: int = 200,
+        k: int = 10,
         shrink: float = 10.0,
         normalise: bool = False,
         device: torch.device | None = None,

@@ -35,10 +35,10 @@ class SessionKNN(nn.Module):
         self,
         features: FeatureSpec,
         *,
-        k: int = 500,
+        k: int = 100,
         sample_size: int = 5000,
         weighting: Literal["linear", "none"] = "linear",
-        similarity: Literal["dot", "cosine"] = "dot",
+        similarity: Literal["dot", "cosine"] = "cosine",
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
