@@ -1,0 +1,80 @@
+"""ItemKNN: Deshpande & Karypis, Item-Based Top-N Recommendation Algorithms, 2004,
+https://doi.org/10.1145/963770.963776.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from recsys.batch import Lists
+from recsys.features import FeatureSpec
+from recsys.models.interactions import candidates, co_occurrences, distinct
+
+_CHUNK = 1024  # items whose neighbours are looked for at a time
+
+
+class ItemKNN(nn.Module):
+    """The items nearest to those of a history, by the cosine of who chose them.
+
+    Of items in n_i and n_j lists, n_ij of them the same, the similarity is n_ij / (sqrt(n_i n_j) + shrink). Each
+    item of a history votes for its k nearest; a score is the sum of the votes' similarities.
+
+    k: neighbours kept of each item, of equals the lower ids.
+    shrink: the greater, the less the similarities of rare items count.
+    normalise: each item's kept similarities are divided by their sum, so that all items have an equal vote.
+
+    history of B lists -> scores (B, N); zeros where a history is empty
+    """
+
+    neighbours: Tensor  # (N, k) int64, nearest first
+    similarities: Tensor  # (N, k) float32, 0 where there are fewer
+
+    def __init__(
+        self,
+        features: FeatureSpec,
+        *,
+        k: int = 10,
+        shrink: float = 10.0,
+        normalise: bool = False,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__()
+        if k < 1:
+            raise ValueError(f"k={k}: must be at least 1")
+        if shrink < 0:
+            raise ValueError(f"shrink={shrink}: must not be below 0")
+        self.rows = candidates(features, "ItemKNN")
+        self.shrink = shrink
+        self.normalise = normalise
+        size = (self.rows, min(k, self.rows))
+        self.register_buffer("neighbours", torch.zeros(size, dtype=torch.int64, device=device))
+        self.register_buffer("similarities", torch.zeros(size, device=device))
+
+    def fit(self, interactions: Lists) -> None:
+        lists = distinct(interactions, self.rows)
+        root = torch.bincount(lists.values, minlength=self.rows).double().sqrt()
+        self.neighbours.zero_()
+        self.similarities.zero_()
+        for start, block in co_occurrences(lists, self.rows, chunk=_CHUNK):
+            one, other = block.indices()
+            similarity = block.values() / (root[one + start] * root[other] + self.shrink)
+            self._keep(start, *(x[one + start != other] for x in (one, other, similarity)))
+        if self.normalise:
+            self.similarities /= self.similarities.sum(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
+
+    def _keep(self, start: int, one: Tensor, other: Tensor, similarity: Tensor) -> None:
+        """The k nearest of each item of a chunk, of pairs in ascending order of items."""
+        order = torch.argsort(similarity, descending=True, stable=True)
+        order = order[torch.argsort(one[order], stable=True)]
+        one, other, similarity = one[order], other[order], similarity[order]
+        rank = torch.arange(len(one), device=one.device) - torch.searchsorted(one, one)
+        near = rank < self.neighbours.shape[1]
+        where = (one[near] + start, rank[near])
+        self.neighbours[where] = other[near]
+        self.similarities[where] = similarity[near].float()
+
+    def rate(self, history: Lists) -> Tensor:
+        items = distinct(history, self.rows)
+        scores = self.similarities.new_zeros(len(items) * self.rows)
+        places = items.owners[:, None] * self.rows + self.neighbours[items.values]  # (P, k)
+        scores.index_add_(0, places.flatten(), self.similarities[items.values].flatten())
+        return scores.view(len(items), self.rows)

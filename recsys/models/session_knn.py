@@ -1,0 +1,105 @@
+"""SessionKNN: Ludewig & Jannach, Evaluation of Session-based Recommendation Algorithms, 2018 (SKNN and V-SKNN),
+https://arxiv.org/abs/1803.09587.
+"""
+
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from recsys.batch import Lists
+from recsys.features import FeatureSpec
+from recsys.models.interactions import candidates, distinct, invert, known, ranges, starts
+
+
+class SessionKNN(nn.Module):
+    """What the past sessions nearest to the current one hold.
+
+    Of the past sessions that share an item with the current one, the `sample_size` most recent are looked at, and
+    the k nearest of these (of equals the more recent) are its neighbours; an item's score is the sum of the
+    similarities of the neighbours that hold it. Sessions count as sets; the later of those fitted are the more recent.
+
+    weighting: of the L items of the current session, the p-th counts p / L (linear), or each 1 (none).
+    similarity: dot, the weights' sum over the shared items; or cosine, that divided by both vectors' lengths, so that
+        long sessions are no nearer. linear and dot are the paper's V-SKNN; none and cosine its SKNN.
+
+    history of B lists, oldest first -> scores (B, N); zeros where a history shares no item with any session
+    """
+
+    items: Tensor  # (P,) int64: of M sessions, one after another
+    item_starts: Tensor  # (M + 1,) int64
+    sessions: Tensor  # (P,) int64: of N items, the sessions that hold it, oldest first
+    session_starts: Tensor  # (N + 1,) int64
+
+    def __init__(
+        self,
+        features: FeatureSpec,
+        *,
+        k: int = 100,
+        sample_size: int = 5000,
+        weighting: Literal["linear", "none"] = "linear",
+        similarity: Literal["dot", "cosine"] = "cosine",
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__()
+        if k < 1 or sample_size < k:
+            raise ValueError(f"k={k}, sample_size={sample_size}: must be 1 <= k <= sample_size")
+        if weighting not in ("linear", "none"):
+            raise ValueError(f"weighting {weighting!r} is neither 'linear' nor 'none'")
+        if similarity not in ("dot", "cosine"):
+            raise ValueError(f"similarity {similarity!r} is neither 'dot' nor 'cosine'")
+        self.k = k
+        self.sample_size = sample_size
+        self.linear = weighting == "linear"
+        self.cosine = similarity == "cosine"
+        self.rows = candidates(features, "SessionKNN")
+        sizes = {"items": 0, "item_starts": 1, "sessions": 0, "session_starts": self.rows + 1}
+        for name, size in sizes.items():
+            self.register_buffer(name, torch.zeros(size, dtype=torch.int64, device=device))
+        self.register_load_state_dict_pre_hook(_take_sizes)
+
+    def fit(self, interactions: Lists) -> None:
+        lists = distinct(interactions, self.rows)
+        inverse = invert(lists, self.rows)
+        self.items, self.item_starts = lists.values, starts(lists.lengths)
+        self.sessions, self.session_starts = inverse.values, starts(inverse.lengths)
+
+    def rate(self, history: Lists) -> Tensor:
+        current = known(history, self.rows)
+        scores = torch.zeros(len(history), self.rows, device=self.items.device)
+        for row, items in zip(scores, current.values.split(current.lengths.tolist()), strict=True):
+            if len(items):
+                self._add(row, *self._nearest(items))
+        return scores
+
+    def _nearest(self, current: Tensor) -> tuple[Tensor, Tensor]:
+        """The neighbours of a session of L items, and their similarities: (L,) -> (up to k,), (up to k,)."""
+        positions = torch.arange(1, len(current) + 1, device=current.device)
+        items, place = torch.unique(current, return_inverse=True)
+        last = torch.zeros_like(items).scatter_reduce(0, place, positions, "amax")
+        weights = last.double() / len(current) if self.linear else torch.ones_like(items, dtype=torch.float64)
+        # none of the most recent sessions in all is older than the most recent ones that hold an item it holds
+        stop = self.session_starts[items + 1]
+        begin = torch.maximum(self.session_starts[items], stop - self.sample_size)
+        places, owner = ranges(begin, stop - begin)
+        sessions, shared = torch.unique(self.sessions[places], return_inverse=True)
+        similarity = weights.new_zeros(len(sessions)).index_add_(0, shared, weights[owner])
+        sessions, similarity = sessions[-self.sample_size :].flip(0), similarity[-self.sample_size :].flip(0)
+        if self.cosine:
+            lengths = self.item_starts[sessions + 1] - self.item_starts[sessions]
+            similarity = similarity / (weights.norm() * lengths.sqrt())
+        order = torch.argsort(similarity, descending=True, stable=True)[: self.k]
+        return sessions[order], similarity[order].float()
+
+    def _add(self, scores: Tensor, sessions: Tensor, similarity: Tensor) -> None:
+        """Adds to each item's score (N,) the similarities of the sessions that hold it."""
+        begin = self.item_starts[sessions]
+        places, owner = ranges(begin, self.item_starts[sessions + 1] - begin)
+        scores.index_add_(0, self.items[places], similarity[owner])
+
+
+def _take_sizes(model: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Gives the buffers that have a session's sizes those of the state to be loaded."""
+    for name in ("items", "item_starts", "sessions"):
+        if f"{prefix}{name}" in state:
+            setattr(model, name, getattr(model, name).new_empty(state[f"{prefix}{name}"].shape))
