@@ -255,12 +255,19 @@ def _check_devices(cfg: DictConfig) -> None:
 
 def _check_model(cfg: DictConfig, devices: int) -> None:
     """Build the model on the meta device for the features the config names, whatever their cardinality."""
+    import torch
+
     from recsys.data.transforms import feature_spec
     from recsys.sharding.rules import constraints
     from recsys.sharding.tables import tables
 
     features = feature_spec(data_config(cfg), lambda *_: 8)
     check_kind(cfg, features)
+    if kind_of(cfg) == "closed_form":
+        if devices > 1:
+            raise UserError(f"trainer.devices={devices}: this model is fitted at once, in one process")
+        build_model(cfg, features, torch.device("meta"))
+        return
     task = meta_task(cfg, features)
     constraints(OmegaConf.to_object(cfg.sharding), tables(task), devices)  # type: ignore[arg-type]
 

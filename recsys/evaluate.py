@@ -26,7 +26,8 @@ def evaluate(
 
     cfg: the run's config with other devices or another sharding; by default as it was trained.
     """
-    from recsys.config import accelerator_of, data_config
+    from recsys.closed_form import load, rank_split
+    from recsys.config import accelerator_of, data_config, kind_of
     from recsys.data.prepare import prepare
     from recsys.launch import process_group, started_by_torchrun
     from recsys.run_dir import choose_checkpoint, open_run, protocol
@@ -40,6 +41,9 @@ def evaluate(
     prepared = prepare(data_config(cfg))
     if not prepared.rows(split):
         raise UserError(f"split={split}: the data has no such rows")
+    if kind_of(cfg) == "closed_form":
+        ranked = rank_split(load(cfg, prepared, best), cfg, prepared, split)
+        return {split: ranked, "protocol": protocol(cfg, prepared, best)}
     t = cfg.trainer
     with process_group(accelerator_of(cfg), t.threads, started_by_torchrun(), t.timeout_minutes) as ranks:
         module = build_module(cfg, prepared.fitted, ranks, prepared.folder)

@@ -108,7 +108,7 @@ class RankingMetrics:
         self.popularity = popularity
         self._candidates = 0 if popularity is None else len(popularity)
         self._kept: list[np.ndarray] = []  # (P, 1 + 2 x protocols): query, then greater and ties by protocol
-        self._queries = 0
+        self._queries = self._cold_rows = 0
 
     def update(
         self,
@@ -147,7 +147,13 @@ class RankingMetrics:
             counts[here] = _counts(scores, row[here] - start, item[here], lists)
         query = self._queries + np.searchsorted(kept, row)
         self._queries += len(kept)
-        self._kept.append(np.column_stack([query, (item < 1) | (item >= self._candidates), counts]))
+        self._cold_rows += int((history.lengths.cpu().numpy()[kept] == 0).sum())
+        self._kept.append(np.column_stack([query, self._unseen(item), counts]))
+
+    def _unseen(self, item: np.ndarray) -> np.ndarray:
+        """Which of these the training data lacks, whether or not they can be ranked."""
+        unknown = (item < 1) | (item >= self._candidates)
+        return unknown if self.popularity is None else unknown | (self.popularity[np.where(unknown, 0, item)] == 0)
 
     def _lists(
         self, row: np.ndarray, item: np.ndarray, history: Lists, kept: np.ndarray, first_row: int
@@ -178,18 +184,20 @@ class RankingMetrics:
         """Collective: every rank gets the metrics of all queries; then starts anew.
 
         Of full the names are bare, as ndcg@10; of the others they end in the protocol, as ndcg@10_uniform. Moreover:
-        rows (queries), targets, cold_targets (those that no candidate stands for, always missed), and candidates.
+        rows (queries), cold_rows (without a history), targets, cold_targets (items that the training data lacks; where
+        no candidate stands for them they are missed), and candidates.
         """
         names = self.protocols.protocols
-        mine = (np.concatenate([np.zeros((0, 2 + 2 * len(names)), np.int64), *self._kept]), self._queries)
-        parts: list[Any] = [(*mine, self._candidates)]
-        self._kept, self._queries = [], 0
+        table = np.concatenate([np.zeros((0, 2 + 2 * len(names)), np.int64), *self._kept])
+        parts: list[Any] = [(table, self._queries, self._candidates, self._cold_rows)]
+        self._kept, self._queries, self._cold_rows = [], 0, 0
         if dist.is_initialized() and dist.get_world_size() > 1:
             parts, own = [None] * dist.get_world_size(), parts[0]
             dist.all_gather_object(parts, own)
-        offsets = np.cumsum([0, *(queries for _, queries, _ in parts)])
-        table = np.concatenate([part for part, _, _ in parts])
-        query = np.concatenate([part[:, 0] + offset for (part, _, _), offset in zip(parts, offsets, strict=False)])
+        tables, queries, candidates, cold_rows = zip(*parts, strict=True)
+        offsets = np.cumsum([0, *queries])
+        table = np.concatenate(tables)
+        query = np.concatenate([part[:, 0] + offset for part, offset in zip(tables, offsets, strict=False)])
         found: dict[str, float] = {}
         for i, name in enumerate(names):
             full = name == "full"
@@ -197,9 +205,10 @@ class RankingMetrics:
             found |= one if full else {f"{metric}_{name}": value for metric, value in one.items()}
         return found | {
             "rows": int(offsets[-1]),
+            "cold_rows": sum(cold_rows),
             "targets": len(table),
             "cold_targets": int(table[:, 1].sum()),
-            "candidates": max(0, *(candidates - 1 for _, _, candidates in parts)),
+            "candidates": max(0, max(candidates) - 1),
         }
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from recsys.callbacks import best_checkpoint, newest_checkpoint
-from recsys.config import data_config, load_config
+from recsys.config import data_config, kind_of, load_config
 from recsys.data.prepare import Prepared
 from recsys.errors import UserError
 from recsys.progress import say
@@ -155,6 +155,24 @@ def protocol(cfg: DictConfig, prepared: Prepared, checkpoint: Path | None) -> di
         "checkpoint": checkpoint.name if checkpoint else None,
         "metrics": "exact, over all rows of the split",
         "label": data_config(cfg).label.column,
+    } | ({} if kind_of(cfg) == "predicts" else {"ranking": _ranking(cfg)})
+
+
+def _ranking(cfg: DictConfig) -> dict[str, Any]:
+    """Against what, and how, the targets of held-out rows are ranked."""
+    data, r = data_config(cfg), cfg.ranking
+    sampled = [p for p in r.protocols if p != "full"]
+    return {
+        "protocols": list(r.protocols),
+        "k": list(r.k),
+        "candidates": "all items of the training split" + (" and of data.items.file" if data.items.file else ""),
+        "history": "left out" if r.filter_history else "ranked too",
+        "negatives": {"count": r.negatives, "of": "no history, no target", "seed": r.seed} if sampled else None,
+        "ties": "the expectation over their orders",
+        "query": "each held-out item"
+        if data.sequences and data.sequences.held_out == "next"
+        else "each group's of a split",
+        "unknown_items": "as targets missed" if data.items.file is None else "ranked by their features",
     }
 
 

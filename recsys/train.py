@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 
 from recsys import cli
-from recsys.config import check, data_config, engine_config, load_config
+from recsys.config import check, data_config, engine_config, kind_of, load_config
 from recsys.errors import UserError
 from recsys.progress import log_to, results, say
 
@@ -104,6 +104,9 @@ def begin(cfg: DictConfig, world_size: int, restarted: bool = False) -> tuple[Pa
 
 def fit(cfg: DictConfig, path: Path, prepared: Prepared, resumed: bool, ranks: Ranks) -> None:
     """Collective: train, validate, test with the best checkpoint, write metrics.json."""
+    if kind_of(cfg) == "closed_form":
+        _fit_at_once(cfg, path, prepared)
+        return
     from recsys.callbacks import best_checkpoint, newest_checkpoint
     from recsys.lit import loader_position
     from recsys.run_dir import protocol, write_json
@@ -142,6 +145,24 @@ def fit(cfg: DictConfig, path: Path, prepared: Prepared, resumed: bool, ranks: R
         _show(metrics, path)
 
 
+def _fit_at_once(cfg: DictConfig, path: Path, prepared: Prepared) -> None:
+    from recsys.closed_form import fit_model, rank_split, save
+    from recsys.run_dir import protocol, write_json
+
+    start = time.monotonic()
+    model = fit_model(cfg, prepared)
+    seconds = time.monotonic() - start
+    say(f"fitted in {seconds:.1f} s")
+    checkpoint = save(model, path)
+    splits = [s for s in ("test", "validation") if prepared.rows(s)]
+    metrics: dict[str, Any] = {s: rank_split(model, cfg, prepared, s) for s in splits}
+    rows = prepared.rows("train")
+    metrics["train"] = {"samples": rows, "seconds": seconds, "samples_per_second": rows / max(seconds, 1e-9)}
+    metrics["protocol"] = protocol(cfg, prepared, checkpoint)
+    write_json(path / "metrics.json", metrics)
+    _show(metrics, path)
+
+
 def _bayes(prepared: Prepared) -> dict[str, float] | None:
     """AUC and logloss of the sample's teacher on the test rows: the best that any model can do."""
     import polars as pl
@@ -176,12 +197,19 @@ def _show(metrics: dict[str, Any], path: Path) -> None:
         table.add_row(title, *("" if c is None else f"{c:,}" if isinstance(c, int) else f"{c:.5f}" for c in cells))
     results.print(table)
     for split in ("test", "validation"):
-        if metrics.get(split, {}).get("cold_targets"):
-            m = metrics[split]
+        m = metrics.get(split, {})
+        if m.get("cold_targets"):
             say(f"{split}: {m['cold_targets']:,} of {m['targets']:,} targets are items that training has not seen")
+        if m.get("cold_rows"):
+            say(f"{split}: {m['cold_rows']:,} of {m['rows']:,} queries have no history")
     t = metrics["train"]
     say(f"trained {t['samples']:,} samples in {t['seconds']:.1f} s: {t['samples_per_second']:,.0f} samples/s")
-    say(f"everything is in {path}: metrics.json metrics.csv config.yaml features.json plan.json checkpoints/ train.log")
+    there = [
+        n
+        for n in ("metrics.json", "metrics.csv", "config.yaml", "features.json", "plan.json", "checkpoints")
+        if (path / n).exists()
+    ]
+    say(f"everything is in {path}: {' '.join(there)} train.log")
 
 
 def _by_protocol(metrics: dict[str, Any]) -> dict[str, dict[str, Any]]:

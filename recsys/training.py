@@ -22,7 +22,7 @@ from recsys.lit import RecsysModule, local_device
 from recsys.run_dir import write_json
 from recsys.sharding.strategy import ShardedStrategy
 
-COUNTS = ("rows", "targets", "cold_targets", "candidates")
+COUNTS = ("rows", "cold_rows", "targets", "cold_targets", "candidates")
 
 
 def build_module(cfg: DictConfig, fitted: Fitted, ranks: Ranks, folder: Path | None = None) -> RecsysModule:
@@ -127,7 +127,12 @@ def split_loader(
 def metrics_of(values: Any, split: str) -> dict[str, Any]:
     """Lightning's 'test/auc' and so on of one split, as metrics.json has them."""
     found = {k.removeprefix(f"{split}/"): v for k, v in values.items() if k.startswith(f"{split}/")}
-    return {k: int(v) if k in COUNTS else v for k, v in found.items()}
+    return as_counts(found)
+
+
+def as_counts(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Those that count as whole numbers."""
+    return {k: int(v) if k in COUNTS else v for k, v in metrics.items()}
 
 
 class _Record(pl.Callback):

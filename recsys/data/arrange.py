@@ -143,7 +143,7 @@ def _sequences(data: DataConfig, c: SequenceConfig, rows: pl.DataFrame, starts: 
     later, ends_of_targets = (split != TRAIN) & (at > starts), at + 1
     if c.held_out == "all":
         begins = (at == starts) | (split != np.roll(split, 1))
-        later = (split != TRAIN) & begins
+        later = (split != TRAIN) & begins & (at > starts)
         ends_of_targets = np.append(at[begins], len(at))[np.cumsum(begins)]
     held_stops = at[later] + 1
     held_firsts = np.maximum(starts[later], held_stops - c.max_length - 1)

@@ -36,13 +36,20 @@ class Items(nn.Module):
     features' pooled rows and of a linear map of its dense ones. An item that training has not seen has but those
     beside row 0.
 
+    about: with those features.
     candidates: to be set before the first call, where features.items is there.
 
     ids (M,) -> (M, dim)
     """
 
     def __init__(
-        self, features: FeatureSpec, dim: int, *, init_std: float | None = 0.02, device: torch.device | None = None
+        self,
+        features: FeatureSpec,
+        dim: int,
+        *,
+        about: bool = True,
+        init_std: float | None = 0.02,
+        device: torch.device | None = None,
     ) -> None:
         super().__init__()
         if features.item is None:
@@ -55,7 +62,7 @@ class Items(nn.Module):
         self.ids = SequenceEmbeddings(alone, dim, [own.name], prefix="item_", init_std=init_std, device=device)
         self.about: PooledEmbeddings | None = None
         self.dense: nn.Linear | None = None
-        if features.items is not None:
+        if about and features.items is not None:
             if features.items.sparse:
                 self.about = PooledEmbeddings(features.items, dim, prefix="about_", init_std=init_std, device=device)
             if features.items.dense:

@@ -31,7 +31,7 @@ class MF(nn.Module):
         who = user_feature(features, user, "MF")
         alone = replace(features, dense=(), sparse=(who,), labels=(), item=None, items=None)
         self.users = PooledEmbeddings(alone, dim, prefix="user_", init_std=init_std, device=device)
-        self.items = Items(features, dim + 1, init_std=init_std, device=device)
+        self.items = Items(features, dim + 1, about=False, init_std=init_std, device=device)
         self.user = who.name
 
     def ask(self, batch: Batch) -> Asked:

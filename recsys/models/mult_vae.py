@@ -36,7 +36,7 @@ class MultVAE(nn.Module):
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
-        self.items = Items(features, hidden + 1, init_std=init_std, device=device)
+        self.items = Items(features, hidden + 1, about=False, init_std=init_std, device=device)
         own = features.feature(self.items.name)
         if not own.sequence:
             raise ValueError("MultVAE reads lists: data.sequences.max_length must be set")

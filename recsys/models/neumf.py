@@ -74,7 +74,7 @@ class NeuMF(nn.Module):
         who = user_feature(features, user, "NeuMF")
         alone = replace(features, dense=(), sparse=(who,), labels=(), item=None, items=None)
         self.users = PooledEmbeddings(alone, 2 * dim, prefix="user_", init_std=init_std, device=device)
-        self.items = Items(features, 2 * dim, init_std=init_std, device=device)
+        self.items = Items(features, 2 * dim, about=False, init_std=init_std, device=device)
         self.match = PairScores(dim, mlp, dropout)
         self.user = who.name
 

@@ -1,0 +1,75 @@
+"""Models that are fitted at once instead of step by step: popularity, neighbours, EASE. In one process."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import torch
+from omegaconf import DictConfig
+
+from recsys.batch import Lists
+from recsys.config import build_model, protocols_of
+from recsys.data.prepare import Prepared
+from recsys.data.tensors import candidates_of
+from recsys.data.transforms import item_feature
+from recsys.errors import UserError
+from recsys.launch import Ranks
+from recsys.progress import bar
+from recsys.ranking import RankingMetrics
+from recsys.training import as_counts, split_loader
+
+STATE = "model.pt"
+
+
+def fit_model(cfg: DictConfig, prepared: Prepared) -> Any:
+    """The model, fitted to the training rows, each of which is a list of items."""
+    features, name = prepared.fitted.features, item_feature(prepared.fitted.data)
+    assert name is not None
+    if not features.feature(name).sequence:
+        raise UserError("model: reads lists of items; data.sequences.max_length must be set")
+    model = build_model(cfg, features, torch.device("cpu"))
+    rows = pl.concat([pl.read_parquet(f, columns=[name]) for f in prepared.files("train")])[name]
+    items = rows.explode(empty_as_null=False, keep_nulls=False)
+    model.fit(Lists(*(torch.from_numpy(x.cast(pl.Int64).to_numpy().copy()) for x in (items, rows.list.len()))))
+    return model
+
+
+def save(model: Any, path: Path) -> Path:
+    """A checkpoint of that run."""
+    folder = path / "checkpoints" / "step-00000000"
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.save(model.state_dict(), folder / STATE)
+    (folder / ".metadata").touch()  # last: where it is, all is
+    return folder
+
+
+def load(cfg: DictConfig, prepared: Prepared, checkpoint: Path) -> Any:
+    model = build_model(cfg, prepared.fitted.features, torch.device("cpu"))
+    model.load_state_dict(torch.load(checkpoint / STATE, weights_only=True))
+    return model
+
+
+def rank_split(model: Any, cfg: DictConfig, prepared: Prepared, split: str) -> dict[str, Any]:
+    """Metrics of a split's queries."""
+    popularity = candidates_of(prepared.fitted).popularity.numpy()
+    metrics, n = RankingMetrics(protocols_of(cfg), popularity), len(popularity)
+    loader = split_loader(cfg, prepared, split, Ranks(0, 0, 1, 1))
+    with bar(f"ranking {split}", loader.total_rows, "samples") as shown, torch.no_grad():
+        for batch in loader:
+            targets, history = batch.targets, batch.history
+            assert targets is not None and history is not None
+            metrics.update(_rater(model, history, n), targets, history, batch.first_row, batch.weight)
+            shown.advance(batch.rows)
+    return as_counts(metrics.compute())
+
+
+def _rater(model: Any, history: Lists, n: int) -> Callable[[int, int], torch.Tensor]:
+    """Scores of all `n` candidates; those that the model has no id of are below all others."""
+
+    def rate(start: int, stop: int) -> torch.Tensor:
+        lists = history.slice(start, stop)
+        known = Lists(torch.where(lists.values < model.rows, lists.values, 0), lists.lengths)
+        return torch.nn.functional.pad(model.rate(known), (0, n - model.rows), value=-torch.inf)
+
+    return rate
