@@ -1,0 +1,109 @@
+"""A few steps of models that retrieve, on some ranks, each with its share of the rows: to be compared."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from recsys.batch import Batch, Lists
+from recsys.candidates import Candidates
+from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.lit import RecsysModule
+from recsys.losses import FullSoftmax
+from recsys.models.sasrec import SASRec
+from recsys.models.two_tower import TwoTower
+from recsys.ranking import Protocols
+from recsys.schema import ShardingConfig, SparseOptimConfig
+from recsys.task import RetrievalTask
+
+N, ROWS, LENGTH = 31, 8, 5
+ABOUT = FeatureSpec(
+    dense=(DenseFeature("price"),), sparse=(SparseFeature("tags", 7, "tags", "mean", multi_valued=True),), labels=()
+)
+SPEC = FeatureSpec(
+    dense=(),
+    sparse=(
+        SparseFeature("user", 9, "user"),
+        SparseFeature("item", N - 3, "item", multi_valued=True, sequence=True),  # three candidates are cold
+    ),
+    labels=(),
+    item="item",
+    items=ABOUT,
+)
+
+
+def candidates() -> Candidates:
+    g = torch.Generator().manual_seed(3)
+    lengths = torch.randint(0, 4, (N,), generator=g)
+    popularity = torch.randint(1, 9, (N,), generator=g).float()
+    popularity[[0, -3, -2, -1]] = 0
+    return Candidates(
+        popularity,
+        torch.randn(N, 1, generator=g),
+        {"tags": torch.randint(0, 7, (int(lengths.sum()),), generator=g, dtype=torch.int32)},
+        {"tags": torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])},
+    )
+
+
+def batch(step: int, rank: int, world_size: int) -> Batch:
+    """This rank's rows: all lists are of one length, so that the mean of ranks' means is the mean."""
+    g = torch.Generator().manual_seed(step)
+    users, items = torch.randint(0, 9, (ROWS,), generator=g), torch.randint(1, N - 3, (ROWS, LENGTH), generator=g)
+    mine = slice(rank * ROWS // world_size, (rank + 1) * ROWS // world_size)
+    users, items = users[mine], items[mine]
+    rows = len(users)
+    sparse = KeyedJaggedTensor(
+        ["user", "item"],
+        torch.cat([users, items.flatten()]).int(),
+        lengths=torch.cat([torch.ones(rows), torch.full((rows,), LENGTH)]).int(),
+    )
+    one = torch.ones(rows, dtype=torch.long)
+    targets = torch.where(users == 0, N - 1, items[:, -1])  # the last candidate is cold
+    return Batch(
+        torch.zeros(rows, 0), sparse, torch.zeros(rows, 0), targets=Lists(targets, one),
+        history=Lists(items[:, :-1].flatten(), one * (LENGTH - 1)), first_row=mine.start,
+    )  # fmt: skip
+
+
+def model(kind: str) -> nn.Module:
+    meta = torch.device("meta")
+    torch.manual_seed(0)
+    if kind == "sasrec":
+        return SASRec(SPEC, dim=8, dropout=0.0, max_length=LENGTH, init_std=0.3, device=meta)
+    return TwoTower(SPEC, dim=8, user_mlp=[6], item_mlp=[6], out=8, normalise=False, init_std=0.3, device=meta)
+
+
+def train_all(rank: int, world_size: int, cases: list[tuple[str, str]]) -> list[Any]:
+    """Of each (model, plan type): all item vectors after a few steps, and the metrics of the last step's rows."""
+    return [_train(rank, world_size, *case) for case in cases]
+
+
+def _train(rank: int, world_size: int, kind: str, types: str) -> tuple[Tensor, dict[str, float]]:
+    module = RecsysModule(
+        lambda: RetrievalTask(model(kind), FullSoftmax(), candidates()),
+        ShardingConfig(types=[types], column_block=4 if types == "column_wise" else None),
+        SparseOptimConfig(name="adagrad", lr=0.1, eps=1e-4),
+        batch_size=ROWS // world_size,
+        local_world_size=world_size,
+        make_optimizer=lambda p: torch.optim.Adam(p, lr=0.01),
+        protocols=Protocols(k=(1, 5), protocols=("full", "uniform"), negatives=5),
+    )
+    module.setup_model(torch.device("cpu"))
+    assert module.dmp is not None
+    optimizer = module.configure_optimizers()
+    for step in range(3):
+        optimizer.zero_grad()
+        loss, _ = module.dmp(batch(step, rank, world_size))
+        loss.backward()
+        optimizer.step()
+    module.eval()
+    module._look_at_items()
+    assert module._items is not None
+    vectors = module._items.clone()
+    with torch.no_grad():
+        module._evaluate(batch(3, rank, world_size))
+    found = module.metrics.compute()
+    assert np.isfinite(list(found.values())).all()
+    return vectors, found
