@@ -10,7 +10,7 @@ from recsys.batch import Batch
 from recsys.features import FeatureSpec
 from recsys.models.attention import Attention, RelativeAttention, from_end
 from recsys.models.embeddings import PooledEmbeddings, SequenceEmbeddings
-from recsys.models.items import Asked, Items, masked_items, next_items, states_at
+from recsys.models.items import Asked, Items, hide, masked_items, masked_last, next_items, states_at
 
 ATTENTION = {"plain": Attention, "relative": RelativeAttention}
 
@@ -120,14 +120,15 @@ class Transformer(nn.Module):
         items, lengths = lists.values().long(), lists.lengths().long()
         if self.hidden is None:
             return next_items(items, lengths, every=self.training)
-        share, last = (self.mask, self.mask_last) if self.training else (0.0, 1.0)
-        return masked_items(items, lengths, share=share, only_last=last)
+        if not self.training:
+            return masked_last(items, lengths)
+        return masked_items(items, lengths, share=self.mask, only_last=self.mask_last)
 
     def encode(self, batch: Batch, asked: Asked, vectors: Tensor) -> Tensor:
         """vectors of asked.inputs (P, dim) -> queries (Q, dim)."""
         x = self._merged(batch, asked, vectors)
         if self.hidden is not None:
-            x = x.index_copy(0, asked.at, self.hidden.expand(len(asked.at), -1))
+            x = hide(x, asked.at, self.hidden)
         if self.context is not None:
             x = x + torch.repeat_interleave(self.context(batch), asked.lengths, dim=0)
         if self.places is not None:
