@@ -40,7 +40,7 @@ class GRU4Rec(nn.Module):
         layers: int = 1,
         dropout_items: float = 0.2,
         dropout: float = 0.2,
-        init_std: float = 0.02,
+        init_std: float = 0.1,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
