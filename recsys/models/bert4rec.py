@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
 from recsys.models.attention import Attention, from_end
-from recsys.models.items import Asked, Items, masked_items, states_at
+from recsys.models.items import Asked, Items, hide, masked_items, masked_last, states_at
 
 
 class Block(nn.Module):
@@ -64,12 +64,14 @@ class BERT4Rec(nn.Module):
 
     def ask(self, batch: Batch) -> Asked:
         lists = batch.sparse[self.items.name]
-        share, last = (self.mask, self.mask_last) if self.training else (0.0, 1.0)
-        return masked_items(lists.values().long(), lists.lengths().long(), share=share, only_last=last)
+        items, lengths = lists.values().long(), lists.lengths().long()
+        if not self.training:
+            return masked_last(items, lengths)
+        return masked_items(items, lengths, share=self.mask, only_last=self.mask_last)
 
     def encode(self, batch: Batch, asked: Asked, vectors: Tensor) -> Tensor:
         """vectors of asked.inputs (P, dim) -> queries (Q, dim)."""
-        x = vectors.index_copy(0, asked.at, self.hidden.expand(len(asked.at), -1))
+        x = hide(vectors, asked.at, self.hidden)
         x = self.before(x + self.places(from_end(asked.lengths).clamp(max=self.places.num_embeddings - 1)))
         for block in self.blocks:
             x = block(x, asked.lengths)

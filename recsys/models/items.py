@@ -111,7 +111,7 @@ def next_items(items: Tensor, lengths: Tensor, *, every: bool) -> Asked:
 
 def masked_items(items: Tensor, lengths: Tensor, *, share: float, only_last: float) -> Asked:
     """Lists of items whose chosen ones are hidden and asked for: each with probability `share`, the last one where
-    none was chosen; of a list with probability `only_last`, the last one alone, which is what is asked for in the end.
+    none was chosen; of a list with probability `only_last`, the last one alone.
     """
     owners = torch.repeat_interleave(torch.arange(len(lengths), device=items.device), lengths)
     ends = (lengths.cumsum(0) - 1)[lengths > 0]
@@ -123,6 +123,19 @@ def masked_items(items: Tensor, lengths: Tensor, *, share: float, only_last: flo
     at = hidden.nonzero()[:, 0]
     places = torch.arange(len(items), device=items.device)
     return Asked(items, lengths, places, at, items[at], torch.arange(len(at), device=items.device))
+
+
+def masked_last(items: Tensor, lengths: Tensor) -> Asked:
+    """Lists of items whose last one is hidden and asked for, as masked models are in the end: one query a list."""
+    at = torch.where(lengths > 0, lengths.cumsum(0) - 1, -1)
+    nothing = items[:0]
+    return Asked(items, lengths, torch.arange(len(items), device=items.device), at, nothing, nothing)
+
+
+def hide(x: Tensor, at: Tensor, mask: Tensor) -> Tensor:
+    """x (P, d) with the mask (d,) at these places (Q,), of which -1 is none."""
+    at = at[at >= 0]
+    return x.index_copy(0, at, mask.expand(len(at), -1))
 
 
 def states_at(states: Tensor, at: Tensor) -> Tensor:

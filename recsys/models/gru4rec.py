@@ -1,0 +1,66 @@
+"""GRU4Rec: Hidasi et al., Session-based Recommendations with Recurrent Neural Networks, 2015,
+https://arxiv.org/abs/1511.06939. With one table for what is read and what is asked for, "constrained embeddings" in
+Hidasi & Karatzoglou, Recurrent Neural Networks with Top-k Gains, 2018, https://arxiv.org/abs/1706.03847.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from recsys.batch import Batch
+from recsys.features import FeatureSpec
+from recsys.models.attention import from_start
+from recsys.models.items import Asked, Items, next_items, states_at
+
+
+def packed(x: Tensor, lengths: Tensor) -> tuple[PackedSequence, Tensor]:
+    """Lists one after another by step, the longest list first, as nn.GRU reads them without padding:
+    (P, d), (B,) -> P rows, (P,) which value of x each is.
+    """
+    rank = torch.empty_like(lengths)
+    rank[lengths.argsort(descending=True, stable=True)] = torch.arange(len(lengths), device=lengths.device)
+    step = from_start(lengths)
+    order = (step * len(lengths) + torch.repeat_interleave(rank, lengths)).argsort()
+    return PackedSequence(x[order], step.bincount().cpu()), order
+
+
+class GRU4Rec(nn.Module):
+    """A recurrent network over the items of a list; each state is the query for the item that follows.
+
+    hidden: width of the states; where it is not `dim`, a linear layer makes queries of them
+    dropout_items, dropout: of the vectors read, and of each layer's states
+    """
+
+    def __init__(
+        self,
+        features: FeatureSpec,
+        *,
+        dim: int = 64,
+        hidden: int = 64,
+        layers: int = 1,
+        dropout_items: float = 0.2,
+        dropout: float = 0.2,
+        init_std: float = 0.1,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__()
+        if hidden < 1 or layers < 1:
+            raise ValueError(f"hidden {hidden} and layers {layers} must be positive")
+        self.items = Items(features, dim, init_std=init_std, device=device)
+        self.before = nn.Dropout(dropout_items)
+        self.gru = nn.GRU(dim, hidden, layers, dropout=dropout if layers > 1 else 0.0)
+        self.after = nn.Dropout(dropout)  # nn.GRU drops nothing of its last layer
+        self.out = nn.Identity() if hidden == dim else nn.Linear(hidden, dim)
+
+    def ask(self, batch: Batch) -> Asked:
+        lists = batch.sparse[self.items.name]
+        return next_items(lists.values().long(), lists.lengths().long(), every=self.training)
+
+    def encode(self, batch: Batch, asked: Asked, vectors: Tensor) -> Tensor:
+        """vectors of asked.inputs (P, dim) -> queries (Q, dim)."""
+        if not len(vectors):  # there is no packed sequence of nothing
+            return states_at(vectors, asked.at)
+        steps, order = packed(self.before(vectors), asked.lengths)
+        states = self.gru(steps)[0].data
+        states = torch.empty_like(states).index_copy(0, order, states)
+        return states_at(self.out(self.after(states)), asked.at)

@@ -1,0 +1,90 @@
+"""HSTU: Zhai et al., Actions Speak Louder than Words: Trillion-Parameter Sequential Transducers for Generative
+Recommendations, 2024, https://arxiv.org/abs/2402.17152.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from recsys.batch import Batch
+from recsys.features import FeatureSpec
+from recsys.models.attention import from_end, padded
+from recsys.models.items import Asked, Items, next_items, states_at
+
+
+class Block(nn.Module):
+    """Attention whose weights need not sum to one, SiLU(Q K^T + bias) / N, so that a state tells how much it found;
+    what comes out is gated by U. The bias is learnt for each head and distance.
+
+    N is `length`, not the batch's longest list, on which no other list's states may depend.
+
+    x (P, dim), lengths (B,) -> (P, dim)
+    """
+
+    def __init__(self, dim: int, heads: int, dropout: float, length: int) -> None:
+        super().__init__()
+        if heads < 1 or dim % heads:
+            raise ValueError(f"dim {dim} is not divisible by heads {heads}")
+        self.heads, self.length = heads, length
+        self.before = nn.LayerNorm(dim)
+        self.uvqk = nn.Sequential(nn.Linear(dim, 4 * dim), nn.SiLU())
+        self.distances = nn.Parameter(torch.randn(heads, length) * 0.02)
+        self.between = nn.LayerNorm(dim)
+        self.out = nn.Sequential(nn.Dropout(dropout), nn.Linear(dim, dim))
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        dim = x.shape[1]
+        u, vqk = self.uvqk(self.before(x)).split([dim, 3 * dim], dim=1)
+        block, at = padded(vqk, lengths)
+        v, q, k = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in block.split(dim, dim=2))
+        place = torch.arange(block.shape[1], device=x.device)
+        back = place[:, None] - place[None, :]
+        bias = self.distances[:, back.clamp(0, self.length - 1)]
+        weights = nn.functional.silu(q @ k.transpose(2, 3) + bias).masked_fill(back < 0, 0.0) / self.length
+        mixed = (weights @ v).transpose(1, 2).reshape(-1, dim)[at]
+        return x + self.out(self.between(mixed) * u)
+
+
+class HSTU(nn.Module):
+    """Causal blocks over the items of a list; each state is the query for the item that follows. Of the paper's
+    relative biases it has that of places, not that of times.
+
+    max_length: places, counted from the end, and distances that have weights of their own; the N of the paper
+    """
+
+    def __init__(
+        self,
+        features: FeatureSpec,
+        *,
+        dim: int = 64,
+        blocks: int = 2,
+        heads: int = 2,
+        dropout: float = 0.2,
+        max_length: int = 200,
+        init_std: float = 0.02,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__()
+        if max_length < 1:
+            raise ValueError(f"max_length {max_length} is not positive")
+        self.items = Items(features, dim, init_std=init_std, device=device)
+        self.places = nn.Embedding(max_length, dim)
+        nn.init.normal_(self.places.weight, std=init_std)
+        self.dropout = nn.Dropout(dropout)
+        self.blocks = nn.ModuleList(Block(dim, heads, dropout, max_length) for _ in range(blocks))
+        self.norm = nn.LayerNorm(dim)
+
+    def ask(self, batch: Batch) -> Asked:
+        lists = batch.sparse[self.items.name]
+        return next_items(lists.values().long(), lists.lengths().long(), every=self.training)
+
+    def encode(self, batch: Batch, asked: Asked, vectors: Tensor) -> Tensor:
+        """vectors of asked.inputs (P, dim) -> queries (Q, dim)."""
+        x = vectors * math.sqrt(vectors.shape[1]) + self.places(
+            from_end(asked.lengths).clamp(max=self.places.num_embeddings - 1)
+        )
+        x = self.dropout(x)
+        for block in self.blocks:
+            x = block(x, asked.lengths)
+        return states_at(self.norm(x), asked.at)

@@ -1,0 +1,146 @@
+"""A transformer over all that is known of each item of a list, as in Transformers4Rec: de Souza Pereira Moreira et al.,
+Transformers4Rec: Bridging the Gap between NLP and Sequential / Session-Based Recommendation, 2021,
+https://dl.acm.org/doi/10.1145/3460231.3474255.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from recsys.batch import Batch
+from recsys.features import FeatureSpec
+from recsys.models.attention import Attention, RelativeAttention, from_end
+from recsys.models.embeddings import PooledEmbeddings, SequenceEmbeddings
+from recsys.models.items import Asked, Items, hide, masked_items, masked_last, next_items, states_at
+
+ATTENTION = {"plain": Attention, "relative": RelativeAttention}
+
+
+class Block(nn.Module):
+    """Attention, then two linear layers, each with its norm before and its residual: (P, dim), (B,) -> (P, dim)."""
+
+    def __init__(self, attention: nn.Module, dim: int, dropout: float) -> None:
+        super().__init__()
+        self.before = nn.LayerNorm(dim)
+        self.attention = attention
+        self.between = nn.LayerNorm(dim)
+        self.feed_forward = nn.Sequential(
+            nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim), nn.Dropout(dropout)
+        )
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        y = self.before(x)
+        x = x + self.attention(y, y, lengths)
+        return x + self.feed_forward(self.between(x))
+
+
+class Context(nn.Module):
+    """What a row tells beside its lists, as one vector: (B, D), sparse of B bags -> (B, dim)."""
+
+    def __init__(self, features: FeatureSpec, dim: int, *, init_std: float, device: torch.device | None) -> None:
+        super().__init__()
+        sparse = tuple(f for f in features.sparse if not f.sequence)
+        if not sparse and not features.dense:
+            raise ValueError("context: there is no feature beside those of the items; leave it out")
+        own = FeatureSpec(dense=features.dense, sparse=sparse, labels=())
+        self.bags = PooledEmbeddings(own, dim, prefix="context_", init_std=init_std, device=device) if sparse else None
+        self.dense = nn.Linear(own.dense_width, dim) if own.dense else None
+
+    def forward(self, batch: Batch) -> Tensor:
+        parts = [] if self.bags is None else [self.bags(batch.sparse).sum(dim=1)]
+        parts += [] if self.dense is None else [self.dense(batch.dense)]
+        return sum(parts[1:], parts[0])
+
+
+class Transformer(nn.Module):
+    """Reads the item and every other sparse feature of a list's items (category, time since the last one by quantiles
+    ...), each from a table of its own. Of the item that is asked for it sees no feature at all.
+
+    merge: sum | concat, of an item's vectors; the latter makes `dim` of them with a linear layer
+    objective: causal, each state asks for the item that follows | masked, for the items hidden behind a mask
+    block: plain, with a vector for each place | relative, whose attention knows distances instead
+    context: the row's own features are added to each place. They stand in its last row, that of the item asked for:
+        such as are not known before, or change within a list, tell the answer.
+    mask, mask_last: of the masked objective, the share of a list's items that are hidden in training, and the share
+        of lists of which, instead, the last one alone is
+    max_length: places that have a vector of their own, counted from the end
+    """
+
+    def __init__(
+        self,
+        features: FeatureSpec,
+        *,
+        dim: int = 64,
+        blocks: int = 2,
+        heads: int = 2,
+        dropout: float = 0.2,
+        merge: str = "concat",
+        objective: str = "causal",
+        block: str = "plain",
+        context: bool = False,
+        mask: float = 0.2,
+        mask_last: float = 0.1,
+        max_length: int = 201,
+        init_std: float = 0.02,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__()
+        for name, value, known in (
+            ("merge", merge, ("sum", "concat")),
+            ("objective", objective, ("causal", "masked")),
+            ("block", block, tuple(ATTENTION)),
+        ):
+            if value not in known:
+                raise ValueError(f"{name} {value!r} is not one of {', '.join(known)}")
+        if not 0 < mask < 1 or not 0 <= mask_last <= 1:
+            raise ValueError(f"mask {mask} and mask_last {mask_last} are shares")
+        if max_length < 1:
+            raise ValueError(f"max_length {max_length} is not positive")
+        self.mask, self.mask_last = mask, mask_last
+        self.items = Items(features, dim, init_std=init_std, device=device)
+        beside = [f.name for f in features.sparse if f.sequence and f.name != self.items.name]
+        self.beside: SequenceEmbeddings | None = None
+        if beside:
+            self.beside = SequenceEmbeddings(features, dim, beside, prefix="beside_", init_std=init_std, device=device)
+        self.merge = nn.Linear((1 + len(beside)) * dim, dim) if beside and merge == "concat" else None
+        self.context = Context(features, dim, init_std=init_std, device=device) if context else None
+        self.hidden = nn.Parameter(torch.randn(dim) * init_std) if objective == "masked" else None
+        self.places: nn.Embedding | None = None
+        if block == "plain":
+            self.places = nn.Embedding(max_length, dim)
+            nn.init.normal_(self.places.weight, std=init_std)
+        self.before = nn.Sequential(nn.LayerNorm(dim), nn.Dropout(dropout))
+        self.blocks = nn.ModuleList(
+            Block(ATTENTION[block](dim, heads, causal=objective == "causal", dropout=dropout), dim, dropout)
+            for _ in range(blocks)
+        )
+        self.norm = nn.LayerNorm(dim)
+
+    def ask(self, batch: Batch) -> Asked:
+        lists = batch.sparse[self.items.name]
+        items, lengths = lists.values().long(), lists.lengths().long()
+        if self.hidden is None:
+            return next_items(items, lengths, every=self.training)
+        if not self.training:
+            return masked_last(items, lengths)
+        return masked_items(items, lengths, share=self.mask, only_last=self.mask_last)
+
+    def encode(self, batch: Batch, asked: Asked, vectors: Tensor) -> Tensor:
+        """vectors of asked.inputs (P, dim) -> queries (Q, dim)."""
+        x = self._merged(batch, asked, vectors)
+        if self.hidden is not None:
+            x = hide(x, asked.at, self.hidden)
+        if self.context is not None:
+            x = x + torch.repeat_interleave(self.context(batch), asked.lengths, dim=0)
+        if self.places is not None:
+            x = x + self.places(from_end(asked.lengths).clamp(max=self.places.num_embeddings - 1))
+        x = self.before(x)
+        for block in self.blocks:
+            x = block(x, asked.lengths)
+        return states_at(self.norm(x), asked.at)
+
+    def _merged(self, batch: Batch, asked: Asked, vectors: Tensor) -> Tensor:
+        """One vector for each of asked.inputs: (P, dim) -> (P, dim)."""
+        if self.beside is None:
+            return vectors
+        parts = [vectors, *(rows.values()[asked.places] for rows in self.beside(batch.sparse).values())]
+        return sum(parts[1:], parts[0]) if self.merge is None else self.merge(torch.cat(parts, dim=1))

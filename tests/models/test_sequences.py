@@ -1,0 +1,364 @@
+"""Models of lists of items: closed forms, what each query may depend on, and that they learn."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from recsys.batch import Batch
+from recsys.candidates import Candidates
+from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.losses import FullSoftmax
+from recsys.models import hstu
+from recsys.models.attention import Attention, RelativeAttention, sinusoids
+from recsys.models.bert4rec import BERT4Rec
+from recsys.models.gru4rec import GRU4Rec, packed
+from recsys.models.hstu import HSTU
+from recsys.models.sasrec import SASRec
+from recsys.models.transformer import Transformer
+from recsys.task import RetrievalTask
+
+N = 13  # candidates, 0 among them
+LISTS = [[3, 5, 3, 7], [], [2], [1, 2, 3, 4, 5, 6, 12], [9, 8]]
+ITEM = SparseFeature("item", N, "item", multi_valued=True, sequence=True)
+KIND = SparseFeature("kind", 5, "kind", multi_valued=True, sequence=True)
+GAP = SparseFeature("gap", 4, "gap", multi_valued=True, sequence=True)
+ALONE = FeatureSpec(dense=(), sparse=(ITEM,), labels=(), item="item")
+MORE = FeatureSpec(
+    dense=(DenseFeature("age"),), sparse=(SparseFeature("user", 6, "user"), ITEM, KIND, GAP), labels=(), item="item"
+)
+
+Lists = Sequence[Sequence[int]]
+Make = Callable[..., nn.Module]
+
+
+def transformer(objective: str, block: str) -> Make:
+    def make(features: FeatureSpec, **options: object) -> Transformer:
+        merge = "concat" if block == "plain" else "sum"
+        options = {"merge": merge, "context": features is MORE, **options}
+        return Transformer(features, objective=objective, block=block, max_length=9, **options)  # type: ignore[arg-type]
+
+    return make
+
+
+CAUSAL: dict[str, Make] = {
+    "sasrec": lambda f, **o: SASRec(f, max_length=9, heads=2, **{"dim": 64, **o}),
+    "gru4rec": lambda f, **o: GRU4Rec(f, **{"hidden": 48, "layers": 2, **o}),
+    "hstu": lambda f, **o: HSTU(f, max_length=9, **o),
+    "transformer-plain": transformer("causal", "plain"),
+    "transformer-relative": transformer("causal", "relative"),
+}
+MASKED: dict[str, Make] = {
+    "bert4rec": lambda f, **o: BERT4Rec(f, max_length=9, **o),
+    "masked-plain": transformer("masked", "plain"),
+    "masked-relative": transformer("masked", "relative"),
+}
+ALL = CAUSAL | MASKED
+causal = pytest.mark.parametrize("make", CAUSAL.values(), ids=CAUSAL)
+masked = pytest.mark.parametrize("make", MASKED.values(), ids=MASKED)
+every = pytest.mark.parametrize("make", ALL.values(), ids=ALL)
+
+
+def jagged(lists: Lists) -> tuple[Tensor, Tensor]:
+    values = torch.tensor([i for one in lists for i in one], dtype=torch.int64)
+    return values, torch.tensor([len(one) for one in lists], dtype=torch.int64)
+
+
+def batch(features: FeatureSpec, lists: Lists, kinds: Lists | None = None) -> Batch:
+    """Kinds are what is given, or follow from the items; row b is of user b, aged b."""
+    bags = {
+        "user": [[b % 6] for b in range(len(lists))],
+        "item": lists,
+        "kind": kinds or [[i % 5 for i in one] for one in lists],
+        "gap": [[(i * i) % 4 for i in one] for one in lists],
+    }
+    names = [f.name for f in features.sparse]
+    values, lengths = jagged([one for name in names for one in bags[name]])
+    dense = torch.arange(float(len(lists)))[:, None].expand(-1, features.dense_width)
+    sparse = KeyedJaggedTensor(names, values.int(), lengths=lengths.int())
+    return Batch(dense, sparse, torch.zeros(len(lists), 0))
+
+
+def built(make: Make, features: FeatureSpec = ALONE, **options: object) -> nn.Module:
+    """In evaluation, with parameters large enough that no dependence hides."""
+    torch.manual_seed(0)
+    model = make(features, **options)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.copy_(torch.randn_like(p) / 3)
+    return model.eval()
+
+
+def asked(model: nn.Module, batch: Batch) -> Tensor:
+    with torch.no_grad():
+        found = model.ask(batch)  # type: ignore[operator]
+        return model.encode(batch, found, model.items(found.inputs))  # type: ignore[operator]
+
+
+def states(model: nn.Module, lists: Lists, features: FeatureSpec) -> Tensor:
+    """As in training, without dropout: the query of each item but a list's last."""
+    model.train()
+    for part in model.modules():
+        if isinstance(part, nn.Dropout):
+            part.eval()
+        if isinstance(part, nn.GRU):
+            part.dropout = 0.0
+    return asked(model, batch(features, lists))
+
+
+# --- closed forms ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_attention_is_pytorchs(is_causal: bool) -> None:
+    torch.manual_seed(0)
+    ours, theirs = Attention(8, 2, causal=is_causal), nn.MultiheadAttention(8, 2, batch_first=True)
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(torch.cat([ours.query.weight, ours.key_value.weight]))
+        theirs.in_proj_bias.copy_(torch.cat([ours.query.bias, ours.key_value.bias]))
+        theirs.out_proj.weight.copy_(ours.out[0].weight)  # type: ignore[arg-type]
+        theirs.out_proj.bias.copy_(ours.out[0].bias)  # type: ignore[arg-type]
+    lengths = torch.tensor([4, 1, 6])
+    queries, values = torch.randn(2, 3, 6, 8)
+    real = torch.arange(6) < lengths[:, None]
+    future = torch.ones(6, 6).triu(1).bool() if is_causal else None
+    expected, _ = theirs(queries, values, values, key_padding_mask=~real, attn_mask=future)
+    torch.testing.assert_close(ours(queries[real], values[real], lengths), expected[real])
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+@pytest.mark.parametrize("lengths", [[4, 0, 1, 6], [1, 1], [0]])
+def test_relative_attention_by_loops(is_causal: bool, lengths: list[int]) -> None:
+    torch.manual_seed(0)
+    dim, heads = 6, 2
+    d = dim // heads
+    a = RelativeAttention(dim, heads, causal=is_causal)
+    nn.init.normal_(a.u)
+    nn.init.normal_(a.v)
+    queries, values = torch.randn(2, sum(lengths), dim)
+    expected = torch.zeros(sum(lengths), dim)
+    start = 0
+    for n in lengths:
+        q = a.query(queries[start : start + n])
+        k, v = a.key_value(values[start : start + n]).split(dim, dim=1)
+        for h in range(heads):
+            part = slice(h * d, (h + 1) * d)
+            for i in range(n):
+                seen = range(i + 1 if is_causal else n)
+                scores = []
+                for j in seen:
+                    r = a.distance(sinusoids(torch.tensor([i - j]), dim))[0, part]
+                    scores.append((q[i, part] + a.u[h, 0]) @ k[j, part] + (q[i, part] + a.v[h, 0]) @ r)
+                weights = (torch.stack(scores) / math.sqrt(d)).softmax(dim=0)
+                expected[start + i, part] = sum(w * v[j, part] for w, j in zip(weights, seen, strict=True))
+        start += n
+    torch.testing.assert_close(a(queries, values, torch.tensor(lengths)), a.out(expected))
+
+
+def test_sinusoids() -> None:
+    found = sinusoids(torch.tensor([-3, 0, 5]), 4)
+    for row, x in zip(found, (-3.0, 0.0, 5.0), strict=True):
+        expected = [math.sin(x), math.sin(x / 100), math.cos(x), math.cos(x / 100)]
+        torch.testing.assert_close(row, torch.tensor(expected))
+
+
+@pytest.mark.parametrize("lengths", [[4, 0, 1, 9], [2], [0]])
+def test_hstu_by_loops(lengths: list[int]) -> None:
+    torch.manual_seed(0)
+    dim, heads, length = 6, 2, 5  # a list longer than the distances that are told apart
+    d = dim // heads
+    block = hstu.Block(dim, heads, 0.0, length)
+    nn.init.normal_(block.distances)
+    x = torch.randn(sum(lengths), dim)
+    u, v, q, k = nn.functional.silu(block.uvqk[0](block.before(x))).chunk(4, dim=1)
+    mixed = torch.zeros_like(x)
+    start = 0
+    for n in lengths:
+        for h in range(heads):
+            part = slice(h * d, (h + 1) * d)
+            for i in range(start, start + n):
+                for j in range(start, i + 1):
+                    score = q[i, part] @ k[j, part] + block.distances[h, min(i - j, length - 1)]
+                    mixed[i, part] += nn.functional.silu(score) / length * v[j, part]
+        start += n
+    expected = x + block.out[1](block.between(mixed) * u)
+    torch.testing.assert_close(block(x, torch.tensor(lengths)), expected)
+
+
+@pytest.mark.parametrize("lengths", [[3, 0, 1, 5, 5], [1], [2, 2]])
+def test_packed_is_pytorchs(lengths: list[int]) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(sum(lengths), 3)
+    found, order = packed(x, torch.tensor(lengths))
+    lists = [one for one in x.split(lengths) if len(one)]
+    expected = nn.utils.rnn.pack_sequence(lists, enforce_sorted=False)
+    assert torch.equal(found.data, expected.data) and torch.equal(found.data, x[order])
+    assert torch.equal(found.batch_sizes, expected.batch_sizes)
+
+
+def test_gru_list_by_list() -> None:
+    model = built(CAUSAL["gru4rec"])
+    found = asked(model, batch(ALONE, LISTS))
+    table = model.items.ids.rows.embeddings["item_item"].weight  # type: ignore[union-attr]
+    for query, one in zip(found, LISTS, strict=True):
+        expected = torch.zeros(64)
+        if len(one) > 1:
+            expected = model.out(model.gru(table[torch.tensor(one[:-1])])[0][-1])  # type: ignore[operator]
+        torch.testing.assert_close(query, expected)
+
+
+# --- what a query may depend on ----------------------------------------------------------------------
+
+
+@causal
+@pytest.mark.parametrize("features", [ALONE, MORE], ids=["alone", "more"])
+def test_no_query_sees_later_items(make: Make, features: FeatureSpec) -> None:
+    model = built(make, features)
+    one = [1, 2, 3, 4, 5, 6, 7]
+    before = states(model, [one], features)
+    assert len(before) == len(one) - 1
+    for t in range(len(one) - 1):
+        after = states(model, [[*one[:t], 11, *one[t + 1 :]]], features)
+        torch.testing.assert_close(after[:t], before[:t])
+        assert (after[t:] - before[t:]).abs().amax(dim=1).min() > 1e-4  # and all that may see it do
+    torch.testing.assert_close(states(model, [[*one[:-1], 11]], features), before)
+
+
+@every
+@pytest.mark.parametrize("features", [ALONE, MORE], ids=["alone", "more"])
+def test_lists_do_not_meet(make: Make, features: FeatureSpec) -> None:
+    model = built(make, features)
+    whole = batch(features, LISTS)
+    found = asked(model, whole)
+    assert len(found) == len(LISTS)  # an empty list has a query too, though none that tells anything
+    alone = []
+    for b, one in enumerate(LISTS):
+        row = batch(features, [one])
+        bags = whole.sparse.to_dict()
+        if "user" in bags:  # row b's own
+            values = row.sparse.values().clone()
+            values[0] = b
+            row.sparse = KeyedJaggedTensor(row.sparse.keys(), values, lengths=row.sparse.lengths())
+            row.dense = row.dense + b
+        alone.append(asked(model, row))
+    torch.testing.assert_close(found, torch.cat(alone), rtol=1e-4, atol=1e-5)
+
+
+@every
+@pytest.mark.parametrize("features", [ALONE, MORE], ids=["alone", "more"])
+def test_what_is_asked_for_is_not_read(make: Make, features: FeatureSpec) -> None:
+    model = built(make, features)
+    kinds = [[1, 2, 3, 4], [], [2], [0, 1, 2, 3, 4, 1, 2], [3, 1]]
+    before = asked(model, batch(features, LISTS, kinds))
+    other = [[*one[:-1], 10] if one else [] for one in LISTS]
+    other_kinds = [[*one[:-1], 0] if one else [] for one in kinds]
+    torch.testing.assert_close(asked(model, batch(features, other, other_kinds)), before, rtol=0, atol=0)
+    first = [[10, *one[1:]] if len(one) > 1 else one for one in LISTS]
+    assert not torch.allclose(asked(model, batch(features, first, kinds)), before)
+
+
+@masked
+@pytest.mark.parametrize("features", [ALONE, MORE], ids=["alone", "more"])
+def test_what_is_hidden_is_not_read(make: Make, features: FeatureSpec) -> None:
+    model = built(make, features)
+    lists = [[1, 2, 3, 4, 5, 6], [7, 8]]
+    asks = model.ask(batch(features, lists))  # type: ignore[operator]
+    asks.at = torch.tensor([1, 3, 7])
+
+    def encode(lists: Lists) -> Tensor:
+        with torch.no_grad():
+            rows = batch(features, lists)
+            return model.encode(rows, asks, model.items(jagged(lists)[0]))  # type: ignore[operator]
+
+    before = encode(lists)
+    torch.testing.assert_close(encode([[1, 9, 3, 10, 5, 6], [7, 11]]), before, rtol=0, atol=0)
+    changed = encode([[1, 2, 3, 4, 5, 11], [7, 8]])
+    assert (changed[:2] - before[:2]).abs().amax(dim=1).min() > 1e-4  # both sides are read
+    torch.testing.assert_close(changed[2], before[2])
+
+
+@pytest.mark.parametrize("objective", ["causal", "masked"])
+def test_features_beside_the_item_are_read(objective: str) -> None:
+    model = built(transformer(objective, "relative"), MORE)
+    rows = batch(MORE, [[1, 2, 3]], [[1, 2, 3]])
+    before = asked(model, rows)
+    assert not torch.allclose(asked(model, batch(MORE, [[1, 2, 3]], [[4, 2, 3]])), before)
+    rows.dense = rows.dense + 1
+    assert not torch.allclose(asked(model, rows), before)
+
+
+# --- learning ----------------------------------------------------------------------------------------
+
+
+@every
+@pytest.mark.parametrize("features", [ALONE, MORE], ids=["alone", "more"])
+def test_gradient_reaches_all(make: Make, features: FeatureSpec) -> None:
+    torch.manual_seed(0)
+    model = make(features, dropout=0.0)
+    task = RetrievalTask(model, FullSoftmax(), Candidates(popularity=torch.ones(N)))
+    loss, _ = task(batch(features, LISTS * 3))
+    loss.backward()
+    for name, p in task.named_parameters():
+        assert p.grad is not None and p.grad.abs().sum() > 0, name
+
+
+@every
+def test_all_empty_lists(make: Make) -> None:
+    model = built(make)
+    found = asked(model, batch(ALONE, [[], []]))
+    assert len(found) == 2 and torch.equal(found[0], found[1])
+
+
+@every
+def test_learns_what_follows(make: Make) -> None:
+    """Lists of 3 to 8 items that go round: after i comes i + 1, after 12 comes 1."""
+    torch.manual_seed(0)
+    draw = torch.Generator().manual_seed(0)
+    model = make(ALONE, dim=32, dropout=0.0)
+    task = RetrievalTask(model, FullSoftmax(), Candidates(popularity=torch.ones(N)))
+    optimizer = torch.optim.Adam(task.parameters(), lr=0.005)
+
+    def lists(rows: int) -> Lists:
+        starts = torch.randint(12, (rows,), generator=draw).tolist()
+        sizes = torch.randint(3, 9, (rows,), generator=draw).tolist()
+        return [[(s + i) % 12 + 1 for i in range(n)] for s, n in zip(starts, sizes, strict=True)]
+
+    for _ in range(150):
+        optimizer.zero_grad()
+        task(batch(ALONE, lists(32)))[0].backward()
+        optimizer.step()
+    task.eval()
+    held_out = lists(200)
+    with torch.no_grad():
+        scores = task(batch(ALONE, held_out))[1] @ task.item_vectors().T
+    best = scores[:, 1:].argmax(dim=1) + 1
+    assert (best == torch.tensor([one[-1] for one in held_out])).float().mean() > 0.9
+
+
+# --- mistakes ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda: SASRec(ALONE, dim=50, heads=3), "dim 50 is not divisible by heads 3"),
+        (lambda: BERT4Rec(ALONE, mask=0.0), "mask 0.0 and mask_last 0.1 are shares"),
+        (lambda: GRU4Rec(ALONE, layers=0), "hidden 64 and layers 0 must be positive"),
+        (lambda: HSTU(ALONE, heads=3), "dim 64 is not divisible by heads 3"),
+        (lambda: HSTU(ALONE, max_length=0), "max_length 0 is not positive"),
+        (lambda: Transformer(ALONE, merge="mean"), "merge 'mean' is not one of sum, concat"),
+        (lambda: Transformer(ALONE, objective="both"), "objective 'both' is not one of causal, masked"),
+        (lambda: Transformer(ALONE, block="xl"), "block 'xl' is not one of plain, relative"),
+        (lambda: Transformer(ALONE, block="relative", heads=0), "dim 64 is not divisible by heads 0"),
+        (lambda: Transformer(ALONE, objective="masked", mask=1.0), "mask 1.0 and mask_last 0.1 are shares"),
+        (lambda: Transformer(ALONE, max_length=0), "max_length 0 is not positive"),
+        (lambda: Transformer(ALONE, context=True), "context: there is no feature beside those of the items"),
+    ],
+)
+def test_one_line_says_what_is_wrong(make: Callable[[], nn.Module], told: str) -> None:
+    with pytest.raises(ValueError, match=told) as error:
+        make()
+    assert "\n" not in str(error.value)
