@@ -69,10 +69,13 @@ def compose(command: str = "train", overrides: Sequence[str] = ()) -> DictConfig
         return hydra_compose(command, free_keys(overrides))
 
 
+FREE = ("sharding.per_table.", "engine.options.", "data.items.columns", "data.items.sparse", "data.items.dense")
+
+
 def free_keys(overrides: Sequence[str]) -> list[str]:
     """With ++ before keys that the user names himself: Hydra would ask him to add them; local[2] in quotes."""
     overrides = [re.sub(r"^(engine\.master)=(local\[.*)$", r'\1="\2"', o) for o in overrides]
-    return [f"++{o}" if o.startswith(("sharding.per_table.", "engine.options.")) else o for o in overrides]
+    return [f"++{o}" if o.startswith(FREE) else o for o in overrides]
 
 
 def typed(cfg: Any) -> DictConfig:

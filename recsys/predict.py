@@ -43,12 +43,17 @@ class Predictor:
         """
         import torch
 
+        from recsys.config import kind_of
         from recsys.data.transforms import Fitted
         from recsys.launch import Ranks, ensure_process_group
         from recsys.run_dir import choose_checkpoint, open_run
         from recsys.training import build_module
 
         cfg, path = open_run(run)
+        if kind_of(cfg) != "predicts":
+            raise UserError(
+                f"run={run}: its model retrieves items, and scores no rows; recsys.evaluate ranks its queries"
+            )
         ensure_process_group()
         fitted = Fitted.load(path)
         cfg.sharding.types = ["none"]

@@ -65,6 +65,8 @@ class RetrievalTask(nn.Module):
         ids = torch.cat([asked.inputs, asked.targets, drawn.ids.flatten()])
         inputs, chosen, others = self.model.items(ids).split([len(asked.inputs), len(asked.targets), drawn.ids.numel()])
         queries = self.model.encode(batch, asked, inputs)
+        if not len(asked.targets):  # nothing to learn, but the tables' gradients take part in collectives
+            return (queries.sum() + others.sum()) * 0, queries.new_zeros(0)
         others = others.view(*drawn.ids.shape, -1)
         loss = self.loss(self.match, queries, asked.owners, asked.targets, chosen, drawn, others)
         if hasattr(self.model, "penalty"):

@@ -91,8 +91,8 @@ class Items(nn.Module):
 def next_items(items: Tensor, lengths: Tensor, *, every: bool) -> Asked:
     """Lists of items (P,), one after another, whose last one is to be predicted: the model reads all others.
 
-    every: each item but the first of a list is a target of those before it, as in training; else only the last is
-    asked for. An empty list asks nothing that can be answered.
+    every: each item but the first of a list is a target of those before it, as in training, unless it is unknown (0);
+    else only the last is asked for. An empty list asks nothing that can be answered.
     """
     ends = lengths.cumsum(0) - 1
     some = lengths > 0
@@ -102,8 +102,9 @@ def next_items(items: Tensor, lengths: Tensor, *, every: bool) -> Asked:
     places = last.nonzero()[:, 0]
     shorter = (lengths - 1).clamp(min=0)
     if every:
-        at = torch.arange(len(places), device=items.device)
-        return Asked(items[places], shorter, places, at, items[first], at)
+        targets = items[first]
+        at = targets.nonzero()[:, 0]
+        return Asked(items[places], shorter, places, at, targets[at], torch.arange(len(at), device=items.device))
     at = torch.where(shorter > 0, shorter.cumsum(0) - 1, -1)
     nothing = items[:0]
     return Asked(items[places], shorter, places, at, nothing, nothing)
@@ -111,7 +112,7 @@ def next_items(items: Tensor, lengths: Tensor, *, every: bool) -> Asked:
 
 def masked_items(items: Tensor, lengths: Tensor, *, share: float, only_last: float) -> Asked:
     """Lists of items whose chosen ones are hidden and asked for: each with probability `share`, the last one where
-    none was chosen; of a list with probability `only_last`, the last one alone.
+    none was chosen; of a list with probability `only_last`, the last one alone. Unknown items (0) are not asked for.
     """
     owners = torch.repeat_interleave(torch.arange(len(lengths), device=items.device), lengths)
     ends = (lengths.cumsum(0) - 1)[lengths > 0]
@@ -120,7 +121,7 @@ def masked_items(items: Tensor, lengths: Tensor, *, share: float, only_last: flo
     hidden &= ~alone[owners]
     none = torch.zeros(len(lengths), dtype=torch.long, device=items.device).index_add(0, owners, hidden.long()) == 0
     hidden[ends] |= none[lengths > 0]
-    at = hidden.nonzero()[:, 0]
+    at = (hidden & (items > 0)).nonzero()[:, 0]
     places = torch.arange(len(items), device=items.device)
     return Asked(items, lengths, places, at, items[at], torch.arange(len(at), device=items.device))
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch
@@ -17,8 +18,9 @@ def chosen_items(batch: Batch, item: str) -> Asked:
     lists = batch.sparse[item]
     items, lengths = lists.values().long(), lists.lengths().long()
     nothing = items[:0]
-    owners = items.new_ones(len(lengths)).cumsum(0).sub(1).repeat_interleave(lengths)
-    return Asked(nothing, items.new_zeros(len(lengths)), nothing, nothing, items, owners)
+    owners = torch.repeat_interleave(torch.arange(len(lengths), device=items.device), lengths)
+    known = items > 0
+    return Asked(nothing, items.new_zeros(len(lengths)), nothing, nothing, items[known], owners[known])
 
 
 def beside_items(features: FeatureSpec, model: str) -> FeatureSpec:

@@ -87,7 +87,8 @@ def _train(rank: int, world_size: int, kind: str, types: str) -> tuple[Tensor, d
         SparseOptimConfig(name="adagrad", lr=0.1, eps=1e-4),
         batch_size=ROWS // world_size,
         local_world_size=world_size,
-        make_optimizer=lambda p: torch.optim.Adam(p, lr=0.01),
+        # not Adam, which would make steps of noise: a softmax is indifferent to the item tower's last bias
+        make_optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
         protocols=Protocols(k=(1, 5), protocols=("full", "uniform"), negatives=5),
     )
     module.setup_model(torch.device("cpu"))

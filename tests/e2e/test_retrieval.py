@@ -1,0 +1,101 @@
+"""Models that retrieve, through the whole path, on real interactions: floors, protocols, what can go wrong."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recsys.config import compose
+from recsys.errors import UserError
+from recsys.evaluate import evaluate
+from recsys.train import train
+
+RealData = Callable[[str], Path]
+USERS = 1500  # of MovieLens 1M
+
+
+@pytest.fixture(scope="module")
+def slice_of_ml_1m(real_data: RealData, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ml-1m")
+    rows = (real_data("ml-1m") / "ml-1m.txt").read_text().splitlines(keepends=True)
+    (folder / "ml-1m.txt").write_text("".join(r for r in rows if int(r.split()[0]) <= USERS))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("prepared")
+
+
+def run(path: Path, prepared: Path, *overrides: str) -> dict[str, Any]:
+    common = [f"data.prepared={prepared}", f"run_dir={path}", "trainer.threads=1"]
+    return train(compose("train", [*overrides, *common])).metrics
+
+
+def test_sasrec_beats_popularity_twice(slice_of_ml_1m: Path, prepared: Path, tmp_path: Path) -> None:
+    """On full ranking; each protocol is stamped, and a run is evaluated anew under another one."""
+    data = ["data=movielens_1m", f"data.root={slice_of_ml_1m}", "data.sequences.max_length=50"]
+    popular = run(tmp_path / "popular", prepared, "model=popularity", *data)
+    metrics = run(
+        tmp_path / "sasrec", prepared, "model=sasrec", "loss=sampled_softmax", *data,
+        "trainer.max_epochs=20", "trainer.validate_every=20", "trainer.batch_size=64",
+        "optim.dense.lr=0.003", "optim.sparse.lr=0.003", "ranking.protocols=[full,uniform,popularity]",
+    )  # fmt: skip
+    assert metrics["test"]["ndcg@10"] > 2 * popular["test"]["ndcg@10"]
+    assert metrics["test"]["ndcg@10_uniform"] > 0.25
+    stamp = metrics["protocol"]["ranking"]
+    assert stamp["protocols"] == ["full", "uniform", "popularity"]
+    assert stamp["negatives"] == {"count": 100, "of": "no history, no target", "seed": 0}
+    other = evaluate(str(tmp_path / "sasrec"))["test"]
+    assert other["ndcg@10"] == pytest.approx(metrics["test"]["ndcg@10"], abs=1e-6)
+    assert evaluate(str(tmp_path / "popular"))["test"] == popular["test"]
+
+
+SIDE_BY_SIDE = {
+    "popularity": 0.14, "item_knn": 0.17, "ease": 0.18, "two_tower": 0.13, "mf model.user=user_id": 0.10,
+    "neumf model.user=user_id": 0.12, "mult_vae": 0.14,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("model", SIDE_BY_SIDE)
+def test_side_by_side(model: str, real_data: RealData, prepared: Path, tmp_path: Path) -> None:
+    """MovieLens 100K by time: the same queries for all models, whatever they read."""
+    data = ["data=movielens_100k_retrieval", f"data.root={real_data('ml-100k')}"]
+    test = run(tmp_path / "run", prepared, *f"model={model}".split(), *data, "trainer.max_epochs=30")["test"]
+    assert test["ndcg@20"] > SIDE_BY_SIDE[model]
+    assert {k: test[k] for k in ("rows", "targets", "cold_targets")} == {
+        "rows": 90,
+        "targets": 2886,
+        "cold_targets": 93,
+    }
+    assert 0 < test["recall@20"] < test["hr@20"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["model=sasrec"], "data=criteo: this model retrieves items, and data.items.feature names no feature"),
+        (["model=ease", "data=movielens_1m", "loss=bce"], "loss=recsys.losses.BCE: this model has a loss of its own"),
+        (["model=ease", "data=movielens_1m", "trainer.devices=2"], "fitted at once, in one process"),
+        (["model=sasrec", "data=movielens_1m", "~loss"], "loss: this model needs one"),
+        (["model=sasrec", "data=movielens_1m", "loss.negatives=popular"], r"loss: negatives 'popular' is not one of"),
+        (["model=sasrec", "data=movielens_1m", "ranking.protocols=[ful]"], "ranking.protocols: no such protocol: ful"),
+        (["model=sasrec", "data=movielens_1m", "ranking.k=[0]"], "ranking.k: "),
+        (["model=sasrec", "data=movielens_1m", "checkpoint.monitor=validation/auc"], "validation/auc: no such metric"),
+        (["model=sasrec", "data=movielens_1m", "model.heads=3"], "model: dim 50 is not divisible by heads 3"),
+        (["model=mf", "data=movielens_1m"], "model: user: MF needs the feature that tells who asks, and data names none"),
+        (["model=mf", "data=movielens_100k_retrieval", "model.user=usr"], "model: user: no sparse feature of one value"),
+        (["model=two_tower", "data=movielens_1m"], "TwoTower needs features of who asks"),
+        (["model=dlrm", "data=movielens_1m"], "its rows have no label, and this model predicts one"),
+        (["model=sasrec", "data=movielens_1m", "trainer.validate_every=0"], "trainer.validate_every=0"),
+        (["model=sasrec", "data=movielens_1m", "data.items.feature=itm"], "data.items.feature=itm: no sparse feature"),
+        (["model=sasrec", "data=movielens_1m", "data.sequences.held_out=none"], "must be next or all"),
+    ],
+)  # fmt: skip
+def test_mistakes(overrides: list[str], message: str, tmp_path: Path) -> None:
+    from recsys.config import check
+
+    with pytest.raises(UserError, match=message) as told:
+        check(compose("train", [*overrides, f"data.root={tmp_path}"]))
+    assert len(str(told.value).splitlines()) == 1
