@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from omegaconf import OmegaConf
 
 from recsys.config import compose
 from recsys.errors import UserError
 from recsys.evaluate import evaluate
+from recsys.schema import DataConfig
 from recsys.train import train
 
 RealData = Callable[[str], Path]
@@ -99,3 +101,46 @@ def test_mistakes(overrides: list[str], message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=message) as told:
         check(compose("train", [*overrides, f"data.root={tmp_path}"]))
     assert len(str(told.value).splitlines()) == 1
+
+
+COLD = """
+name: cold
+source: {files: [log.csv]}
+label: {column: null}
+group: {by: user, order: time}
+split: {by: time, column: time, validation: 0.12, test: 0.12}
+items: {feature: item, file: items.txt, key: item, sparse: {kind: {}}}
+sparse:
+  user: {}
+  item: {}
+  history: {column: kind_of_item, last: 3}
+"""
+
+
+def test_what_is_cold_is_ranked_by_its_features(tmp_path: Path) -> None:
+    """Rows that are interactions; held-out ones are of items that training lacks. Two towers, which know an item's kind,
+    rank those of the kind that a user likes above the others; a factorisation of ids cannot.
+    """
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    log = ["user,item,time,kind_of_item"]
+    for t in range(6):
+        log += [f"u{u},{'ab'[u % 2]}{(7 * u + t) % 12},{t},{'ab'[u % 2]}" for u in range(150)]
+    log += [f"u{u},{'ab'[u % 2]}_new{u % 4},{9 + u % 2},{'ab'[u % 2]}" for u in range(150)]
+    log += [f"u{u},{'ab'[u % 2]}_new{(u + 1) % 4},{20},{'ab'[u % 2]}" for u in range(150)]
+    items = sorted({line.split(",")[1] for line in log[1:]})
+    (raw / "log.csv").write_text("\n".join(log) + "\n")
+    (raw / "items.txt").write_text("\n".join(["item,kind", *(f"{i},{i[0]}" for i in items)]) + "\n")
+    found = {}
+    for model in ("two_tower", "mf"):
+        cfg = compose("train", ["data=movielens_100k_retrieval", f"model={model}"])
+        cfg.data = OmegaConf.merge(OmegaConf.structured(DataConfig), OmegaConf.create(COLD))
+        cfg.data.root, cfg.data.prepared, cfg.run_dir = str(raw), str(tmp_path / "prepared"), str(tmp_path / model)
+        cfg.trainer.max_epochs, cfg.trainer.threads = 30, 1
+        if model == "mf":
+            cfg.model.user = "user"
+        found[model] = train(cfg).metrics["test"]
+    for test in found.values():
+        assert (test["rows"], test["candidates"], test["cold_targets"]) == (150, 32, 150)
+    assert found["two_tower"]["hr@5"] > 0.5
+    assert found["mf"]["hr@5"] < 0.3
