@@ -8,6 +8,7 @@ from recsys.data import sources
 from recsys.data.blocks import LINE, one_line
 from recsys.data.groups import check_groups
 from recsys.data.hashing import MOST_BUCKETS
+from recsys.data.items import check_items_table, of_items
 from recsys.data.split import SPLITS, check_split
 from recsys.data.transforms import (
     GROUP,
@@ -54,7 +55,8 @@ def check_data(data: DataConfig) -> None:
         if len(join.separator) != 1 or (join.quote is not None and len(join.quote) != 1):
             raise UserError(f"data.source.joins: {join.file}: separator and quote must be one character")
     if (about := items_config(data)) is not None:
-        check_data(about)
+        with of_items():
+            check_data(about)
     dense = dense_columns(data)  # which raises what is wrong with them
     if twice := sorted(set(data.dense).union(dense) & set(data.sparse)):
         hint = f"rename one (column: {twice[0]})"
@@ -172,4 +174,5 @@ def check_files(data: DataConfig) -> list[tuple[Path, int | None]]:
     for path, _ in found:
         sources.check_columns(data, path)
     vector_files(data)
+    check_items_table(data)
     return found
