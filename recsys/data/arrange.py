@@ -179,8 +179,8 @@ def _check_length(groups: pl.Series, starts: np.ndarray, stops: np.ndarray) -> N
     worst = int(of_group.argmax())
     raise UserError(
         f"data.sequences.held_out=next: {(starts == worst).sum()} items of group {groups[worst]!r} are held out, and "
-        f"all that came before each of them makes {of_group[worst]:.1e} items; use held_out=all, a gap between sessions "
-        "(data.group.gap), or leave such groups out (data.where)"
+        f"all that came before each of them makes {of_group[worst]:.1e} items; use held_out=all, a gap between "
+        "sessions (data.group.gap), or leave such groups out (data.where)"
     )
 
 

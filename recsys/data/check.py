@@ -54,9 +54,6 @@ def check_data(data: DataConfig) -> None:
     for join in data.source.joins:
         if len(join.separator) != 1 or (join.quote is not None and len(join.quote) != 1):
             raise UserError(f"data.source.joins: {join.file}: separator and quote must be one character")
-    if (about := items_config(data)) is not None:
-        with of_items():
-            check_data(about)
     dense = dense_columns(data)  # which raises what is wrong with them
     if twice := sorted(set(data.dense).union(dense) & set(data.sparse)):
         hint = f"rename one (column: {twice[0]})"
@@ -82,6 +79,9 @@ def check_data(data: DataConfig) -> None:
             raise UserError(f"data.sparse.{name}.mean_length={s.mean_length}: must be above 0")
     _check_encodings(data)
     check_groups(data)
+    if (about := items_config(data)) is not None:
+        with of_items():
+            check_data(about)
     if not 0 <= data.max_bad_rows <= 1:
         raise UserError(f"data.max_bad_rows={data.max_bad_rows}: must be a share between 0 and 1")
     check_split(data.split)

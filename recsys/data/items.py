@@ -76,10 +76,10 @@ def read_items(data: DataConfig, fitted: Fitted) -> Items | None:
     key = side.select(as_value(side, join.key)).to_series()
     known = fitted.vocabularies[sparse_columns(data)[name].table or name]["value"].alias(ITEM)
     rows = rows.with_columns(key.alias(ITEM)).drop(LINE)
-    if not known.is_in(key.implode()).any():
+    if len(known) and not known.is_in(key.implode()).any():
         raise UserError(
             f"{WHERE}: {join.file} has a row of none of the items; data.items.key={join.key} holds values such as "
-            f"{key[0]!r}, the items are such as {(known.head(1).to_list() or [None])[0]!r}"
+            f"{key[0]!r}, the items are such as {known[0]!r}"
         )
     seen = known.to_frame().join(rows, on=ITEM, how="left", maintain_order="left")
     unseen = rows.join(known.to_frame(), on=ITEM, how="anti", maintain_order="left").select(seen.columns)
