@@ -63,9 +63,14 @@ def check_items_table(data: DataConfig) -> None:
 
 
 def read_items(data: DataConfig, fitted: Fitted) -> Items | None:
-    """Fitted on the items that training has seen. Raises UserError for a table that cannot be read."""
+    """Fitted on the items that training has seen. Raises UserError where there are none, or none are in the table."""
     about, join, name = items_config(data), items_join(data), item_feature(data)
-    if about is None or join is None or name is None:
+    if name is None:
+        return None
+    known = fitted.vocabularies[sparse_columns(data)[name].table or name]["value"].alias(ITEM)
+    if known.is_empty():
+        raise UserError(f"data.sparse.{name}.min_count: no item is in the training rows so often; nothing is retrieved")
+    if about is None or join is None:
         return None
     side = side_table(data, join, WHERE)
     with of_items():
@@ -74,9 +79,8 @@ def read_items(data: DataConfig, fitted: Fitted) -> Items | None:
         key = side[join.key][bad[0].line - 1]
         raise UserError(f"{WHERE}: {join.file}: {join.key} {key!r}: {bad[0].reason}; mend the table")
     key = side.select(as_value(side, join.key)).to_series()
-    known = fitted.vocabularies[sparse_columns(data)[name].table or name]["value"].alias(ITEM)
     rows = rows.with_columns(key.alias(ITEM)).drop(LINE)
-    if len(known) and not known.is_in(key.implode()).any():
+    if not known.is_in(key.implode()).any():
         raise UserError(
             f"{WHERE}: {join.file} has a row of none of the items; data.items.key={join.key} holds values such as "
             f"{key[0]!r}, the items are such as {known[0]!r}"

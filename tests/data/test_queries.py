@@ -470,6 +470,13 @@ def test_a_row_without_an_item_is_set_aside(tmp_path: Path) -> None:
     assert pl.read_csv(f"{prepared.folder}.bad_rows.csv")["reason"].to_list() == ["item item is missing"]
 
 
+def test_items_that_are_all_rare(tmp_path: Path) -> None:
+    text = FILES + sequences("time", 3, "next", None).replace("item: {}", "item: {min_count: 999}")
+    data = config(text, root=str(write(tmp_path / "raw", many())), prepared=str(tmp_path / "p"))
+    with pytest.raises(UserError, match=r"data\.sparse\.item\.min_count: no item is in the training rows so often"):
+        prepare(data)
+
+
 def test_another_table_reads_no_raw_file_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "raw").mkdir()
     file = tmp_path / "raw" / "items.csv"

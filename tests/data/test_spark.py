@@ -62,7 +62,10 @@ split: {by: time, column: at, validation: 0.2, test: 0.2}
 items: {feature: item, file: items.tsv, key: id, separator: "\\t", dense: {size: {}}, sparse: {kind: {}}}
 sparse: {item: {min_count: 43}, user: {}}
 """
-QUERIES = RETRIEVAL.replace("user: {}", "user: {per: group}") + "sequences: {max_length: 6, held_out: all}"
+QUERIES = (
+    RETRIEVAL.replace("user: {}", "user: {per: group}").replace("min_count: 43", "min_count: 12")
+    + "sequences: {max_length: 6, held_out: all}"
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
