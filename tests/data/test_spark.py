@@ -134,7 +134,10 @@ def test_every_transform(yaml: str, write: Callable[[Path], None], tmp_path: Pat
 YAMLS = {"grouped": GROUPED, "sequences": SEQUENCES, "retrieval": RETRIEVAL, "queries": QUERIES}
 
 
-@pytest.mark.parametrize("yaml", YAMLS.values(), ids=YAMLS)
+@pytest.mark.parametrize(
+    "yaml",
+    [pytest.param(y, id=n, marks=[pytest.mark.slow] if n == "retrieval" else []) for n, y in YAMLS.items()],
+)
 def test_rows_by_group(yaml: str, tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark, "SMALL_BYTES", 0)  # tables of counts are Spark's to sum, however small
     (tmp_path / "raw").mkdir()
