@@ -172,6 +172,7 @@ class DataConfig:
     prepared: str = "outputs/prepared"  # where prepared Parquet lies, one folder a fingerprint
     source: SourceConfig = field(default_factory=SourceConfig)
     derive: dict[str, str] = field(default_factory=dict)  # column -> SQL expression over the columns
+    where: str | None = None  # SQL over them and the columns: rows for which it is not true are none of the data
     label: LabelConfig = field(default_factory=LabelConfig)
     split: SplitConfig = field(default_factory=SplitConfig)
     group: GroupConfig | None = field(default_factory=GroupConfig)  # None, in the end, where it names no column

@@ -20,6 +20,7 @@ from recsys.data.transforms import (
 from recsys.errors import UserError
 from recsys.schema import DataConfig, DenseConfig, SequenceConfig, SparseConfig
 
+MOST_HISTORY = 1 << 26  # items before all held-out ones of a pile: 3 GB
 TRAIN, VALIDATION, TEST, AGAIN = range(4)  # AGAIN: a training row once more, from which nothing is learnt
 
 
@@ -149,6 +150,7 @@ def _sequences(data: DataConfig, c: SequenceConfig, rows: pl.DataFrame, starts: 
     held_firsts = np.maximum(starts[later], held_stops - c.max_length - 1)
     item = rows[item_feature(data) or ""]
     nothing = np.zeros(len(stops), np.int64)
+    _check_length(rows[GROUP], starts[later], at[later])
     queries = _query_columns(
         item,
         np.concatenate([nothing, at[later]]),
@@ -165,6 +167,21 @@ def _sequences(data: DataConfig, c: SequenceConfig, rows: pl.DataFrame, starts: 
         back = made.filter(pl.col(SPLIT) == TRAIN).with_columns(pl.col(n).list.reverse() for n in features)
         made = pl.concat([made, back.with_columns(pl.lit(AGAIN, pl.UInt8).alias(SPLIT))])
     return made
+
+
+def _check_length(groups: pl.Series, starts: np.ndarray, stops: np.ndarray) -> None:
+    """Every query has all that came before, which of a group of many held-out items is its length squared."""
+    lengths = stops - starts
+    if lengths.sum() <= MOST_HISTORY:
+        return
+    of_group = np.zeros(len(groups), np.int64)
+    np.add.at(of_group, starts, lengths)
+    worst = int(of_group.argmax())
+    raise UserError(
+        f"data.sequences.held_out=next: {(starts == worst).sum()} items of group {groups[worst]!r} are held out, and "
+        f"all that came before each of them makes {of_group[worst]:.1e} items; use held_out=all, a gap between "
+        "sessions (data.group.gap), or leave such groups out (data.where)"
+    )
 
 
 def _windows(ends: np.ndarray, lengths: np.ndarray, c: SequenceConfig) -> tuple[np.ndarray, np.ndarray]:

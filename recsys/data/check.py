@@ -8,6 +8,7 @@ from recsys.data import sources
 from recsys.data.blocks import LINE, one_line
 from recsys.data.groups import check_groups
 from recsys.data.hashing import MOST_BUCKETS
+from recsys.data.items import check_items_table, of_items
 from recsys.data.split import SPLITS, check_split
 from recsys.data.transforms import (
     GROUP,
@@ -53,8 +54,6 @@ def check_data(data: DataConfig) -> None:
     for join in data.source.joins:
         if len(join.separator) != 1 or (join.quote is not None and len(join.quote) != 1):
             raise UserError(f"data.source.joins: {join.file}: separator and quote must be one character")
-    if (about := items_config(data)) is not None:
-        check_data(about)
     dense = dense_columns(data)  # which raises what is wrong with them
     if twice := sorted(set(data.dense).union(dense) & set(data.sparse)):
         hint = f"rename one (column: {twice[0]})"
@@ -80,6 +79,9 @@ def check_data(data: DataConfig) -> None:
             raise UserError(f"data.sparse.{name}.mean_length={s.mean_length}: must be above 0")
     _check_encodings(data)
     check_groups(data)
+    if (about := items_config(data)) is not None:
+        with of_items():
+            check_data(about)
     if not 0 <= data.max_bad_rows <= 1:
         raise UserError(f"data.max_bad_rows={data.max_bad_rows}: must be a share between 0 and 1")
     check_split(data.split)
@@ -172,4 +174,5 @@ def check_files(data: DataConfig) -> list[tuple[Path, int | None]]:
     for path, _ in found:
         sources.check_columns(data, path)
     vector_files(data)
+    check_items_table(data)
     return found

@@ -197,4 +197,4 @@ def read_spec(data: DataConfig, sides: dict[str, str]) -> str:
     group = [data.group.by, data.group.order] if data.group else None
     derive = [*data.derive.items()]  # in order: one may read another
     moments = sorted(differences(data))
-    return json.dumps([source, sides, derive, label, dense, sparse, split, group, moments], sort_keys=True)
+    return json.dumps([source, sides, derive, label, dense, sparse, split, group, moments, data.where], sort_keys=True)

@@ -21,16 +21,28 @@ def joined(frame: pl.DataFrame, join: JoinConfig, side: pl.DataFrame) -> pl.Data
     return frame.with_columns(left).join(side, on="__key__", how="left", maintain_order="left").drop("__key__")
 
 
-def derived(column: str, sql: str, frame: pl.DataFrame) -> pl.DataFrame:
+def derived(column: str, sql: str, frame: pl.DataFrame, where: str | None = None) -> pl.DataFrame:
     """With the column that `sql` makes of each row."""
+    where = where or f"data.derive.{column}"
     try:
         expr, reads = of_sql(sql)
         if reads and not _by_row(sql, tuple((n, frame[n].dtype) for n in reads if n in frame.columns)):
-            raise UserError(f"data.derive.{column}: {sql!r}: must read one row at a time, no aggregate")
+            raise UserError(f"{where}: {sql!r}: must read one row at a time, no aggregate")
         return frame.with_columns(expr.alias(column))
     except pl.exceptions.PolarsError as e:
         hint = "; TRY_CAST gives null where a value does not fit" if "conversion" in str(e) else ""
-        raise UserError(f"data.derive.{column}: {sql!r}: {one_line(e)}{hint}") from e
+        if "cannot compare string with numeric" in str(e):
+            hint = "; the file's columns are text: write CAST(COLUMN AS DOUBLE)"
+        raise UserError(f"{where}: {sql!r}: {one_line(e)}{hint}") from e
+
+
+def chosen(sql: str, frame: pl.DataFrame) -> pl.DataFrame:
+    """The rows for which `sql` is true."""
+    truth = "__where__"
+    made = derived(truth, sql, frame, "data.where")
+    if made.schema[truth] != pl.Boolean:
+        raise UserError(f"data.where: {sql!r}: is {made.schema[truth]}, not true or false; such as rating >= 4")
+    return made.filter(pl.col(truth)).drop(truth)
 
 
 @lru_cache

@@ -116,3 +116,8 @@ def _check_sequences(data: DataConfig, c: SequenceConfig) -> None:
             f"data.split.by={split.by}: would tear sequences apart; use leave_one_out, time, order or files, "
             f"or hash or kfold of column={by}"
         )
+    if c.held_out == "all" and split.by in ("hash", "kfold"):
+        raise UserError(
+            f"{where}.held_out=all: with data.split.by={split.by} a group's items are all of one split, so that "
+            "nothing comes before them; use held_out=next"
+        )

@@ -32,10 +32,10 @@ from recsys.data.chunks import cut, read_spec, source_spec
 from recsys.data.contents import digests, together
 from recsys.data.engine import Engine, OneMachine
 from recsys.data.formats import files_in
-from recsys.data.items import items_join
+from recsys.data.items import items_join, items_vectors
 from recsys.data.shuffle import decoded
 from recsys.data.synthetic import write_sample
-from recsys.data.transforms import Fitted, items_config
+from recsys.data.transforms import Fitted
 from recsys.data.vector_files import vector_files
 from recsys.errors import UserError
 from recsys.memory import keep_freed_memory
@@ -106,7 +106,7 @@ def _build(data: DataConfig, engine: Engine | None) -> "Build":
     files = check_files(data)
     joins = [*data.source.joins, *filter(None, [items_join(data)])]
     sides = {join.file: sources.side_file(data, join) for join in joins}
-    vectors = vector_files(data) | (vector_files(about) if (about := items_config(data)) else {})
+    vectors = vector_files(data) | items_vectors(data)
     holds = {f: files_in(data.source, f) for f, _ in files}
     raw = dict.fromkeys(p for found in holds.values() for p in found)
     known = digests([*raw, *sides.values(), *vectors.values()], home)

@@ -7,7 +7,7 @@ from pathlib import Path
 import polars as pl
 
 from recsys.data.blocks import Block
-from recsys.data.derive import derived, joined, of_sql
+from recsys.data.derive import chosen, derived, joined, of_sql
 from recsys.data.formats import column_names, no_rows, read, without_label
 from recsys.data.pieces import WHOLE, Piece, Wanted
 from recsys.data.places import in_order, place
@@ -56,20 +56,18 @@ def check_columns(data: DataConfig, file: Path, *, labelled: bool = True) -> Non
             raise UserError(f"data.source.rename.{here}: {file.name} has no column {there}{near}")
     have = _renamed(data.source, file, have)
     for join in data.source.joins:
-        source = _join_source(join)
-        side = no_rows(source, side_file(data, join))
         if join.key not in have.columns:
             near = did_you_mean(join.key, have.columns)
             raise UserError(f"data.source.joins: {file.name} has no column {join.key}{near}")
-        for here, there in _side_columns(join).items():
-            if there not in side.columns:
-                near = did_you_mean(there, side.columns)
-                raise UserError(f"data.source.joins: {join.file} has no column {there}{near}")
+        side = check_side_columns(data, join, "data.source.joins")
+        for here in join.columns:
             if here != join.key and here in have.columns:
                 raise UserError(f"data.source.joins: {join.file}'s column {here} is there already; name it otherwise")
-        have = joined(have, join, _side_selected(join, side))
+        have = joined(have, join, side)
     for column, sql in data.derive.items():
         have = derived(column, sql, have)
+    if data.where is not None:
+        chosen(data.where, have)
     wanted = raw_columns(data)
     wanted += group_columns(data) + (split_columns(data) if labelled else [])
     for who, column in wanted:
@@ -80,7 +78,8 @@ def check_columns(data: DataConfig, file: Path, *, labelled: bool = True) -> Non
 def read_blocks(data: DataConfig, file: Path, piece: Piece = WHOLE, *, unlabelled: bool = False) -> Iterator[Block]:
     """The raw rows of a piece of `file`, joined with the side tables and with derived columns.
 
-    unlabelled: the file may lack the label column (a header-less file then has one column less).
+    unlabelled: rows to be predicted: the file may lack the label column (a header-less file then has one column less),
+    and data.where chooses none of them.
     """
     source = data.source
     names = column_names(source, file)
@@ -94,6 +93,8 @@ def read_blocks(data: DataConfig, file: Path, piece: Piece = WHOLE, *, unlabelle
             frame = joined(frame, join, side)
         for column, sql in data.derive.items():
             frame = derived(column, sql, frame)
+        if data.where is not None and not unlabelled:
+            frame = chosen(data.where, frame)
         block.frame = frame
         if (as_text := block.as_text) is not None:
             block.as_text = lambda: whole(as_text())
@@ -106,7 +107,7 @@ def read_blocks(data: DataConfig, file: Path, piece: Piece = WHOLE, *, unlabelle
 def wanted(data: DataConfig, *, labelled: bool) -> Wanted:
     """Which raw columns features, label, split, joins and SQL read."""
     reads = column_reads(data)
-    for sql in data.derive.values():
+    for sql in [*data.derive.values(), *([data.where] if labelled and data.where else [])]:
         for column in of_sql(sql)[1]:
             reads.setdefault(column, set()).add("value")
     for _, column in group_columns(data):
@@ -150,11 +151,11 @@ def _join_source(join: JoinConfig) -> SourceConfig:
     return SourceConfig(format=kind, separator=join.separator, quote=join.quote)
 
 
-def side_file(data: DataConfig, join: JoinConfig) -> Path:
+def side_file(data: DataConfig, join: JoinConfig, where: str = "data.source.joins") -> Path:
     root = place(data.root or ".", "data.root")
     path = (root.parent if root.is_file() else root) / join.file
     if not path.is_file():
-        raise UserError(f"data.source.joins: no such file: {path}")
+        raise UserError(f"{where}: no such file: {path}")
     return path
 
 
@@ -167,17 +168,26 @@ def _side_selected(join: JoinConfig, side: pl.DataFrame) -> pl.DataFrame:
     return side.select(pl.col(there).alias(here) for here, there in _side_columns(join).items())
 
 
-def side_table(data: DataConfig, join: JoinConfig) -> pl.DataFrame:
+def check_side_columns(data: DataConfig, join: JoinConfig, where: str) -> pl.DataFrame:
+    """No rows of the side table. Raises UserError where it lacks a column."""
+    side = no_rows(_join_source(join), side_file(data, join, where))
+    for there in _side_columns(join).values():
+        if there not in side.columns:
+            raise UserError(f"{where}: {join.file} has no column {there}{did_you_mean(there, side.columns)}")
+    return _side_selected(join, side)
+
+
+def side_table(data: DataConfig, join: JoinConfig, where: str = "data.source.joins") -> pl.DataFrame:
     source = _join_source(join)
-    file = side_file(data, join)
+    file = side_file(data, join, where)
     blocks = list(read(source, file, column_names(source, file)))
     for wrong in (b for block in blocks for b in block.bad if b.reason != "an empty line"):
-        raise UserError(f"data.source.joins: {join.file} line {wrong.line}: {wrong.reason}")
+        raise UserError(f"{where}: {join.file} line {wrong.line}: {wrong.reason}")
     if not any(block.frame.height for block in blocks):
-        raise UserError(f"data.source.joins: {join.file} has no rows")
+        raise UserError(f"{where}: {join.file} has no rows")
     side = _side_selected(join, pl.concat([b.frame for b in blocks])).filter(pl.col(join.key).is_not_null())
-    if side[join.key].n_unique() != side.height:
-        raise UserError(f"data.source.joins: {join.file} has more than one row for a value of {join.key}")
+    if twice := side[join.key].filter(side[join.key].is_duplicated()).head(1).to_list():
+        raise UserError(f"{where}: {join.file} has more than one row for {join.key} {twice[0]!r}; one is wanted")
     return side
 
 

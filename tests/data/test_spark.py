@@ -54,6 +54,19 @@ sequences: {max_length: 6, stride: 3, pad: left}
 sparse: {item: {min_count: 2}, user: {per: group}}
 """
 
+RETRIEVAL = """
+source: {files: ["*.csv"]}
+where: "item <> '3'"
+group: {by: user, order: at}
+split: {by: time, column: at, validation: 0.2, test: 0.2}
+items: {feature: item, file: items.tsv, key: id, separator: "\\t", dense: {size: {}}, sparse: {kind: {}}}
+sparse: {item: {min_count: 43}, user: {}}
+"""
+QUERIES = (
+    RETRIEVAL.replace("user: {}", "user: {per: group}").replace("min_count: 43", "min_count: 12")
+    + "sequences: {max_length: 6, held_out: all}"
+)
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _session() -> Iterator[None]:
@@ -118,15 +131,23 @@ def test_every_transform(yaml: str, write: Callable[[Path], None], tmp_path: Pat
     assert sum(prepared.info["rows"].values()) == 9000 and len(prepared.files("train")) >= 3
 
 
-@pytest.mark.parametrize("yaml", [GROUPED, SEQUENCES], ids=["grouped", "sequences"])
+YAMLS = {"grouped": GROUPED, "sequences": SEQUENCES, "retrieval": RETRIEVAL, "queries": QUERIES}
+
+
+@pytest.mark.parametrize(
+    "yaml",
+    [pytest.param(y, id=n, marks=[pytest.mark.slow] if n == "retrieval" else []) for n, y in YAMLS.items()],
+)
 def test_rows_by_group(yaml: str, tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark, "SMALL_BYTES", 0)  # tables of counts are Spark's to sum, however small
     (tmp_path / "raw").mkdir()
     for n in range(3):
         lines = [f"{i % 2},u{i * 7 % 31},{i * 13 % 17},{i * 5 % 97},{i * 3 % 41}.5" for i in range(n, 1200, 3)]
         (tmp_path / "raw" / f"{n}.csv").write_text("\n".join(["y,user,item,at,x", *lines]) + "\n")
+    rows = [f"{i}\t{i % 4}\t{i % 3}" for i in range(0, 25, 2)]  # some of no row, not of all
+    (tmp_path / "raw" / "items.tsv").write_text("\n".join(["id\tsize\tkind", *rows]) + "\n")
     prepared, _ = both(of_yaml(yaml, tmp_path, label=LabelConfig("y")), tmp_path)
-    assert prepared.info["rows"]["test"] == 31  # a user's last
+    assert prepared.info["rows"]["test"] == 31  # a user's last, or all of a user's
 
 
 def test_bad_rows_and_rows_that_are_the_same(tmp_path: Path, small_chunks: None) -> None:

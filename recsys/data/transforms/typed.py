@@ -7,6 +7,7 @@ from recsys.data.transforms.columns import (
     dense_columns,
     differences,
     is_split,
+    item_feature,
     label_column,
     raw_columns,
     sparse_columns,
@@ -94,14 +95,14 @@ def _split(data: DataConfig, raw: pl.DataFrame) -> list[pl.Expr]:
     column = data.split.column or ""
     if data.split.by == "time":
         return [_moment(raw, column).alias(TIME)]
-    return [_value(raw, column).fill_null("").alias(KEY)] if column and data.split.by in ("hash", "kfold") else []
+    return [as_value(raw, column).fill_null("").alias(KEY)] if column and data.split.by in ("hash", "kfold") else []
 
 
 def _group(data: DataConfig, raw: pl.DataFrame) -> list[pl.Expr]:
     if data.group is None:
         return []
     order = pl.lit(0.0) if data.group.order is None else _moment(raw, data.group.order)
-    return [_value(raw, data.group.by).alias(GROUP), order.alias(ORDER)]
+    return [as_value(raw, data.group.by).alias(GROUP), order.alias(ORDER)]
 
 
 def _moment(raw: pl.DataFrame, column: str) -> pl.Expr:
@@ -118,14 +119,15 @@ def _read(raw: pl.DataFrame, column: str, kind: str) -> pl.Expr:
         return as_time(column, raw.schema[column])
     if kind == "moment":
         return _moment(raw, column)
-    return _number(column) if kind == "number" else _value(raw, column)
+    return _number(column) if kind == "number" else as_value(raw, column)
 
 
 def _number(column: str) -> pl.Expr:
     return pl.col(column).cast(pl.Float64, strict=False).fill_nan(None)
 
 
-def _value(raw: pl.DataFrame, column: str) -> pl.Expr:
+def as_value(raw: pl.DataFrame, column: str) -> pl.Expr:
+    """Text: what stands for the value wherever it is looked up."""
     dtype, values = raw.schema[column], pl.col(column)
     if dtype == pl.String:
         return values
@@ -141,9 +143,9 @@ def _values(raw: pl.DataFrame, name: str, c: SparseConfig) -> pl.Expr:
     """Text, or lists of text without what is empty or missing."""
     column = c.column or name
     if c.cross is not None:
-        return pl.concat_str([_value(raw, x).fill_null("") for x in c.cross], separator=JOINT)
+        return pl.concat_str([as_value(raw, x).fill_null("") for x in c.cross], separator=JOINT)
     if not is_split(c):
-        return _value(raw, column)
+        return as_value(raw, column)
     dtype, values = raw.schema[column], pl.col(column)
     if c.pattern is not None:
         values = values.cast(pl.String).str.extract_all(c.pattern)
@@ -183,7 +185,7 @@ def _reasons(
     labelled: bool,
 ) -> pl.Series | None:
     """Why a row cannot be used, null where it can; None where all can."""
-    checks = (_label_checks(data, frame) if labelled else []) + _order_checks(data, frame)
+    checks = (_label_checks(data, frame) if labelled else []) + _order_checks(data, frame) + _item_checks(data, frame)
     checks += id_checks(ids, raw, frame)
     for name, (column, kind) in kinds.items():
         if kind == "value" or _all_read(raw[column], frame[name], kind):
@@ -235,3 +237,12 @@ def _order_checks(data: DataConfig, frame: pl.DataFrame) -> list[tuple[pl.Series
     if data.group is not None:
         checks.append((frame[GROUP].is_null(), f"group {data.group.by} is missing"))
     return checks
+
+
+def _item_checks(data: DataConfig, frame: pl.DataFrame) -> list[tuple[pl.Series, str]]:
+    """Elsewhere a missing value is a value of its own; nobody wants one to be recommended."""
+    name = item_feature(data)
+    if name is None:
+        return []
+    column = sparse_columns(data)[name].column or name
+    return [((frame[name].fill_null("") == ""), f"item {column} is missing")]
