@@ -112,7 +112,9 @@ def reshard(run: Path, stored: Stored, cfg: DictConfig, output: Path, devices: i
     rewrite(stored, building / "checkpoints" / stored.path.name, entries, devices)
     for name in FILES:
         shutil.copy(run / name, building)
-    shutil.copytree(run / "vocabularies", building / "vocabularies")
+    for name in ("vocabularies", "items"):
+        if (run / name).exists():
+            shutil.copytree(run / name, building / name)
     (building / "plan.json").write_text(json.dumps({"world_size": devices, "tables": entries}, indent=1) + "\n")
     OmegaConf.save(cfg, building / "config.yaml", resolve=True)
     building.rename(output)
@@ -146,7 +148,8 @@ def export_embeddings(run: Path, stored: Stored, output: Path, *, format: str, g
 
 
 def _vocabulary(run: Path, entry: dict[str, Any]) -> Path:
-    return run / "vocabularies" / f"{entry['vocabulary']}.parquet"
+    folder, _, name = entry["vocabulary"].rpartition("/")
+    return run / folder / "vocabularies" / f"{name}.parquet"
 
 
 def _parquet(run: Path, path: Path, entry: dict[str, Any], rows: Iterator[np.ndarray]) -> Path:
@@ -193,7 +196,7 @@ def _safetensors(run: Path, output: Path, chosen: dict[str, dict[str, Any]], row
 
 
 def _command(cfg: DictConfig) -> None:
-    from recsys.config import check
+    from recsys.config import check, kind_of
     from recsys.run_dir import choose_checkpoint, open_run
     from recsys.sharding.stored import Stored
 
@@ -202,6 +205,10 @@ def _command(cfg: DictConfig) -> None:
     if cfg.action not in ACTIONS:
         raise UserError(f"{cfg.action}: no such action{did_you_mean(cfg.action, ACTIONS)}; {USAGE}")
     run_cfg, run = open_run(cfg.run)
+    if kind_of(run_cfg) == "closed_form":
+        raise UserError(
+            f"run={cfg.run}: its model was fitted at once and has no table; checkpoints/ holds its model.pt"
+        )
     stored = Stored(choose_checkpoint(run, cfg.checkpoint))
     if cfg.action == "inspect":
         show(inspect(stored))

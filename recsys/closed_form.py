@@ -12,8 +12,7 @@ from recsys.batch import Lists
 from recsys.config import build_model, protocols_of
 from recsys.data.prepare import Prepared
 from recsys.data.tensors import candidates_of
-from recsys.data.transforms import item_feature
-from recsys.errors import UserError
+from recsys.data.transforms import HISTORY
 from recsys.launch import Ranks
 from recsys.progress import bar
 from recsys.ranking import RankingMetrics
@@ -23,13 +22,10 @@ STATE = "model.pt"
 
 
 def fit_model(cfg: DictConfig, prepared: Prepared) -> Any:
-    """The model, fitted to the training rows, each of which is a list of items."""
-    features, name = prepared.fitted.features, item_feature(prepared.fitted.data)
-    assert name is not None
-    if not features.feature(name).sequence:
-        raise UserError("model: reads lists of items; data.sequences.max_length must be set")
-    model = build_model(cfg, features, torch.device("cpu"))
-    rows = pl.concat([pl.read_parquet(f, columns=[name]) for f in prepared.files("train")])[name]
+    """The model, fitted to all that each group trains on, whatever windows its rows hold."""
+    model = build_model(cfg, prepared.fitted.features, torch.device("cpu"))
+    rows = pl.concat([pl.read_parquet(f, columns=[HISTORY]) for f in prepared.files("train")])[HISTORY]
+    rows = rows.filter(rows.list.len() > 0)
     items = rows.explode(empty_as_null=False, keep_nulls=False)
     model.fit(Lists(*(torch.from_numpy(x.cast(pl.Int64).to_numpy().copy()) for x in (items, rows.list.len()))))
     return model

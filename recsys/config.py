@@ -283,6 +283,12 @@ def check_kind(cfg: DictConfig, features: Any) -> None:
     if kind != "predicts" and features.item is None:
         told = "data.items.feature names no feature whose values they are"
         raise UserError(f"data={cfg.data.name}: this model retrieves items, and {told}")
+    if cfg.data.sequences is not None and cfg.data.sequences.pad is not None and kind != "predicts":
+        raise UserError(
+            f"data.sequences.pad={cfg.data.sequences.pad}: models that retrieve read lists as they are; null"
+        )
+    if kind == "closed_form" and not features.feature(features.item).sequence:
+        raise UserError("model: reads lists of items; data.sequences.max_length must be set")
     if kind == "retrieves" and cfg.loss is None:
         raise UserError("loss: this model needs one, such as loss=full_softmax")
     if kind != "retrieves" and cfg.loss is not None:

@@ -36,6 +36,8 @@ def evaluate(
     if split not in SPLITS:
         raise UserError(f"split={split}: must be train, validation or test")
     saved, path = open_run(run)
+    if split == "train" and kind_of(saved) != "predicts":
+        raise UserError("split=train: its rows ask for nothing; must be validation or test")
     cfg = cfg or saved
     best = choose_checkpoint(path, checkpoint)
     prepared = prepare(data_config(cfg))
@@ -67,6 +69,7 @@ def _command(cfg: DictConfig) -> None:
     for key, value in cfg.ranking.items():
         if value is not None:
             changed.ranking[key] = value
+            changed.checkpoint.monitor = changed.trainer.early_stopping.monitor = None  # may be of another one
     if cfg.sharding is not None:
         changed.sharding = cfg.sharding
     check(changed)

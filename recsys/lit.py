@@ -163,14 +163,18 @@ class RecsysModule(pl.LightningModule):
             return
         assert batch.targets is not None and batch.history is not None and self._items is not None
         match, items = self.dmp.module.match, self._items
-        rate = lambda start, stop: match.all(output[start:stop], items)  # noqa: E731
+
+        def rate(start: int, stop: int) -> Tensor:
+            with torch.autocast(items.device.type, enabled=False):  # in half precision many scores would tie
+                return match.all(output[start:stop].float(), items)
+
         self.metrics.update(rate, batch.targets, batch.history, batch.first_row, batch.weight)
 
     def _look_at_items(self) -> None:
         """Collective: the vectors of all candidates, as they are now."""
         if isinstance(self.metrics, RankingMetrics):
             assert self.dmp is not None
-            self._items = self.dmp.module.item_vectors()
+            self._items = self.dmp.module.item_vectors().float()
 
     def on_validation_epoch_start(self) -> None:
         self._look_at_items()
@@ -191,7 +195,8 @@ class RecsysModule(pl.LightningModule):
             if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
                 scheduler.step(float(self.trainer.callback_metrics[self._monitor]))
             else:
-                scheduler.step()
+                for _ in range(self.trainer.check_val_every_n_epoch or 1):
+                    scheduler.step()
 
     def on_test_epoch_end(self) -> None:
         self._tell("test")

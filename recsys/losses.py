@@ -62,10 +62,13 @@ class FullSoftmax(nn.Module):
         others: Tensor,
     ) -> Tensor:
         scores = match.all(queries, others)
-        if len(owners) != len(queries):
-            log_share = scores.log_softmax(dim=1)
-            return -log_share[owners, targets - 1].mean()
-        return nn.functional.cross_entropy(scores, targets - 1, label_smoothing=self.label_smoothing)
+        if _one_each(queries, owners):
+            return nn.functional.cross_entropy(scores, targets - 1, label_smoothing=self.label_smoothing)
+        log_share = scores.log_softmax(dim=1)
+        chosen_share = -log_share[owners, targets - 1].mean()
+        if not self.label_smoothing:
+            return chosen_share
+        return (1 - self.label_smoothing) * chosen_share - self.label_smoothing * log_share.mean(dim=1)[owners].mean()
 
 
 class SampledSoftmax(nn.Module):
@@ -74,8 +77,8 @@ class SampledSoftmax(nn.Module):
     2008; Yi et al. 2019, https://dl.acm.org/doi/10.1145/3298689.3346996). An item drawn that is the chosen one of a
     query is no negative to it.
 
-    negatives: uniform | popularity | in_batch (the batch's own chosen items, for which `count` does not count; those
-    that a query has chosen itself are no negatives to it)
+    negatives: uniform | popularity | in_batch (the batch's own chosen items, at most `count` of them; what a query has
+    chosen itself is no negative to it)
     hardest: only so many of the drawn ones, those that score highest with the query, count (Zhang et al. 2013,
     https://dl.acm.org/doi/10.1145/2484028.2484126); the draw is then one of candidates for hard negatives
     """
@@ -114,7 +117,7 @@ class SampledSoftmax(nn.Module):
         drawn: Drawn,
         others: Tensor,
     ) -> Tensor:
-        own = queries if len(owners) == len(queries) else queries[owners]
+        own = queries if _one_each(queries, owners) else queries[owners]
         positive = match.each(own, chosen)
         scores = match.all(queries, others)
         if self.temperature != 1:
@@ -122,10 +125,10 @@ class SampledSoftmax(nn.Module):
         if drawn.log_share is not None:
             positive = positive - drawn.log_share[targets]
             scores = scores - drawn.log_share[drawn.ids]
-        scores = scores if len(owners) == len(queries) else scores[owners]
+        scores = scores if _one_each(queries, owners) else scores[owners]
         own_choice = targets[:, None] == drawn.ids[None, :]
-        if self.negatives == "in_batch":
-            own_choice = own_choice | (owners[:, None] == owners[None, :])
+        if self.negatives == "in_batch" and len(owners) > len(queries):
+            own_choice = _chosen_by(owners, targets, drawn.ids, len(queries))[owners]
         scores = scores.masked_fill(own_choice, -math.inf)
         if self.hardest is not None and self.hardest < scores.shape[1]:
             scores = scores.topk(self.hardest, dim=1, sorted=False).values
@@ -164,7 +167,7 @@ class BCE(nn.Module):
         drawn: Drawn,
         others: Tensor,
     ) -> Tensor:
-        own = queries if len(owners) == len(queries) else queries[owners]
+        own = queries if _one_each(queries, owners) else queries[owners]
         positive = match.each(own, chosen)
         if drawn.ids.dim() == 1:
             negative = match.all(own, others)
@@ -198,9 +201,22 @@ class BPR(nn.Module):
         drawn: Drawn,
         others: Tensor,
     ) -> Tensor:
-        own = queries if len(owners) == len(queries) else queries[owners]
+        own = queries if _one_each(queries, owners) else queries[owners]
         margin = match.each(own, chosen)[:, None] - match.each(own[:, None, :].expand_as(others), others)
         return nn.functional.softplus(-margin).masked_fill(drawn.ids == targets[:, None], 0.0).mean()
+
+
+def _chosen_by(owners: Tensor, targets: Tensor, ids: Tensor, queries: int) -> Tensor:
+    """(Q, M) which of these items each query has chosen."""
+    distinct, place = torch.unique(torch.cat([targets, ids]), return_inverse=True)
+    chosen = torch.zeros(queries, len(distinct), dtype=torch.bool, device=ids.device)
+    chosen[owners, place[: len(targets)]] = True
+    return chosen[:, place[len(targets) :]]
+
+
+def _one_each(queries: Tensor, owners: Tensor) -> bool:
+    """Whether each query has one chosen item, in their order."""
+    return len(owners) == len(queries) and bool((owners == torch.arange(len(owners), device=owners.device)).all())
 
 
 def _check(negatives: str, count: int) -> None:
@@ -213,7 +229,7 @@ def _check(negatives: str, count: int) -> None:
 def _drawn(negatives: str, shape: tuple[int, ...], targets: Tensor, popularity: Tensor) -> Tensor:
     """Candidates drawn with replacement; of the batch, all its chosen items, or others' in random order."""
     if negatives == "in_batch":
-        if len(shape) == 1:
+        if len(shape) == 1 and shape[0] >= len(targets):
             return targets
         return targets[torch.randint(len(targets), shape, device=targets.device)]
     if negatives == "uniform":

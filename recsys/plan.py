@@ -36,13 +36,15 @@ def plan(cfg: DictConfig) -> PlanReport:
     Raises DoesNotFit, a UserError, where no plan fits: its message says by how much, and the nearest change after
     which one does; its `misfit`, which tables.
     """
-    from recsys.config import check_parts
+    from recsys.config import check_parts, kind_of
     from recsys.launch import silence
     from recsys.sharding.cluster import check_cluster
     from recsys.sharding.misfit import Misfit
 
     silence()
     check_parts(cfg)
+    if kind_of(cfg) == "closed_form":
+        raise UserError("model: is fitted at once and has no table to place")
     cluster: ClusterConfig = OmegaConf.to_object(cfg.cluster)  # type: ignore[assignment]
     check_cluster(cluster)
     cfg = cfg.copy()

@@ -172,7 +172,9 @@ def _ranking(cfg: DictConfig) -> dict[str, Any]:
         "query": "each held-out item"
         if data.sequences and data.sequences.held_out == "next"
         else "each group's of a split",
-        "unknown_items": "as targets missed" if data.items.file is None else "ranked by their features",
+        "unknown_items": "as targets missed"
+        if data.items.file is None
+        else "ranked, by their features where the model reads them",
     }
 
 

@@ -59,7 +59,7 @@ class Sweep:
         self.trials.append(trial)
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "sweep.json").write_text(json.dumps([asdict(t) for t in self.trials], indent=1) + "\n")
-        return trial.test.get("auc")
+        return trial.test.get(_told(trial.test)[0])
 
     def finish(self) -> int:
         """Print the table; the exit status: 0 where every trial succeeded, else the worst one's."""
@@ -69,11 +69,12 @@ class Sweep:
         own = [[o for o in t.overrides if o not in common] for t in self.trials]
         keys = list(dict.fromkeys(o.partition("=")[0] for overrides in own for o in overrides))
         table = Table(title=f"sweep {self.folder}: {' '.join(common)}", title_justify="left")
-        for name in ("trial", *keys, "status", "test AUC", "logloss", "NE"):
+        told = _told(next((t.test for t in self.trials if t.test), {}))
+        for name in ("trial", *keys, "status", *told):
             table.add_column(name, justify="left" if name in keys else "right", overflow="fold")
-        scored = sorted(self.trials, key=lambda t: -(t.test.get("auc") or float("-inf")))
+        scored = sorted(self.trials, key=lambda t: -(t.test.get(told[0]) or float("-inf")))
         for t in scored:
-            numbers = [f"{t.test[m]:.5f}" if t.test.get(m) is not None else "" for m in ("auc", "logloss", "ne")]
+            numbers = [f"{t.test[m]:.5f}" if t.test.get(m) is not None else "" for m in told]
             status = "ok" if t.status == 0 else f"failed ({t.status})"
             values = dict(o.split("=", 1) for o in own[t.number] if "=" in o)
             table.add_row(str(t.number), *(values.get(k, "") for k in keys), status, *numbers)
@@ -83,3 +84,11 @@ class Sweep:
             f"{len(self.trials) - len(failed)} of {len(self.trials)} trials succeeded; each run lies in {self.folder}/N"
         )
         return (1 if 1 in failed else failed[0]) if failed else 0
+
+
+def _told(test: dict[str, Any]) -> list[str]:
+    """Of a trial's metrics, those that tables show; trials are ordered by the first."""
+    ranked = [m for m in test if m.startswith("ndcg@")]
+    if not ranked:
+        return ["auc", "logloss", "ne"]
+    return ["ndcg@10" if "ndcg@10" in ranked else ranked[0], "mrr"]

@@ -61,17 +61,24 @@ class RetrievalTask(nn.Module):
         if not self.training:
             vectors = self.model.items(asked.inputs)
             return vectors.new_zeros(()), self.model.encode(batch, asked, vectors)
-        drawn = self.loss.draw(asked.targets, self._candidates.popularity)
+        if not len(asked.targets):
+            return self._nothing_to_learn(batch, asked)
+        drawn = self.loss.draw(asked.targets, self._candidates.popularity[: self.model.items.rows])
         ids = torch.cat([asked.inputs, asked.targets, drawn.ids.flatten()])
         inputs, chosen, others = self.model.items(ids).split([len(asked.inputs), len(asked.targets), drawn.ids.numel()])
         queries = self.model.encode(batch, asked, inputs)
-        if not len(asked.targets):  # nothing to learn, but the tables' gradients take part in collectives
-            return (queries.sum() + others.sum()) * 0, queries.new_zeros(0)
         others = others.view(*drawn.ids.shape, -1)
         loss = self.loss(self.match, queries, asked.owners, asked.targets, chosen, drawn, others)
         if hasattr(self.model, "penalty"):
             loss = loss + self.model.penalty()
         return loss, queries.new_zeros(0)
+
+    def _nothing_to_learn(self, batch: Batch, asked: Any) -> tuple[Tensor, Tensor]:
+        """0, of which all parameters are part: the other ranks' collectives wait for their gradients."""
+        vectors = self.model.items(torch.cat([asked.inputs, asked.inputs.new_zeros(1)]))
+        queries = self.model.encode(batch, asked, vectors[:-1])
+        match = self.match.all(queries, vectors[-1:]).sum() if queries.shape[1:] == vectors.shape[1:] else vectors.sum()
+        return (queries.sum() + match) * 0, queries.new_zeros(0)
 
     def item_vectors(self, chunk: int = 1 << 16) -> Tensor:
         """Collective: (N, d) of all candidates."""

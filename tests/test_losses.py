@@ -86,6 +86,7 @@ def test_in_batch_softmax_spares_what_a_query_chose_itself() -> None:
     q, _, _, v, popularity = numbers(2, 2, [0, 0, 1])
     owners, t = torch.tensor([0, 0, 1]), torch.tensor([3, 4, 5])
     loss = SampledSoftmax(negatives="in_batch", correct=False)
+    assert len(SampledSoftmax(negatives="in_batch", count=2).draw(t, popularity).ids) == 2
     scores = q.numpy() @ v.numpy().T
     against = {0: [5], 1: [5], 2: [3, 4]}
     terms = [
@@ -93,6 +94,18 @@ def test_in_batch_softmax_spares_what_a_query_chose_itself() -> None:
         for k, (o, i) in enumerate(zip(owners.tolist(), t.tolist(), strict=True))
     ]
     assert value(loss, q, owners, t, v, loss.draw(t, popularity)) == pytest.approx(np.mean(terms), rel=1e-4)
+
+
+def test_each_target_is_its_owners() -> None:
+    """As many targets as queries, but not one each; and smoothing, which knows no difference."""
+    q, _, _, v, popularity = numbers(4, 2, [1, 1])
+    owners, t, loss = torch.tensor([1, 1]), torch.tensor([3, 4]), FullSoftmax()
+    drawn = loss.draw(t, popularity)
+    twice = value(loss, q[1:].expand(2, D), torch.tensor([0, 1]), t, v, drawn)
+    assert value(loss, q, owners, t, v, drawn) == pytest.approx(twice, rel=1e-5)
+    smooth = FullSoftmax(label_smoothing=0.3)
+    twice = value(smooth, q[1:].expand(2, D), torch.tensor([0, 1]), t, v, drawn)
+    assert value(smooth, q, owners, t, v, drawn) == pytest.approx(twice, rel=1e-5)
 
 
 def test_only_the_hardest_of_the_drawn_count() -> None:

@@ -131,8 +131,9 @@ def _query_columns(items: pl.Series, first: np.ndarray, stop: np.ndarray, start:
 
 
 def _sequences(data: DataConfig, c: SequenceConfig, rows: pl.DataFrame, starts: np.ndarray) -> pl.DataFrame:
-    """A training row of each group's training items, or one a window of them; then a row for every later item (or for
-    all of a split) with all items before it, its last one the first to be predicted.
+    """A training row of each group's training items, or one a window of them (the last one has all of them as HISTORY);
+    then a row for every later item, or for all of a split, with all items before it, its last one the first to be
+    predicted.
     """
     split = rows[SPLIT].to_numpy()
     at = np.arange(len(starts))
@@ -149,13 +150,14 @@ def _sequences(data: DataConfig, c: SequenceConfig, rows: pl.DataFrame, starts: 
     held_stops = at[later] + 1
     held_firsts = np.maximum(starts[later], held_stops - c.max_length - 1)
     item = rows[item_feature(data) or ""]
-    nothing = np.zeros(len(stops), np.int64)
+    # all that a group trains on, once: with its last window, whatever windows leave out or hold twice
+    trained = np.where(np.isin(stops - 1, ends), starts[stops - 1], stops)
     _check_length(rows[GROUP], starts[later], at[later])
     queries = _query_columns(
         item,
-        np.concatenate([nothing, at[later]]),
-        np.concatenate([nothing, ends_of_targets[later]]),
-        np.concatenate([nothing, starts[later]]),
+        np.concatenate([stops, at[later]]),
+        np.concatenate([stops, ends_of_targets[later]]),
+        np.concatenate([trained, starts[later]]),
     )
     first, stop = np.concatenate([firsts, held_firsts]), np.concatenate([stops, held_stops])
     which = np.concatenate([np.zeros(len(stops), np.uint8), split[later]])
@@ -165,7 +167,8 @@ def _sequences(data: DataConfig, c: SequenceConfig, rows: pl.DataFrame, starts: 
     )  # fmt: skip
     if c.reverse:
         back = made.filter(pl.col(SPLIT) == TRAIN).with_columns(pl.col(n).list.reverse() for n in features)
-        made = pl.concat([made, back.with_columns(pl.lit(AGAIN, pl.UInt8).alias(SPLIT))])
+        back = back.with_columns(pl.lit(AGAIN, pl.UInt8).alias(SPLIT), pl.col(HISTORY).list.head(0))
+        made = pl.concat([made, back])
     return made
 
 

@@ -75,6 +75,11 @@ def check_items(data: DataConfig) -> None:
         getattr(own, k) is not None for k in ("cross", "lag", "difference", "last", "split", "pattern", "per")
     ):
         raise UserError(f"{where}: must be a column's values with encode=vocabulary")
+    for other, s in sparse.items():
+        if other != name and (s.table or other) == (own.table or name):
+            raise UserError(
+                f"{where}: {other} shares its table, so that its values would be candidates; give it another"
+            )
     if data.sequences is not None and data.sequences.held_out not in ("next", "all"):
         raise UserError(f"data.sequences.held_out={data.sequences.held_out}: must be next or all")
     if c.file is None:

@@ -42,7 +42,7 @@ from recsys.memory import keep_freed_memory
 from recsys.progress import bar
 from recsys.schema import DataConfig
 
-FORMAT = 5  # raise it when the same config and files would be prepared differently
+FORMAT = 6  # raise it when the same config and files would be prepared differently
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ class PooledEmbeddings(nn.Module):
     prefix: of the tables' names, since a table is an attribute of a module and may not be called `items`
     or `type`; another one sets apart a second collection over the same features.
     init_std: rows start normal with this deviation (0: at zero); by default, TorchRec's, uniform in +-1/sqrt(rows).
+    vocabularies: "items/" where the features are those of items, whose vocabularies lie apart.
     weighted: rows are multiplied by the ids' weights; a mean divides by their sum.
 
     sparse of F keys -> (B, F, dim), in the FeatureSpec's order; an empty bag is zero
@@ -38,11 +39,12 @@ class PooledEmbeddings(nn.Module):
         device: torch.device | None = None,
         init_std: float | None = None,
         weighted: bool = False,
+        vocabularies: str = "",
     ) -> None:
         super().__init__()
         if dim <= 0:
             raise ValueError(f"embedding dim {dim} is not positive")
-        self.dim, self.prefix = dim, prefix
+        self.dim, self.prefix, self.vocabularies = dim, prefix, vocabularies
         self.names = [f.name for f in features.sparse]
         self.means = [f.name for f in features.sparse if f.pooling == "mean"]
         tables = [

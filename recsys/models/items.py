@@ -64,7 +64,9 @@ class Items(nn.Module):
         self.dense: nn.Linear | None = None
         if about and features.items is not None:
             if features.items.sparse:
-                self.about = PooledEmbeddings(features.items, dim, prefix="about_", init_std=init_std, device=device)
+                self.about = PooledEmbeddings(
+                    features.items, dim, prefix="about_", vocabularies="items/", init_std=init_std, device=device
+                )
             if features.items.dense:
                 self.dense = nn.Linear(features.items.dense_width, dim, bias=False)
         self.candidates: Candidates | None = None

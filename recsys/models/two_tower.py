@@ -26,6 +26,10 @@ class ItemTower(nn.Module):
         self.normalise = normalise
 
     @property
+    def rows(self) -> int:
+        return self.vectors.rows
+
+    @property
     def candidates(self) -> Candidates | None:
         return self.vectors.candidates
 
@@ -43,6 +47,9 @@ class TwoTower(nn.Module):
     (its id and data.items); the score is the product of the two.
 
     user_mlp, item_mlp: hidden widths; a linear layer to `out` follows.
+    Features of a held-out row are those of the first interaction that it asks for: only what was known before it (who,
+    where, `last`, `lag`) may be among them, or the answer is.
+
     normalise: both to length 1, so that scores are cosines; the loss then needs a temperature near 0.05.
     """
 

@@ -43,7 +43,7 @@ def tables(module: nn.Module) -> dict[str, TableInfo]:
         mine = ours.get(c.name)
         found[c.name] = TableInfo(
             name=c.name,
-            vocabulary=c.name.removeprefix(mine.prefix if mine else ""),
+            vocabulary=getattr(mine, "vocabularies", "") + c.name.removeprefix(mine.prefix if mine else ""),
             parameter=f"{where}.{c.name}.weight".lstrip("."),
             rows=c.num_embeddings,
             dim=mine.dim if mine else c.embedding_dim,

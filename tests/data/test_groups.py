@@ -16,7 +16,7 @@ from recsys.data.check import check_data
 from recsys.data.loader import ParquetLoader
 from recsys.data.online import Pipeline
 from recsys.data.prepare import Prepared, prepare
-from recsys.data.transforms import GROUP, ORDER, PLACE, SPLIT
+from recsys.data.transforms import GROUP, HISTORY, ORDER, PLACE, SPLIT
 from recsys.errors import UserError
 from recsys.schema import DataConfig
 
@@ -161,7 +161,8 @@ def test_however_rows_are_piled_up(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert not (prepared.folder / "arranged").exists()
     # what is read once more backwards is counted once
     vocabulary = prepared.fitted.vocabularies["item"]
-    assert vocabulary["count"].sum() == sum(len(i) for i in one["train"]["item"].to_list()) // 2
+    assert vocabulary["count"].sum() == one["train"][HISTORY].list.len().sum()
+    assert one["train"].filter(pl.col(HISTORY).list.len() > 0).height == one["train"].height // 2
 
 
 def test_batches_of_sequences(tmp_path: Path) -> None:

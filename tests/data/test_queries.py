@@ -94,7 +94,7 @@ def of_sequences(events: list[Event], which: list[int], longest: int, held_out: 
         items, splits = [events[p][1] for p in group], [which[p] for p in group]
         trains = next((i for i, s in enumerate(splits) if s), len(group))
         if trains >= 2:
-            found.append((0, items[max(0, trains - longest - 1) : trains], [], []))
+            found.append((0, items[max(0, trains - longest - 1) : trains], [], items[:trains]))
         for i in range(1, len(group)):
             if not splits[i] or (held_out == "all" and splits[i] == splits[i - 1]):
                 continue
@@ -230,7 +230,8 @@ def test_prepared_queries(tmp_path: Path, way: str, held_out: str, least: int, w
             of_rows(events, which) if held_out == "rows" else of_sequences(events, which, 3, held_out, None)
         )
     ]
-    counted = Counter(item for split, items, _, _ in expected if split == 0 for item in items)
+    trained = [items if held_out == "rows" else history for split, items, _, history in expected if split == 0]
+    counted = Counter(item for items in trained for item in items)
     number = numbered(prepared, counted, least, table)
     seen = len(prepared.fitted.vocabularies["item"])
     ids = lambda items, most: [number.get(x, 0) if number.get(x, 0) <= most else 0 for x in items]  # noqa: E731
@@ -542,3 +543,15 @@ def test_what_chooses_no_rows(tmp_path: Path, sql: str, expected: str) -> None:
             config(FILES + sequences("time", 3, "next", None), root=str(root), prepared=str(tmp_path / "p"), where=sql)
         )
     assert expected in str(e.value) and "\n" not in str(e.value)
+
+
+def test_items_are_counted_once_whatever_windows_hold(tmp_path: Path) -> None:
+    """The vocabulary's counts are of all that groups train on: not of the last items alone, nor of each window anew."""
+    (tmp_path / "raw").mkdir()
+    lines = [f"u{u},i{(u + t) % 11}" for t in range(9) for u in range(20)]
+    (tmp_path / "raw" / "f.csv").write_text("\n".join(["user,item", *lines]) + "\n")
+    expected = pl.Series([line.split(",")[1] for line in lines[:140]]).value_counts().sort("").rows()
+    for windows in ("", ", stride: 1", ", reverse: true", ", stride: 2, reverse: true"):
+        yaml = f"label: {{column: null}}\ngroup: {{by: user}}\nsequences: {{max_length: 3{windows}}}\nsplit: {{by: leave_one_out}}\nsparse: {{item: {{}}}}"
+        fitted = prepare(of_yaml(f"{yaml}\nroot: {tmp_path}/raw\nprepared: {tmp_path}/prepared")).fitted
+        assert fitted.vocabularies["item"].select("value", "count").sort("value").rows() == expected

@@ -11,9 +11,9 @@ from typing import Protocol
 
 import polars as pl
 
-from recsys.data.transforms.columns import DenseColumn, dense_columns, known_rows, sparse_columns
+from recsys.data.transforms.columns import DenseColumn, dense_columns, item_feature, known_rows, sparse_columns
 from recsys.data.transforms.fitted import Fitted, dense_expr
-from recsys.data.transforms.names import LABEL, ROW
+from recsys.data.transforms.names import HISTORY, LABEL, ROW
 from recsys.data.transforms.statistics import Counts, Mergeable, Sample, Statistic
 from recsys.data.transforms.steps import Params
 from recsys.data.transforms.vectors import Vectors
@@ -44,7 +44,11 @@ class Gather:
         """Of typed rows, those that it reads."""
         dense = dense_columns(self.data)
         shown = {dense[n].typed for n, _ in _next(dense, self.params)}
-        return shown | ({n for n, _ in _sparse(self.data)} if self.first else set()) | {LABEL}
+        return shown | ({self._read(n) for n, _ in _sparse(self.data)} if self.first else set()) | {LABEL}
+
+    def _read(self, name: str) -> str:
+        """The column of a feature's values: of sequences' items, that of all a group trains on, once."""
+        return HISTORY if self.data.sequences is not None and name == item_feature(self.data) else name
 
     def __call__(self, frames: Iterable[pl.DataFrame], values: dict[str, pl.Series]) -> Gathered:
         """frames: a chunk's training rows, text as codes; values: the text of the codes."""
@@ -60,15 +64,15 @@ class Gather:
             found.rows += frame.height
             steps = frame.select(columns)
             for name, statistic in shown.items():
-                column = steps[name] if name in dense else frame[name]
+                column = steps[name] if name in dense else frame[self._read(name)]
                 if column.dtype == pl.List:
-                    items = frame.select(ROW, column).explode(name).drop_nulls(name)
+                    items = frame.select(ROW, column.alias(name)).explode(name).drop_nulls(name)
                     statistic.add(items[name], items)
                 else:
                     statistic.add(column, frame)
         for name, statistic in shown.items():
             if isinstance(statistic, Counts):
-                text = values[dense[name].typed if name in dense else name]
+                text = values[dense[name].typed if name in dense else self._read(name)]
                 found.tables[name] = statistic.table(text)
             else:
                 found.statistics[name] = statistic  # type: ignore[assignment]
