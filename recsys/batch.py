@@ -23,10 +23,8 @@ class Lists:
         """(P,) whose list each value is in."""
         return torch.repeat_interleave(torch.arange(len(self), device=self.lengths.device), self.lengths)
 
-    def to(self, device: torch.device, non_blocking: bool = False) -> "Lists":
-        return Lists(
-            self.values.to(device, non_blocking=non_blocking), self.lengths.to(device, non_blocking=non_blocking)
-        )
+    def to(self, device: torch.device) -> "Lists":
+        return Lists(self.values.to(device), self.lengths.to(device))
 
     def slice(self, start: int, stop: int) -> "Lists":
         """Lists start to stop."""
@@ -43,7 +41,8 @@ class Batch(Pipelineable):
     labels: (B, T) float32
     weight: (B,) float32, or none where every row counts 1; rows of weight 0 only fill a batch up
 
-    Of queries, which the held-out rows of data for retrieval are, moreover, as candidates (0: an unknown item):
+    Of queries, which the held-out rows of data for retrieval are, moreover, as candidates (0: an unknown item), and
+    always on the CPU, where they are looked through:
     targets: what each was followed by
     history: all that came before, to be left out of what is ranked
     first_row: the place of the first row in its split
@@ -67,8 +66,8 @@ class Batch(Pipelineable):
             sparse=self.sparse.to(device, non_blocking=non_blocking),
             labels=self.labels.to(device, non_blocking=non_blocking),
             weight=None if self.weight is None else self.weight.to(device, non_blocking=non_blocking),
-            targets=None if self.targets is None else self.targets.to(device, non_blocking),
-            history=None if self.history is None else self.history.to(device, non_blocking),
+            targets=self.targets,
+            history=self.history,
             first_row=self.first_row,
         )
 

@@ -136,7 +136,10 @@ YAMLS = {"grouped": GROUPED, "sequences": SEQUENCES, "retrieval": RETRIEVAL, "qu
 
 @pytest.mark.parametrize(
     "yaml",
-    [pytest.param(y, id=n, marks=[pytest.mark.slow] if n == "retrieval" else []) for n, y in YAMLS.items()],
+    [
+        pytest.param(y, id=n, marks=[pytest.mark.slow] if n in ("retrieval", "queries") else [])
+        for n, y in YAMLS.items()
+    ],
 )
 def test_rows_by_group(yaml: str, tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark, "SMALL_BYTES", 0)  # tables of counts are Spark's to sum, however small

@@ -9,7 +9,7 @@ from retrieval import train_all
 
 from recsys.sharding.sharders import TYPES
 
-CASES = [(m, t) for m in ("sasrec", "two_tower") for t in TYPES if t != "table_column_wise"]
+CASES = [("sasrec", t) for t in TYPES] + [("two_tower", t) for t in ("row_wise", "table_wise", "data_parallel")]
 
 
 @pytest.fixture(scope="module")

@@ -63,8 +63,8 @@ SIDE_BY_SIDE = {
 @pytest.mark.parametrize("model", SIDE_BY_SIDE)
 def test_side_by_side(model: str, real_data: RealData, prepared: Path, tmp_path: Path) -> None:
     """MovieLens 100K by time: the same queries for all models, whatever they read."""
-    data = ["data=movielens_100k_retrieval", f"data.root={real_data('ml-100k')}"]
-    test = run(tmp_path / "run", prepared, *f"model={model}".split(), *data, "trainer.max_epochs=30")["test"]
+    data = ["data=movielens_100k_retrieval", f"data.root={real_data('ml-100k')}", "trainer.batch_size=16"]
+    test = run(tmp_path / "run", prepared, *f"model={model}".split(), *data, "trainer.max_epochs=20")["test"]
     assert test["ndcg@20"] > SIDE_BY_SIDE[model]
     assert {k: test[k] for k in ("rows", "targets", "cold_targets")} == {
         "rows": 90,
