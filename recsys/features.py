@@ -42,7 +42,7 @@ class FeatureSpec:
 
     Of data for retrieval:
     item: the sparse feature whose values are the candidates
-    items: what is known of each candidate beside its id (recsys.catalogue)
+    items: what is known of each candidate beside its id (recsys.candidates)
     """
 
     dense: tuple[DenseFeature, ...]

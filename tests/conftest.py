@@ -17,6 +17,6 @@ def real_data(name: str) -> Path:
     pytest.skip(f"the data set {name} is not here; name its parent folder in RECSYS_TEST_DATA")
 
 
-@pytest.fixture(name="real_data")
+@pytest.fixture(name="real_data", scope="session")
 def real_data_fixture():  # type: ignore[no-untyped-def]
     return real_data
