@@ -87,8 +87,9 @@ class SessionKNN(nn.Module):
         sessions, similarity = sessions[-self.sample_size :].flip(0), similarity[-self.sample_size :].flip(0)
         if self.cosine:
             lengths = self.item_starts[sessions + 1] - self.item_starts[sessions]
-            similarity = similarity / (weights.norm() * lengths.sqrt())
-        order = torch.argsort(similarity, descending=True, stable=True)[: self.k]
+            similarity = similarity / (weights.norm() * lengths.double().sqrt())
+        # rounded, since equals are told apart by their age
+        order = torch.argsort(similarity.round(decimals=9), descending=True, stable=True)[: self.k]
         return sessions[order], similarity[order].float()
 
     def _add(self, scores: Tensor, sessions: Tensor, similarity: Tensor) -> None:
