@@ -8,6 +8,11 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec.streamable import Pipelineable
 
 
+def owners_of(lengths: Tensor) -> Tensor:
+    """Of lists of these lengths (B,), one after another, (P,) whose list each value is in."""
+    return torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
+
+
 @dataclass
 class Lists:
     """B lists of ids, of any length each: values (P,) one list after another, lengths (B,); both int64."""
@@ -21,7 +26,7 @@ class Lists:
     @property
     def owners(self) -> Tensor:
         """(P,) whose list each value is in."""
-        return torch.repeat_interleave(torch.arange(len(self), device=self.lengths.device), self.lengths)
+        return owners_of(self.lengths)
 
     def to(self, device: torch.device) -> "Lists":
         return Lists(self.values.to(device), self.lengths.to(device))

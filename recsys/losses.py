@@ -117,15 +117,15 @@ class SampledSoftmax(nn.Module):
         drawn: Drawn,
         others: Tensor,
     ) -> Tensor:
-        own = queries if _one_each(queries, owners) else queries[owners]
-        positive = match.each(own, chosen)
+        one_each = _one_each(queries, owners)
+        positive = match.each(queries if one_each else queries[owners], chosen)
         scores = match.all(queries, others)
         if self.temperature != 1:
             positive, scores = positive / self.temperature, scores / self.temperature
         if drawn.log_share is not None:
             positive = positive - drawn.log_share[targets]
             scores = scores - drawn.log_share[drawn.ids]
-        scores = scores if _one_each(queries, owners) else scores[owners]
+        scores = scores if one_each else scores[owners]
         own_choice = targets[:, None] == drawn.ids[None, :]
         if self.negatives == "in_batch" and len(owners) > len(queries):
             own_choice = _chosen_by(owners, targets, drawn.ids, len(queries))[owners]

@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from recsys.batch import Lists
+from recsys.batch import Lists, owners_of
 
 PROTOCOLS = ("full", "uniform", "popularity")
 BLOCK = 2**25  # scores that exist at once
@@ -285,7 +285,7 @@ def _among(scores: Tensor, row: Tensor, own: Tensor, lists: Lists) -> Tensor:
     """(P, 2) greater and ties of (P,) targets that score own, among the row's list."""
     starts = (lists.lengths.cumsum(0) - lists.lengths)[row]
     lengths = lists.lengths[row]
-    owner = torch.repeat_interleave(torch.arange(len(row), device=row.device), lengths)
+    owner = owners_of(lengths)
     place = torch.arange(len(owner), device=row.device) + (starts - lengths.cumsum(0) + lengths)[owner]
     other, mine = scores[row[owner], lists.values[place]], own[owner]
     greater = torch.bincount(owner[(other > mine) | mine.isnan()], minlength=len(row))

@@ -5,14 +5,15 @@ import math
 import torch
 from torch import Tensor, nn
 
+from recsys.batch import owners_of
+
 
 def padded(x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     """Lists one after another as a block, each from the left, zeros after: (P, d), (B,) -> (B, L, d), (P,) where in
     the block's B x L rows each value stands. L is the longest list's length, at least 1.
     """
     longest = max(int(lengths.max()), 1) if len(lengths) else 1
-    owners = torch.repeat_interleave(torch.arange(len(lengths), device=x.device), lengths)
-    at = owners * longest + from_start(lengths)
+    at = owners_of(lengths) * longest + from_start(lengths)
     block = x.new_zeros(len(lengths) * longest, x.shape[1]).index_copy(0, at, x)
     return block.view(len(lengths), longest, -1), at
 

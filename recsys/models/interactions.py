@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from recsys.batch import Lists
+from recsys.batch import Lists, owners_of
 from recsys.features import FeatureSpec
 
 
@@ -42,7 +42,7 @@ def starts(lengths: Tensor) -> Tensor:
 
 def ranges(begin: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
     """The integers of B ranges, one range after another, and which range each is of: (B,), (B,) -> (P,), (P,)."""
-    owner = torch.repeat_interleave(torch.arange(len(begin), device=begin.device), length)
+    owner = owners_of(length)
     before = starts(length)[:-1]
     return begin[owner] + torch.arange(len(owner), device=begin.device) - before[owner], owner
 

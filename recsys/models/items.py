@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from recsys.batch import owners_of
 from recsys.candidates import Candidates
 from recsys.features import FeatureSpec
 from recsys.models.embeddings import PooledEmbeddings, SequenceEmbeddings
@@ -116,7 +117,7 @@ def masked_items(items: Tensor, lengths: Tensor, *, share: float, only_last: flo
     """Lists of items whose chosen ones are hidden and asked for: each with probability `share`, the last one where
     none was chosen; of a list with probability `only_last`, the last one alone. Unknown items (0) are not asked for.
     """
-    owners = torch.repeat_interleave(torch.arange(len(lengths), device=items.device), lengths)
+    owners = owners_of(lengths)
     ends = (lengths.cumsum(0) - 1)[lengths > 0]
     hidden = torch.rand(len(items), device=items.device) < share
     alone = torch.rand(len(lengths), device=items.device) < only_last

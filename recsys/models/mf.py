@@ -1,7 +1,5 @@
 """Matrix factorisation: Koren et al. 2009; with loss=bpr, Rendle et al. 2009, https://arxiv.org/abs/1205.2618."""
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor, nn
 
@@ -29,7 +27,7 @@ class MF(nn.Module):
     ) -> None:
         super().__init__()
         who = user_feature(features, user, "MF")
-        alone = replace(features, dense=(), sparse=(who,), labels=(), item=None, items=None)
+        alone = FeatureSpec(dense=(), sparse=(who,), labels=())
         self.users = PooledEmbeddings(alone, dim, prefix="user_", init_std=init_std, device=device)
         self.items = Items(features, dim + 1, about=False, init_std=init_std, device=device)
         self.user = who.name

@@ -40,7 +40,7 @@ class MultVAE(nn.Module):
         own = features.feature(self.items.name)
         if not own.sequence:
             raise ValueError("MultVAE reads lists: data.sequences.max_length must be set")
-        alone = replace(features, dense=(), sparse=(replace(own, pooling="sum"),), labels=(), item=None, items=None)
+        alone = FeatureSpec(dense=(), sparse=(replace(own, pooling="sum"),), labels=())
         self.read = PooledEmbeddings(alone, hidden, prefix="read_", init_std=init_std, device=device)
         self.encoder = nn.Sequential(nn.Tanh(), nn.Linear(hidden, 2 * latent))
         self.decoder = MLP(latent, [hidden], activation="tanh")

@@ -1,7 +1,6 @@
 """NeuMF: He et al., Neural Collaborative Filtering, 2017, https://arxiv.org/abs/1708.05031."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -72,7 +71,7 @@ class NeuMF(nn.Module):
         if not mlp:
             raise ValueError("mlp names no width")
         who = user_feature(features, user, "NeuMF")
-        alone = replace(features, dense=(), sparse=(who,), labels=(), item=None, items=None)
+        alone = FeatureSpec(dense=(), sparse=(who,), labels=())
         self.users = PooledEmbeddings(alone, 2 * dim, prefix="user_", init_std=init_std, device=device)
         self.items = Items(features, 2 * dim, about=False, init_std=init_std, device=device)
         self.match = PairScores(dim, mlp, dropout)

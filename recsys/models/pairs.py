@@ -1,12 +1,10 @@
 """What models of (user, item) pairs share: who asks, and for what."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.batch import Batch
+from recsys.batch import Batch, owners_of
 from recsys.features import FeatureSpec, SparseFeature
 from recsys.models.items import Asked
 
@@ -18,8 +16,7 @@ def chosen_items(batch: Batch, item: str) -> Asked:
     lists = batch.sparse[item]
     items, lengths = lists.values().long(), lists.lengths().long()
     nothing = items[:0]
-    owners = torch.repeat_interleave(torch.arange(len(lengths), device=items.device), lengths)
-    known = items > 0
+    owners, known = owners_of(lengths), items > 0
     return Asked(nothing, items.new_zeros(len(lengths)), nothing, nothing, items[known], owners[known])
 
 
@@ -28,7 +25,7 @@ def beside_items(features: FeatureSpec, model: str) -> FeatureSpec:
     sparse = tuple(f for f in features.sparse if f.name != features.item and not f.sequence)
     if not sparse and not features.dense:
         raise ValueError(f"{model} needs features of who asks: data names the items' alone")
-    return replace(features, sparse=sparse, labels=(), item=None, items=None)
+    return FeatureSpec(dense=features.dense, sparse=sparse, labels=())
 
 
 def user_feature(features: FeatureSpec, name: str | None, model: str) -> SparseFeature:
