@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -22,6 +23,7 @@ from recsys.errors import UserError
 from recsys.schema import EngineConfig
 
 LOOK_EVERY_SECONDS = 0.05
+STOPPING_SECONDS = 10  # that the tasks of a job that has ended may take
 SMALL_BYTES = 64 << 20  # tables that the driver sums sooner than Spark starts a job
 
 
@@ -75,7 +77,7 @@ class Spark:
                     context.cancelJobGroup(results.name)
                     job.join()
                 shipped.destroy()
-            shutil.rmtree(results, ignore_errors=True)
+            _remove(results)
 
     def total(self, files: Sequence[Path], keys: Sequence[str], least: int) -> pl.DataFrame:
         """A job of Spark's own, with its shuffle; what is left of the tables comes back as Parquet."""
@@ -97,7 +99,16 @@ class Spark:
         except PySparkException as e:
             raise RuntimeError(f"Spark: {one_line(e)}") from e
         finally:
-            shutil.rmtree(target, ignore_errors=True)
+            _remove(target)
+
+
+def _remove(folder: Path) -> None:
+    """A task of a job that has failed or was cancelled may still write: the folder is not empty once more."""
+    until = time.monotonic() + STOPPING_SECONDS
+    while folder.exists() and time.monotonic() < until:
+        shutil.rmtree(folder, ignore_errors=True)
+        if folder.exists():
+            time.sleep(LOOK_EVERY_SECONDS)
 
 
 def _in_order(job: Job, outcomes: Any, items: int, advance: Advance) -> Iterator[Outcome]:

@@ -5,10 +5,13 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,7 +35,7 @@ pytest.importorskip("pyspark", reason="pyspark is not installed: uv sync --extra
 
 from recsys.data import spark
 from recsys.data.spark import Spark, flat, start
-from recsys.data.tasks import Run
+from recsys.data.tasks import Run, put
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = {"spark.sql.shuffle.partitions": 3, "spark.executorEnv.PYTHONPATH": str(Path(__file__).parent)}
@@ -225,6 +228,24 @@ def test_order_progress_and_failures(tmp_path: Path) -> None:
     assert next(some) == 0
     some.close()  # which ends the job
     assert not list(tmp_path.iterdir())
+
+
+def test_what_a_task_still_writes_is_removed(tmp_path: Path) -> None:
+    """A task of a job that has ended may live a moment longer than it."""
+    results = tmp_path / "results"
+    results.mkdir()
+    until = time.monotonic() + 0.5
+
+    def write() -> None:
+        while time.monotonic() < until:
+            with suppress(FileNotFoundError):
+                put(results / "1.pickle", "x" * 1000)
+
+    task = Thread(target=write)
+    task.start()
+    spark._remove(results)
+    task.join()
+    assert not results.exists()
 
 
 def test_killed_it_goes_on_where_it_was(tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch) -> None:
