@@ -115,6 +115,7 @@ def check(cfg: DictConfig) -> None:
     check_parts(cfg)
     check_engine(engine_config(cfg))
     _check_numbers(cfg)
+    _check_metrics(cfg)
     _check_devices(cfg)
     _check_model(cfg, cfg.trainer.devices)
     _check_monitors(cfg)
@@ -203,8 +204,31 @@ def monitor_of(cfg: DictConfig, given: str | None) -> str:
     return f"validation/ndcg@{k}{suffix}"
 
 
+def _check_metrics(cfg: DictConfig) -> None:
+    from recsys.data.transforms import dense_columns, is_bag, sparse_columns
+
+    m, data = cfg.metrics, data_config(cfg)
+    for name in ("bins", "slice_values", "exact_rows"):
+        if m[name] < 1:
+            raise UserError(f"metrics.{name}={m[name]}: must be at least 1")
+    sparse = sparse_columns(data)
+    dense = [n for n, c in dense_columns(data).items() if c.vectors is None]
+    hint = "; a column that models are not to see: data.sparse.NAME.model=false"
+    if m.gauc is not None and m.gauc not in sparse:
+        raise UserError(f"metrics.gauc={m.gauc}: no sparse feature{did_you_mean(m.gauc, sparse)}{hint}")
+    if m.gauc is not None and is_bag(sparse[m.gauc]):
+        raise UserError(f"metrics.gauc={m.gauc}: has several values a row, and rows are of one group")
+    for name in m.slices:
+        if name not in [*sparse, *dense]:
+            raise UserError(f"metrics.slices: no feature {name}{did_you_mean(name, [*sparse, *dense])}{hint}")
+    if kind_of(cfg) != "predicts" and (m.gauc or m.slices):
+        raise UserError("metrics.gauc and metrics.slices are of models that predict; this one retrieves")
+
+
 def _check_monitors(cfg: DictConfig) -> None:
-    t, names = cfg.trainer, ["auc", "logloss", "ne", "calibration"]
+    from recsys.metrics import NAMES
+
+    t, names = cfg.trainer, [*NAMES, *(["gauc"] if cfg.metrics.gauc else [])]
     if kind_of(cfg) != "predicts":
         p = protocols_of(cfg)
         suffixes = ["" if name == "full" else f"_{name}" for name in p.protocols]

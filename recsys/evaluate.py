@@ -29,6 +29,7 @@ def evaluate(
     from recsys.closed_form import load, rank_split
     from recsys.config import accelerator_of, data_config, kind_of
     from recsys.data.prepare import prepare
+    from recsys.details import Details
     from recsys.launch import process_group, started_by_torchrun
     from recsys.run_dir import choose_checkpoint, open_run, protocol
     from recsys.training import build_module, build_trainer, metrics_of, split_loader
@@ -50,10 +51,13 @@ def evaluate(
     with process_group(accelerator_of(cfg), t.threads, started_by_torchrun(), t.timeout_minutes) as ranks:
         module = build_module(cfg, prepared.fitted, ranks, prepared.folder)
         trainer, _ = build_trainer(cfg, path, ranks, prepared, None, loggers=False)
-        [found] = trainer.test(module, split_loader(cfg, prepared, split, ranks), ckpt_path=best, verbose=False)
+        loader = split_loader(cfg, prepared, split, ranks)
+        [found] = trainer.test(module, loader, ckpt_path=best, verbose=False)
         if ranks.rank != 0:
             return {}
-        return {split: metrics_of(found, "test"), "protocol": protocol(cfg, prepared, best)}
+        more = Details.of(module.metrics, loader, prepared.fitted, cfg.metrics)
+        told = {"slices": {split: more.slices}} if more is not None and more.slices else {}
+        return {split: metrics_of(found, "test"), **told, "protocol": protocol(cfg, prepared, best)}
 
 
 def _command(cfg: DictConfig) -> None:
@@ -70,6 +74,9 @@ def _command(cfg: DictConfig) -> None:
         if value is not None:
             changed.ranking[key] = value
             changed.checkpoint.monitor = changed.trainer.early_stopping.monitor = None  # may be of another one
+    for key, value in cfg.metrics.items():
+        if value is not None:
+            changed.metrics[key] = value
     if cfg.sharding is not None:
         changed.sharding = cfg.sharding
     check(changed)

@@ -12,6 +12,7 @@ from torchrec.distributed import DistributedModelParallel
 from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
 
 from recsys.batch import Batch
+from recsys.data.loader import ParquetLoader
 from recsys.errors import UserError
 from recsys.metrics import BinaryMetrics
 from recsys.ranking import Protocols, RankingMetrics
@@ -32,6 +33,7 @@ class RecsysModule(pl.LightningModule):
 
     make_task: builds the task, its tables on the meta device (weights are made shard by shard)
     batch_size: rows a process and step, for the planner
+    gauc: the feature whose values group the rows of GAUC
     load_factors: shares of rows that are cached, by vocabulary (data.frequency)
     """
 
@@ -47,6 +49,8 @@ class RecsysModule(pl.LightningModule):
         make_scheduler: MakeScheduler | None = None,
         monitor: str = "validation/auc",
         protocols: Protocols | None = None,
+        metrics: BinaryMetrics | None = None,
+        gauc: str | None = None,
         log_every_n_steps: int = 50,
         load_factors: dict[str, float] | None = None,
     ) -> None:
@@ -65,7 +69,8 @@ class RecsysModule(pl.LightningModule):
         self._loss: Tensor | None = None
         self._protocols = protocols
         self._items: Tensor | None = None  # (N, d) of all candidates, while they are ranked
-        self.metrics: BinaryMetrics | RankingMetrics = BinaryMetrics()
+        self._gauc = gauc
+        self.metrics: BinaryMetrics | RankingMetrics = metrics or BinaryMetrics()
 
     def configure_model(self) -> None:
         if self.dmp is None:
@@ -159,7 +164,7 @@ class RecsysModule(pl.LightningModule):
         assert self.dmp is not None
         _, output = self.dmp(batch)
         if isinstance(self.metrics, BinaryMetrics):
-            self.metrics.update(output, batch.labels, batch.weight)
+            self.metrics.update(output, batch.labels, batch.weight, batch.first_row)
             return
         assert batch.targets is not None and batch.history is not None and self._items is not None
         match, items = self.dmp.module.match, self._items
@@ -176,11 +181,17 @@ class RecsysModule(pl.LightningModule):
             assert self.dmp is not None
             self._items = self.dmp.module.item_vectors().float()
 
-    def on_validation_epoch_start(self) -> None:
+    def _measure(self, loader: ParquetLoader) -> None:
+        """Collective: what the metrics of this loader's rows need."""
         self._look_at_items()
+        if isinstance(self.metrics, BinaryMetrics) and (name := self._gauc) is not None:
+            self.metrics.groups = lambda start, stop: loader.column(name, start, stop).to_numpy()
+
+    def on_validation_epoch_start(self) -> None:
+        self._measure(self.trainer.val_dataloaders)  # type: ignore[arg-type]
 
     def on_test_epoch_start(self) -> None:
-        self._look_at_items()
+        self._measure(self.trainer.test_dataloaders)  # type: ignore[arg-type]
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         self._evaluate(batch)

@@ -124,6 +124,7 @@ class SparseConfig:
     table: str | None = None  # features that name one table share its rows and its vocabulary
     rows: int | None = None  # of the table: of id; of others as expected, for plans made before the data is there
     mean_length: float | None = None  # expected ids a bag, 1 by default: for such plans too
+    model: bool | None = None  # false: models do not see it; metrics.gauc and metrics.slices may
 
 
 @dataclass
@@ -313,6 +314,18 @@ class CheckpointConfig:
 
 
 @dataclass
+class MetricsConfig:
+    """How models that predict are measured."""
+
+    gauc: str | None = None  # AUC within each value of this sparse feature, such as the user
+    slices: list[str] = field(default_factory=list)  # features by whose values metrics.json tells metrics
+    slice_values: int = 20  # as many, the most frequent ones
+    bins: int = 20  # of the calibration error
+    exact_rows: int = 20_000_000  # of more, AUC is of binned scores, its error stated
+    predictions: bool = True  # keep those of the test rows, for recsys.report
+
+
+@dataclass
 class RankingConfig:
     """How models that retrieve are measured: what the targets of held-out rows are ranked against."""
 
@@ -330,6 +343,7 @@ class TrainConfig:
     data: DataConfig = MISSING
     model: Any = MISSING
     loss: Any = None  # of models that retrieve
+    metrics: MetricsConfig = field(default_factory=MetricsConfig)
     ranking: RankingConfig = field(default_factory=RankingConfig)
     sharding: ShardingConfig = field(default_factory=ShardingConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
@@ -365,6 +379,17 @@ class EvaluateRankingConfig:
 
 
 @dataclass
+class EvaluateMetricsConfig:
+    """What may differ from the run's own; null: as it was."""
+
+    gauc: str | None = None
+    slices: list[str] | None = None
+    slice_values: int | None = None
+    bins: int | None = None
+    exact_rows: int | None = None
+
+
+@dataclass
 class EvaluateConfig:
     """python -m recsys.evaluate"""
 
@@ -373,6 +398,7 @@ class EvaluateConfig:
     checkpoint: str = "best"  # best | last | a folder under the run's checkpoints/
     trainer: EvaluateTrainerConfig = field(default_factory=EvaluateTrainerConfig)
     ranking: EvaluateRankingConfig = field(default_factory=EvaluateRankingConfig)
+    metrics: EvaluateMetricsConfig = field(default_factory=EvaluateMetricsConfig)
     sharding: ShardingConfig | None = None  # null: the run's own
 
 

@@ -108,6 +108,7 @@ def fit(cfg: DictConfig, path: Path, prepared: Prepared, resumed: bool, ranks: R
         _fit_at_once(cfg, path, prepared)
         return
     from recsys.callbacks import best_checkpoint, newest_checkpoint
+    from recsys.details import Details, write_predictions
     from recsys.lit import loader_position
     from recsys.run_dir import protocol, write_json
     from recsys.training import build_module, build_trainer, metrics_of, split_loader
@@ -123,8 +124,15 @@ def fit(cfg: DictConfig, path: Path, prepared: Prepared, resumed: bool, ranks: R
         training.load_state_dict(loader_position(start))
     trainer.fit(module, training, validation, ckpt_path=start)
     best = best_checkpoint(path)
-    [test] = trainer.test(module, split_loader(cfg, prepared, "test", ranks), ckpt_path=best, verbose=False)
+    testing = split_loader(cfg, prepared, "test", ranks)
+    [test] = trainer.test(module, testing, ckpt_path=best, verbose=False)
     metrics: dict[str, Any] = {"test": metrics_of(test, "test")}
+    if (more := Details.of(module.metrics, testing, prepared.fitted, cfg.metrics)) is not None:
+        write_json(path / "curves.json", {"test": more.curves})
+        if more.slices:
+            metrics["slices"] = {"test": more.slices}
+        if cfg.metrics.predictions:
+            write_predictions(more.rows, path / "test_predictions.parquet")
     if validation is not None:
         [valid] = trainer.validate(module, validation, ckpt_path=best, verbose=False)
         metrics["validation"] = metrics_of(valid, "validation")

@@ -19,10 +19,11 @@ from recsys.data.transforms import Fitted
 from recsys.errors import UserError
 from recsys.launch import Ranks
 from recsys.lit import RecsysModule, local_device
+from recsys.metrics import BinaryMetrics
 from recsys.run_dir import write_json
 from recsys.sharding.strategy import ShardedStrategy
 
-COUNTS = ("rows", "cold_rows", "targets", "cold_targets", "candidates")
+COUNTS = ("rows", "gauc_rows", "cold_rows", "targets", "cold_targets", "candidates")
 
 
 def build_module(cfg: DictConfig, fitted: Fitted, ranks: Ranks, folder: Path | None = None) -> RecsysModule:
@@ -45,6 +46,8 @@ def build_module(cfg: DictConfig, fitted: Fitted, ranks: Ranks, folder: Path | N
         monitor=monitor_of(cfg, cfg.checkpoint.monitor),
         protocols=None if kind_of(cfg) == "predicts" else protocols_of(cfg),
         log_every_n_steps=cfg.trainer.log_every_n_steps,
+        metrics=BinaryMetrics(cfg.metrics.exact_rows, cfg.metrics.bins),
+        gauc=cfg.metrics.gauc,
         load_factors=load_factors(folder, hit_rate) if hit_rate and folder else None,
     )
 

@@ -5,30 +5,118 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sklearn.metrics import log_loss, roc_auc_score
+from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
-from recsys.metrics import BinaryMetrics, binary_metrics
+from recsys.metrics import BINS, BinaryMetrics, Scores, binary_metrics, gauc
+
+SOME = st.lists(st.tuples(st.integers(0, 5), st.booleans(), st.integers(0, 3)), min_size=2, max_size=200)
+
+
+def columns(rows: list[tuple[int, bool, int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    score, label, group = (np.array(c) for c in zip(*rows, strict=True))
+    return (0.1 + 0.15 * score).astype(np.float32), label.astype(np.float32), group  # many ties
+
+
+def random_rows(n: int = 5000) -> tuple[np.ndarray, np.ndarray]:
+    r = np.random.default_rng(0)
+    logit = r.normal(-2, 1.5, n)
+    label = r.random(n) < 1 / (1 + np.exp(-logit))
+    return (1 / (1 + np.exp(-logit - r.normal(0, 1, n)))).astype(np.float32), label.astype(np.float64)
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=2, max_size=200))
-def test_auc_and_logloss_equal_scikit_learn(rows: list[tuple[int, bool]]) -> None:
-    p = np.array([0.1 + 0.15 * s for s, _ in rows], dtype=np.float32)  # many ties
-    y = np.array([b for _, b in rows], dtype=np.float32)
+@given(SOME)
+def test_as_scikit_learn(rows: list[tuple[int, bool, int]]) -> None:
+    p, y, _ = columns(rows)
     found = binary_metrics(p, y)
     assert found["logloss"] == pytest.approx(log_loss(y, p.astype(np.float64), labels=[0, 1]), rel=1e-6)
+    if y.any():
+        assert found["pr_auc"] == pytest.approx(average_precision_score(y, p), abs=1e-12)
     if 0 < y.sum() < len(y):
         assert found["auc"] == pytest.approx(roc_auc_score(y, p), abs=1e-12)
     else:
         assert math.isnan(found["auc"])
 
 
+@settings(max_examples=60, deadline=None)
+@given(SOME)
+def test_gauc_is_that_of_groups_one_by_one(rows: list[tuple[int, bool, int]]) -> None:
+    p, y, group = columns(rows)
+    both = [group == g for g in np.unique(group) if 0 < y[group == g].mean() < 1]
+    value, counted = gauc(group, p, y)
+    assert counted == sum(at.sum() for at in both)
+    if both:
+        expected = sum(at.sum() * roc_auc_score(y[at], p[at]) for at in both) / counted
+        assert value == pytest.approx(expected, abs=1e-12)
+    else:
+        assert math.isnan(value)
+
+
 def test_a_constant_scorer_gets_chance_and_the_mean_gets_ne_1() -> None:
     y = np.array([0, 0, 0, 1], np.float32)
     found = binary_metrics(np.full(4, 0.25, np.float32), y)
     assert found["auc"] == 0.5
+    assert found["pr_auc"] == 0.25
     assert found["ne"] == pytest.approx(1)
     assert found["calibration"] == pytest.approx(1)
+    assert found["ece"] == pytest.approx(0)
+
+
+def test_calibration_error_over_bins_of_equally_many_rows() -> None:
+    p, y = random_rows()
+    order = np.argsort(p, kind="stable")
+    bins = np.array_split(order, 10)
+    expected = sum(len(b) * abs(p[b].mean(dtype=np.float64) - y[b].mean()) for b in bins) / len(p)
+    assert binary_metrics(p, y, bins=10)["ece"] == pytest.approx(expected, rel=1e-9)
+
+
+def test_curves_have_the_areas_of_their_metrics() -> None:
+    p, y = random_rows()
+    scores = Scores.of(p, y)
+    curves = scores.curves(20)
+    fp, tp = np.array(curves["roc"]).T
+    assert np.trapezoid(tp, fp) == pytest.approx(scores.auc()[0], abs=2e-3)
+    recall, precision = np.array(curves["pr"]).T
+    assert (np.diff(recall, prepend=0) * precision).sum() == pytest.approx(scores.pr_auc(), abs=5e-3)
+    assert sum(n for *_, n in curves["calibration"]) == len(p)
+    assert Scores.of(p, np.zeros_like(y)).curves(5)["roc"] == []
+
+
+@settings(max_examples=10, deadline=None)
+@given(SOME, st.integers(0, 2**31))
+def test_binned_scores_are_within_their_bound(rows: list[tuple[int, bool, int]], seed: int) -> None:
+    p, y, _ = columns(rows)
+    p = (p + np.random.default_rng(seed).random(len(p)) * 1e-5).astype(np.float32)  # several to a bin, not equal
+    exact, binned = Scores.of(p, y), Scores.binned(p, y)
+    assert len(binned.rows) == BINS
+    (auc, none), (about, error) = exact.auc(), binned.auc()
+    if not math.isnan(auc):
+        assert abs(about - auc) <= error + 1e-12
+        assert none >= 0  # half the pairs that tie
+    assert abs(binned.pr_auc() - exact.pr_auc()) <= binned.pr_auc_error() + 1e-9
+    a, b = exact.metrics(), binned.metrics()
+    sums = ("logloss", "calibration", "rows")
+    assert {k: a[k] for k in sums} == pytest.approx({k: b[k] for k in sums}, nan_ok=True)
+
+
+def test_of_many_rows_the_bound_is_small() -> None:
+    p, y = random_rows(200_000)
+    metrics = BinaryMetrics(exact_rows=50_000)
+    metrics.groups = lambda start, stop: np.arange(start, stop) // 100
+    logits = torch.from_numpy(np.log(p / (1 - p)))[:, None]
+    for start in range(0, len(p), 1000):
+        part = slice(start, start + 1000)
+        metrics.update(logits[part], torch.from_numpy(y[part])[:, None], first_row=start)
+    found = metrics.compute()
+    p = torch.sigmoid(logits[:, 0]).numpy()
+    assert abs(found["auc"] - roc_auc_score(y, p)) <= found["auc_error"] < 1e-4
+    assert abs(found["pr_auc"] - average_precision_score(y, p)) <= found["pr_auc_error"] < 1e-3
+    assert found["logloss"] == pytest.approx(log_loss(y, p.astype(np.float64)), rel=1e-6)
+    assert metrics.rows is not None
+    assert len(metrics.rows.place) == pytest.approx(50_000, rel=0.1)
+    _, counts = np.unique(metrics.rows.place // 100, return_counts=True)
+    assert (counts == 100).all()  # whole groups
+    assert found["gauc"] == pytest.approx(gauc(np.arange(len(p)) // 100, p, y)[0], abs=0.01)
 
 
 def test_rows_of_weight_0_do_not_count() -> None:

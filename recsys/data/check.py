@@ -20,6 +20,7 @@ from recsys.data.transforms import (
     SPLIT,
     TIME,
     dense_columns,
+    item_feature,
     items_config,
     label_column,
     raw_columns,
@@ -73,6 +74,8 @@ def check_data(data: DataConfig) -> None:
         _check_values(name, s, data.sparse[name] or SparseConfig())
         if s.pooling not in ("sum", "mean"):
             raise UserError(f"data.sparse.{name}.pooling={s.pooling}: must be sum or mean")
+        if s.model is False and name == item_feature(data):
+            raise UserError(f"data.sparse.{name}.model=false: its values are what is retrieved, which models must see")
         if (s.min_count or 0) < 0 or (s.max_length is not None and s.max_length < 1):
             raise UserError(f"data.sparse.{name}: min_count must not be negative, max_length at least 1")
         if s.mean_length is not None and s.mean_length <= 0:

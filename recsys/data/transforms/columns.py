@@ -229,6 +229,7 @@ def feature_spec(
                 n, rows(n, c), c.table or n, "mean" if c.pooling == "mean" else "sum", is_bag(c), is_sequence(data, c)
             )
             for n, c in sparse_columns(data).items()
+            if c.model is not False
         ),
         labels=("label",) if label_column(data) else (),
         item=item_feature(data),

@@ -241,9 +241,12 @@ class Fitted:
 
     @staticmethod
     def copy(source: Path, target: Path) -> None:
-        """Copy a saved Fitted, so that a run can be used without the prepared data."""
+        """Copy a saved Fitted, so that a run can be used without the prepared data; of features, those models see."""
         target.mkdir(parents=True, exist_ok=True)
-        shutil.copy(source / "transforms.json", target)
+        state = json.loads((source / "transforms.json").read_text())
+        sparse = state["data"]["sparse"]
+        state["data"]["sparse"] = {n: c for n, c in sparse.items() if not c or c.get("model") is not False}
+        (target / "transforms.json").write_text(json.dumps(state, indent=1) + "\n")
         shutil.copy(source / "features.json", target)
         shutil.copytree(source / VOCABULARIES, target / VOCABULARIES, dirs_exist_ok=True)
         for part in (SIDES, ITEMS):

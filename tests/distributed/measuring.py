@@ -1,0 +1,23 @@
+"""What a rank does to measure rows that it reads of a split (tests/distributed/test_metrics.py)."""
+
+from pathlib import Path
+from typing import Any
+
+from recsys.data.loader import ParquetLoader
+from recsys.features import FeatureSpec
+from recsys.metrics import BinaryMetrics
+
+
+def measure(rank: int, world_size: int, file: Path, features: FeatureSpec, sizes: list[int]) -> list[dict[str, Any]]:
+    """With each of these as exact_rows. The dense feature is the logit; `user`, which models do not see, groups rows."""
+    loader = ParquetLoader([file], features, batch_size=7, rank=rank, world_size=world_size)
+    results = []
+    for exact_rows in sizes:
+        metrics = BinaryMetrics(exact_rows=exact_rows)
+        metrics.groups = lambda start, stop: loader.column("user", start, stop).to_numpy()
+        for _ in range(2):  # two validations: nothing is left of the first
+            for batch in loader:
+                metrics.update(batch.dense[:, :1], batch.labels, batch.weight, batch.first_row)
+            found = metrics.compute()
+        results.append({**found, "kept": None if metrics.rows is None else metrics.rows.place.tolist()})
+    return results
