@@ -10,32 +10,44 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.loggers import CSVLogger
 
-from recsys.lit import world_size
-from recsys.progress import Bar
+from recsys.lit import RecsysModule, world_size
+from recsys.progress import Bar, say
+
+CLOCK_STEPS = 20
 
 
 class Throughput(pl.Callback):
     """Counts rows and the seconds spent training them (not validating), over all ranks; shows a bar."""
 
-    def __init__(self, log_every_n_steps: int) -> None:
+    def __init__(self, log_every_n_steps: int, accumulate: int = 1) -> None:
         self.samples = 0
         self.seconds = 0.0
-        self._every = log_every_n_steps
+        self._before = 0.0  # of those, of the run that this one goes on from
+        self._every, self._accumulate = log_every_n_steps, accumulate
         self._bar: Bar | None = None
         self._since = 0.0
         self._told = (0, 0.0)
+        self._loader: Any = None
 
     def state_dict(self) -> dict[str, Any]:
         return {"samples": self.samples, "seconds": self.seconds}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.samples, self.seconds = state["samples"], state["seconds"]
+        self._before = self.seconds
+
+    def parts(self, module: RecsysModule) -> dict[str, float]:
+        """Shares of the time of this process's steps: loader (waiting for batches), forward, backward, optimizer."""
+        total = max(self.seconds - self._before, 1e-9)
+        seconds = {"loader": self._loader.seconds, **module.timing.seconds}
+        return {name: s / total for name, s in seconds.items()}
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        loader = trainer.train_dataloader
-        steps = len(loader) * max(trainer.max_epochs or 1, 1)  # type: ignore[arg-type]
-        steps = min(steps, trainer.max_steps) if trainer.max_steps > 0 else steps
-        total = steps * loader.batch_size * world_size()  # type: ignore[union-attr]
+        loader: Any = trainer.train_dataloader
+        self._loader = loader  # which Lightning forgets
+        steps = len(loader) * max(trainer.max_epochs or 1, 1)
+        steps = min(steps, trainer.max_steps * self._accumulate) if trainer.max_steps > 0 else steps
+        total = steps * loader.batch_size * world_size()
         self._bar = Bar("training", total, "samples", done=self.samples)
         self._since = time.monotonic()
         self._told = (self.samples, self.seconds)
@@ -48,11 +60,14 @@ class Throughput(pl.Callback):
         now = time.monotonic()
         self.seconds, self._since = self.seconds + now - self._since, now
         assert self._bar is not None
-        if trainer.global_step % self._every == 0:
+        if (batch_idx + 1) % (self._every * self._accumulate) == 0:
             self._bar.note = f"epoch {trainer.current_epoch}  loss {float(outputs['loss']):.4f}"
             samples, seconds = self.samples - self._told[0], self.seconds - self._told[1]
             if seconds > 0:
                 module.log("train/samples_per_second", samples / seconds, rank_zero_only=True)
+                assert isinstance(module, RecsysModule)
+                waited = self.parts(module)["loader"]
+                module.log("train/loader_wait", waited, rank_zero_only=True)
             self._told = (self.samples, self.seconds)
         self._bar.advance(rows)
 
@@ -74,6 +89,25 @@ class Throughput(pl.Callback):
             self._bar = None
 
 
+class MaxTime(pl.Callback):
+    """Stops training after so long, by rank 0's clock: Lightning's Timer asks all ranks at every step."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._begun = seconds, time.monotonic()
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if (batch_idx + 1) % CLOCK_STEPS == 0 and over(trainer, time.monotonic() - self._begun > self._seconds):
+            say(f"trainer.max_time is over: stopping at step {trainer.global_step}")
+            trainer.should_stop = True
+
+
+def over(trainer: pl.Trainer, value: bool) -> bool:
+    """Collective: rank 0's."""
+    return bool(trainer.strategy.broadcast(value)) if trainer.world_size > 1 else value
+
+
 class EvaluationBar(pl.Callback):
     """A bar for validation and test."""
 
@@ -82,7 +116,7 @@ class EvaluationBar(pl.Callback):
 
     def _start(self, title: str, loaders: Any) -> None:
         loader = loaders[0] if isinstance(loaders, list) else loaders
-        self._bar = Bar(title, loader.total_rows, "samples")
+        self._bar = Bar(title, loader.rows, "samples")
 
     def _advance(self, batch: Any) -> None:
         assert self._bar is not None
@@ -118,15 +152,22 @@ class EvaluationBar(pl.Callback):
 class Checkpoints(pl.Callback):
     """step-N: the newest, by steps and by time, in mid-epoch too; best-N: the best validation so far.
 
-    The one before is deleted only when the new one is in place. Lightning's ModelCheckpoint broadcasts an
-    object at every step where it goes by time; here rank 0's clock is shared every `CLOCK_STEPS` steps.
+    The oldest is deleted only when the new one is in place. Lightning's ModelCheckpoint broadcasts an
+    object at every step where it goes by time; here rank 0's clock is shared every CLOCK_STEPS steps.
     """
 
-    CLOCK_STEPS = 20
-
     def __init__(
-        self, folder: Path, *, every_n_steps: int | None, every_minutes: float | None, monitor: str, mode: str
+        self,
+        folder: Path,
+        *,
+        every_n_steps: int | None,
+        every_minutes: float | None,
+        monitor: str,
+        mode: str,
+        keep_best: int = 1,
+        keep_last: int = 1,
     ) -> None:
+        self._keep = {"best": keep_best, "step": keep_last}
         self.folder, self.monitor, self.sign = folder, monitor, -1.0 if mode == "min" else 1.0
         self._every_n_steps, self._every_seconds = every_n_steps, every_minutes and every_minutes * 60
         self._saved_at = time.monotonic()
@@ -143,12 +184,13 @@ class Checkpoints(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        assert isinstance(module, RecsysModule)
+        if not module.stepped:  # gradients that are still summed up are in no checkpoint
+            return
         step = trainer.global_step
         due = bool(self._every_n_steps) and step % (self._every_n_steps or 1) == 0
-        if not due and self._every_seconds and step % self.CLOCK_STEPS == 0:
-            due = time.monotonic() - self._saved_at > self._every_seconds
-            if trainer.world_size > 1:
-                due = bool(trainer.strategy.broadcast(due))
+        if not due and self._every_seconds and step % CLOCK_STEPS == 0:
+            due = over(trainer, time.monotonic() - self._saved_at > self._every_seconds)
         self._due_after_validation = due and trainer.is_last_batch and bool(trainer.num_val_batches)
         if due and not self._due_after_validation:
             self._save(trainer, "step")
@@ -169,16 +211,15 @@ class Checkpoints(pl.Callback):
             self._save(trainer, "step")
 
     def _save(self, trainer: pl.Trainer, kind: str) -> None:
-        old = list(self.folder.glob(f"{kind}-*"))
         new = self.folder / f"{kind}-{trainer.global_step:08d}"
         trainer.save_checkpoint(new, weights_only=False)
         self._saved_at = time.monotonic()
         if kind == "step":
             self._last_step = trainer.global_step
         if trainer.is_global_zero:
-            for path in old:
-                if path != new:
-                    shutil.rmtree(path, ignore_errors=True)
+            old = sorted(p for p in self.folder.glob(f"{kind}-*") if p != new)
+            for path in old[: max(len(old) + 1 - self._keep[kind], 0)]:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def newest_checkpoint(run_dir: Path) -> Path | None:

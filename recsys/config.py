@@ -138,6 +138,7 @@ def check_parts(cfg: DictConfig) -> None:
     _try_optimizer(cfg)
     if cfg.optim.scheduler is not None:
         check_target(cfg.optim.scheduler, "optim.scheduler", given=("optimizer",))
+        _try_scheduler(cfg)
     from recsys.sharding.rules import check_sharding
 
     check_sharding(OmegaConf.to_object(cfg.sharding), OmegaConf.to_object(cfg.optim.sparse))  # type: ignore[arg-type]
@@ -145,7 +146,7 @@ def check_parts(cfg: DictConfig) -> None:
 
 def _check_numbers(cfg: DictConfig) -> None:
     t = cfg.trainer
-    for name in ("devices", "batch_size", "eval_batch_size", "max_epochs", "log_every_n_steps"):
+    for name in ("devices", "batch_size", "eval_batch_size", "max_epochs", "log_every_n_steps", "accumulate"):
         if t[name] < 1:
             raise UserError(f"trainer.{name}={t[name]}: must be at least 1")
     if t.threads is not None and t.threads < 1:
@@ -174,6 +175,29 @@ def _check_numbers(cfg: DictConfig) -> None:
         raise UserError(f"optim.sparse.lr={cfg.optim.sparse.lr}: must not be negative")
     if t.validate_every < 1:
         raise UserError(f"trainer.validate_every={t.validate_every}: must be at least 1")
+    if t.validate_every_n_steps is not None and t.validate_every_n_steps < 1:
+        raise UserError(f"trainer.validate_every_n_steps={t.validate_every_n_steps}: must be at least 1, or null")
+    if t.max_time is not None:
+        seconds_of(t.max_time)
+    for key in ("keep_best", "keep_last"):
+        if cfg.checkpoint[key] < 1:
+            raise UserError(f"checkpoint.{key}={cfg.checkpoint[key]}: must be at least 1")
+    o = cfg.optim
+    for key, value in {"optim.clip_norm": o.clip_norm, "optim.sparse.clip": o.sparse.clip}.items():
+        if value is not None and value <= 0:
+            raise UserError(f"{key}={value}: must be positive, or null")
+    if o.ema is not None and not 0 < o.ema < 1:
+        raise UserError(f"optim.ema={o.ema}: must be between 0 and 1, such as 0.999, or null")
+    if o.interval not in ("step", "validation"):
+        raise UserError(f"optim.interval={o.interval}: must be step or validation")
+
+
+def seconds_of(max_time: str) -> float:
+    """DD:HH:MM:SS. Raises UserError for any other text."""
+    if not (m := re.fullmatch(r"(\d+):(\d+):(\d+):(\d+)", max_time)):
+        raise UserError(f"trainer.max_time={max_time}: must be days:hours:minutes:seconds, as 00:01:30:00")
+    days, hours, minutes, seconds = map(int, m.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def kind_of(cfg: DictConfig) -> Kind:
@@ -252,6 +276,17 @@ def _try_optimizer(cfg: DictConfig) -> None:
         make(cfg.optim.dense)([torch.zeros(1, requires_grad=True)])
     except (ValueError, TypeError) as e:
         raise UserError(f"optim.dense: {e}") from e
+
+
+def _try_scheduler(cfg: DictConfig) -> None:
+    """Likewise the scheduler."""
+    import torch
+
+    parameter = torch.zeros(1, requires_grad=True)
+    try:
+        make(cfg.optim.scheduler)(torch.optim.SGD([parameter], lr=0.1))
+    except (ValueError, TypeError) as e:
+        raise UserError(f"optim.scheduler: {e}") from e
 
 
 def accelerator_of(cfg: DictConfig) -> str:

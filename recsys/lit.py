@@ -13,6 +13,7 @@ from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
 
 from recsys.batch import Batch
 from recsys.data.loader import ParquetLoader
+from recsys.ema import Ema
 from recsys.errors import UserError
 from recsys.metrics import BinaryMetrics
 from recsys.ranking import Protocols, RankingMetrics
@@ -23,6 +24,7 @@ from recsys.sharding.optim import RowOptimizer
 from recsys.sharding.plan import describe, make_plan, shard
 from recsys.sharding.tables import TableInfo, pad_tables, tables
 from recsys.task import RetrievalTask, Task
+from recsys.timing import Timing
 
 MakeOptimizer = Callable[[list[Tensor]], torch.optim.Optimizer]
 MakeScheduler = Callable[[torch.optim.Optimizer], Any]
@@ -34,6 +36,8 @@ class RecsysModule(pl.LightningModule):
     make_task: builds the task, its tables on the meta device (weights are made shard by shard)
     batch_size: rows a process and step, for the planner
     gauc: the feature whose values group the rows of GAUC
+    accumulate, clip_norm, ema: of the dense parameters (schema.TrainerConfig, OptimConfig)
+    by_step: the scheduler counts steps, not validations
     load_factors: shares of rows that are cached, by vocabulary (data.frequency)
     """
 
@@ -52,6 +56,10 @@ class RecsysModule(pl.LightningModule):
         metrics: BinaryMetrics | None = None,
         gauc: str | None = None,
         log_every_n_steps: int = 50,
+        accumulate: int = 1,
+        clip_norm: float | None = None,
+        ema: float | None = None,
+        by_step: bool = False,
         load_factors: dict[str, float] | None = None,
     ) -> None:
         super().__init__()
@@ -61,6 +69,11 @@ class RecsysModule(pl.LightningModule):
         self._load_factors = load_factors
         self._make_optimizer, self._make_scheduler = make_optimizer, make_scheduler
         self._monitor, self._log_every = monitor, log_every_n_steps
+        self._accumulate, self._clip_norm, self._by_step = accumulate, clip_norm, by_step
+        self._ema_decay = ema
+        self.ema: Ema | None = None
+        self.timing = Timing(torch.device("cpu"))
+        self.stepped = True  # whether the last batch's gradients are in the weights
         self.dmp: DistributedModelParallel | None = None
         self.plan: list[dict[str, Any]] = []
         self.tables: dict[str, TableInfo] = {}
@@ -91,6 +104,7 @@ class RecsysModule(pl.LightningModule):
             load_factors=self._load_factors,
         )
         self.plan = describe(plan, self.tables)
+        self.timing = Timing(device)
         self.dmp = shard(task, plan, sharders, device)
         if isinstance(task, RetrievalTask):
             assert self._protocols is not None and task.candidates is not None
@@ -118,6 +132,15 @@ class RecsysModule(pl.LightningModule):
     def configure_optimizers(self) -> Any:
         assert self.dmp is not None and self._make_optimizer is not None
         dense, rows = self._split_parameters()
+        self._dense = list(dense.values())
+        if self._ema_decay is not None:
+            self.ema = Ema(dense, self._ema_decay)
+        if rows and self._sparse.clip is not None:
+            name = next(t.name for t in self.tables.values() if t.parameter in rows)
+            raise UserError(
+                f"optim.sparse.clip={self._sparse.clip}: is of FBGEMM's fused kernels; {len(rows)} tables have none here "
+                f"({name}, ...): choose another optim.sparse.name or sharding, or null"
+            )
         parts: list[Any] = [self.dmp.fused_optimizer, KeyedOptimizerWrapper(dense, self._make_optimizer)]
         if rows:
             shares = {rows[t.parameter]: t.dim / t.width for t in self.tables.values() if t.parameter in rows}
@@ -138,18 +161,43 @@ class RecsysModule(pl.LightningModule):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         assert self.dmp is not None
         optimizer = self.optimizers()
-        # before the forward pass, in which FBGEMM's kernels take the learning rate that this sets
-        optimizer.zero_grad()  # type: ignore[union-attr]
-        loss, _ = self.dmp(batch)
-        tell = (self.global_step + 1) % self._log_every == 0
+        self.stepped = (batch_idx + 1) % self._accumulate == 0 or self.trainer.is_last_batch
+        if batch_idx % self._accumulate == 0:
+            # before the forward pass, in which FBGEMM's kernels take the learning rate that this sets
+            optimizer.zero_grad()  # type: ignore[union-attr]
+        with self.timing.part("forward"):
+            loss, _ = self.dmp(batch)
+        tell = (batch_idx + 1) % (self._log_every * self._accumulate) == 0
         if (loss.device.type == "cpu" or tell) and not bool(torch.isfinite(loss)):
             raise UserError(self._diverged(batch, float(loss)))
-        self.manual_backward(loss)
-        optimizer.step()  # type: ignore[union-attr]
+        with self.timing.part("backward"):
+            self.manual_backward(loss / self._accumulate)
+        if self.stepped:
+            with self.timing.part("optimizer"):
+                self._step(optimizer, tell)
         self._loss = loss.detach()
         if tell:
             self.log("train/loss", self._loss, rank_zero_only=True)
         return self._loss
+
+    def _step(self, optimizer: Any, tell: bool) -> None:
+        if self._clip_norm is not None:
+            norm = torch.nn.utils.clip_grad_norm_(self._dense, self._clip_norm)
+            if tell:
+                self.log("train/grad_norm", norm, rank_zero_only=True)
+        optimizer.step()
+        if self.ema is not None:
+            self.ema.update()
+        if self._by_step:
+            for scheduler in self._schedulers():
+                scheduler.step()
+            if tell:
+                lr = self._groups()["dense"][0]
+                self.log("train/lr_factor", lr["lr"] / (lr["initial_lr"] or 1), rank_zero_only=True)
+
+    def _schedulers(self) -> list[Any]:
+        schedulers = self.lr_schedulers()
+        return schedulers if isinstance(schedulers, list) else [schedulers] if schedulers else []
 
     def _diverged(self, batch: Batch, loss: float) -> str:
         low, high = batch.dense.amin(0).tolist(), batch.dense.amax(0).tolist()
@@ -188,6 +236,7 @@ class RecsysModule(pl.LightningModule):
             self.metrics.groups = lambda start, stop: loader.column(name, start, stop).to_numpy()
 
     def on_validation_epoch_start(self) -> None:
+        self._swap()
         self._measure(self.trainer.val_dataloaders)  # type: ignore[arg-type]
 
     def on_test_epoch_start(self) -> None:
@@ -199,10 +248,15 @@ class RecsysModule(pl.LightningModule):
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         self._evaluate(batch)
 
+    def _swap(self) -> None:
+        """In training, the average of the dense weights in their place, or they in its."""
+        if self.ema is not None and self.trainer.state.fn == "fit":
+            self.ema.swap()
+
     def on_validation_epoch_end(self) -> None:
         self._tell("validation")
-        schedulers = self.lr_schedulers()
-        for scheduler in schedulers if isinstance(schedulers, list) else [schedulers] if schedulers else []:
+        self._swap()
+        for scheduler in [] if self._by_step else self._schedulers():
             if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau):
                 scheduler.step(float(self.trainer.callback_metrics[self._monitor]))
             else:
@@ -230,6 +284,8 @@ class RecsysModule(pl.LightningModule):
             kind: [g["lr"] / g["initial_lr"] if g["initial_lr"] else 1.0 for g in groups][:1]
             for kind, groups in self._groups().items()
         }
+        if self.ema is not None:
+            state["ema"] = self.ema.state_dict()
         checkpoint.save(path, self.dmp, self.tables, self._sparse.name, self.row_optimizer, state, self.plan)
         self.last_checkpoint = path
 
@@ -239,6 +295,9 @@ class RecsysModule(pl.LightningModule):
         if not training:
             checkpoint.load_model(path, self.dmp, self.tables)
             state = torch.load(path / "state.pt", weights_only=False, map_location="cpu")
+            if "ema" in state:
+                dense, _ = self._split_parameters()
+                Ema.put(dense, state["ema"])
             return {k: v for k, v in state.items() if k != "callbacks"}  # theirs are of the run that goes on
         state = checkpoint.load_all(path, self.dmp, self.tables, self._sparse.name, self.row_optimizer)
         wrapper = self._dense_wrapper()
@@ -246,6 +305,8 @@ class RecsysModule(pl.LightningModule):
         # it has made new groups, which the wrapper, and through it the scheduler, must see
         wrapper.param_groups, wrapper.state = wrapper._optimizer.param_groups, wrapper._optimizer.state
         self._restore_lr(state)
+        if self.ema is not None:
+            self.ema.load_state_dict(state.pop("ema"))
         if "adam" in self._sparse.name:
             self.dmp.fused_optimizer.set_optimizer_step(state["global_step"])
         self.last_checkpoint = path
@@ -295,6 +356,12 @@ def loader_position(checkpoint: Path) -> dict[str, int]:
     [position] = state["loops"]["fit_loop"]["state_dict"]["combined_loader"]
     assert isinstance(position, dict)
     return position
+
+
+def logged_step(checkpoint: Path) -> int:
+    """The last step that loggers know of: they count batches."""
+    state = torch.load(checkpoint / "state.pt", weights_only=False, map_location="cpu")
+    return int(state["loops"]["fit_loop"]["epoch_loop.state_dict"]["_batches_that_stepped"])
 
 
 def local_device(accelerator: str, local_rank: int) -> torch.device:

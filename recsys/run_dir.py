@@ -30,6 +30,8 @@ FREE = {
     "trainer.accelerator",
     "trainer.max_epochs",
     "trainer.max_steps",
+    "trainer.max_time",
+    "metrics",
     "trainer.threads",
     "trainer.timeout_minutes",
     "trainer.eval_batch_size",
@@ -153,7 +155,7 @@ def protocol(cfg: DictConfig, prepared: Prepared, checkpoint: Path | None) -> di
         "bad_rows": info["bad_rows"],
         "seed": cfg.seed,
         "checkpoint": checkpoint.name if checkpoint else None,
-        "metrics": "exact, over all rows of the split",
+        "metrics": "over all rows of the split" if cfg.debug.eval_batches is None else "of its first batches alone",
         "label": data_config(cfg).label.column,
     } | ({} if kind_of(cfg) == "predicts" else {"ranking": _ranking(cfg)})
 

@@ -265,13 +265,17 @@ class SparseOptimConfig:
     beta1: float = 0.9
     beta2: float = 0.999
     weight_decay: float = 0.0  # L2, of the rows a batch touches
+    clip: float | None = None  # each number of the gradient that a looked-up row gets from a bag, within -clip ... clip
 
 
 @dataclass
 class OptimConfig:
     dense: Any = MISSING
     sparse: SparseOptimConfig = field(default_factory=SparseOptimConfig)
-    scheduler: Any = None  # a torch.optim.lr_scheduler, over dense and sparse together
+    scheduler: Any = None  # a torch.optim.lr_scheduler or one of recsys.schedules, over dense and sparse together
+    interval: str = "validation"  # or step: what the scheduler counts
+    clip_norm: float | None = None  # of all dense gradients together; tables: sparse.clip
+    ema: float | None = None  # the decay of an average of the dense weights, such as 0.999, which is then what predicts
 
 
 @dataclass
@@ -289,13 +293,16 @@ class TrainerConfig:
     devices: int = 1  # processes on this machine
     max_epochs: int = 1
     max_steps: int = -1
+    max_time: str | None = None  # DD:HH:MM:SS, of this command; then the run validates, tests and can be gone on with
     batch_size: int = 2048  # rows a step, over all processes
+    accumulate: int = 1  # batches whose gradients are one dense step; tables take theirs with each batch
     eval_batch_size: int = 8192
     precision: str = "32-true"
     log_every_n_steps: int = 50
     threads: int | None = None  # intra-op threads a process; by default the cores shared out
     timeout_minutes: float = 30.0  # how long a rank waits for the others before it takes one of them for gone
     validate_every: int = 1  # epochs
+    validate_every_n_steps: int | None = None  # batches, instead
     early_stopping: EarlyStoppingConfig = field(default_factory=EarlyStoppingConfig)
 
 
@@ -309,6 +316,8 @@ class LoaderConfig:
 class CheckpointConfig:
     every_n_steps: int | None = None
     every_minutes: float | None = 10.0
+    keep_best: int = 1  # best-N: the best validation so far, and those that were before it
+    keep_last: int = 1  # step-N
     monitor: str | None = None  # null: validation/auc; of models that retrieve, validation/ndcg@10
     mode: str = "max"
 
@@ -337,6 +346,16 @@ class RankingConfig:
 
 
 @dataclass
+class DebugConfig:
+    """Short runs that tell whether something works, and where its time goes."""
+
+    name: str = "none"
+    train_batches: int | None = None  # of an epoch, the first ones
+    eval_batches: int | None = None
+    profile_steps: int = 0
+
+
+@dataclass
 class TrainConfig:
     """python -m recsys.train"""
 
@@ -351,6 +370,7 @@ class TrainConfig:
     loader: LoaderConfig = field(default_factory=LoaderConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
+    debug: DebugConfig = field(default_factory=DebugConfig)
     logger: Any = None  # a mapping of names to loggers; CSV is always written
     seed: int = 0
     run_dir: str | None = None  # by default a new folder under outputs/

@@ -111,12 +111,12 @@ def fit(cfg: DictConfig, path: Path, prepared: Prepared, resumed: bool, ranks: R
     from recsys.details import Details, write_predictions
     from recsys.lit import loader_position
     from recsys.run_dir import protocol, write_json
-    from recsys.training import build_module, build_trainer, metrics_of, split_loader
+    from recsys.training import build_module, build_trainer, collectives_of, metrics_of, split_loader, steps_of
 
-    module = build_module(cfg, prepared.fitted, ranks, prepared.folder)
+    training = split_loader(cfg, prepared, "train", ranks, training=True)
+    module = build_module(cfg, prepared.fitted, ranks, prepared.folder, steps_of(cfg, len(training)))
     start = newest_checkpoint(path) if resumed else None
     trainer, throughput = build_trainer(cfg, path, ranks, prepared, start)
-    training = split_loader(cfg, prepared, "train", ranks, training=True)
     validation = split_loader(cfg, prepared, "validation", ranks) if prepared.rows("validation") else None
     if start is not None:
         say(f"resuming from {start}")
@@ -143,6 +143,7 @@ def fit(cfg: DictConfig, path: Path, prepared: Prepared, resumed: bool, ranks: R
             "samples_per_second": throughput.samples / max(throughput.seconds, 1e-9),
             "epochs": trainer.current_epoch,
             "steps": trainer.global_step,
+            "time": {**throughput.parts(module), **collectives_of(trainer)},
         }
         metrics["protocol"] = protocol(cfg, prepared, best)
         if bayes := _bayes(prepared):
@@ -212,6 +213,12 @@ def _show(metrics: dict[str, Any], path: Path) -> None:
             say(f"{split}: {m['cold_rows']:,} of {m['rows']:,} queries have no history")
     t = metrics["train"]
     say(f"trained {t['samples']:,} samples in {t['seconds']:.1f} s: {t['samples_per_second']:,.0f} samples/s")
+    if "time" in t:
+        parts = {**t["time"]}
+        collectives = parts.pop("collectives", None)
+        parts["other"] = max(1 - sum(parts.values()), 0.0)
+        waited = "" if collectives is None else f"; {collectives:.0%} of it in collectives, waiting included"
+        say("of that time: " + ", ".join(f"{name} {share:.0%}" for name, share in parts.items()) + waited)
     there = [
         n
         for n in ("metrics.json", "metrics.csv", "config.yaml", "features.json", "plan.json", "checkpoints")

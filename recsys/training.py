@@ -1,5 +1,7 @@
 """config -> LightningModule and Trainer."""
 
+from functools import partial
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -9,27 +11,32 @@ from omegaconf import DictConfig, OmegaConf
 from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.loggers import Logger
 
-from recsys.callbacks import Checkpoints, EvaluationBar, Throughput, csv_logger
-from recsys.config import accelerator_of, build_task, kind_of, make, monitor_of, protocols_of
+from recsys.callbacks import Checkpoints, EvaluationBar, MaxTime, Throughput, csv_logger
+from recsys.config import accelerator_of, build_task, kind_of, locate, make, monitor_of, protocols_of, seconds_of
 from recsys.data.frequency import load_factors
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare import Prepared
 from recsys.data.tensors import candidates_of
 from recsys.data.transforms import Fitted
+from recsys.debug import Overfit, Profile
 from recsys.errors import UserError
 from recsys.launch import Ranks
-from recsys.lit import RecsysModule, local_device
+from recsys.lit import MakeScheduler, RecsysModule, local_device, logged_step
 from recsys.metrics import BinaryMetrics
 from recsys.run_dir import write_json
 from recsys.sharding.strategy import ShardedStrategy
 
+COLLECTIVE_STEPS = 5  # profiled where there are several processes
 COUNTS = ("rows", "gauc_rows", "cold_rows", "targets", "cold_targets", "candidates")
 
 
-def build_module(cfg: DictConfig, fitted: Fitted, ranks: Ranks, folder: Path | None = None) -> RecsysModule:
+def build_module(
+    cfg: DictConfig, fitted: Fitted, ranks: Ranks, folder: Path | None = None, total_steps: int | None = None
+) -> RecsysModule:
     """The module for what was fitted, seeded; its tables are made when the Trainer (or you) sets it up.
 
     folder: where the vocabularies are, for sharding.cache_hit_rate
+    total_steps: of the whole training, for schedules that end with it
     """
     features = fitted.features
     candidates = None if kind_of(cfg) == "predicts" else candidates_of(fitted)
@@ -42,7 +49,11 @@ def build_module(cfg: DictConfig, fitted: Fitted, ranks: Ranks, folder: Path | N
         batch_size=cfg.trainer.batch_size // ranks.world_size,
         local_world_size=ranks.local_world_size,
         make_optimizer=make(cfg.optim.dense),
-        make_scheduler=make(cfg.optim.scheduler) if cfg.optim.scheduler is not None else None,
+        make_scheduler=_scheduler(cfg, total_steps),
+        by_step=cfg.optim.interval == "step",
+        accumulate=cfg.trainer.accumulate,
+        clip_norm=cfg.optim.clip_norm,
+        ema=cfg.optim.ema,
         monitor=monitor_of(cfg, cfg.checkpoint.monitor),
         protocols=None if kind_of(cfg) == "predicts" else protocols_of(cfg),
         log_every_n_steps=cfg.trainer.log_every_n_steps,
@@ -52,13 +63,37 @@ def build_module(cfg: DictConfig, fitted: Fitted, ranks: Ranks, folder: Path | N
     )
 
 
+def steps_of(cfg: DictConfig, batches: int) -> int:
+    """Optimizer steps of the whole training, of which an epoch has so many batches."""
+    steps = -(-batches // cfg.trainer.accumulate) * cfg.trainer.max_epochs
+    return min(steps, cfg.trainer.max_steps) if cfg.trainer.max_steps > 0 else steps
+
+
+def _scheduler(cfg: DictConfig, total_steps: int | None) -> MakeScheduler | None:
+    """Told total_steps, where it asks for it and the config does not say."""
+    node = cfg.optim.scheduler
+    if node is None:
+        return None
+    asks = "total_steps" in signature(locate(node["_target_"], "optim.scheduler")).parameters
+    made = make(node)
+    return partial(made, total_steps=total_steps) if asks and node.get("total_steps") is None else made
+
+
 def build_trainer(
     cfg: DictConfig, path: Path, ranks: Ranks, prepared: Prepared, start: Path | None, *, loggers: bool = True
 ) -> tuple[pl.Trainer, Throughput]:
     """A Lightning Trainer over our strategy, with the run's callbacks and loggers."""
     accelerator = accelerator_of(cfg)
-    throughput = Throughput(cfg.trainer.log_every_n_steps)
+    throughput = Throughput(cfg.trainer.log_every_n_steps, cfg.trainer.accumulate)
     callbacks: list[pl.Callback] = [throughput, EvaluationBar(), _Record(path)]
+    if cfg.trainer.max_time is not None:
+        callbacks.append(MaxTime(seconds_of(cfg.trainer.max_time)))
+    if cfg.debug.name == "overfit":
+        callbacks.append(Overfit())
+    if cfg.debug.profile_steps:
+        callbacks.append(Profile(cfg.debug.profile_steps, path / "profile" / "trace.json.gz"))
+    elif ranks.world_size > 1:
+        callbacks.append(Profile(COLLECTIVE_STEPS, None))
     if cfg.trainer.early_stopping.patience is not None:
         if not prepared.rows("validation"):
             raise UserError("trainer.early_stopping needs validation rows; see data.split.validation")
@@ -72,8 +107,11 @@ def build_trainer(
             every_minutes=cfg.checkpoint.every_minutes,
             monitor=monitor_of(cfg, cfg.checkpoint.monitor),
             mode=cfg.checkpoint.mode,
+            keep_best=cfg.checkpoint.keep_best,
+            keep_last=cfg.checkpoint.keep_last,
         )
     )
+    every = cfg.trainer.validate_every_n_steps
     trainer = pl.Trainer(
         accelerator="cpu" if accelerator == "cpu" else "gpu",
         strategy=ShardedStrategy(local_device(accelerator, ranks.local_rank), ranks.local_rank, ranks.local_world_size),
@@ -84,7 +122,8 @@ def build_trainer(
         max_steps=cfg.trainer.max_steps,
         log_every_n_steps=cfg.trainer.log_every_n_steps,
         num_sanity_val_steps=0,
-        check_val_every_n_epoch=cfg.trainer.validate_every,
+        check_val_every_n_epoch=None if every else cfg.trainer.validate_every,
+        val_check_interval=every,
         use_distributed_sampler=False,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -99,8 +138,7 @@ def build_loggers(cfg: DictConfig, path: Path, ranks: Ranks, start: Path | None)
     """CSV always, and those of `logger=`; rank 0 alone writes."""
     if ranks.rank != 0:
         return False
-    step = int(start.name.rsplit("-", 1)[1]) if start else None
-    loggers: list[Logger] = [csv_logger(path, step)]
+    loggers: list[Logger] = [csv_logger(path, logged_step(start) if start else None)]
     loggers += [make(node)(save_dir=str(path)) for node in (cfg.logger or {}).values()]
     for logger in loggers[1:]:
         logger.log_hyperparams(OmegaConf.to_container(cfg, resolve=True))  # type: ignore[arg-type]
@@ -124,7 +162,18 @@ def split_loader(
         buffer_rows=cfg.loader.buffer_rows,
         rank=ranks.rank,
         world_size=ranks.world_size,
+        limit=cfg.debug.train_batches if training else cfg.debug.eval_batches,
     )
+
+
+def collectives_of(trainer: pl.Trainer) -> dict[str, float]:
+    """The share of collectives, waiting for other ranks included, in the time of steps; they are part of forward,
+    backward and optimizer. {} where none were measured.
+    """
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, Profile) and callback.share is not None:
+            return {"collectives": callback.share}
+    return {}
 
 
 def metrics_of(values: Any, split: str) -> dict[str, Any]:

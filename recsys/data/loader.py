@@ -8,6 +8,7 @@ state there is.
 """
 
 import sys
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -57,6 +58,7 @@ class ParquetLoader:
     rows fill up with rows of weight 0, so that all take the same number of steps.
 
     vectors: by dense feature that has some, `Fitted.matrices`.
+    limit: at most so many batches of an epoch, the first ones.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class ParquetLoader:
         rank: int = 0,
         world_size: int = 1,
         vectors: Mapping[str, np.ndarray] | None = None,
+        limit: int | None = None,
     ) -> None:
         self.features, self.batch_size, self.seed = features, batch_size, seed
         self._training, self._shuffle = training, shuffle
@@ -84,12 +87,14 @@ class ParquetLoader:
             if share == 0:
                 raise UserError(f"{self.total_rows} training rows are too few for {world_size} processes")
             self._first, self._rows = rank * share, share
-            self.steps = max(share // batch_size, 1)
+            self.steps = min(max(share // batch_size, 1), limit or sys.maxsize)
             self._rows = min(share, self.steps * batch_size)
         else:
             self._first = rank * share + min(rank, rest)
             self._rows = share + (rank < rest)
-            self.steps = -(-(share + (rest > 0)) // batch_size)
+            self.steps = min(-(-(share + (rest > 0)) // batch_size), limit or sys.maxsize)
+            self._rows = min(self._rows, self.steps * batch_size)
+            self.rows = min(self.total_rows, self.steps * batch_size * world_size)
         self._chunk_steps = max(buffer_rows // batch_size, 1)
         self._single = [f.name for f in features.sparse if not f.multi_valued]
         self._multi = [f.name for f in features.sparse if f.multi_valued]
@@ -105,6 +110,7 @@ class ParquetLoader:
         self._shapes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.epoch = 0
         self.step = 0  # batches of this epoch handed out so far
+        self.seconds = 0.0  # that whoever iterates has waited for batches
 
     def __len__(self) -> int:
         return self.steps
@@ -126,6 +132,7 @@ class ParquetLoader:
     def __iter__(self) -> Iterator[Batch]:
         if self.step >= self.steps:
             self.epoch, self.step = self.epoch + 1, 0
+        begun = time.perf_counter()
         groups = self._order()
         first = self.step // self._chunk_steps
         last = -(-self.steps // self._chunk_steps)
@@ -145,7 +152,9 @@ class ParquetLoader:
                     batch = self._batch(chunk, self.step - k * self._chunk_steps)
                     batch.first_row = self._first + self.step * self.batch_size
                     self.step += 1
+                    self.seconds += time.perf_counter() - begun
                     yield batch
+                    begun = time.perf_counter()
                 del chunk, batch
         finally:
             for pool in (writer, decoder):

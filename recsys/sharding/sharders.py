@@ -81,6 +81,8 @@ def _fused_params(optim: SparseOptimConfig, share: float = 1.0) -> dict[str, Any
         params |= {"eps": optim.eps * scale, "weight_decay": decay}
     if optim.name == "rowwise_adagrad":
         params["weight_decay_mode"] = WeightDecayMode.L2  # by default FBGEMM ignores weight_decay here
+    if optim.clip is not None:
+        params |= {"gradient_clipping": True, "max_gradient": optim.clip}
     if "adam" in optim.name:
         params |= {"beta1": optim.beta1, "beta2": optim.beta2}
     return params

@@ -1,0 +1,49 @@
+"""An exponential moving average of the dense weights, which is what is measured, saved beside them and predicts."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+
+class Ema:
+    """average <- decay * average + (1 - decay) * weight after every step (Polyak & Juditsky 1992); tables have none:
+    a row that few steps touch would lag behind.
+
+    The decay is min(decay, (1 + steps) / (10 + steps)), so that the first weights are soon forgotten.
+    """
+
+    def __init__(self, weights: Mapping[str, Tensor], decay: float) -> None:
+        self.decay, self.steps = decay, 0
+        self._weights = dict(weights)
+        self._average = {name: w.detach().clone() for name, w in weights.items()}
+
+    @torch.no_grad()
+    def update(self) -> None:
+        self.steps += 1
+        decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
+        torch._foreach_lerp_(list(self._average.values()), [w.detach() for w in self._weights.values()], 1 - decay)
+
+    @torch.no_grad()
+    def swap(self) -> None:
+        """The weights become their average, and the other way round."""
+        for name, w in self._weights.items():
+            old = w.detach().clone()
+            w.copy_(self._average[name])
+            self._average[name].copy_(old)
+
+    def state_dict(self) -> dict[str, object]:
+        return {"steps": self.steps, "average": {n: a.cpu() for n, a in self._average.items()}}
+
+    @staticmethod
+    @torch.no_grad()
+    def put(weights: Mapping[str, Tensor], state: Mapping[str, object]) -> None:
+        """The saved average in the place of these weights, to predict with."""
+        for name, saved in state["average"].items():  # type: ignore[attr-defined]
+            weights[name].copy_(saved)
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        self.steps = state["steps"]  # type: ignore[assignment]
+        for name, saved in state["average"].items():  # type: ignore[attr-defined]
+            self._average[name].copy_(saved)

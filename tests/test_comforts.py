@@ -1,0 +1,202 @@
+"""Schedules, clipping, averages, accumulation, validation in mid-epoch, time limits, debug runs: on the sample."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+from recsys.config import check, compose
+from recsys.ema import Ema
+from recsys.errors import UserError
+from recsys.evaluate import evaluate
+from recsys.predict import Predictor
+from recsys.schedules import warmup_cosine, warmup_polynomial
+from recsys.train import train
+
+ROWS = 4000
+ALL = [  # every comfort at once
+    *("schedule=polynomial", "optim.scheduler.warmup_steps=5", "optim.scheduler.decay_steps=40"),
+    *("optim.ema=0.9", "optim.clip_norm=0.5", "optim.sparse.clip=0.001", "trainer.accumulate=2"),
+    *("trainer.validate_every_n_steps=10", "trainer.max_epochs=3", "trainer.log_every_n_steps=2"),
+    *("checkpoint.keep_best=3", "checkpoint.keep_last=2", "checkpoint.every_n_steps=4"),
+]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("comforts")
+
+
+def run(home: Path, name: str, *more: str) -> Any:
+    sample = [f"data.sample.rows={ROWS}", f"data.prepared={home / 'prepared'}", "trainer.batch_size=128"]
+    where = [] if any(m.startswith("resume=") for m in more) else [f"run_dir={home / name}"]
+    return train(compose("train", [*sample, "trainer.threads=1", *where, *more]))
+
+
+def weights(path: Path, tmp: Path) -> dict[str, torch.Tensor]:
+    """Of the newest checkpoint."""
+    dcp_to_torch_save(max(path.glob("checkpoints/step-*")), tmp)
+    found: dict[str, torch.Tensor] = {}
+
+    def flat(value: Any, name: str) -> None:
+        if isinstance(value, dict):
+            for k, v in value.items():
+                flat(v, f"{name}/{k}")
+        elif isinstance(value, torch.Tensor):
+            found[name] = value
+
+    flat(torch.load(tmp, weights_only=False), "")
+    return found
+
+
+def dense(names: Any) -> list[str]:
+    return [n for n in names if n.startswith("/model/") and "embeddings" not in n]
+
+
+def factors(make: Any, steps: int, **kwargs: Any) -> list[float]:
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    schedule = make(optimizer, **kwargs)
+    found = []
+    for _ in range(steps):
+        found.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        schedule.step()
+    return found
+
+
+def test_schedules_are_their_formulas() -> None:
+    """MLPerf's: lr * step / warmup; lr; lr * ((end - step) / decay_steps)^2."""
+    found = factors(warmup_polynomial, 12, warmup_steps=4, decay_start_step=6, decay_steps=4)
+    decay = [1.0, 0.75**2, 0.5**2, 0.25**2, 0, 0]
+    assert found == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1, *decay])
+    assert factors(warmup_polynomial, 3, total_steps=2, power=1) == pytest.approx([1, 0.5, 0])
+    cosine = factors(warmup_cosine, 5, warmup_steps=1, end=0.2, total_steps=5)
+    assert cosine == pytest.approx([1, *(0.2 + 0.4 * (1 + math.cos(math.pi * i / 4)) for i in range(4))])
+    with pytest.raises(ValueError, match=r"decay_start_step=1: comes before warmup_steps=2 are over"):
+        factors(warmup_polynomial, 1, warmup_steps=2, decay_start_step=1)
+
+
+def test_average_of_weights() -> None:
+    w = torch.nn.Parameter(torch.zeros(2))
+    ema = Ema({"w": w}, 0.9)
+    expected = torch.zeros(2)
+    for step in range(1, 30):
+        with torch.no_grad():
+            w += step
+        ema.update()
+        decay = min(0.9, (1 + step) / (10 + step))
+        expected = decay * expected + (1 - decay) * w.detach()
+    raw = w.detach().clone()
+    ema.swap()
+    assert torch.allclose(w, expected)
+    ema.swap()
+    assert torch.equal(w, raw)
+
+
+def test_a_resumed_run_is_the_whole_one(home: Path, tmp_path: Path) -> None:
+    whole = run(home, "whole", *ALL)
+    run(home, "part", *ALL, "trainer.max_steps=13")
+    assert len(list((home / "part").glob("checkpoints/step-*"))) == 2
+    part = run(home, "part", *ALL, f"resume={home / 'part'}")
+    a, b = weights(whole.path, tmp_path / "a"), weights(part.path, tmp_path / "b")
+    assert a.keys() == b.keys() and a
+    assert all(torch.equal(a[k], b[k]) for k in a)
+    assert part.metrics["test"] == whole.metrics["test"]
+    assert 1 <= len(list((home / "whole").glob("checkpoints/best-*"))) <= 3
+    assert len(list((home / "whole").glob("checkpoints/step-*"))) == 2
+    steps = pl.read_csv(home / "whole" / "metrics.csv")
+    validated = steps.filter(pl.col("validation/auc").is_not_null())
+    assert validated.height - 1 == 3 * 25 // 10  # and once more in the end, of the best checkpoint
+    assert steps["train/lr_factor"].drop_nulls().max() == pytest.approx(1)
+    assert steps["train/grad_norm"].drop_nulls().len() > 5
+    again = pl.read_csv(home / "part" / "metrics.csv")
+    assert again["train/loss"].drop_nulls().to_list() == steps["train/loss"].drop_nulls().to_list()
+
+
+def test_what_predicts_is_the_average(home: Path) -> None:
+    """Evaluated and predicted in processes that know nothing of training, and unlike the weights themselves."""
+    path = home / "whole"
+    told = json.loads((path / "metrics.json").read_text())["test"]
+    assert evaluate(str(path))["test"] == pytest.approx(told)
+    predictor = Predictor.load(str(path))
+    ours, _ = predictor.module._split_parameters()
+    state = torch.load(max(path.glob("checkpoints/best-*")) / "state.pt", weights_only=False)
+    assert all(torch.equal(ours[name], average) for name, average in state["ema"]["average"].items())
+    kept = pl.read_parquet(path / "test_predictions.parquet")
+    assert kept["row"].to_list() == list(range(ROWS // 10))
+    assert kept["label"].mean() == pytest.approx(kept["probability"].mean() / told["calibration"], rel=1e-5)
+
+
+def test_accumulated_batches_are_one(home: Path, tmp_path: Path) -> None:
+    """With SGD and tables that stand still: two batches of 64 and one of 128 are the same rows."""
+    fixed = ["optim.dense._target_=torch.optim.SGD", "optim.dense.lr=0.1", "optim.sparse.lr=0", "loader.shuffle=false"]
+    run(home, "one", *fixed)
+    run(home, "two", *fixed, "trainer.batch_size=64", "trainer.accumulate=2")
+    a, b = weights(home / "one", tmp_path / "a"), weights(home / "two", tmp_path / "b")
+    assert len(dense(a)) > 5
+    for k in dense(a):
+        assert torch.allclose(a[k], b[k], atol=1e-6), k
+
+
+def test_clipped_to_nothing_nothing_moves(home: Path, tmp_path: Path) -> None:
+    run(home, "still", "optim.dense._target_=torch.optim.SGD", "optim.clip_norm=1e-12", "trainer.max_steps=3")
+    run(home, "less", "optim.dense._target_=torch.optim.SGD", "optim.clip_norm=1e-12", "trainer.max_steps=1")
+    a, b = weights(home / "still", tmp_path / "a"), weights(home / "less", tmp_path / "b")
+    assert all(torch.allclose(a[k], b[k], atol=1e-9) for k in dense(a))
+    with pytest.raises(UserError, match=r"optim\.sparse\.clip=0\.1: is of FBGEMM's fused kernels; 26 tables have none"):
+        run(home, "adam", "optim=adam", "optim.sparse.clip=0.1")
+
+
+def test_time_is_over(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = run(home, "short", "trainer.max_epochs=10000", "trainer.max_time=00:00:00:03")
+    assert "trainer.max_time is over: stopping at step" in capsys.readouterr().err
+    assert 20 <= made.metrics["train"]["steps"] < 10_000
+    assert made.metrics["test"]["rows"] == ROWS // 10
+    [last] = (home / "short").glob("checkpoints/step-*")
+    assert int(last.name[-8:]) == made.metrics["train"]["steps"]
+
+
+def test_debug(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    fast = run(home, "fast", "debug=fast", "trainer.eval_batch_size=50").metrics
+    assert fast["train"]["steps"] == 20 and fast["test"]["rows"] == 250
+    assert fast["protocol"]["metrics"] == "of its first batches alone"
+    run(home, "overfit", "debug=overfit", "trainer.max_epochs=60", "metrics.slices=[cat_1]")
+    assert "in 60 steps: it learns" in capsys.readouterr().err
+    run(home, "profile", "debug=profile")
+    shown = capsys.readouterr()
+    assert "a step's slowest operators" in shown.out and "recsys.backward" in shown.out
+    assert (home / "profile" / "profile" / "trace.json.gz").stat().st_size > 10_000
+    time = fast["train"]["time"]
+    assert time.keys() == {"loader", "forward", "backward", "optimizer"}
+    assert 0.2 < sum(time.values()) < 1.05
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("trainer.max_time=90m", r"trainer\.max_time=90m: must be days:hours:minutes:seconds, as 00:01:30:00"),
+        ("trainer.accumulate=0", r"trainer\.accumulate=0: must be at least 1"),
+        ("trainer.validate_every_n_steps=0", r"trainer\.validate_every_n_steps=0: must be at least 1, or null"),
+        ("optim.ema=1.5", r"optim\.ema=1\.5: must be between 0 and 1, such as 0\.999, or null"),
+        ("optim.clip_norm=-1", r"optim\.clip_norm=-1\.0: must be positive, or null"),
+        ("optim.interval=epoch", r"optim\.interval=epoch: must be step or validation"),
+        ("checkpoint.keep_last=0", r"checkpoint\.keep_last=0: must be at least 1"),
+        ("metrics.gauc=cat1", r"metrics\.gauc=cat1: no sparse feature; did you mean cat_1\?"),
+        ("metrics.slices=[nothing_there]", r"metrics\.slices: no feature nothing_there"),
+        ("metrics.bins=0", r"metrics\.bins=0: must be at least 1"),
+    ],
+)
+def test_mistakes(override: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        check(compose("train", [override]))
+
+
+def test_a_schedule_that_cannot_be() -> None:
+    wrong = ["schedule=polynomial", "optim.scheduler.warmup_steps=5", "optim.scheduler.decay_start_step=1"]
+    with pytest.raises(UserError, match=r"optim\.scheduler: decay_start_step=1: comes before warmup_steps=5"):
+        check(compose("train", wrong))
