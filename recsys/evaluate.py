@@ -44,7 +44,7 @@ def evaluate(
     if not prepared.rows(split):
         raise UserError(f"split={split}: the data has no such rows")
     if kind_of(cfg) == "closed_form":
-        ranked = rank_split(load(cfg, prepared, best), cfg, prepared, split)
+        ranked = rank_split(load(cfg, prepared.fitted, best), cfg, prepared, split)
         return {split: ranked, "protocol": protocol(cfg, prepared, best)}
     t = cfg.trainer
     with process_group(accelerator_of(cfg), t.threads, started_by_torchrun(), t.timeout_minutes) as ranks:

@@ -17,7 +17,7 @@ from recsys.data.prepare import Prepared
 from recsys.data.tensors import candidates_of
 from recsys.data.transforms import Fitted
 from recsys.errors import UserError
-from recsys.launch import Ranks
+from recsys.launch import Ranks, ensure_process_group
 from recsys.lit import RecsysModule, local_device
 from recsys.run_dir import write_json
 from recsys.sharding.strategy import ShardedStrategy
@@ -47,6 +47,19 @@ def build_module(cfg: DictConfig, fitted: Fitted, ranks: Ranks, folder: Path | N
         log_every_n_steps=cfg.trainer.log_every_n_steps,
         load_factors=load_factors(folder, hit_rate) if hit_rate and folder else None,
     )
+
+
+def restored_module(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> RecsysModule:
+    """With a checkpoint's weights, in this process and on the CPU, whatever world size and plan wrote it.
+
+    Opens a process group of this process alone unless there is one.
+    """
+    ensure_process_group()
+    cfg.sharding.types = ["none"]
+    module = build_module(cfg, fitted, Ranks(0, 0, 1, 1))
+    module.setup_model(torch.device("cpu"))
+    module.load_checkpoint(checkpoint, training=False)
+    return module.eval()
 
 
 def build_trainer(
