@@ -286,6 +286,12 @@ def loader_position(checkpoint: Path) -> dict[str, int]:
     return position
 
 
+def epochs_done(checkpoint: Path) -> int:
+    """How many epochs the checkpoint's run had gone through, as Lightning counts them when it goes on."""
+    state = torch.load(checkpoint / "state.pt", weights_only=False, map_location="cpu")
+    return int(state["loops"]["fit_loop"]["epoch_progress"]["current"]["processed"])
+
+
 def local_device(accelerator: str, local_rank: int) -> torch.device:
     """cpu, or the GPU of this local rank."""
     return torch.device("cpu") if accelerator == "cpu" else torch.device("cuda", local_rank)

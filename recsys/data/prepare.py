@@ -25,9 +25,9 @@ import numpy as np
 import polars as pl
 from filelock import FileLock
 
-from recsys.data import sources, synthetic, synthetic_sequences
+from recsys.data import sources
 from recsys.data.build import Build
-from recsys.data.check import check_files
+from recsys.data.check import SAMPLES, check_files
 from recsys.data.chunks import cut, read_spec, source_spec
 from recsys.data.contents import digests, together
 from recsys.data.engine import Engine, OneMachine
@@ -36,12 +36,11 @@ from recsys.data.items import items_join, items_vectors
 from recsys.data.shuffle import decoded
 from recsys.data.transforms import Fitted
 from recsys.data.vector_files import vector_files
-from recsys.errors import UserError, did_you_mean
+from recsys.errors import UserError
 from recsys.memory import keep_freed_memory
 from recsys.progress import bar
 from recsys.schema import DataConfig
 
-SAMPLES = {"clicks": synthetic.write_sample, "sequences": synthetic_sequences.write_sample}
 FORMAT = 6  # raise it when the same config and files would be prepared differently
 
 
@@ -130,9 +129,6 @@ def _with_sample(data: DataConfig, home: Path) -> DataConfig:
         raise UserError(f"data={data.name}: set data.root=DIR, the folder of its raw files")
     if data.sample.rows < 100:
         raise UserError(f"data.sample.rows={data.sample.rows}: at least 100")
-    if data.sample.kind not in SAMPLES:
-        told = f"must be {' or '.join(SAMPLES)}{did_you_mean(data.sample.kind, list(SAMPLES))}"
-        raise UserError(f"data.sample.kind={data.sample.kind}: {told}")
     kind = "" if data.sample.kind == "clicks" else f"{data.sample.kind}-"
     folder = home / f"sample-{kind}{data.sample.rows}-{data.sample.seed}"
     with FileLock(f"{folder}.lock"):

@@ -16,11 +16,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-ITEMS, KINDS, LIKED, FOLLOWERS = 1000, 40, 3, 4
-ZIPF = 0.8
+ITEMS, KINDS, LIKED, FOLLOWERS = 200, 20, 3, 3
+ZIPF = 0.6
 SAME_KIND = 0.7  # of an item's followers
-GOES_ON = 0.7
-MEAN_LENGTH, MIN_LENGTH = 20, 5
+GOES_ON = 0.8
+MEAN_LENGTH, MIN_LENGTH = 15, 5
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
