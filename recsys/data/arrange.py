@@ -76,7 +76,7 @@ def questions(data: DataConfig, rows: pl.DataFrame) -> pl.DataFrame:
         groups.join(last, on=GROUP, how="left", maintain_order="left")
         .with_columns(pl.lit("").alias(item), pl.lit(TEST, pl.UInt8).alias(SPLIT))
         .with_columns(pl.lit(None).cast(rows.schema[n]).alias(n) for n in differences(data))
-        .with_columns(rows.height + pl.int_range(pl.len(), dtype=pl.Int64).alias(PLACE))
+        .with_columns((pl.int_range(pl.len(), dtype=pl.Int64) + rows.height).alias(PLACE))
     )
     sequences = data.sequences and replace(data.sequences, reverse=False)
     given = replace(data, sequences=sequences, split=SplitConfig(by="order"))  # SPLIT is known

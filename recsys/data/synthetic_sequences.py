@@ -3,8 +3,8 @@
 ITEMS items lie in KINDS kinds, and each has a popularity, Zipf's. A user likes LIKED kinds, drawn by their popularity.
 After item i a user goes on with probability GOES_ON: to one of i's FOLLOWERS, which are drawn once, by popularity, most
 of them of i's kind, and are the likelier the earlier they were drawn. Else he takes an item of a kind that he likes,
-by popularity. Nothing is chosen twice in a row; how long users stay is geometric, of MEAN_LENGTH items and
-MIN_LENGTH or more.
+by popularity. Nobody chooses an item twice; how long users stay is geometric, of MEAN_LENGTH items and MIN_LENGTH or
+more.
 
 So what most choose says little, what is chosen together more (kinds), and most is said by what was chosen last.
 """
@@ -21,6 +21,7 @@ ZIPF = 0.6
 SAME_KIND = 0.7  # of an item's followers
 GOES_ON = 0.8
 MEAN_LENGTH, MIN_LENGTH = 15, 5
+TRIES = 20  # to find an item that a user has not had
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -67,20 +68,22 @@ def write_sample(folder: Path, *, rows: int, seed: int, progress: Callable[[int]
     """
     world, rng = World(seed), np.random.default_rng([seed, 1])
     users = rows // MIN_LENGTH + 1  # enough, however soon they leave
-    lengths = MIN_LENGTH - 1 + rng.geometric(1 / (MEAN_LENGTH - MIN_LENGTH + 1), users)
+    lengths = MIN_LENGTH - 1 + rng.geometric(1 / (MEAN_LENGTH - MIN_LENGTH + 1), users).clip(max=ITEMS // 2)
     users = int(np.searchsorted(lengths.cumsum(), rows)) + 1
     lengths = lengths[:users]
     likings = np.log(world.taste) + rng.gumbel(size=(users, KINDS))  # the greatest are drawn without replacement
     liked = np.argsort(-likings, axis=1)[:, :LIKED]
     chosen = np.zeros((users, lengths.max()), np.int64)
     chosen[:, 0] = world.by_taste(rng, liked)
+    had = np.zeros((users, ITEMS), bool)
     for t in range(1, chosen.shape[1]):
         there = np.flatnonzero(lengths > t)
-        before = chosen[there, t - 1]
-        now = world.next(rng, before, liked[there])
-        again = np.flatnonzero(now == before)
-        now[again] = world.followers[before[again], 0]
-        chosen[there, t] = now
+        had[there, chosen[there, t - 1]] = True
+        left = there
+        for _ in range(TRIES):
+            chosen[left, t] = world.next(rng, chosen[left, t - 1], liked[left])
+            left = left[had[left, chosen[left, t]]]
+        chosen[left, t] = np.argmin(had[left], axis=1)
     user = np.repeat(np.arange(users), lengths)
     place = np.arange(len(user)) - np.repeat(lengths.cumsum() - lengths, lengths)
     start = rng.integers(1_600_000_000, 1_700_000_000, users)
