@@ -30,7 +30,7 @@ class Runs:
         self.folder = folder
 
     def of(self, model: str, *overrides: str) -> str:
-        path = self.folder / "-".join([model, *overrides]).replace("/", "_")
+        path = self.folder / "-".join([model, *overrides]).translate(str.maketrans("={}: ", "-----"))
         if not path.exists():
             more = [] if model in CLOSED_FORMS else ["trainer.max_epochs=1"]
             prepared = f"data.prepared={self.folder / 'prepared'}"
@@ -101,7 +101,7 @@ def test_blocks_and_batches_change_nothing(runs: Runs, monkeypatch: pytest.Monke
     assert parts["user"].to_list() != whole["user"].to_list()
     both = whole.join(parts, on="user", suffix="_parts")
     assert both["items"].to_list() == both["items_parts"].to_list()
-    np.testing.assert_allclose(both["scores"].to_list(), both["scores_parts"].to_list(), atol=1e-5)
+    np.testing.assert_allclose(both["scores"].to_list(), both["scores_parts"].to_list(), rtol=1e-4)
 
 
 @pytest.mark.parametrize("model", ["sasrec", "two_tower", "ease", "item_knn", "popularity"])
@@ -116,7 +116,8 @@ def test_groups_of_unknown_items_get_an_answer(model: str, runs: Runs) -> None:
 
 def test_items_that_training_lacks(runs: Runs) -> None:
     """They can be found by models that read what is known of an item; ids alone would give all the same score."""
-    by_features, by_id = Recommender.load(runs.of("two_tower")), Recommender.load(runs.of("mf"))
+    rare = "data.sparse.item={min_count: 10}"
+    by_features, by_id = (Recommender.load(runs.of(model, rare)) for model in ("two_tower", "mf"))
     assert by_features.nameable == len(by_features.fitted.candidates) == 200
     assert by_id.nameable == by_id.fitted.vocabularies["item"].height < 200
 
