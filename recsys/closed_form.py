@@ -12,7 +12,7 @@ from recsys.batch import Lists
 from recsys.config import build_model, protocols_of
 from recsys.data.prepare import Prepared
 from recsys.data.tensors import candidates_of
-from recsys.data.transforms import HISTORY
+from recsys.data.transforms import HISTORY, Fitted
 from recsys.launch import Ranks
 from recsys.progress import bar
 from recsys.ranking import RankingMetrics
@@ -40,8 +40,9 @@ def save(model: Any, path: Path) -> Path:
     return folder
 
 
-def load(cfg: DictConfig, prepared: Prepared, checkpoint: Path) -> Any:
-    model = build_model(cfg, prepared.fitted.features, torch.device("cpu"))
+def load(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> Any:
+    """The model that `save` wrote."""
+    model = build_model(cfg, fitted.features, torch.device("cpu"))
     model.load_state_dict(torch.load(checkpoint / STATE, weights_only=True))
     return model
 
@@ -55,12 +56,12 @@ def rank_split(model: Any, cfg: DictConfig, prepared: Prepared, split: str) -> d
         for batch in loader:
             targets, history = batch.targets, batch.history
             assert targets is not None and history is not None
-            metrics.update(_rater(model, history, n), targets, history, batch.first_row, batch.weight)
+            metrics.update(rater(model, history, n), targets, history, batch.first_row, batch.weight)
             shown.advance(batch.rows)
     return as_counts(metrics.compute())
 
 
-def _rater(model: Any, history: Lists, n: int) -> Callable[[int, int], torch.Tensor]:
+def rater(model: Any, history: Lists, n: int) -> Callable[[int, int], torch.Tensor]:
     """Scores of all `n` candidates; those that the model has no id of are below all others."""
 
     def rate(start: int, stop: int) -> torch.Tensor:

@@ -325,13 +325,18 @@ def _check_model(cfg: DictConfig, devices: int) -> None:
 
     features = feature_spec(data_config(cfg), lambda *_: 8)
     check_kind(cfg, features)
+    check_processes(cfg, devices)
     if kind_of(cfg) == "closed_form":
-        if devices > 1:
-            raise UserError(f"trainer.devices={devices}: this model is fitted at once, in one process")
         build_model(cfg, features, torch.device("meta"))
         return
     task = meta_task(cfg, features)
     constraints(OmegaConf.to_object(cfg.sharding), tables(task), devices)  # type: ignore[arg-type]
+
+
+def check_processes(cfg: DictConfig, processes: int) -> None:
+    """Raises UserError where the model takes one process, and there are more."""
+    if kind_of(cfg) == "closed_form" and processes > 1:
+        raise UserError(f"trainer.devices={processes}: this model is fitted at once, in one process; leave it at 1")
 
 
 def check_kind(cfg: DictConfig, features: Any) -> None:

@@ -27,7 +27,7 @@ def evaluate(
     cfg: the run's config with other devices or another sharding; by default as it was trained.
     """
     from recsys.closed_form import load, rank_split
-    from recsys.config import accelerator_of, data_config, kind_of
+    from recsys.config import accelerator_of, check_processes, data_config, kind_of
     from recsys.data.prepare import prepare
     from recsys.details import Details
     from recsys.launch import process_group, started_by_torchrun
@@ -40,15 +40,17 @@ def evaluate(
     if split == "train" and kind_of(saved) != "predicts":
         raise UserError("split=train: its rows ask for nothing; must be validation or test")
     cfg = cfg or saved
+    started = started_by_torchrun()
+    check_processes(cfg, 1 if started is None else started.world_size)
     best = choose_checkpoint(path, checkpoint)
     prepared = prepare(data_config(cfg))
     if not prepared.rows(split):
         raise UserError(f"split={split}: the data has no such rows")
     if kind_of(cfg) == "closed_form":
-        ranked = rank_split(load(cfg, prepared, best), cfg, prepared, split)
+        ranked = rank_split(load(cfg, prepared.fitted, best), cfg, prepared, split)
         return {split: ranked, "protocol": protocol(cfg, prepared, best)}
     t = cfg.trainer
-    with process_group(accelerator_of(cfg), t.threads, started_by_torchrun(), t.timeout_minutes) as ranks:
+    with process_group(accelerator_of(cfg), t.threads, started, t.timeout_minutes) as ranks:
         module = build_module(cfg, prepared.fitted, ranks, prepared.folder)
         trainer, _ = build_trainer(cfg, path, ranks, prepared, None, loggers=False)
         loader = split_loader(cfg, prepared, split, ranks)

@@ -138,8 +138,8 @@ class RecsysModule(pl.LightningModule):
         if rows and self._sparse.clip is not None:
             name = next(t.name for t in self.tables.values() if t.parameter in rows)
             raise UserError(
-                f"optim.sparse.clip={self._sparse.clip}: is of FBGEMM's fused kernels; {len(rows)} tables have none here "
-                f"({name}, ...): choose another optim.sparse.name or sharding, or null"
+                f"optim.sparse.clip={self._sparse.clip}: is of FBGEMM's fused kernels; {len(rows)} tables have none "
+                f"here ({name}, ...): choose another optim.sparse.name or sharding, or null"
             )
         parts: list[Any] = [self.dmp.fused_optimizer, KeyedOptimizerWrapper(dense, self._make_optimizer)]
         if rows:
@@ -352,16 +352,26 @@ class RecsysModule(pl.LightningModule):
 
 def loader_position(checkpoint: Path) -> dict[str, int]:
     """Where the training loader was: epoch and step."""
-    state = torch.load(checkpoint / "state.pt", weights_only=False, map_location="cpu")
-    [position] = state["loops"]["fit_loop"]["state_dict"]["combined_loader"]
+    [position] = _fit_loop(checkpoint)["state_dict"]["combined_loader"]
     assert isinstance(position, dict)
     return position
 
 
 def logged_step(checkpoint: Path) -> int:
     """The last step that loggers know of: they count batches."""
+    return int(_fit_loop(checkpoint)["epoch_loop.state_dict"]["_batches_that_stepped"])
+
+
+def epochs_done(checkpoint: Path) -> int:
+    """How many epochs the checkpoint's run had gone through, as Lightning counts them when it goes on."""
+    return int(_fit_loop(checkpoint)["epoch_progress"]["current"]["processed"])
+
+
+def _fit_loop(checkpoint: Path) -> dict[str, Any]:
     state = torch.load(checkpoint / "state.pt", weights_only=False, map_location="cpu")
-    return int(state["loops"]["fit_loop"]["epoch_loop.state_dict"]["_batches_that_stepped"])
+    found = state["loops"]["fit_loop"]
+    assert isinstance(found, dict)
+    return found
 
 
 def local_device(accelerator: str, local_rank: int) -> torch.device:

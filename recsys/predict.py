@@ -1,6 +1,7 @@
-"""python -m recsys.predict run=RUN_DIR input=FILES output=preds.parquet
+"""python -m recsys.predict run=RUN_DIR input=FILES output=preds.parquet [k=20]
 
-Scores raw rows, with or without a label, through the transforms that were fitted in training. From Python:
+Scores raw rows, with or without a label, through the transforms that were fitted in training. Of a model that
+retrieves, lists the k best items of each group (recsys.recommend). From Python:
 
     predictor = Predictor.load("outputs/my_run")
     predictor.predict(pl.DataFrame(...))       # raw columns in, probabilities out
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,30 +38,19 @@ class Predictor:
 
     @classmethod
     def load(cls, run: str, checkpoint: str = "best") -> Predictor:
-        """From a run's folder, whatever world size and plan wrote its checkpoint.
-
-        Opens a process group of this process alone unless there is one.
-        """
-        import torch
-
+        """From a run's folder, whatever world size and plan wrote its checkpoint."""
         from recsys.config import kind_of
         from recsys.data.transforms import Fitted
-        from recsys.launch import Ranks, ensure_process_group
         from recsys.run_dir import choose_checkpoint, open_run
-        from recsys.training import build_module
+        from recsys.training import restored_module
 
         cfg, path = open_run(run)
         if kind_of(cfg) != "predicts":
             raise UserError(
-                f"run={run}: its model retrieves items, and scores no rows; recsys.evaluate ranks its queries"
+                f"run={run}: its model retrieves items, and scores no rows; use recsys.recommend.Recommender"
             )
-        ensure_process_group()
         fitted = Fitted.load(path)
-        cfg.sharding.types = ["none"]
-        module = build_module(cfg, fitted, Ranks(0, 0, 1, 1))
-        module.setup_model(torch.device("cpu"))
-        module.load_checkpoint(choose_checkpoint(path, checkpoint), training=False)
-        return cls(module.eval(), fitted)
+        return cls(restored_module(cfg, fitted, choose_checkpoint(path, checkpoint)), fitted)
 
     def predict(self, raw: pl.DataFrame) -> pl.Series:
         """(rows,) probabilities of raw rows; null where a number cannot be read. Extra columns are ignored."""
@@ -101,28 +91,18 @@ def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str,
 
     Returns rows, bad rows and the share of ids out of vocabulary per sparse feature that has one (hashed ones do not).
     """
-    import pyarrow.parquet as pq
-
     from recsys.data import sources
     from recsys.data.blocks import LINE
+    from recsys.data.write import Output
 
-    if output.is_dir():
-        raise UserError(f"output={output}: is a folder; name a Parquet file")
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as e:
-        raise UserError(f"output={output}: {e.strerror}") from e
+    out = Output(output)
     predictor = Predictor.load(run, checkpoint)
     data = predictor.fitted.data
     for file in files:
         sources.check_columns(sources.rows_to_predict(data, file), file, labelled=False)
-    building = output.with_name(f".{output.name}.building")
-    bad_rows = output.with_name(f"{output.stem}.bad_rows.csv")
-    bad_rows.unlink(missing_ok=True)
-    rows = bad = 0
+    rows = 0
     fitted = predictor.fitted
     unknown = {f.name: 0.0 for f in fitted.features.sparse if f.table in fitted.vocabularies}
-    writer: pq.ParquetWriter | None = None
     with bar("predicting", unit="rows") as shown:
         for file in files:
             for frame, wrong in _typed_blocks(data, file):
@@ -132,31 +112,24 @@ def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str,
                     {LINE: [b.line for b in wrong], "probability": [None] * len(wrong)},
                     schema=scores.schema,
                 )
-                table = (
+                out.write(
                     pl.concat([scores, lost])
                     .sort(LINE)
                     .select(pl.lit(str(file)).alias("file"), pl.col(LINE).alias("line"), "probability")
-                    .to_arrow()
                 )
-                writer = writer or pq.ParquetWriter(building, table.schema)
-                writer.write_table(table)
-                if wrong:
-                    with bad_rows.open("ab") as f:
-                        pl.DataFrame([asdict(b) for b in wrong]).write_csv(f, include_header=f.tell() == 0)
-                rows, bad = rows + frame.height, bad + len(wrong)
+                out.keep(wrong)
+                rows += frame.height
                 for scored, share in pieces:
                     for name in unknown if scored.height else ():
                         unknown[name] += (share[name].item() or 0.0) * scored.height
                 shown.advance(frame.height)
-    if writer is not None:
-        writer.close()
-        building.replace(output)
+    out.close()
     if rows == 0:
-        raise UserError(f"input: none of {bad} rows can be read; see {bad_rows}")
+        raise UserError(f"input: none of {out.bad} rows can be read; see {out.bad_rows}")
     return {
         "rows": rows,
-        "bad_rows": bad,
-        "bad_rows_file": str(bad_rows) if bad else None,
+        "bad_rows": out.bad,
+        "bad_rows_file": str(out.bad_rows) if out.bad else None,
         "out_of_vocabulary": {name: total / rows for name, total in unknown.items()},
     }
 
@@ -199,16 +172,37 @@ def input_files(patterns: list[str]) -> list[Path]:
 
 
 def _command(cfg: DictConfig) -> None:
+    from recsys.config import kind_of
     from recsys.run_dir import choose_checkpoint, open_run
     from recsys.versions import check_versions
 
-    if cfg.batch_size < 1:
+    if cfg.batch_size is not None and cfg.batch_size < 1:
         raise UserError(f"batch_size={cfg.batch_size}: must be at least 1")
     files = input_files([str(i) for i in cfg.input] if OmegaConf.is_list(cfg.input) else [str(cfg.input)])
-    _, path = open_run(cfg.run)
+    trained, path = open_run(cfg.run)
     choose_checkpoint(path, cfg.checkpoint)
     check_versions()
-    found = predict_files(cfg.run, files, Path(cfg.output), checkpoint=cfg.checkpoint, batch_size=cfg.batch_size)
+    size = cfg.batch_size or trained.trainer.eval_batch_size
+    if kind_of(trained) == "predicts":
+        for key in ("k", "filter_history"):
+            if cfg[key] is not None:
+                told = "is of models that retrieve items; this run's gives a probability for each row, so leave it out"
+                raise UserError(f"{key}={cfg[key]}: {told}")
+        _say_scored(cfg, predict_files(cfg.run, files, Path(cfg.output), checkpoint=cfg.checkpoint, batch_size=size))
+    else:
+        from recsys.recommend import recommend_files
+
+        how = {"checkpoint": cfg.checkpoint, "k": cfg.k, "filter_history": cfg.filter_history, "batch_size": size}
+        found = recommend_files(cfg.run, files, Path(cfg.output), **how)
+        if found["bad_rows"]:
+            told = f"left out of histories, reasons in {found['bad_rows_file']}"
+            say(f"{found['bad_rows']} rows could not be read: {told}")
+        if found["cold"]:
+            say(f"{found['cold']:,} of {found['groups']:,} groups have no item that training knows")
+        say(f"{found['groups']:,} lists of up to {found['k']} items written to {cfg.output}")
+
+
+def _say_scored(cfg: DictConfig, found: dict[str, Any]) -> None:
     from rich.table import Table
 
     table = Table(title="ids out of vocabulary (never seen in training, or too rare)", title_justify="left")

@@ -16,6 +16,7 @@ from recsys.callbacks import best_checkpoint, newest_checkpoint
 from recsys.config import data_config, kind_of, load_config
 from recsys.data.prepare import Prepared
 from recsys.errors import UserError
+from recsys.lit import epochs_done
 from recsys.progress import say
 
 # What may differ when a run goes on: where and how fast it runs, not what it computes.
@@ -75,6 +76,8 @@ def open_run_dir(cfg: DictConfig) -> tuple[Path, bool]:
             )
         if cfg.resume is None:
             _set_aside(path)
+        elif (start := newest_checkpoint(path)) is not None and kind_of(cfg) != "closed_form":
+            _check_epochs(cfg, start)
     elif auto:
         say(f"{path} holds no run yet: it begins")
     path.mkdir(parents=True, exist_ok=True)
@@ -87,6 +90,14 @@ def open_run_dir(cfg: DictConfig) -> tuple[Path, bool]:
     OmegaConf.save(cfg, building, resolve=True)
     building.replace(path / "config.yaml")  # whole or absent, whenever the process is killed
     return path, resumed
+
+
+def _check_epochs(cfg: DictConfig, start: Path) -> None:
+    most, done = cfg.trainer.max_epochs, epochs_done(start)
+    if done > most:
+        raise UserError(
+            f"trainer.max_epochs={most}: {start} has {done} behind it; set trainer.max_epochs={done} or more"
+        )
 
 
 def allow_restarts(cfg: DictConfig, restarted: bool) -> None:

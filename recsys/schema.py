@@ -161,6 +161,7 @@ class SplitConfig:
 class SampleConfig:
     """The built-in sample, used where data.root is not given."""
 
+    kind: str = "clicks"  # Criteo's raw format | sequences: what users choose, one item after another
     rows: int = 1_000_000
     seed: int = 0
 
@@ -456,7 +457,9 @@ class PredictConfig:
     input: Any = MISSING  # a file, folder or glob, or a list of them
     output: str = "predictions.parquet"
     checkpoint: str = "best"
-    batch_size: int = 8192
+    batch_size: int | None = None  # rows or queries at a time; null: the run's trainer.eval_batch_size
+    k: int | None = None  # of models that retrieve, how many items a list has; null: the longest of the run's ranking.k
+    filter_history: bool | None = None  # likewise, leave out what the group has had; null: the run's ranking has it
 
 
 @dataclass

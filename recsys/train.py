@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 
 from recsys import cli
-from recsys.config import check, data_config, engine_config, kind_of, load_config
+from recsys.config import check, check_processes, data_config, engine_config, kind_of, load_config
 from recsys.errors import UserError
 from recsys.progress import log_to, results, say
 
@@ -77,6 +77,7 @@ def begin(cfg: DictConfig, world_size: int, restarted: bool = False) -> tuple[Pa
     """
     say("checking the config")
     check(cfg)
+    check_processes(cfg, world_size)
     if cfg.trainer.batch_size % world_size:
         raise UserError(f"trainer.batch_size={cfg.trainer.batch_size} is not divisible by {world_size} processes")
     data = data_config(cfg)
@@ -156,7 +157,9 @@ def fit(cfg: DictConfig, path: Path, prepared: Prepared, resumed: bool, ranks: R
 
 def _fit_at_once(cfg: DictConfig, path: Path, prepared: Prepared) -> None:
     from recsys.closed_form import fit_model, rank_split, save
+    from recsys.launch import Ranks
     from recsys.run_dir import protocol, write_json
+    from recsys.training import build_loggers
 
     start = time.monotonic()
     model = fit_model(cfg, prepared)
@@ -169,6 +172,11 @@ def _fit_at_once(cfg: DictConfig, path: Path, prepared: Prepared) -> None:
     metrics["train"] = {"samples": rows, "seconds": seconds, "samples_per_second": rows / max(seconds, 1e-9)}
     metrics["protocol"] = protocol(cfg, prepared, checkpoint)
     write_json(path / "metrics.json", metrics)
+    loggers = build_loggers(cfg, path, Ranks(0, 0, 1, 1), None)
+    for logger in loggers if isinstance(loggers, list) else ():
+        for split in splits:
+            logger.log_metrics({f"{split}/{name}": value for name, value in metrics[split].items()}, step=0)
+        logger.finalize("success")
     _show(metrics, path)
 
 

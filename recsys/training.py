@@ -20,7 +20,7 @@ from recsys.data.tensors import candidates_of
 from recsys.data.transforms import Fitted
 from recsys.debug import Overfit, Profile
 from recsys.errors import UserError
-from recsys.launch import Ranks
+from recsys.launch import Ranks, ensure_process_group
 from recsys.lit import MakeScheduler, RecsysModule, local_device, logged_step
 from recsys.metrics import BinaryMetrics
 from recsys.run_dir import write_json
@@ -77,6 +77,19 @@ def _scheduler(cfg: DictConfig, total_steps: int | None) -> MakeScheduler | None
     asks = "total_steps" in signature(locate(node["_target_"], "optim.scheduler")).parameters
     made = make(node)
     return partial(made, total_steps=total_steps) if asks and node.get("total_steps") is None else made
+
+
+def restored_module(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> RecsysModule:
+    """With a checkpoint's weights, in this process and on the CPU, whatever world size and plan wrote it.
+
+    Opens a process group of this process alone unless there is one.
+    """
+    ensure_process_group()
+    cfg.sharding.types = ["none"]
+    module = build_module(cfg, fitted, Ranks(0, 0, 1, 1))
+    module.setup_model(torch.device("cpu"))
+    module.load_checkpoint(checkpoint, training=False)
+    return module.eval()
 
 
 def build_trainer(

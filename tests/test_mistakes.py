@@ -148,6 +148,20 @@ def test_run_dir_with_another_config(
     assert said.startswith("run_dir=r: holds a run with another config: optim.sparse.lr is 0.1 there, 0.3 here")
 
 
+def test_resuming_with_fewer_epochs_than_are_done(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["data=mine", "data.root=raw", "trainer.batch_size=32", "trainer.threads=1"]
+    monkeypatch.setattr("sys.argv", ["recsys.train", *command, "run_dir=r", "trainer.max_epochs=3"])
+    assert cli.status("train", lambda cfg: train(cfg) and None) == 0
+    capsys.readouterr()
+    status, said = run(monkeypatch, capsys, *command, "resume=r", "trainer.max_epochs=2")
+    assert status == 2
+    assert re.search(r"trainer.max_epochs=2: r/checkpoints/\S+ has 3 behind it; set trainer.max_epochs=3 or more", said)
+    monkeypatch.setattr("sys.argv", ["recsys.train", *command, "resume=r", "trainer.max_epochs=3"])
+    assert cli.status("train", lambda cfg: train(cfg) and None) == 0
+
+
 def test_feature_named_twice_in_yaml(
     own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

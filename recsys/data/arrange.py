@@ -3,6 +3,8 @@
 Typed rows go in and come out, text as text. Every row looks only at rows before it, whatever their split.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import polars as pl
 
@@ -13,12 +15,13 @@ from recsys.data.transforms import (
     PLACE,
     SPLIT,
     TARGETS,
+    differences,
     is_sequence,
     item_feature,
     sparse_columns,
 )
 from recsys.errors import UserError
-from recsys.schema import DataConfig, DenseConfig, SequenceConfig, SparseConfig
+from recsys.schema import DataConfig, DenseConfig, SequenceConfig, SparseConfig, SplitConfig
 
 MOST_HISTORY = 1 << 26  # items before all held-out ones of a pile: 3 GB
 TRAIN, VALIDATION, TEST, AGAIN = range(4)  # AGAIN: a training row once more, from which nothing is learnt
@@ -56,6 +59,29 @@ def in_context(data: DataConfig, rows: pl.DataFrame) -> pl.DataFrame:
     if data.sequences is not None:
         raise UserError("data.sequences: its rows are whole groups, not such as can be predicted one by one")
     return arranged(data, rows.with_row_index(PLACE).cast({PLACE: pl.Int64})).drop(PLACE, SPLIT, strict=False)
+
+
+def questions(data: DataConfig, rows: pl.DataFrame) -> pl.DataFrame:
+    """Typed rows of what groups did so far -> of each group, in the order of their first rows, the query for what
+    follows (in its last session, where data.group has a gap), made as those of held-out rows are; with GROUP.
+
+    What follows is a row like the group's last one, but of an unknown item and with no difference known.
+    """
+    item = item_feature(data)
+    assert item is not None and data.group is not None
+    rows = rows.with_row_index(PLACE).cast({PLACE: pl.Int64}).with_columns(pl.lit(TRAIN, pl.UInt8).alias(SPLIT))
+    groups = rows.select(GROUP).unique(maintain_order=True)
+    last = rows.sort(GROUP, ORDER, PLACE).unique(GROUP, keep="last", maintain_order=True)
+    follows = (
+        groups.join(last, on=GROUP, how="left", maintain_order="left")
+        .with_columns(pl.lit("").alias(item), pl.lit(TEST, pl.UInt8).alias(SPLIT))
+        .with_columns(pl.lit(None).cast(rows.schema[n]).alias(n) for n in differences(data))
+        .with_columns((pl.int_range(pl.len(), dtype=pl.Int64) + rows.height).alias(PLACE))
+    )
+    sequences = data.sequences and replace(data.sequences, reverse=False)
+    given = replace(data, sequences=sequences, split=SplitConfig(by="order"))  # SPLIT is known
+    made = arranged(given, pl.concat([rows, follows.select(rows.columns)])).filter(pl.col(SPLIT) == TEST)
+    return made.with_columns(groups.to_series())
 
 
 def _starts(rows: pl.DataFrame, gap: float | None) -> np.ndarray:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import polars as pl
 
-from recsys.data import sources
+from recsys.data import sources, synthetic, synthetic_sequences
 from recsys.data.blocks import LINE, one_line
 from recsys.data.groups import check_groups
 from recsys.data.hashing import MOST_BUCKETS
@@ -33,6 +33,7 @@ from recsys.schema import DataConfig, SparseConfig
 RESERVED = ("label", LABEL, TIME, KEY, GROUP, ORDER, SPLIT, PLACE, ROW, LINE)
 FORMATS = ("csv", "parquet", "libfm", "lists", "npy")
 SPECIFIED = ("split_binary", "split_csv")  # by data.spec
+SAMPLES = {"clicks": synthetic.write_sample, "sequences": synthetic_sequences.write_sample}
 ENCODINGS = ("vocabulary", "hash", "id")
 MOST_ROWS = 2**31 - 1  # ids are Int32
 ID_NEVER = {
@@ -49,6 +50,9 @@ def check_data(data: DataConfig) -> None:
         raise UserError("data.spec: set it to the path of a feature_spec.yaml")
     if data.source.format not in (*FORMATS, *SPECIFIED):
         raise UserError(f"data.source.format={data.source.format}: unknown{did_you_mean(data.source.format, FORMATS)}")
+    if data.sample is not None and data.sample.kind not in SAMPLES:
+        told = f"must be {' or '.join(SAMPLES)}{did_you_mean(data.sample.kind, list(SAMPLES))}"
+        raise UserError(f"data.sample.kind={data.sample.kind}: {told}")
     for what, one in (("separator", data.source.separator), ("quote", data.source.quote)):
         if one is not None and len(one) != 1:
             raise UserError(f'data.source.{what}={one!r}: must be one character (a TAB is written "\\t")')

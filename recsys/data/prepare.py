@@ -27,14 +27,13 @@ from filelock import FileLock
 
 from recsys.data import sources
 from recsys.data.build import Build
-from recsys.data.check import check_files
+from recsys.data.check import SAMPLES, check_files
 from recsys.data.chunks import cut, read_spec, source_spec
 from recsys.data.contents import digests, together
 from recsys.data.engine import Engine, OneMachine
 from recsys.data.formats import files_in
 from recsys.data.items import items_join, items_vectors
 from recsys.data.shuffle import decoded
-from recsys.data.synthetic import write_sample
 from recsys.data.transforms import Fitted
 from recsys.data.vector_files import vector_files
 from recsys.errors import UserError
@@ -130,7 +129,8 @@ def _with_sample(data: DataConfig, home: Path) -> DataConfig:
         raise UserError(f"data={data.name}: set data.root=DIR, the folder of its raw files")
     if data.sample.rows < 100:
         raise UserError(f"data.sample.rows={data.sample.rows}: at least 100")
-    folder = home / f"sample-{data.sample.rows}-{data.sample.seed}"
+    kind = "" if data.sample.kind == "clicks" else f"{data.sample.kind}-"
+    folder = home / f"sample-{kind}{data.sample.rows}-{data.sample.seed}"
     with FileLock(f"{folder}.lock"):
         if not folder.exists():
             building = folder.with_name(folder.name + ".building")
@@ -138,7 +138,7 @@ def _with_sample(data: DataConfig, home: Path) -> DataConfig:
             building.mkdir(parents=True)
             with bar("generating", data.sample.rows) as shown:
                 written = lambda rows: shown.advance(rows - shown.done)  # noqa: E731
-                write_sample(building, rows=data.sample.rows, seed=data.sample.seed, progress=written)
+                SAMPLES[data.sample.kind](building, rows=data.sample.rows, seed=data.sample.seed, progress=written)
             os.replace(building, folder)
     return DataConfig(**{**vars(data), "root": str(folder)})
 

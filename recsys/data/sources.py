@@ -6,14 +6,14 @@ from pathlib import Path
 
 import polars as pl
 
-from recsys.data.blocks import Block
+from recsys.data.blocks import LINE, Block
 from recsys.data.derive import chosen, derived, joined, of_sql
 from recsys.data.formats import column_names, no_rows, read, without_label
 from recsys.data.pieces import WHOLE, Piece, Wanted
 from recsys.data.places import in_order, place
 from recsys.data.transforms import column_reads, label_column, raw_columns
 from recsys.errors import UserError, did_you_mean
-from recsys.schema import DataConfig, JoinConfig, SourceConfig
+from recsys.schema import DataConfig, JoinConfig, LabelConfig, SourceConfig, SplitConfig
 
 
 def files_of(data: DataConfig, globs: list[str] | None = None) -> list[Path]:
@@ -56,9 +56,7 @@ def check_columns(data: DataConfig, file: Path, *, labelled: bool = True) -> Non
             raise UserError(f"data.source.rename.{here}: {file.name} has no column {there}{near}")
     have = _renamed(data.source, file, have)
     for join in data.source.joins:
-        if join.key not in have.columns:
-            near = did_you_mean(join.key, have.columns)
-            raise UserError(f"data.source.joins: {file.name} has no column {join.key}{near}")
+        _check_column("data.source.joins", join.key, file, have)
         side = check_side_columns(data, join, "data.source.joins")
         for here in join.columns:
             if here != join.key and here in have.columns:
@@ -71,8 +69,7 @@ def check_columns(data: DataConfig, file: Path, *, labelled: bool = True) -> Non
     wanted = raw_columns(data)
     wanted += group_columns(data) + (split_columns(data) if labelled else [])
     for who, column in wanted:
-        if column not in have.columns:
-            raise UserError(f"{who}: {file.name} has no column {column}{did_you_mean(column, have.columns)}")
+        _check_column(who, column, file, have)
 
 
 def read_blocks(data: DataConfig, file: Path, piece: Piece = WHOLE, *, unlabelled: bool = False) -> Iterator[Block]:
@@ -88,20 +85,44 @@ def read_blocks(data: DataConfig, file: Path, piece: Piece = WHOLE, *, unlabelle
     sides = [(join, side_table(data, join)) for join in source.joins]
 
     def whole(block: Block) -> Block:
-        frame = _renamed(source, file, block.frame)
-        for join, side in sides:
-            frame = joined(frame, join, side)
-        for column, sql in data.derive.items():
-            frame = derived(column, sql, frame)
-        if data.where is not None and not unlabelled:
-            frame = chosen(data.where, frame)
-        block.frame = frame
+        block.frame = _completed(data, _renamed(source, file, block.frame), sides, where=not unlabelled)
         if (as_text := block.as_text) is not None:
             block.as_text = lambda: whole(as_text())
         return block
 
     for block in read(source, file, names, piece, wanted(data, labelled=not unlabelled)):
         yield whole(block)
+
+
+def _completed(
+    data: DataConfig, frame: pl.DataFrame, sides: list[tuple[JoinConfig, pl.DataFrame]], *, where: bool
+) -> pl.DataFrame:
+    for join, side in sides:
+        frame = joined(frame, join, side)
+    for column, sql in data.derive.items():
+        frame = derived(column, sql, frame)
+    return chosen(data.where, frame) if where and data.where is not None else frame
+
+
+def of_frame(data: DataConfig, frame: pl.DataFrame) -> Block:
+    """Raw rows that are in memory, as `read_blocks` gives those of a file; joined columns may be there already.
+
+    Raises UserError where a column is missing.
+    """
+    file = Path("the frame")
+    frame = _renamed(data.source, file, frame.with_row_index(LINE, 1).cast({LINE: pl.Int64}))
+    joins = [j for j in data.source.joins if not set(j.columns) <= set(frame.columns)]
+    for who, column in [("data.source.joins", j.key) for j in joins]:
+        _check_column(who, column, file, frame)
+    frame = _completed(data, frame, [(join, side_table(data, join)) for join in joins], where=True)
+    for who, column in raw_columns(data) + group_columns(data):
+        _check_column(who, column, file, frame)
+    return Block(file, frame, lines=frame.height)
+
+
+def _check_column(who: str, column: str, file: Path, have: pl.DataFrame) -> None:
+    if column not in have.columns:
+        raise UserError(f"{who}: {file.name} has no column {column}{did_you_mean(column, have.columns)}")
 
 
 def wanted(data: DataConfig, *, labelled: bool) -> Wanted:
@@ -197,6 +218,11 @@ def rows_to_predict(data: DataConfig, file: Path) -> DataConfig:
     if format_ not in ("npy", "split_binary", "split_csv") or file.suffix == ".npy":
         return data
     return replace(data, source=SourceConfig(format="parquet" if file.suffix == ".parquet" else "csv"))
+
+
+def rows_so_far(data: DataConfig) -> DataConfig:
+    """Of what groups did until now: data.where chooses among its rows, none has a label or is held out."""
+    return replace(data, label=LabelConfig(column=None), split=SplitConfig(by="order"))
 
 
 def raw_types(data: DataConfig, names: set[str]) -> pl.DataFrame:

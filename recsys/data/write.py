@@ -1,8 +1,13 @@
-"""Prepared rows -> Parquet files of equal row groups, the unit that the loader reads."""
+"""Rows -> Parquet: prepared ones as files of equal row groups, the unit that the loader reads; a command's output."""
 
+from dataclasses import asdict
 from pathlib import Path
 
 import polars as pl
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+from recsys.data.blocks import BadRow
+from recsys.errors import UserError
 
 ROW_GROUP_ROWS = 65_536
 FILE_ROWS = 16 * ROW_GROUP_ROWS  # each slice read parses its file's footer, so that it should be short
@@ -39,3 +44,39 @@ class PartWriter:
         self.files.append(file.name)
         self._waiting = [whole.slice(rows)] if whole.height > rows else []
         self._rows = whole.height - rows
+
+
+class Output:
+    """One Parquet file, whole or absent, and beside it NAME.bad_rows.csv where rows could not be read.
+
+    Raises UserError where it cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if path.is_dir():
+            raise UserError(f"output={path}: is a folder; name a Parquet file")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            raise UserError(f"output={path}: {e.strerror}") from e
+        self.bad_rows = path.with_name(f"{path.stem}.bad_rows.csv")
+        self.bad_rows.unlink(missing_ok=True)
+        self.bad = 0
+        self._path, self._building = path, path.with_name(f".{path.name}.building")
+        self._writer: pq.ParquetWriter | None = None
+
+    def write(self, frame: pl.DataFrame) -> None:
+        table = frame.to_arrow()
+        self._writer = self._writer or pq.ParquetWriter(self._building, table.schema)
+        self._writer.write_table(table)
+
+    def keep(self, bad: list[BadRow]) -> None:
+        self.bad += len(bad)
+        if bad:
+            with self.bad_rows.open("ab") as f:
+                pl.DataFrame([asdict(b) for b in bad]).write_csv(f, include_header=f.tell() == 0)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._building.replace(self._path)

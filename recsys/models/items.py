@@ -72,13 +72,17 @@ class Items(nn.Module):
                 self.dense = nn.Linear(features.items.dense_width, dim, bias=False)
         self.candidates: Candidates | None = None
 
+    @property
+    def by_id_alone(self) -> bool:
+        return self.about is None and self.dense is None
+
     def forward(self, ids: Tensor) -> Tensor:
         known = torch.where(ids < self.rows, ids, 0).int()
         sparse = KeyedJaggedTensor(
             [self.name], known, lengths=torch.tensor([len(ids)], dtype=torch.int32).to(ids.device)
         )
         vectors = self.ids(sparse)[self.name].values()
-        if self.about is None and self.dense is None:
+        if self.by_id_alone:
             return vectors
         return vectors + self._about(ids)
 

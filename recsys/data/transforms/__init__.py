@@ -8,6 +8,7 @@ Both take text as codes, too, of which each stands for one value.
 from recsys.data.transforms.columns import (
     column_reads,
     dense_columns,
+    differences,
     feature_spec,
     is_bag,
     is_sequence,
@@ -45,6 +46,7 @@ __all__ = [
     "Training",
     "column_reads",
     "dense_columns",
+    "differences",
     "feature_spec",
     "fit",
     "is_bag",

@@ -114,6 +114,10 @@ class Fitted:
         columns = {s.name: s for s in [*made.get_columns(), *found.get_columns()]}
         return pl.DataFrame([columns[name] for name in (*label, *self._of_text)])
 
+    def candidate_ids(self, items: pl.Series) -> pl.Series:
+        """(P,) items as text -> the candidates that they are; 0 where they are none."""
+        return self._candidate_of(items)
+
     def indices(self, values: Mapping[str, pl.Series]) -> dict[str, pl.Series]:
         """By column of text: of each code, what is known of the value that it stands for."""
         return {name: of(values[name]) for name, of in self._known.items() if name in values}

@@ -1,0 +1,287 @@
+"""Lists of items from runs of models that retrieve, on the built-in sample of sequences."""
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from recsys import cli, predict
+from recsys.config import check, compose
+from recsys.errors import UserError
+from recsys.evaluate import evaluate
+from recsys.predict import Predictor
+from recsys.recommend import Recommender, recommend_files, top_k
+from recsys.train import train
+
+SMALL = ["data=sample_sequences", "data.sample.rows=3000", "trainer.threads=1"]
+TRAINED = ("sasrec", "bert4rec", "gru4rec", "hstu", "transformer", "two_tower", "mf", "neumf", "mult_vae")
+CLOSED_FORMS = ("ease", "item_knn", "session_knn", "popularity")
+
+
+class Runs:
+    """Small runs, each made once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def of(self, model: str, *overrides: str) -> str:
+        path = self.folder / "-".join([model, *overrides]).translate(str.maketrans("={}: ", "-----"))
+        if not path.exists():
+            more = [] if model in CLOSED_FORMS else ["trainer.max_epochs=1"]
+            prepared = f"data.prepared={self.folder / 'prepared'}"
+            train(compose("train", [f"model={model}", *SMALL, *more, prepared, f"run_dir={path}", *overrides]))
+        return str(path)
+
+    @property
+    def log(self) -> pl.DataFrame:
+        [file] = (self.folder / "prepared").glob("sample-sequences-*/log.csv")
+        return pl.read_csv(file, infer_schema=False)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tmp_path_factory.mktemp("runs"))
+
+
+def held_out(log: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, str]]:
+    """All rows but the last one of each user, who has three or more; and that one's item."""
+    log = log.filter(pl.len().over("user") >= 3)
+    last = log.with_row_index().filter(pl.col("index") == pl.col("index").max().over("user"))
+    return log.with_row_index().join(last, on="index", how="anti").drop("index"), dict(
+        zip(last["user"], last["item"], strict=True)
+    )
+
+
+@pytest.mark.parametrize("model", [*TRAINED, *CLOSED_FORMS])
+def test_lists_agree_with_evaluation(model: str, runs: Runs) -> None:
+    """Given what came before, validation's item too, hits and gains of the held-out items are evaluation's."""
+    run = runs.of(model)
+    metrics = evaluate(run)["test"]
+    so_far, wanted = held_out(runs.log)
+    found = Recommender.load(run).recommend(so_far, k=10)
+    assert found.columns == ["user", "items", "scores"]
+    assert found["user"].to_list() == so_far["user"].unique(maintain_order=True).to_list()
+    listed = dict(zip(found["user"].to_list(), found["items"].to_list(), strict=True))
+    ranks = [listed[u].index(item) if item in listed[u] else None for u, item in wanted.items()]
+    assert found.height == metrics["rows"]
+    hits = [r is not None for r in ranks]
+    gains = [0.0 if r is None else 1 / math.log2(2 + r) for r in ranks]
+    # ties, which models that count have, are broken here and averaged there
+    tolerance = 0.02 if model in CLOSED_FORMS else 1e-6
+    assert np.mean(hits) == pytest.approx(metrics["hr@10"], abs=tolerance)
+    assert np.mean(gains) == pytest.approx(metrics["ndcg@10"], abs=tolerance)
+    scores = np.array(found["scores"].to_list())
+    assert (np.diff(scores, axis=1) <= 0).all()
+
+
+def test_history_is_left_out_unless_told_otherwise(runs: Runs) -> None:
+    recommender, log = Recommender.load(runs.of("sasrec")), runs.log
+    had = dict(log.group_by("user").agg("item").iter_rows())
+
+    def share(**how: Any) -> float:
+        rows = recommender.recommend(log, **how).select("user", "items").iter_rows()
+        return float(np.mean([bool(set(items) & set(had[user])) for user, items in rows]))
+
+    assert share(k=20) == 0
+    assert share(k=20, filter_history=False) > 0.5
+    assert Recommender.load(runs.of("sasrec", "ranking.filter_history=false")).filter_history is False
+
+
+def test_blocks_and_batches_change_nothing(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    recommender, log = Recommender.load(runs.of("sasrec")), runs.log
+    whole = recommender.recommend(log, k=5)
+    monkeypatch.setattr("recsys.recommend.BLOCK", 1000)
+    recommender.batch_size = 7
+    parts = recommender.recommend(log.sample(fraction=1, shuffle=True, seed=1), k=5)  # in any order: they have times
+    assert parts["user"].to_list() != whole["user"].to_list()
+    both = whole.join(parts, on="user", suffix="_parts")
+    assert both["items"].to_list() == both["items_parts"].to_list()
+    np.testing.assert_allclose(both["scores"].to_list(), both["scores_parts"].to_list(), rtol=1e-4)
+
+
+@pytest.mark.parametrize("model", ["sasrec", "two_tower", "ease", "item_knn", "popularity"])
+def test_groups_of_unknown_items_get_an_answer(model: str, runs: Runs) -> None:
+    raw = pl.DataFrame({"user": ["new", "u0", "new"], "item": ["?", "i1", "!"], "time": [3, 2, 1]})
+    found = Recommender.load(runs.of(model)).recommend(raw)
+    assert found["user"].to_list() == ["new", "u0"]
+    assert found["items"].list.len().to_list() == [20, 20]
+    assert found["items"].explode().str.contains(r"^i\d+$").all()
+    assert Recommender.load(runs.of(model)).recommend(raw.clear()).is_empty()
+
+
+def test_items_that_training_lacks(runs: Runs) -> None:
+    """They can be found by models that read what is known of an item; ids alone would give all the same score."""
+    rare = "data.sparse.item={min_count: 10}"
+    by_features, by_id = (Recommender.load(runs.of(model, rare)) for model in ("two_tower", "mf"))
+    assert by_features.nameable == len(by_features.fitted.candidates) == 200
+    assert by_id.nameable == by_id.fitted.vocabularies["item"].height < 200
+
+
+def test_equal_scores_fall_by_place() -> None:
+    scores = torch.tensor([[0.0, 2, 1, 2, 1, 1], [0, 0, 0, 0, 0, 0], [-torch.inf, 1, -torch.inf, 0, 5, -torch.inf]])
+    places, best = top_k(scores, 4)
+    assert places.tolist() == [[1, 3, 2, 4], [0, 1, 2, 3], [4, 1, 3, 0]]
+    assert best[2].tolist() == [5, 1, 0, -math.inf]
+    every, _ = top_k(scores, 6)
+    assert every[0].tolist() == [1, 3, 2, 4, 5, 0]
+    dense = torch.rand(50, 300)
+    assert torch.equal(top_k(dense, 20)[1], torch.topk(dense, 20).values)
+
+
+def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    capsys.readouterr()
+    monkeypatch.setattr("sys.argv", ["recsys.predict", *arguments])
+    status = cli.status("predict", predict._command)
+    return status, capsys.readouterr().err
+
+
+def test_command(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A group may be spread over files; rows that cannot be read are told and left out."""
+    run = runs.of("item_knn")
+    log = runs.log
+    log[::2].write_csv(tmp_path / "a.csv")
+    log[1::2].write_csv(tmp_path / "b.csv")
+    with (tmp_path / "b.csv").open("a") as f:
+        f.write("u1,i3\nu1,,1\nu1,i2,noon\nnobody,i0x,5\n")
+    output = tmp_path / "top.parquet"
+    status, said = command(monkeypatch, capsys, f"run={run}", f"input={tmp_path}/*.csv", f"output={output}", "k=7")
+    assert status == 0, said
+    assert "3 rows could not be read: left out of histories, reasons in" in said
+    assert f"1 of {log['user'].n_unique() + 1} groups have no item that training knows" in said
+    assert f"{log['user'].n_unique() + 1} lists of up to 7 items written to" in said
+    reasons = pl.read_csv(tmp_path / "top.bad_rows.csv")["reason"].to_list()
+    assert sorted(reasons) == ["2 fields, not 3", "item item is missing", "time time is neither a number nor a time"]
+    found = pl.read_parquet(output)
+    wanted = Recommender.load(run).recommend(log, k=7)
+    both = wanted.join(found, on="user", suffix="_found")
+    assert both.height == wanted.height
+    assert both["items"].to_list() == both["items_found"].to_list()
+
+
+def test_mistakes(
+    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = runs.of("popularity")
+    log = runs.log
+    log.write_csv(tmp_path / "log.csv")
+    log.drop("time").write_csv(tmp_path / "no_time.csv")
+    (tmp_path / "bad.csv").write_text("user,item,time\nu1,i1,noon\n")
+    given = [f"run={run}", f"output={tmp_path}/top.parquet"]
+    for arguments, message in (
+        (["input=log.csv", "k=0"], r"k=0: must be at least 1"),
+        (["input=log.csv", "k=5000"], r"k=5000: there are \d+ items to choose from; ask for no more"),
+        (["input=no_time.csv"], r"data.group.order: no_time.csv has no column time"),
+        (["input=bad.csv"], r"input: none of 1 rows can be read; see .*top.bad_rows.csv"),
+        (["input=log.csv", "batch_size=0"], r"batch_size=0: must be at least 1"),
+        (["input=none.csv"], r"none.csv: no such file"),
+        (["input=log.csv", f"output={tmp_path}"], r"is a folder; name a Parquet file"),
+    ):
+        paths = [a.replace("input=", f"input={tmp_path}/") for a in arguments]
+        status, said = command(monkeypatch, capsys, *given, *paths)
+        lines = [line for line in said.splitlines() if line.startswith("error: ")]
+        assert (status, len(lines)) == (2, 1), said
+        assert re.search(message, lines[0]), lines[0]
+    with pytest.raises(UserError, match=r"data.sparse.item: the frame has no column item"):
+        Recommender.load(run).recommend(log.drop("item"))
+    with pytest.raises(UserError, match=r"its model retrieves items, and scores no rows; use recsys.recommend"):
+        Predictor.load(run)
+
+
+def test_models_that_predict_have_no_lists(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rows.csv").write_text("y,a\n" + "".join(f"{i % 2},{i % 5}\n" for i in range(200)))
+    conf = tmp_path / "conf" / "data"
+    conf.mkdir(parents=True)
+    (conf / "own.yaml").write_text("name: own\nsource: {files: ['*.csv']}\nlabel: {column: y}\nsparse: {a: {}}\n")
+    monkeypatch.chdir(tmp_path)
+    train(compose("train", ["data=own", "data.root=.", "model=dcn", "run_dir=run", "trainer.batch_size=32"]))
+    for key in ("k=20", "filter_history=false"):
+        status, said = command(monkeypatch, capsys, "run=run", "input=rows.csv", key)
+        assert status == 2
+        assert f"error: {key.replace('false', 'False')}: is of models that retrieve items; this run's gives a" in said
+    with pytest.raises(UserError, match=r"its model scores rows, and retrieves no items; use recsys.predict.Predictor"):
+        Recommender.load("run")
+
+
+LINES = """
+name: lines
+source: {format: lists, separator: " ", columns: [item]}
+group: {by: list}
+sequences: {max_length: 20}
+split: {by: hash, column: list, validation: 0.1, test: 0.1}
+sparse: {item: {}}
+"""
+TABLE = """
+name: table
+source: {format: parquet}
+where: "rating >= 4"
+group: {by: user, order: at, gap: 60}
+sequences: {max_length: 20}
+split: {by: order, validation: 0.1, test: 0.1}
+sparse: {item: {}}
+"""
+
+
+def of_cycles(folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, yaml: str) -> None:
+    """Run in a folder with a data set of its own; after item i its sessions go on with i + 1 of 9."""
+    (folder / "conf" / "data").mkdir(parents=True)
+    (folder / "conf" / "data" / f"{name}.yaml").write_text(yaml)
+    monkeypatch.chdir(folder)
+
+
+def test_lines_are_named_by_file_and_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_cycles(tmp_path, monkeypatch, "lines", LINES)
+    lines = [" ".join(str((i + j) % 9) for j in range(4)) for i in range(300)]
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "s.txt").write_text("\n".join(lines) + "\n")
+    common = ["data=lines", "data.root=raw", "model=item_knn", "run_dir=run", "trainer.threads=1"]
+    train(compose("train", common))
+    (tmp_path / "new.txt").write_text("3 4\n\n8\n?\n")
+    found = predict_rows("new.txt", k=1)
+    assert found["list"].to_list() == ["new.txt:1", "new.txt:3", "new.txt:4"]
+    assert found["items"].to_list()[0] == ["5"] or found["items"].to_list()[0] == ["2"]
+
+
+def predict_rows(file: str, k: int) -> pl.DataFrame:
+    how: dict[str, Any] = {"checkpoint": "best", "filter_history": None, "batch_size": 2}
+    recommend_files("run", [Path(file)], Path("top.parquet"), k=k, **how)
+    return pl.read_parquet("top.parquet")
+
+
+def test_numbers_stay_numbers_and_the_last_session_asks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Users and items have the types of the raw files; rows that data.where leaves out were never there."""
+    of_cycles(tmp_path, monkeypatch, "table", TABLE)
+    (tmp_path / "raw").mkdir()
+    table = [{"user": u, "item": (u + j) % 9, "rating": 5, "at": j} for u in range(300) for j in range(4)]
+    pl.DataFrame(table).write_parquet(tmp_path / "raw" / "t.parquet")
+    train(compose("train", ["data=table", "data.root=raw", "model=session_knn", "run_dir=run", "trainer.threads=1"]))
+    recommender = Recommender.load("run")
+    rows = pl.DataFrame({"user": [7, 7, 7, 8], "item": [1, 4, 8, 2], "rating": [5, 5, 1, 4], "at": [0, 500, 501, 3]})
+    found = recommender.recommend(rows, k=9, filter_history=True)
+    assert found.schema == {"user": pl.Int64, "items": pl.List(pl.Int64), "scores": pl.List(pl.Float32)}
+    assert found["user"].to_list() == [7, 8]
+    first, second = found["items"].to_list()
+    assert set(first) == set(range(9)) - {4}  # item 1 was of the session before, 8 was rated too low
+    assert {*first[:2]} & {3, 5}
+    assert len(second) == 8
+    rows.write_parquet("rows.parquet")
+    assert predict_rows("rows.parquet", k=9).equals(found)
+    low = rows.with_columns(rating=pl.lit(1))
+    low.write_parquet("low.parquet")
+    with pytest.raises(UserError, match=r"input: no row is left by data.where"):
+        predict_rows("low.parquet", k=1)
+    assert recommender.recommend(low, k=1).is_empty()
+
+
+def test_items_have_a_vocabulary(tmp_path: Path) -> None:
+    """Hashes have no names, so that no list could tell what it holds."""
+    with pytest.raises(UserError, match=r"data.items.feature=item: must be a column's values with encode=vocabulary"):
+        check(compose("train", ["model=sasrec", *SMALL, "data.sparse.item={encode: hash, buckets: 100}"]))
