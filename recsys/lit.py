@@ -64,7 +64,7 @@ class RecsysModule(pl.LightningModule):
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self._make_task, self._sharding, self._sparse = make_task, sharding, sparse
+        self._make_task, self._sharding, self.sparse = make_task, sharding, sparse
         self._batch_size, self._local_world_size = batch_size, local_world_size
         self._load_factors = load_factors
         self._make_optimizer, self._make_scheduler = make_optimizer, make_scheduler
@@ -97,7 +97,7 @@ class RecsysModule(pl.LightningModule):
         plan, sharders = make_plan(
             task,
             self._sharding,
-            self._sparse,
+            self.sparse,
             device=device,
             batch_size=self._batch_size,
             local_world_size=self._local_world_size,
@@ -135,16 +135,16 @@ class RecsysModule(pl.LightningModule):
         self._dense = list(dense.values())
         if self._ema_decay is not None:
             self.ema = Ema(dense, self._ema_decay)
-        if rows and self._sparse.clip is not None:
+        if rows and self.sparse.clip is not None:
             name = next(t.name for t in self.tables.values() if t.parameter in rows)
             raise UserError(
-                f"optim.sparse.clip={self._sparse.clip}: is of FBGEMM's fused kernels; {len(rows)} tables have none "
+                f"optim.sparse.clip={self.sparse.clip}: is of FBGEMM's fused kernels; {len(rows)} tables have none "
                 f"here ({name}, ...): choose another optim.sparse.name or sharding, or null"
             )
         parts: list[Any] = [self.dmp.fused_optimizer, KeyedOptimizerWrapper(dense, self._make_optimizer)]
         if rows:
             shares = {rows[t.parameter]: t.dim / t.width for t in self.tables.values() if t.parameter in rows}
-            self.row_optimizer = RowOptimizer(list(rows.values()), self._sparse, shares)
+            self.row_optimizer = RowOptimizer(list(rows.values()), self.sparse, shares)
             parts.append(KeyedOptimizerWrapper(rows, lambda _: self.row_optimizer))  # type: ignore[arg-type,return-value]
         optimizer = CombinedOptimizer(parts)
         for group in optimizer.param_groups:
@@ -286,7 +286,7 @@ class RecsysModule(pl.LightningModule):
         }
         if self.ema is not None:
             state["ema"] = self.ema.state_dict()
-        checkpoint.save(path, self.dmp, self.tables, self._sparse.name, self.row_optimizer, state, self.plan)
+        checkpoint.save(path, self.dmp, self.tables, self.sparse.name, self.row_optimizer, state, self.plan)
         self.last_checkpoint = path
 
     def load_checkpoint(self, path: Path, training: bool) -> dict[str, Any]:
@@ -299,7 +299,7 @@ class RecsysModule(pl.LightningModule):
                 dense, _ = self._split_parameters()
                 Ema.put(dense, state["ema"])
             return {k: v for k, v in state.items() if k != "callbacks"}  # theirs are of the run that goes on
-        state = checkpoint.load_all(path, self.dmp, self.tables, self._sparse.name, self.row_optimizer)
+        state = checkpoint.load_all(path, self.dmp, self.tables, self.sparse.name, self.row_optimizer)
         wrapper = self._dense_wrapper()
         wrapper._optimizer.load_state_dict(state.pop("dense_optimizer"))
         # it has made new groups, which the wrapper, and through it the scheduler, must see
@@ -307,7 +307,7 @@ class RecsysModule(pl.LightningModule):
         self._restore_lr(state)
         if self.ema is not None:
             self.ema.load_state_dict(state.pop("ema"))
-        if "adam" in self._sparse.name:
+        if "adam" in self.sparse.name:
             self.dmp.fused_optimizer.set_optimizer_step(state["global_step"])
         self.last_checkpoint = path
         return state

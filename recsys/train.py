@@ -128,8 +128,10 @@ def fit(cfg: DictConfig, path: Path, prepared: Prepared, resumed: bool, ranks: R
     testing = split_loader(cfg, prepared, "test", ranks)
     [test] = trainer.test(module, testing, ckpt_path=best, verbose=False)
     metrics: dict[str, Any] = {"test": metrics_of(test, "test")}
+    curves = None
     if (more := Details.of(module.metrics, testing, prepared.fitted, cfg.metrics)) is not None:
-        write_json(path / "curves.json", {"test": more.curves})
+        curves = more.curves
+        write_json(path / "curves.json", {"test": curves})
         if more.slices:
             metrics["slices"] = {"test": more.slices}
         if cfg.metrics.predictions:
@@ -150,6 +152,10 @@ def fit(cfg: DictConfig, path: Path, prepared: Prepared, resumed: bool, ranks: R
         if bayes := _bayes(prepared):
             metrics["bayes"] = bayes
         write_json(path / "metrics.json", metrics)
+        if "wandb" in (cfg.logger or {}):
+            from recsys.tracking import track_results
+
+            track_results(trainer, best, metrics, curves)
         for logger in trainer.loggers:
             logger.finalize("success")
         _show(metrics, path)

@@ -125,6 +125,10 @@ def build_trainer(
         )
     )
     every = cfg.trainer.validate_every_n_steps
+    if "wandb" in (cfg.logger or {}) and loggers:
+        from recsys.tracking import Tracking  # wandb takes a while to import
+
+        callbacks.append(Tracking(prepared))
     trainer = pl.Trainer(
         accelerator="cpu" if accelerator == "cpu" else "gpu",
         strategy=ShardedStrategy(local_device(accelerator, ranks.local_rank), ranks.local_rank, ranks.local_world_size),

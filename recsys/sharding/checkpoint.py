@@ -53,7 +53,7 @@ def save(
         shutil.rmtree(building, ignore_errors=True)
         building.mkdir(parents=True)
     dist.barrier()
-    weights, states = _tables(dmp, infos, optimizer, row_optimizer)
+    weights, states = held_tables(dmp, infos, optimizer, row_optimizer)
     model = dmp.state_dict() | {name: pieces.to_save() for name, pieces in weights.items()}
     tensors = {"model": model} | {f"tables.{name}": pieces.to_save() for name, pieces in states.items()}
     dcp.save(tensors, storage_writer=dcp.FileSystemWriter(building))
@@ -76,7 +76,7 @@ def save(
 def load_model(path: Path, dmp: DistributedModelParallel, infos: dict[str, TableInfo]) -> None:
     """Collective: the weights of `path` into `dmp`, whatever plans wrote and reads them."""
     stored = Stored(path)
-    weights, _ = _tables(dmp, infos, "", None)
+    weights, _ = held_tables(dmp, infos, "", None)
     _load(stored, dmp, infos, weights, {}, "")
 
 
@@ -93,7 +93,7 @@ def load_all(
     written with, a new block's is the mean of the old ones' over its columns: the mean of g^2 that it stands for.
     """
     stored = Stored(path)
-    weights, states = _tables(dmp, infos, optimizer, row_optimizer)
+    weights, states = held_tables(dmp, infos, optimizer, row_optimizer)
     if missing := sorted(name for name in states if f"tables.{name}" not in stored.tensors):
         raise UserError(f"{path}: holds no optimizer state {missing[0]}; was optim.sparse.name another one?")
     _load(stored, dmp, infos, weights, states, optimizer)
@@ -150,7 +150,7 @@ def column_edges(entry: dict[str, Any]) -> list[int]:
     return [*sorted({s["offsets"][1] for s in entry["shards"]} or {0}), entry["width"]]
 
 
-def _tables(
+def held_tables(
     dmp: DistributedModelParallel, infos: dict[str, TableInfo], optimizer: str, row_optimizer: RowOptimizer | None
 ) -> tuple[dict[str, Pieces], dict[str, Pieces]]:
     """This rank's pieces of every table's weight, by parameter, and of its optimizer's state, by parameter/state."""

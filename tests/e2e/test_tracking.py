@@ -1,0 +1,109 @@
+"""A run tracked offline: all that `wandb sync` will upload is in its file, which is read back here."""
+
+import json
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from wandb.proto.wandb_internal_pb2 import Record
+
+SMALL = ["data.sample.rows=6000", "trainer.batch_size=256", "trainer.threads=1", "trainer.log_every_n_steps=5"]
+
+
+def train(cwd: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    env = os.environ | {"WANDB_API_KEY": "", "HOME": str(cwd), "NETRC": str(cwd / "none")}
+    command = [sys.executable, "-m", "recsys.train", *SMALL, "logger=wandb", *args]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=env, timeout=500)
+
+
+def records(run: Path) -> Iterator[Record]:
+    """Of the offline file: LevelDB's log format, blocks of 32 KiB of chunks with a header of 7 bytes each."""
+    [file] = run.glob("wandb/offline-run-*/*.wandb")
+    data, at, parts = file.read_bytes(), 7, b""
+    while at + 7 <= len(data):
+        if (left := 32768 - at % 32768) < 7:
+            at += left
+            continue
+        length, kind = struct.unpack("<HB", data[at + 4 : at + 7])
+        parts += data[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            record = Record()
+            record.ParseFromString(parts)
+            parts = b""
+            yield record
+
+
+def history(run: Path) -> list[dict[str, Any]]:
+    rows = (r.history.item for r in records(run) if r.WhichOneof("record_type") == "history")
+    return [{i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in items} for items in rows]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("tracked")
+    done = train(home, "trainer.max_epochs=2", "run_dir=a", "metrics.slices=[cat_1]")
+    assert done.returncode == 0, done.stderr[-3000:]
+    return home / "a"
+
+
+def test_every_metric_is_there(run: Path) -> None:
+    rows = history(run)
+    keys = set().union(*rows)
+    for name in ("auc", "pr_auc", "logloss", "ne", "calibration", "ece"):
+        assert {f"validation/{name}", f"test/{name}"} <= keys
+    assert {"train/loss", "train/samples_per_second", "train/loader_wait"} <= keys
+    told = json.loads((run / "metrics.json").read_text())
+    [tested] = [r["test/auc"] for r in rows if "test/auc" in r]
+    assert tested == pytest.approx(told["test"]["auc"])
+    assert len([r for r in rows if "validation/auc" in r]) == 3  # two epochs, and the best checkpoint
+
+
+def test_tables_curves_config_and_summary(run: Path) -> None:
+    rows = history(run)
+    norms = [r["tables/t_cat_26/norm"] for r in rows if "tables/t_cat_26/norm" in r]
+    touched = [r["tables/t_cat_26/touched"] for r in rows if "tables/t_cat_26/touched" in r]
+    assert len(norms) == len(touched) == 2
+    assert norms[1] > norms[0] > 0 and 0.5 < touched[0] <= touched[1] <= 1
+    files = [str(f.relative_to(run)) for f in run.glob("wandb/offline-run-*/files/media/table/**/*.json")]
+    assert all(any(f"{name}" in f for f in files) for name in ("roc", "pr", "calibration"))
+    config, summary = {}, {}
+    for record in records(run):
+        for update in record.config.update if record.WhichOneof("record_type") == "config" else ():
+            config[update.key] = json.loads(update.value_json)
+        for update in record.summary.update if record.WhichOneof("record_type") == "summary" else ():
+            summary["/".join([update.key, *update.nested_key]).lstrip("/")] = json.loads(update.value_json)
+    assert config["trainer"]["batch_size"] == 256
+    assert config["plan"] == json.loads((run / "plan.json").read_text())
+    best = summary.get("best/test/auc") or summary["best/test"]["auc"]
+    assert best == pytest.approx(json.loads((run / "metrics.json").read_text())["test"]["auc"])
+
+
+def test_lineage(run: Path) -> None:
+    """Prepared data -> run -> model: references to where they lie."""
+    artifacts = [r.request.log_artifact.artifact for r in records(run) if r.request.HasField("log_artifact")] + [
+        r.artifact for r in records(run) if r.WhichOneof("record_type") == "artifact"
+    ]
+    by_type = {a.type: a for a in artifacts}
+    assert by_type.keys() - {"run_table"} == {"dataset", "model"}  # those of the curves
+    data, model = by_type["dataset"], by_type["model"]
+    assert data.use_after_commit and not model.use_after_commit
+    prepared = next((run.parent / "outputs" / "prepared").glob("criteo-*/prepared.json")).parent
+    assert data.name == prepared.name
+    manifest = {e.path: e.ref for e in data.manifest.contents}
+    assert manifest["features.json"] == f"file://{prepared}/features.json"
+    [best] = (run / "checkpoints").glob("best-*")
+    assert f"file://{best}/.metadata" in {e.ref for e in model.manifest.contents}
+
+
+def test_an_alert_where_the_loss_is_no_number(run: Path) -> None:
+    done = train(run.parent, "run_dir=nan", "optim.dense.lr=1e30", "optim.sparse.lr=1e30")
+    assert done.returncode == 2 and "error: the loss is" in done.stderr
+    [alert] = [r.alert for r in records(run.parent / "nan") if r.WhichOneof("record_type") == "alert"]
+    assert alert.title == "the loss is not a number" and "last good checkpoint" in alert.text
+    assert alert.level == "ERROR"
