@@ -26,6 +26,7 @@ COMMANDS = {
     "plan": schema.PlanConfig,
     "preprocess": schema.PreprocessConfig,
     "checkpoint": schema.CheckpointToolConfig,
+    "dashboard": schema.DashboardConfig,
 }
 
 

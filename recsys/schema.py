@@ -479,3 +479,17 @@ class CheckpointToolConfig:
     trainer: ReshardTrainerConfig = field(default_factory=ReshardTrainerConfig)
     format: str = "parquet"  # export-embeddings: parquet | safetensors
     tables: list[str] = field(default_factory=list)  # export-embeddings: globs; empty: all
+
+
+@dataclass
+class DashboardConfig:
+    """python -m recsys.dashboard"""
+
+    project: str = "recsys"
+    entity: str | None = None  # a team; null: the account's own
+    name: str = "recsys"  # of the workspace
+    columns: list[str] = field(  # of sweeps' parallel coordinates
+        default_factory=lambda: ["model._target_", "optim.sparse.lr", "optim.dense.lr", "trainer.batch_size"]
+    )
+    metric: str = "best/test/auc"  # of a run's summary, by which runs are ordered
+    output: str = "dashboard.json"  # where there is no account
