@@ -3,6 +3,7 @@
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -31,11 +32,16 @@ def _lists(of: list[np.ndarray]) -> Lists:
 
 def rank_all(rank: int, world_size: int, cases: list[tuple[str, int]]) -> list[Any]:
     """Of each (kind of scores, TILE): by protocols what was kept and the metrics, and which candidates were scored."""
-    return [_rank(rank, world_size, *case) for case in cases]
+    found = []
+    for kind, tile in cases:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(recsys.ranking, "TILE", tile)
+            patch.setattr(recsys.ranking, "BLOCK", 100)
+            found.append(_rank(rank, world_size, kind))
+    return found
 
 
-def _rank(rank: int, world_size: int, kind: str, tile: int) -> tuple[list[Any], set[int]]:
-    recsys.ranking.TILE, recsys.ranking.BLOCK = tile, 60
+def _rank(rank: int, world_size: int, kind: str) -> tuple[list[Any], set[int]]:
     rng = np.random.default_rng(0)
     targets = [rng.integers(0, N + 2, rng.integers(1, 4)) for _ in range(ROWS)]  # some are no candidates
     history = [rng.integers(0, N + 2, rng.integers(0, 12)) for _ in range(ROWS)]
