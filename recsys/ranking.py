@@ -346,23 +346,23 @@ def _within(lists: Lists, first: int, stop: int) -> Lists:
 def _counts(scores: Tensor, row: Tensor, item: Tensor, own: Tensor, lists: list[Lists], full: list[bool]) -> Tensor:
     """(P, 2 x protocols) greater and ties of (P,) items that score own among the columns of scores (b, n)."""
     step = max(1, CHUNK // scores.shape[1])
+    one_each = torch.equal(row, torch.arange(len(scores), device=row.device))  # then no copy is compared
     parts = [row.new_zeros(0, 2 * len(full))]
     for start in range(0, len(row), step):
         rows, items, mine = (x[start : start + step] for x in (row, item, own))
         columns = [_among(scores, rows, mine, one) for one in lists]
         if any(full):
-            every = _among_all(scores, rows, items, mine)
+            every = _among_all(scores[start : start + step] if one_each else scores[rows], items, mine)
             columns = [every - found if of_all else found for found, of_all in zip(columns, full, strict=True)]
         parts.append(torch.cat(columns, 1))
     return torch.cat(parts)
 
 
-def _among_all(scores: Tensor, row: Tensor, item: Tensor, own: Tensor) -> Tensor:
-    """(P, 2) greater and ties of (P,) items that score own, among all columns but their own, where they have one."""
-    others, mine = scores[row], own[:, None]
-    compared = torch.empty(others.shape, device=scores.device)  # as numbers: sums of bool take five times as long
-    greater = torch.gt(others, mine, out=compared).sum(1).long()
-    ties = torch.eq(others, mine, out=compared).sum(1).long()
+def _among_all(scores: Tensor, item: Tensor, own: Tensor) -> Tensor:
+    """(P, 2) greater and ties of (P,) items that score own, among the others of their row of scores (P, n)."""
+    compared = torch.empty(scores.shape, device=scores.device)  # as numbers: sums of bool take five times as long
+    greater = torch.gt(scores, own[:, None], out=compared).sum(1).long()
+    ties = torch.eq(scores, own[:, None], out=compared).sum(1).long()
     itself, nan = ((item >= 0) & (item < scores.shape[1])).long(), own.isnan()
     greater = torch.where(nan, scores.shape[1] - itself, greater)
     return torch.stack([greater, torch.where(nan, 0, ties - itself)], 1)
