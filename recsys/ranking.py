@@ -101,10 +101,9 @@ def ranking_metrics(
 
 
 def held(n: int) -> tuple[range, int]:
-    """Which of the candidates 1 ... n - 1 this rank scores, and how many of them a rank has at most."""
+    """Which of 0 ... n - 1 this rank scores, and how many of them a rank has at most."""
     rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    first, stop = (1 + (n - 1) * r // ranks for r in (rank, rank + 1))
-    return range(first, stop), -(-(n - 1) // ranks)
+    return range(n * rank // ranks, n * (rank + 1) // ranks), -(-n // ranks)
 
 
 class RankingMetrics:
@@ -314,25 +313,29 @@ def _block_counts(asked: _Asked, score: Score, mine: range, full: list[bool]) ->
     row, item = asked.row, asked.item
 
     @lru_cache(maxsize=1)
-    def tile(first: int) -> Tensor:
+    def tile(first: int) -> tuple[int, Tensor]:
+        """Which candidate is the first, and the scores; 0, which is none, is left out after the product: without it
+        few products have rows of whole cache lines, which takes a third longer."""
         stop = min(first + TILE, mine.stop)
         scores = score(asked.queries, first, stop).detach()
         if scores.shape != (len(asked.queries), stop - first):
             raise ValueError(f"scores are {tuple(scores.shape)}, not ({len(asked.queries)}, {stop - first})")
-        return scores
+        after = max(first, 1)
+        return after, scores[:, after - first :]
 
     own = torch.zeros(len(row), dtype=torch.float64, device=row.device)
     for first in mine[::TILE]:
         here = ((item >= first) & (item < min(first + TILE, mine.stop))).nonzero()[:, 0]
         if len(here):
-            own[here] = tile(first)[row[here], item[here] - first].double()
+            after, scores = tile(first)
+            own[here] = scores[row[here], item[here] - after].double()
     if _ranks() > 1:
         dist.all_reduce(own)  # of all but one rank 0
     counts = row.new_zeros(len(row), 2 * len(full))
     for first in mine[::TILE]:
-        scores = tile(first)
-        lists = [_within(one, first, first + scores.shape[1]) for one in asked.lists]
-        counts += _counts(scores, row, item - first, own.to(scores.dtype), lists, full)
+        after, scores = tile(first)
+        lists = [_within(one, after, after + scores.shape[1]) for one in asked.lists]
+        counts += _counts(scores, row, item - after, own.to(scores.dtype), lists, full)
     return counts
 
 
@@ -345,7 +348,7 @@ def _within(lists: Lists, first: int, stop: int) -> Lists:
 
 def _counts(scores: Tensor, row: Tensor, item: Tensor, own: Tensor, lists: list[Lists], full: list[bool]) -> Tensor:
     """(P, 2 x protocols) greater and ties of (P,) items that score own among the columns of scores (b, n)."""
-    step = max(1, CHUNK // scores.shape[1])
+    step = max(1, CHUNK // max(1, scores.shape[1]))
     one_each = torch.equal(row, torch.arange(len(scores), device=row.device))  # then no copy is compared
     parts = [row.new_zeros(0, 2 * len(full))]
     for start in range(0, len(row), step):

@@ -253,8 +253,8 @@ def test_blocks_hold_no_more_than_the_limit(monkeypatch: pytest.MonkeyPatch, til
     metrics = RankingMetrics(Protocols(), np.ones(31))
     for _ in range(2):
         metrics.update(torch.rand(10, 31), score, lists([[1]] * 10), lists([[]] * 10), 0)
-    whole = [(3, 1, 31)] * 3 + [(1, 1, 31)]
-    tiled = [(rows, *part) for rows in (8, 2) for part in ((1, 13), (13, 25), (25, 31))]
+    whole = [(3, 0, 31)] * 3 + [(1, 0, 31)]
+    tiled = [(rows, *part) for rows in (8, 2) for part in ((0, 12), (12, 24), (24, 31))]
     assert calls == (whole if tile == 1000 else tiled) * 2
     assert metrics.compute()["rows"] == 20
     assert metrics.compute()["rows"] == 0
@@ -285,7 +285,7 @@ def test_wrong_protocols_are_told(wrong: dict[str, object], message: str) -> Non
 def test_popularity_needs_counts_and_scores_their_width() -> None:
     with pytest.raises(ValueError, match="popularity needs"):
         RankingMetrics(Protocols(protocols=("popularity",)), np.array([5, 0, 0]))
-    with pytest.raises(ValueError, match=r"scores are \(1, 2\), not \(1, 3\)"):
+    with pytest.raises(ValueError, match=r"scores are \(1, 3\), not \(1, 4\)"):
         measure(torch.rand(1, 3), [[1]], popularity=np.array([0, 1, 1, 1]))
 
 

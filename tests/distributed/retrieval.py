@@ -107,7 +107,7 @@ def _train(rank: int, world_size: int, kind: str, types: str) -> tuple[Tensor, d
     module._look_at_items()
     assert module._items is not None
     vectors, (mine, most) = module._items.clone(), held(N)
-    assert len(vectors) == len(mine) <= most == -(-(N - 1) // world_size)
+    assert len(vectors) == len(mine) <= most == -(-N // world_size)
     task, some = module.dmp.module, mine[: 5 * rank]  # the first rank asks for nothing, as often as the others ask
     assert torch.equal(task.item_vectors(some, 5 * world_size, chunk=2), vectors[: len(some)])
     with torch.no_grad():

@@ -26,5 +26,5 @@ def test_counts_equal_those_of_one_rank(found: dict[int, list[Any]], case: tuple
         for one, _ in several:
             assert one[i][1] == pytest.approx(metrics, abs=1e-12)
     scored = [candidate for _, asked in several for candidate in asked]
-    assert sorted(scored) == sorted(all_scored) == list(range(1, N))
-    assert max(len(asked) for _, asked in several) <= -(-(N - 1) // ranks)
+    assert sorted(scored) == sorted(all_scored) == list(range(N))
+    assert max(len(asked) for _, asked in several) <= -(-N // ranks)
