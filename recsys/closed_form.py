@@ -1,6 +1,5 @@
 """Models that are fitted at once instead of step by step: popularity, neighbours, EASE. In one process."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from recsys.data.tensors import candidates_of
 from recsys.data.transforms import HISTORY, Fitted
 from recsys.launch import Ranks
 from recsys.progress import bar
-from recsys.ranking import RankingMetrics
+from recsys.ranking import RankingMetrics, Score
 from recsys.training import as_counts, split_loader
 
 STATE = "model.pt"
@@ -52,21 +51,23 @@ def rank_split(model: Any, cfg: DictConfig, prepared: Prepared, split: str) -> d
     popularity = candidates_of(prepared.fitted).popularity.numpy()
     metrics, n = RankingMetrics(protocols_of(cfg), popularity), len(popularity)
     loader = split_loader(cfg, prepared, split, Ranks(0, 0, 1, 1))
-    with bar(f"ranking {split}", loader.total_rows, "samples") as shown, torch.no_grad():
+    with bar(f"ranking {split}", loader.rows, "samples") as shown, torch.no_grad():
         for batch in loader:
             targets, history = batch.targets, batch.history
             assert targets is not None and history is not None
-            metrics.update(rater(model, history, n), targets, history, batch.first_row, batch.weight)
+            rows, score = torch.arange(batch.rows), scores(model, history, n)
+            metrics.update(rows, score, targets, history, batch.first_row, batch.weight)
             shown.advance(batch.rows)
     return as_counts(metrics.compute())
 
 
-def rater(model: Any, history: Lists, n: int) -> Callable[[int, int], torch.Tensor]:
-    """Scores of all `n` candidates; those that the model has no id of are below all others."""
+def scores(model: Any, history: Lists, n: int) -> Score:
+    """Scores for rows of the history, that lie side by side; of `n` candidates, those that the model has no id of are
+    below all others."""
 
-    def rate(start: int, stop: int) -> torch.Tensor:
-        lists = history.slice(start, stop)
+    def score(rows: torch.Tensor, first: int, stop: int) -> torch.Tensor:
+        lists = history.slice(int(rows[0]), int(rows[-1]) + 1)
         known = Lists(torch.where(lists.values < model.rows, lists.values, 0), lists.lengths)
-        return torch.nn.functional.pad(model.rate(known), (0, n - model.rows), value=-torch.inf)
+        return torch.nn.functional.pad(model.rate(known), (0, n - model.rows), value=-torch.inf)[:, first:stop]
 
-    return rate
+    return score

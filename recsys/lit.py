@@ -16,7 +16,7 @@ from recsys.data.loader import ParquetLoader
 from recsys.ema import Ema
 from recsys.errors import UserError
 from recsys.metrics import BinaryMetrics
-from recsys.ranking import Protocols, RankingMetrics
+from recsys.ranking import Protocols, RankingMetrics, held
 from recsys.schema import ShardingConfig, SparseOptimConfig
 from recsys.sharding import checkpoint
 from recsys.sharding.init import init_tables
@@ -81,7 +81,7 @@ class RecsysModule(pl.LightningModule):
         self.last_checkpoint: Path | None = None
         self._loss: Tensor | None = None
         self._protocols = protocols
-        self._items: Tensor | None = None  # (N, d) of all candidates, while they are ranked
+        self._items: Tensor | None = None  # (n, d) of the candidates that this rank has held, while they are ranked
         self._gauc = gauc
         self.metrics: BinaryMetrics | RankingMetrics = metrics or BinaryMetrics()
 
@@ -108,7 +108,7 @@ class RecsysModule(pl.LightningModule):
         self.dmp = shard(task, plan, sharders, device)
         if isinstance(task, RetrievalTask):
             assert self._protocols is not None and task.candidates is not None
-            task.candidates = task.model.items.candidates = task.candidates.to(device)
+            task.set_candidates(task.candidates.to(device))
             self.metrics = RankingMetrics(self._protocols, task.candidates.popularity.cpu().numpy())
         seed = torch.initial_seed()
         init_tables(self.dmp, self.tables, seed)
@@ -216,18 +216,19 @@ class RecsysModule(pl.LightningModule):
             return
         assert batch.targets is not None and batch.history is not None and self._items is not None
         match, items = self.dmp.module.match, self._items
+        mine, _ = held(self.metrics.candidates)
 
-        def rate(start: int, stop: int) -> Tensor:
+        def score(queries: Tensor, first: int, stop: int) -> Tensor:
             with torch.autocast(items.device.type, enabled=False):  # in half precision many scores would tie
-                return match.all(output[start:stop].float(), items)
+                return match.all(queries, items[first - mine.start : stop - mine.start])
 
-        self.metrics.update(rate, batch.targets, batch.history, batch.first_row, batch.weight)
+        self.metrics.update(output.float(), score, batch.targets, batch.history, batch.first_row, batch.weight)
 
     def _look_at_items(self) -> None:
-        """Collective: the vectors of all candidates, as they are now."""
+        """Collective: the vectors of the candidates that this rank scores, as they are now."""
         if isinstance(self.metrics, RankingMetrics):
             assert self.dmp is not None
-            self._items = self.dmp.module.item_vectors().float()
+            self._items = self.dmp.module.item_vectors(*held(self.metrics.candidates)).float()
 
     def _measure(self, loader: ParquetLoader) -> None:
         """Collective: what the metrics of this loader's rows need."""

@@ -8,11 +8,32 @@ All take queries (Q, d) with, for T chosen items, the query of each (`owners`), 
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 
 NEGATIVES = ("uniform", "popularity", "in_batch")
+
+
+class Popularity:
+    """How often each of N candidates was chosen, (N,), and what draws make of it, worked out once."""
+
+    def __init__(self, counts: Tensor) -> None:
+        self.counts = counts
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @cached_property
+    def cumulative(self) -> Tensor:
+        """(N,) float64"""
+        return self.counts.double().cumsum(0)
+
+    @cached_property
+    def log_share(self) -> Tensor:
+        """(N,) the logarithm of each one's share; none is below that of one chosen once."""
+        return (self.counts.clamp(min=1) / self.counts.sum().clamp(min=1)).log()
 
 
 @dataclass
@@ -48,7 +69,7 @@ class FullSoftmax(nn.Module):
         super().__init__()
         self.label_smoothing = label_smoothing
 
-    def draw(self, targets: Tensor, popularity: Tensor) -> Drawn:
+    def draw(self, targets: Tensor, popularity: Popularity) -> Drawn:
         return Drawn(torch.arange(1, len(popularity), device=targets.device))
 
     def forward(
@@ -101,11 +122,11 @@ class SampledSoftmax(nn.Module):
             raise ValueError(f"temperature {temperature} is not positive")
         self.negatives, self.count, self.correct, self.temperature = negatives, count, correct, temperature
 
-    def draw(self, targets: Tensor, popularity: Tensor) -> Drawn:
+    def draw(self, targets: Tensor, popularity: Popularity) -> Drawn:
         ids = _drawn(self.negatives, (self.count,), targets, popularity)
         if not self.correct or self.negatives == "uniform":  # all shares are one, which makes no difference
             return Drawn(ids)
-        return Drawn(ids, (popularity.clamp(min=1) / popularity.sum().clamp(min=1)).log())
+        return Drawn(ids, popularity.log_share)
 
     def forward(
         self,
@@ -152,7 +173,7 @@ class BCE(nn.Module):
             raise ValueError(f"calibration {calibration} is not from 0 to 1")
         self.negatives, self.count, self.calibration, self.shared = negatives, count, calibration, shared
 
-    def draw(self, targets: Tensor, popularity: Tensor) -> Drawn:
+    def draw(self, targets: Tensor, popularity: Popularity) -> Drawn:
         shape = (self.count,) if self.shared else (len(targets), self.count)
         ids = _drawn(self.negatives, shape, targets, popularity)
         return Drawn(ids, rate=min(ids.shape[-1] / max(len(popularity) - 2, 1), 1.0))
@@ -188,7 +209,7 @@ class BPR(nn.Module):
         _check(negatives, count)
         self.negatives, self.count = negatives, count
 
-    def draw(self, targets: Tensor, popularity: Tensor) -> Drawn:
+    def draw(self, targets: Tensor, popularity: Popularity) -> Drawn:
         return Drawn(_drawn(self.negatives, (len(targets), self.count), targets, popularity))
 
     def forward(
@@ -226,7 +247,7 @@ def _check(negatives: str, count: int) -> None:
         raise ValueError(f"count {count} is not positive")
 
 
-def _drawn(negatives: str, shape: tuple[int, ...], targets: Tensor, popularity: Tensor) -> Tensor:
+def _drawn(negatives: str, shape: tuple[int, ...], targets: Tensor, popularity: Popularity) -> Tensor:
     """Candidates drawn with replacement; of the batch, all its chosen items, or others' in random order."""
     if negatives == "in_batch":
         if len(shape) == 1 and shape[0] >= len(targets):
@@ -234,6 +255,6 @@ def _drawn(negatives: str, shape: tuple[int, ...], targets: Tensor, popularity: 
         return targets[torch.randint(len(targets), shape, device=targets.device)]
     if negatives == "uniform":
         return torch.randint(1, len(popularity), shape, device=targets.device)
-    weights = popularity.double().cumsum(0)
+    weights = popularity.cumulative
     drawn = torch.rand(shape, dtype=torch.float64, device=targets.device) * weights[-1]
     return torch.searchsorted(weights, drawn, right=True).clamp(max=len(popularity) - 1)

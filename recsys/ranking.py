@@ -3,11 +3,14 @@
 Of every target two whole numbers are kept, greater (competitors that score higher) and ties (competitors that score
 the same), and every metric is its expectation over random orders of equal scores: a constant scorer gets chance.
 Equal is to the last bit: a matrix product may round equal vectors otherwise at the edge of the matrix.
+
+Each rank scores a range of the candidates (`held`), for the queries of all ranks, and the counts are summed.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,11 +19,14 @@ import torch.distributed as dist
 from torch import Tensor
 
 from recsys.batch import Lists, owners_of
+from recsys.negatives import ascending, keys_of, sample_negatives, within
+
+Score = Callable[[Tensor, int, int], Tensor]
 
 PROTOCOLS = ("full", "uniform", "popularity")
 BLOCK = 2**25  # scores that exist at once
+TILE = 2**22  # candidates that are scored at once; float32 counts them exactly
 CHUNK = 2**20  # scores that are compared at once: what caches hold
-DRAWS = 2**22  # draws that exist at once
 MISSED = -1  # greater of a target that cannot be ranked
 
 
@@ -94,6 +100,12 @@ def ranking_metrics(
     return found | {"mrr": float(np.maximum.reduceat(reciprocal, first).mean())}
 
 
+def held(n: int) -> tuple[range, int]:
+    """Which of 0 ... n - 1 this rank scores, and how many of them a rank has at most."""
+    rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    return range(n * rank // ranks, n * (rank + 1) // ranks), -(-n // ranks)
+
+
 class RankingMetrics:
     """Collects where a rank's targets stand and computes over those of all ranks: nothing is averaged.
 
@@ -101,84 +113,87 @@ class RankingMetrics:
     items outside the vocabulary and is never one.
     """
 
-    def __init__(self, protocols: Protocols, popularity: np.ndarray | None = None) -> None:
-        if "popularity" in protocols.protocols and (popularity is None or not np.any(popularity[1:] > 0)):
+    def __init__(self, protocols: Protocols, popularity: np.ndarray) -> None:
+        if "popularity" in protocols.protocols and not np.any(popularity[1:] > 0):
             raise ValueError("protocols: popularity needs the candidates' counts in the training data")
-        self.protocols = protocols
-        self.popularity = popularity
-        self._candidates = 0 if popularity is None else len(popularity)
-        self._kept: list[np.ndarray] = []  # (P, 1 + 2 x protocols): query, then greater and ties by protocol
+        self.protocols, self.popularity, self.candidates = protocols, popularity, len(popularity)
+        weights = {"uniform": np.ones(len(popularity), np.int64), "popularity": popularity}
+        self._cumulative = {
+            name: np.cumsum(np.append(0, weights[name][1:])).astype(np.int64)
+            for name in protocols.protocols
+            if name != "full"
+        }
+        self._kept: list[np.ndarray] = []  # (P, 2 + 2 x protocols): query, unseen, then greater and ties by protocol
         self._queries = self._cold_rows = 0
 
     def update(
         self,
-        rate: Callable[[int, int], Tensor],
+        queries: Tensor,
+        score: Score,
         targets: Lists,
         history: Lists,
         first_row: int,
         weight: Tensor | None = None,
     ) -> None:
-        """rate(start, stop): (stop - start, N) scores of rows start to stop; called in blocks of rows.
+        """Collective; ranks may have different numbers of rows, or none.
 
+        queries: (B, ...), whatever score reads of a row
+        score(queries (b, ...), first, stop): (b, stop - first) scores of candidates, which this rank has `held`
         targets, history: B lists of candidates; of targets one or more a row, counted once each
         first_row: the place of the batch's first row in its split; negatives depend on that place and the seed alone
         weight: (B,); rows of weight 0 only filled a batch up and are left out
 
-        A target of NaN ranks last and a competitor of NaN below all others: no model gains by it. Every row is rated,
-        those of weight 0 too, so that all ranks make the same calls.
+        A target of NaN ranks last and a competitor of NaN below all others: no model gains by it.
         """
-        rows = len(targets)
-        if not self._candidates and rows:
-            self._candidates = rate(0, 1).shape[1]  # once: how many rows make a block is not known before
-        kept = np.arange(rows) if weight is None else np.flatnonzero((weight > 0).cpu().numpy())
-        row, item = _pairs(targets, kept)
-        against = self._lists(row, item, history, kept, first_row)
-        counts = np.full((len(row), 2 * len(against)), MISSED)
-        counts[:, 1::2] = 0
-        ranked = np.flatnonzero((item > 0) & (item < self._candidates))
-        step = max(1, BLOCK // max(1, self._candidates))
-        for start in range(0, rows, step):
-            stop = min(start + step, rows)
-            scores = rate(start, stop).detach()
-            if scores.shape != (stop - start, self._candidates):
-                raise ValueError(f"scores are {tuple(scores.shape)}, not ({stop - start}, {self._candidates})")
-            here = ranked[slice(*np.searchsorted(row[ranked], (start, stop)))]
-            lists = [(full, names.slice(start, stop).to(scores.device)) for full, names in against]
-            counts[here] = _counts(scores, row[here] - start, item[here], lists)
-        query = self._queries + np.searchsorted(kept, row)
-        self._queries += len(kept)
-        self._cold_rows += int((history.lengths.cpu().numpy()[kept] == 0).sum())
-        self._kept.append(np.column_stack([query, self._unseen(item), counts]))
+        numbers = first_row + np.arange(len(targets))
+        if weight is not None:
+            keep = weight.cpu() > 0
+            numbers, queries = numbers[keep.numpy()], queries[keep.to(queries.device)]
+            targets, history = _some(targets, keep), _some(history, keep)
+        row, item = _pairs(targets)
+        counts = np.tile(np.array([MISSED, 0]), (len(row), len(self.protocols.protocols)))
+        ranked = (item > 0) & (item < self.candidates)
+        rows, items = (torch.from_numpy(x[ranked]).to(queries.device) for x in (row, item))
+        lists = self._lists(row[ranked], item[ranked], history, numbers)
+        asked = _Asked(queries, rows, items, [one.to(queries.device) for one in lists])
+        counts[ranked] = self._counts(asked, score).cpu().numpy()
+        self._kept.append(np.column_stack([self._queries + row, self._unseen(item), counts]))
+        self._queries += len(numbers)
+        self._cold_rows += int((history.lengths == 0).sum())
 
     def _unseen(self, item: np.ndarray) -> np.ndarray:
         """Which of these the training data lacks, whether or not they can be ranked."""
-        unknown = (item < 1) | (item >= self._candidates)
-        return unknown if self.popularity is None else unknown | (self.popularity[np.where(unknown, 0, item)] == 0)
+        unknown = (item < 1) | (item >= self.candidates)
+        return unknown | (self.popularity[np.where(unknown, 0, item)] == 0)
 
-    def _lists(
-        self, row: np.ndarray, item: np.ndarray, history: Lists, kept: np.ndarray, first_row: int
-    ) -> list[tuple[bool, Lists]]:
-        """By protocol: whether all candidates compete, and a list a row of those that do not, or of those that do."""
-        n, protocols, rows = self._candidates, self.protocols, len(history)
-        targets = _ascending((row * n + item)[(item > 0) & (item < n)])
-        known = _keys(history, n)
-        known = known[np.isin(known // n, kept)] if len(kept) < rows else known
-        made: list[tuple[bool, Lists]] = []
-        for name in protocols.protocols:
+    def _lists(self, row: np.ndarray, item: np.ndarray, history: Lists, numbers: np.ndarray) -> list[Lists]:
+        """By protocol a list a row: of full those that do not compete, of the others those that do."""
+        n, rows = self.candidates, len(history)
+        targets, known = ascending(row * n + item), keys_of(history, n)
+        excluded = _lists(ascending(np.append(known, targets)), n, rows)
+        made: list[Lists] = []
+        for name in self.protocols.protocols:
             if name == "full":
-                left_out = known[~_within(known, targets)] if protocols.filter_history else known[:0]
-                made.append((True, _lists(left_out, n, rows)))
-                continue
-            weights = np.ones(n, np.int64) if name == "uniform" else self.popularity
-            assert weights is not None
-            cumulative = np.cumsum(np.append(0, weights[1:])).astype(np.int64)
-            excluded = _lists(_ascending(np.append(known, targets)), n, rows)
-            some = Lists(excluded.values, excluded.lengths[torch.from_numpy(kept)])  # the others are empty
-            drawn = sample_negatives(first_row + kept, some, cumulative, protocols.negatives, protocols.seed)
-            lengths = torch.zeros(rows, dtype=torch.int64)
-            lengths[torch.from_numpy(kept)] = drawn.lengths
-            made.append((False, Lists(drawn.values, lengths)))
+                left_out = known[~within(known, targets)] if self.protocols.filter_history else known[:0]
+                made.append(_lists(left_out, n, rows))
+            else:
+                count, seed = self.protocols.negatives, self.protocols.seed
+                made.append(sample_negatives(numbers, excluded, self._cumulative[name], count, seed))
         return made
+
+    def _counts(self, asked: "_Asked", score: Score) -> Tensor:
+        """Collective: (P, 2 x protocols) greater and ties of this rank's targets, by protocol."""
+        mine, most = held(self.candidates)
+        full = [name == "full" for name in self.protocols.protocols]
+        asked, own = _of_all_ranks(asked)
+        step = max(1, BLOCK // max(1, min(most, TILE)))
+        counts = [asked.item.new_zeros(0, 2 * len(full))]
+        for start in range(0, len(asked.queries), step):  # as many blocks on each rank
+            counts.append(_block_counts(asked.slice(start, start + step), score, mine, full))
+        found = torch.cat(counts)
+        if _ranks() > 1:
+            dist.all_reduce(found)
+        return found[own]
 
     def compute(self) -> dict[str, float]:
         """Collective: every rank gets the metrics of all queries; then starts anew.
@@ -189,12 +204,12 @@ class RankingMetrics:
         """
         names = self.protocols.protocols
         table = np.concatenate([np.zeros((0, 2 + 2 * len(names)), np.int64), *self._kept])
-        parts: list[Any] = [(table, self._queries, self._candidates, self._cold_rows)]
+        parts: list[Any] = [(table, self._queries, self._cold_rows)]
         self._kept, self._queries, self._cold_rows = [], 0, 0
-        if dist.is_initialized() and dist.get_world_size() > 1:
-            parts, own = [None] * dist.get_world_size(), parts[0]
+        if _ranks() > 1:
+            parts, own = [None] * _ranks(), parts[0]
             dist.all_gather_object(parts, own)
-        tables, queries, candidates, cold_rows = zip(*parts, strict=True)
+        tables, queries, cold_rows = zip(*parts, strict=True)
         offsets = np.cumsum([0, *queries])
         table = np.concatenate(tables)
         query = np.concatenate([part[:, 0] + offset for part, offset in zip(tables, offsets, strict=False)])
@@ -208,19 +223,74 @@ class RankingMetrics:
             "cold_rows": sum(cold_rows),
             "targets": len(table),
             "cold_targets": int(table[:, 1].sum()),
-            "candidates": max(0, max(candidates) - 1),
+            "candidates": self.candidates - 1,
         }
 
 
-def _pairs(targets: Lists, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(P,) rows, ascending, and (P,) items of the targets of the rows kept, each once.
+@dataclass
+class _Asked:
+    """What is to be counted of R rows.
+
+    queries: (R, ...)
+    row, item: (P,) targets, row after row
+    lists: by protocol, R lists of those that do not compete (full) or that do (the others)
+    """
+
+    queries: Tensor
+    row: Tensor
+    item: Tensor
+    lists: list[Lists]
+
+    def slice(self, start: int, stop: int) -> "_Asked":
+        """Rows start to stop."""
+        first, last = torch.searchsorted(self.row, self.row.new_tensor([start, stop])).tolist()
+        lists = [one.slice(start, stop) for one in self.lists]
+        return _Asked(self.queries[start:stop], self.row[first:last] - start, self.item[first:last], lists)
+
+
+def _ranks() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def _of_all_ranks(asked: _Asked) -> tuple[_Asked, slice]:
+    """Collective: what all ranks ask, one after another, and which targets are this rank's."""
+    if _ranks() == 1:
+        return asked, slice(None)
+    numbers = [asked.row, asked.item, *(x for one in asked.lists for x in (one.values, one.lengths))]
+    sizes = asked.row.new_tensor([len(asked.queries), *map(len, numbers)])
+    shape = torch.stack(_gathered(sizes, [len(sizes)] * _ranks())).tolist()
+    queries = _gathered(asked.queries, [of[0] for of in shape])
+    whole = _gathered(torch.cat(numbers), [sum(of[1:]) for of in shape])
+    parts = [one.split(of[1:]) for one, of in zip(whole, shape, strict=True)]
+    firsts = [sum(of[0] for of in shape[:rank]) for rank in range(_ranks())]
+    row = torch.cat([part[0] + first for part, first in zip(parts, firsts, strict=True)])
+    item, *lists = (torch.cat([part[i] for part in parts]) for i in range(1, len(numbers)))
+    before = sum(of[1] for of in shape[: dist.get_rank()])
+    made = [Lists(values, lengths) for values, lengths in zip(lists[::2], lists[1::2], strict=True)]
+    return _Asked(torch.cat(queries), row, item, made), slice(before, before + len(asked.row))
+
+
+def _gathered(x: Tensor, sizes: list[int]) -> list[Tensor]:
+    """Collective: the x of each rank, of these sizes in their first dimension."""
+    padded = x.new_zeros(max(sizes), *x.shape[1:])
+    padded[: len(x)] = x
+    found = [torch.empty_like(padded) for _ in sizes]
+    dist.all_gather(found, padded)
+    return [one[:size] for one, size in zip(found, sizes, strict=True)]
+
+
+def _some(lists: Lists, keep: Tensor) -> Lists:
+    """Those of the lists that are to be kept (B,)."""
+    return Lists(lists.values[keep[lists.owners]], lists.lengths[keep])
+
+
+def _pairs(targets: Lists) -> tuple[np.ndarray, np.ndarray]:
+    """(P,) rows, ascending, and (P,) items of the targets, each once.
 
     Those of 0 stay as they are: unknown items that need not be the same.
     """
+    assert (targets.lengths > 0).all(), "every query has a target"
     row, item = targets.owners.cpu().numpy(), targets.values.cpu().numpy()
-    mine = np.isin(row, kept)
-    row, item = row[mine], item[mine]
-    assert len(np.unique(row)) == len(kept), "every query has a target"
     order = np.lexsort((item, row))
     row, item = row[order], item[order]
     new = np.ones(len(row), bool)
@@ -228,57 +298,77 @@ def _pairs(targets: Lists, kept: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return row[new], item[new]
 
 
-def _keys(lists: Lists, n: int) -> np.ndarray:
-    """list * n + id of all ids 1 ... n - 1, ascending, each once."""
-    owner, value = lists.owners.cpu().numpy(), lists.values.cpu().numpy()
-    return _ascending((owner * n + value)[(value > 0) & (value < n)])
-
-
-def _ascending(keys: np.ndarray) -> np.ndarray:
-    """Each once, ascending; np.unique hashes whole numbers since NumPy 2.3, which took 30 times as long here."""
-    keys = np.sort(keys)
-    return keys[np.append(True, keys[1:] != keys[:-1])] if len(keys) else keys
-
-
-def _within(keys: np.ndarray, ascending: np.ndarray) -> np.ndarray:
-    """Which of the keys are among the ascending ones; fast where they ascend themselves."""
-    if not len(ascending):
-        return np.zeros(keys.shape, bool)
-    return ascending[np.minimum(np.searchsorted(ascending, keys), len(ascending) - 1)] == keys
-
-
 def _lists(keys: np.ndarray, n: int, rows: int) -> Lists:
-    """What _keys makes, back as lists."""
-    lengths = np.bincount(keys // max(1, n), minlength=rows)
-    return Lists(torch.from_numpy(keys % max(1, n)), torch.from_numpy(lengths))
+    """What keys_of makes, back as lists."""
+    lengths = np.bincount(keys // n, minlength=rows)
+    return Lists(torch.from_numpy(keys % n), torch.from_numpy(lengths))
 
 
-def _counts(scores: Tensor, row: np.ndarray, item: np.ndarray, against: list[tuple[bool, Lists]]) -> np.ndarray:
-    """(P, 2 x protocols) greater and ties of (P,) items in the rows of (b, N) scores."""
-    rows, items = torch.from_numpy(row).to(scores.device), torch.from_numpy(item).to(scores.device)
-    own = scores[rows, items]
-    step = max(1, CHUNK // scores.shape[1])
-    parts = [torch.zeros((0, 2 * len(against)), dtype=torch.int64)]
+def _block_counts(asked: _Asked, score: Score, mine: range, full: list[bool]) -> Tensor:
+    """Collective: (P, 2 x protocols) greater and ties among the candidates of mine.
+
+    Where they make several tiles, those with targets are scored twice: what targets score is known only then, and
+    has to come from the product that their competitors come from.
+    """
+    row, item = asked.row, asked.item
+
+    @lru_cache(maxsize=1)
+    def tile(first: int) -> tuple[int, Tensor]:
+        """Which candidate is the first, and the scores; 0, which is none, is left out after the product: without it
+        few products have rows of whole cache lines, which takes a third longer."""
+        stop = min(first + TILE, mine.stop)
+        scores = score(asked.queries, first, stop).detach()
+        if scores.shape != (len(asked.queries), stop - first):
+            raise ValueError(f"scores are {tuple(scores.shape)}, not ({len(asked.queries)}, {stop - first})")
+        after = max(first, 1)
+        return after, scores[:, after - first :]
+
+    own = torch.zeros(len(row), dtype=torch.float64, device=row.device)
+    for first in mine[::TILE]:
+        here = ((item >= first) & (item < min(first + TILE, mine.stop))).nonzero()[:, 0]
+        if len(here):
+            after, scores = tile(first)
+            own[here] = scores[row[here], item[here] - after].double()
+    if _ranks() > 1:
+        dist.all_reduce(own)  # of all but one rank 0
+    counts = row.new_zeros(len(row), 2 * len(full))
+    for first in mine[::TILE]:
+        after, scores = tile(first)
+        lists = [_within(one, after, after + scores.shape[1]) for one in asked.lists]
+        counts += _counts(scores, row, item - after, own.to(scores.dtype), lists, full)
+    return counts
+
+
+def _within(lists: Lists, first: int, stop: int) -> Lists:
+    """What the lists hold of first ... stop - 1, counted from first."""
+    here = (lists.values >= first) & (lists.values < stop)
+    lengths = torch.bincount(lists.owners[here], minlength=len(lists))
+    return Lists(lists.values[here] - first, lengths)
+
+
+def _counts(scores: Tensor, row: Tensor, item: Tensor, own: Tensor, lists: list[Lists], full: list[bool]) -> Tensor:
+    """(P, 2 x protocols) greater and ties of (P,) items that score own among the columns of scores (b, n)."""
+    step = max(1, CHUNK // max(1, scores.shape[1]))
+    one_each = torch.equal(row, torch.arange(len(scores), device=row.device))  # then no copy is compared
+    parts = [row.new_zeros(0, 2 * len(full))]
     for start in range(0, len(row), step):
-        part = slice(start, start + step)
-        columns = [
-            _among_all(scores, rows[part], own[part], lists) if full else _among(scores, rows[part], own[part], lists)
-            for full, lists in against
-        ]
-        parts.append(torch.cat(columns, 1).cpu())
-    return torch.cat(parts).numpy()
+        rows, items, mine = (x[start : start + step] for x in (row, item, own))
+        columns = [_among(scores, rows, mine, one) for one in lists]
+        if any(full):
+            every = _among_all(scores[start : start + step] if one_each else scores[rows], items, mine)
+            columns = [every - found if of_all else found for found, of_all in zip(columns, full, strict=True)]
+        parts.append(torch.cat(columns, 1))
+    return torch.cat(parts)
 
 
-def _among_all(scores: Tensor, row: Tensor, own: Tensor, left_out: Lists) -> Tensor:
-    """(P, 2) greater and ties of (P,) targets that score own, among all candidates but the row's left_out."""
-    others, mine = scores[row, 1:], own[:, None]
-    held = torch.empty(others.shape, device=scores.device)  # as numbers: sums of bool take five times as long
-    exact = torch.float32 if others.shape[1] < 2**24 else torch.float64
-    greater = torch.gt(others, mine, out=held).sum(1, dtype=exact).long()
-    ties = torch.eq(others, mine, out=held).sum(1, dtype=exact).long() - 1  # itself
-    greater = torch.where(own.isnan(), scores.shape[1] - 2, greater)
-    counts = torch.stack([greater, ties.clamp(min=0)], 1)
-    return counts - _among(scores, row, own, left_out)
+def _among_all(scores: Tensor, item: Tensor, own: Tensor) -> Tensor:
+    """(P, 2) greater and ties of (P,) items that score own, among the others of their row of scores (P, n)."""
+    compared = torch.empty(scores.shape, device=scores.device)  # as numbers: sums of bool take five times as long
+    greater = torch.gt(scores, own[:, None], out=compared).sum(1).long()
+    ties = torch.eq(scores, own[:, None], out=compared).sum(1).long()
+    itself, nan = ((item >= 0) & (item < scores.shape[1])).long(), own.isnan()
+    greater = torch.where(nan, scores.shape[1] - itself, greater)
+    return torch.stack([greater, torch.where(nan, 0, ties - itself)], 1)
 
 
 def _among(scores: Tensor, row: Tensor, own: Tensor, lists: Lists) -> Tensor:
@@ -290,104 +380,3 @@ def _among(scores: Tensor, row: Tensor, own: Tensor, lists: Lists) -> Tensor:
     other, mine = scores[row[owner], lists.values[place]], own[owner]
     greater = torch.bincount(owner[(other > mine) | mine.isnan()], minlength=len(row))
     return torch.stack([greater, torch.bincount(owner[other == mine], minlength=len(row))], 1)
-
-
-def sample_negatives(rows: np.ndarray, excluded: Lists, cumulative: np.ndarray, count: int, seed: int) -> Lists:
-    """For each of (R,) rows count different candidates outside its list in excluded, in the order they were drawn.
-
-    cumulative: (N,) whole numbers, the sums of the candidates' weights up to each; the first, of no candidate, is 0.
-        np.arange(N) makes all as likely. A candidate of weight 0 is never drawn.
-
-    Where fewer than count can be drawn, all of them are. What a row gets depends on its number in rows, its excluded
-    and the other arguments alone: draw i of a row is a hash of (seed, row, i), and the first count draws that are
-    neither excluded nor repeated are taken. Rows that are still short after many draws draw the rest by a key for
-    every candidate (Efraimidis & Spirakis 2006), which is the same distribution.
-    """
-    n = len(cumulative)
-    rounds = [draws for draws in (2 * count + 16, 8 * count, 32 * count) if draws < n]
-    step = max(1, DRAWS // max(rounds, default=n))
-    parts = [Lists(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))]
-    for start in range(0, len(rows), step):
-        banned = _keys(excluded.slice(start, start + step), n)
-        parts.append(_sample(rows[start : start + step], banned, cumulative, count, seed, rounds))
-    return Lists(torch.cat([part.values for part in parts]), torch.cat([part.lengths for part in parts]))
-
-
-def _sample(
-    rows: np.ndarray, banned: np.ndarray, cumulative: np.ndarray, count: int, seed: int, rounds: list[int]
-) -> Lists:
-    """Rounds draw anew from the first draw on, more each time, for the rows that were short: nothing is carried."""
-    n, short = len(cumulative), np.arange(len(rows))
-    owners, values = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-    for draws in rounds:
-        ids, taken = _draw(rows, short, banned, cumulative, count, draws, seed)
-        enough = taken.sum(1) == count
-        if draws < rounds[-1]:
-            taken &= enough[:, None]
-        owners.append(short[np.nonzero(taken)[0]])
-        values.append(ids[taken])
-        short = short[~enough]
-    drawn = np.concatenate(owners) * n + np.concatenate(values)
-    banned = _ascending(np.append(banned, drawn[np.isin(drawn // n, short)]))
-    missing = count - np.bincount(drawn // n, minlength=len(rows))
-    step = max(1, DRAWS // n)
-    for start in range(0, len(short), step):
-        some = short[start : start + step]
-        owner, ids = _draw_rest(rows, some, banned, cumulative, missing[some], seed)
-        owners.append(owner)
-        values.append(ids)
-    owner = np.concatenate(owners)
-    order = np.argsort(owner, kind="stable")
-    lengths = np.bincount(owner, minlength=len(rows))
-    return Lists(torch.from_numpy(np.concatenate(values)[order]), torch.from_numpy(lengths))
-
-
-def _draw(
-    rows: np.ndarray, some: np.ndarray, banned: np.ndarray, cumulative: np.ndarray, count: int, draws: int, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """(len(some), draws) candidates, and which of them are taken: the first count that are new and not banned."""
-    n = len(cumulative)
-    point = (_uniform(seed, rows[some], np.arange(draws)) * cumulative[-1]).astype(np.int64)
-    ids = np.searchsorted(cumulative, point, side="right")
-    by_id, draw = np.divmod(np.sort(ids * draws + np.arange(draws), axis=1), draws)
-    new = np.ones(ids.shape, bool)
-    new[:, 1:] = by_id[:, 1:] != by_id[:, :-1]
-    new &= ~_within(some[:, None] * n + by_id, banned)
-    taken = np.empty_like(new)
-    np.put_along_axis(taken, draw, new, axis=1)
-    return ids, taken & (np.cumsum(taken, axis=1) <= count)
-
-
-def _draw_rest(
-    rows: np.ndarray, some: np.ndarray, banned: np.ndarray, cumulative: np.ndarray, missing: np.ndarray, seed: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Owners and candidates: the missing ones of each row, those of the least exponential variables / weight."""
-    n = len(cumulative)
-    weight = np.diff(cumulative, prepend=0)
-    possible = np.broadcast_to(weight > 0, (len(some), n)).copy()
-    owner = np.searchsorted(some, banned // n)
-    mine = (owner < len(some)) & (some[np.minimum(owner, len(some) - 1)] == banned // n)
-    possible[owner[mine], banned[mine] % n] = False
-    uniform = _uniform(seed, rows[some], 2**32 + np.arange(n))
-    key = np.where(possible, -np.log1p(-uniform) / np.maximum(weight, 1), np.inf)
-    width = min(n, int(missing.max()))
-    least = np.argpartition(key, width - 1, axis=1)[:, :width]
-    key = np.take_along_axis(key, least, axis=1)
-    order = np.argsort(key, axis=1)
-    least, key = np.take_along_axis(least, order, axis=1), np.take_along_axis(key, order, axis=1)
-    taken = (key < np.inf) & (np.arange(width) < missing[:, None])
-    return some[np.nonzero(taken)[0]], least[taken]
-
-
-def _uniform(seed: int, rows: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """(R, D) numbers in [0, 1), each a hash of (seed, row, draw) (SplitMix64; Steele, Lea & Flood 2014)."""
-    golden = np.uint64(0x9E3779B97F4A7C15)
-    start = _mix(np.array([seed % 2**64], np.uint64) + golden)
-    start = _mix(start + rows.astype(np.uint64) * golden)
-    return (_mix(start[:, None] + (draws.astype(np.uint64) + np.uint64(1)) * golden) >> np.uint64(11)) * 2.0**-53
-
-
-def _mix(x: np.ndarray) -> np.ndarray:
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))

@@ -212,7 +212,8 @@ def _trained(cfg: Any, fitted: Fitted, checkpoint: Path) -> tuple[Callable[[Batc
     module = restored_module(cfg, fitted, checkpoint)
     assert module.dmp is not None
     task = module.dmp.module
-    items = task.item_vectors().float()
+    n = len(task.candidates)
+    items = task.item_vectors(range(n), n).float()
     alone = all(m.by_id_alone for m in task.modules() if isinstance(m, Items))
 
     def rater(batch: Batch) -> Rate:
@@ -227,7 +228,13 @@ def _closed_form(cfg: Any, fitted: Fitted, checkpoint: Path) -> tuple[Callable[[
     from recsys import closed_form
 
     model = closed_form.load(cfg, fitted, checkpoint)
-    return lambda batch: closed_form.rater(model, batch.history, model.rows), model.rows - 1
+
+    def rater(batch: Batch) -> Rate:
+        assert batch.history is not None
+        score = closed_form.scores(model, batch.history, model.rows)
+        return lambda start, stop: score(torch.arange(start, stop), 0, model.rows)
+
+    return rater, model.rows - 1
 
 
 def recommend_files(

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from recsys.batch import Batch
 from recsys.candidates import Candidates
-from recsys.losses import Match
+from recsys.losses import Match, Popularity
 
 
 class Task(nn.Module):
@@ -49,8 +49,12 @@ class RetrievalTask(nn.Module):
         super().__init__()
         self.model, self.loss = model, loss
         self.dot = Match()
-        self.candidates = candidates
-        model.items.candidates = candidates
+        self.set_candidates(candidates)
+
+    def set_candidates(self, candidates: Candidates | None) -> None:
+        """They must be on the model's device."""
+        self.candidates = self.model.items.candidates = candidates
+        self.popularity = None if candidates is None else Popularity(candidates.popularity[: self.model.items.rows])
 
     @property
     def match(self) -> Any:
@@ -63,7 +67,7 @@ class RetrievalTask(nn.Module):
             return vectors.new_zeros(()), self.model.encode(batch, asked, vectors)
         if not len(asked.targets):
             return self._nothing_to_learn(batch, asked)
-        drawn = self.loss.draw(asked.targets, self._candidates.popularity[: self.model.items.rows])
+        drawn = self.loss.draw(asked.targets, self.popularity)
         ids = torch.cat([asked.inputs, asked.targets, drawn.ids.flatten()])
         inputs, chosen, others = self.model.items(ids).split([len(asked.inputs), len(asked.targets), drawn.ids.numel()])
         queries = self.model.encode(batch, asked, inputs)
@@ -80,16 +84,16 @@ class RetrievalTask(nn.Module):
         match = self.match.all(queries, vectors[-1:]).sum() if queries.shape[1:] == vectors.shape[1:] else vectors.sum()
         return (queries.sum() + match) * 0, queries.new_zeros(0)
 
-    def item_vectors(self, chunk: int = 1 << 16) -> Tensor:
-        """Collective: (N, d) of all candidates."""
-        n = len(self._candidates)
-        device = self._candidates.popularity.device
-        with torch.no_grad():
-            return torch.cat(
-                [self.model.items(torch.arange(a, min(a + chunk, n), device=device)) for a in range(0, n, chunk)]
-            )
-
-    @property
-    def _candidates(self) -> Candidates:
+    def item_vectors(self, ids: range, most: int, chunk: int = 1 << 16) -> Tensor:
+        """Collective: (len(ids), d) of these candidates; another rank may ask for others, none for more than most."""
         assert self.candidates is not None, "this task was built for a plan alone"
-        return self.candidates
+        device = self.candidates.popularity.device
+        vectors = torch.zeros(0)
+        with torch.no_grad():
+            for at in range(0, max(most, 1), chunk):  # as many lookups on each rank, its last ones of nothing
+                some = ids[at : at + chunk]
+                found = self.model.items(torch.arange(some.start, some.stop, device=device))
+                if not at:
+                    vectors = found.new_empty(len(ids), *found.shape[1:])
+                vectors[at : at + chunk] = found
+        return vectors

@@ -30,7 +30,7 @@ def test_panels_show_what_is_logged() -> None:
     patterns = [p["config"]["metricRegex"] for p in made["Tables"]]
     assert re.fullmatch(patterns[0], "tables/t_cat_1/norm") and re.fullmatch(patterns[1], "tables/t_cat_1/touched")
     [coordinates] = [p for p in made["Sweeps"] if "Parallel" in p["viewType"]]
-    assert "optim.sparse.lr" in json.dumps(coordinates) and "best/test/auc" in json.dumps(coordinates)
+    assert "optim.value.sparse.lr" in json.dumps(coordinates) and "best/test/auc" in json.dumps(coordinates)
 
 
 def test_without_an_account(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.losses import BCE, BPR, Drawn, FullSoftmax, Match, SampledSoftmax
+from recsys.losses import BCE, BPR, Drawn, FullSoftmax, Match, Popularity, SampledSoftmax
 from recsys.models.neumf import PairScores
 
 N, D = 9, 4
@@ -44,7 +44,7 @@ def test_full_softmax(seed: int, who: tuple[int, list[int]]) -> None:
     loss = FullSoftmax()
     scores = (q.numpy() @ v.numpy().T)[:, 1:]
     expected = np.mean([np.log(np.exp(scores[o]).sum()) - scores[o, i - 1] for o, i in zip(owners, t, strict=True)])
-    assert value(loss, q, owners, t, v, loss.draw(t, popularity)) == pytest.approx(expected, rel=1e-4)
+    assert value(loss, q, owners, t, v, loss.draw(t, Popularity(popularity))) == pytest.approx(expected, rel=1e-4)
 
 
 @settings(deadline=None, max_examples=25)
@@ -52,7 +52,7 @@ def test_full_softmax(seed: int, who: tuple[int, list[int]]) -> None:
 def test_sampled_softmax_by_popularity(seed: int, who: tuple[int, list[int]], temperature: float) -> None:
     q, owners, t, v, popularity = numbers(seed, *who)
     loss = SampledSoftmax(negatives="popularity", count=5, temperature=temperature)
-    drawn = loss.draw(t, popularity)
+    drawn = loss.draw(t, Popularity(popularity))
     share = popularity.numpy() / popularity.sum().item()
     scores = q.numpy() @ v.numpy().T / temperature
     terms = []
@@ -75,7 +75,7 @@ def test_corrected_for_the_draw_true_scores_are_at_rest() -> None:
         loss, total = SampledSoftmax(negatives="popularity", count=4, correct=correct), torch.zeros_like(v)
         for part in t.split(100):  # each with a draw of its own
             owners, q = torch.arange(len(part)), torch.ones(len(part), 1)
-            drawn = loss.draw(part, popularity)
+            drawn = loss.draw(part, Popularity(popularity))
             total += torch.autograd.grad(loss(Match(), q, owners, part, v[part], drawn, v[drawn.ids]), v)[0] / 600
         return float(total.abs().max())
 
@@ -86,21 +86,21 @@ def test_in_batch_softmax_spares_what_a_query_chose_itself() -> None:
     q, _, _, v, popularity = numbers(2, 2, [0, 0, 1])
     owners, t = torch.tensor([0, 0, 1]), torch.tensor([3, 4, 5])
     loss = SampledSoftmax(negatives="in_batch", correct=False)
-    assert len(SampledSoftmax(negatives="in_batch", count=2).draw(t, popularity).ids) == 2
+    assert len(SampledSoftmax(negatives="in_batch", count=2).draw(t, Popularity(popularity)).ids) == 2
     scores = q.numpy() @ v.numpy().T
     against = {0: [5], 1: [5], 2: [3, 4]}
     terms = [
         np.log(np.exp(scores[o, [i, *against[k]]]).sum()) - scores[o, i]
         for k, (o, i) in enumerate(zip(owners.tolist(), t.tolist(), strict=True))
     ]
-    assert value(loss, q, owners, t, v, loss.draw(t, popularity)) == pytest.approx(np.mean(terms), rel=1e-4)
+    assert value(loss, q, owners, t, v, loss.draw(t, Popularity(popularity))) == pytest.approx(np.mean(terms), rel=1e-4)
 
 
 def test_each_target_is_its_owners() -> None:
     """As many targets as queries, but not one each; and smoothing, which knows no difference."""
     q, _, _, v, popularity = numbers(4, 2, [1, 1])
     owners, t, loss = torch.tensor([1, 1]), torch.tensor([3, 4]), FullSoftmax()
-    drawn = loss.draw(t, popularity)
+    drawn = loss.draw(t, Popularity(popularity))
     twice = value(loss, q[1:].expand(2, D), torch.tensor([0, 1]), t, v, drawn)
     assert value(loss, q, owners, t, v, drawn) == pytest.approx(twice, rel=1e-5)
     smooth = FullSoftmax(label_smoothing=0.3)
@@ -111,7 +111,7 @@ def test_each_target_is_its_owners() -> None:
 def test_only_the_hardest_of_the_drawn_count() -> None:
     q, owners, t, v, popularity = numbers(3, 3, [0, 1, 2])
     loss = SampledSoftmax(count=6, hardest=2)
-    drawn = loss.draw(t, popularity)
+    drawn = loss.draw(t, Popularity(popularity))
     scores = q.numpy() @ v.numpy().T
     terms = []
     for o, i in zip(owners.tolist(), t.tolist(), strict=True):
@@ -126,7 +126,7 @@ def test_bce_and_its_calibration(seed: int, who: tuple[int, list[int]], shared: 
     """gBCE by the paper's own letters: beta = alpha (t (1 - 1 / alpha) + 1 / alpha), alpha = n / (N - 1)."""
     q, owners, t, v, popularity = numbers(seed, *who)
     loss = BCE(count=3, calibration=calibration, shared=shared)
-    drawn = loss.draw(t, popularity)
+    drawn = loss.draw(t, Popularity(popularity))
     alpha = 3 / (N - 2)  # of N - 1 candidates, all but the chosen one
     beta = alpha * (calibration * (1 - 1 / alpha) + 1 / alpha)
     scores = q.numpy() @ v.numpy().T
@@ -142,7 +142,7 @@ def test_bce_and_its_calibration(seed: int, who: tuple[int, list[int]], shared: 
 def test_bpr() -> None:
     q, owners, t, v, popularity = numbers(5, 2, [0, 0, 1])
     loss = BPR(count=2)
-    drawn = loss.draw(t, popularity)
+    drawn = loss.draw(t, Popularity(popularity))
     scores = q.numpy() @ v.numpy().T
     terms = [
         0.0 if j == i else math.log1p(math.exp(scores[o, j] - scores[o, i]))
@@ -156,7 +156,7 @@ def test_bpr() -> None:
 def test_what_is_drawn(kind: str) -> None:
     torch.manual_seed(0)
     popularity = torch.tensor([0.0, 1, 2, 3, 0, 4])
-    drawn = BCE(negatives=kind, count=20_000, shared=True).draw(torch.tensor([1]), popularity).ids
+    drawn = BCE(negatives=kind, count=20_000, shared=True).draw(torch.tensor([1]), Popularity(popularity)).ids
     share = np.bincount(drawn.numpy(), minlength=6) / len(drawn)
     expected = np.array([0, 1, 1, 1, 1, 1]) / 5 if kind == "uniform" else popularity.numpy() / 10
     assert share == pytest.approx(expected, abs=0.015)

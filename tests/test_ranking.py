@@ -9,9 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import recsys.negatives
 import recsys.ranking
 from recsys.batch import Lists
-from recsys.ranking import Protocols, RankingMetrics, sample_negatives
+from recsys.negatives import sample_negatives
+from recsys.ranking import Protocols, RankingMetrics
 
 Found = dict[str, float]
 
@@ -19,6 +21,11 @@ Found = dict[str, float]
 def lists(of: list[list[int]]) -> Lists:
     values = [value for one in of for value in one]
     return Lists(torch.tensor(values, dtype=torch.int64), torch.tensor([len(one) for one in of], dtype=torch.int64))
+
+
+def columns(queries: Tensor, first: int, stop: int) -> Tensor:
+    """Scores of queries that are their own scores, (b, N)."""
+    return queries[:, first:stop]
 
 
 def measure(
@@ -31,6 +38,7 @@ def measure(
     **protocols: object,
 ) -> Found:
     """The metrics of (B, N) scores, in batches of these sizes, the last one repeated."""
+    popularity = np.ones(scores.shape[1]) if popularity is None else popularity
     metrics = RankingMetrics(Protocols(**protocols), popularity)  # type: ignore[arg-type]
     history = history or [[] for _ in targets]
     start = 0
@@ -38,9 +46,7 @@ def measure(
         stop = min(start + size, len(targets))
         part = scores[start:stop]
         w = None if weight is None else torch.tensor(weight[start:stop])
-        metrics.update(
-            lambda a, b, part=part: part[a:b], lists(targets[start:stop]), lists(history[start:stop]), start, w
-        )
+        metrics.update(part, columns, lists(targets[start:stop]), lists(history[start:stop]), start, w)
         start = stop
         if start == len(targets):
             return metrics.compute()
@@ -89,6 +95,7 @@ def test_every_metric_equals_that_of_sorted_lists(query, filtered: bool, size: i
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recsys.ranking, "BLOCK", block)
         patch.setattr(recsys.ranking, "CHUNK", block)
+        patch.setattr(recsys.ranking, "TILE", max(1, block // 7))
         found = measure(
             torch.from_numpy(order).float(), targets, history, (size,), k=(1, 3, 10), filter_history=filtered
         )
@@ -233,26 +240,28 @@ def test_scores_of_any_type_are_compared_as_they_are(dtype: torch.dtype) -> None
     assert measure(scores, [[1]])["mrr"] == pytest.approx(expected)
 
 
-def test_blocks_hold_no_more_than_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("tile", [1000, 12])
+def test_blocks_hold_no_more_than_the_limit(monkeypatch: pytest.MonkeyPatch, tile: int) -> None:
     monkeypatch.setattr(recsys.ranking, "BLOCK", 100)
-    calls: list[tuple[int, int]] = []
-    scores = torch.rand(10, 30)
+    monkeypatch.setattr(recsys.ranking, "TILE", tile)
+    calls: list[tuple[int, int, int]] = []
 
-    def rate(start: int, stop: int) -> Tensor:
-        calls.append((start, stop))
-        return scores[start:stop]
+    def score(queries: Tensor, first: int, stop: int) -> Tensor:
+        calls.append((len(queries), first, stop))
+        return columns(queries, first, stop)
 
-    metrics = RankingMetrics(Protocols())
+    metrics = RankingMetrics(Protocols(), np.ones(31))
     for _ in range(2):
-        metrics.update(rate, lists([[1]] * 10), lists([[]] * 10), 0)
-    blocks = [(0, 3), (3, 6), (6, 9), (9, 10)]
-    assert calls == [(0, 1), *blocks, *blocks]
+        metrics.update(torch.rand(10, 31), score, lists([[1]] * 10), lists([[]] * 10), 0)
+    whole = [(3, 0, 31)] * 3 + [(1, 0, 31)]
+    tiled = [(rows, *part) for rows in (8, 2) for part in ((0, 12), (12, 24), (24, 31))]
+    assert calls == (whole if tile == 1000 else tiled) * 2
     assert metrics.compute()["rows"] == 20
     assert metrics.compute()["rows"] == 0
 
 
 def test_without_rows_metrics_are_nan() -> None:
-    found = RankingMetrics(Protocols(k=(10,), protocols=("full", "uniform"))).compute()
+    found = RankingMetrics(Protocols(k=(10,), protocols=("full", "uniform")), np.zeros(1)).compute()
     assert math.isnan(found["ndcg@10"])
     assert math.isnan(found["mrr_uniform"])
     assert found["rows"] == found["targets"] == found["candidates"] == 0
@@ -274,11 +283,10 @@ def test_wrong_protocols_are_told(wrong: dict[str, object], message: str) -> Non
 
 
 def test_popularity_needs_counts_and_scores_their_width() -> None:
-    for counts in (None, np.array([5, 0, 0])):
-        with pytest.raises(ValueError, match="popularity needs"):
-            RankingMetrics(Protocols(protocols=("popularity",)), counts)
-    with pytest.raises(ValueError, match=r"scores are \(1, 4\), not \(1, 3\)"):
-        measure(torch.rand(1, 4), [[1]], popularity=np.array([0, 1, 1]))
+    with pytest.raises(ValueError, match="popularity needs"):
+        RankingMetrics(Protocols(protocols=("popularity",)), np.array([5, 0, 0]))
+    with pytest.raises(ValueError, match=r"scores are \(1, 3\), not \(1, 4\)"):
+        measure(torch.rand(1, 3), [[1]], popularity=np.array([0, 1, 1, 1]))
 
 
 # Negatives
@@ -307,7 +315,7 @@ def test_negatives_are_new_eligible_and_of_their_row_alone(data: st.DataObject) 
     ]
     assert found == one_by_one
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recsys.ranking, "DRAWS", 2000)
+        patch.setattr(recsys.negatives, "DRAWS", 2000)
         assert found == drawn(rows, excluded, np.cumsum(weights), count, seed)
 
 

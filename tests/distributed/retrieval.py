@@ -12,9 +12,10 @@ from recsys.candidates import Candidates
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.lit import RecsysModule
 from recsys.losses import FullSoftmax
+from recsys.models.neumf import NeuMF
 from recsys.models.sasrec import SASRec
 from recsys.models.two_tower import TwoTower
-from recsys.ranking import Protocols
+from recsys.ranking import Protocols, held
 from recsys.schema import ShardingConfig, SparseOptimConfig
 from recsys.task import RetrievalTask
 
@@ -72,11 +73,14 @@ def model(kind: str) -> nn.Module:
     torch.manual_seed(0)
     if kind == "sasrec":
         return SASRec(SPEC, dim=8, dropout=0.0, max_length=LENGTH, init_std=0.3, device=meta)
+    if kind == "neumf":
+        return NeuMF(SPEC, user="user", dim=4, mlp=[6, 5], init_std=0.3, device=meta)
     return TwoTower(SPEC, dim=8, user_mlp=[6], item_mlp=[6], out=8, normalise=False, init_std=0.3, device=meta)
 
 
 def train_all(rank: int, world_size: int, cases: list[tuple[str, str]]) -> list[Any]:
-    """Of each (model, plan type): all item vectors after a few steps, and the metrics of the last step's rows."""
+    """Of each (model, plan type): after a few steps the vectors of the candidates that this rank scores, and the metrics
+    of the last step's rows."""
     return [_train(rank, world_size, *case) for case in cases]
 
 
@@ -102,7 +106,10 @@ def _train(rank: int, world_size: int, kind: str, types: str) -> tuple[Tensor, d
     module.eval()
     module._look_at_items()
     assert module._items is not None
-    vectors = module._items.clone()
+    vectors, (mine, most) = module._items.clone(), held(N)
+    assert len(vectors) == len(mine) <= most == -(-N // world_size)
+    task, some = module.dmp.module, mine[: 5 * rank]  # the first rank asks for nothing, as often as the others ask
+    assert torch.equal(task.item_vectors(some, 5 * world_size, chunk=2), vectors[: len(some)])
     with torch.no_grad():
         module._evaluate(batch(3, rank, world_size))
     found = module.metrics.compute()

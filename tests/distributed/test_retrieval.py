@@ -10,11 +10,13 @@ from retrieval import train_all
 from recsys.sharding.sharders import TYPES
 
 CASES = [("sasrec", t) for t in TYPES] + [("two_tower", t) for t in ("row_wise", "table_wise", "data_parallel")]
+CASES += [("neumf", "row_wise")]
+MODELS = ["sasrec", "two_tower", "neumf"]
 
 
 @pytest.fixture(scope="module")
 def alone() -> list[Any]:
-    [found] = run(train_all, 1, [("sasrec", "table_wise"), ("two_tower", "table_wise")])
+    [found] = run(train_all, 1, [(model, "table_wise") for model in MODELS])
     return found
 
 
@@ -25,10 +27,10 @@ def two() -> list[Any]:
 
 @pytest.mark.parametrize("case", CASES, ids="-".join)
 def test_as_in_one_process(alone: list[Any], two: list[Any], case: tuple[str, str]) -> None:
-    vectors, metrics = alone[case[0] == "two_tower"]
-    for rank in two:
-        found, ranked = rank[CASES.index(case)]
-        assert torch.allclose(found, vectors, atol=2e-5)
+    vectors, metrics = alone[MODELS.index(case[0])]
+    found = [rank[CASES.index(case)] for rank in two]
+    assert torch.allclose(torch.cat([part for part, _ in found]), vectors, atol=2e-5)
+    for _, ranked in found:
         assert ranked == pytest.approx(metrics, abs=1e-9)
     assert metrics["rows"] == 8
     assert metrics["candidates"] == 30

@@ -1,0 +1,128 @@
+"""Negatives for ranking: a few candidates a query, drawn by a hash, the same whoever draws them and where."""
+
+import numpy as np
+import torch
+
+from recsys.batch import Lists
+
+DRAWS = 2**22  # draws that exist at once
+
+
+def sample_negatives(rows: np.ndarray, excluded: Lists, cumulative: np.ndarray, count: int, seed: int) -> Lists:
+    """For each of (R,) rows count different candidates outside its list in excluded, in the order they were drawn.
+
+    cumulative: (N,) whole numbers, the sums of the candidates' weights up to each; the first, of no candidate, is 0.
+        np.arange(N) makes all as likely. A candidate of weight 0 is never drawn.
+
+    Where fewer than count can be drawn, all of them are. What a row gets depends on its number in rows, its excluded
+    and the other arguments alone: draw i of a row is a hash of (seed, row, i), and the first count draws that are
+    neither excluded nor repeated are taken. Rows that are still short after many draws draw the rest by a key for
+    every candidate (Efraimidis & Spirakis 2006), which is the same distribution.
+    """
+    n = len(cumulative)
+    rounds = [draws for draws in (2 * count + 16, 8 * count, 32 * count) if draws < n]
+    step = max(1, DRAWS // max(rounds, default=n))
+    parts = [Lists(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))]
+    for start in range(0, len(rows), step):
+        banned = keys_of(excluded.slice(start, start + step), n)
+        parts.append(_sample(rows[start : start + step], banned, cumulative, count, seed, rounds))
+    return Lists(torch.cat([part.values for part in parts]), torch.cat([part.lengths for part in parts]))
+
+
+def _sample(
+    rows: np.ndarray, banned: np.ndarray, cumulative: np.ndarray, count: int, seed: int, rounds: list[int]
+) -> Lists:
+    """Rounds draw anew from the first draw on, more each time, for the rows that were short: nothing is carried."""
+    n, short = len(cumulative), np.arange(len(rows))
+    owners, values = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    for draws in rounds:
+        ids, taken = _draw(rows, short, banned, cumulative, count, draws, seed)
+        enough = taken.sum(1) == count
+        if draws < rounds[-1]:
+            taken &= enough[:, None]
+        owners.append(short[np.nonzero(taken)[0]])
+        values.append(ids[taken])
+        short = short[~enough]
+    drawn = np.concatenate(owners) * n + np.concatenate(values)
+    banned = ascending(np.append(banned, drawn[np.isin(drawn // n, short)]))
+    missing = count - np.bincount(drawn // n, minlength=len(rows))
+    step = max(1, DRAWS // n)
+    for start in range(0, len(short), step):
+        some = short[start : start + step]
+        owner, ids = _draw_rest(rows, some, banned, cumulative, missing[some], seed)
+        owners.append(owner)
+        values.append(ids)
+    owner = np.concatenate(owners)
+    order = np.argsort(owner, kind="stable")
+    lengths = np.bincount(owner, minlength=len(rows))
+    return Lists(torch.from_numpy(np.concatenate(values)[order]), torch.from_numpy(lengths))
+
+
+def _draw(
+    rows: np.ndarray, some: np.ndarray, banned: np.ndarray, cumulative: np.ndarray, count: int, draws: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """(len(some), draws) candidates, and which of them are taken: the first count that are new and not banned."""
+    n = len(cumulative)
+    point = (_uniform(seed, rows[some], np.arange(draws)) * cumulative[-1]).astype(np.int64)
+    ids = np.searchsorted(cumulative, point, side="right")
+    by_id, draw = np.divmod(np.sort(ids * draws + np.arange(draws), axis=1), draws)
+    new = np.ones(ids.shape, bool)
+    new[:, 1:] = by_id[:, 1:] != by_id[:, :-1]
+    new &= ~within(some[:, None] * n + by_id, banned)
+    taken = np.empty_like(new)
+    np.put_along_axis(taken, draw, new, axis=1)
+    return ids, taken & (np.cumsum(taken, axis=1) <= count)
+
+
+def _draw_rest(
+    rows: np.ndarray, some: np.ndarray, banned: np.ndarray, cumulative: np.ndarray, missing: np.ndarray, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Owners and candidates: the missing ones of each row, those of the least exponential variables / weight."""
+    n = len(cumulative)
+    weight = np.diff(cumulative, prepend=0)
+    possible = np.broadcast_to(weight > 0, (len(some), n)).copy()
+    owner = np.searchsorted(some, banned // n)
+    mine = (owner < len(some)) & (some[np.minimum(owner, len(some) - 1)] == banned // n)
+    possible[owner[mine], banned[mine] % n] = False
+    uniform = _uniform(seed, rows[some], 2**32 + np.arange(n))
+    key = np.where(possible, -np.log1p(-uniform) / np.maximum(weight, 1), np.inf)
+    width = min(n, int(missing.max()))
+    least = np.argpartition(key, width - 1, axis=1)[:, :width]
+    key = np.take_along_axis(key, least, axis=1)
+    order = np.argsort(key, axis=1)
+    least, key = np.take_along_axis(least, order, axis=1), np.take_along_axis(key, order, axis=1)
+    taken = (key < np.inf) & (np.arange(width) < missing[:, None])
+    return some[np.nonzero(taken)[0]], least[taken]
+
+
+def _uniform(seed: int, rows: np.ndarray, draws: np.ndarray) -> np.ndarray:
+    """(R, D) numbers in [0, 1), each a hash of (seed, row, draw) (SplitMix64; Steele, Lea & Flood 2014)."""
+    golden = np.uint64(0x9E3779B97F4A7C15)
+    start = _mix(np.array([seed % 2**64], np.uint64) + golden)
+    start = _mix(start + rows.astype(np.uint64) * golden)
+    return (_mix(start[:, None] + (draws.astype(np.uint64) + np.uint64(1)) * golden) >> np.uint64(11)) * 2.0**-53
+
+
+def _mix(x: np.ndarray) -> np.ndarray:
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def keys_of(lists: Lists, n: int) -> np.ndarray:
+    """list * n + id of all ids 1 ... n - 1, ascending, each once."""
+    owner, value = lists.owners.cpu().numpy(), lists.values.cpu().numpy()
+    return ascending((owner * n + value)[(value > 0) & (value < n)])
+
+
+def ascending(keys: np.ndarray) -> np.ndarray:
+    """Each once, ascending; np.unique hashes whole numbers since NumPy 2.3, which took 30 times as long here."""
+    keys = np.sort(keys)
+    return keys[np.append(True, keys[1:] != keys[:-1])] if len(keys) else keys
+
+
+def within(keys: np.ndarray, ascending: np.ndarray) -> np.ndarray:
+    """Which of the keys are among the ascending ones; fast where they ascend themselves."""
+    if not len(ascending):
+        return np.zeros(keys.shape, bool)
+    return ascending[np.minimum(np.searchsorted(ascending, keys), len(ascending) - 1)] == keys
