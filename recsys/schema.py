@@ -493,3 +493,10 @@ class DashboardConfig:
     )
     metric: str = "best/test/auc"  # of a run's summary, by which runs are ordered
     output: str = "dashboard.json"  # where there is no account
+
+
+@dataclass
+class DoctorConfig:
+    """python -m recsys.doctor"""
+
+    data: DataConfig = MISSING

@@ -1,0 +1,223 @@
+"""What is looked at, and what mends it. No check needs another one to have gone well."""
+
+import importlib.util
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal
+
+from omegaconf import DictConfig
+
+from recsys.errors import UserError
+from recsys.schema import GIB
+
+PACKAGES = ("torch", "torchrec", "pytorch-lightning", "hydra-core", "omegaconf", "polars", "pyarrow", "wandb", "optuna")
+EXTRAS = {"pyspark": "spark", "s3fs": "s3", "gcsfs": "gcs", "submitit": "slurm"}  # module -> recsys[extra]
+PROBE_SECONDS = 180
+LEAST_FREE_GIB = 5
+LEAST_SHARED_MIB = 512
+BYTES = 256 << 20  # copied, written and read to tell how fast that is
+
+
+@dataclass(frozen=True)
+class Finding:
+    """note: training works without it, or slower. mend: what to type."""
+
+    state: Literal["ok", "note", "problem"]
+    what: str
+    found: str
+    mend: str = ""
+
+
+def packages(_: DictConfig) -> Iterator[Finding]:
+    from recsys.versions import check_versions
+
+    python = platform.python_version()
+    fits = (3, 11) <= sys.version_info[:2] < (3, 14)
+    yield Finding("ok" if fits else "problem", "Python", python, "" if fits else "use Python 3.11, 3.12 or 3.13")
+    for name in PACKAGES:
+        found = _version(name)
+        yield Finding("ok" if found else "problem", name, found or "missing", "" if found else f"pip install {name}")
+    fbgemm = next(((n, v) for n in ("fbgemm-gpu", "fbgemm-gpu-cpu") if (v := _version(n))), None)
+    try:
+        check_versions()
+        yield Finding("ok", "torch, torchrec, fbgemm", f"fit each other ({' '.join(fbgemm or ())})")
+    except UserError as e:
+        found, mend = str(e).split("; mend it: ")
+        yield Finding("problem", "torch, torchrec, fbgemm", found, mend)
+    missing = [f"recsys[{extra}]" for module, extra in EXTRAS.items() if importlib.util.find_spec(module) is None]
+    if missing:
+        yield Finding(
+            "note", "extras", "not installed: " + ", ".join(missing), f"pip install '{missing[0]}' where needed"
+        )
+    if importlib.util.find_spec("pyspark") is not None and shutil.which("java") is None:
+        yield Finding("note", "Java", "not there; engine=spark needs it", "install a Java 17 runtime")
+
+
+def kernels(_: DictConfig) -> Iterator[Finding]:
+    yield _tried("cpu", "FBGEMM's kernels on the CPU")
+    yield _tried("gloo", "collectives on the CPU (gloo)")
+    gpus, driver = _gpus()
+    if not gpus:
+        yield Finding("note", "GPUs", "none: training runs on the CPU")
+        return
+    yield Finding("ok", "GPUs", f"{', '.join(gpus)} (driver {driver})")
+    if _version("fbgemm-gpu") is None:
+        mend = "uv sync --no-group cpu --group cuda"
+        yield Finding("problem", "FBGEMM's kernels on the GPU", "fbgemm-gpu-cpu has none", mend)
+        return
+    yield _tried("cuda", "FBGEMM's kernels on the GPU")
+    yield _tried("nccl", "collectives on the GPU (NCCL)")
+
+
+def machine(cfg: DictConfig) -> Iterator[Finding]:
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    yield Finding("ok", "CPU cores", f"{cores} of {os.cpu_count()} may be used")
+    if memory := _memory():
+        free, total = memory
+        low = free < 2 * GIB
+        mend = "end other programs, or lower loader.buffer_rows and trainer.batch_size" if low else ""
+        yield Finding("note" if low else "ok", "memory", f"{free / GIB:.1f} GiB free of {total / GIB:.1f}", mend)
+    yield Finding("ok", "copying memory", f"{_copied():.1f} GB/s")
+    shared = Path("/dev/shm")
+    if shared.is_dir() and (size := shutil.disk_usage(shared).total) < LEAST_SHARED_MIB << 20:
+        found = f"{size >> 20} MiB: processes on one machine share less than {LEAST_SHARED_MIB} MiB"
+        yield Finding("note", "/dev/shm", found, "docker run --shm-size=8g ...")
+    yield from _disk(Path(cfg.data.prepared))
+
+
+def data(cfg: DictConfig) -> Iterator[Finding]:
+    from recsys.config import data_config
+    from recsys.data.check import check_data, check_files
+    from recsys.data.sources import read_blocks
+
+    config = data_config(cfg)
+    what = f"data={config.name}"
+    if config.root is None and config.sample is not None:
+        yield Finding("note", what, "no data.root: the built-in sample", f"data={config.name} data.root=DIR")
+        return
+    try:
+        check_data(config)
+        files = check_files(config)
+        block = next(iter(read_blocks(config, files[0][0])))
+    except (UserError, OSError) as e:
+        yield Finding("problem", what, str(e), "data.root=DIR, the folder of the raw files")
+        return
+    size = sum(f.stat().st_size for f, _ in files if f.exists())
+    yield Finding("ok", what, f"{len(files)} files, {size / GIB:.2f} GiB; columns: {len(block.frame.columns)}")
+
+
+CHECKS: dict[str, Callable[[DictConfig], Iterator[Finding]]] = {
+    "packages": packages,
+    "devices and kernels": kernels,
+    "machine": machine,
+    "data": data,
+}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _tried(probe: str, what: str) -> Finding:
+    """In a process of its own: a kernel that does not fit may take the process with it."""
+    mend = "uv sync --reinstall-package torch --reinstall-package fbgemm-gpu-cpu"
+    if probe in ("cuda", "nccl"):
+        mend = "nvidia-smi; then: uv sync --no-group cpu --group cuda"
+    command = [sys.executable, "-m", "recsys.doctor.probe", probe]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS)
+    except subprocess.TimeoutExpired:
+        return Finding("problem", what, f"did not answer within {PROBE_SECONDS} s", mend)
+    if done.returncode:
+        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        why = lines[-1] if done.returncode > 0 and lines else f"the process ended by signal {-done.returncode}"
+        return Finding("problem", what, why, mend)
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    if not found["right"]:
+        return Finding("problem", what, "gives wrong numbers", mend)
+    speed = found.get("lookups_per_second")
+    told = f"right; {speed / 1e6:,.1f} million rows looked up and updated a second" if speed else "works"
+    return Finding("ok", what, told)
+
+
+def _gpus() -> tuple[list[str], str]:
+    """Names and the driver's version, as nvidia-smi tells."""
+    try:
+        query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
+        lines = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()
+    except (OSError, subprocess.SubprocessError):
+        return [], ""
+    fields = [line.split(", ") for line in lines if line.strip()]
+    return [f"{name} ({memory})" for name, memory, _ in fields], fields[0][2] if fields else ""
+
+
+def _memory() -> tuple[int, int] | None:
+    """Bytes free for programs, and in all; on Linux."""
+    file = Path("/proc/meminfo")
+    if not file.exists():
+        return None
+    lines = dict(line.split(":", 1) for line in file.read_text().splitlines())
+    free, total = (int(lines[name].split()[0]) << 10 for name in ("MemAvailable", "MemTotal"))
+    return free, total
+
+
+def _copied() -> float:
+    """GB/s, read and written, the best of three."""
+    import numpy as np
+
+    source = np.ones(BYTES // 8)
+    target = np.empty_like(source)
+    times = []
+    for _ in range(3):
+        begun = time.perf_counter()
+        np.copyto(target, source)
+        times.append(time.perf_counter() - begun)
+    return 2 * BYTES / min(times) / 1e9
+
+
+def _disk(folder: Path) -> Iterator[Finding]:
+    """Where prepared data goes: space, and the speed of writing and of reading past the system's cache."""
+    what, there = f"disk of data.prepared={folder}", folder
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    mend = "data.prepared=DIR on another disk"
+    free = shutil.disk_usage(there).free / GIB
+    yield Finding(
+        "ok" if free > LEAST_FREE_GIB else "problem",
+        what,
+        f"{free:.1f} GiB free",
+        "" if free > LEAST_FREE_GIB else mend,
+    )
+    try:
+        with tempfile.NamedTemporaryFile(dir=there, prefix=".recsys-doctor-") as f:
+            block = os.urandom(1 << 20)
+            begun = time.perf_counter()
+            for _ in range(BYTES >> 20):
+                f.write(block)
+            f.flush()
+            os.fsync(f.fileno())
+            written = BYTES / (time.perf_counter() - begun) / 1e6
+            if hasattr(os, "posix_fadvise"):
+                os.posix_fadvise(f.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            begun = time.perf_counter()
+            with open(f.name, "rb", buffering=0) as reading:
+                while reading.read(1 << 20):
+                    pass
+            read = BYTES / (time.perf_counter() - begun) / 1e6
+    except OSError as e:
+        yield Finding("problem", what, f"cannot be written: {e.strerror}", mend)
+        return
+    yield Finding("ok", what, f"writes {written:,.0f} MB/s, reads {read:,.0f} MB/s")

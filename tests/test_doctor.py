@@ -1,0 +1,85 @@
+"""The doctor tries what is here, and tells of what is not with the command that mends it."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections import namedtuple
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recsys import versions
+from recsys.config import compose
+from recsys.doctor import checks
+from recsys.doctor.checks import Finding
+
+
+def by_what(findings: Any) -> dict[str, Finding]:
+    return {f.what: f for f in findings}
+
+
+def doctor(cwd: Path, *args: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "recsys.doctor", *args]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=500)
+
+
+def test_here_everything_works(tmp_path: Path) -> None:
+    done = doctor(tmp_path)
+    assert done.returncode == 0, done.stderr
+    for text in ("fit each other", "million rows looked up and updated a second", "GB/s", "MB/s", "built-in sample"):
+        assert text in done.stdout
+    assert "all that training needs works here" in done.stderr
+    assert not list(tmp_path.iterdir())  # nothing is left
+
+
+def test_data_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    [found] = checks.data(compose("doctor", ["data=avazu", "data.root=/nowhere"]))
+    assert found.state == "problem" and found.found == "data.root=/nowhere: no such folder or file"
+    assert found.mend == "data.root=DIR, the folder of the raw files"
+    (tmp_path / "train.csv").write_text("a,b\n1,2\n")
+    [found] = checks.data(compose("doctor", ["data=avazu", f"data.root={tmp_path}"]))
+    assert found.state == "problem" and "unable to find column" in found.found
+
+
+def test_packages_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = {"torch": "2.13.0", "torchrec": "1.7.0", "fbgemm-gpu-cpu": "1.8.0"}
+
+    def version(name: str) -> str:
+        if name not in installed:
+            raise PackageNotFoundError(name)
+        return installed[name]
+
+    monkeypatch.setattr(checks, "version", version)
+    monkeypatch.setattr(versions, "version", version)
+    found = by_what(checks.packages(compose("doctor")))
+    triple = found["torch, torchrec, fbgemm"]
+    assert triple.found == "torch 2.13, torchrec 1.7, fbgemm 1.8 do not fit each other"
+    assert triple.mend.startswith("pip install --no-deps 'torchrec==1.8.*' 'fbgemm-gpu-cpu==1.8.*'")
+    assert found["polars"] == Finding("problem", "polars", "missing", "pip install polars")
+
+
+def test_kernels_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    crashed = checks._tried("cuda", "GPU kernels")  # there is no GPU, or no build for one
+    if crashed.state == "problem":
+        assert crashed.found and "uv sync --no-group cpu --group cuda" in crashed.mend
+    answers = iter([(-11, "", ""), (0, json.dumps({"right": False}), "")])
+
+    def run(*_: Any, **__: Any) -> Any:
+        return subprocess.CompletedProcess([], *next(answers))
+
+    monkeypatch.setattr(checks.subprocess, "run", run)
+    assert checks._tried("cpu", "kernels").found == "the process ended by signal 11"
+    assert checks._tried("cpu", "kernels").found == "gives wrong numbers"
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(100, 100, 1 << 20))
+    monkeypatch.setattr(checks, "BYTES", 1 << 20)
+    found = [*checks._disk(tmp_path / "a" / "prepared")]
+    assert found[0].state == "problem" and found[0].found == "0.0 GiB free"
+    assert found[0].mend == "data.prepared=DIR on another disk"
+    assert "MB/s" in found[1].found
