@@ -21,9 +21,9 @@ def test_some_were_found() -> None:
 
 @pytest.mark.parametrize("path", YAMLS, ids=lambda p: str(p.relative_to(conf_dir())))
 def test_yaml(path: Path, tmp_path: Path) -> None:
-    first = path.read_text().splitlines()[0]
-    if path.parent.name == "experiment":
-        first = next(line for line in path.read_text().splitlines() if line.startswith("# python"))
+    first, *others = path.read_text().splitlines()
+    if first.startswith("# @package"):
+        first = next(line for line in others if line.startswith("# python"))
     found = re.match(r"# python -m recsys\.(\w+) ?(.*)", first)
     assert found, f"{path} starts with {first!r}, not with its command"
     if "DIR/feature_spec.yaml" in found[2]:  # whose features are not the YAML's
