@@ -71,11 +71,15 @@ class Throughput(pl.Callback):
             self._told = (self.samples, self.seconds)
         self._bar.advance(rows)
 
+    def resume_clock(self) -> None:
+        """What came before was no training."""
+        self._since = time.monotonic()
+
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self._since = time.monotonic()  # validation and its checkpoint are not training
+        self.resume_clock()  # after a validation and its checkpoint
 
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self._since = time.monotonic()  # where it comes in mid-epoch
+        self.resume_clock()  # where it comes in mid-epoch
 
     def on_fit_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self.close()

@@ -1,6 +1,7 @@
 """Whether a model learns at all, and where its time goes: torch.profiler's trace, slowest operators, collectives."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +36,14 @@ class Profile(pl.Callback):
     """Profiles `steps` steps after the first WARM ones.
 
     trace: where rank 0's trace goes, beside a table on the terminal, after which training stops; None: nothing is
-    shown, only `share` is found.
+    shown, only `share` is found. resume_clock: called where the profiler's own time is over, which is no training.
     """
 
-    def __init__(self, steps: int, trace: Path | None) -> None:
+    def __init__(self, steps: int, trace: Path | None, resume_clock: Callable[[], None]) -> None:
         self.share: float | None = None  # of collectives in the profiled time: waiting for others is part of it
         self._steps, self._trace, self._begun, self._since = steps, trace, 0, 0.0
         self._profile: profile | None = None
+        self._resume_clock = resume_clock
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
         self._begun += 1
@@ -49,6 +51,7 @@ class Profile(pl.Callback):
             gpu = [ProfilerActivity.CUDA] if module.device.type == "cuda" else []
             self._profile = profile(activities=[ProfilerActivity.CPU, *gpu])
             self._profile.start()
+            self._resume_clock()
             self._since = time.perf_counter()
 
     def on_train_batch_end(
@@ -72,6 +75,7 @@ class Profile(pl.Callback):
         names = ("gloo:", "nccl:", "ncclDevKernel")
         self.share = sum(getattr(o, own) for o in operators if o.key.startswith(names)) / 1e6 / seconds
         profiled, self._profile = self._profile, None
+        self._resume_clock()
         if self._trace is None:
             return
         trainer.should_stop = True

@@ -104,9 +104,9 @@ def build_trainer(
     if cfg.debug.name == "overfit":
         callbacks.append(Overfit())
     if cfg.debug.profile_steps:
-        callbacks.append(Profile(cfg.debug.profile_steps, path / "profile" / "trace.json.gz"))
+        callbacks.append(Profile(cfg.debug.profile_steps, path / "profile" / "trace.json.gz", throughput.resume_clock))
     elif ranks.world_size > 1:
-        callbacks.append(Profile(COLLECTIVE_STEPS, None))
+        callbacks.append(Profile(COLLECTIVE_STEPS, None, throughput.resume_clock))
     if cfg.trainer.early_stopping.patience is not None:
         if not prepared.rows("validation"):
             raise UserError("trainer.early_stopping needs validation rows; see data.split.validation")

@@ -152,6 +152,15 @@ def test_clipped_to_nothing_nothing_moves(home: Path, tmp_path: Path) -> None:
         run(home, "adam", "optim=adam", "optim.sparse.clip=0.1")
 
 
+def test_rates_of_tables_follow_the_schedule(home: Path, tmp_path: Path) -> None:
+    """From step 1 on the factor is 0: neither dense weights nor tables move any more."""
+    plain = ["optim.dense._target_=torch.optim.SGD", "optim.sparse.name=sgd", "schedule=polynomial"]
+    for name, steps in {"first": 1, "later": 6}.items():
+        run(home, name, *plain, "optim.scheduler.decay_steps=1", f"trainer.max_steps={steps}")
+    a, b = weights(home / "first", tmp_path / "a"), weights(home / "later", tmp_path / "b")
+    assert all(torch.equal(a[k], b[k]) for k in a) and any("embeddings" in k for k in a)
+
+
 def test_time_is_over(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = run(home, "short", "trainer.max_epochs=10000", "trainer.max_time=00:00:00:03")
     assert "trainer.max_time is over: stopping at step" in capsys.readouterr().err
