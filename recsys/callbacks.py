@@ -97,12 +97,15 @@ class MaxTime(pl.Callback):
     """Stops training after so long, by rank 0's clock: Lightning's Timer asks all ranks at every step."""
 
     def __init__(self, seconds: float) -> None:
-        self._seconds, self._begun = seconds, time.monotonic()
+        self._seconds, self._begun, self._over = seconds, time.monotonic(), False
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if (batch_idx + 1) % CLOCK_STEPS == 0 and over(trainer, time.monotonic() - self._begun > self._seconds):
+        assert isinstance(module, RecsysModule)
+        if (batch_idx + 1) % CLOCK_STEPS == 0:
+            self._over = over(trainer, time.monotonic() - self._begun > self._seconds)
+        if self._over and module.stepped and not trainer.should_stop:
             say(f"trainer.max_time is over: stopping at step {trainer.global_step}")
             trainer.should_stop = True
 

@@ -179,6 +179,11 @@ def _check_numbers(cfg: DictConfig) -> None:
         raise UserError(f"trainer.validate_every={t.validate_every}: must be at least 1")
     if t.validate_every_n_steps is not None and t.validate_every_n_steps < 1:
         raise UserError(f"trainer.validate_every_n_steps={t.validate_every_n_steps}: must be at least 1, or null")
+    if t.validate_every_n_steps is not None and t.validate_every_n_steps % t.accumulate:
+        raise UserError(
+            f"trainer.validate_every_n_steps={t.validate_every_n_steps}: must be a multiple of "
+            f"trainer.accumulate={t.accumulate}: checkpoints hold no gradients that are still summed up"
+        )
     if t.max_time is not None:
         seconds_of(t.max_time)
     for key in ("keep_best", "keep_last"):

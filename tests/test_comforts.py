@@ -205,6 +205,11 @@ def test_mistakes(override: str, message: str) -> None:
         check(compose("train", [override]))
 
 
+def test_validations_between_steps() -> None:
+    with pytest.raises(UserError, match=r"validate_every_n_steps=5: must be a multiple of trainer\.accumulate=2"):
+        check(compose("train", ["trainer.accumulate=2", "trainer.validate_every_n_steps=5"]))
+
+
 def test_a_schedule_that_cannot_be() -> None:
     wrong = ["schedule=polynomial", "optim.scheduler.warmup_steps=5", "optim.scheduler.decay_start_step=1"]
     with pytest.raises(UserError, match=r"optim\.scheduler: decay_start_step=1: comes before warmup_steps=5"):
