@@ -49,19 +49,19 @@ def begin(arguments: list[str]) -> int:
         )
         on = launcher(space, settings, folder)
         folder.mkdir(parents=True, exist_ok=True)
-        code = run(sweep, space, folder, on)
+        with record.lock(folder):
+            code = run(sweep, space, folder, on)
 
     return cli.call(work) or code
 
 
 def run(sweep: Sweep, space: Space, folder: Path, on: Machine | Cluster) -> int:
-    """All that is left of the sweep; its exit status."""
-    with record.lock(folder):
-        log_to(folder / "sweep.log")
-        search = search_of(sweep, space, folder)
-        sweep.save(folder)
-        say(f"sweep {folder}: {sweep.wanted} trials by {sweep.settings['method']}, {sweep.direction} {sweep.metric}")
-        Schedule(folder, sweep, search, on).run()
+    """All that is left of the sweep, whose lock is held; its exit status."""
+    log_to(folder / "sweep.log")
+    search = search_of(sweep, space, folder)
+    sweep.save(folder)
+    say(f"sweep {folder}: {sweep.wanted} trials by {sweep.settings['method']}, {sweep.direction} {sweep.metric}")
+    Schedule(folder, sweep, search, on).run()
     show.table(sweep, folder)
     show.summary(sweep, folder)
     return exit_status(sweep)

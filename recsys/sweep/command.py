@@ -24,7 +24,7 @@ SWEEP_DIR is the folder of python -m recsys.train -m (its run_dir; by default on
 def status(folder: Path) -> None:
     sweep = record.load(folder)
     show.table(sweep, folder)
-    show.summary(sweep, folder)
+    show.summary(sweep, folder, record.under_way(folder))
 
 
 def best(folder: Path) -> None:
@@ -37,6 +37,12 @@ def best(folder: Path) -> None:
 
 def resume(folder: Path, changes: list[str]) -> int:
     """Go on with a sweep; its exit status."""
+    record.load(folder)  # is there one?
+    with record.lock(folder):
+        return _resume(folder, changes)
+
+
+def _resume(folder: Path, changes: list[str]) -> int:
     sweep = record.load(folder)
     _change(sweep, changes)
     if not Path(sweep.cwd).is_dir():

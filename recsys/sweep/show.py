@@ -1,15 +1,18 @@
 """A sweep for the user: a line for what happens, a table for how its trials stand."""
 
 import shlex
+import textwrap
 from pathlib import Path
 
+from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from recsys.progress import results, say
-from recsys.sweep.record import FAILED, Run, Sweep, Trial, under_way
+from recsys.sweep.record import FAILED, Run, Sweep, Trial
 from recsys.sweep.watch import progress
 
-WIDTH = 200  # where standard output is no terminal
+WIDTH, LONGEST = 200, 160  # characters: of a table where standard output is no terminal; of a status in it
 
 
 def name(trial: Trial, run: Run) -> str:
@@ -65,19 +68,20 @@ def table(sweep: Sweep, folder: Path) -> None:
     told = list(dict.fromkeys([sweep.metric, *_told(next((t.mean for t in sweep.trials if t.status == "ok"), {}))]))
     for column in ("trial", *(k.lstrip("+") for k in keys), "status", *told, "seconds", "run folder"):
         right = column in ("trial", "seconds", *told)
-        shown.add_column(column, justify="right" if right else "left", overflow="fold", no_wrap=right)
+        width = 24 if column == "status" else None
+        shown.add_column(column, justify="right" if right else "left", overflow="fold", no_wrap=right, min_width=width)
     for t in sweep.best_first():
         seconds = sum(r.seconds for r in t.runs)
         cells = [t.values.get(k, "") for k in keys]
         shown.add_row(
             str(t.number),
             *cells,
-            _of_trial(t, sweep, folder).replace("[", "\\["),
+            Text(textwrap.shorten(_of_trial(t, sweep, folder), LONGEST)),
             *(number(t, m) for m in told),
             f"{seconds:.0f}" if seconds else "",
             str(folder / str(t.number)),
         )
-    results.print(shown, width=None if results.is_terminal else WIDTH)
+    (results if results.is_terminal else Console(highlight=False, width=WIDTH)).print(shown)
 
 
 def _told(mean: dict[str, float]) -> list[str]:
@@ -88,7 +92,7 @@ def _told(mean: dict[str, float]) -> list[str]:
     return [m for m in ("test/auc", "test/logloss", "test/ne") if m in mean]
 
 
-def summary(sweep: Sweep, folder: Path) -> None:
+def summary(sweep: Sweep, folder: Path, running: bool = False) -> None:
     """How many are how far, and what to do."""
     states = [t.status for t in sweep.trials]
     done = states.count("ok")
@@ -97,7 +101,7 @@ def summary(sweep: Sweep, folder: Path) -> None:
     rest += [f"{waiting} waiting"] * bool(waiting)
     say(f"{done} of {sweep.wanted} trials succeeded" + "".join(f", {r}" for r in rest))
     left = waiting or any(s in states for s in ("interrupted", "running", *FAILED))
-    if left and not under_way(folder):
+    if left and not running:
         say(f"go on with: python -m recsys.sweep resume {shlex.quote(str(folder))}")
 
 
