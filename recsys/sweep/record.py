@@ -116,7 +116,7 @@ def lock(folder: Path) -> FileLock:
     """Held by the process that runs the sweep; gone with it. Raises UserError where another one has it."""
     held = FileLock(folder / LOCK)
     try:
-        held.acquire(timeout=2)  # `status` takes it for a moment
+        held.acquire(timeout=0.5)  # `status` takes it for a moment
     except Timeout:
         raise UserError(f"{folder}: its sweep is running in another process") from None
     return held

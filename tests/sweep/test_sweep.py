@@ -164,9 +164,11 @@ def test_kill_9_and_resume(method: str, monkeypatch: pytest.MonkeyPatch, capsys:
     """What was done stays; what ran is ended and goes on in its own folder; the rest follows."""
     how = ["optim.sparse.lr=0.1,0.2,0.3,0.4"] if method == "grid" else ["sweep=optuna", "sweep.trials=4"]
     axis = [] if method == "grid" else ["optim.sparse.lr=interval(0.1,0.4)"]
-    slow = ["trainer.max_epochs=3", "optim.dense.lr=1"]
+    slow = ["trainer.max_epochs=3", "optim.dense.lr=0.4"]
     running = subprocess.Popen([*FAKED, "sweep", *how, *axis, *slow, "run_dir=s"], stderr=subprocess.DEVNULL)
     until(lambda: Path("s/1/metrics.csv").exists())
+    [left] = processes.marked(Path("s/1"))
+    os.kill(left, signal.SIGSTOP)  # else it comes to its end alone
     assert sweeps(monkeypatch, "status", "s") == 0
     out = capsys.readouterr()
     assert "running (epoch" in out.out and "validation/auc" in out.out and "go on with" not in out.err
@@ -174,8 +176,6 @@ def test_kill_9_and_resume(method: str, monkeypatch: pytest.MonkeyPatch, capsys:
     assert "s: its sweep is running in another process" in capsys.readouterr().err
     running.kill()
     running.wait()
-    [left] = processes.marked(Path("s/1"))  # which goes on alone, but for
-    os.kill(left, signal.SIGSTOP)
     assert sweeps(monkeypatch, "status", "s") == 0
     out = capsys.readouterr()
     assert "interrupted" in out.out and "go on with: python -m recsys.sweep resume s" in out.err
