@@ -31,6 +31,8 @@ def begin(arguments: list[str]) -> int:
     def work() -> None:
         nonlocal code
         log_to(None)
+        if "RANK" in os.environ:
+            raise UserError("-m: a sweep starts its own processes; start it without torchrun, with trainer.devices=N")
         space = read_space(arguments)
         settings, given, default = _settings(space, arguments)
         check_settings(settings)

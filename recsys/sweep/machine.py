@@ -43,6 +43,8 @@ class Machine:
         """Overrides, environment, and the number that gives the share back, for a run with this config."""
         if self.jobs == 1:
             return [], {}, 0
+        if cfg is None:
+            return [], {}, -1
         number = next(i for i in range(self.jobs) if i not in self._taken)
         self._taken[number] = gpus = [self._free.pop(0) for _ in range(min(cfg.trainer.devices, len(self._free)))]
         if gpus:

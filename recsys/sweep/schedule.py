@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from recsys.errors import UserError
 from recsys.progress import say
 from recsys.sweep import show
 from recsys.sweep.machine import Machine
@@ -51,6 +52,9 @@ class Schedule:
                     for active in list(self._active):
                         self._look(active)
                     time.sleep(POLL_SECONDS)
+            except (KeyboardInterrupt, SystemExit):
+                say(f"interrupted; go on with: python -m recsys.sweep resume {self._folder}")
+                raise
             finally:
                 self._end_all()
 
@@ -104,7 +108,7 @@ class Schedule:
         overrides = trial.overrides + ([] if run.seed is None else [f"seed={run.seed}"])
         more, env, share = list[str](), dict[str, str](), 0
         if isinstance(self._on, Machine):
-            more, env, share = self._on.share(composed(overrides) if self._on.jobs > 1 else None)
+            more, env, share = self._on.share(self._config(overrides))
         resume = ["resume=auto"] if run.attempts else []
         command = [*TRAIN, *overrides, *more, f"run_dir={_quoted(folder)}", *resume]
         env["RECSYS_SWEEP"] = self._folder.resolve().name
@@ -115,6 +119,13 @@ class Schedule:
         self._active.append(Active(trial, run, process, share, time.monotonic(), run.seconds))
         self._sweep.save(self._folder)
         say(f"{show.name(trial, run)} starts: {show.differs(trial)} -> {folder}")
+
+    def _config(self, overrides: list[str]) -> Any:
+        """Of a run that gets its share of the machine; None where it composes with no other's values: it will tell."""
+        try:
+            return composed(overrides) if self._sweep.settings["jobs"] > 1 else None
+        except UserError:
+            return None
 
     # --- watch ---------------------------------------------------------------------------------------
 

@@ -109,10 +109,17 @@ def test_seeds_are_no_axis_but_runs_of_every_trial(
 
 def test_two_jobs_run_at_once_and_share_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 8)
-    assert sweep("model.dim=8,16,32", "optim.dense.lr=1", "sweep.jobs=2") == 0
+    assert sweep("model.dim=8,16,32", "optim.dense.lr=2", "sweep.jobs=2") == 0
     starts = [calls(str(n))[0]["start"] for n in range(3)]
-    assert starts[1] - starts[0] < 0.9 < starts[2] - starts[0]
+    ends = [(Path("s") / str(n) / "metrics.json").stat().st_mtime for n in range(3)]
+    assert starts[1] < ends[0] and starts[2] > min(ends[:2])
     assert "trainer.threads=4" in calls("0")[0]["arguments"]
+
+
+def test_under_torchrun_there_is_no_sweep(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    assert sweep("model.dim=8,16") == 2
+    assert "start it without torchrun" in capsys.readouterr().err
 
 
 def test_jobs_have_gpus_of_their_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -214,6 +221,7 @@ def test_an_interrupted_sweep_leaves_no_process(number: int) -> None:
     assert running.returncode == 128 + number, said
     assert not processes.marked(Path("s/0")) + processes.marked(Path("s/1"))
     assert [t.status for t in found().trials] == ["interrupted", "interrupted"]
+    assert "interrupted; go on with: python -m recsys.sweep resume s" in said
 
 
 def test_a_killed_run_takes_its_workers_with_it() -> None:
@@ -251,6 +259,7 @@ def test_submitit_prunes_a_job_and_leaves_no_process() -> None:
 
 MISTAKES = [
     (["model=dlrm,dlmr"], r"model=dlmr: no such choice; did you mean dlrm\?"),
+    (["model=dcnv2,dlrm", "model.cross_layers=2,3"], r"model.cross_layers: no such key"),
     (["model.dmi=8,16"], r"dmi: no such key; did you mean dim\?"),
     (["trainer.max_epochs=one,two"], r"trainer.max_epochs: .*one"),
     (["optim.sparse.lr=interval(0.1,0.2)"], r"optim.sparse.lr: a grid needs the values of an interval named"),
