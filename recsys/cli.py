@@ -8,7 +8,8 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from omegaconf import DictConfig
 
@@ -17,6 +18,7 @@ from recsys.failures import describe, leave
 from recsys.progress import console, log, log_to
 
 USER, OURS = 2, 1
+MULTIRUN = ("-m", "--multirun")
 THE_DISK = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
 
 
@@ -28,47 +30,54 @@ def run(command: str, function: Callable[[DictConfig], None]) -> None:
 def status(command: str, function: Callable[[DictConfig], None]) -> int:
     """What `run` exits with."""
     import hydra
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
 
     from recsys.config import conf_dir, free_keys, register
 
     register()
     log_to(None)  # that of an earlier command in this process
     code = 0
-    sweep = None
 
-    def guarded(cfg: DictConfig) -> float | None:
-        from hydra.core.hydra_config import HydraConfig
-        from hydra.types import RunMode
-
-        nonlocal code, sweep
-        if HydraConfig.get().mode == RunMode.MULTIRUN:
-            from recsys.sweep import Sweep
-
-            sweep = sweep or Sweep()
-            return sweep.run_trial(cfg)
+    def guarded(cfg: DictConfig) -> None:
+        nonlocal code
         code = call(lambda: function(cfg))
-        return None
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # so that errors reach us instead of Hydra's own printer
     sys.argv[0] = f"recsys.{command}"
-    flags = [a for a in sys.argv[1:] if a in ("-m", "--multirun")]  # wherever they stand: argparse wants them first
-    sys.argv[1:] = flags + free_keys([a for a in sys.argv[1:] if a not in flags])
+    if flag := next((a for a in sys.argv[1:] if a in MULTIRUN), None):
+        return say_error(f"{flag}: only recsys.train sweeps")
+    if command == "train" and (of_sweep := next((a for a in sys.argv[1:] if re.match(r"sweep[=.]", a)), None)):
+        return say_error(f"{of_sweep}: is of a sweep; add -m")
+    sys.argv[1:] = free_keys(sys.argv[1:])
     try:
-        hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=command)(guarded)()
-    except (HydraException, OmegaConfBaseException, YAMLError) as e:
-        return say_error(_explain(e))
-    except (UserError, ValueError) as e:  # Hydra's own ValueError, such as for model=3
+        with explained(sys.argv[1:], command):
+            hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=command)(guarded)()
+    except UserError as e:
         return say_error(str(e))
-    except AssertionError:  # OmegaConf's, where an override goes below a null
-        return say_error("an override goes below a key that is null; set the key itself: 'a.b={c: 1}' for a.b.c=1")
+    return code
+
+
+@contextmanager
+def explained(arguments: Sequence[str], command: str = "train") -> Iterator[None]:
+    """What Hydra and OmegaConf have against these arguments of the command, raised as UserError, one line."""
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    try:
+        yield
+    except (HydraException, OmegaConfBaseException, YAMLError) as e:
+        raise UserError(_explain(e, command, arguments)) from e
+    except UserError:
+        raise
+    except ValueError as e:  # Hydra's own, such as for model=3
+        raise UserError(str(e)) from e
+    except AssertionError as e:  # OmegaConf's, where an override goes below a null
+        hint = "set the key itself: 'a.b={c: 1}' for a.b.c=1"
+        raise UserError(f"an override goes below a key that is null; {hint}") from e
     except AttributeError as e:  # OmegaConf's, where an override gives a mapping to a key that has a schema and is null
         if "omegaconf" not in traceback.extract_tb(e.__traceback__)[-1].filename:
             raise
-        return say_error("an override gives a mapping to a key that is null: write that key in the YAML")
-    return sweep.finish() if sweep is not None else code
+        raise UserError("an override gives a mapping to a key that is null: write that key in the YAML") from e
 
 
 def call(function: Callable[[], None]) -> int:
@@ -82,7 +91,7 @@ def call(function: Callable[[], None]) -> int:
             console.print(e.misfit.table())
         return say_error(str(e))
     except OmegaConfBaseException as e:
-        return say_error(_explain(e))
+        return say_error(_explain(e, sys.argv[0].rpartition(".")[2], sys.argv[1:]))
     except KeyboardInterrupt:
         return say_error("interrupted", status=130)
     except SystemExit as e:
@@ -112,7 +121,7 @@ def say_error(message: str, status: int = USER) -> int:
     return status
 
 
-def _explain(error: Exception) -> str:
+def _explain(error: Exception, command: str, arguments: Sequence[str]) -> str:
     """Hydra's and OmegaConf's errors in one line, with the nearest valid name."""
     texts = [str(error)]
     cause = error.__cause__
@@ -125,10 +134,10 @@ def _explain(error: Exception) -> str:
         options = [line.strip() for line in m[3].splitlines() if line.strip() and ":" not in line]
         return f"{group}={value}: no such choice{did_you_mean(value, options)}"
     if m := re.search(r"Could not (?:override|append to config)[^']*'([^']*)'", text):
-        return _unknown_key(m[1])
+        return _unknown_key(m[1], command, arguments)
     if m := re.search(r"Key '([^']*)' (?:is not in struct|not in '(\w+)')", text):
         full = re.search(r"full_key: (\S+)", text)
-        return _unknown_key(full[1] if full else m[1])
+        return _unknown_key(full[1] if full else m[1], command, arguments)
     first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
     where = re.search(r"full_key: (\S+)", text)
     yaml = re.search(r"found duplicate key (\S+)", text)
@@ -140,14 +149,13 @@ def _explain(error: Exception) -> str:
     return (f"{where[1]}: " if where else "") + first + (f" {reason}" if reason else "")
 
 
-def _unknown_key(key: str) -> str:
+def _unknown_key(key: str, command: str, arguments: Sequence[str]) -> str:
     """The nearest valid name comes from the config that the command has without the override of `key`."""
     from omegaconf import OmegaConf
 
     from recsys.config import compose
 
-    command = sys.argv[0].rpartition(".")[2]
-    others = [a for a in sys.argv[1:] if "=" in a and not a.lstrip("+~").startswith((f"{key}=", f"{key}@", f"{key}."))]
+    others = [a for a in arguments if "=" in a and not a.lstrip("+~").startswith((f"{key}=", f"{key}@", f"{key}."))]
     parent, _, name = key.rpartition(".")
     try:
         cfg = compose(command, others)

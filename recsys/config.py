@@ -12,6 +12,7 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
@@ -71,13 +72,38 @@ def compose(command: str = "train", overrides: Sequence[str] = ()) -> DictConfig
         return hydra_compose(command, free_keys(overrides))
 
 
-FREE = ("sharding.per_table.", "engine.options.", "data.items.columns", "data.items.sparse", "data.items.dense")
+FREE = (
+    "sharding.per_table.",
+    "engine.options.",
+    "sweep.slurm.",
+    "data.items.columns",
+    "data.items.sparse",
+    "data.items.dense",
+)
 
 
 def free_keys(overrides: Sequence[str]) -> list[str]:
     """With ++ before keys that the user names himself: Hydra would ask him to add them; local[2] in quotes."""
     overrides = [re.sub(r"^(engine\.master)=(local\[.*)$", r'\1="\2"', o) for o in overrides]
     return [f"++{o}" if o.startswith(FREE) else o for o in overrides]
+
+
+def parse_overrides(overrides: Sequence[str]) -> list[Any]:
+    """Hydra's Override of each, in order. Raises HydraException where one cannot be read."""
+    register()
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        parser = OverridesParser.create(GlobalHydra.instance().config_loader())
+        return parser.parse_overrides(free_keys(overrides))
+
+
+def sweep_folder(overrides: Sequence[str]) -> str:
+    """hydra.sweep.dir, where a sweep lies that is given no run_dir."""
+    register()
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        cfg = hydra_compose("train", free_keys(overrides), return_hydra_config=True)
+    return str(cfg.hydra.sweep.dir)
 
 
 def typed(cfg: Any) -> DictConfig:
@@ -256,17 +282,20 @@ def _check_metrics(cfg: DictConfig) -> None:
         raise UserError("metrics.gauc and metrics.slices are of models that predict; this one retrieves")
 
 
-def _check_monitors(cfg: DictConfig) -> None:
+def metric_names(cfg: DictConfig) -> list[str]:
+    """What is measured of a split."""
     from recsys.metrics import NAMES
 
-    t, names = cfg.trainer, [*NAMES, *(["gauc"] if cfg.metrics.gauc else [])]
-    if kind_of(cfg) != "predicts":
-        p = protocols_of(cfg)
-        suffixes = ["" if name == "full" else f"_{name}" for name in p.protocols]
-        names = [
-            f"{m}{s}" for s in suffixes for m in ("mrr", *(f"{n}@{k}" for n in ("hr", "ndcg", "recall") for k in p.k))
-        ]
-    metrics = [f"validation/{name}" for name in names]
+    if kind_of(cfg) == "predicts":
+        return [*NAMES, *(["gauc"] if cfg.metrics.gauc else [])]
+    p = protocols_of(cfg)
+    suffixes = ["" if name == "full" else f"_{name}" for name in p.protocols]
+    return [f"{m}{s}" for s in suffixes for m in ("mrr", *(f"{n}@{k}" for n in ("hr", "ndcg", "recall") for k in p.k))]
+
+
+def _check_monitors(cfg: DictConfig) -> None:
+    t = cfg.trainer
+    metrics = [f"validation/{name}" for name in metric_names(cfg)]
     monitors = {"checkpoint.monitor": cfg.checkpoint.monitor}
     if t.early_stopping.patience is not None:
         monitors["trainer.early_stopping.monitor"] = t.early_stopping.monitor

@@ -221,9 +221,9 @@ def _write(tried: list[Tried], path: Path) -> None:
 
 
 def expand(arguments: list[str]) -> list[list[str]]:
-    """The command lines that one with sharding=a,b stands for: one a choice. A sweep (-m) is Hydra's own matter."""
+    """The command lines that one with sharding=a,b stands for: one a choice."""
     asked = [a for a in arguments if re.fullmatch(r"sharding=\w+(,\w+)+", a)]
-    if not asked or {"-m", "--multirun"} & set(arguments):
+    if not asked:
         return [arguments]
     names = dict.fromkeys(asked[-1].removeprefix("sharding=").split(","))
     return [[f"sharding={name}" if a in asked else a for a in arguments] for name in names]

@@ -23,6 +23,7 @@ from recsys.progress import say
 FREE = {
     "run_dir",
     "resume",
+    "sweep",
     "sharding",
     "engine",
     "logger",
@@ -87,7 +88,7 @@ def open_run_dir(cfg: DictConfig) -> tuple[Path, bool]:
         say(f"{path} has no complete checkpoint: the run starts from its beginning")
     cfg.run_dir = str(path)
     building = path / ".config.yaml"
-    OmegaConf.save(cfg, building, resolve=True)
+    OmegaConf.save(OmegaConf.masked_copy(cfg, [str(k) for k in cfg if k != "sweep"]), building, resolve=True)
     building.replace(path / "config.yaml")  # whole or absent, whenever the process is killed
     return path, resumed
 
@@ -199,4 +200,6 @@ def write_json(path: Path, value: Any) -> None:
             return {k: clean(x) for k, x in v.items()}
         return None if isinstance(v, float) and not math.isfinite(v) else v
 
-    path.write_text(json.dumps(clean(value), indent=1) + "\n")
+    building = path.with_name(f".{path.name}")
+    building.write_text(json.dumps(clean(value), indent=1) + "\n")
+    building.replace(path)  # whole or absent: other processes read it

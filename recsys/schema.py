@@ -357,6 +357,21 @@ class DebugConfig:
 
 
 @dataclass
+class SweepConfig:
+    """python -m recsys.train -m: many trials. No part of a run's own config."""
+
+    method: str = "grid"  # grid | random | optuna
+    trials: int | None = None  # of random and optuna; a grid has all its combinations
+    metric: str | None = None  # validation/NAME or test/NAME; null: the metric that tells a run's best checkpoint
+    direction: str | None = None  # maximize | minimize; null: minimize logloss, ne and ece, maximize others
+    jobs: int = 1  # runs at once
+    seed: int = 0  # of random's and optuna's draws
+    prune: bool = False  # optuna: end trials early that are below the median of the others
+    launcher: str = "local"  # local: processes of this machine | slurm: jobs of a cluster
+    slurm: dict[str, Any] = field(default_factory=dict)  # submitit's parameters: partition, gpus_per_node, timeout_min
+
+
+@dataclass
 class TrainConfig:
     """python -m recsys.train"""
 
@@ -372,6 +387,7 @@ class TrainConfig:
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     engine: EngineConfig = field(default_factory=EngineConfig)
     debug: DebugConfig = field(default_factory=DebugConfig)
+    sweep: SweepConfig = field(default_factory=SweepConfig)
     logger: Any = None  # a mapping of names to loggers; CSV is always written
     seed: int = 0
     run_dir: str | None = None  # by default a new folder under outputs/

@@ -10,6 +10,7 @@ Checks the config, prepares the data once, trains, tests with the best checkpoin
 from __future__ import annotations
 
 import json
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from omegaconf import DictConfig
 from recsys import cli
 from recsys.config import check, check_processes, data_config, engine_config, kind_of, load_config
 from recsys.errors import UserError
+from recsys.failures import leave
 from recsys.progress import log_to, results, say
 
 if TYPE_CHECKING:
@@ -259,6 +261,12 @@ def main() -> None:
         train(cfg)
         say(f"done in {time.monotonic() - start:.0f} s")
 
+    rest = [a for a in sys.argv[1:] if a not in cli.MULTIRUN]
+    if len(rest) < len(sys.argv) - 1 and not any(a.startswith("--") or a == "-h" for a in rest):
+        from recsys.sweep.begin import begin
+
+        leave(begin(rest))
+    sys.argv[1:] = rest  # --help and --cfg are of one run
     cli.run("train", command)
 
 

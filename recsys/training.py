@@ -205,7 +205,7 @@ def as_counts(metrics: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Record(pl.Callback):
-    """plan.json (also to the loggers) once the plan is made."""
+    """plan.json (also to the loggers) once the plan is made; metrics.csv after each validation."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -217,3 +217,7 @@ class _Record(pl.Callback):
             write_json(self.path / "plan.json", plan)
             for logger in trainer.loggers[1:]:
                 logger.log_hyperparams({"plan": plan})
+
+    def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if trainer.is_global_zero and trainer.loggers:
+            trainer.loggers[0].save()  # of a run under way, a sweep and others read metrics.csv

@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 from recsys.config import compose
+from recsys.sweep.space import read_space
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -21,10 +22,10 @@ PAGES = [
     *ROOT.glob("experiments/*/README.md"),
 ]
 COMMANDS = sorted({
-    (m[1], " ".join(w for w in shlex.split(m[2].split("  ")[0].replace("[", "").replace("]", "")) if w != "-m"))
+    (m[1], " ".join(shlex.split(m[2].split("  ")[0].replace("[", "").replace("]", ""))))
     for page in PAGES
     for m in re.finditer(r"^    (?:uv run )?python -m recsys\.(\w+) ([^#\n]*)", page.read_text(), re.M)
-    if "..." not in m[2]
+    if "..." not in m[2] and m[1] != "sweep"  # whose words are no overrides
 })  # fmt: skip
 
 
@@ -39,9 +40,14 @@ def test_command_composes(command: str, arguments: str, tmp_path: Path, monkeypa
     for name in ("mine", "clicks"):  # the user's own, which the page tells to write
         (own / f"{name}.yaml").write_text(f"name: {name}\nsparse: {{a: {{}}}}\n")
     monkeypatch.chdir(tmp_path)
-    overrides = [re.sub(r"=([^\[{]*?),.*", r"=\1", w) for w in arguments.split()]  # the first trial of a sweep
+    overrides = arguments.split()
     if command == "checkpoint":  # its action and folder come as bare words
         overrides = [f"{k}={w}" for k, w in zip(("action", "run"), overrides, strict=False)] + overrides[2:]
+    if "-m" in overrides:  # a sweep: its first trial
+        space = read_space([o for o in overrides if o != "-m"])
+        overrides = space.overrides(space.ends()[0])
+    elif command == "plan":
+        overrides = [re.sub(r"^sharding=(\w+),.*", r"sharding=\1", o) for o in overrides]
     cfg = compose(command, overrides)
     assert "data" in cfg or command in ("evaluate", "predict", "checkpoint")
 

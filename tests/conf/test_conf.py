@@ -1,6 +1,7 @@
 """Every YAML in conf/ starts with its command, composes, passes the check and builds on the meta device."""
 
 import re
+import shlex
 from pathlib import Path
 
 import feature_specs
@@ -10,6 +11,9 @@ import torch
 from recsys.config import build_model, check, compose, conf_dir, data_config, kind_of
 from recsys.data.transforms import feature_spec
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.sweep.begin import _settings
+from recsys.sweep.search import check_method
+from recsys.sweep.space import read_space
 
 YAMLS = sorted(conf_dir().rglob("*.yaml"))
 SPEC = FeatureSpec(dense=(DenseFeature("x"),), sparse=(SparseFeature("a", 10**9, "a"), SparseFeature("b", 7, "b")))
@@ -29,7 +33,12 @@ def test_yaml(path: Path, tmp_path: Path) -> None:
     if "DIR/feature_spec.yaml" in found[2]:  # whose features are not the YAML's
         rows = feature_specs.rows(10)
         feature_specs.split_binary(tmp_path, {"train": rows, "test": rows})
-    command, arguments = found[1], found[2].replace("DIR/", f"{tmp_path}/").split()
+    command, arguments = found[1], shlex.split(found[2].replace("DIR/", f"{tmp_path}/"))
+    if "-m" in arguments:
+        arguments.remove("-m")
+        space = read_space(arguments)
+        check_method(space, _settings(space, arguments)[0])
+        arguments = [*(a for a in arguments if a.startswith("sweep")), *space.overrides(space.ends()[0])]
     cfg = compose(command, arguments)
     group = path.parent.relative_to(conf_dir())
     if group != Path():

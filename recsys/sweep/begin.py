@@ -1,0 +1,145 @@
+"""From a command line to a sweep that runs: everything is checked before its folder is made."""
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from recsys import cli
+from recsys.config import check, compose, metric_names, monitor_of, sweep_folder
+from recsys.errors import UserError, did_you_mean
+from recsys.progress import log_to, say
+from recsys.schema import SweepConfig
+from recsys.sweep import record, show
+from recsys.sweep.machine import Machine
+from recsys.sweep.record import FAILED, Sweep
+from recsys.sweep.schedule import Schedule
+from recsys.sweep.search import check_method, search_of
+from recsys.sweep.slurm import Cluster
+from recsys.sweep.space import Space, composed, read_space
+
+METHODS, LAUNCHERS, DIRECTIONS = ("grid", "random", "optuna"), ("local", "slurm"), ("maximize", "minimize")
+LESS_IS_BETTER = ("logloss", "ne", "ece")
+
+
+def begin(arguments: list[str]) -> int:
+    """`python -m recsys.train -m ARGUMENTS`; its exit status."""
+    code = 0
+
+    def work() -> None:
+        nonlocal code
+        log_to(None)
+        if "RANK" in os.environ:
+            raise UserError("-m: a sweep starts its own processes; start it without torchrun, with trainer.devices=N")
+        space = read_space(arguments)
+        settings, given, default = _settings(space, arguments)
+        check_settings(settings)
+        check_method(space, settings)
+        folder = Path(given or default)
+        if (folder / record.FILE).exists():
+            raise UserError(
+                f"run_dir={folder}: holds a sweep; go on with python -m recsys.sweep resume {folder}, "
+                "or choose another run_dir"
+            )
+        _check_trials(space, settings)
+        metric = metric_of(space, settings)
+        direction = settings.direction or ("minimize" if _name(metric) in LESS_IS_BETTER else "maximize")
+        sweep = Sweep(
+            arguments, os.getcwd(), asdict(settings), metric, direction, list(space.seeds), settings.trials or 0
+        )
+        on = launcher(space, settings, folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with record.lock(folder):
+            code = run(sweep, space, folder, on)
+
+    return cli.call(work) or code
+
+
+def run(sweep: Sweep, space: Space, folder: Path, on: Machine | Cluster) -> int:
+    """All that is left of the sweep, whose lock is held; its exit status."""
+    log_to(folder / "sweep.log")
+    search = search_of(sweep, space, folder)
+    sweep.save(folder)
+    say(f"sweep {folder}: {sweep.wanted} trials by {sweep.settings['method']}, {sweep.direction} {sweep.metric}")
+    Schedule(folder, sweep, search, on).run()
+    show.table(sweep, folder)
+    show.summary(sweep, folder)
+    return exit_status(sweep)
+
+
+def exit_status(sweep: Sweep) -> int:
+    """0 where no trial failed (pruned ones have not), else the worst of their statuses: one of ours is."""
+    failed = [r.exit or cli.OURS for t in sweep.trials for r in t.runs if r.status in FAILED]
+    return cli.OURS if cli.OURS in failed else max(failed, default=0)
+
+
+def _settings(space: Space, arguments: list[str]) -> tuple[SweepConfig, str | None, str]:
+    """sweep.*, run_dir and the folder where none is given."""
+    own = [a for a in arguments if a.lstrip("+").startswith(("sweep.", "sweep=", "run_dir=", "hydra."))]
+    overrides = [*space.overrides(space.ends()[0]), *own]
+    with cli.explained(overrides):
+        cfg = compose("train", overrides)
+        folder = sweep_folder(overrides)
+    settings = OmegaConf.to_object(cfg.sweep)
+    assert isinstance(settings, SweepConfig)
+    return settings, cfg.run_dir, folder
+
+
+def check_settings(s: SweepConfig) -> None:
+    """Raises UserError for what the schema lets through."""
+    for key, value, valid in (
+        ("method", s.method, METHODS),
+        ("launcher", s.launcher, LAUNCHERS),
+        ("direction", s.direction or DIRECTIONS[0], DIRECTIONS),
+    ):
+        if value not in valid:
+            raise UserError(f"sweep.{key}={value}: must be {', '.join(valid[:-1])} or {valid[-1]}")
+    if s.jobs < 1:
+        raise UserError(f"sweep.jobs={s.jobs}: must be at least 1")
+    if s.trials is not None and s.trials < 1:
+        raise UserError(f"sweep.trials={s.trials}: must be at least 1")
+    if s.seed < 0:
+        raise UserError(f"sweep.seed={s.seed}: must not be negative")
+    if s.slurm and s.launcher != "slurm":
+        raise UserError("sweep.slurm: is of sweep.launcher=slurm")
+
+
+def _check_trials(space: Space, settings: SweepConfig) -> None:
+    """Raises UserError for a mistake of every trial's; one of a single value's is for its trials to tell."""
+    if settings.launcher != "local":  # whose machines are not this one
+        return
+    first, last = (composed(space.overrides(values)) for values in space.ends())
+    try:
+        check(first)
+    except UserError as e:
+        try:
+            check(last)
+        except UserError as other:
+            if str(other) == str(e):
+                raise
+
+
+def metric_of(space: Space, settings: SweepConfig) -> str:
+    """The metric that trials are compared by. Raises UserError where it is none of theirs."""
+    cfg = composed(space.overrides(space.ends()[0]))
+    metric = settings.metric or monitor_of(cfg, cfg.checkpoint.monitor)
+    valid = [f"{split}/{m}" for split in ("validation", "test") for m in metric_names(cfg)]
+    if metric not in valid:
+        raise UserError(f"sweep.metric={metric}: no such metric{did_you_mean(metric, valid)}")
+    if settings.prune and metric.startswith("test/"):
+        raise UserError(f"sweep.metric={metric}: comes with a run's end, too late to prune; sweep.prune=false, or a "
+                        f"metric of validation")  # fmt: skip
+    return metric
+
+
+def _name(metric: str) -> str:
+    return metric.partition("/")[2]
+
+
+def launcher(space: Space, settings: Any, folder: Path) -> Machine | Cluster:
+    """Raises UserError where there is none, or too little."""
+    if settings.launcher == "slurm":
+        return Cluster(folder, settings.slurm)
+    return Machine.of(settings.jobs, [composed(space.overrides(values)) for values in space.ends()])

@@ -1,0 +1,100 @@
+"""python -m recsys.sweep resume|status|best SWEEP_DIR"""
+
+import os
+import sys
+from pathlib import Path
+
+from recsys import cli
+from recsys.errors import UserError, did_you_mean
+from recsys.progress import results
+from recsys.sweep import record, show
+
+ACTIONS = ("resume", "status", "best")
+USAGE = f"python -m recsys.sweep {'|'.join(ACTIONS)} SWEEP_DIR"
+HELP = f"""{USAGE}
+
+    status    how each trial stands, also while the sweep is running
+    best      the best trial, and the command that trains it again
+    resume    goes on: what is done stays, what was running goes on, what failed is tried again;
+              sweep.trials=N and sweep.jobs=N may change
+
+SWEEP_DIR is the folder of python -m recsys.train -m (its run_dir; by default one under outputs/sweeps/)."""
+
+
+def status(folder: Path) -> None:
+    sweep = record.load(folder)
+    show.table(sweep, folder)
+    show.summary(sweep, folder, record.under_way(folder))
+
+
+def best(folder: Path) -> None:
+    sweep = record.load(folder)
+    first = sweep.best_first()[:1]
+    if not first or first[0].status != "ok":
+        raise UserError(f"{folder}: no trial has finished; see python -m recsys.sweep status {folder}")
+    show.best(first[0], sweep)
+
+
+def resume(folder: Path, changes: list[str]) -> int:
+    """Go on with a sweep; its exit status."""
+    record.load(folder)  # is there one?
+    with record.lock(folder):
+        return _resume(folder, changes)
+
+
+def _resume(folder: Path, changes: list[str]) -> int:
+    sweep = record.load(folder)
+    _change(sweep, changes)
+    if not Path(sweep.cwd).is_dir():
+        raise UserError(f"{folder}: was started in {sweep.cwd}, which is gone")
+    if Path(sweep.cwd) != Path.cwd():
+        folder = folder.resolve()
+        os.chdir(sweep.cwd)
+    from recsys.schema import SweepConfig
+    from recsys.sweep.begin import check_settings, launcher, run
+    from recsys.sweep.search import check_method
+    from recsys.sweep.space import read_space
+
+    settings = SweepConfig(**sweep.settings)
+    space = read_space(sweep.command)
+    check_settings(settings)
+    check_method(space, settings)
+    return run(sweep, space, folder, launcher(space, settings, folder))
+
+
+def _change(sweep: record.Sweep, changes: list[str]) -> None:
+    for change in changes:
+        key, _, value = change.partition("=")
+        if key not in ("sweep.trials", "sweep.jobs"):
+            raise UserError(f"{change}: a sweep goes on as it began, but for sweep.trials and sweep.jobs")
+        if not value.isdigit():
+            raise UserError(f"{change}: must be a whole number")
+        sweep.settings[key.removeprefix("sweep.")] = int(value)
+    if sweep.settings["method"] != "grid":
+        sweep.wanted = max(sweep.settings["trials"], len(sweep.trials))
+
+
+def main() -> None:
+    """The command line."""
+    arguments = sys.argv[1:]
+    if {"-h", "--help"} & set(arguments):
+        results.print(HELP, markup=False)
+        sys.exit(0)
+    code = 0
+
+    def work() -> None:
+        nonlocal code
+        words, changes = [a for a in arguments if "=" not in a], [a for a in arguments if "=" in a]
+        if len(words) != 2:
+            raise UserError(USAGE)
+        action, folder = words[0], Path(words[1])
+        if action not in ACTIONS:
+            raise UserError(f"{action}: no such action{did_you_mean(action, ACTIONS)}; {USAGE}")
+        if changes and action != "resume":
+            raise UserError(f"{changes[0]}: {action} takes no more than the folder")
+        if action == "resume":
+            code = resume(folder, changes)
+        else:
+            (status if action == "status" else best)(folder)
+
+    sys.exit(cli.call(work) or code)

@@ -1,0 +1,61 @@
+"""This machine, shared out among the runs that it runs at once."""
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from recsys.config import accelerator_of
+from recsys.errors import UserError
+from recsys.sweep.processes import Process
+
+
+def gpus_here() -> list[str]:
+    """Their names, as CUDA_VISIBLE_DEVICES has them."""
+    import torch
+
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return [g.strip() for g in given.split(",")][:count] if given else [str(i) for i in range(count)]
+
+
+class Machine:
+    """jobs: runs at once. gpus: shared out, `trainer.devices` each; none where runs are on the CPU."""
+
+    def __init__(self, jobs: int, gpus: Sequence[str]) -> None:
+        self.jobs, self._free, self._taken = jobs, list(gpus), dict[int, list[str]]()
+
+    @classmethod
+    def of(cls, jobs: int, cfgs: Sequence[Any]) -> "Machine":
+        """For trials as these. Raises UserError where the GPUs are too few."""
+        if jobs == 1:
+            return cls(1, [])
+        devices = max(c.trainer.devices for c in cfgs)
+        gpus = gpus_here() if any(accelerator_of(c) == "gpu" for c in cfgs) else []
+        if gpus and jobs * devices > len(gpus):
+            raise UserError(
+                f"sweep.jobs={jobs}: with trainer.devices={devices} they take {jobs * devices} GPUs; "
+                f"{len(gpus)} are here"
+            )
+        return cls(jobs, gpus)
+
+    def share(self, cfg: Any) -> tuple[list[str], dict[str, str], int]:
+        """Overrides, environment, and the number that gives the share back, for a run with this config."""
+        if self.jobs == 1:
+            return [], {}, 0
+        if cfg is None:
+            return [], {}, -1
+        number = next(i for i in range(self.jobs) if i not in self._taken)
+        self._taken[number] = gpus = [self._free.pop(0) for _ in range(min(cfg.trainer.devices, len(self._free)))]
+        if gpus:
+            return [], {"CUDA_VISIBLE_DEVICES": ",".join(gpus)}, number
+        if cfg.trainer.threads is not None:
+            return [], {}, number
+        threads = max(1, (os.cpu_count() or 1) // (self.jobs * cfg.trainer.devices))
+        return [f"trainer.threads={threads}"], {}, number
+
+    def give_back(self, number: int) -> None:
+        self._free += self._taken.pop(number, [])
+
+    def start(self, command: Sequence[str], env: Mapping[str, str], folder: Path) -> Process:
+        return Process(command, env, folder)

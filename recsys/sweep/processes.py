@@ -1,0 +1,89 @@
+"""A run's process on this machine: started in a session of its own, and ended with all that it has started."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from recsys.sweep.watch import OUTPUT
+
+MARK = "RECSYS_TRIAL"  # the run's folder, in the environment of all its processes, whatever session they are in
+GRACE_SECONDS = 15.0  # torchrun's agent ends its workers, Lightning its batch
+
+
+def marked(folder: Path) -> list[int]:
+    """The processes of this machine and user that belong to the run. torchrun's workers have sessions of their own."""
+    mark = f"{MARK}={folder.resolve()}".encode()
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if mark in path.read_bytes().split(b"\0") and _alive(path.parent):
+                found.append(int(path.parent.name))
+    return found
+
+
+def _alive(process: Path) -> bool:
+    return (process / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+
+
+def signal_all(folder: Path, number: int) -> None:
+    for pid in marked(folder):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def end_left(folder: Path) -> None:
+    """End what an earlier sweep, killed, has left running of the run; waits until it is gone."""
+    deadline, number = time.monotonic() + GRACE_SECONDS, signal.SIGTERM
+    while marked(folder):
+        signal_all(folder, number)
+        if time.monotonic() > deadline:
+            number = signal.SIGKILL
+        time.sleep(0.2)
+
+
+class Process:
+    """A run of this machine; what it says goes to output.log in its folder."""
+
+    job: str | None = None
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str], folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._deadline: float | None = None
+        with (folder / OUTPUT).open("a") as out:
+            self._process = subprocess.Popen(
+                command,
+                env=os.environ | dict(env) | {MARK: str(folder.resolve())},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,  # Ctrl-C is the sweep's
+            )
+
+    def poll(self) -> int | None:
+        """The exit status (-N: killed by signal N) once all its processes are gone, else None."""
+        status = self._process.poll()
+        if status == 0:
+            return 0
+        late = self._deadline is not None and time.monotonic() > self._deadline
+        if status is None:
+            if late:
+                signal_all(self._folder, signal.SIGKILL)
+                self._process.kill()
+            return None
+        if not marked(self._folder):
+            return status
+        if self._deadline is None:  # its main process was killed: the others know nothing of it
+            self._deadline = time.monotonic() + GRACE_SECONDS
+        signal_all(self._folder, signal.SIGKILL if late else signal.SIGTERM)
+        return None
+
+    def end(self) -> None:
+        """Ask it to end; `poll` tells when it has, and ends it by force where it takes too long."""
+        if self._deadline is None:
+            self._deadline = time.monotonic() + GRACE_SECONDS
+            self._process.terminate()

@@ -1,0 +1,195 @@
+"""Which trial comes next, and whether one that runs is worth going on with."""
+
+import itertools
+import math
+import warnings
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from recsys.errors import UserError
+from recsys.sweep.record import Sweep, Trial
+from recsys.sweep.space import Axis, Space
+
+JOURNAL = "study.journal"
+NEVER_PRUNED = 5  # the first trials: what others are compared with
+LARGEST_GRID = 100_000
+
+
+class Search(Protocol):
+    prunes: bool
+
+    def next(self) -> Trial | None:
+        """A trial that is new in the sweep, or None where all are there."""
+
+    def report(self, trial: Trial, step: int, value: float) -> bool:
+        """The metric at a validation of the first seed, counted from 0; True: the trial is to be ended."""
+
+    def again(self, trial: Trial) -> None:
+        """A trial that failed is tried once more."""
+
+    def ended(self, trial: Trial) -> None: ...
+
+
+class Listed:
+    """A grid, or random draws: all trials are known from the start."""
+
+    prunes = False
+
+    def __init__(self, sweep: Sweep, space: Space) -> None:
+        if sweep.settings["method"] == "grid":
+            points = list(space.grid())
+        else:
+            points = space.draws(sweep.settings["seed"], sweep.settings["trials"])
+        for values in points[len(sweep.trials) :]:
+            sweep.new_trial(values, space.overrides(values))
+        sweep.wanted = len(sweep.trials)
+
+    def next(self) -> Trial | None:
+        return None
+
+    def report(self, trial: Trial, step: int, value: float) -> bool:
+        return False
+
+    def again(self, trial: Trial) -> None: ...
+
+    def ended(self, trial: Trial) -> None: ...
+
+
+class Study:
+    """Optuna's, asked and told; all that it knows lies in the sweep's folder."""
+
+    def __init__(self, sweep: Sweep, space: Space, folder: Path) -> None:
+        import optuna
+        from optuna.storages import JournalStorage
+        from optuna.storages.journal import JournalFileBackend
+
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        warnings.filterwarnings("ignore", module="optuna")
+        self._optuna, self._sweep, self._space = optuna, sweep, space
+        self.prunes = sweep.settings["prune"]
+        self._distributions = {a.key: _distribution(a) for a in space.axes}
+        storage = JournalStorage(JournalFileBackend(str(folder / JOURNAL), lock_obj=_alone()))
+        pruner = optuna.pruners.MedianPruner(n_startup_trials=NEVER_PRUNED, n_warmup_steps=1)
+        self.study = optuna.create_study(
+            study_name=folder.resolve().name,
+            storage=storage,
+            direction=sweep.direction,  # type: ignore[arg-type]
+            pruner=pruner if self.prunes else optuna.pruners.NopPruner(),
+            load_if_exists=True,
+        )
+        known = {t.asked for t in sweep.trials}
+        for t in self.study.trials:  # asked by a process that was killed before it could use the answer
+            if t.number not in known and not t.state.is_finished():
+                self.study.tell(t.number, state=optuna.trial.TrialState.FAIL)
+
+    def next(self) -> Trial | None:
+        n = len(self._sweep.trials)
+        if n >= self._sweep.wanted:
+            return None
+        asked = self._ask(n)
+        values = {a.key: _text(a, asked.params[a.key]) for a in self._space.axes}
+        return self._sweep.new_trial(values, self._space.overrides(values), asked.number)
+
+    def _ask(self, n: int) -> Any:
+        # A sampler of its own for each trial: one that is made anew when a sweep goes on would draw the first's again.
+        seed = int(np.random.SeedSequence([self._sweep.settings["seed"], n]).generate_state(1)[0])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # constant_liar is experimental; it keeps trials at once from being alike
+            self.study.sampler = self._optuna.samplers.TPESampler(seed=seed, constant_liar=True)
+        return self.study.ask(self._distributions)
+
+    def _frozen(self, trial: Trial) -> Any:
+        assert trial.asked is not None
+        return self.study.get_trials(deepcopy=False)[trial.asked]
+
+    def report(self, trial: Trial, step: int, value: float) -> bool:
+        frozen = self._frozen(trial)
+        live = self._optuna.trial.Trial(self.study, frozen._trial_id)
+        if step not in frozen.intermediate_values and not frozen.state.is_finished():
+            live.report(value, step)
+        return self.prunes and bool(live.should_prune())
+
+    def again(self, trial: Trial) -> None:
+        """As a new one with the same values: what Optuna has been told has failed is closed to it."""
+        self.study.enqueue_trial(self._frozen(trial).params)
+        trial.asked = self._ask(trial.number).number
+
+    def ended(self, trial: Trial) -> None:
+        states = self._optuna.trial.TrialState
+        value = trial.mean.get(self._sweep.metric)
+        ok = trial.status == "ok" and value is not None
+        state = states.COMPLETE if ok else states.PRUNED if trial.status == "pruned" else states.FAIL
+        assert trial.asked is not None
+        self.study.tell(trial.asked, value if ok else None, state=state, skip_if_finished=True)
+
+
+def _alone() -> Any:
+    """No lock: the sweep's own is held, and a lock's file would outlive a process that is killed."""
+    from optuna.storages.journal import JournalFileOpenLock
+
+    class Alone(JournalFileOpenLock):
+        def acquire(self) -> bool:
+            return True
+
+        def release(self) -> None: ...
+
+    return Alone("")
+
+
+def _numbers(axis: Axis) -> list[float] | None:
+    """The choices as evenly spaced rising numbers, as those of range(...); None where they are not."""
+    try:
+        found = [float(c) for c in axis.choices]
+    except ValueError:
+        return None
+    steps = {round(b - a, 9) for a, b in itertools.pairwise(found)}
+    return found if len(found) > 2 and len(steps) == 1 and steps.pop() > 0 else None
+
+
+def _distribution(axis: Axis) -> Any:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if not axis.choices and axis.whole:
+        return IntDistribution(int(axis.low), int(axis.high), log=axis.log)
+    if not axis.choices:
+        return FloatDistribution(axis.low, axis.high, log=axis.log)
+    if (numbers := _numbers(axis)) is None:
+        return CategoricalDistribution(axis.choices)
+    return FloatDistribution(numbers[0], numbers[-1], step=round(numbers[1] - numbers[0], 9))
+
+
+def _text(axis: Axis, value: Any) -> str:
+    if not axis.choices:
+        return axis.text(value)
+    if (numbers := _numbers(axis)) is None:
+        return str(value)
+    return min(zip(axis.choices, numbers, strict=True), key=lambda c: abs(c[1] - value))[0]
+
+
+def check_method(space: Space, settings: Any) -> None:
+    """Raises UserError where the method does not go with the space."""
+    method, trials = settings.method, settings.trials
+    if method == "grid":
+        for axis in space.axes:
+            if not axis.choices:
+                raise UserError(
+                    f"{axis.key}: a grid needs the values of an interval named (a,b,c or range(...)); "
+                    "sweep=random and sweep=optuna draw from it"
+                )
+        size = math.prod(len(a.choices) for a in space.axes)
+        if size > LARGEST_GRID:
+            raise UserError(f"sweep.method=grid: {size:,} combinations; sweep=random or sweep=optuna tries some")
+        if trials is not None:
+            raise UserError(f"sweep.trials={trials}: a grid has all its {size} trials; sweep=random draws some")
+    elif not space.axes:
+        raise UserError(f"sweep.method={method}: nothing to search; give a key values (a,b,c) or interval(low,high)")
+    elif trials is None:
+        raise UserError(f"sweep.method={method}: needs sweep.trials, how many")
+    if settings.prune and method != "optuna":
+        raise UserError(f"sweep.prune=true: only sweep=optuna ends trials early, not {method}")
+
+
+def search_of(sweep: Sweep, space: Space, folder: Path) -> Search:
+    return Study(sweep, space, folder) if sweep.settings["method"] == "optuna" else Listed(sweep, space)

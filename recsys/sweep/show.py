@@ -1,0 +1,120 @@
+"""A sweep for the user: a line for what happens, a table for how its trials stand."""
+
+import shlex
+import textwrap
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from recsys.progress import results, say
+from recsys.sweep.record import FAILED, Run, Sweep, Trial
+from recsys.sweep.watch import progress
+
+WIDTH, LONGEST = 200, 160  # characters: of a table where standard output is no terminal; of a status in it
+
+
+def name(trial: Trial, run: Run) -> str:
+    return f"trial {trial.number}" + ("" if run.seed is None else f", seed {run.seed}")
+
+
+def differs(trial: Trial) -> str:
+    """What is the trial's own; of a sweep without axes, all of its overrides."""
+    return " ".join(f"{k.lstrip('+')}={v}" for k, v in trial.values.items()) or " ".join(trial.overrides)
+
+
+def number(trial: Trial, metric: str) -> str:
+    """'0.71234', with the deviation over seeds '0.71234 ± 0.00123', '' where it is not known."""
+    if metric not in trial.mean:
+        return ""
+    deviation = f" ± {trial.deviation[metric]:.5f}" if metric in trial.deviation else ""
+    return f"{trial.mean[metric]:.5f}{deviation}"
+
+
+def ended(trial: Trial, run: Run, sweep: Sweep, folder: Path) -> str:
+    """The line of a run's end, and of its trial's where it is the last one."""
+    value = f", {sweep.metric} {run.metrics[sweep.metric]:.5f}" if sweep.metric in run.metrics else ""
+    line = f"{name(trial, run)} {status(run, sweep, folder)}{value} ({run.seconds:.0f} s)"
+    if len(trial.runs) > 1 and trial.status == "ok":
+        line += f"; trial {trial.number}, {len(trial.runs)} seeds: {sweep.metric} {number(trial, sweep.metric)}"
+    return line
+
+
+def status(run: Run, sweep: Sweep, folder: Path) -> str:
+    if run.status == "killed":
+        return f"killed by signal {(run.exit or 128) - 128}"
+    if run.status == "failed":
+        return f"failed ({run.exit}): {run.error}"
+    if run.status == "running" and (at := progress(folder / run.folder, sweep.metric)):
+        return f"running ({at})"
+    return run.status
+
+
+def _of_trial(trial: Trial, sweep: Sweep, folder: Path) -> str:
+    """The status of the run that decides it."""
+    decides = next((r for r in trial.runs if r.status == trial.status), trial.runs[0])
+    text = status(decides, sweep, folder)
+    return text if trial.status in ("ok", "waiting") or decides.seed is None else f"seed {decides.seed}: {text}"
+
+
+def table(sweep: Sweep, folder: Path) -> None:
+    """How each trial stands, the best first."""
+    keys = list(dict.fromkeys(k for t in sweep.trials for k in t.values))
+    common = (
+        [o for o in sweep.trials[0].overrides if all(o in t.overrides for t in sweep.trials)] if sweep.trials else []
+    )
+    shown = Table(title=f"sweep {folder}: {' '.join(common)}", title_justify="left")
+    told = list(dict.fromkeys([sweep.metric, *_told(next((t.mean for t in sweep.trials if t.status == "ok"), {}))]))
+    for column in ("trial", *(k.lstrip("+") for k in keys), "status", *told, "seconds", "run folder"):
+        right = column in ("trial", "seconds", *told)
+        width = 24 if column == "status" else None
+        shown.add_column(column, justify="right" if right else "left", overflow="fold", no_wrap=right, min_width=width)
+    for t in sweep.best_first():
+        seconds = sum(r.seconds for r in t.runs)
+        cells = [t.values.get(k, "") for k in keys]
+        shown.add_row(
+            str(t.number),
+            *cells,
+            Text(textwrap.shorten(_of_trial(t, sweep, folder), LONGEST)),
+            *(number(t, m) for m in told),
+            f"{seconds:.0f}" if seconds else "",
+            str(folder / str(t.number)),
+        )
+    (results if results.is_terminal else Console(highlight=False, width=WIDTH)).print(shown)
+
+
+def _told(mean: dict[str, float]) -> list[str]:
+    """Of the test's metrics, those that tables show."""
+    ranked = [m for m in mean if m.startswith("test/ndcg@")]
+    if ranked:
+        return ["test/ndcg@10" if "test/ndcg@10" in ranked else ranked[0], "test/mrr"]
+    return [m for m in ("test/auc", "test/logloss", "test/ne") if m in mean]
+
+
+def summary(sweep: Sweep, folder: Path, running: bool = False) -> None:
+    """How many are how far, and what to do."""
+    states = [t.status for t in sweep.trials]
+    done = states.count("ok")
+    rest = [f"{states.count(s)} {s}" for s in ("running", "interrupted", "pruned", *FAILED) if s in states]
+    waiting = states.count("waiting") + max(sweep.wanted - len(states), 0)
+    rest += [f"{waiting} waiting"] * bool(waiting)
+    say(f"{done} of {sweep.wanted} trials succeeded" + "".join(f", {r}" for r in rest))
+    left = waiting or any(s in states for s in ("interrupted", "running", *FAILED))
+    if left and not running:
+        say(f"go on with: python -m recsys.sweep resume {shlex.quote(str(folder))}")
+
+
+def best(trial: Trial, sweep: Sweep) -> None:
+    """A trial's metrics, and the command that trains it again."""
+    say(f"trial {trial.number}: {differs(trial)}")
+    shown = Table(title=f"best by {sweep.metric} ({sweep.direction})", title_justify="left")
+    for column in ("metric", "value"):
+        shown.add_column(column)
+    for metric in sorted(trial.mean, key=lambda m: (m != sweep.metric, m)):
+        shown.add_row(metric, number(trial, metric))
+    results.print(shown)
+    seeds = [f"seed={','.join(map(str, sweep.seeds))}"] if sweep.seeds else []
+    many = ["-m"] if len(sweep.seeds) > 1 else []
+    command = ["python", "-m", "recsys.train", *many, *map(shlex.quote, [*trial.overrides, *seeds])]
+    results.print(" ".join(command), markup=False, soft_wrap=True)

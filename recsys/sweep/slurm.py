@@ -1,0 +1,105 @@
+"""Runs as jobs of a cluster, by submitit. sweep.slurm.cluster=local has submitit run them on this machine."""
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from recsys.errors import UserError, did_you_mean
+from recsys.sweep.processes import Process, end_left
+
+JOBS = "jobs"  # under the sweep's folder: submitit's scripts, logs and results
+TIMEOUT_MINUTES = 24 * 60  # where none is given: submitit's own default is five
+GONE_SECONDS = 120.0
+
+
+class Command:
+    """What a job runs: a run's process, watched on its own machine. Started again by the cluster, it goes on."""
+
+    def __init__(self, command: Sequence[str], env: Mapping[str, str], folder: Path, cwd: str) -> None:
+        self.command, self.env, self.folder, self.cwd = list(command), dict(env), folder, cwd
+
+    def __call__(self) -> int:
+        os.chdir(self.cwd)
+        process = Process(self.command, self.env, self.folder)
+        try:
+            while (status := process.poll()) is None:
+                time.sleep(0.5)
+            return status
+        except BaseException:
+            process.end()
+            raise
+
+    def checkpoint(self) -> Any:
+        """Asked by submitit where the cluster takes the job's machine away, or its time is over."""
+        from submitit.helpers import DelayedSubmission
+
+        end_left(self.folder)
+        rest = [a for a in self.command if a != "resume=auto"]
+        return DelayedSubmission(Command([*rest, "resume=auto"], self.env, self.folder, self.cwd))
+
+
+class Cluster:
+    """submitit's executor with sweep.slurm as its parameters. Raises UserError where they, or it, are not there."""
+
+    def __init__(self, folder: Path, parameters: Mapping[str, Any]) -> None:
+        try:
+            import submitit
+        except ImportError:
+            raise UserError("sweep.launcher=slurm: needs submitit; install it: pip install 'recsys[slurm]'") from None
+        given = {"timeout_min": TIMEOUT_MINUTES} | dict(parameters)
+        name = given.pop("cluster", "slurm")
+        common = set(submitit.AutoExecutor._valid_parameters())
+        own = set(submitit.SlurmExecutor._valid_parameters())
+        for key in given:
+            if key not in common | own:
+                raise UserError(f"sweep.slurm.{key}: submitit has no such parameter{did_you_mean(key, common | own)}")
+        try:
+            self._executor = submitit.AutoExecutor(folder / JOBS, cluster=name)
+            self._executor.update_parameters(**{k if k in common else f"slurm_{k}": v for k, v in given.items()})
+        except (RuntimeError, ValueError, NameError, AssertionError) as e:
+            raise UserError(f"sweep.launcher=slurm: {' '.join(str(e).split())}") from None
+
+    def start(self, command: Sequence[str], env: Mapping[str, str], folder: Path) -> "Job":
+        run = Command(command, env, folder.resolve(), os.getcwd())
+        return Job(self._executor.submit(run), folder)
+
+    def end_left(self, job: str, folder: Path) -> None:
+        """Cancel the job of a sweep that was killed, and wait until it is gone."""
+        inner = self._executor._executor
+        left = inner.job_class(inner.folder, job)
+        left.cancel(check=False)
+        deadline = time.monotonic() + GONE_SECONDS
+        while not left.done(force_check=True):
+            if time.monotonic() > deadline:
+                raise UserError(f"job {job} of {folder} is still there; cancel it (scancel {job}), then go on")
+            time.sleep(1)
+        end_left(folder)
+
+
+class Job:
+    """As Process."""
+
+    def __init__(self, job: Any, folder: Path) -> None:
+        self._job, self._folder, self.job = job, folder, str(job.job_id)
+        self._ending = False
+
+    def poll(self) -> int | None:
+        if not self._job.done():
+            return None
+        try:
+            status: int = self._job.result()
+        except Exception as e:  # it could not be started, ran out of time, or was cancelled
+            if not self._ending:
+                with (self._folder / "output.log").open("a") as out:
+                    out.write(f"error: job {self.job}: {str(e).strip().splitlines()[0]}\n")
+            status = 1
+        if status:
+            end_left(self._folder)  # of cluster=local; Slurm leaves none
+        return status
+
+    def end(self) -> None:
+        if not self._ending:
+            self._ending = True
+            self._job.cancel(check=False)

@@ -1,0 +1,165 @@
+"""What a sweep tries: Hydra's overrides with several values, as axes; those of `seed` are seeds of every trial."""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from omegaconf import OmegaConf
+
+from recsys.cli import explained
+from recsys.config import compose, parse_overrides
+from recsys.errors import UserError, did_you_mean
+
+Values = dict[str, str]  # an axis' key -> the text behind its =
+ONE_RUNS = ("run_dir", "resume")
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A key's values: `choices`, or the numbers from `low` to `high`."""
+
+    key: str  # with Hydra's + or ++
+    choices: tuple[str, ...] = ()  # none: an interval
+    low: float = 0.0
+    high: float = 0.0
+    whole: bool = False
+    log: bool = False
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        return (self.choices[0], self.choices[-1]) if self.choices else (self.text(self.low), self.text(self.high))
+
+    def text(self, value: float) -> str:
+        """A number of the interval as an override has it, to six digits."""
+        return str(int(value)) if self.whole else repr(float(f"{value:.6g}"))
+
+    def draw(self, rng: np.random.Generator) -> str:
+        if self.choices:
+            return self.choices[rng.integers(len(self.choices))]
+        low, high = (self.low, self.high + 1) if self.whole else (self.low, self.high)
+        value = np.exp(rng.uniform(np.log(low), np.log(high))) if self.log else rng.uniform(low, high)
+        return self.text(min(value, self.high))
+
+
+@dataclass(frozen=True)
+class Space:
+    """All overrides of a sweep's runs, in the order given: texts that stay, and axes."""
+
+    parts: tuple[str | Axis, ...]
+    seeds: tuple[int, ...]  # none: that of the config
+
+    @property
+    def axes(self) -> list[Axis]:
+        return [p for p in self.parts if isinstance(p, Axis)]
+
+    def overrides(self, values: Values) -> list[str]:
+        """Those of one trial; an axis without a value is left out."""
+        own = [p if isinstance(p, str) else f"{p.key}={values[p.key]}" if p.key in values else "" for p in self.parts]
+        return [o for o in own if o]
+
+    def ends(self) -> tuple[Values, Values]:
+        """The trials of all first, and of all last, values."""
+        return {a.key: a.ends[0] for a in self.axes}, {a.key: a.ends[1] for a in self.axes}
+
+    def grid(self) -> Iterator[Values]:
+        for choices in itertools.product(*(a.choices for a in self.axes)):
+            yield dict(zip((a.key for a in self.axes), choices, strict=True))
+
+    def draws(self, seed: int, count: int) -> list[Values]:
+        """`count` different trials, fewer where there are no more; a larger count begins with the same ones."""
+        size = math.prod(len(a.choices) or math.inf for a in self.axes)
+        found: dict[tuple[str, ...], Values] = {}
+        rng = np.random.default_rng(seed)
+        while len(found) < min(count, size):
+            values = {a.key: a.draw(rng) for a in self.axes}
+            found.setdefault(tuple(values.values()), values)
+        return list(found.values())
+
+
+def read_space(arguments: Sequence[str]) -> Space:
+    """The overrides of `python -m recsys.train -m`, less those of the sweep itself.
+
+    Raises UserError, one line, for what cannot be read or composed.
+    """
+    with explained(arguments):
+        parsed = parse_overrides(arguments)
+    parts: list[str | Axis] = []
+    seeds: tuple[int, ...] = ()
+    for raw, o in zip(arguments, parsed, strict=True):
+        key = o.key_or_group
+        own = key == "sweep" or key.startswith("sweep.") or o.is_hydra_override()
+        if o.is_sweep_override() and (own or key in ONE_RUNS):
+            raise UserError(f"{raw}: {key} has one value for all trials")
+        if key == "resume":
+            raise UserError(f"{raw}: is of one run; a sweep goes on with python -m recsys.sweep resume SWEEP_DIR")
+        if key in ("hydra/sweeper", "hydra/launcher"):
+            raise UserError(f"{raw}: sweeps are not Hydra's; see sweep.method and sweep.launcher")
+        if own or key in ONE_RUNS:
+            continue
+        if not o.is_sweep_override():
+            parts.append(raw)
+        elif key == "seed":
+            seeds = _seeds(raw, o)
+        else:
+            parts.append(_axis(raw, o))
+    return _typed(Space(tuple(parts), seeds))
+
+
+def _seeds(raw: str, override: Any) -> tuple[int, ...]:
+    if not override.is_discrete_sweep():
+        raise UserError(f"{raw}: each trial has all seeds, so they are named: seed=0,1,2 or seed=range(3)")
+    try:
+        return tuple(dict.fromkeys(int(s) for s in override.sweep_string_iterator()))
+    except ValueError:
+        raise UserError(f"{raw}: seeds are whole numbers") from None
+
+
+def _axis(raw: str, override: Any) -> Axis:
+    key, value = override.get_key_element(), override.value()
+    for tag in getattr(value, "tags", ()):
+        if tag != "log":
+            raise UserError(f"{raw}: no tag {tag}{did_you_mean(tag, ['log'])}")
+    if override.is_discrete_sweep():
+        choices = tuple(dict.fromkeys(override.sweep_string_iterator()))
+        if not choices:
+            raise UserError(f"{raw}: has no value")
+        return Axis(key, choices)
+    log = "log" in value.tags
+    if not value.start < value.end:
+        raise UserError(f"{raw}: must go from a smaller number to a larger one")
+    if log and value.start <= 0:
+        raise UserError(f"{raw}: a logarithm needs numbers above 0")
+    return Axis(key, (), value.start, value.end, isinstance(value.start, int), log)
+
+
+def _typed(space: Space) -> Space:
+    """With intervals of a key that is a whole number, such as model.dim, in whole numbers; every value composes."""
+    first, _ = space.ends()
+    intervals = {a.key for a in space.axes if not a.choices}
+    others = {k: v for k, v in first.items() if k not in intervals}
+    cfg = composed(space.overrides(others)) if intervals else None
+    parts: list[str | Axis] = []
+    for p in space.parts:
+        if isinstance(p, Axis) and p.key in intervals:
+            assert cfg is not None
+            now = OmegaConf.select(cfg, p.key.lstrip("+"))
+            ends_whole = float(p.low).is_integer() and float(p.high).is_integer()
+            whole = p.whole or (isinstance(now, int) and not isinstance(now, bool) and ends_whole)
+            p = Axis(p.key, (), p.low, p.high, whole, p.log)
+        parts.append(p)
+    typed = Space(tuple(parts), space.seeds)
+    first, _ = typed.ends()
+    composed(typed.overrides(first))
+    for axis in typed.axes:
+        for value in axis.choices[1:] if len(axis.choices) <= 20 else axis.ends:
+            composed(typed.overrides(first | {axis.key: value}))
+    return typed
+
+
+def composed(overrides: Sequence[str]) -> Any:
+    """A trial's config. Raises UserError, one line."""
+    with explained(overrides):
+        return compose("train", overrides)
