@@ -38,13 +38,13 @@ EACH, LAST = 3, 20  # steps with each plan of a chain, and with its last
 def save(trained: Trained, path: Path, step: int) -> None:
     m = trained.module
     state: dict[str, Any] = {"global_step": step}
-    checkpoint.save(path, trained.dmp, m.tables, m._sparse.name, m.row_optimizer, state, m.plan)
+    checkpoint.save(path, trained.dmp, m.tables, m.sparse.name, m.row_optimizer, state, m.plan)
 
 
 def load(trained: Trained, path: Path) -> int:
     m = trained.module
-    state = checkpoint.load_all(path, trained.dmp, m.tables, m._sparse.name, m.row_optimizer)
-    if "adam" in m._sparse.name:
+    state = checkpoint.load_all(path, trained.dmp, m.tables, m.sparse.name, m.row_optimizer)
+    if "adam" in m.sparse.name:
         trained.dmp.fused_optimizer.set_optimizer_step(state["global_step"])
     return int(state["global_step"])
 
