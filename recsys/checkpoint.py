@@ -196,7 +196,8 @@ def _safetensors(run: Path, output: Path, chosen: dict[str, dict[str, Any]], row
 
 
 def _command(cfg: DictConfig) -> None:
-    from recsys.config import check, kind_of
+    from recsys.check import check
+    from recsys.config import kind_of
     from recsys.run_dir import choose_checkpoint, open_run
     from recsys.sharding.stored import Stored
 

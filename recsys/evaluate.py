@@ -26,8 +26,9 @@ def evaluate(
 
     cfg: the run's config with other devices or another sharding; by default as it was trained.
     """
+    from recsys.check import check_processes
     from recsys.closed_form import load, rank_split
-    from recsys.config import accelerator_of, check_processes, data_config, kind_of
+    from recsys.config import accelerator_of, data_config, kind_of
     from recsys.data.prepare import prepare
     from recsys.details import Details
     from recsys.launch import process_group, started_by_torchrun
@@ -63,7 +64,7 @@ def evaluate(
 
 
 def _command(cfg: DictConfig) -> None:
-    from recsys.config import check
+    from recsys.check import check
     from recsys.launch import spawn, started_by_torchrun
     from recsys.run_dir import choose_checkpoint, open_run
 

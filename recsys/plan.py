@@ -36,7 +36,8 @@ def plan(cfg: DictConfig) -> PlanReport:
     Raises DoesNotFit, a UserError, where no plan fits: its message says by how much, and the nearest change after
     which one does; its `misfit`, which tables.
     """
-    from recsys.config import check_parts, kind_of
+    from recsys.check import check_parts
+    from recsys.config import kind_of
     from recsys.launch import silence
     from recsys.sharding.cluster import check_cluster
     from recsys.sharding.misfit import Misfit

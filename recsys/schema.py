@@ -1,7 +1,7 @@
 """Dataclass schemas of the closed parts of a config, so that a typo is an error when it is composed.
 
 Models, dense optimizers, schedulers and loggers are open sets (`_target_`); their schema is the
-signature of what they name, and `config.check` binds them to it.
+signature of what they name, and `check` binds them to it.
 """
 
 from dataclasses import dataclass, field

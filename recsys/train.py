@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 
 from recsys import cli
-from recsys.config import check, check_processes, data_config, engine_config, kind_of, load_config
+from recsys.check import check, check_processes
+from recsys.config import data_config, engine_config, kind_of, load_config
 from recsys.errors import UserError
 from recsys.failures import leave
 from recsys.progress import log_to, results, say

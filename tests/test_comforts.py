@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from recsys.config import check, compose
+from recsys.check import check
+from recsys.config import compose
 from recsys.ema import Ema
 from recsys.errors import UserError
 from recsys.evaluate import evaluate

@@ -8,7 +8,8 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from recsys import cli
-from recsys.config import check, compose, metric_names, monitor_of, sweep_folder
+from recsys.check import check
+from recsys.config import compose, metric_names, monitor_of, sweep_folder
 from recsys.errors import UserError, did_you_mean
 from recsys.progress import log_to, say
 from recsys.schema import SweepConfig

@@ -8,7 +8,8 @@ import feature_specs
 import pytest
 import torch
 
-from recsys.config import build_model, check, compose, conf_dir, data_config, kind_of
+from recsys.check import check
+from recsys.config import build_model, compose, conf_dir, data_config, kind_of
 from recsys.data.transforms import feature_spec
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.sweep.begin import _settings

@@ -6,7 +6,8 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys.config import check, compose
+from recsys.check import check
+from recsys.config import compose
 from recsys.data.synthetic_sequences import GOES_ON, ITEMS, KINDS, LIKED, MEAN_LENGTH, World, write_sample
 from recsys.errors import UserError
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from recsys import cli, predict
-from recsys.config import check, compose
+from recsys.check import check
+from recsys.config import compose
 from recsys.errors import UserError
 from recsys.evaluate import evaluate
 from recsys.predict import Predictor
