@@ -37,7 +37,12 @@ class Throughput(pl.Callback):
         self._before = self.seconds
 
     def parts(self, module: RecsysModule) -> dict[str, float]:
-        """Shares of the time of this process's steps: loader (waiting for batches), forward, backward, optimizer."""
+        """Shares of the time of this process's steps: loader (waiting for batches), forward, backward, optimizer.
+
+        {} where it took none: the run that it goes on from was at its end.
+        """
+        if self._loader is None:
+            return {}
         total = max(self.seconds - self._before, 1e-9)
         seconds = {"loader": self._loader.seconds, **module.timing.seconds}
         return {name: s / total for name, s in seconds.items()}

@@ -230,7 +230,7 @@ def _show(metrics: dict[str, Any], path: Path) -> None:
             say(f"{split}: {m['cold_rows']:,} of {m['rows']:,} queries have no history")
     t = metrics["train"]
     say(f"trained {t['samples']:,} samples in {t['seconds']:.1f} s: {t['samples_per_second']:,.0f} samples/s")
-    if "time" in t:
+    if t.get("time"):
         parts = {**t["time"]}
         collectives = parts.pop("collectives", None)
         parts["other"] = max(1 - sum(parts.values()), 0.0)
