@@ -102,13 +102,14 @@ class MaxTime(pl.Callback):
     """Stops training after so long, by rank 0's clock: Lightning's Timer asks all ranks at every step."""
 
     def __init__(self, seconds: float) -> None:
-        self._seconds, self._begun, self._over = seconds, time.monotonic(), False
+        self._seconds, self._begun, self._over, self._batches = seconds, time.monotonic(), False, 0
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         assert isinstance(module, RecsysModule)
-        if (batch_idx + 1) % CLOCK_STEPS == 0:
+        self._batches += 1
+        if self._batches % CLOCK_STEPS == 0:
             self._over = over(trainer, time.monotonic() - self._begun > self._seconds)
         if self._over and module.stepped and not trainer.should_stop:
             say(f"trainer.max_time is over: stopping at step {trainer.global_step}")
@@ -201,6 +202,9 @@ class Checkpoints(pl.Callback):
             return
         step = trainer.global_step
         due = bool(self._every_n_steps) and step % (self._every_n_steps or 1) == 0
+        if trainer.should_stop or 0 < trainer.max_steps <= step:
+            # now, in mid-epoch: Lightning counts the epoch as done before on_train_end, and its rest would be lost
+            due = due or not trainer.is_last_batch
         if not due and self._every_seconds and step % CLOCK_STEPS == 0:
             due = over(trainer, time.monotonic() - self._saved_at > self._every_seconds)
         self._due_after_validation = due and trainer.is_last_batch and bool(trainer.num_val_batches)

@@ -16,6 +16,7 @@ from recsys.config import (
     kind_of,
     locate,
     make,
+    make_scheduler,
     meta_task,
     metric_names,
     monitor_of,
@@ -112,6 +113,14 @@ def _check_numbers(cfg: DictConfig) -> None:
             raise UserError(f"{key}={value}: must be positive, or null")
     if o.ema is not None and not 0 < o.ema < 1:
         raise UserError(f"optim.ema={o.ema}: must be between 0 and 1, such as 0.999, or null")
+    if o.interval == "step" and str((o.scheduler or {}).get("_target_", "")).endswith("ReduceLROnPlateau"):
+        raise UserError("optim.interval=step: a plateau is of validations; optim.interval=validation")
+    d = cfg.debug
+    for key in ("train_batches", "eval_batches"):
+        if d[key] is not None and d[key] < 1:
+            raise UserError(f"debug.{key}={d[key]}: must be at least 1, or null")
+    if d.profile_steps < 0:
+        raise UserError(f"debug.profile_steps={d.profile_steps}: must not be negative")
     if o.interval not in ("step", "validation"):
         raise UserError(f"optim.interval={o.interval}: must be step or validation")
 
@@ -159,13 +168,16 @@ def _try_optimizer(cfg: DictConfig) -> None:
 
 
 def _try_scheduler(cfg: DictConfig) -> None:
-    """Likewise the scheduler."""
+    """Likewise the scheduler, for a few steps."""
     import torch
 
-    parameter = torch.zeros(1, requires_grad=True)
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
     try:
-        make(cfg.optim.scheduler)(torch.optim.SGD([parameter], lr=0.1))
-    except (ValueError, TypeError) as e:
+        scheduler = make_scheduler(cfg, 100)(optimizer)
+        for _ in range(3):
+            optimizer.step()
+            scheduler.step(*([0.0] if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau) else []))
+    except (ValueError, TypeError, ArithmeticError) as e:
         raise UserError(f"optim.scheduler: {e}") from e
 
 

@@ -1,7 +1,9 @@
 """Compose a config, read what it says, build what it names."""
 
+import inspect
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Literal
@@ -207,6 +209,13 @@ def make(node: DictConfig) -> Callable[..., Any]:
     from hydra.utils import instantiate
 
     return instantiate(node, _partial_=True, _convert_="all")  # type: ignore[no-any-return]
+
+
+def make_scheduler(cfg: DictConfig, total_steps: int | None) -> Callable[..., Any]:
+    """The scheduler's maker, told total_steps where it asks for them and the config does not say."""
+    node = cfg.optim.scheduler
+    asks = "total_steps" in inspect.signature(locate(node["_target_"], "optim.scheduler")).parameters
+    return partial(make(node), total_steps=total_steps) if asks and node.get("total_steps") is None else make(node)
 
 
 def build_model(cfg: DictConfig, features: Any, device: Any) -> Any:

@@ -57,7 +57,7 @@ class Profile(pl.Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self._profile is not None and self._begun == WARM + self._steps:
+        if self._profile is not None and self._begun >= WARM + self._steps and module.stepped:
             self._finish(trainer)
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:

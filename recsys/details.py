@@ -90,5 +90,5 @@ def write_predictions(rows: Rows, path: Path) -> None:
 
 
 def read_predictions(path: Path) -> Rows:
-    frame = pl.read_parquet(path)
+    frame = pl.read_parquet(path, glob=False)
     return Rows(frame["row"].to_numpy(), frame["probability"].to_numpy(), frame["label"].to_numpy())

@@ -41,6 +41,7 @@ def evaluate(
     if split == "train" and kind_of(saved) != "predicts":
         raise UserError("split=train: its rows ask for nothing; must be validation or test")
     cfg = cfg or saved
+    cfg.debug.eval_batches = None  # of all rows, also where the run was a short one
     started = started_by_torchrun()
     check_processes(cfg, 1 if started is None else started.world_size)
     best = choose_checkpoint(path, checkpoint)

@@ -134,6 +134,8 @@ class RecsysModule(pl.LightningModule):
         dense, rows = self._split_parameters()
         self._dense = list(dense.values())
         if self._ema_decay is not None:
+            if any(isinstance(m, torch.nn.modules.batchnorm._BatchNorm) for m in self.dmp.modules()):
+                raise UserError("optim.ema: batch normalisation's statistics have no average; leave one of them out")
             self.ema = Ema(dense, self._ema_decay)
         if rows and self.sparse.clip is not None:
             name = next(t.name for t in self.tables.values() if t.parameter in rows)
@@ -309,7 +311,7 @@ class RecsysModule(pl.LightningModule):
         if self.ema is not None:
             self.ema.load_state_dict(state.pop("ema"))
         if "adam" in self.sparse.name:
-            self.dmp.fused_optimizer.set_optimizer_step(state["global_step"])
+            self.dmp.fused_optimizer.set_optimizer_step(logged_step(path))  # FBGEMM counts batches
         self.last_checkpoint = path
         return state
 

@@ -31,6 +31,8 @@ def warmup_polynomial(
         decay_start_step = warmup_steps
     if decay_start_step < warmup_steps:
         raise ValueError(f"decay_start_step={decay_start_step}: comes before warmup_steps={warmup_steps} are over")
+    if decay_steps is not None and decay_steps < 1:
+        raise ValueError(f"decay_steps={decay_steps}: must be at least 1, or null")
     if decay_steps is None:
         decay_steps = max((total_steps or 0) - decay_start_step, 1)
     return LambdaLR(optimizer, partial(_polynomial, warmup_steps, decay_start_step, decay_steps, power, end))

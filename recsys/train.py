@@ -118,6 +118,12 @@ def fit(cfg: DictConfig, path: Path, prepared: Prepared, resumed: bool, ranks: R
     from recsys.training import build_module, build_trainer, collectives_of, metrics_of, split_loader, steps_of
 
     training = split_loader(cfg, prepared, "train", ranks, training=True)
+    every = cfg.trainer.validate_every_n_steps
+    if every is not None and cfg.trainer.accumulate > 1 and every > len(training):
+        raise UserError(
+            f"trainer.validate_every_n_steps={every}: an epoch has {len(training)} batches; "
+            "with trainer.accumulate at most as many, or trainer.validate_every in epochs"
+        )
     module = build_module(cfg, prepared.fitted, ranks, prepared.folder, steps_of(cfg, len(training)))
     start = newest_checkpoint(path) if resumed else None
     trainer, throughput = build_trainer(cfg, path, ranks, prepared, start)

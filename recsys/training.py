@@ -1,7 +1,6 @@
 """config -> LightningModule and Trainer."""
 
-from functools import partial
-from inspect import signature
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,16 @@ from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.loggers import Logger
 
 from recsys.callbacks import Checkpoints, EvaluationBar, MaxTime, Throughput, csv_logger
-from recsys.config import accelerator_of, build_task, kind_of, locate, make, monitor_of, protocols_of, seconds_of
+from recsys.config import (
+    accelerator_of,
+    build_task,
+    kind_of,
+    make,
+    make_scheduler,
+    monitor_of,
+    protocols_of,
+    seconds_of,
+)
 from recsys.data.frequency import load_factors
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare import Prepared
@@ -21,7 +29,7 @@ from recsys.data.transforms import Fitted
 from recsys.debug import Overfit, Profile
 from recsys.errors import UserError
 from recsys.launch import Ranks, ensure_process_group
-from recsys.lit import MakeScheduler, RecsysModule, local_device, logged_step
+from recsys.lit import RecsysModule, local_device, logged_step
 from recsys.metrics import BinaryMetrics
 from recsys.run_dir import write_json
 from recsys.sharding.strategy import ShardedStrategy
@@ -49,7 +57,7 @@ def build_module(
         batch_size=cfg.trainer.batch_size // ranks.world_size,
         local_world_size=ranks.local_world_size,
         make_optimizer=make(cfg.optim.dense),
-        make_scheduler=_scheduler(cfg, total_steps),
+        make_scheduler=make_scheduler(cfg, total_steps) if cfg.optim.scheduler is not None else None,
         by_step=cfg.optim.interval == "step",
         accumulate=cfg.trainer.accumulate,
         clip_norm=cfg.optim.clip_norm,
@@ -67,16 +75,6 @@ def steps_of(cfg: DictConfig, batches: int) -> int:
     """Optimizer steps of the whole training, of which an epoch has so many batches."""
     steps = -(-batches // cfg.trainer.accumulate) * cfg.trainer.max_epochs
     return min(steps, cfg.trainer.max_steps) if cfg.trainer.max_steps > 0 else steps
-
-
-def _scheduler(cfg: DictConfig, total_steps: int | None) -> MakeScheduler | None:
-    """Told total_steps, where it asks for it and the config does not say."""
-    node = cfg.optim.scheduler
-    if node is None:
-        return None
-    asks = "total_steps" in signature(locate(node["_target_"], "optim.scheduler")).parameters
-    made = make(node)
-    return partial(made, total_steps=total_steps) if asks and node.get("total_steps") is None else made
 
 
 def restored_module(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> RecsysModule:
@@ -139,7 +137,8 @@ def build_trainer(
         max_steps=cfg.trainer.max_steps,
         log_every_n_steps=cfg.trainer.log_every_n_steps,
         num_sanity_val_steps=0,
-        check_val_every_n_epoch=None if every else cfg.trainer.validate_every,
+        # counted within an epoch, where dense steps of several batches begin with it
+        check_val_every_n_epoch=None if every and cfg.trainer.accumulate == 1 else cfg.trainer.validate_every,
         val_check_interval=every,
         use_distributed_sampler=False,
         enable_progress_bar=False,
@@ -156,10 +155,20 @@ def build_loggers(cfg: DictConfig, path: Path, ranks: Ranks, start: Path | None)
     if ranks.rank != 0:
         return False
     loggers: list[Logger] = [csv_logger(path, logged_step(start) if start else None)]
-    loggers += [make(node)(save_dir=str(path)) for node in (cfg.logger or {}).values()]
+    for name, node in (cfg.logger or {}).items():
+        own = {"id": _wandb_id(path, start is not None), "resume": "allow"} if name == "wandb" else {}
+        loggers.append(make(node)(save_dir=str(path), **own))
     for logger in loggers[1:]:
         logger.log_hyperparams(OmegaConf.to_container(cfg, resolve=True))  # type: ignore[arg-type]
     return loggers
+
+
+def _wandb_id(path: Path, resumed: bool) -> str:
+    """One W&B run a run, also where it is interrupted and goes on (`wandb sync --append`)."""
+    file = path / "wandb_id"
+    if not (resumed and file.exists()):
+        file.write_text(uuid.uuid4().hex[:8])
+    return file.read_text()
 
 
 def split_loader(

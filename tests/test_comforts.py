@@ -112,7 +112,7 @@ def test_a_resumed_run_is_the_whole_one(home: Path, tmp_path: Path) -> None:
     assert len(list((home / "whole").glob("checkpoints/step-*"))) == 2
     steps = pl.read_csv(home / "whole" / "metrics.csv")
     validated = steps.filter(pl.col("validation/auc").is_not_null())
-    assert validated.height - 1 == 3 * 25 // 10  # and once more in the end, of the best checkpoint
+    assert validated.height - 1 == 3 * (25 // 10)  # and once more in the end, of the best checkpoint
     assert steps["train/lr_factor"].drop_nulls().max() == pytest.approx(1)
     assert steps["train/grad_norm"].drop_nulls().len() > 5
     again = pl.read_csv(home / "part" / "metrics.csv")
@@ -215,3 +215,41 @@ def test_a_schedule_that_cannot_be() -> None:
     wrong = ["schedule=polynomial", "optim.scheduler.warmup_steps=5", "optim.scheduler.decay_start_step=1"]
     with pytest.raises(UserError, match=r"optim\.scheduler: decay_start_step=1: comes before warmup_steps=5"):
         check(compose("train", wrong))
+
+
+@pytest.mark.parametrize("steps", [7, 30])
+def test_stopped_in_mid_epoch_it_goes_on_there(home: Path, tmp_path: Path, steps: int) -> None:
+    """25 steps an epoch: neither the rest of the epoch nor its validation is lost."""
+    name = f"stopped-{steps}"
+    whole = run(home, f"{name}-not", "trainer.max_epochs=2")
+    run(home, name, "trainer.max_epochs=2", f"trainer.max_steps={steps}")
+    part = run(home, name, "trainer.max_epochs=2", f"resume={home / name}")
+    assert part.metrics["train"]["steps"] == whole.metrics["train"]["steps"] == 50
+    assert part.metrics["train"]["samples"] == whole.metrics["train"]["samples"]
+    assert part.metrics["test"] == whole.metrics["test"]
+    a, b = weights(whole.path, tmp_path / "a"), weights(part.path, tmp_path / "b")
+    assert all(torch.equal(a[k], b[k]) for k in a)
+    again = run(home, name, "trainer.max_epochs=2", f"resume={home / name}")  # at its end
+    assert again.metrics["test"] == whole.metrics["test"] and again.metrics["train"]["time"] == {}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["schedule=plateau", "optim.interval=step"], r"optim\.interval=step: a plateau is of validations"),
+        (
+            ["schedule=polynomial", "optim.scheduler.decay_steps=0"],
+            r"optim\.scheduler: decay_steps=0: must be at least",
+        ),
+        (["optim.scheduler={_target_: torch.optim.lr_scheduler.StepLR, step_size: 0}"], r"optim\.scheduler: .*zero"),
+        (["debug.eval_batches=-3"], r"debug\.eval_batches=-3: must be at least 1, or null"),
+        (["debug.profile_steps=-1"], r"debug\.profile_steps=-1: must not be negative"),
+    ],
+)
+def test_mistakes_of_schedules_and_debugging(overrides: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        check(compose("train", overrides))
+
+
+def test_a_schedule_is_told_how_long_training_is() -> None:
+    check(compose("train", ["optim.scheduler={_target_: torch.optim.lr_scheduler.OneCycleLR, max_lr: 0.1}"]))

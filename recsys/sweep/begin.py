@@ -129,6 +129,8 @@ def metric_of(space: Space, settings: SweepConfig) -> str:
     valid = [f"{split}/{m}" for split in ("validation", "test") for m in metric_names(cfg)]
     if metric not in valid:
         raise UserError(f"sweep.metric={metric}: no such metric{did_you_mean(metric, valid)}")
+    if _name(metric) == "calibration":
+        raise UserError(f"sweep.metric={metric}: is best at 1, neither large nor small; sweep.metric=validation/ece")
     if settings.prune and metric.startswith("test/"):
         raise UserError(f"sweep.metric={metric}: comes with a run's end, too late to prune; sweep.prune=false, or a "
                         f"metric of validation")  # fmt: skip
@@ -143,4 +145,7 @@ def launcher(space: Space, settings: Any, folder: Path) -> Machine | Cluster:
     """Raises UserError where there is none, or too little."""
     if settings.launcher == "slurm":
         return Cluster(folder, settings.slurm)
-    return Machine.of(settings.jobs, [composed(space.overrides(values)) for values in space.ends()])
+    first, last = space.ends()
+    most = next((max(a.choices, key=int) for a in space.axes if a.key == "trainer.devices"), None)
+    widest = {} if most is None else {"trainer.devices": most}
+    return Machine.of(settings.jobs, [composed(space.overrides(v | widest)) for v in (first, last)])

@@ -73,7 +73,7 @@ class Study:
         storage = JournalStorage(JournalFileBackend(str(folder / JOURNAL), lock_obj=_alone()))
         pruner = optuna.pruners.MedianPruner(n_startup_trials=NEVER_PRUNED, n_warmup_steps=1)
         self.study = optuna.create_study(
-            study_name=folder.resolve().name,
+            study_name="sweep",  # whatever the folder is called: it may be moved
             storage=storage,
             direction=sweep.direction,  # type: ignore[arg-type]
             pruner=pruner if self.prunes else optuna.pruners.NopPruner(),
@@ -81,7 +81,8 @@ class Study:
         )
         known = {t.asked for t in sweep.trials}
         for t in self.study.trials:  # asked by a process that was killed before it could use the answer
-            if t.number not in known and not t.state.is_finished():
+            waiting = t.state == optuna.trial.TrialState.WAITING  # which the next one that is asked for takes up
+            if t.number not in known and not t.state.is_finished() and not waiting:
                 self.study.tell(t.number, state=optuna.trial.TrialState.FAIL)
 
     def next(self) -> Trial | None:

@@ -64,22 +64,24 @@ def table(sweep: Sweep, folder: Path) -> None:
     common = (
         [o for o in sweep.trials[0].overrides if all(o in t.overrides for t in sweep.trials)] if sweep.trials else []
     )
-    shown = Table(title=f"sweep {folder}: {' '.join(common)}", title_justify="left")
+    shown = Table(title=Text(f"sweep {folder}: {' '.join(common)}"), title_justify="left")
     told = list(dict.fromkeys([sweep.metric, *_told(next((t.mean for t in sweep.trials if t.status == "ok"), {}))]))
     for column in ("trial", *(k.lstrip("+") for k in keys), "status", *told, "seconds", "run folder"):
         right = column in ("trial", "seconds", *told)
         width = 24 if column == "status" else None
-        shown.add_column(column, justify="right" if right else "left", overflow="fold", no_wrap=right, min_width=width)
+        shown.add_column(
+            Text(column), justify="right" if right else "left", overflow="fold", no_wrap=right, min_width=width
+        )
     for t in sweep.best_first():
         seconds = sum(r.seconds for r in t.runs)
-        cells = [t.values.get(k, "") for k in keys]
+        cells = [Text(t.values.get(k, "")) for k in keys]
         shown.add_row(
             str(t.number),
             *cells,
             Text(textwrap.shorten(_of_trial(t, sweep, folder), LONGEST)),
             *(number(t, m) for m in told),
             f"{seconds:.0f}" if seconds else "",
-            str(folder / str(t.number)),
+            Text(str(folder / str(t.number))),
         )
     (results if results.is_terminal else Console(highlight=False, width=WIDTH)).print(shown)
 

@@ -15,6 +15,7 @@ from recsys.errors import UserError, did_you_mean
 
 Values = dict[str, str]  # an axis' key -> the text behind its =
 ONE_RUNS = ("run_dir", "resume")
+ENOUGH = 10_000  # draws without a new trial
 
 
 @dataclass(frozen=True)
@@ -70,11 +71,12 @@ class Space:
 
     def draws(self, seed: int, count: int) -> list[Values]:
         """`count` different trials, fewer where there are no more; a larger count begins with the same ones."""
-        size = math.prod(len(a.choices) or math.inf for a in self.axes)
         found: dict[tuple[str, ...], Values] = {}
         rng = np.random.default_rng(seed)
-        while len(found) < min(count, size):
+        old = 0  # draws since the last new one: where all are found, none is left
+        while len(found) < count and old < ENOUGH:
             values = {a.key: a.draw(rng) for a in self.axes}
+            old = old + 1 if tuple(values.values()) in found else 0
             found.setdefault(tuple(values.values()), values)
         return list(found.values())
 
@@ -103,6 +105,8 @@ def read_space(arguments: Sequence[str]) -> Space:
             parts.append(raw)
         elif key == "seed":
             seeds = _seeds(raw, o)
+        elif o.get_key_element() in {p.key for p in parts if isinstance(p, Axis)}:
+            raise UserError(f"{raw}: {key} is swept twice; name all its values at once")
         else:
             parts.append(_axis(raw, o))
     return _typed(Space(tuple(parts), seeds))
@@ -128,6 +132,8 @@ def _axis(raw: str, override: Any) -> Axis:
             raise UserError(f"{raw}: has no value")
         return Axis(key, choices)
     log = "log" in value.tags
+    if not (math.isfinite(value.start) and math.isfinite(value.end)):
+        raise UserError(f"{raw}: must go from one number to another")
     if not value.start < value.end:
         raise UserError(f"{raw}: must go from a smaller number to a larger one")
     if log and value.start <= 0:
@@ -146,8 +152,10 @@ def _typed(space: Space) -> Space:
         if isinstance(p, Axis) and p.key in intervals:
             assert cfg is not None
             now = OmegaConf.select(cfg, p.key.lstrip("+"))
-            ends_whole = float(p.low).is_integer() and float(p.high).is_integer()
-            whole = p.whole or (isinstance(now, int) and not isinstance(now, bool) and ends_whole)
+            counts = isinstance(now, int) and not isinstance(now, bool)
+            if counts and not (float(p.low).is_integer() and float(p.high).is_integer()):
+                raise UserError(f"{p.key}=interval({p.low},{p.high}): is a whole number, and so must be its ends")
+            whole = p.whole or counts
             p = Axis(p.key, (), p.low, p.high, whole, p.log)
         parts.append(p)
     typed = Space(tuple(parts), space.seeds)
