@@ -27,6 +27,7 @@ COMMANDS = {
     "preprocess": schema.PreprocessConfig,
     "checkpoint": schema.CheckpointToolConfig,
     "dashboard": schema.DashboardConfig,
+    "report": schema.ReportConfig,
 }
 
 
