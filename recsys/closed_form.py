@@ -47,9 +47,7 @@ def load(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> Any:
     return model
 
 
-def rank_split(
-    model: Any, cfg: DictConfig, prepared: Prepared, split: str, run: Path | None = None
-) -> dict[str, Any]:
+def rank_split(model: Any, cfg: DictConfig, prepared: Prepared, split: str, run: Path | None = None) -> dict[str, Any]:
     """Metrics of a split's queries. run: the folder to keep in where their targets stand."""
     popularity = candidates_of(prepared.fitted).popularity.numpy()
     metrics, n = RankingMetrics(protocols_of(cfg), popularity), len(popularity)

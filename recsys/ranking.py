@@ -224,7 +224,9 @@ class RankingMetrics:
         found: dict[str, float] = {}
         for i, name in enumerate(names):
             full = name == "full"
-            one = ranking_metrics(table[:, 0], table[:, 2 + 2 * i], table[:, 3 + 2 * i], self.protocols.k, one_list=full)
+            one = ranking_metrics(
+                table[:, 0], table[:, 2 + 2 * i], table[:, 3 + 2 * i], self.protocols.k, one_list=full
+            )
             found |= one if full else {f"{metric}_{name}": value for metric, value in one.items()}
         return found | {
             "rows": sum(queries),
