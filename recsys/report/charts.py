@@ -107,14 +107,14 @@ def _step(marks: Sequence[float]) -> float:
     return marks[1] - marks[0] if len(marks) > 1 else abs(marks[0]) or 1.0
 
 
-def lines(title: str, series: Sequence[Series], of: str = "step") -> str:
-    """A chart of values over steps; those that span much have a logarithmic axis."""
+def lines(title: str, series: Sequence[Series], linear: bool = False) -> str:
+    """A chart of values over steps; those that span much have a logarithmic axis, unless it is to be linear."""
     series = [Series(s.paint, thinned(s.points)) for s in series if s.points]
     ys = [v for s in series for _, v in s.points]
     xs = [v for s in series for v, _ in s.points]
-    log = spans(ys)
+    log = not linear and spans(ys)
     x, y = axis(xs, LEFT, WIDE - RIGHT), axis(ys, HIGH - FOOT, TOP, log)
-    return _figure(title + (", logarithmic" if log else ""), series, x, y, of)
+    return _figure(title + (", logarithmic" if log else ""), series, x, y, "step")
 
 
 def rates(title: str, series: Sequence[Series], of: str, diagonal: bool) -> str:
@@ -148,15 +148,18 @@ def _figure(title: str, series: Sequence[Series], x: Axis, y: Axis, of: str, und
     rule = f'<line class="rule" y1="{y.stop:g}" y2="{y.start:g}" stroke="var(--soft)" style="display:none"/>'
     return (
         f'<figure><figcaption>{escape(title)}</figcaption><svg class="plot" viewBox="0 0 {WIDE} {HIGH}" role="img" '
-        f'data-x="{x.told}" data-y="{y.told}" data-of="{escape(of)}">{_across(x, y)}{_along(x, y, of)}<g fill="none" '
-        f'stroke-linejoin="round">{under}</g>{"".join(shapes)}{rule}</svg></figure>'
+        f'data-x="{x.told}" data-y="{y.told}" data-of="{escape(of)}">{_across(x, y)}{_along(x, y, of)}{under}'
+        f"{''.join(shapes)}{rule}</svg></figure>"
     )
 
 
-def reliability(paint: Paint, told: str, bins: Sequence[tuple[float, float, int]], bounds: list[Interval]) -> str:
-    """Share of positives over the mean probability of each bin, with intervals, and the diagonal."""
+Bin = tuple[float, float, int]  # mean probability, share of positives, rows
+
+
+def reliability(paint: Paint, told: str, bins: Sequence[Bin], bounds: Sequence[Interval], top: float) -> str:
+    """Share of positives over the mean probability of each bin, with intervals, and the diagonal, up to `top`."""
     size, left, foot = 250, 44, 36
-    top = max(*(max(p, y) for p, y, _ in bins), *(b[1] for b in bounds)) * 1.04 or 1.0
+    top = top * 1.04 or 1.0
     x, y = Axis(0, top, left, size - 10), Axis(0, top, size - foot, 10)
     shapes = [f'<path d="M{x.start} {y.start}L{x.stop} {y.stop}" stroke="var(--other)" stroke-dasharray="4 4"/>']
     for (p, share, rows), (low, high) in zip(bins, bounds, strict=True):

@@ -23,6 +23,7 @@ from recsys.report.statistics import (
 )
 
 PREDICTIONS, RANKS = "test_predictions.parquet", "test_ranks.parquet"
+NAMES = {"auc": "AUC", "gauc": "GAUC", "pr_auc": "PR-AUC", "ne": "NE", "ece": "ECE"}
 LOWER = {"logloss", "ne", "ece"}  # is better
 
 
@@ -140,7 +141,11 @@ def told(run: Run, first: Run) -> str:
     keys = [k for k in differ if k in run.config and not k.startswith("model._target_")]
     if parts:
         keys = [k for k in keys if not k.startswith("model.") or k in first.config]
-    return ", ".join([*parts, *(f"{k}={run.config[k]}" for k in keys)])
+    return ", ".join([*parts, *(f"{k}={_short(run.config[k])}" for k in keys)])
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
@@ -174,7 +179,7 @@ def _why(first: dict[str, Any], other: dict[str, Any]) -> str:
 
 def _rows(line: Line) -> tuple[bytes | None, list[Measured | None]]:
     """What tells test rows apart, and the rows of each run; None where they were not kept or differ between seeds."""
-    found = [_read(run) for run in line.runs]
+    found: list[tuple[bytes | None, Measured | None]] = [_read(run) for run in line.runs]
     keys = {key for key, _ in found}
     if len(keys) > 1 or None in keys:
         return None, [None] * len(found)
@@ -283,6 +288,12 @@ def _shown(run: Run) -> list[str]:
     main = main_metric(run)
     sampled = [m for m in run.test if m.startswith((f"{main.split('_')[0]}_", "hr@10_"))]
     return list(dict.fromkeys([main, *(m for m in full if several or not m.startswith("recall@")), *sampled]))
+
+
+def called(metric: str) -> str:
+    """A metric as people write it."""
+    name, at, rest = metric.partition("@")
+    return NAMES.get(name, name.upper() if at or name == "mrr" else name) + at + rest
 
 
 def is_better(metric: str, difference: float) -> bool | None:

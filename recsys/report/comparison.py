@@ -7,7 +7,8 @@ from typing import Any
 from recsys.html.tables import Column, table
 from recsys.html.text import html, plain
 from recsys.report.cells import Interval, Paint, dots
-from recsys.report.compare import Group, Line, Measure, is_better
+from recsys.report.compare import Group, Line, Measure, called, is_better
+from recsys.report.statistics import Difference
 
 TOLD = {
     "auc": "area under the ROC curve; higher is better",
@@ -57,8 +58,10 @@ def verdict(group: Group) -> str:
     best, first = lines[order[0]], lines[0]
     m = best.measures.get(main)
     if m is None:
-        return f"No run has a {main}."
-    value = f"{main} {m.value:.4f}" + (f" (95 % interval {m.low:.4f} to {m.high:.4f})" if m.low is not None else "")
+        return f"No run has {called(main)}."
+    value = f"{called(main)} {m.value:.4f}" + (
+        f" ({m.low:.4f} to {m.high:.4f}, 95\u00a0%)" if m.low is not None else ""
+    )
     value += f", mean over {len(best.runs)} seeds" if len(best.runs) > 1 else ""
     if len(lines) == 1:
         return f"{best.name}: {value}."
@@ -67,20 +70,22 @@ def verdict(group: Group) -> str:
         other = second.measures.get(main)
         said = f"{best.name}, the first run, is best: {value}."
         d = other.difference if other else None
-        return said + (f" {second.name} comes next, {_by(d, group.holm.get(order[1]))}" if d else "")
+        return said + (f" {second.name} comes next, {_by(d, group.holm, order[1])}" if d else "")
     d = m.difference
     if d is None:
         kept = "the predictions of both were not kept, so that the difference has no interval"
         return (
             f"{best.name} is best: {value}, {signed(m.value - first.measures[main].value)} over {first.name}; {kept}."
         )
-    return f"{best.name} is best: {value}, against {first.name} {_by(d, group.holm.get(order[0]))}"
+    return f"{best.name} is best: {value}, against {first.name} {_by(d, group.holm, order[0])}"
 
 
-def _by(d: Any, adjusted: float | None) -> str:
-    p = d.p if adjusted is None else adjusted
+def _by(d: Difference, adjusted: dict[int, float], line: int) -> str:
+    """adjusted: p by line, where several are compared."""
+    p = adjusted.get(line, d.p)
     sure = "significant" if p < 0.05 else "not significant"
-    return f"{signed(d.value)} (95 % interval {signed(d.low)} to {signed(d.high)}, {p_value(p)}): {sure}."
+    many = f" adjusted for {len(adjusted)} comparisons" if len(adjusted) > 1 else ""
+    return f"{signed(d.value)} ({signed(d.low)} to {signed(d.high)}, 95\u00a0%; {p_value(p)}{many}): {sure}."
 
 
 def comparison(group: Group, paints: dict[int, Paint]) -> str:
@@ -100,27 +105,27 @@ def comparison(group: Group, paints: dict[int, Paint]) -> str:
             cells += [""] * (2 if versus else 1)
         else:
             between = (m.low, m.high) if m.low is not None and m.high is not None else None
-            told = f"{line.name}\n{main} {m.value:.5f}" + (f"\n95 %: {m.low:.5f} to {m.high:.5f}" if between else "")
+            told = f"{line.name}\n{called(main)} {m.value:.5f}" + (
+                f"\n95\u00a0%: {m.low:.5f} to {m.high:.5f}" if between else ""
+            )
             cells.append(f'<td class="l">{dots([(paint, m.value, between, told)], bounds, None, 170)}</td>')
             if versus:
                 cells.append(_versus(line, m, paint, off, group.holm.get(i)))
         cells += [_cell(n, line.measures.get(n)) for n in group.metrics]
         rows.append(cells)
         kinds.append("best" if i == order[0] and len(order) > 1 else "")
-    columns = [Column("run", left=True), Column(f"{main}, 95 % interval", left=True)]
+    columns = [Column("run", left=True), Column(f"{called(main)}, 95\u00a0% interval", left=True)]
     if versus:
         columns.append(Column(f"difference from {plain(group.lines[0].name, 24)}", left=True))
-    columns += [Column(n, told=TOLD.get(n.split("@")[0], "")) for n in group.metrics]
+    columns += [Column(called(n), told=TOLD.get(n.split("@")[0], "")) for n in group.metrics]
     return table(columns, rows, kinds)
 
 
 def _versus(line: Line, m: Measure, paint: Paint, bounds: Interval, adjusted: float | None) -> str:
     d = m.difference
     if d is None:
-        return (
-            '<td class="l"><small>the first: what others are compared to</small></td>' if not line.told else "<td></td>"
-        )
-    told = f"{signed(d.value)}, 95 %: {signed(d.low)} to {signed(d.high)}\npaired bootstrap: {p_value(d.p)}"
+        return '<td class="l"><small>the first run</small></td>' if not line.told else "<td></td>"
+    told = f"{signed(d.value)}, 95\u00a0%: {signed(d.low)} to {signed(d.high)}\npaired bootstrap: {p_value(d.p)}"
     told += f"\nDeLong's test: {p_value(line.delong)}" if line.delong is not None else ""
     told += f"\nHolm, of all comparisons: {p_value(adjusted)}" if adjusted is not None else ""
     picture = dots([(paint, d.value, (d.low, d.high), told)], bounds, 0.0, 170)
@@ -139,7 +144,7 @@ def _cell(metric: str, m: Measure | None) -> str:
     if m.difference is not None:
         better = is_better(metric, m.difference.value) if m.difference.p < 0.05 else None
         kind = "" if better is None else ' class="good"' if better else ' class="bad"'
-        tip = f"95 %: {signed(m.difference.low)} to {signed(m.difference.high)}\n{p_value(m.difference.p)}"
+        tip = f"95\u00a0%: {signed(m.difference.low)} to {signed(m.difference.high)}\n{p_value(m.difference.p)}"
         parts.append(f'<small{kind} data-t="{tip}">{signed(m.difference.value)}</small>')
     return f"<td>{''.join(parts)}</td>"
 
@@ -150,7 +155,7 @@ def terminal(group: Group) -> Any:
 
     shown = group.metrics[:5]
     told = Table(title=f"{group.rows:,} test rows", title_justify="left")
-    for name in ("run", *shown, f"difference in {group.main}", "p"):
+    for name in ("run", *map(called, shown), f"difference in {called(group.main)}", "p"):
         told.add_column(name, justify="left" if name == "run" else "right", overflow="fold")
     for i in group.best_first():
         line = group.lines[i]

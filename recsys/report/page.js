@@ -18,7 +18,7 @@ for (const svg of document.querySelectorAll('svg.plot')) {
       return {name, px, py};
     }).filter(p => Math.abs(p.px - at.x) < 60).sort((a, b) => Math.abs(a.py - at.y) - Math.abs(b.py - at.y));
     rule.style.display = near.length ? '' : 'none';
-    if (!near.length) return;
+    if (!near.length) { tip.style.display = 'none'; return; }
     rule.setAttribute('transform', `translate(${near[0].px} 0)`);
     const more = near.length > 8 ? `\n${near.length - 8} more` : '';
     const told = near.slice(0, 8).map(p => `${p.name}: ${shown(y(p.py))}`).join('\n');

@@ -11,7 +11,7 @@ from recsys.html.text import html
 from recsys.report import charts, sections
 from recsys.report.cells import BRIGHT, Paint, legend
 from recsys.report.charts import Series
-from recsys.report.compare import Group, Line
+from recsys.report.compare import Group, Line, called
 from recsys.report.comparison import comparison, note, verdict
 from recsys.report.runs import Found
 from recsys.report.statistics import ROWS
@@ -51,7 +51,7 @@ def page(found: Found, groups: Sequence[Group], resamples: int, seed: int) -> st
             parts.append(f"<h3>Tested on other rows: {escape(group.why)}</h3><p>{escape(verdict(group))}</p>")
         parts.append(comparison(group, paints))
     if unfinished:
-        rows = [[html(x.name, 80), html(x.told, 200)] for x in unfinished]
+        rows = [[html(x.name, 80), f'<td class="l value">{html(x.told, 200)}</td>'] for x in unfinished]
         parts.append("<h3>Not finished, or failed: no metrics.json</h3>")
         parts.append(table([Column("run", left=True), Column("its log says last", left=True)], rows))
     parts += ["<h2>Training</h2>", legend(every), _training(lines, paints)]
@@ -77,7 +77,8 @@ def _paints(groups: Sequence[Group], unfinished: Sequence[Line]) -> dict[int, Pa
     chosen = [id(line) for line in lines]
     if len(lines) > BRIGHT:
         firsts = [id(group.lines[0]) for group in groups]
-        best = [id(group.lines[i]) for group in groups for i in group.best_first()]
+        ranks = range(max((len(group.lines) for group in groups), default=0))
+        best = [id(g.lines[g.best_first()[k]]) for k in ranks for g in groups if k < len(g.lines)]
         chosen = list(dict.fromkeys([*firsts, *best]))[:BRIGHT]
     colour = {line: f"var(--c{i})" for i, line in enumerate(sorted(chosen, key=[id(x) for x in lines].index))}
     return {
@@ -112,7 +113,7 @@ def _cards(groups: Sequence[Group], count: int) -> str:
     cards = [(f"{count}", "run" if count == 1 else "runs")]
     cards.append((f"{group.rows:,}", "test queries" if group.retrieves else "test rows"))
     if (m := best.measures.get(group.main)) is not None:
-        cards.append((f"{m.value:.4f}", f"{group.main}, the best"))
+        cards.append((f"{m.value:.4f}", f"{called(group.main)}, the best"))
         if m.difference is not None:
             cards.append((f"{m.difference.value:+.4f}", f"from {group.lines[0].name}"))
     speed = ((best.first.metrics or {}).get("train") or {}).get("samples_per_second")
@@ -139,7 +140,7 @@ def _training(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
     for name, title in (("train/loss", "training loss"), ("train/lr_factor", "factor of the learning rate")):
         series = _series(lines, paints, name)
         if any(len(s.points) > 1 for s in series):
-            made.append(charts.lines(title, series))
+            made.append(charts.lines(title, series, linear=name == "train/lr_factor"))
     if not made:
         return note("No curve: models that are fitted at once, or trainer.log_every_n_steps beyond the run's steps.")
     folded = any(len(s.points) > charts.POINTS for s in _series(lines, paints, "train/loss"))
@@ -154,7 +155,7 @@ def _validation(lines: Sequence[Line], paints: dict[int, Paint], every: Sequence
     for name in VALIDATION:
         series = _series(lines, paints, f"validation/{name}")
         if any(len(s.points) > 1 for s in series):
-            made.append(charts.lines(name, series))
+            made.append(charts.lines(called(name), series))
     if made:
         return legend(every) + f'<div class="grid">{"".join(made)}</div>'
     if any(name.startswith("validation/") for line in lines for name in line.first.history):
@@ -181,9 +182,11 @@ def _calibration(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
             continue
         told = [f"ECE {v:.4f}" for v in [line.first.test.get("ece")] if v is not None]
         told += [f"predicted / observed {v:.3f}" for v in [line.first.test.get("calibration")] if v is not None]
-        told.append(f"{len(bins)} bins of {min(n for *_, n in bins):,} to {max(n for *_, n in bins):,} rows")
+        least, most = min(n for *_, n in bins), max(n for *_, n in bins)
+        told.append(f"{len(bins)} bins of {f'{least:,} to ' if least < most else ''}{most:,} rows")
         bounds = [wilson(y * n, n) for _, y, n in bins]
-        made.append(charts.reliability(paints[id(line)], ", ".join(told), bins, bounds))
+        made.append((paints[id(line)], ", ".join(told), bins, bounds))
     if not made:
         return note("No run has curves.json.")
-    return f'<div class="small">{"".join(made)}</div>'
+    top = max(v for _, _, bins, bounds in made for v in (*(b[0] for b in bins), *(high for _, high in bounds)))
+    return f'<div class="small">{"".join(charts.reliability(*one, top) for one in made)}</div>'

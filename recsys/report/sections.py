@@ -49,7 +49,7 @@ def slices(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
         columns = [
             Column(feature, left=True), Column("rows"), Column("positives"),
             Column("AUC, 95 % interval", left=True, told="the dashed line: 0.5, chance"),
-            Column(plain(having[0].name, 18)), *(Column(f"{plain(x.name, 18)} −") for x in having[1:]),
+            Column(plain(having[0].name, 18)), *(Column(f"Δ {plain(x.name, 18)}") for x in having[1:]),
         ]  # fmt: skip
         out.append(f'<h3>{html(feature, 60)}</h3><div class="mid">{table(columns, rows)}</div>')
     return legend([paints[id(line)] for line in kept]) + "".join(out)
