@@ -42,8 +42,10 @@ def test_command_composes(command: str, arguments: str, tmp_path: Path, monkeypa
     overrides = [re.sub(r"=([^\[{]*?),.*", r"=\1", w) for w in arguments.split()]  # the first trial of a sweep
     if command == "checkpoint":  # its action and folder come as bare words
         overrides = [f"{k}={w}" for k, w in zip(("action", "run"), overrides, strict=False)] + overrides[2:]
+    if command == "report":  # likewise folders
+        overrides = [w for w in overrides if "=" in w]
     cfg = compose(command, overrides)
-    assert "data" in cfg or command in ("evaluate", "predict", "checkpoint")
+    assert "data" in cfg or command in ("evaluate", "predict", "checkpoint", "report")
 
 
 def test_wheel_carries_conf(tmp_path: Path) -> None:

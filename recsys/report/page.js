@@ -3,7 +3,7 @@ const scale = text => {
   const [a, b, pa, pb, log] = text.split(',').map(Number);
   return at => { const v = a + (at - pa) / (pb - pa) * (b - a); return log ? 10 ** v : v; };
 };
-const shown = v => Number.isInteger(v) || Math.abs(v) >= 1000 ? Math.round(v).toLocaleString('en') : v.toPrecision(4);
+const shown = v => Number.isInteger(v) || Math.abs(v) >= 100 ? Math.round(v).toLocaleString('en') : v.toPrecision(4);
 for (const svg of document.querySelectorAll('svg.plot')) {
   const x = scale(svg.dataset.x), y = scale(svg.dataset.y), rule = svg.querySelector('.rule');
   let lines;
