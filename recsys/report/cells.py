@@ -59,10 +59,15 @@ def bar(parts: Sequence[tuple[float, str, str]], wide: int = 300) -> str:
     return f'<svg class="cell" width="{wide}" height="14">{"".join(shapes)}</svg>'
 
 
+def tail(name: str, most: int) -> str:
+    """A name's end, where names differ that begin alike."""
+    return plain(name, most) if len(name) <= most else "…\u2060" + plain(name[1 - most :])  # no break behind it
+
+
 def legend(paints: Sequence[Paint]) -> str:
     """Those with a colour, and how many have none."""
     entries = [
-        f'<span data-r="{p.number}" data-t="{escape(plain(p.name, 200))}">{p.mark}{escape(plain(p.name, 40))}</span>'
+        f'<span data-r="{p.number}" data-t="{escape(plain(p.name, 200))}">{p.mark}{escape(tail(p.name, 40))}</span>'
         for p in paints
         if not p.faded
     ]

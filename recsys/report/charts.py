@@ -8,7 +8,7 @@ from math import ceil, floor, log10
 import numpy as np
 
 from recsys.html.text import plain
-from recsys.report.cells import Interval, Paint
+from recsys.report.cells import Interval, Paint, tail
 
 WIDE, HIGH = 560, 262  # of a chart, in pixels
 LEFT, RIGHT, TOP, FOOT = 54, 14, 10, 40
@@ -141,7 +141,7 @@ def _figure(title: str, series: Sequence[Series], x: Axis, y: Axis, of: str, und
         style = f'stroke="{s.paint.colour}" stroke-width="{1.1 if s.paint.faded else 1.9}"'
         faded = ' opacity=".45"' if s.paint.faded else ""
         of_run = f'data-r="{s.paint.number}"'
-        shapes.append(f'<path d="M{path}" {style} {of_run} data-n="{escape(plain(s.paint.name, 40))}"{faded}/>')
+        shapes.append(f'<path d="M{path}" {style} {of_run} data-n="{escape(tail(s.paint.name, 40))}"{faded}/>')
         if len(place) <= 20 and not s.paint.faded:
             dots = "".join(f'<circle cx="{a:.1f}" cy="{b:.2f}" r="3"/>' for a, b in place)
             shapes.append(f'<g fill="{s.paint.colour}" {of_run}>{dots}</g>')
@@ -170,7 +170,7 @@ def reliability(paint: Paint, told: str, bins: Sequence[Bin], bounds: Sequence[I
             f'<circle cx="{x.at(p):.1f}" cy="{y.at(share):.1f}" r="3.4" fill="{paint.colour}"/></g>'
         )
     return (
-        f'<figure><figcaption><i style="background:{paint.colour}"></i>{escape(plain(paint.name, 34))}'
+        f'<figure><figcaption><i style="background:{paint.colour}"></i>{escape(tail(paint.name, 26))}'
         f'<small>{escape(told)}</small></figcaption><svg viewBox="0 0 {size} {size}" role="img">'
         f'{_across(x, y)}{_along(x, y, "mean probability")}<g fill="none">{"".join(shapes)}</g></svg></figure>'
     )

@@ -179,14 +179,14 @@ def _why(first: dict[str, Any], other: dict[str, Any]) -> str:
 
 def _rows(line: Line) -> tuple[bytes | None, list[Measured | None]]:
     """What tells test rows apart, and the rows of each run; None where they were not kept or differ between seeds."""
-    found: list[tuple[bytes | None, Measured | None]] = [_read(run) for run in line.runs]
+    found = [_read(run) for run in line.runs]
     keys = {key for key, _ in found}
     if len(keys) > 1 or None in keys:
         return None, [None] * len(found)
     return keys.pop(), [measured for _, measured in found]
 
 
-def _read(run: Run) -> tuple[bytes | None, Predictions | Queries | None]:
+def _read(run: Run) -> tuple[bytes | None, Measured | None]:
     from hashlib import sha256
 
     import polars as pl

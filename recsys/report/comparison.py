@@ -6,9 +6,22 @@ from typing import Any
 
 from recsys.html.tables import Column, table
 from recsys.html.text import html, plain
-from recsys.report.cells import Interval, Paint, dots
+from recsys.report.cells import Interval, Paint, dots, tail
 from recsys.report.compare import Group, Line, Measure, called, is_better
 from recsys.report.statistics import Difference
+
+TOP = 20  # runs of a table before the rest is folded
+
+
+def folded(columns: Sequence[Column], rows: Sequence[Sequence[str]], kinds: Sequence[str] = (), keep: int = 0) -> str:
+    """The TOP rows, and row `keep`, which the others are compared to; the rest is folded where there are many."""
+    if len(rows) <= TOP + 5:
+        return table(columns, rows, kinds)
+    shown = [*range(TOP), *([keep] if keep >= TOP else [])]
+    rest = [i for i in range(len(rows)) if i not in shown]
+    some = lambda of: table(columns, [rows[i] for i in of], [kinds[i] for i in of] if kinds else ())  # noqa: E731
+    return f"{some(shown)}<details><summary>{len(rest)} more</summary>{some(rest)}</details>"
+
 
 TOLD = {
     "auc": "area under the ROC curve; higher is better",
@@ -41,7 +54,7 @@ def run_cell(line: Line, paint: Paint) -> str:
     seeds = f'<span class="chip">{len(line.runs)} seeds</span>' if len(line.runs) > 1 else ""
     what = line.told or line.first.model
     return (
-        f'<td class="l run" data-r="{paint.number}">{paint.mark}{html(line.name, 60)}{seeds}'
+        f'<td class="l run" data-r="{paint.number}" data-t="{escape(plain(line.name, 200))}">{paint.mark}<span class="name">{escape(tail(line.name, 26))}</span>{seeds}'
         f'<small class="name">{html(what, 90)}</small></td>'
     )
 
@@ -108,7 +121,7 @@ def comparison(group: Group, paints: dict[int, Paint]) -> str:
             told = f"{line.name}\n{called(main)} {m.value:.5f}" + (
                 f"\n95\u00a0%: {m.low:.5f} to {m.high:.5f}" if between else ""
             )
-            cells.append(f'<td class="l">{dots([(paint, m.value, between, told)], bounds, None, 170)}</td>')
+            cells.append(f'<td class="l">{dots([(paint, m.value, between, told)], bounds, None, 150)}</td>')
             if versus:
                 cells.append(_versus(line, m, paint, off, group.holm.get(i)))
         cells += [_cell(n, line.measures.get(n)) for n in group.metrics]
@@ -116,9 +129,9 @@ def comparison(group: Group, paints: dict[int, Paint]) -> str:
         kinds.append("best" if i == order[0] and len(order) > 1 else "")
     columns = [Column("run", left=True), Column(f"{called(main)}, 95\u00a0% interval", left=True)]
     if versus:
-        columns.append(Column(f"difference from {plain(group.lines[0].name, 24)}", left=True))
+        columns.append(Column(f"difference from {tail(group.lines[0].name, 18)}", left=True))
     columns += [Column(called(n), told=TOLD.get(n.split("@")[0], "")) for n in group.metrics]
-    return table(columns, rows, kinds)
+    return folded(columns, rows, kinds, order.index(0))
 
 
 def _versus(line: Line, m: Measure, paint: Paint, bounds: Interval, adjusted: float | None) -> str:
@@ -128,7 +141,7 @@ def _versus(line: Line, m: Measure, paint: Paint, bounds: Interval, adjusted: fl
     told = f"{signed(d.value)}, 95\u00a0%: {signed(d.low)} to {signed(d.high)}\npaired bootstrap: {p_value(d.p)}"
     told += f"\nDeLong's test: {p_value(line.delong)}" if line.delong is not None else ""
     told += f"\nHolm, of all comparisons: {p_value(adjusted)}" if adjusted is not None else ""
-    picture = dots([(paint, d.value, (d.low, d.high), told)], bounds, 0.0, 170)
+    picture = dots([(paint, d.value, (d.low, d.high), told)], bounds, 0.0, 160)
     delong = f"; DeLong {p_value(line.delong)}" if line.delong is not None else ""
     return f'<td class="l">{picture}<small>{p_value(d.p)}{delong}</small></td>'
 

@@ -7,13 +7,14 @@ from typing import Any
 
 from recsys.html.tables import Column, table
 from recsys.html.text import html, plain
-from recsys.report.cells import Dot, Paint, bar, dots, legend
+from recsys.report.cells import Dot, Paint, bar, dots, legend, tail
 from recsys.report.compare import Line, differing
-from recsys.report.comparison import bounds_of, note, run_cell, signed
+from recsys.report.comparison import bounds_of, folded, note, run_cell, signed
 from recsys.report.runs import Run
 from recsys.report.statistics import Z, hanley_mcneil
 
 PARTS = {"loader": "--c1", "forward": "--c0", "backward": "--c6", "optimizer": "--c3", "other": "--other"}
+DELTAS = 4  # runs of which a table of slices tells differences
 SHORT = 12  # rows of a plan that are not folded
 
 
@@ -27,6 +28,7 @@ def slices(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
     out = []
     for feature in dict.fromkeys(f for line in kept for f in found[id(line)]):
         having = [line for line in kept if feature in found[id(line)]]
+        others = having[1 : 1 + DELTAS]
         by = {id(line): {str(e.get("value")): e for e in found[id(line)][feature]} for line in having}
         values = list(dict.fromkeys(v for line in having for v in by[id(line)]))
         cells: list[list[Dot]] = []
@@ -44,12 +46,12 @@ def slices(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
                 html(value), f"{e.get('rows') or 0:,}", "–" if positives is None else f"{positives:,}",
                 f'<td class="l">{dots(last, bounds, 0.5, 340) if last else "one class only"}</td>',
                 "–" if base is None else f"{base:.4f}",
-                *(_off(by[id(line)].get(value, {}).get("auc"), base) for line in having[1:]),
+                *(_off(by[id(line)].get(value, {}).get("auc"), base) for line in others),
             ])  # fmt: skip
         columns = [
             Column(feature, left=True), Column("rows"), Column("positives"),
             Column("AUC, 95 % interval", left=True, told="the dashed line: 0.5, chance"),
-            Column(plain(having[0].name, 18)), *(Column(f"Δ {plain(x.name, 18)}") for x in having[1:]),
+            Column(tail(having[0].name, 13)), *(Column(f"Δ {tail(x.name, 13)}") for x in others),
         ]  # fmt: skip
         out.append(f'<h3>{html(feature, 60)}</h3><div class="mid">{table(columns, rows)}</div>')
     return legend([paints[id(line)] for line in kept]) + "".join(out)
@@ -97,7 +99,7 @@ def times(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
                "within forward, backward and optimizer"),
     ]  # fmt: skip
     marks = "".join(f'<span><i style="background:var({c})"></i>{n}</span>' for n, c in PARTS.items())
-    return f'<div class="legend">{marks}</div><div class="mid">{table(columns, rows)}</div>'
+    return f'<div class="legend">{marks}</div><div class="mid">{folded(columns, rows)}</div>'
 
 
 def _train(run: Run) -> dict[str, Any]:
@@ -144,7 +146,7 @@ def configs(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
         cell = lambda x, k: f'<td class="l value">{value(x, k)}</td>'  # noqa: E731
         if len(lines) <= 5:
             rows = [[f"<code>{html(k, 60)}</code>", *(cell(x, k) for x in lines)] for k in keys]
-            columns = [Column("key", left=True), *(Column(plain(x.name, 28), left=True) for x in lines)]
+            columns = [Column("key", left=True), *(Column(tail(x.name, 28), left=True) for x in lines)]
         else:
             rows = [[run_cell(x, paints[id(x)]), *(cell(x, k) for k in keys)] for x in lines]
             columns = [Column("run", left=True), *(Column(plain(k, 40), left=True) for k in keys)]

@@ -15,7 +15,8 @@ Z = 1.959964  # of a normal variable, the bounds of LEVEL
 class Measured(Protocol):
     """A run's test rows, of which metrics under weights are known."""
 
-    names: tuple[str, ...]
+    @property
+    def names(self) -> tuple[str, ...]: ...
 
     def __len__(self) -> int: ...
 
