@@ -53,8 +53,9 @@ def p_value(p: float) -> str:
 def run_cell(line: Line, paint: Paint) -> str:
     seeds = f'<span class="chip">{len(line.runs)} seeds</span>' if len(line.runs) > 1 else ""
     what = line.told or line.first.model
+    name = f'<span class="name">{escape(tail(line.name, 26))}</span>'
     return (
-        f'<td class="l run" data-r="{paint.number}" data-t="{escape(plain(line.name, 200))}">{paint.mark}<span class="name">{escape(tail(line.name, 26))}</span>{seeds}'
+        f'<td class="l run" data-r="{paint.number}" data-t="{escape(plain(line.name, 200))}">{paint.mark}{name}{seeds}'
         f'<small class="name">{html(what, 90)}</small></td>'
     )
 

@@ -126,7 +126,7 @@ def _run(path: Path, name: str) -> Run:
 def _json(path: Path) -> dict[str, Any] | None:
     """None where there is none, or half of one."""
     try:
-        found = json.loads(path.read_text())
+        found = json.loads(path.read_text(), parse_constant=lambda _: None)  # NaN, which is no JSON
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None

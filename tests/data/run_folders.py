@@ -38,6 +38,7 @@ def write_run(
     }
     if sliced:
         parts = [(f"<site {i}>", rng.random(rows) < 1 / (i + 2)) for i in range(5)]
+        parts.append(("one class", ~label & (rng.random(rows) < 0.01)))
         metrics["slices"] = {
             "test": {
                 "cat_1": [
