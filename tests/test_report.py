@@ -211,6 +211,12 @@ def test_other_rows_are_not_compared(tmp_path: Path, other: dict[str, int], why:
     assert not_compared(groups) == [f"b: not compared with a, which was tested on other rows ({why})"]
 
 
+def test_curves_end_with_training(tmp_path: Path) -> None:
+    """The last validation in metrics.csv is of the best checkpoint again, and no point of a curve."""
+    [found] = read([str(write_run(tmp_path / "a"))]).runs
+    assert found.history["validation/auc"][-1][0] == 1999 and found.history["test/auc"] == [(2000, 0.1)]
+
+
 def test_without_predictions_there_are_no_intervals(tmp_path: Path) -> None:
     a, b = write_run(tmp_path / "a"), write_run(tmp_path / "b", 1.5, noise=1)
     (b / "test_predictions.parquet").unlink()

@@ -23,8 +23,6 @@ from recsys.report.statistics import (
 )
 
 PREDICTIONS, RANKS = "test_predictions.parquet", "test_ranks.parquet"
-NAMES = {"auc": "AUC", "gauc": "GAUC", "pr_auc": "PR-AUC", "ne": "NE", "ece": "ECE"}
-LOWER = {"logloss", "ne", "ece"}  # is better
 
 
 @dataclass
@@ -255,8 +253,8 @@ def _measure(group: Group, data: list[Measured | None], resamples: int, seed: in
                 versus = difference(value - reference.measures[metric].value, [rows, *seeds])
             spread = stdev(values) if len(values) > 1 else None
             line.measures[metric] = Measure(value, low, high, spread, versus)
-    others = [i for i, line in enumerate(group.lines) if group.main in line.measures]
-    tested = [(i, d.p) for i in others if (d := group.lines[i].measures[group.main].difference) is not None]
+    main = [line.measures.get(group.main) for line in group.lines]
+    tested = [(i, m.difference.p) for i, m in enumerate(main) if m is not None and m.difference is not None]
     group.holm = dict(zip([i for i, _ in tested], holm([p for _, p in tested]), strict=True))
     _delong(group, {id(runs[i]): data[i] for i in there})
 
@@ -288,16 +286,3 @@ def _shown(run: Run) -> list[str]:
     main = main_metric(run)
     sampled = [m for m in run.test if m.startswith((f"{main.split('_')[0]}_", "hr@10_"))]
     return list(dict.fromkeys([main, *(m for m in full if several or not m.startswith("recall@")), *sampled]))
-
-
-def called(metric: str) -> str:
-    """A metric as people write it."""
-    name, at, rest = metric.partition("@")
-    return NAMES.get(name, name.upper() if at or name == "mrr" else name) + at + rest
-
-
-def is_better(metric: str, difference: float) -> bool | None:
-    """None where neither is."""
-    if metric == "calibration" or difference == 0:
-        return None
-    return (difference < 0) == (metric in LOWER)

@@ -7,7 +7,8 @@ from typing import Any
 from recsys.html.tables import Column, table
 from recsys.html.text import html, plain
 from recsys.report.cells import Interval, Paint, dots, tail
-from recsys.report.compare import Group, Line, Measure, called, is_better
+from recsys.report.compare import Group, Line, Measure
+from recsys.report.names import called, is_better
 from recsys.report.statistics import Difference
 
 TOP = 20  # runs of a table before the rest is folded

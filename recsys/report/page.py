@@ -11,8 +11,9 @@ from recsys.html.text import html
 from recsys.report import charts, sections
 from recsys.report.cells import BRIGHT, Paint, legend
 from recsys.report.charts import Series
-from recsys.report.compare import Group, Line, called
+from recsys.report.compare import Group, Line
 from recsys.report.comparison import comparison, note, verdict
+from recsys.report.names import called
 from recsys.report.runs import Found
 from recsys.report.statistics import ROWS
 from recsys.report.trials import trials

@@ -139,15 +139,21 @@ def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _history(path: Path) -> dict[str, list[tuple[float, float]]]:
-    """Every finite number of metrics.csv, by its step."""
+    """Every finite number of metrics.csv, by its step; without validation after the test, which is of the best
+    checkpoint again."""
     found: dict[str, list[tuple[float, float]]] = {}
+    tested: float | None = None
     try:
         with (path / "metrics.csv").open(newline="") as f:
             for row in csv.DictReader(f):
                 step = _number(row.get("step"))
+                if any(v for k, v in row.items() if k and k.startswith("test/")):
+                    tested = step
                 for name, text in row.items():
                     value = _number(text)
                     if step is not None and value is not None and name not in ("step", "epoch"):
+                        if step == tested and name.startswith("validation/"):
+                            continue
                         found.setdefault(name, []).append((step, value))
     except (OSError, csv.Error, UnicodeDecodeError):
         return {}

@@ -154,7 +154,7 @@ def configs(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
         many = len(keys) > 24
         out.append(f"<details><summary>{len(keys)} keys differ</summary>{shown}</details>" if many else shown)
     for line in lines:
-        summary = f"{paints[id(line)].mark.replace('<i ', '<i class=dot ')}{html(line.name, 80)}: config.yaml"
+        summary = f"{paints[id(line)].mark}{html(line.name, 80)}: config.yaml"
         out.append(f"<details><summary>{summary}</summary><pre>{escape(line.first.text)}</pre></details>")
     return "".join(out)
 
