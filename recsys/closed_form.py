@@ -12,6 +12,7 @@ from recsys.config import build_model, protocols_of
 from recsys.data.prepare import Prepared
 from recsys.data.tensors import candidates_of
 from recsys.data.transforms import HISTORY, Fitted
+from recsys.details import write_ranks
 from recsys.launch import Ranks
 from recsys.progress import bar
 from recsys.ranking import RankingMetrics, Score
@@ -46,8 +47,8 @@ def load(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> Any:
     return model
 
 
-def rank_split(model: Any, cfg: DictConfig, prepared: Prepared, split: str) -> dict[str, Any]:
-    """Metrics of a split's queries."""
+def rank_split(model: Any, cfg: DictConfig, prepared: Prepared, split: str, run: Path | None = None) -> dict[str, Any]:
+    """Metrics of a split's queries. run: the folder to keep in where their targets stand."""
     popularity = candidates_of(prepared.fitted).popularity.numpy()
     metrics, n = RankingMetrics(protocols_of(cfg), popularity), len(popularity)
     loader = split_loader(cfg, prepared, split, Ranks(0, 0, 1, 1))
@@ -58,7 +59,10 @@ def rank_split(model: Any, cfg: DictConfig, prepared: Prepared, split: str) -> d
             rows, score = torch.arange(batch.rows), scores(model, history, n)
             metrics.update(rows, score, targets, history, batch.first_row, batch.weight)
             shown.advance(batch.rows)
-    return as_counts(metrics.compute())
+    found = as_counts(metrics.compute())
+    if run is not None and cfg.metrics.predictions:
+        write_ranks(metrics, run / f"{split}_ranks.parquet")
+    return found
 
 
 def scores(model: Any, history: Lists, n: int) -> Score:

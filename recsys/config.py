@@ -29,6 +29,7 @@ COMMANDS = {
     "checkpoint": schema.CheckpointToolConfig,
     "dashboard": schema.DashboardConfig,
     "doctor": schema.DoctorConfig,
+    "report": schema.ReportConfig,
 }
 
 

@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 from recsys.data.loader import ParquetLoader
 from recsys.data.transforms import Fitted, sparse_columns
 from recsys.metrics import BinaryMetrics, Rows, binary_metrics
+from recsys.ranking import RankingMetrics
 from recsys.schema import MetricsConfig
 
 PARTS = 5  # of a dense feature's rows
@@ -42,7 +43,8 @@ class Details:
 def slices(
     names: list[str], loader: ParquetLoader, rows: Rows, fitted: Fitted, most: int
 ) -> dict[str, list[dict[str, Any]]]:
-    """By feature, of its `most` most frequent values, and of all others together, what `binary_metrics` tells.
+    """By feature, of its `most` most frequent values, and of all others together, what `binary_metrics` tells,
+    and how many are positive.
 
     A row with several values counts for each; a dense feature is cut into PARTS of equally many rows, named by what
     the model reads.
@@ -52,8 +54,12 @@ def slices(
         column = loader.column(name, 0, loader.total_rows)
         column = column if len(rows.place) == len(column) else column.gather(rows.place)
         parts = _by_id(name, column, fitted, most) if name in fitted.data.sparse else _by_quantile(column)
-        found[name] = [{"value": v} | binary_metrics(rows.probability[at], rows.label[at]) for v, at in parts]
+        found[name] = [{"value": v} | _measured(rows.probability[at], rows.label[at]) for v, at in parts]
     return found
+
+
+def _measured(probability: np.ndarray, label: np.ndarray) -> dict[str, Any]:
+    return binary_metrics(probability, label) | {"positives": int(label.sum())}
 
 
 def _by_id(name: str, column: pl.Series, fitted: Fitted, most: int) -> Iterator[tuple[str, np.ndarray]]:
@@ -92,3 +98,13 @@ def write_predictions(rows: Rows, path: Path) -> None:
 def read_predictions(path: Path) -> Rows:
     frame = pl.read_parquet(path, glob=False)
     return Rows(frame["row"].to_numpy(), frame["probability"].to_numpy(), frame["label"].to_numpy())
+
+
+def write_ranks(metrics: RankingMetrics, path: Path) -> None:
+    """A row a target: query (its place in the split), and of each protocol how many of its competitors score higher
+    (-1 where it cannot be ranked) and how many the same.
+    """
+    columns = {"query": metrics.ranks[:, 0]}
+    for i, name in enumerate(metrics.protocols.protocols):
+        columns |= {f"greater_{name}": metrics.ranks[:, 2 + 2 * i], f"ties_{name}": metrics.ranks[:, 3 + 2 * i]}
+    pl.DataFrame(columns).write_parquet(path)

@@ -65,7 +65,15 @@ class Protocols:
 def ranking_metrics(
     query: np.ndarray, greater: np.ndarray, ties: np.ndarray, k: tuple[int, ...], one_list: bool = True
 ) -> dict[str, float]:
-    """Means over queries; (P,) targets, those of a query side by side; greater is MISSED where unranked.
+    """Means of `query_metrics` over queries; NaN where there is none."""
+    found = query_metrics(query, greater, ties, k, one_list)
+    return {name: float(values.mean()) if len(values) else math.nan for name, values in found.items()}
+
+
+def query_metrics(
+    query: np.ndarray, greater: np.ndarray, ties: np.ndarray, k: tuple[int, ...], one_list: bool = True
+) -> dict[str, np.ndarray]:
+    """(Q,) a metric; (P,) targets, those of a query side by side; greater is MISSED where unranked.
 
     A target's rank is uniform over greater + 1 ... greater + ties + 1. Of a query with the targets R:
 
@@ -80,7 +88,7 @@ def ranking_metrics(
     one_list=False: each target is ranked in a list of its own, where it is the only one; ndcg is their mean.
     """
     if not len(query):
-        return {name: math.nan for n in k for name in (f"hr@{n}", f"ndcg@{n}", f"recall@{n}")} | {"mrr": math.nan}
+        return {name: np.zeros(0) for n in k for name in (f"hr@{n}", f"ndcg@{n}", f"recall@{n}")} | {"mrr": np.zeros(0)}
     first = np.flatnonzero(np.append(True, query[1:] != query[:-1]))
     size = np.diff(np.append(first, len(query)))
     ranked = greater != MISSED
@@ -88,16 +96,16 @@ def ranking_metrics(
     width = ties + 1
     gains = np.append(0.0, np.cumsum(1 / np.log2(np.arange(2, max(k) + 2))))
     harmonic = np.append(0.0, np.cumsum(1 / np.arange(1, (lower + width).max() + 1)))
-    found: dict[str, float] = {}
+    found: dict[str, np.ndarray] = {}
     for n in k:
         hit = np.where(ranked, np.clip(n - lower, 0, width) / width, 0.0)
         gain = np.where(ranked, (gains[np.minimum(lower + width, n)] - gains[np.minimum(lower, n)]) / width, 0.0)
         ideal = gains[np.minimum(size, n)] if one_list else size
-        found[f"hr@{n}"] = float(np.maximum.reduceat(hit, first).mean())
-        found[f"ndcg@{n}"] = float((np.add.reduceat(gain, first) / ideal).mean())
-        found[f"recall@{n}"] = float((np.add.reduceat(hit, first) / size).mean())
+        found[f"hr@{n}"] = np.maximum.reduceat(hit, first)
+        found[f"ndcg@{n}"] = np.add.reduceat(gain, first) / ideal
+        found[f"recall@{n}"] = np.add.reduceat(hit, first) / size
     reciprocal = np.where(ranked, (harmonic[lower + width] - harmonic[lower]) / width, 0.0)
-    return found | {"mrr": float(np.maximum.reduceat(reciprocal, first).mean())}
+    return found | {"mrr": np.maximum.reduceat(reciprocal, first)}
 
 
 def held(n: int) -> tuple[range, int]:
@@ -123,6 +131,7 @@ class RankingMetrics:
             for name in protocols.protocols
             if name != "full"
         }
+        self.ranks = np.zeros((0, 2 + 2 * len(protocols.protocols)), np.int64)  # of the last `compute`, all ranks'
         self._kept: list[np.ndarray] = []  # (P, 2 + 2 x protocols): query, unseen, then greater and ties by protocol
         self._queries = self._cold_rows = 0
 
@@ -157,7 +166,7 @@ class RankingMetrics:
         lists = self._lists(row[ranked], item[ranked], history, numbers)
         asked = _Asked(queries, rows, items, [one.to(queries.device) for one in lists])
         counts[ranked] = self._counts(asked, score).cpu().numpy()
-        self._kept.append(np.column_stack([self._queries + row, self._unseen(item), counts]))
+        self._kept.append(np.column_stack([numbers[row], self._unseen(item), counts]))
         self._queries += len(numbers)
         self._cold_rows += int((history.lengths == 0).sum())
 
@@ -210,16 +219,17 @@ class RankingMetrics:
             parts, own = [None] * _ranks(), parts[0]
             dist.all_gather_object(parts, own)
         tables, queries, cold_rows = zip(*parts, strict=True)
-        offsets = np.cumsum([0, *queries])
         table = np.concatenate(tables)
-        query = np.concatenate([part[:, 0] + offset for part, offset in zip(tables, offsets, strict=False)])
+        self.ranks = table = table[np.argsort(table[:, 0], kind="stable")]
         found: dict[str, float] = {}
         for i, name in enumerate(names):
             full = name == "full"
-            one = ranking_metrics(query, table[:, 2 + 2 * i], table[:, 3 + 2 * i], self.protocols.k, one_list=full)
+            one = ranking_metrics(
+                table[:, 0], table[:, 2 + 2 * i], table[:, 3 + 2 * i], self.protocols.k, one_list=full
+            )
             found |= one if full else {f"{metric}_{name}": value for metric, value in one.items()}
         return found | {
-            "rows": int(offsets[-1]),
+            "rows": sum(queries),
             "cold_rows": sum(cold_rows),
             "targets": len(table),
             "cold_targets": int(table[:, 1].sum()),

@@ -198,6 +198,8 @@ def write_json(path: Path, value: Any) -> None:
     def clean(v: Any) -> Any:
         if isinstance(v, dict):
             return {k: clean(x) for k, x in v.items()}
+        if isinstance(v, (list, tuple)):
+            return [clean(x) for x in v]
         return None if isinstance(v, float) and not math.isfinite(v) else v
 
     building = path.with_name(f".{path.name}")

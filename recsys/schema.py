@@ -332,7 +332,7 @@ class MetricsConfig:
     slice_values: int = 20  # as many, the most frequent ones
     bins: int = 20  # of the calibration error
     exact_rows: int = 20_000_000  # of more, AUC is of binned scores, its error stated
-    predictions: bool = True  # keep those of the test rows, for recsys.report
+    predictions: bool = True  # keep those of the test rows, or where targets stand, for recsys.report
 
 
 @dataclass
@@ -495,6 +495,16 @@ class CheckpointToolConfig:
     trainer: ReshardTrainerConfig = field(default_factory=ReshardTrainerConfig)
     format: str = "parquet"  # export-embeddings: parquet | safetensors
     tables: list[str] = field(default_factory=list)  # export-embeddings: globs; empty: all
+
+
+@dataclass
+class ReportConfig:
+    """python -m recsys.report RUN_DIR... [SWEEP_DIR]"""
+
+    runs: list[str] = field(default_factory=list)  # folders of runs, or of sweeps; the others are compared to the first
+    output: str = "report.html"
+    resamples: int = 1000  # of the bootstrap
+    seed: int = 0  # of the bootstrap
 
 
 @dataclass

@@ -112,8 +112,9 @@ def fit(cfg: DictConfig, path: Path, prepared: Prepared, resumed: bool, ranks: R
         _fit_at_once(cfg, path, prepared)
         return
     from recsys.callbacks import best_checkpoint, newest_checkpoint
-    from recsys.details import Details, write_predictions
+    from recsys.details import Details, write_predictions, write_ranks
     from recsys.lit import loader_position
+    from recsys.ranking import RankingMetrics
     from recsys.run_dir import protocol, write_json
     from recsys.training import build_module, build_trainer, collectives_of, metrics_of, split_loader, steps_of
 
@@ -145,6 +146,8 @@ def fit(cfg: DictConfig, path: Path, prepared: Prepared, resumed: bool, ranks: R
             metrics["slices"] = {"test": more.slices}
         if cfg.metrics.predictions:
             write_predictions(more.rows, path / "test_predictions.parquet")
+    if ranks.rank == 0 and cfg.metrics.predictions and isinstance(module.metrics, RankingMetrics):
+        write_ranks(module.metrics, path / "test_ranks.parquet")
     if validation is not None:
         [valid] = trainer.validate(module, validation, ckpt_path=best, verbose=False)
         metrics["validation"] = metrics_of(valid, "validation")
@@ -182,7 +185,7 @@ def _fit_at_once(cfg: DictConfig, path: Path, prepared: Prepared) -> None:
     say(f"fitted in {seconds:.1f} s")
     checkpoint = save(model, path)
     splits = [s for s in ("test", "validation") if prepared.rows(s)]
-    metrics: dict[str, Any] = {s: rank_split(model, cfg, prepared, s) for s in splits}
+    metrics: dict[str, Any] = {s: rank_split(model, cfg, prepared, s, path if s == "test" else None) for s in splits}
     rows = prepared.rows("train")
     metrics["train"] = {"samples": rows, "seconds": seconds, "samples_per_second": rows / max(seconds, 1e-9)}
     metrics["protocol"] = protocol(cfg, prepared, checkpoint)

@@ -48,8 +48,10 @@ def test_command_composes(command: str, arguments: str, tmp_path: Path, monkeypa
         overrides = space.overrides(space.ends()[0])
     elif command == "plan":
         overrides = [re.sub(r"^sharding=(\w+),.*", r"sharding=\1", o) for o in overrides]
+    if command == "report":  # likewise folders
+        overrides = [w for w in overrides if "=" in w]
     cfg = compose(command, overrides)
-    assert "data" in cfg or command in ("evaluate", "predict", "checkpoint")
+    assert "data" in cfg or command in ("evaluate", "predict", "checkpoint", "report", "dashboard")
 
 
 def test_wheel_carries_conf(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
+from recsys.html import document, footer
 from recsys.schema import GIB
 from recsys.sharding import pictures
 from recsys.sharding.compare import COLUMNS, Tried, best_first, cells, verdict
@@ -15,17 +16,6 @@ from recsys.sharding.show import LEFT, where_of
 WORST = 8  # devices shown of a plan that does not fit
 NEAR = 0.15  # share of a device's memory below which shards are shown once more, magnified
 ROWS = 40  # of a table before the rest is folded
-TIP = """
-const tip = document.getElementById('tip');
-document.addEventListener('mousemove', e => {
-  const at = e.target.closest('[data-t]');
-  tip.style.display = at ? 'block' : 'none';
-  if (!at) return;
-  tip.textContent = at.dataset.t;
-  tip.style.left = Math.min(e.clientX + 14, innerWidth - tip.offsetWidth - 8) + 'px';
-  tip.style.top = Math.min(e.clientY + 16, innerHeight - tip.offsetHeight - 8) + 'px';
-});
-"""
 FORMULAS = (
     "Weights of a table: rows × dim × 4 bytes (float32). Optimizer state: one number a row (row-wise Adagrad), one an "
     "element (Adagrad), two (Adam), both one a row and one an element (partial row-wise Adam), none (SGD).",
@@ -56,16 +46,8 @@ def page(tried: Sequence[Tried]) -> str:
     if several:
         parts.append(f"<p><b>{escape(verdict(order))}</b></p>{_comparison(order)}")
     parts += [_section(t, several) for t in order]
-    css = Path(__file__).with_name("page.css").read_text()
-    formulas = "".join(f"<li>{escape(f)}</li>" for f in FORMULAS)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(title)}</title>\n<style>\n{css}</style></head>\n<body><main>\n"
-        + "\n".join(parts)
-        + f"\n<footer>Estimates, not measurements.<ul>{formulas}</ul></footer></main>\n"
-        f'<div id="tip"></div><script>{TIP}</script></body></html>\n'
-    )
+    parts.append(footer("Estimates, not measurements.", FORMULAS))
+    return document(title, "\n".join(parts), Path(__file__).parent)
 
 
 def _section(t: Tried, several: bool) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from jobs import TORCHRUN, TRAIN, Job, metrics, seconds_since
 from omegaconf import DictConfig
 from torch.distributed import HashStore
@@ -70,6 +71,7 @@ def complete(folder: Path) -> Path:
     """What looks like a checkpoint."""
     folder.mkdir(parents=True)
     (folder / ".metadata").touch()
+    torch.save({"loops": {"fit_loop": {"epoch_progress": {"current": {"processed": 0}}}}}, folder / "state.pt")
     return folder
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import polars as pl
 
 from recsys.data.look.found import Histogram
-from recsys.data.look.text import number, seconds
 from recsys.data.split import SPLITS
 from recsys.data.transforms import LABEL
+from recsys.html.text import number, seconds
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 BINS = 48

@@ -1,12 +1,3 @@
-const tip = document.getElementById('tip');
-document.addEventListener('mousemove', e => {
-  const at = e.target.closest('[data-t]');
-  tip.style.display = at ? 'block' : 'none';
-  if (!at) return;
-  tip.textContent = at.dataset.t;
-  tip.style.left = Math.min(e.clientX + 14, innerWidth - tip.offsetWidth - 8) + 'px';
-  tip.style.top = Math.min(e.clientY + 16, innerHeight - tip.offsetHeight - 8) + 'px';
-});
 for (const table of document.querySelectorAll('table.sortable')) {
   table.tHead.addEventListener('click', e => {
     const head = e.target.closest('th'), up = head.classList.contains('down');

@@ -12,9 +12,10 @@ from recsys.data.look.drift import Drift
 from recsys.data.look.found import Feature, Found
 from recsys.data.look.sections import bad_rows, chip, feature
 from recsys.data.look.sizes import table_section
-from recsys.data.look.tables import Column, table
-from recsys.data.look.text import html, share, size
 from recsys.data.split import SPLITS
+from recsys.html import document, footer
+from recsys.html.tables import Column, table
+from recsys.html.text import html, share, size
 
 REASONS, EXAMPLES = 12, 10  # of bad rows that are shown
 FORMULAS = (
@@ -39,8 +40,6 @@ FORMULAS = (
 
 def page(found: Found, info: Mapping[str, Any], bad: Path) -> str:
     """info: of prepared.json; bad: the file of bad rows, which need not be there."""
-    folder = Path(__file__).parent
-    css, script = ((folder / f"page.{kind}").read_text() for kind in ("css", "js"))
     title = f"A look at {info['name']}"
     parts = [
         f"<h1>{escape(title)}</h1><p>{html(str(info['root']), 120)}; split {escape(info['split'])}</p>",
@@ -52,16 +51,8 @@ def page(found: Found, info: Mapping[str, Any], bad: Path) -> str:
         '<h2>Each feature<button id="all" type="button">open all</button></h2>',
         *(feature(f, i, found) for i, f in enumerate(found.features)),
     ]
-    rates = "" if found.labelled else ' class="unlabelled"'
-    formulas = "".join(f"<li>{escape(f)}</li>" for f in FORMULAS)
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-        f"<title>{escape(title)}</title>\n<style>\n{css}</style></head>\n<body><main{rates}>\n"
-        + "\n".join(p for p in parts if p)
-        + f"\n<footer><ul>{formulas}</ul></footer></main>\n"
-        f'<div id="tip"></div><script>\n{script}</script></body></html>\n'
-    )
+    body = "\n".join(p for p in parts if p) + "\n" + footer("", FORMULAS)
+    return document(title, body, Path(__file__).parent, "" if found.labelled else "unlabelled")
 
 
 def _cards(found: Found, info: Mapping[str, Any]) -> str:

@@ -10,8 +10,8 @@ import polars as pl
 from recsys.data.look.drift import wilson
 from recsys.data.look.found import Histogram, Table
 from recsys.data.look.numbers import draw, undraw
-from recsys.data.look.text import number, seconds, share, size
 from recsys.data.split import SPLITS
+from recsys.html.text import number, seconds, share, size
 
 COLOURS = {"train": "var(--c0)", "validation": "var(--c1)", "test": "var(--c2)"}
 WIDE, HIGH, FOOT = 560, 180, 22  # of a chart, in pixels

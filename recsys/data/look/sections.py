@@ -9,9 +9,10 @@ from recsys.data.look import pictures
 from recsys.data.look.found import Feature, Found, Numbers
 from recsys.data.look.numbers import QUANTILES
 from recsys.data.look.sizes import thresholds
-from recsys.data.look.tables import Column, cells, table
-from recsys.data.look.text import html, number, seconds, share
+from recsys.data.look.tables import cells
 from recsys.data.split import SPLITS
+from recsys.html.tables import Column, table
+from recsys.html.text import html, number, seconds, share
 
 NAMES = {"day_of_week": list(calendar.day_abbr), "month": list(calendar.month_abbr)[1:]}
 

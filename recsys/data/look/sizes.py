@@ -4,8 +4,8 @@ from html import escape
 
 from recsys.data.look import pictures
 from recsys.data.look.found import DIMS, Feature, Found, Table
-from recsys.data.look.tables import Column, table
-from recsys.data.look.text import share, size
+from recsys.html.tables import Column, table
+from recsys.html.text import share, size
 
 SHOWN = 40  # tables before the rest is folded
 

@@ -1,0 +1,25 @@
+"""Pages that need no other file: the frame, the look and the tooltips that all of them share."""
+
+from html import escape
+from pathlib import Path
+
+
+def document(title: str, body: str, folder: Path, kind: str = "") -> str:
+    """A page. folder: of its own page.css and, where it has one, page.js; kind: the class of <main>."""
+    here = Path(__file__).parent
+    css = "".join((f / name).read_text() for f, name in ((here, "base.css"), (folder, "page.css")))
+    script = (here / "tip.js").read_text()
+    if (folder / "page.js").exists():
+        script += (folder / "page.js").read_text()
+    main = f'<main class="{kind}">' if kind else "<main>"
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
+        f"<title>{escape(title)}</title>\n<style>\n{css}</style></head>\n<body>{main}\n{body}</main>\n"
+        f'<div id="tip"></div><script>\n{script}</script></body></html>\n'
+    )
+
+
+def footer(told: str, notes: tuple[str, ...]) -> str:
+    """Notes in small print."""
+    return f"<footer>{told}<ul>{''.join(f'<li>{escape(n)}</li>' for n in notes)}</ul></footer>"

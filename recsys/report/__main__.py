@@ -1,0 +1,71 @@
+"""python -m recsys.report RUN_DIR... [SWEEP_DIR] [output=report.html]
+
+Compares runs with the first of them: metrics with intervals, curves, calibration, slices, time, plans and configs, on
+one HTML page.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from recsys import cli
+from recsys.errors import UserError
+from recsys.progress import results, say
+
+USAGE = "python -m recsys.report RUN_DIR... [SWEEP_DIR] [output=report.html]"
+
+
+def report(folders: list[str], output: Path, resamples: int = 1000, seed: int = 0) -> None:
+    """Write the page about these runs and sweeps, and print the comparison."""
+    from recsys.report.compare import compare
+    from recsys.report.comparison import escaped, terminal, verdict
+    from recsys.report.page import not_compared, page
+    from recsys.report.runs import read
+
+    found = read(folders)
+    if not found.runs:
+        raise UserError(f"{folders[0]}: none of its trials has a folder yet")
+    say(f"{len(found.runs)} runs: resampling their test rows {resamples:,} times")
+    groups = compare(found.runs, resamples, seed)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(page(found, groups, resamples, seed), encoding="utf-8")
+    for group in groups:
+        results.print(terminal(group))
+        results.print(escaped(verdict(group)))
+    for line in not_compared(groups):
+        say(line)
+    for run in found.runs:
+        if run.metrics is None:
+            say(f"{run.name}: has not finished (no metrics.json)")
+    say(f"the page: {output}")
+
+
+def _command(cfg: DictConfig) -> None:
+    if not cfg.runs:
+        raise UserError(f"no run is given; {USAGE}")
+    if cfg.resamples < 100:
+        raise UserError(f"resamples={cfg.resamples}: must be 100 or more")
+    if cfg.seed < 0:
+        raise UserError(f"seed={cfg.seed}: must not be negative")
+    output = Path(cfg.output)
+    if output.is_dir():
+        raise UserError(f"output={cfg.output}: is a folder; name a file in it")
+    if any(p.is_file() for p in output.parents):
+        raise UserError(f"output={cfg.output}: lies below a file")
+    report([str(r) for r in cfg.runs], output, cfg.resamples, cfg.seed)
+
+
+def main() -> None:
+    """The command line: folders, or runs=[...]; a folder may have a = in its name."""
+    words = [a for a in sys.argv[1:] if not a.startswith("-") and ("=" not in a or Path(a).is_dir())]
+    rest = [a for a in sys.argv[1:] if a not in words]
+    quoted = ["'" + w.replace("\\", "\\\\").replace("'", "\\'") + "'" for w in words]
+    sys.argv[1:] = ([f"runs=[{','.join(quoted)}]"] if words else []) + rest
+    cli.run("report", _command)
+
+
+if __name__ == "__main__":
+    main()

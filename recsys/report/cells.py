@@ -1,0 +1,76 @@
+"""Small pictures, of cells of tables and of legends."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from recsys.html.text import plain
+
+Interval = tuple[float, float]
+BRIGHT = 8  # lines that have a colour of their own
+
+
+@dataclass(frozen=True)
+class Paint:
+    """How a line is drawn on the whole page."""
+
+    number: int
+    name: str
+    colour: str = "var(--other)"
+    faded: bool = False
+
+    @property
+    def mark(self) -> str:
+        return f'<i style="background:{self.colour}"></i>'
+
+
+Dot = tuple[Paint, float, Interval | None, str]  # value, its interval, what the tooltip says
+
+
+def dots(found: Sequence[Dot], bounds: Interval, zero: float | None = None, wide: int = 220) -> str:
+    """Values with their intervals, one below the other, on a common scale. zero: where a dashed line is."""
+    row = 20 if len(found) == 1 else 9
+    x = lambda v: 6 + (v - bounds[0]) / (bounds[1] - bounds[0]) * (wide - 12)  # noqa: E731
+    high = row * len(found)
+    shapes = []
+    if zero is not None and bounds[0] <= zero <= bounds[1]:
+        at = x(zero)
+        shapes.append(f'<path d="M{at:.1f} 0V{high}" stroke="var(--soft)" stroke-dasharray="2 3"/>')
+    for i, (paint, value, interval, tip) in enumerate(found):
+        y = row * (i + 0.5)
+        inner = f'<circle cx="{x(value):.1f}" cy="{y:g}" r="3.8" fill="{paint.colour}"/>'
+        if interval is not None:
+            ends = [min(max(x(v), 0), wide) for v in interval]
+            path = f"M{ends[0]:.1f} {y:g}H{ends[1]:.1f}"
+            inner += f'<path d="{path}" stroke="{paint.colour}" stroke-width="2.4" opacity=".55"/>'
+        hit = f'<rect x="0" y="{row * i}" width="{wide}" height="{row}" fill="transparent"/>'
+        shapes.append(f'<g data-t="{escape(tip)}" data-r="{paint.number}">{inner}{hit}</g>')
+    return f'<svg class="cell" width="{wide}" height="{high}">{"".join(shapes)}</svg>'
+
+
+def bar(parts: Sequence[tuple[float, str, str]], wide: int = 300) -> str:
+    """(share, colour, tooltip) side by side."""
+    at, shapes = 0.0, []
+    for share, colour, tip in parts:
+        shapes.append(
+            f'<rect x="{at * wide:.1f}" width="{share * wide:.1f}" height="14" fill="{colour}" data-t="{escape(tip)}"/>'
+        )
+        at += share
+    return f'<svg class="cell" width="{wide}" height="14">{"".join(shapes)}</svg>'
+
+
+def tail(name: str, most: int) -> str:
+    """A name's end, where names differ that begin alike."""
+    return plain(name, most) if len(name) <= most else "…\u2060" + plain(name[1 - most :])  # no break behind it
+
+
+def legend(paints: Sequence[Paint]) -> str:
+    """Those with a colour, and how many have none."""
+    entries = [
+        f'<span data-r="{p.number}" data-t="{escape(plain(p.name, 200))}">{p.mark}{escape(tail(p.name, 40))}</span>'
+        for p in paints
+        if not p.faded
+    ]
+    if rest := sum(p.faded for p in paints):
+        entries.append(f'<span><i style="background:var(--other)"></i>{rest} others</span>')
+    return f'<div class="legend">{"".join(entries)}</div>'

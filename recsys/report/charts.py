@@ -1,0 +1,209 @@
+"""Charts in SVG: lines over steps, curves of rates, reliability, swept parameters."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from math import ceil, floor, log10
+
+import numpy as np
+
+from recsys.html.text import plain
+from recsys.report.cells import Interval, Paint, tail
+
+WIDE, HIGH = 560, 262  # of a chart, in pixels
+LEFT, RIGHT, TOP, FOOT = 54, 14, 10, 40
+POINTS = 160  # of a line; more are drawn as means of neighbours
+
+
+@dataclass(frozen=True)
+class Series:
+    paint: Paint
+    points: Sequence[tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """From values to pixels."""
+
+    low: float
+    high: float
+    start: float
+    stop: float
+    log: bool = False
+
+    def at(self, value: float) -> float:
+        v = log10(value) if self.log else value
+        return self.start + (v - self.low) / (self.high - self.low) * (self.stop - self.start)
+
+    @property
+    def told(self) -> str:
+        """For the page's script."""
+        return f"{self.low:.8g},{self.high:.8g},{self.start:g},{self.stop:g},{int(self.log)}"
+
+    def ticks(self, most: int = 6) -> list[float]:
+        if self.log and self.high - self.low >= 1:
+            powers = range(ceil(self.low - 1e-9), floor(self.high + 1e-9) + 1)
+            every = max(1, ceil(len(powers) / most))
+            if len(powers) > 2:
+                return [10.0**k for k in powers][::every]
+            ones = [m * 10.0**k for k in range(floor(self.low), ceil(self.high)) for m in (1, 2, 5)]
+            return [v for v in ones if self.low <= log10(v) <= self.high]
+        low, high = (10**self.low, 10**self.high) if self.log else (self.low, self.high)
+        step = 10 ** floor(log10((high - low) / most))
+        step *= next(m for m in (1, 2, 5, 10) if (high - low) / (step * m) <= most)
+        return [
+            i * step for i in range(ceil(low / step - 1e-9), floor(high / step + 1e-9) + 1) if not self.log or i > 0
+        ]
+
+
+def axis(values: Sequence[float], start: float, stop: float, log: bool = False) -> Axis:
+    """Around the values, with some room."""
+    low, high = min(values), max(values)
+    if log:
+        low, high = log10(low), log10(high)
+    room = (high - low) * 0.04 or abs(high) * 0.05 or 1.0
+    return Axis(low - room, high + room, start, stop, log)
+
+
+def spans(values: Sequence[float], ratio: float = 30) -> bool:
+    """Whether a logarithmic axis shows them better."""
+    return min(values) > 0 and max(values) / min(values) > ratio
+
+
+def tick(value: float, step: float) -> str:
+    """With as many digits as ticks that are a step apart need."""
+    if abs(value) >= 10_000:
+        return f"{value / 1e6:g}M" if abs(value) >= 1e6 else f"{value / 1e3:g}k"
+    if value and abs(value) < 1e-3:
+        return f"{value:.0e}".replace("e-0", "e-")
+    return f"{value:.{max(0, -floor(log10(step) + 1e-9))}f}" if step > 0 else f"{value:g}"
+
+
+def _across(x: Axis, y: Axis) -> str:
+    """Lines and numbers of the values."""
+    out, marks = [], y.ticks()
+    for v in marks:
+        at, step = y.at(v), v if y.log else _step(marks)
+        out.append(f'<line x1="{x.start:g}" y1="{at:.1f}" x2="{x.stop:g}" y2="{at:.1f}" stroke="var(--line)"/>')
+        out.append(f'<text x="{x.start - 7:g}" y="{at + 4:.1f}" text-anchor="end">{tick(v, step)}</text>')
+    out.append(f'<line x1="{x.start:g}" y1="{y.start:g}" x2="{x.stop:g}" y2="{y.start:g}" stroke="var(--hatch)"/>')
+    return "".join(out)
+
+
+def _along(x: Axis, y: Axis, of: str) -> str:
+    """Numbers below, and what they are."""
+    marks = x.ticks(7)
+    names = [(x.at(v), tick(v, v if x.log else _step(marks))) for v in marks]
+    return _below(names, y) + f'<text x="{x.stop:g}" y="{y.start + 33:g}" text-anchor="end">{escape(of)}</text>'
+
+
+def _below(names: Sequence[tuple[float, str]], y: Axis) -> str:
+    return "".join(
+        f'<text x="{at:.1f}" y="{y.start + 17:g}" text-anchor="middle">{escape(name)}</text>' for at, name in names
+    )
+
+
+def _step(marks: Sequence[float]) -> float:
+    return marks[1] - marks[0] if len(marks) > 1 else abs(marks[0]) or 1.0
+
+
+def lines(title: str, series: Sequence[Series], linear: bool = False) -> str:
+    """A chart of values over steps; those that span much have a logarithmic axis, unless it is to be linear."""
+    series = [Series(s.paint, thinned(s.points)) for s in series if s.points]
+    ys = [v for s in series for _, v in s.points]
+    xs = [v for s in series for v, _ in s.points]
+    log = not linear and spans(ys)
+    x, y = axis(xs, LEFT, WIDE - RIGHT), axis(ys, HIGH - FOOT, TOP, log)
+    return _figure(title + (", logarithmic" if log else ""), series, x, y, "step")
+
+
+def rates(title: str, series: Sequence[Series], of: str, diagonal: bool) -> str:
+    """A chart of one rate over another, both from 0 to 1."""
+    x, y = Axis(0, 1, LEFT, WIDE - RIGHT), Axis(0, 1, HIGH - FOOT, TOP)
+    chance = f'<path d="M{x.at(0)} {y.at(0)}L{x.at(1)} {y.at(1)}" stroke="var(--other)" stroke-dasharray="4 4"/>'
+    return _figure(title, [s for s in series if s.points], x, y, of, chance if diagonal else "")
+
+
+def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """At most POINTS, each the mean of its neighbours; the last one stays."""
+    if len(points) <= POINTS:
+        return list(points)
+    parts = np.array_split(np.array(points), POINTS)
+    return [(float(p[-1, 0]), float(p[:, 1].mean())) for p in parts]
+
+
+def _figure(title: str, series: Sequence[Series], x: Axis, y: Axis, of: str, under: str = "") -> str:
+    order = sorted(series, key=lambda s: -s.paint.number + (-10_000 if s.paint.faded else 0))  # the first is on top
+    shapes = []
+    for s in order:
+        place = [(x.at(a), y.at(b)) for a, b in s.points]
+        path = "L".join(f"{a:.1f} {b:.2f}" for a, b in place)
+        style = f'stroke="{s.paint.colour}" stroke-width="{1.1 if s.paint.faded else 1.9}"'
+        faded = ' opacity=".45"' if s.paint.faded else ""
+        of_run = f'data-r="{s.paint.number}"'
+        shapes.append(f'<path d="M{path}" {style} {of_run} data-n="{escape(tail(s.paint.name, 40))}"{faded}/>')
+        if len(place) <= 20 and not s.paint.faded:
+            dots = "".join(f'<circle cx="{a:.1f}" cy="{b:.2f}" r="3"/>' for a, b in place)
+            shapes.append(f'<g fill="{s.paint.colour}" {of_run}>{dots}</g>')
+    rule = f'<line class="rule" y1="{y.stop:g}" y2="{y.start:g}" stroke="var(--soft)" style="display:none"/>'
+    return (
+        f'<figure><figcaption>{escape(title)}</figcaption><svg class="plot" viewBox="0 0 {WIDE} {HIGH}" role="img" '
+        f'data-x="{x.told}" data-y="{y.told}" data-of="{escape(of)}">{_across(x, y)}{_along(x, y, of)}{under}'
+        f"{''.join(shapes)}{rule}</svg></figure>"
+    )
+
+
+Bin = tuple[float, float, int]  # mean probability, share of positives, rows
+
+
+def reliability(paint: Paint, told: str, bins: Sequence[Bin], bounds: Sequence[Interval], top: float) -> str:
+    """Share of positives over the mean probability of each bin, with intervals, and the diagonal, up to `top`."""
+    size, left, foot = 250, 44, 36
+    top = top * 1.04 or 1.0
+    x, y = Axis(0, top, left, size - 10), Axis(0, top, size - foot, 10)
+    shapes = [f'<path d="M{x.start} {y.start}L{x.stop} {y.stop}" stroke="var(--other)" stroke-dasharray="4 4"/>']
+    for (p, share, rows), (low, high) in zip(bins, bounds, strict=True):
+        tip = f"predicted {p:.4g}\nobserved {share:.4g} (95 %: {low:.4g} to {high:.4g})\n{rows:,} rows"
+        shapes.append(
+            f'<g data-t="{tip}" stroke="{paint.colour}"><line x1="{x.at(p):.1f}" y1="{y.at(low):.1f}" '
+            f'x2="{x.at(p):.1f}" y2="{y.at(high):.1f}" stroke-width="1.6" opacity=".55"/>'
+            f'<circle cx="{x.at(p):.1f}" cy="{y.at(share):.1f}" r="3.4" fill="{paint.colour}"/></g>'
+        )
+    return (
+        f'<figure><figcaption><i style="background:{paint.colour}"></i>{escape(tail(paint.name, 26))}'
+        f'<small>{escape(told)}</small></figcaption><svg viewBox="0 0 {size} {size}" role="img">'
+        f'{_across(x, y)}{_along(x, y, "mean probability")}<g fill="none">{"".join(shapes)}</g></svg></figure>'
+    )
+
+
+def swept(title: str, points: Sequence[tuple[str, float, str, str]], of: str) -> str:
+    """(value, metric, tooltip, colour) a trial over one swept parameter: a scale where all are numbers, else a column
+    a value."""
+    ys = [m for _, m, _, _ in points]
+    y = axis(ys, HIGH - FOOT, TOP)
+    numbers = [_as_number(v) for v, *_ in points]
+    if all(n is not None for n in numbers) and len(set(numbers)) > 1:
+        values = [n for n in numbers if n is not None]
+        x = axis(values, LEFT, WIDE - RIGHT, spans(values, 8))
+        places, under = [x.at(v) for v in values], _along(x, y, of)
+    else:
+        names = list(dict.fromkeys(v for v, *_ in points))
+        x = Axis(-0.5, len(names) - 0.5, LEFT, WIDE - RIGHT)
+        places = [x.at(names.index(v)) for v, *_ in points]
+        cut = max(4, 66 // len(names))
+        under = _below([(x.at(i), plain(n, cut)) for i, n in enumerate(names)], y)
+    shapes = "".join(
+        f'<circle cx="{at:.1f}" cy="{y.at(m):.1f}" r="5" fill="{colour}" fill-opacity=".75" data-t="{escape(tip)}"/>'
+        for at, (_, m, tip, colour) in zip(places, points, strict=True)
+    )
+    return (
+        f"<figure><figcaption>{escape(title)}</figcaption>"
+        f'<svg viewBox="0 0 {WIDE} {HIGH}" role="img">{_across(x, y)}{under}{shapes}</svg></figure>'
+    )
+
+
+def _as_number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None

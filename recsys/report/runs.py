@@ -1,0 +1,218 @@
+"""What folders of runs and of sweeps hold. Read leniently: a run may have failed, or be under way."""
+
+import csv
+import json
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from recsys.errors import UserError
+
+SAME = {"seed", "run_dir", "resume"}  # what seeds of one config differ in
+
+
+@dataclass
+class Run:
+    """A run's folder, as far as it goes."""
+
+    path: Path
+    name: str
+    config: dict[str, Any]  # flat: "trainer.batch_size"
+    text: str  # config.yaml
+    metrics: dict[str, Any] | None = None  # None: it has not finished
+    curves: dict[str, list[Any]] = field(default_factory=dict)  # of the test rows
+    plan: dict[str, Any] | None = None
+    history: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # metric -> (step, value)
+    last: str = ""  # what its log says last
+
+    @property
+    def test(self) -> dict[str, Any]:
+        return (self.metrics or {}).get("test") or {}
+
+    @property
+    def retrieves(self) -> bool:
+        return "auc" not in self.test
+
+    @property
+    def seed(self) -> Any:
+        return self.config.get("seed")
+
+    @property
+    def model(self) -> str:
+        return str(self.config.get("model._target_", "")).rpartition(".")[2]
+
+    @property
+    def same(self) -> tuple[tuple[str, str], ...]:
+        """Its config but for the seed."""
+        return tuple(sorted((k, repr(v)) for k, v in self.config.items() if k not in SAME))
+
+
+@dataclass
+class Trial:
+    number: str
+    values: dict[str, str]  # swept key -> value
+    overrides: list[str]
+    status: str
+    paths: list[Path]
+    found: list[Run] = field(default_factory=list)  # what lies there
+
+
+@dataclass
+class Sweep:
+    folder: Path
+    trials: list[Trial]
+    metric: str | None = None  # validation/auc: what it was for
+    minimize: bool = False
+
+
+@dataclass
+class Found:
+    runs: list[Run]
+    sweeps: list[Sweep]
+
+
+def read(folders: Sequence[str]) -> Found:
+    """Runs in the order given, those of a sweep in its. Raises UserError where a folder holds neither."""
+    paths: list[Path] = []
+    sweeps = []
+    for folder in map(Path, folders):
+        if not folder.exists():
+            raise UserError(f"{folder}: no such folder")
+        if not folder.is_dir():
+            raise UserError(f"{folder}: is a file; give a run's folder")
+        if (folder / "sweep.json").exists():
+            sweeps.append(_sweep(folder))
+            paths += [run for trial in sweeps[-1].trials for run in trial.paths]
+        elif (folder / "config.yaml").exists():
+            paths.append(folder)
+        else:
+            hint = f"; runs lie in it: {folder}/*" if any(folder.glob("*/config.yaml")) else ""
+            raise UserError(f"{folder}: holds no run (no config.yaml){hint}")
+    unique = list({p.resolve(): p for p in paths}.values())
+    runs = {p.resolve(): _run(p, name) for p, name in zip(unique, _names(unique), strict=True)}
+    for trial in (t for sweep in sweeps for t in sweep.trials):
+        trial.found = [runs[p.resolve()] for p in trial.paths]
+    return Found(list(runs.values()), sweeps)
+
+
+def _names(paths: list[Path]) -> list[str]:
+    """Paths below what all have in common."""
+    whole = [p.resolve() for p in paths]
+    if len(whole) < 2:
+        return [p.name for p in whole]
+    common = os.path.commonpath([p.parent for p in whole])
+    return [os.path.relpath(p, common) for p in whole]
+
+
+def _run(path: Path, name: str) -> Run:
+    from omegaconf import OmegaConf
+
+    try:
+        text = (path / "config.yaml").read_text()
+        config = OmegaConf.to_container(OmegaConf.create(text))
+    except Exception as e:  # YAML's, OmegaConf's, or bytes that are no text
+        raise UserError(f"{path / 'config.yaml'}: cannot be read: {str(e).splitlines()[0]}") from e
+    metrics = _json(path / "metrics.json")
+    curves = (_json(path / "curves.json") or {}).get("test") or {}
+    run = Run(path, name, _flat(config), text, metrics, curves, _json(path / "plan.json"), _history(path))
+    if not run.test:
+        run.metrics, run.last = None, _last_line(path / "train.log")
+    return run
+
+
+def _json(path: Path) -> dict[str, Any] | None:
+    """None where there is none, or half of one."""
+    try:
+        found = json.loads(path.read_text(), parse_constant=lambda _: None)  # NaN, which is no JSON
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(value, dict) or not value:
+        return {prefix: value}
+    return {k: v for name, item in value.items() for k, v in _flat(item, f"{prefix}.{name}".lstrip(".")).items()}
+
+
+def _history(path: Path) -> dict[str, list[tuple[float, float]]]:
+    """Every finite number of metrics.csv, by its step; without validation after the test, which is of the best
+    checkpoint again."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    tested: float | None = None
+    try:
+        with (path / "metrics.csv").open(newline="") as f:
+            for row in csv.DictReader(f):
+                step = _number(row.get("step"))
+                if any(v for k, v in row.items() if k and k.startswith("test/")):
+                    tested = step
+                for name, text in row.items():
+                    value = _number(text)
+                    if step is not None and value is not None and name not in ("step", "epoch"):
+                        if step == tested and name.startswith("validation/"):
+                            continue
+                        found.setdefault(name, []).append((step, value))
+    except (OSError, csv.Error, UnicodeDecodeError):
+        return {}
+    return found
+
+
+def _number(text: Any) -> float | None:
+    try:
+        value = float(text)
+    except (TypeError, ValueError):
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _last_line(path: Path) -> str:
+    try:
+        lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
+    except OSError:
+        return ""
+    return lines[-1][-300:] if lines else ""
+
+
+def _sweep(folder: Path) -> Sweep:
+    """A list of trials, or a mapping with them under "trials"."""
+    try:
+        told = json.loads((folder / "sweep.json").read_text())
+    except (OSError, ValueError) as e:
+        raise UserError(f"{folder / 'sweep.json'}: cannot be read: {e}") from e
+    about = told if isinstance(told, dict) else {}
+    trials = about.get("trials", told)
+    entries = list(trials.values()) if isinstance(trials, dict) else trials
+    if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
+        raise UserError(f"{folder / 'sweep.json'}: tells of no trials")
+    metric = about.get("metric")
+    found = [_trial(folder, str(e.get("number", i)), e) for i, e in enumerate(entries)]
+    given = [t.overrides for t in found]
+    for trial in found:  # of the old form, which does not say what was swept
+        if not trial.values:
+            own = [o for o in trial.overrides if not all(o in other for other in given)]
+            trial.values = {k.lstrip("+"): v for k, _, v in (o.partition("=") for o in own)}
+    return Sweep(folder, found, str(metric) if metric else None, about.get("direction") == "minimize")
+
+
+def _trial(folder: Path, number: str, entry: dict[str, Any]) -> Trial:
+    """Its runs lie in SWEEP/N or SWEEP/N/seed-S, wherever the sweep lay when it wrote."""
+    told = entry.get("overrides") or []
+    overrides = [f"{k}={v}" for k, v in told.items()] if isinstance(told, dict) else [str(o) for o in told]
+    overrides = [o for o in overrides if not o.startswith("run_dir=")]
+    inside = [r for r in entry.get("runs") or [] if isinstance(r, dict)]
+    places = [folder / str(r["folder"]) for r in inside if r.get("folder")]
+    places += [folder / number, *sorted((folder / number).glob("seed-*")), Path(str(entry.get("run_dir") or number))]
+    runs = list({p.resolve(): p for p in places if (p / "config.yaml").exists()}.values())
+    status: Any = entry.get("status")
+    if status is None:
+        states = {str(r.get("status")) for r in inside}
+        bad = [s for s in ("failed", "killed", "pruned", "running", "interrupted", "waiting") if s in states]
+        status = bad[0] if bad else "ok" if states == {"ok"} else "unknown"
+    if isinstance(status, int):
+        status = "ok" if status == 0 else f"failed ({status})"
+    values = entry.get("values")
+    swept = {str(k): str(v) for k, v in values.items()} if isinstance(values, dict) else {}
+    return Trial(number, swept, overrides, str(status), runs)

@@ -1,0 +1,163 @@
+"""Sections of the page that are tables: slices, time, plans, configs."""
+
+import json
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from recsys.html.tables import Column, table
+from recsys.html.text import html, plain
+from recsys.report.cells import Dot, Paint, bar, dots, legend, tail
+from recsys.report.compare import Line, differing
+from recsys.report.comparison import bounds_of, folded, note, run_cell, signed
+from recsys.report.runs import Run
+from recsys.report.statistics import Z, hanley_mcneil
+
+PARTS = {"loader": "--c1", "forward": "--c0", "backward": "--c6", "optimizer": "--c3", "other": "--other"}
+DELTAS = 4  # runs of which a table of slices tells differences
+SHORT = 12  # rows of a plan that are not folded
+
+
+def slices(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
+    """AUC of the rows of each value, of the first run of each line; intervals by Hanley and McNeil."""
+    kept = [line for line in lines if ((line.first.metrics or {}).get("slices") or {}).get("test")]
+    kept = [line for line in kept if not paints[id(line)].faded]
+    if not kept:
+        return note("None: metrics.slices names no feature. Train with metrics.slices=[FEATURE,...] to have them.")
+    found = {id(line): (line.first.metrics or {})["slices"]["test"] for line in kept}
+    out = []
+    for feature in dict.fromkeys(f for line in kept for f in found[id(line)]):
+        having = [line for line in kept if feature in found[id(line)]]
+        others = having[1 : 1 + DELTAS]
+        by = {id(line): {str(e.get("value")): e for e in found[id(line)][feature]} for line in having}
+        values = list(dict.fromkeys(v for line in having for v in by[id(line)]))
+        cells: list[list[Dot]] = []
+        for value in values:
+            there = [(paints[id(x)], by[id(x)][value]) for x in having if value in by[id(x)]]
+            cells.append([_slice(paint, e) for paint, e in there if e.get("auc") is not None])
+        spread = [v for row in cells for _, auc, ends, _ in row for v in (auc, *(ends or ()))]
+        bounds = bounds_of([max(v, 0.0) for v in spread]) if spread else (0.0, 1.0)
+        rows = []
+        for value, row in zip(values, cells, strict=True):
+            e = next(by[id(line)][value] for line in having if value in by[id(line)])
+            base, last = by[id(having[0])].get(value, {}).get("auc"), row
+            positives = e.get("positives")
+            rows.append([
+                html(value), f"{e.get('rows') or 0:,}", "–" if positives is None else f"{positives:,}",
+                f'<td class="l">{dots(last, bounds, 0.5, 340) if last else "one class only"}</td>',
+                "–" if base is None else f"{base:.4f}",
+                *(_off(by[id(line)].get(value, {}).get("auc"), base) for line in others),
+            ])  # fmt: skip
+        columns = [
+            Column(feature, left=True), Column("rows"), Column("positives"),
+            Column("AUC, 95 % interval", left=True, told="the dashed line: 0.5, chance"),
+            Column(tail(having[0].name, 13)), *(Column(f"Δ {tail(x.name, 13)}") for x in others),
+        ]  # fmt: skip
+        out.append(f'<h3>{html(feature, 60)}</h3><div class="mid">{table(columns, rows)}</div>')
+    return legend([paints[id(line)] for line in kept]) + "".join(out)
+
+
+def _slice(paint: Paint, e: dict[str, float]) -> Dot:
+    auc, positives, rows = e["auc"], e.get("positives"), int(e.get("rows") or 0)
+    told = f"{paint.name}\nAUC {auc:.4f}"
+    if positives is None:
+        return paint, auc, None, told
+    half = Z * hanley_mcneil(auc, int(positives), rows - int(positives))
+    return paint, auc, (auc - half, min(auc + half, 1.0)), f"{told}, 95 %: ± {half:.4f}"
+
+
+def _off(value: float | None, base: float | None) -> str:
+    return "–" if value is None or base is None else signed(value - base)
+
+
+def times(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
+    """Samples a second, and shares of the time of steps."""
+    rows, top = [], max((t.get("samples_per_second") or 0 for x in lines if (t := _train(x.first))), default=0) or 1
+    for line in lines:
+        t, paint = _train(line.first), paints[id(line)]
+        if not t:
+            continue
+        speed, shares = t.get("samples_per_second") or 0.0, dict(t.get("time") or {})
+        collectives = shares.pop("collectives", None)
+        shares["other"] = max(1 - sum(shares.values()), 0.0)
+        whole = sum(shares.values())
+        parts = [(s / whole, f"var({PARTS.get(n, '--c8')})", f"{n}: {s:.1%}") for n, s in shares.items()]
+        rows.append([
+            run_cell(line, paint),
+            f"{speed:,.0f}",
+            f'<td class="l">{bar([(speed / top, paint.colour, f"{speed:,.0f} samples/s")], 160)}</td>',
+            f"{t.get('seconds') or 0:,.1f}",
+            f'<td class="l">{bar(parts) if len(parts) > 1 else "<small>not measured</small>"}</td>',
+            "–" if collectives is None else f"{collectives:.0%}",
+        ])  # fmt: skip
+    if not rows:
+        return note("Not known: no run has finished.")
+    columns = [
+        Column("run", left=True), Column("samples/s"), Column("", left=True), Column("seconds"),
+        Column("where the time went", left=True),
+        Column("collectives", told="share of steps' time in collectives, waiting for other ranks included; it lies "
+               "within forward, backward and optimizer"),
+    ]  # fmt: skip
+    marks = "".join(f'<span><i style="background:var({c})"></i>{n}</span>' for n, c in PARTS.items())
+    return f'<div class="legend">{marks}</div><div class="mid">{folded(columns, rows)}</div>'
+
+
+def _train(run: Run) -> dict[str, Any]:
+    return (run.metrics or {}).get("train") or {}
+
+
+def plans(runs: Sequence[Run]) -> str:
+    """Each plan once, with the runs that have it."""
+    by: dict[str, list[Run]] = {}
+    for run in runs:
+        if run.plan and run.plan.get("tables"):
+            by.setdefault(json.dumps(run.plan, sort_keys=True), []).append(run)
+    if not by:
+        return note("None: these models have no sharded tables.")
+    out = []
+    for of in by.values():
+        plan = of[0].plan or {}
+        entries = sorted(plan["tables"], key=lambda e: -(e.get("rows") or 0) * (e.get("dim") or 0))
+        names = ", ".join(r.name for r in of[:4]) + (f" and {len(of) - 4} more" if len(of) > 4 else "")
+        shards = lambda e: str(len(set(e.get("ranks") or [])) or 1)  # noqa: E731
+        rows = [
+            [escape(plain(str(e.get("table")))), f"{e.get('rows') or 0:,}", str(e.get("dim")),
+             *(escape(str(e.get(k))) for k in ("type", "kernel")), shards(e)] for e in entries
+        ]  # fmt: skip
+        columns = [
+            Column("table", left=True), Column("rows"), Column("dim"), Column("type", left=True),
+            Column("kernel", left=True), Column("devices"),
+        ]  # fmt: skip
+        world = plan.get("world_size") or 1
+        told = f"{len(rows)} tables on {world} process{'' if world == 1 else 'es'}: {names}"
+        opened = " open" if len(rows) <= SHORT and len(by) == 1 else ""
+        out.append(f"<details{opened}><summary>{escape(told)}</summary>{table(columns, rows)}</details>")
+    return "".join(out)
+
+
+def configs(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
+    """Keys that differ: one a row, or a column where there are many runs; each whole config, folded."""
+    keys = differing([line.first for line in lines])
+    out = []
+    if len(lines) > 1 and not keys:
+        out.append(note("All have the same config, but for the seed and the folder."))
+    if keys:
+        value = lambda x, k: html(_text(x.first.config.get(k)), 60) if k in x.first.config else "–"  # noqa: E731
+        cell = lambda x, k: f'<td class="l value">{value(x, k)}</td>'  # noqa: E731
+        if len(lines) <= 5:
+            rows = [[f"<code>{html(k, 60)}</code>", *(cell(x, k) for x in lines)] for k in keys]
+            columns = [Column("key", left=True), *(Column(tail(x.name, 28), left=True) for x in lines)]
+        else:
+            rows = [[run_cell(x, paints[id(x)]), *(cell(x, k) for k in keys)] for x in lines]
+            columns = [Column("run", left=True), *(Column(plain(k, 40), left=True) for k in keys)]
+        shown = table(columns, rows)
+        many = len(keys) > 24
+        out.append(f"<details><summary>{len(keys)} keys differ</summary>{shown}</details>" if many else shown)
+    for line in lines:
+        summary = f"{paints[id(line)].mark}{html(line.name, 80)}: config.yaml"
+        out.append(f"<details><summary>{summary}</summary><pre>{escape(line.first.text)}</pre></details>")
+    return "".join(out)
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str)

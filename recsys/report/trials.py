@@ -1,0 +1,63 @@
+"""The section of a sweep."""
+
+import shlex
+from html import escape
+
+from recsys.html.tables import Column, table
+from recsys.html.text import html, plain
+from recsys.report import charts
+from recsys.report.compare import main_metric
+from recsys.report.comparison import note
+from recsys.report.runs import Sweep
+
+
+def trials(s: Sweep) -> str:
+    """All trials, the best first, the metric over each parameter, and the best one's command."""
+    metric, values = _outcomes(s)
+    sign = 1 if s.minimize else -1
+    order = sorted(s.trials, key=lambda t: sign * values[t.number] if t.number in values else float("inf"))
+    keys = list(dict.fromkeys(k for t in s.trials for k in t.values))
+    columns = [Column("trial"), *(Column(k, left=True) for k in keys), Column("status", left=True), Column(metric)]
+    rows = [
+        [html(t.number), *(html(t.values.get(k, ""), 60) for k in keys), html(t.status, 60),
+         f"{values[t.number]:.5f}" if t.number in values else "–"] for t in order
+    ]  # fmt: skip
+    done = [t for t in order if t.number in values]
+    best = order[0].number if done else None
+    parts = [f"<h2>Sweep {html(str(s.folder), 80)}</h2>"]
+    bad = sum(t.status.startswith(("failed", "killed")) for t in s.trials)
+    parts.append(note(f"{len(s.trials)} trials, {len(done)} with a {metric}, {bad} failed."))
+    if done:
+        command = shlex.join(["python", "-m", "recsys.train", *order[0].overrides])
+        parts.append(f'<p>The best trial, {html(order[0].number)}:</p><pre class="wrap">{escape(command)}</pre>')
+    pictures = []
+    for key in keys:
+        points = []
+        for t in reversed(done):
+            if key in t.values:
+                told = [f"trial {t.number}", f"{metric} {values[t.number]:.5f}"]
+                tip = "\n".join([*told, *(f"{k}={v}" for k, v in t.values.items())])
+                points.append((t.values[key], values[t.number], tip, "var(--c2)" if t.number == best else "var(--c0)"))
+        if len(points) > 1 and len({p[0] for p in points}) > 1:
+            pictures.append(charts.swept(f"{metric} over {plain(key, 60)}", points, key))
+    if pictures:
+        parts.append(f'<div class="grid">{"".join(pictures)}</div>')
+        parts.append(note("Each dot is a trial, the orange one the best."))
+    kinds = ["best" if t.number == best else "" for t in order]
+    shown = table(columns, rows, kinds)
+    parts.append(shown if len(rows) <= 30 else f"<details><summary>{len(rows)} trials</summary>{shown}</details>")
+    return "".join(parts)
+
+
+def _outcomes(s: Sweep) -> tuple[str, dict[str, float]]:
+    """What trials are ordered by: the sweep's own metric, else the main one of the test rows; means over seeds."""
+    done = [run for t in s.trials for run in t.found if run.metrics is not None]
+    metric = s.metric or f"test/{main_metric(done[0]) if done else 'auc'}"
+    split, _, name = metric.rpartition("/")
+    found: dict[str, float] = {}
+    for t in s.trials:
+        values = [(r.metrics or {}).get(split or "test", {}).get(name) for r in t.found]
+        there = [v for v in values if v is not None]
+        if there and len(there) == len(values):
+            found[t.number] = sum(there) / len(there)
+    return metric, found

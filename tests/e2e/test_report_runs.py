@@ -1,0 +1,58 @@
+"""recsys.report of runs as training leaves them."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+CLICKS = ["model=dlrm", "data.sample.rows=4000", "metrics.slices=[cat_1]"]
+ITEMS = ["data=sample_sequences", "data.sample.rows=4000"]
+SMALL = ["trainer.threads=1", "trainer.batch_size=512", "trainer.log_every_n_steps=2"]
+
+
+def recsys(command: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    done = subprocess.run(
+        [sys.executable, "-m", f"recsys.{command}", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"COLUMNS": "200"},
+        timeout=500,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("report")
+    for seed in (0, 1):
+        recsys("train", *CLICKS, *SMALL, f"seed={seed}", f"run_dir=dlrm/seed-{seed}", cwd=path)
+    recsys("train", *CLICKS, *SMALL, "optim.sparse.lr=0.5", "run_dir=fast", cwd=path)
+    recsys("train", "model=mf", *ITEMS, *SMALL, "model.dim=8", "run_dir=mf", cwd=path)
+    recsys("train", "model=popularity", *ITEMS, *SMALL, "run_dir=popularity", cwd=path)
+    return path
+
+
+def test_a_page_of_them(home: Path) -> None:
+    done = recsys("report", "fast", "dlrm/seed-0", "dlrm/seed-1", "mf", "popularity", "resamples=100", cwd=home)
+    page = (home / "report.html").read_text()
+    assert "2 seeds" in page and "NDCG@10" in page and "training loss" in page and "cat_1" in page
+    assert "mf, popularity: not compared with fast, which was tested on other rows (task retrieval" in done.stderr
+    assert "dlrm (2 seeds)" in done.stdout, "named by the folder that they share"
+
+
+@pytest.mark.parametrize("name", ["mf", "popularity"])
+def test_where_targets_stand_is_kept(home: Path, name: str) -> None:
+    """They give metrics.json again, whether the model was trained or fitted at once."""
+    from recsys.ranking import ranking_metrics
+
+    test = json.loads((home / name / "metrics.json").read_text())["test"]
+    frame = pl.read_parquet(home / name / "test_ranks.parquet")
+    columns = (frame[c].to_numpy() for c in ("query", "greater_full", "ties_full"))
+    assert frame["query"].n_unique() == test["rows"] and len(frame) == test["targets"]
+    assert ranking_metrics(*columns, (5, 10, 20)) == pytest.approx({k: test[k] for k in test if "@" in k or k == "mrr"})

@@ -1,0 +1,416 @@
+"""recsys.report: intervals and tests of significance by closed forms, what is compared, the page in a browser."""
+
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from run_folders import write_retriever, write_run
+from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
+
+from recsys import cli
+from recsys.metrics import binary_metrics
+from recsys.ranking import query_metrics, ranking_metrics
+from recsys.report import __main__ as command
+from recsys.report import statistics
+from recsys.report.compare import compare
+from recsys.report.comparison import verdict
+from recsys.report.page import not_compared, page
+from recsys.report.runs import read
+from recsys.report.statistics import (
+    Predictions,
+    Queries,
+    delong,
+    deviations,
+    difference,
+    hanley_mcneil,
+    holm,
+    interval,
+    student_bound,
+    student_p,
+)
+
+MODEL = "model___target_"
+
+
+def scores(rng: np.random.Generator, rows: int, ties: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Labels, and two models' probabilities for them that go together."""
+    label = rng.random(rows) < 0.3
+    common = rng.normal(size=rows) + label
+    a, b = (1 / (1 + np.exp(1 - common - s * rng.normal(size=rows))) for s in (0.3, 0.8))
+    return (label, a.round(1), b.round(1)) if ties else (label, a, b)
+
+
+# --- statistics ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_weighted_metrics_are_scikit_learns(ties: bool) -> None:
+    rng = np.random.default_rng(0)
+    label, p, _ = scores(rng, 3000, ties)
+    p = np.clip(p, 0.01, 0.99)
+    weight = rng.poisson(1, 3000).astype(float)
+    auc, ap, loss, _, calibration = Predictions(p, label).weighted(weight)
+    assert auc == pytest.approx(roc_auc_score(label, p, sample_weight=weight), abs=1e-12)
+    assert ap == pytest.approx(average_precision_score(label, p, sample_weight=weight), abs=1e-12)
+    assert loss == pytest.approx(log_loss(label, p, sample_weight=weight))
+    assert calibration == pytest.approx((weight * p).sum() / (weight * label).sum())
+
+
+def test_without_weights_they_are_those_of_metrics_json() -> None:
+    label, p, _ = scores(np.random.default_rng(1), 2000, ties=True)
+    p = p.astype(np.float32)
+    whole, rows = binary_metrics(p, label), Predictions(p, label)
+    assert rows.weighted(np.ones(2000)) == pytest.approx([whole[n] for n in rows.names], rel=1e-6)
+
+
+@pytest.mark.parametrize("label", [np.zeros(5, bool), np.ones(5, bool)])
+def test_one_class_has_no_auc(label: np.ndarray) -> None:
+    assert np.isnan(Predictions(np.linspace(0.1, 0.9, 5), label).weighted(np.ones(5))).all()
+    low, high = interval(0.5, np.full(10, np.nan))
+    assert np.isnan(low) and np.isnan(high)
+
+
+@pytest.mark.parametrize("most", [100_000, 1500])
+def test_bootstrap_is_delongs(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The standard errors of AUCs and of their paired difference; likewise where a sample of rows is resampled."""
+    monkeypatch.setattr(statistics, "ROWS", most)
+    label, a, b = scores(np.random.default_rng(2), 4000)
+    auc, c = delong(np.stack([a, b]), label)
+    off = deviations([Predictions(a, label), Predictions(b, label)], 600, 0)[:, :, 0]
+    assert auc == pytest.approx([roc_auc_score(label, a), roc_auc_score(label, b)], abs=1e-12)
+    assert off.std(0) == pytest.approx(np.sqrt(np.diag(c)), rel=0.12)
+    paired = np.sqrt(c[0, 0] + c[1, 1] - 2 * c[0, 1])
+    assert (off[:, 0] - off[:, 1]).std() == pytest.approx(paired, rel=0.12)
+    assert paired < 0.9 * np.sqrt(c[0, 0] + c[1, 1]), "being paired tells more"
+
+
+def test_coverage_of_the_interval() -> None:
+    """Of the normal model's AUC, Phi(1 / sqrt 2), in 95 of 100 samples, within chance."""
+    rng, inside = np.random.default_rng(3), 0
+    for i in range(200):
+        label = rng.random(400) < 0.4
+        p = 1 / (1 + np.exp(-(rng.normal(size=400) + label)))
+        rows = Predictions(p, label)
+        low, high = interval(rows.weighted(np.ones(400))[0], deviations([rows], 200, i)[:, 0, 0])
+        inside += low < 0.76025 < high
+    assert 0.90 <= inside / 200 <= 0.985
+
+
+def test_coverage_of_means_over_queries() -> None:
+    """A mean's standard error is sd / sqrt n."""
+    values = np.random.default_rng(4).random((900, 2)) ** 3
+    off = deviations([Queries(("a", "b"), values)], 800, 0)[:, 0]
+    assert off.std(0) == pytest.approx(values.std(0) / 30, rel=0.1)
+
+
+def test_equal_runs_do_not_differ() -> None:
+    label, a, _ = scores(np.random.default_rng(5), 500)
+    off = deviations([Predictions(a, label)] * 2, 100, 0)
+    assert (off[:, 0] == off[:, 1]).all()
+    found = difference(0.0, [(float((off[:, 0] - off[:, 1]).var()), float("inf"))])
+    assert (found.low, found.high, found.p) == (0.0, 0.0, 1.0)
+
+
+def test_equal_seeds_give_equal_resamples() -> None:
+    label, a, _ = scores(np.random.default_rng(6), 300)
+    first, again, other = (deviations([Predictions(a, label)], 100, seed) for seed in (1, 1, 2))
+    assert (first == again).all() and (first != other).any()
+
+
+def test_students_t() -> None:
+    for freedom, bound in ((1, 12.706), (2, 4.3027), (10, 2.2281), (30, 2.0423), (float("inf"), 1.96)):
+        assert student_bound(freedom) == pytest.approx(bound, rel=1e-4)
+        assert student_p(bound, freedom) == pytest.approx(0.05, rel=1e-3)
+    welch = difference(1.0, [(0.02, 2), (0.03, 4)])  # df = 0.05^2 / (0.02^2 / 2 + 0.03^2 / 4)
+    assert welch.p == pytest.approx(student_p(1 / 0.05**0.5, 0.0025 / 0.000425), rel=1e-9)
+
+
+def test_holm() -> None:
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([]) == []
+
+
+def test_hanley_and_mcneils_example() -> None:
+    """Hanley & McNeil 1982: theta 0.893, 51 abnormal and 58 normal images, 0.032."""
+    assert hanley_mcneil(0.893, 51, 58) == pytest.approx(0.032, abs=0.0006)
+
+
+def test_query_metrics_are_what_ranking_metrics_averages() -> None:
+    query, greater, ties = np.array([0, 0, 1, 3]), np.array([0, 4, -1, 7]), np.array([0, 2, 0, 5])
+    each, mean = query_metrics(query, greater, ties, (5, 10)), ranking_metrics(query, greater, ties, (5, 10))
+    assert {n: v.mean() for n, v in each.items()} == pytest.approx(mean)
+    assert all(len(v) == 3 for v in each.values())
+
+
+# --- what is compared ----------------------------------------------------------------------------------
+
+
+def test_comparison(tmp_path: Path) -> None:
+    a, b = write_run(tmp_path / "a", 1.0), write_run(tmp_path / "b", 1.3, noise=1)
+    same = shutil.copytree(a, tmp_path / "same")
+    [group] = compare(read([str(a), str(b), str(same)]).runs, 200, 0)
+    first, better, copy = group.lines
+    assert first.measures["auc"].difference is None
+    found = better.measures["auc"]
+    saved = json.loads((b / "metrics.json").read_text())["test"]["auc"]
+    assert found.value == saved and found.low < saved < found.high
+    assert found.difference is not None and found.difference.low > 0
+    assert better.delong is not None and better.delong < 0.01
+    equal = copy.measures["auc"].difference
+    assert equal is not None and (equal.value, equal.low, equal.high, equal.p) == (0, 0, 0, 1)
+    assert copy.delong == 1
+    assert re.match(r"b is best: AUC 0\.\d{4} .*, against a \+0\.\d{4} .*: significant\.$", verdict(group))
+    assert "adjusted for 2 comparisons" in verdict(group)
+
+
+def test_retrieval(tmp_path: Path) -> None:
+    a, b = write_retriever(tmp_path / "a"), write_retriever(tmp_path / "b", 1.5, noise=1)
+    [group] = compare(read([str(a), str(b)]).runs, 200, 0)
+    assert group.main == "ndcg@10" and group.metrics[0] == "ndcg@10"
+    found = group.lines[1].measures["ndcg@10"]
+    assert found.low < found.value < found.high and found.difference.p < 0.001
+    values = [query_metrics(f["query"].to_numpy(), f["greater_full"].to_numpy(), f["ties_full"].to_numpy(), (10,))["ndcg@10"] for f in (pl.read_parquet(p / "test_ranks.parquet") for p in (a, b))]  # fmt: skip
+    off = values[1] - values[0]
+    half = 1.96 * off.std() / len(off) ** 0.5
+    assert found.difference.low == pytest.approx(off.mean() - half, abs=0.2 * half)
+    assert "b is best: NDCG@10" in verdict(group)
+
+
+def test_seeds_of_one_config_are_one_line(tmp_path: Path) -> None:
+    a = write_run(tmp_path / "a", 1.0, optim__sparse__lr=0.2)
+    seeds = [write_run(tmp_path / f"s/seed-{s}", 1 + s / 10, noise=s, seed=s) for s in range(3)]
+    [group] = compare(read([str(a), *map(str, seeds)]).runs, 200, 0)
+    assert [line.name for line in group.lines] == ["a", "s"]
+    values = [json.loads((s / "metrics.json").read_text())["test"]["auc"] for s in seeds]
+    found = group.lines[1].measures["auc"]
+    assert found.value == pytest.approx(np.mean(values)) and found.deviation == pytest.approx(np.std(values, ddof=1))
+    alone = compare(read([str(a), str(seeds[1])]).runs, 200, 0)[0].lines[1].measures["auc"]
+    wide = lambda m: m.difference.high - m.difference.low  # noqa: E731
+    assert wide(found) > wide(alone), "what seeds do is in it"
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        ({"rows": 500}, "test rows 500, not 4000"),
+        ({"data": "avazu"}, "data avazu, not criteo"),
+        ({"labels": 1}, "its labels differ, or lie in another order"),
+    ],
+)
+def test_other_rows_are_not_compared(tmp_path: Path, other: dict[str, int], why: str) -> None:
+    a, b = write_run(tmp_path / "a"), write_run(tmp_path / "b", noise=1, **other)
+    groups = compare(read([str(a), str(b)]).runs, 100, 0)
+    assert [[line.name for line in g.lines] for g in groups] == [["a"], ["b"]]
+    assert groups[1].lines[0].measures["auc"].difference is None
+    assert not_compared(groups) == [f"b: not compared with a, which was tested on other rows ({why})"]
+
+
+def test_curves_end_with_training(tmp_path: Path) -> None:
+    """The last validation in metrics.csv is of the best checkpoint again, and no point of a curve."""
+    [found] = read([str(write_run(tmp_path / "a"))]).runs
+    assert found.history["validation/auc"][-1][0] == 1999 and found.history["test/auc"] == [(2000, 0.1)]
+
+
+def test_without_predictions_there_are_no_intervals(tmp_path: Path) -> None:
+    a, b = write_run(tmp_path / "a"), write_run(tmp_path / "b", 1.5, noise=1)
+    (b / "test_predictions.parquet").unlink()
+    (a / "curves.json").write_text("{")
+    found = read([str(a), str(b)])
+    groups = compare(found.runs, 100, 0)
+    assert groups[0].lines[1].measures["auc"].low is None
+    assert "so that the difference has no interval" in verdict(groups[0])
+    assert "<html" in page(found, groups, 100, 0)
+
+
+def test_what_of_a_sweep_is_read(tmp_path: Path) -> None:
+    """The old form, a list, and the new one, with seeds."""
+    old, new = tmp_path / "old", tmp_path / "new"
+    write_run(old / "0")
+    trials = [
+        {"number": i, "overrides": ["model=dlrm", f"optim.sparse.lr={i}"], "run_dir": "gone", "status": i}
+        for i in (0, 1)
+    ]
+    (old / "sweep.json").write_text(json.dumps(trials))
+    for s in range(2):
+        write_run(new / f"0/seed-{s}", seed=s, noise=s, optim__sparse__lr=0.3)
+    runs = [{"folder": f"0/seed-{s}", "status": "ok"} for s in range(2)]
+    one = {"number": 0, "values": {"optim.sparse.lr": "0.3"}, "overrides": ["optim.sparse.lr=0.3"], "runs": runs}
+    two = {
+        "number": 1,
+        "values": {"optim.sparse.lr": "0.4"},
+        "overrides": [],
+        "runs": [{"folder": "1", "status": "killed"}],
+    }
+    (new / "sweep.json").write_text(json.dumps({"metric": "validation/auc", "trials": [one, two]}))
+    found = read([str(old), str(new)])
+    assert [r.name for r in found.runs] == ["old/0", "new/0/seed-0", "new/0/seed-1"]
+    assert [(t.status, t.values) for t in found.sweeps[0].trials] == [
+        ("ok", {"optim.sparse.lr": "0"}),
+        ("failed (1)", {"optim.sparse.lr": "1"}),
+    ]
+    assert [(t.status, len(t.found)) for t in found.sweeps[1].trials] == [("ok", 2), ("killed", 0)]
+    shown = page(found, compare(found.runs, 100, 0), 100, 0)
+    assert "python -m recsys.train optim.sparse.lr=0.3" in shown and "2 seeds" in shown and "killed" in shown
+
+
+# --- the page ------------------------------------------------------------------------------------------
+
+NASTY = "<script>alert(1)</script>\"'&"
+
+
+def whole_page(tmp_path: Path, many: int = 0) -> str:
+    """Everything that a page can have, with values that are no HTML."""
+    a = write_run(tmp_path / "a", sliced=True)
+    folders = [a, write_run(tmp_path / NASTY.replace("/", ""), 1.2, noise=1, sliced=True, **{MODEL: NASTY})]
+    folders += [write_run(tmp_path / f"seed-{s}", noise=2 + s, seed=s, optim__sparse__lr=0.1) for s in range(2)]
+    folders += [write_run(tmp_path / f"m{i}", noise=5 + i, rows=300, optim__sparse__lr=i) for i in range(many)]
+    folders.append(write_retriever(tmp_path / "sasrec"))
+    crashed = write_run(tmp_path / "crashed")
+    (crashed / "metrics.json").unlink()
+    (crashed / "train.log").write_text(f"error: {NASTY}\n")
+    sweep = tmp_path / "sweep"
+    for i in range(3):
+        write_run(sweep / str(i), 1 + i / 10, noise=i, optim__sparse__lr=10.0**-i)
+    trials = [
+        {"number": i, "overrides": [f"optim.sparse.lr={10.0**-i}", f"model={NASTY if i else 'b'}"], "status": 0}
+        for i in range(3)
+    ]
+    (sweep / "sweep.json").write_text(json.dumps(trials))
+    found = read([*map(str, folders), str(crashed), str(sweep)])
+    return page(found, compare(found.runs, 100, 0), 100, 0)
+
+
+def test_values_are_escaped(tmp_path: Path) -> None:
+    shown = whole_page(tmp_path)
+    assert "<script>alert" not in shown and "<site" not in shown and "&lt;site 0&gt;" in shown
+    assert shown.count("<script>") == 1 and "<svg" in shown
+    assert (
+        "one class only" in shown
+        and "not compared with" in shown
+        and "error: " in shown
+        and "nan" not in shown.lower().replace("nancy", "")
+    )
+
+
+def test_missing_parts_are_told_in_a_line(tmp_path: Path) -> None:
+    a = write_run(tmp_path / "a")
+    for name in ("metrics.csv", "curves.json", "plan.json"):
+        (a / name).unlink()
+    found = read([str(a)])
+    shown = page(found, compare(found.runs, 100, 0), 100, 0)
+    for line in (
+        "No curve: models that are fitted at once",
+        "No run has validation in its history",
+        "No run has curves.json.",
+        "metrics.slices=[FEATURE,...]",
+        "these models have no sharded tables",
+    ):
+        assert line in shown
+    (a / "metrics.json").unlink()
+    found = read([str(a)])
+    assert "No run has finished." in page(found, compare(found.runs, 100, 0), 100, 0)
+
+
+def test_in_a_browser(tmp_path: Path) -> None:
+    """Its script runs without a word on the console: tips of charts, a run that stands out."""
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if browser is None:
+        pytest.skip("no chromium is here")
+    move = """<script>
+    const svg = document.querySelector('svg.plot'), box = svg.getBoundingClientRect();
+    svg.dispatchEvent(new MouseEvent('mousemove', {clientX: box.left + box.width / 2, clientY: box.top + 60, bubbles: true}));
+    document.body.dataset.tip = tip.style.display + tip.textContent;
+    document.querySelector('.legend [data-r]').dispatchEvent(new MouseEvent('mouseover', {bubbles: true}));
+    document.body.dataset.only = only.textContent;
+    document.body.dataset.wide = document.documentElement.scrollWidth;
+    </script>"""
+    (tmp_path / "page.html").write_text(whole_page(tmp_path / "runs", many=8).replace("</body>", move + "</body>"))
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--enable-logging=stderr", "--dump-dom"]
+    for width in (1400, 700):
+        try:
+            done = subprocess.run(
+                [browser, *options, f"--window-size={width},900", f"--user-data-dir={tmp_path / 'profile'}",
+                 f"file://{tmp_path}/page.html"],
+                capture_output=True, text=True, timeout=60,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            pytest.skip("chromium does not come up here")
+        assert "CONSOLE" not in done.stderr, done.stderr
+        found = re.search(r'<body [^>]*data-tip="blockstep ([\d,]+)\n[^"]*\d: 0\.\d+', done.stdout)
+        assert found and 900 < int(found[1].replace(",", "")) < 1100, "the middle of 2,000 steps"
+        assert 'data-only="svg [data-r]:not([data-r=&quot;0&quot;])' in done.stdout
+        wide = re.search(r'data-wide="(\d+)"', done.stdout)
+        assert wide and int(wide[1]) <= width, "nothing sticks out"
+
+
+# --- the command ---------------------------------------------------------------------------------------
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr("sys.argv", ["recsys.report", *arguments])
+    monkeypatch.setattr(cli, "leave", sys.exit)
+    with pytest.raises(SystemExit) as done:
+        command.main()
+    return int(done.value.code or 0)
+
+
+def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "it's [b], c=1"):
+        write_run(tmp_path / name, len(name) / 10, rows=400)
+    assert run(monkeypatch, "a", "it's [b], c=1", "resamples=100", "output=out/r.html") == 0
+    out, err = capsys.readouterr()
+    assert "it's [b], c=1 is best: AUC" in out and "400 test rows" in out and "the page: out/r.html" in err
+    assert "it&#x27;s [b], c=1" in (tmp_path / "out/r.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "no run is given; python -m recsys.report RUN_DIR... [SWEEP_DIR] [output=report.html]"),
+        (["gone"], "gone: no such folder"),
+        (["file"], "file: is a file; give a run's folder"),
+        (["empty"], "empty: holds no run (no config.yaml)"),
+        (["."], ".: holds no run (no config.yaml); runs lie in it: ./*"),
+        (["a", "output=empty"], "output=empty: is a folder; name a file in it"),
+        (["a", "output=file/r.html"], "output=file/r.html: lies below a file"),
+        (["a", "resamples=5"], "resamples=5: must be 100 or more"),
+        (["a", "seed=-1"], "seed=-1: must not be negative"),
+        (["a", "resample=5"], "resample: no such key; did you mean resamples?"),
+        (["broken"], "broken/config.yaml: cannot be read: "),
+        (["half"], "half/sweep.json: cannot be read: "),
+        (["odd"], "odd/sweep.json: tells of no trials"),
+        (["young"], "young: none of its trials has a folder yet"),
+    ],
+)
+def test_mistakes(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_run(Path("a"), rows=200)
+    (tmp_path / "file").write_text("")
+    for name in ("empty", "broken", "half", "odd", "young"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "broken/config.yaml").write_text("a: [")
+    (tmp_path / "half/sweep.json").write_text("[")
+    (tmp_path / "odd/sweep.json").write_text("3")
+    (tmp_path / "young/sweep.json").write_text('{"trials": []}')
+    assert run(monkeypatch, *arguments) == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(lines) == 1 and lines[0].startswith(f"error: {message}")
+
+
+def test_help_needs_nothing_heavy() -> None:
+    """torch alone takes seconds."""
+    code = "import sys, recsys.report.__main__; sys.exit(any(m in sys.modules for m in ('torch', 'polars', 'numpy')))"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
