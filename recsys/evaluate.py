@@ -32,7 +32,7 @@ def evaluate(
     from recsys.data.prepare import prepare
     from recsys.details import Details
     from recsys.launch import process_group, started_by_torchrun
-    from recsys.run_dir import choose_checkpoint, open_run, protocol
+    from recsys.run_dir import check_ids, choose_checkpoint, open_run, protocol
     from recsys.training import build_module, build_trainer, metrics_of, split_loader
 
     if split not in SPLITS:
@@ -46,6 +46,7 @@ def evaluate(
     check_processes(cfg, 1 if started is None else started.world_size)
     best = choose_checkpoint(path, checkpoint)
     prepared = prepare(data_config(cfg))
+    check_ids(path, prepared)
     if not prepared.rows(split):
         raise UserError(f"split={split}: the data has no such rows")
     if kind_of(cfg) == "closed_form":

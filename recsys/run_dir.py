@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 from omegaconf import DictConfig, OmegaConf
 
 from recsys.callbacks import best_checkpoint, newest_checkpoint
@@ -146,6 +147,21 @@ def open_run(run: str) -> tuple[DictConfig, Path]:
     if not (path / "config.yaml").exists():
         raise UserError(f"run={run}: holds no run (no config.yaml)")
     return load_config(path / "config.yaml"), path
+
+
+def check_ids(path: Path, prepared: Prepared) -> None:
+    """Raises UserError where the run's tables were trained by other ids than the prepared data has."""
+    for file in sorted((path / "vocabularies").glob("*.parquet")):
+        now = prepared.folder / "vocabularies" / file.name
+        if not now.exists() or not _values(file).equals(_values(now)):
+            raise UserError(
+                f"{path}: table {file.stem} was trained with other ids than {prepared.folder} has: the data or the way "
+                "it is prepared has changed since; train anew, or measure with the files and version of the run"
+            )
+
+
+def _values(vocabulary: Path) -> pl.Series:
+    return pl.read_parquet(vocabulary, columns=["value"], glob=False)["value"]
 
 
 def choose_checkpoint(path: Path, name: str) -> Path:

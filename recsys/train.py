@@ -90,7 +90,7 @@ def begin(cfg: DictConfig, world_size: int, restarted: bool = False) -> tuple[Pa
     from recsys.data.engine import engine_of
     from recsys.data.prepare import prepare
     from recsys.data.transforms import Fitted
-    from recsys.run_dir import allow_restarts, open_run_dir
+    from recsys.run_dir import allow_restarts, check_ids, open_run_dir
 
     allow_restarts(cfg, restarted)
     if data.root is not None:
@@ -100,6 +100,8 @@ def begin(cfg: DictConfig, world_size: int, restarted: bool = False) -> tuple[Pa
     say(f"run folder: {path}")
     with engine_of(engine_config(cfg), data) as engine:
         prepared = prepare(data, engine)
+    if resumed:
+        check_ids(path, prepared)
     Fitted.copy(prepared.folder, path)
     rows = prepared.info["rows"]
     say(f"data: {prepared.folder}: " + ", ".join(f"{n:,} {split}" for split, n in rows.items()) + " rows")

@@ -2,6 +2,7 @@
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +132,18 @@ def test_what_predicts_is_the_average(home: Path) -> None:
     kept = pl.read_parquet(path / "test_predictions.parquet")
     assert kept["row"].to_list() == list(range(ROWS // 10))
     assert kept["label"].mean() == pytest.approx(kept["probability"].mean() / told["calibration"], rel=1e-5)
+
+
+def test_ids_of_other_data_are_refused(home: Path, tmp_path: Path) -> None:
+    """Weights of rows that now stand for other values would give wrong figures without a word."""
+    other = tmp_path / "other"
+    shutil.copytree(home / "whole", other)
+    file = other / "vocabularies" / "cat_3.parquet"
+    pl.read_parquet(file).reverse().write_parquet(file)
+    with pytest.raises(UserError, match=r"other: table cat_3 was trained with other ids than .*; train anew"):
+        evaluate(str(other))
+    with pytest.raises(UserError, match=r"other: table cat_3 was trained with other ids than"):
+        run(home, "other", *ALL, f"resume={other}")
 
 
 def test_accumulated_batches_are_one(home: Path, tmp_path: Path) -> None:

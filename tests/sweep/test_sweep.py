@@ -157,6 +157,7 @@ def test_optuna_finds_the_better_half_and_prunes() -> None:
     assert "optim.sparse.lr" in Path("s/study.journal").read_text()
 
 
+@pytest.mark.slow
 def test_only_the_first_seed_is_pruned() -> None:
     how = ["sweep=optuna", "sweep.trials=7", "trainer.max_epochs=3", "optim.dense.lr=0.25", "seed=0,1"]
     assert sweep(*how, "optim.sparse.lr=interval(0,0.5)") == 0
@@ -244,6 +245,7 @@ def test_submitit_runs_trials(capsys: pytest.CaptureFixture[str]) -> None:
     assert "trial 1 failed (2): 13 is no good" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_submitit_prunes_a_job_and_leaves_no_process() -> None:
     pytest.importorskip("submitit")
     from recsys.sweep.slurm import Cluster
