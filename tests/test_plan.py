@@ -226,7 +226,6 @@ def test_one_command_line_a_choice() -> None:
     assert expand(["a=1", "sharding=auto"]) == [["a=1", "sharding=auto"]]
     both = [["sharding=auto", "a=[1,2]"], ["sharding=rowwise", "a=[1,2]"]]
     assert expand(["sharding=auto,rowwise,auto", "a=[1,2]"]) == both
-    assert expand(["-m", "sharding=auto,rowwise"]) == [["-m", "sharding=auto,rowwise"]]
     assert expand(["model=a,b", "sharding.types=[x,y]"]) == [["model=a,b", "sharding.types=[x,y]"]]
 
 

@@ -22,7 +22,7 @@ PAGES = [
     *ROOT.glob("experiments/*/README.md"),
 ]
 COMMANDS = sorted({
-    (m[1], " ".join(shlex.split(m[2].split("  ")[0].replace("[", "").replace("]", ""))))
+    (m[1], " ".join(shlex.split(re.sub(r"(?<!\S)\[([^\]]*)\]", r"\1", m[2].split("  ")[0]))))  # [what may be left out]
     for page in PAGES
     for m in re.finditer(r"^    (?:uv run )?python -m recsys\.(\w+) ([^#\n]*)", page.read_text(), re.M)
     if "..." not in m[2] and m[1] != "sweep"  # whose words are no overrides
@@ -46,8 +46,8 @@ def test_command_composes(command: str, arguments: str, tmp_path: Path, monkeypa
     if "-m" in overrides:  # a sweep: its first trial
         space = read_space([o for o in overrides if o != "-m"])
         overrides = space.overrides(space.ends()[0])
-    elif command == "plan":
-        overrides = [re.sub(r"^sharding=(\w+),.*", r"sharding=\1", o) for o in overrides]
+    else:  # the first of several plans
+        overrides = [re.sub(r"=([^\[{]*?),.*", r"=\1", o) for o in overrides]
     if command == "report":  # likewise folders
         overrides = [w for w in overrides if "=" in w]
     cfg = compose(command, overrides)

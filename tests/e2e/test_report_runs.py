@@ -38,6 +38,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_page_of_them(home: Path) -> None:
     done = recsys("report", "fast", "dlrm/seed-0", "dlrm/seed-1", "mf", "popularity", "resamples=100", cwd=home)
     page = (home / "report.html").read_text()

@@ -60,7 +60,9 @@ SIDE_BY_SIDE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("model", SIDE_BY_SIDE)
+@pytest.mark.parametrize(
+    "model", [pytest.param(m, marks=pytest.mark.slow) if m == "two_tower" else m for m in SIDE_BY_SIDE]
+)
 def test_side_by_side(model: str, real_data: RealData, prepared: Path, tmp_path: Path) -> None:
     """MovieLens 100K by time: the same queries for all models, whatever they read."""
     data = ["data=movielens_100k_retrieval", f"data.root={real_data('ml-100k')}", "trainer.batch_size=16"]

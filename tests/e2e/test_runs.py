@@ -69,7 +69,7 @@ def test_run_folder_holds_what_programs_rely_on(home: Path) -> None:
     ):
         assert (home / "a" / name).exists(), name
     metrics = json.loads((home / "a" / "metrics.json").read_text())
-    assert set(metrics["test"]) == {"auc", "logloss", "ne", "calibration", "rows"}
+    assert set(metrics["test"]) == {"auc", "pr_auc", "logloss", "ne", "calibration", "ece", "rows"}
     assert set(metrics["validation"]) == set(metrics["test"])
     assert {"samples", "seconds", "samples_per_second", "epochs"} <= set(metrics["train"])
     assert {"split", "seed"} <= set(metrics["protocol"])
