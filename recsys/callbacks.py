@@ -43,9 +43,10 @@ class Throughput(pl.Callback):
         """
         if self._loader is None:
             return {}
-        total = max(self.seconds - self._before, 1e-9)
-        seconds = {"loader": self._loader.seconds, **module.timing.seconds}
-        return {name: s / total for name, s in seconds.items()}
+        return {name: self._share(s) for name, s in {"loader": self._loader.seconds, **module.timing.seconds}.items()}
+
+    def _share(self, seconds: float) -> float:
+        return seconds / max(self.seconds - self._before, 1e-9)
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         loader: Any = trainer.train_dataloader
@@ -70,9 +71,8 @@ class Throughput(pl.Callback):
             samples, seconds = self.samples - self._told[0], self.seconds - self._told[1]
             if seconds > 0:
                 module.log("train/samples_per_second", samples / seconds, rank_zero_only=True)
-                assert isinstance(module, RecsysModule)
-                waited = self.parts(module)["loader"]
-                module.log("train/loader_wait", waited, rank_zero_only=True)
+                # the loader's alone: to ask for the other parts would wait for a GPU
+                module.log("train/loader_wait", self._share(self._loader.seconds), rank_zero_only=True)
             self._told = (self.samples, self.seconds)
         self._bar.advance(rows)
 

@@ -72,16 +72,12 @@ def _command(cfg: DictConfig) -> None:
 
     saved, path = open_run(cfg.run)
     changed = saved.copy()
-    for key, value in cfg.trainer.items():
-        if value is not None:
-            changed.trainer[key] = value
-    for key, value in cfg.ranking.items():
-        if value is not None:
-            changed.ranking[key] = value
-            changed.checkpoint.monitor = changed.trainer.early_stopping.monitor = None  # may be of another one
-    for key, value in cfg.metrics.items():
-        if value is not None:
-            changed.metrics[key] = value
+    for group in ("trainer", "ranking", "metrics"):
+        for key, value in cfg[group].items():
+            if value is not None:
+                changed[group][key] = value
+    if any(value is not None for value in cfg.ranking.values()):
+        changed.checkpoint.monitor = changed.trainer.early_stopping.monitor = None  # may be of another protocol
     if cfg.sharding is not None:
         changed.sharding = cfg.sharding
     check(changed)

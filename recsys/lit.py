@@ -311,7 +311,7 @@ class RecsysModule(pl.LightningModule):
         if self.ema is not None:
             self.ema.load_state_dict(state.pop("ema"))
         if "adam" in self.sparse.name:
-            self.dmp.fused_optimizer.set_optimizer_step(logged_step(path))  # FBGEMM counts batches
+            self.dmp.fused_optimizer.set_optimizer_step(_batches(state["loops"]["fit_loop"]))  # FBGEMM counts them
         self.last_checkpoint = path
         return state
 
@@ -362,12 +362,16 @@ def loader_position(checkpoint: Path) -> dict[str, int]:
 
 def logged_step(checkpoint: Path) -> int:
     """The last step that loggers know of: they count batches."""
-    return int(_fit_loop(checkpoint)["epoch_loop.state_dict"]["_batches_that_stepped"])
+    return _batches(_fit_loop(checkpoint))
 
 
 def epochs_done(checkpoint: Path) -> int:
     """How many epochs the checkpoint's run had gone through, as Lightning counts them when it goes on."""
     return int(_fit_loop(checkpoint)["epoch_progress"]["current"]["processed"])
+
+
+def _batches(fit_loop: dict[str, Any]) -> int:
+    return int(fit_loop["epoch_loop.state_dict"]["_batches_that_stepped"])
 
 
 def _fit_loop(checkpoint: Path) -> dict[str, Any]:

@@ -10,6 +10,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from recsys.negatives import mix
+
 NAMES = ("auc", "pr_auc", "logloss", "ne", "calibration", "ece")
 SHIFT = 9  # bits of a float32 in [0, 1] that its bin forgets: 2^14 bins an octave
 BINS = (0x3F800000 >> SHIFT) + 1
@@ -241,11 +243,9 @@ def _sums(probability: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def _share(keys: np.ndarray, share: float) -> np.ndarray:
-    """Which are chosen, of equal keys all or none: about this share of the keys, by a hash (SplitMix64's)."""
-    x = keys.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return (x ^ (x >> np.uint64(31))) < np.uint64(min(share, 1.0) * (2**64 - 2**11))
+    """Which are chosen, of equal keys all or none: about this share of the keys, by a hash."""
+    hashed = mix(keys.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15))
+    return hashed < np.uint64(min(share, 1.0) * (2**64 - 2**11))
 
 
 def _several() -> bool:

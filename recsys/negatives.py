@@ -98,12 +98,13 @@ def _draw_rest(
 def _uniform(seed: int, rows: np.ndarray, draws: np.ndarray) -> np.ndarray:
     """(R, D) numbers in [0, 1), each a hash of (seed, row, draw) (SplitMix64; Steele, Lea & Flood 2014)."""
     golden = np.uint64(0x9E3779B97F4A7C15)
-    start = _mix(np.array([seed % 2**64], np.uint64) + golden)
-    start = _mix(start + rows.astype(np.uint64) * golden)
-    return (_mix(start[:, None] + (draws.astype(np.uint64) + np.uint64(1)) * golden) >> np.uint64(11)) * 2.0**-53
+    start = mix(np.array([seed % 2**64], np.uint64) + golden)
+    start = mix(start + rows.astype(np.uint64) * golden)
+    return (mix(start[:, None] + (draws.astype(np.uint64) + np.uint64(1)) * golden) >> np.uint64(11)) * 2.0**-53
 
 
-def _mix(x: np.ndarray) -> np.ndarray:
+def mix(x: np.ndarray) -> np.ndarray:
+    """uint64 -> uint64, SplitMix64's finaliser."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))

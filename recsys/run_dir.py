@@ -17,6 +17,7 @@ from recsys.callbacks import best_checkpoint, newest_checkpoint
 from recsys.config import data_config, kind_of, load_config
 from recsys.data.prepare import Prepared
 from recsys.errors import UserError
+from recsys.flat import flat
 from recsys.lit import epochs_done
 from recsys.progress import say
 
@@ -128,17 +129,11 @@ def _set_aside(path: Path) -> None:
 
 
 def _difference(old: Any, new: DictConfig) -> tuple[str, Any, Any] | None:
-    a, b = _flat(OmegaConf.to_container(old, resolve=True)), _flat(OmegaConf.to_container(new, resolve=True))
+    a, b = flat(OmegaConf.to_container(old, resolve=True)), flat(OmegaConf.to_container(new, resolve=True))
     for key in sorted(set(a) | set(b)):
         if not any(key == f or key.startswith(f + ".") for f in FREE) and a.get(key) != b.get(key):
             return key, a.get(key), b.get(key)
     return None
-
-
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(value, dict) or not value:
-        return {prefix: value}
-    return {k: v for name, item in value.items() for k, v in _flat(item, f"{prefix}.{name}".lstrip(".")).items()}
 
 
 def open_run(run: str) -> tuple[DictConfig, Path]:

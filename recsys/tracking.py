@@ -62,9 +62,8 @@ def track_results(
         return
     for split in ("test", "validation"):
         run.summary.update({f"best/{split}/{k}": v for k, v in metrics.get(split, {}).items()})
-    for name, (x, y) in _AXES.items() if curves else ():
-        points = [row[:2] for row in curves[name]] if curves else []
-        if points:
+    for name, (x, y) in _AXES.items():
+        if points := [row[:2] for row in (curves or {}).get(name, ())]:
             table = wandb.Table([x, y], points)
             run.log({f"test/{name}": wandb.plot.line(table, x, y, title=name, split_table=True)})
     if checkpoint is not None:

@@ -9,7 +9,7 @@ state there is.
 
 import sys
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -80,7 +80,6 @@ class ParquetLoader:
         self._training, self._shuffle = training, shuffle
         self._rank, self._world_size = rank, world_size
         self._groups = [group for file in files for group in _row_groups(file)]
-        self._files = [RowGroup(file, 0, pq.read_metadata(file).num_rows) for file in files]
         self.total_rows = sum(g.rows for g in self._groups)
         share, rest = divmod(self.total_rows, world_size)
         if training:
@@ -117,9 +116,13 @@ class ParquetLoader:
 
     def column(self, name: str, start: int, stop: int) -> pl.Series:
         """Of rows start to stop of the split, whatever rank reads them; a feature that models do not see, too."""
+        rows = Counter[Path]()
+        for group in self._groups:
+            rows[group.file] += group.rows
+        files = [RowGroup(file, 0, n) for file, n in rows.items()]
         parts = [
-            pl.read_parquet(g.file, columns=[name], n_rows=g.first + b, glob=False).slice(g.first + a)
-            for g, a, b in _segments(self._files, start, stop)
+            pl.read_parquet(g.file, columns=[name], n_rows=b, glob=False).slice(a)
+            for g, a, b in _segments(files, start, stop)
         ]
         return pl.concat(parts)[name] if parts else pl.Series(name, [], pl.Int32)
 

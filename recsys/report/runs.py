@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from recsys.errors import UserError
+from recsys.flat import flat
 
 SAME = {"seed", "run_dir", "resume"}  # what seeds of one config differ in
 
@@ -117,7 +118,7 @@ def _run(path: Path, name: str) -> Run:
         raise UserError(f"{path / 'config.yaml'}: cannot be read: {str(e).splitlines()[0]}") from e
     metrics = _json(path / "metrics.json")
     curves = (_json(path / "curves.json") or {}).get("test") or {}
-    run = Run(path, name, _flat(config), text, metrics, curves, _json(path / "plan.json"), _history(path))
+    run = Run(path, name, flat(config), text, metrics, curves, _json(path / "plan.json"), _history(path))
     if not run.test:
         run.metrics, run.last = None, _last_line(path / "train.log")
     return run
@@ -130,12 +131,6 @@ def _json(path: Path) -> dict[str, Any] | None:
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) else None
-
-
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(value, dict) or not value:
-        return {prefix: value}
-    return {k: v for name, item in value.items() for k, v in _flat(item, f"{prefix}.{name}".lstrip(".")).items()}
 
 
 def _history(path: Path) -> dict[str, list[tuple[float, float]]]:
