@@ -14,8 +14,8 @@ import numpy as np
 import polars as pl
 
 from recsys.data.loader import ParquetLoader
+from recsys.data.prepare.writer import PartWriter
 from recsys.data.transforms import LABEL
-from recsys.data.write import PartWriter
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 
 BATCH = 8192

@@ -18,9 +18,10 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocati
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import ComputeDevice, SplitTableBatchedEmbeddingBagsCodegen
 from torch import Tensor, nn
 
-from recsys.config import compose, data_config
+from recsys.config.compose import compose
+from recsys.config.settings import data_config
 from recsys.data.loader import ParquetLoader
-from recsys.data.prepare import prepare
+from recsys.data.prepare.prepared import prepare
 from recsys.features import FeatureSpec
 from recsys.models.dlrm import DLRM
 

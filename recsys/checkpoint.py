@@ -21,12 +21,14 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from recsys import cli
+from recsys.atomic import whole_folder, write_json
+from recsys.config.schema_commands import ClusterConfig
+from recsys.config.schema_run import ShardingConfig, SparseOptimConfig
+from recsys.console import bar, results, say
 from recsys.errors import UserError, did_you_mean
-from recsys.progress import bar, results, say
-from recsys.schema import ClusterConfig, ShardingConfig, SparseOptimConfig
 
 if TYPE_CHECKING:
-    from recsys.sharding.stored import Stored
+    from recsys.sharding.stored_checkpoint import Stored
 
 ACTIONS = ("inspect", "reshard", "export-embeddings")
 USAGE = f"python -m recsys.checkpoint {'|'.join(ACTIONS)} RUN_DIR [key=value ...]"
@@ -83,12 +85,12 @@ def reshard(run: Path, stored: Stored, cfg: DictConfig, output: Path, devices: i
     import torch
     from torchrec.distributed.planner.types import PlannerError
 
-    from recsys.config import meta_task
+    from recsys.config.build import meta_task
+    from recsys.distributed.ranks import silence
     from recsys.features import FeatureSpec
-    from recsys.launch import silence
     from recsys.sharding.cluster import topology
     from recsys.sharding.plan import describe, make_planner, optimizer_counted, quiet_torchrec, use_dense_kernels
-    from recsys.sharding.rewrite import rewrite
+    from recsys.sharding.reshard import rewrite
     from recsys.sharding.tables import tables
 
     silence()
@@ -105,19 +107,17 @@ def reshard(run: Path, stored: Stored, cfg: DictConfig, output: Path, devices: i
             raise UserError(f"sharding: no plan for {devices} processes: the allowed types leave none") from e
     use_dense_kernels(plan, sparse, torch.device("cpu"))
     entries = describe(plan, tables(task))
-    building = output.with_name(f".{output.name}.building")
-    shutil.rmtree(building, ignore_errors=True)
-    (building / "checkpoints").mkdir(parents=True)
     cfg.run_dir, cfg.trainer.devices = str(output), devices
-    rewrite(stored, building / "checkpoints" / stored.path.name, entries, devices)
-    for name in FILES:
-        shutil.copy(run / name, building)
-    for name in ("vocabularies", "items"):
-        if (run / name).exists():
-            shutil.copytree(run / name, building / name)
-    (building / "plan.json").write_text(json.dumps({"world_size": devices, "tables": entries}, indent=1) + "\n")
-    OmegaConf.save(cfg, building / "config.yaml", resolve=True)
-    building.rename(output)
+    with whole_folder(output) as building:
+        (building / "checkpoints").mkdir()
+        rewrite(stored, building / "checkpoints" / stored.path.name, entries, devices)
+        for name in FILES:
+            shutil.copy(run / name, building)
+        for name in ("vocabularies", "items"):
+            if (run / name).exists():
+                shutil.copytree(run / name, building / name)
+        write_json(building / "plan.json", {"world_size": devices, "tables": entries})
+        OmegaConf.save(cfg, building / "config.yaml", resolve=True)
 
 
 def export_embeddings(run: Path, stored: Stored, output: Path, *, format: str, globs: list[str]) -> list[Path]:
@@ -125,7 +125,7 @@ def export_embeddings(run: Path, stored: Stored, output: Path, *, format: str, g
 
     value and count are those of the training split; null where no value has the row (row 0: rare and unseen ones).
     """
-    from recsys.sharding.pieces import rows_of_a_block
+    from recsys.sharding.table_shards import rows_of_a_block
 
     names = {e["table"].removeprefix("t_"): e for e in stored.plan["tables"]}
     for glob in globs:
@@ -196,10 +196,10 @@ def _safetensors(run: Path, output: Path, chosen: dict[str, dict[str, Any]], row
 
 
 def _command(cfg: DictConfig) -> None:
-    from recsys.check import check
-    from recsys.config import kind_of
-    from recsys.run_dir import choose_checkpoint, open_run
-    from recsys.sharding.stored import Stored
+    from recsys.config.check import check
+    from recsys.config.settings import kind_of
+    from recsys.sharding.stored_checkpoint import Stored
+    from recsys.training.run_dir import choose_checkpoint, open_run
 
     if OmegaConf.is_missing(cfg, "action") or OmegaConf.is_missing(cfg, "run"):
         raise UserError(USAGE)

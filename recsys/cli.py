@@ -3,7 +3,6 @@
 0 success, 2 a mistake of the user's (config, data), 1 a failure of ours (with its traceback).
 """
 
-import errno
 import os
 import re
 import sys
@@ -13,13 +12,12 @@ from contextlib import contextmanager
 
 from omegaconf import DictConfig
 
-from recsys.errors import DoesNotFit, UserError, did_you_mean
-from recsys.failures import describe, leave
-from recsys.progress import console, log, log_to
+from recsys.console import log_to
+from recsys.distributed import failures
+from recsys.distributed.failures import leave, say_error
+from recsys.errors import UserError, did_you_mean
 
-USER, OURS = 2, 1
 MULTIRUN = ("-m", "--multirun")
-THE_DISK = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
 
 
 def run(command: str, function: Callable[[DictConfig], None]) -> None:
@@ -31,7 +29,7 @@ def status(command: str, function: Callable[[DictConfig], None]) -> int:
     """What `run` exits with."""
     import hydra
 
-    from recsys.config import conf_dir, free_keys, register
+    from recsys.config.compose import conf_dir, free_keys, register
 
     register()
     log_to(None)  # that of an earlier command in this process
@@ -81,44 +79,8 @@ def explained(arguments: Sequence[str], command: str = "train") -> Iterator[None
 
 
 def call(function: Callable[[], None]) -> int:
-    """Run `function`; the exit status, after one line (a user's mistake) or a traceback (ours)."""
-    from omegaconf.errors import OmegaConfBaseException
-
-    try:
-        function()
-    except UserError as e:
-        if isinstance(e, DoesNotFit) and e.misfit is not None:
-            console.print(e.misfit.table())
-        return say_error(str(e))
-    except OmegaConfBaseException as e:
-        return say_error(_explain(e, sys.argv[0].rpartition(".")[2], sys.argv[1:]))
-    except KeyboardInterrupt:
-        return say_error("interrupted", status=130)
-    except SystemExit as e:
-        return e.code if isinstance(e.code, int) else OURS
-    except BaseException as e:  # a failed collective save raises one that is no Exception
-        if (disk := _of_the_disk(e)) is not None:
-            return say_error(disk)
-        text = describe(e)
-        sys.stderr.write(text)
-        log(text)
-        return OURS
-    return 0
-
-
-def _of_the_disk(error: BaseException) -> str | None:
-    """What the disk has against it, in one line; polars tells of it in an error of its own."""
-    if isinstance(error, OSError) and error.errno in THE_DISK:
-        return f"{error.filename or 'the disk'}: {error.strerror}"
-    polars = type(error).__module__.startswith("polars")  # without importing it, for commands that need it not
-    told = re.search(r"\(os error (\d+)\)", str(error)) if polars else None
-    return f"the disk: {os.strerror(int(told[1]))}" if told and int(told[1]) in THE_DISK else None
-
-
-def say_error(message: str, status: int = USER) -> int:
-    print(f"error: {message}", file=sys.stderr)
-    log(f"error: {message}")
-    return status
+    """Run `function` and return the exit status, with OmegaConf's errors explained in one line."""
+    return failures.call(function, lambda error: _explain(error, sys.argv[0].rpartition(".")[2], sys.argv[1:]))
 
 
 def _explain(error: Exception, command: str, arguments: Sequence[str]) -> str:
@@ -153,7 +115,7 @@ def _unknown_key(key: str, command: str, arguments: Sequence[str]) -> str:
     """The nearest valid name comes from the config that the command has without the override of `key`."""
     from omegaconf import OmegaConf
 
-    from recsys.config import compose
+    from recsys.config.compose import compose
 
     others = [a for a in arguments if "=" in a and not a.lstrip("+~").startswith((f"{key}=", f"{key}@", f"{key}."))]
     parent, _, name = key.rpartition(".")

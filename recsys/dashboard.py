@@ -13,8 +13,8 @@ from typing import Any
 from omegaconf import DictConfig
 
 from recsys import cli
+from recsys.console import say
 from recsys.errors import UserError
-from recsys.progress import say
 
 CURVES = ("roc", "pr", "calibration")
 

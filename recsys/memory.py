@@ -3,6 +3,8 @@
 import contextlib
 import ctypes
 
+GIB = 1 << 30  # bytes
+
 
 def keep_freed_memory() -> None:
     """Let malloc reuse large buffers (of a step, of a block): given back to the system, each page faults again.

@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from recsys import cli
+from recsys.console import say
 from recsys.errors import DoesNotFit, UserError
-from recsys.progress import say
 
 if TYPE_CHECKING:
+    from recsys.config.schema_commands import ClusterConfig
     from recsys.features import FeatureSpec
-    from recsys.schema import ClusterConfig
-    from recsys.sharding.compare import Tried
-    from recsys.sharding.misfit import Misfit
-    from recsys.sharding.report import PlanReport
+    from recsys.sharding.estimate.compare import Tried
+    from recsys.sharding.estimate.report import PlanReport
+    from recsys.sharding.infeasible import Misfit
 
 TRY_SECONDS = 10  # for each change that might make a plan fit: with hundreds of tables the planner takes minutes
 
@@ -36,11 +36,11 @@ def plan(cfg: DictConfig) -> PlanReport:
     Raises DoesNotFit, a UserError, where no plan fits: its message says by how much, and the nearest change after
     which one does; its `misfit`, which tables.
     """
-    from recsys.check import check_parts
-    from recsys.config import kind_of
-    from recsys.launch import silence
+    from recsys.config.check import check_parts
+    from recsys.config.settings import kind_of
+    from recsys.distributed.ranks import silence
     from recsys.sharding.cluster import check_cluster
-    from recsys.sharding.misfit import Misfit
+    from recsys.sharding.infeasible import Misfit
 
     silence()
     check_parts(cfg)
@@ -68,11 +68,11 @@ def _plan(cfg: DictConfig, features: FeatureSpec, seconds: int | None = None) ->
     import torch
     from torchrec.distributed.planner.types import PlannerError
 
-    from recsys.config import meta_task
+    from recsys.config.build import meta_task
     from recsys.sharding.cluster import topology
-    from recsys.sharding.misfit import misfit
+    from recsys.sharding.estimate.report import report
+    from recsys.sharding.infeasible import misfit
     from recsys.sharding.plan import make_planner, optimizer_counted, quiet_torchrec
-    from recsys.sharding.report import report
     from recsys.sharding.sharders import is_fused
 
     cluster, sharding, sparse = (OmegaConf.to_object(c) for c in (cfg.cluster, cfg.sharding, cfg.optim.sparse))
@@ -99,7 +99,7 @@ def _ids(cfg: DictConfig, task: Any) -> dict[str, list[float]]:
 
     For `features=` of prepared data it is 1: features.json does not hold the lengths of bags.
     """
-    from recsys.config import data_config
+    from recsys.config.settings import data_config
     from recsys.data.transforms import sparse_columns
 
     if cfg.features is not None:
@@ -112,7 +112,7 @@ def _ids(cfg: DictConfig, task: Any) -> dict[str, list[float]]:
 
 def _load_factors(cfg: DictConfig) -> dict[str, float]:
     """For sharding.cache_hit_rate, from the vocabularies beside features.json; none for data that is not there yet."""
-    from recsys.data.frequency import load_factors
+    from recsys.data.load_factors import load_factors
 
     if cfg.features is None or cfg.sharding.cache_hit_rate is None:
         return {}
@@ -122,7 +122,7 @@ def _load_factors(cfg: DictConfig) -> dict[str, float]:
 
 def _nearest(cfg: DictConfig, features: FeatureSpec) -> str:
     """The first change, of some that cost more and more, after which a plan fits: the overrides to type."""
-    from recsys.sharding.report import PlanReport
+    from recsys.sharding.estimate.report import PlanReport
 
     changes: list[list[str]] = [
         ["sharding.types=[row_wise]"],
@@ -143,7 +143,7 @@ def _nearest(cfg: DictConfig, features: FeatureSpec) -> str:
 
 def features_of(cfg: DictConfig) -> FeatureSpec:
     """Of prepared data (`features=`), else of the expected rows that the data's YAML gives."""
-    from recsys.config import data_config
+    from recsys.config.settings import data_config
     from recsys.data.transforms import feature_spec, known_rows, sparse_columns
     from recsys.features import FeatureSpec
 
@@ -162,7 +162,7 @@ def features_of(cfg: DictConfig) -> FeatureSpec:
 
 def try_all(choices: list[tuple[str, DictConfig]]) -> list[Tried]:
     """The plan of each (name, config), or why there is none."""
-    from recsys.sharding.compare import Tried
+    from recsys.sharding.estimate.compare import Tried
 
     tried = []
     for name, cfg in choices:
@@ -177,7 +177,7 @@ def try_all(choices: list[tuple[str, DictConfig]]) -> list[Tried]:
 
 
 def _command(choices: list[tuple[str, DictConfig]]) -> None:
-    from recsys.sharding.show import show, show_side_by_side
+    from recsys.sharding.estimate.terminal import show, show_side_by_side
 
     outputs = _outputs(choices[0][1].output)
     tried = try_all(choices)
@@ -210,7 +210,7 @@ def _outputs(given: Any) -> list[Path]:
 
 def _write(tried: list[Tried], path: Path) -> None:
     if path.suffix == ".html":
-        from recsys.sharding.page import page
+        from recsys.sharding.estimate.plan_page import page
 
         text = page(tried)
     else:

@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING
 from omegaconf import DictConfig
 
 from recsys import cli
+from recsys.console import bar, results, say
 from recsys.errors import UserError
-from recsys.progress import bar, results, say
 
 if TYPE_CHECKING:
-    from recsys.data.prepare import Prepared
-    from recsys.schema import DataConfig
+    from recsys.config.schema_data import DataConfig
+    from recsys.data.prepare.prepared import Prepared
 
 
 def preprocess(cfg: DictConfig) -> Prepared:
     """Check the config, prepare the data unless it is there, write the page or the export that is asked for."""
-    from recsys.config import data_config, engine_config
+    from recsys.config.settings import data_config, engine_config
     from recsys.data.check import check_data, check_files
-    from recsys.data.engine import check_engine, engine_of
-    from recsys.data.prepare import prepare
+    from recsys.data.prepare.engine import check_engine, engine_of
+    from recsys.data.prepare.prepared import prepare
 
     if cfg.output is not None and (not cfg.report or Path(cfg.output).suffix != ".html"):
         raise UserError(f"output={cfg.output}: " + ("must end in .html" if cfg.report else "is of report=true"))
@@ -48,7 +48,7 @@ def preprocess(cfg: DictConfig) -> Prepared:
         report(replace(data, root=prepared.info["root"]), prepared, output)
         say(f"the page is {output}")
     if cfg.export is not None:
-        from recsys.data.export import export
+        from recsys.data.prepare.export_nvidia import export
 
         export(prepared, Path(cfg.export))
         say(f"exported: {Path(cfg.export) / 'feature_spec.yaml'}")
@@ -57,8 +57,8 @@ def preprocess(cfg: DictConfig) -> Prepared:
 
 def report(data: DataConfig, prepared: Prepared, output: Path) -> None:
     """One pass over the raw rows; the page of what they hold."""
-    from recsys.data.look import Look, page
-    from recsys.data.prepare import typed_rows
+    from recsys.data.prepare.prepared import typed_rows
+    from recsys.data.profile import Look, page
 
     look = Look(data)
     rows = typed_rows(data)

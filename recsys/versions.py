@@ -11,13 +11,14 @@ TRIPLES = {
     "2.13": ("1.8", "1.8"),
     "2.14": ("1.9", "1.9"),
 }
+FBGEMM = ("fbgemm-gpu-cpu", "fbgemm-gpu", "fbgemm-gpu-nightly-cpu")
 PINNED = ("2.13.0", "1.8.0", "1.8.0")
 
 
 def check_versions() -> None:
     """Raises UserError, with the command that mends it, for a missing or mismatched package."""
     torch, torchrec = _series("torch"), _series("torchrec")
-    fbgemm = _series("fbgemm-gpu-cpu") or _series("fbgemm-gpu") or _series("fbgemm-gpu-nightly-cpu")
+    fbgemm = next(filter(None, map(_series, FBGEMM)), None)
     if torch is None or torchrec is None or fbgemm is None or TRIPLES.get(torch) != (torchrec, fbgemm):
         found = f"torch {torch or 'missing'}, torchrec {torchrec or 'missing'}, fbgemm {fbgemm or 'missing'}"
         want = TRIPLES.get(torch or "")
@@ -30,8 +31,20 @@ def check_versions() -> None:
         )
 
 
-def _series(package: str) -> str | None:
+def describe() -> str:
+    """Return the project's version and the triple's, on one line."""
+    fbgemm = next((p for p in FBGEMM if _version(p)), FBGEMM[0])
+    packages = ("torch", "torchrec", fbgemm)
+    return f"recsys {_version('recsys')} (" + ", ".join(f"{p} {_version(p) or 'missing'}" for p in packages) + ")"
+
+
+def _version(package: str) -> str | None:
     try:
-        return ".".join(version(package).split(".")[:2])
+        return version(package)
     except PackageNotFoundError:
         return None
+
+
+def _series(package: str) -> str | None:
+    found = _version(package)
+    return found and ".".join(found.split(".")[:2])

@@ -14,13 +14,13 @@ import torch
 from safetensors.torch import load_file
 
 from recsys.checkpoint import export_embeddings, inspect
-from recsys.config import compose
+from recsys.config.compose import compose
 from recsys.errors import UserError
-from recsys.evaluate import evaluate
-from recsys.predict import Predictor
-from recsys.run_dir import choose_checkpoint, open_run
-from recsys.sharding.stored import Stored
-from recsys.train import train
+from recsys.serving.predictor import Predictor
+from recsys.sharding.stored_checkpoint import Stored
+from recsys.training.evaluate import evaluate
+from recsys.training.run import train
+from recsys.training.run_dir import choose_checkpoint, open_run
 
 
 @pytest.fixture(scope="module")

@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
-from recsys.check import check
-from recsys.config import compose
-from recsys.ema import Ema
+from recsys.config.check import check
+from recsys.config.compose import compose
 from recsys.errors import UserError
-from recsys.evaluate import evaluate
-from recsys.predict import Predictor
-from recsys.schedules import warmup_cosine, warmup_polynomial
-from recsys.train import train
+from recsys.serving.predictor import Predictor
+from recsys.training.ema import Ema
+from recsys.training.evaluate import evaluate
+from recsys.training.run import train
+from recsys.training.schedules import warmup_cosine, warmup_polynomial
 
 ROWS = 4000
 ALL = [  # every comfort at once

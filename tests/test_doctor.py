@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from recsys import versions
-from recsys.config import compose
+from recsys.config.compose import compose
 from recsys.doctor import checks
 from recsys.doctor.checks import Finding
 

@@ -7,7 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
-from recsys.metrics import BINS, BinaryMetrics, Scores, binary_metrics, gauc
+from recsys.evaluation.binary import (
+    BINS,
+    BinaryMetrics,
+    Scores,
+    binary_metrics,
+    gauc,
+)
 
 SOME = st.lists(st.tuples(st.integers(0, 5), st.booleans(), st.integers(0, 3)), min_size=2, max_size=200)
 

@@ -7,7 +7,8 @@ import polars as pl
 import pytest
 
 from recsys import cli, versions
-from recsys.train import train
+from recsys.distributed import failures
+from recsys.training.run import train
 
 COLUMNS = "clicked,price,user\n"
 
@@ -217,5 +218,5 @@ def test_nan_loss_names_step_ranges_and_checkpoint(
 
 
 def test_a_full_disk_is_told_in_a_line_whoever_sees_it(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.call(lambda: pl.DataFrame({"a": range(100_000)}).write_parquet("/dev/full")) == cli.USER
+    assert failures.call(lambda: pl.DataFrame({"a": range(100_000)}).write_parquet("/dev/full")) == failures.USER
     assert capsys.readouterr().err == "error: the disk: No space left on device\n"

@@ -11,7 +11,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from recsys.config import compose
+from recsys.config.compose import compose
 from recsys.sweep.space import read_space
 
 ROOT = Path(__file__).parents[1]

@@ -14,15 +14,14 @@ from run_folders import write_retriever, write_run
 from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
 from recsys import cli
-from recsys.metrics import binary_metrics
-from recsys.ranking import query_metrics, ranking_metrics
+from recsys.evaluation.binary import binary_metrics
+from recsys.evaluation.retrieval import query_metrics, ranking_metrics
 from recsys.report import __main__ as command
-from recsys.report import statistics
-from recsys.report.compare import compare
-from recsys.report.comparison import verdict
-from recsys.report.page import not_compared, page
-from recsys.report.runs import read
-from recsys.report.statistics import (
+from recsys.report import resampling as statistics
+from recsys.report.comparison import compare
+from recsys.report.comparison_table import verdict
+from recsys.report.report_page import not_compared, page
+from recsys.report.resampling import (
     Predictions,
     Queries,
     delong,
@@ -34,6 +33,7 @@ from recsys.report.statistics import (
     student_bound,
     student_p,
 )
+from recsys.report.runs import read
 
 MODEL = "model___target_"
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from recsys.config import compose
-from recsys.train import train
+from recsys.config.compose import compose
+from recsys.training.run import train
 
 SCHEDULERS = {
     "exponential": "{_target_: torch.optim.lr_scheduler.ExponentialLR, gamma: 0.3}",

@@ -4,12 +4,15 @@ from pathlib import Path
 
 import polars as pl
 
-from recsys.data import sources, synthetic, synthetic_sequences
-from recsys.data.blocks import LINE, one_line
-from recsys.data.groups import check_groups
-from recsys.data.hashing import MOST_BUCKETS
-from recsys.data.items import check_items_table, of_items
-from recsys.data.split import SPLITS, check_split
+from recsys.config.schema_data import DataConfig, SparseConfig
+from recsys.data.check_groups import check_groups
+from recsys.data.prepare.item_table import check_items_table, of_items
+from recsys.data.prepare.split import SPLITS, check_split
+from recsys.data.raw import sources
+from recsys.data.raw.blocks import LINE, one_line
+from recsys.data.raw.vector_files import vector_files
+from recsys.data.samples import clicks as synthetic
+from recsys.data.samples import sequences as synthetic_sequences
 from recsys.data.transforms import (
     GROUP,
     KEY,
@@ -26,9 +29,8 @@ from recsys.data.transforms import (
     raw_columns,
     sparse_columns,
 )
-from recsys.data.vector_files import vector_files
+from recsys.data.transforms.hashing import MOST_BUCKETS
 from recsys.errors import UserError, did_you_mean
-from recsys.schema import DataConfig, SparseConfig
 
 RESERVED = ("label", LABEL, TIME, KEY, GROUP, ORDER, SPLIT, PLACE, ROW, LINE)
 FORMATS = ("csv", "parquet", "libfm", "lists", "npy")

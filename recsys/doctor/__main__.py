@@ -8,7 +8,7 @@ where something that training needs does not work.
 from omegaconf import DictConfig
 
 from recsys import cli
-from recsys.progress import results, say
+from recsys.console import results, say
 
 MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "problem": "[red]problem[/]"}
 

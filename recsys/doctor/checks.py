@@ -18,7 +18,7 @@ from typing import Any, Literal
 from omegaconf import DictConfig
 
 from recsys.errors import UserError
-from recsys.schema import GIB
+from recsys.memory import GIB
 
 PACKAGES = ("torch", "torchrec", "pytorch-lightning", "hydra-core", "omegaconf", "polars", "pyarrow", "wandb", "optuna")
 EXTRAS = {"pyspark": "spark", "s3fs": "s3", "gcsfs": "gcs", "submitit": "slurm"}  # module -> recsys[extra]
@@ -96,9 +96,9 @@ def machine(cfg: DictConfig) -> Iterator[Finding]:
 
 
 def data(cfg: DictConfig) -> Iterator[Finding]:
-    from recsys.config import data_config
+    from recsys.config.settings import data_config
     from recsys.data.check import check_data, check_files
-    from recsys.data.sources import read_blocks
+    from recsys.data.raw.sources import read_blocks
 
     config = data_config(cfg)
     what = f"data={config.name}"

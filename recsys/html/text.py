@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from html import escape
 
-from recsys.schema import GIB
+from recsys.memory import GIB
 
 LONGEST = 36  # characters of a value that are shown
 

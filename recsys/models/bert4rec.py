@@ -7,8 +7,15 @@ from torch import Tensor, nn
 
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
-from recsys.models.attention import Attention, from_end
-from recsys.models.items import Asked, Items, hide, masked_items, masked_last, states_at
+from recsys.models.common.attention import Attention, from_end
+from recsys.models.common.items import (
+    Asked,
+    Items,
+    hide,
+    masked_items,
+    masked_last,
+    states_at,
+)
 
 
 class Block(nn.Module):

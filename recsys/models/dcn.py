@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
-from recsys.models.embeddings import PooledEmbeddings
-from recsys.models.layers import MLP, flat_width, flatten, require_sparse
+from recsys.models.common.embeddings import PooledEmbeddings
+from recsys.models.common.layers import MLP, flat_width, flatten, require_sparse
 
 
 class VectorCross(nn.Module):

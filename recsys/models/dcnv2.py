@@ -9,8 +9,8 @@ from torchrec.modules.crossnet import CrossNet, LowRankCrossNet
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
-from recsys.models.embeddings import PooledEmbeddings
-from recsys.models.layers import MLP, flat_width, flatten, require_sparse
+from recsys.models.common.embeddings import PooledEmbeddings
+from recsys.models.common.layers import MLP, flat_width, flatten, require_sparse
 
 
 class DCNv2(nn.Module):

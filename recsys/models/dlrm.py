@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
-from recsys.models.embeddings import PooledEmbeddings
-from recsys.models.layers import MLP, require_sparse
+from recsys.models.common.embeddings import PooledEmbeddings
+from recsys.models.common.layers import MLP, require_sparse
 
 
 class DotInteraction(nn.Module):

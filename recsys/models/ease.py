@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from recsys.batch import Lists
 from recsys.features import FeatureSpec
-from recsys.models.interactions import candidates, co_occurrences, distinct, starts
+from recsys.models.common.co_occurrence import candidates, co_occurrences, distinct, starts
 
 _BYTES = 20  # of each pair of items, while fitting: two float64 matrices and the float32 weights
 _CHUNK = 1024  # items whose co-occurrences are counted at a time

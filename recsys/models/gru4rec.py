@@ -9,8 +9,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
-from recsys.models.attention import from_start
-from recsys.models.items import Asked, Items, next_items, states_at
+from recsys.models.common.attention import from_start
+from recsys.models.common.items import Asked, Items, next_items, states_at
 
 
 def packed(x: Tensor, lengths: Tensor) -> tuple[PackedSequence, Tensor]:

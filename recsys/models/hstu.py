@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
-from recsys.models.attention import from_end, padded
-from recsys.models.items import Asked, Items, next_items, states_at
+from recsys.models.common.attention import from_end, padded
+from recsys.models.common.items import Asked, Items, next_items, states_at
 
 
 class Block(nn.Module):

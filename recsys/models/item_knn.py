@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from recsys.batch import Lists
 from recsys.features import FeatureSpec
-from recsys.models.interactions import candidates, co_occurrences, distinct
+from recsys.models.common.co_occurrence import candidates, co_occurrences, distinct
 
 _CHUNK = 1024  # items whose neighbours are looked for at a time
 

@@ -5,9 +5,9 @@ from torch import Tensor, nn
 
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
-from recsys.models.embeddings import PooledEmbeddings
-from recsys.models.items import Asked, Items
-from recsys.models.pairs import chosen_items, only, user_feature
+from recsys.models.common.embeddings import PooledEmbeddings
+from recsys.models.common.items import Asked, Items
+from recsys.models.common.pairs import chosen_items, only, user_feature
 
 
 class MF(nn.Module):

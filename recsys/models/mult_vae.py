@@ -8,10 +8,10 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
-from recsys.models.embeddings import PooledEmbeddings
-from recsys.models.items import Asked, Items, next_items
-from recsys.models.layers import MLP
-from recsys.models.pairs import chosen_items
+from recsys.models.common.embeddings import PooledEmbeddings
+from recsys.models.common.items import Asked, Items, next_items
+from recsys.models.common.layers import MLP
+from recsys.models.common.pairs import chosen_items
 
 
 class MultVAE(nn.Module):

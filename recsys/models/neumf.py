@@ -7,10 +7,10 @@ from torch import Tensor, nn
 
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
-from recsys.models.embeddings import PooledEmbeddings
-from recsys.models.items import Asked, Items
-from recsys.models.layers import MLP
-from recsys.models.pairs import chosen_items, only, user_feature
+from recsys.models.common.embeddings import PooledEmbeddings
+from recsys.models.common.items import Asked, Items
+from recsys.models.common.layers import MLP
+from recsys.models.common.pairs import chosen_items, only, user_feature
 
 AT_ONCE = 1 << 22  # pairs' first hidden numbers
 

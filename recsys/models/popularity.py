@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from recsys.batch import Lists
 from recsys.features import FeatureSpec
-from recsys.models.interactions import candidates, known
+from recsys.models.common.co_occurrence import candidates, known
 
 
 class Popularity(nn.Module):

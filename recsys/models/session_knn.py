@@ -9,7 +9,14 @@ from torch import Tensor, nn
 
 from recsys.batch import Lists
 from recsys.features import FeatureSpec
-from recsys.models.interactions import candidates, distinct, invert, known, ranges, starts
+from recsys.models.common.co_occurrence import (
+    candidates,
+    distinct,
+    invert,
+    known,
+    ranges,
+    starts,
+)
 
 
 class SessionKNN(nn.Module):

@@ -8,9 +8,17 @@ from torch import Tensor, nn
 
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
-from recsys.models.attention import Attention, RelativeAttention, from_end
-from recsys.models.embeddings import PooledEmbeddings, SequenceEmbeddings
-from recsys.models.items import Asked, Items, hide, masked_items, masked_last, next_items, states_at
+from recsys.models.common.attention import Attention, RelativeAttention, from_end
+from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
+from recsys.models.common.items import (
+    Asked,
+    Items,
+    hide,
+    masked_items,
+    masked_last,
+    next_items,
+    states_at,
+)
 
 ATTENTION = {"plain": Attention, "relative": RelativeAttention}
 

@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from recsys.batch import Batch
 from recsys.candidates import Candidates
 from recsys.features import FeatureSpec
-from recsys.models.embeddings import PooledEmbeddings
-from recsys.models.items import Asked, Items
-from recsys.models.layers import MLP, flat_width, flatten
-from recsys.models.pairs import beside_items, chosen_items, only
+from recsys.models.common.embeddings import PooledEmbeddings
+from recsys.models.common.items import Asked, Items
+from recsys.models.common.layers import MLP, flat_width, flatten
+from recsys.models.common.pairs import beside_items, chosen_items, only
 
 
 class ItemTower(nn.Module):

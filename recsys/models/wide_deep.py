@@ -7,8 +7,14 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
-from recsys.models.embeddings import PooledEmbeddings
-from recsys.models.layers import MLP, FirstOrder, flat_width, flatten, require_sparse
+from recsys.models.common.embeddings import PooledEmbeddings
+from recsys.models.common.layers import (
+    MLP,
+    FirstOrder,
+    flat_width,
+    flatten,
+    require_sparse,
+)
 
 
 class WideDeep(nn.Module):

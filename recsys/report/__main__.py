@@ -12,17 +12,17 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from recsys import cli
+from recsys.console import results, say
 from recsys.errors import UserError
-from recsys.progress import results, say
 
 USAGE = "python -m recsys.report RUN_DIR... [SWEEP_DIR] [output=report.html]"
 
 
 def report(folders: list[str], output: Path, resamples: int = 1000, seed: int = 0) -> None:
     """Write the page about these runs and sweeps, and print the comparison."""
-    from recsys.report.compare import compare
-    from recsys.report.comparison import escaped, terminal, verdict
-    from recsys.report.page import not_compared, page
+    from recsys.report.comparison import compare
+    from recsys.report.comparison_table import escaped, terminal, verdict
+    from recsys.report.report_page import not_compared, page
     from recsys.report.runs import read
 
     found = read(folders)

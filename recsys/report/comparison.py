@@ -1,191 +1,288 @@
-"""The comparison of runs: in one sentence, as a table on the page and on the terminal."""
+"""Runs against the first of them, metric by metric, where they were tested on the same rows."""
 
+import json
 from collections.abc import Sequence
-from html import escape
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean, stdev, variance
 from typing import Any
 
-from recsys.html.tables import Column, table
-from recsys.html.text import html, plain
-from recsys.report.cells import Interval, Paint, dots, tail
-from recsys.report.compare import Group, Line, Measure
-from recsys.report.names import called, is_better
-from recsys.report.statistics import Difference
+import numpy as np
 
-TOP = 20  # runs of a table before the rest is folded
+from recsys.report.resampling import (
+    Difference,
+    Measured,
+    Predictions,
+    Queries,
+    delong,
+    deviations,
+    difference,
+    holm,
+    interval,
+)
+from recsys.report.runs import SAME, Run
 
-
-def folded(columns: Sequence[Column], rows: Sequence[Sequence[str]], kinds: Sequence[str] = (), keep: int = 0) -> str:
-    """The TOP rows, and row `keep`, which the others are compared to; the rest is folded where there are many."""
-    if len(rows) <= TOP + 5:
-        return table(columns, rows, kinds)
-    shown = [*range(TOP), *([keep] if keep >= TOP else [])]
-    rest = [i for i in range(len(rows)) if i not in shown]
-    some = lambda of: table(columns, [rows[i] for i in of], [kinds[i] for i in of] if kinds else ())  # noqa: E731
-    return f"{some(shown)}<details><summary>{len(rest)} more</summary>{some(rest)}</details>"
+PREDICTIONS, RANKS = "test_predictions.parquet", "test_ranks.parquet"
 
 
-TOLD = {
-    "auc": "area under the ROC curve; higher is better",
-    "gauc": "AUC within groups, weighted by their rows; higher is better; no intervals, since groups are not kept",
-    "pr_auc": "average precision; higher is better",
-    "logloss": "mean of −ln P(label); lower is better",
-    "ne": "normalised entropy: logloss over that of the mean label; lower is better",
-    "calibration": "predicted over observed positives; 1 is best",
-    "ece": "expected calibration error; lower is better; no intervals, since resampling biases it",
-    "ndcg": "higher is better",
-    "hr": "hit rate; higher is better",
-    "recall": "higher is better",
-    "mrr": "mean reciprocal rank; higher is better",
-}
+@dataclass
+class Line:
+    """A run, or seeds of one config: means over them."""
+
+    runs: list[Run]
+    name: str
+    told: str = ""  # what it differs in from the first one
+    measures: dict[str, "Measure"] = field(default_factory=dict)
+    delong: float | None = None  # p of the difference of AUCs, of single runs
+
+    @property
+    def first(self) -> Run:
+        return self.runs[0]
 
 
-def note(text: str) -> str:
-    return f'<p class="note">{escape(text)}</p>'
+@dataclass(frozen=True)
+class Measure:
+    value: float
+    low: float | None = None  # of the 95 % interval over test rows
+    high: float | None = None
+    deviation: float | None = None  # the sample's, over seeds
+    difference: Difference | None = None  # from the first line
 
 
-def signed(value: float) -> str:
-    return f"{value:+.4f}".replace("-", "−")
+@dataclass
+class Group:
+    """Lines whose runs were tested on the same rows; the first is what the others are compared to."""
+
+    lines: list[Line]
+    rows: int
+    why: str = ""  # what it was tested on that the first group was not
+    holm: dict[int, float] = field(default_factory=dict)  # line -> p of the main metric, adjusted
+
+    @property
+    def retrieves(self) -> bool:
+        return self.lines[0].first.retrieves
+
+    @property
+    def metrics(self) -> list[str]:
+        """The main one first."""
+        return list(dict.fromkeys(m for line in self.lines for m in line.measures))
+
+    @property
+    def main(self) -> str:
+        return main_metric(self.lines[0].first)
+
+    def best_first(self) -> list[int]:
+        value = [line.measures[self.main].value if self.main in line.measures else -np.inf for line in self.lines]
+        return sorted(range(len(value)), key=lambda i: -value[i])
 
 
-def p_value(p: float) -> str:
-    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.1995 else f"p = {p:.2f}"
+def main_metric(run: Run) -> str:
+    if not run.retrieves:
+        return "auc"
+    ranked = [m for m in run.test if m.startswith("ndcg@")]
+    return "ndcg@10" if "ndcg@10" in ranked else next(iter(ranked), "mrr")
 
 
-def run_cell(line: Line, paint: Paint) -> str:
-    seeds = f'<span class="chip">{len(line.runs)} seeds</span>' if len(line.runs) > 1 else ""
-    what = line.told or line.first.model
-    name = f'<span class="name">{escape(tail(line.name, 26))}</span>'
-    return (
-        f'<td class="l run" data-r="{paint.number}" data-t="{escape(plain(line.name, 200))}">{paint.mark}{name}{seeds}'
-        f'<small class="name">{html(what, 90)}</small></td>'
-    )
-
-
-def bounds_of(values: Sequence[float]) -> Interval:
-    low, high = min(values), max(values)
-    room = (high - low) * 0.06 or abs(high) * 0.01 or 1.0
-    return low - room, high + room
-
-
-def verdict(group: Group) -> str:
-    """Which is best by the main metric, and by how much against the first."""
-    order, lines, main = group.best_first(), group.lines, group.main
-    best, first = lines[order[0]], lines[0]
-    m = best.measures.get(main)
-    if m is None:
-        return f"No run has {called(main)}."
-    value = f"{called(main)} {m.value:.4f}" + (
-        f" ({m.low:.4f} to {m.high:.4f}, 95\u00a0%)" if m.low is not None else ""
-    )
-    value += f", mean over {len(best.runs)} seeds" if len(best.runs) > 1 else ""
-    if len(lines) == 1:
-        return f"{best.name}: {value}."
-    if best is first:
-        second = lines[order[1]]
-        other = second.measures.get(main)
-        said = f"{best.name}, the first run, is best: {value}."
-        d = other.difference if other else None
-        return said + (f" {second.name} comes next, {_by(d, group.holm, order[1])}" if d else "")
-    d = m.difference
-    if d is None:
-        kept = "the predictions of both were not kept, so that the difference has no interval"
-        return (
-            f"{best.name} is best: {value}, {signed(m.value - first.measures[main].value)} over {first.name}; {kept}."
-        )
-    return f"{best.name} is best: {value}, against {first.name} {_by(d, group.holm, order[0])}"
-
-
-def _by(d: Difference, adjusted: dict[int, float], line: int) -> str:
-    """adjusted: p by line, where several are compared."""
-    p = adjusted.get(line, d.p)
-    sure = "significant" if p < 0.05 else "not significant"
-    many = f" adjusted for {len(adjusted)} comparisons" if len(adjusted) > 1 else ""
-    return f"{signed(d.value)} ({signed(d.low)} to {signed(d.high)}, 95\u00a0%; {p_value(p)}{many}): {sure}."
-
-
-def comparison(group: Group, paints: dict[int, Paint]) -> str:
-    """Best first; each cell a value, its interval or deviation, and the difference from the first run."""
-    order, main = group.best_first(), group.main
-    found = [line.measures[main] for line in group.lines if main in line.measures]
-    spread = [v for m in found for v in (m.value, m.low, m.high) if v is not None]
-    bounds = bounds_of(spread)
-    versus = [m.difference for m in found if m.difference is not None]
-    off = bounds_of([0.0, *(v for d in versus for v in (d.low, d.high))])
-    rows, kinds = [], []
-    for i in order:
-        line = group.lines[i]
-        paint, m = paints[id(line)], line.measures.get(main)
-        cells = [run_cell(line, paint)]
-        if m is None:
-            cells += [""] * (2 if versus else 1)
+def compare(runs: Sequence[Run], resamples: int, seed: int) -> list[Group]:
+    """Groups of finished runs, that of the first run first."""
+    lines = _lines([r for r in runs if r.metrics is not None])
+    groups: list[tuple[dict[str, Any], bytes | None, list[Line], list[Measured | None]]] = []
+    for line in lines:
+        rows, measured = _rows(line)
+        protocol = _protocol(line.first)
+        for known, other, inside, data in groups:
+            if known == protocol and (rows is None or other is None or rows == other):
+                inside.append(line)
+                data += measured
+                break
         else:
-            between = (m.low, m.high) if m.low is not None and m.high is not None else None
-            told = f"{line.name}\n{called(main)} {m.value:.5f}" + (
-                f"\n95\u00a0%: {m.low:.5f} to {m.high:.5f}" if between else ""
-            )
-            cells.append(f'<td class="l">{dots([(paint, m.value, between, told)], bounds, None, 150)}</td>')
-            if versus:
-                cells.append(_versus(line, m, paint, off, group.holm.get(i)))
-        cells += [_cell(n, line.measures.get(n)) for n in group.metrics]
-        rows.append(cells)
-        kinds.append("best" if i == order[0] and len(order) > 1 else "")
-    columns = [Column("run", left=True), Column(f"{called(main)}, 95\u00a0% interval", left=True)]
-    if versus:
-        columns.append(Column(f"difference from {tail(group.lines[0].name, 18)}", left=True))
-    columns += [Column(called(n), told=TOLD.get(n.split("@")[0], "")) for n in group.metrics]
-    return folded(columns, rows, kinds, order.index(0))
+            groups.append((protocol, rows, [line], measured))
+    made: list[Group] = []
+    for protocol, _, inside, data in groups:
+        why = _why(groups[0][0], protocol) if made else ""
+        for line in inside[1:]:
+            line.told = told(line.first, inside[0].first)
+        group = Group(inside, int(inside[0].first.test.get("rows") or 0), why)
+        _measure(group, data, resamples, seed)
+        made.append(group)
+    return made
 
 
-def _versus(line: Line, m: Measure, paint: Paint, bounds: Interval, adjusted: float | None) -> str:
-    d = m.difference
-    if d is None:
-        return '<td class="l"><small>the first run</small></td>' if not line.told else "<td></td>"
-    told = f"{signed(d.value)}, 95\u00a0%: {signed(d.low)} to {signed(d.high)}\npaired bootstrap: {p_value(d.p)}"
-    told += f"\nDeLong's test: {p_value(line.delong)}" if line.delong is not None else ""
-    told += f"\nHolm, of all comparisons: {p_value(adjusted)}" if adjusted is not None else ""
-    picture = dots([(paint, d.value, (d.low, d.high), told)], bounds, 0.0, 160)
-    delong = f"; DeLong {p_value(line.delong)}" if line.delong is not None else ""
-    return f'<td class="l">{picture}<small>{p_value(d.p)}{delong}</small></td>'
+def _lines(runs: Sequence[Run]) -> list[Line]:
+    """Seeds of one config together."""
+    lines: dict[tuple[Any, ...], list[Line]] = {}
+    order: list[Line] = []
+    for run in runs:
+        of = lines.setdefault(run.same, [])
+        line = next((x for x in of if run.seed not in [r.seed for r in x.runs]), None)
+        if line is None:
+            line = Line([], run.name)
+            of.append(line)
+            order.append(line)
+        line.runs.append(run)
+    for line in order:
+        if len(line.runs) > 1:
+            line.name = _common(line.runs)
+    return order
 
 
-def _cell(metric: str, m: Measure | None) -> str:
-    if m is None:
-        return "<td>–</td>"
-    parts = [f"{m.value:.4f}"]
-    if m.deviation is not None:
-        parts.append(f"<small>sd {m.deviation:.4f}</small>")
-    if m.low is not None and m.high is not None:
-        parts.append(f"<small>{m.low:.4f}–{m.high:.4f}</small>")
-    if m.difference is not None:
-        better = is_better(metric, m.difference.value) if m.difference.p < 0.05 else None
-        kind = "" if better is None else ' class="good"' if better else ' class="bad"'
-        tip = f"95\u00a0%: {signed(m.difference.low)} to {signed(m.difference.high)}\n{p_value(m.difference.p)}"
-        parts.append(f'<small{kind} data-t="{tip}">{signed(m.difference.value)}</small>')
-    return f"<td>{''.join(parts)}</td>"
+def _common(runs: list[Run]) -> str:
+    parents = {str(Path(r.name).parent) for r in runs}
+    parent = parents.pop()
+    return runs[0].name if parents or parent == "." else parent
 
 
-def terminal(group: Group) -> Any:
-    """The same as a rich table."""
-    from rich.table import Table
-
-    shown = group.metrics[:5]
-    told = Table(title=f"{group.rows:,} test rows", title_justify="left")
-    for name in ("run", *map(called, shown), f"difference in {called(group.main)}", "p"):
-        told.add_column(name, justify="left" if name == "run" else "right", overflow="fold")
-    for i in group.best_first():
-        line = group.lines[i]
-        m = line.measures.get(group.main)
-        d = m.difference if m else None
-        seeds = f" ({len(line.runs)} seeds)" if len(line.runs) > 1 else ""
-        off = "" if d is None else f"{signed(d.value)} ({signed(d.low)} to {signed(d.high)})"
-        values = [f"{line.measures[n].value:.5f}" if n in line.measures else "" for n in shown]
-        p = "" if d is None else p_value(d.p).removeprefix("p ").removeprefix("= ")
-        told.add_row(escaped(plain(line.name, 60) + seeds), *values, off, p)
-    return told
+def told(run: Run, first: Run) -> str:
+    """What its config has that the first one's has otherwise, the model first."""
+    differ = [k for k in differing([run, first]) if not k.startswith("model.") or k.count(".") == 1]
+    parts = [run.model] if "model._target_" in differ else []
+    keys = [k for k in differ if k in run.config and not k.startswith("model._target_")]
+    if parts:
+        keys = [k for k in keys if not k.startswith("model.") or k in first.config]
+    return ", ".join([*parts, *(f"{k}={_short(run.config[k])}" for k in keys)])
 
 
-def escaped(text: str) -> str:
-    """For rich, to which [x] is markup."""
-    from rich.markup import escape as quoted
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
-    return quoted(text)
+
+def differing(runs: Sequence[Run]) -> list[str]:
+    """Keys whose values differ, but for the folder and the seed."""
+    keys = dict.fromkeys(k for r in runs for k in r.config if k not in SAME)
+    return [k for k in keys if any(r.config.get(k) != runs[0].config.get(k) for r in runs)]
+
+
+def _protocol(run: Run) -> dict[str, Any]:
+    """What must be equal so that test metrics mean the same."""
+    p = (run.metrics or {}).get("protocol") or {}
+    ranking = {k: v for k, v in (p.get("ranking") or {}).items() if k != "k"}
+    return {
+        "task": "retrieval" if run.retrieves else "prediction",
+        "data": p.get("data"),
+        "split": p.get("split"),
+        "test rows": run.test.get("rows"),
+        "label": p.get("label"),
+        "metrics": p.get("metrics"),
+        "ranking": json.dumps(ranking, sort_keys=True, default=str),
+        "candidates": run.test.get("candidates"),
+    }
+
+
+def _why(first: dict[str, Any], other: dict[str, Any]) -> str:
+    for key, value in other.items():
+        if value != first[key]:
+            return f"{key} {value}, not {first[key]}"
+    return "its labels differ, or lie in another order"
+
+
+def _rows(line: Line) -> tuple[bytes | None, list[Measured | None]]:
+    """What tells test rows apart, and the rows of each run; None where they were not kept or differ between seeds."""
+    found = [_read(run) for run in line.runs]
+    keys = {key for key, _ in found}
+    if len(keys) > 1 or None in keys:
+        return None, [None] * len(found)
+    return keys.pop(), [measured for _, measured in found]
+
+
+def _read(run: Run) -> tuple[bytes | None, Measured | None]:
+    from hashlib import sha256
+
+    import polars as pl
+
+    try:
+        frame = pl.read_parquet(run.path / (RANKS if run.retrieves else PREDICTIONS))
+        if not run.retrieves:
+            rows, label = frame["row"].to_numpy(), frame["label"].to_numpy()
+            key = sha256(rows.astype(np.int64).tobytes() + label.astype(np.uint8).tobytes()).digest()
+            return key, Predictions(frame["probability"].to_numpy(), label)
+        query = frame["query"].to_numpy().astype(np.int64)
+        return sha256(query.tobytes()).digest(), _queries(run, query, frame)
+    except (OSError, pl.exceptions.PolarsError):
+        return None, None
+
+
+def _queries(run: Run, query: np.ndarray, frame: Any) -> Queries:
+    """By metrics.json's names: those of full are bare."""
+    from recsys.evaluation.retrieval import query_metrics
+
+    k = tuple(sorted({int(m.rpartition("@")[2]) for m in run.test if m.startswith("ndcg@") and "_" not in m}))
+    k = k or tuple(sorted({int(m.split("@")[1].split("_")[0]) for m in run.test if m.startswith("ndcg@")}))
+    columns: dict[str, np.ndarray] = {}
+    for name in (c.removeprefix("greater_") for c in frame.columns if c.startswith("greater_")):
+        greater, ties = (frame[f"{c}_{name}"].to_numpy().astype(np.int64) for c in ("greater", "ties"))
+        found = query_metrics(query, greater, ties, k, one_list=name == "full")
+        columns |= {m if name == "full" else f"{m}_{name}": v for m, v in found.items()}
+    return Queries(tuple(columns), np.stack(list(columns.values()), 1))
+
+
+def _measure(group: Group, data: list[Measured | None], resamples: int, seed: int) -> None:
+    """Values, intervals and differences of all lines."""
+    runs = [run for line in group.lines for run in line.runs]
+    there = [i for i, rows in enumerate(data) if rows is not None]
+    names: list[str] = []
+    place: dict[int, int] = {}
+    off = np.zeros((0, 0, 0))
+    if there:
+        kept = [rows for rows in data if rows is not None]
+        names = [m for m in kept[0].names if all(m in rows.names for rows in kept)]
+        off = deviations(kept, resamples, seed)
+        columns = [[rows.names.index(m) for m in names] for rows in kept]
+        off = np.stack([off[:, i, c] for i, c in enumerate(columns)], 1)
+        place = {id(runs[i]): k for k, i in enumerate(there)}
+    shown = _shown(group.lines[0].first)
+
+    def resampled(line: Line, metric: str) -> np.ndarray | None:
+        at = [place[id(run)] for run in line.runs if id(run) in place]
+        if metric not in names or len(at) < len(line.runs):
+            return None
+        mean: np.ndarray = off[:, at, names.index(metric)].mean(1)
+        return mean
+
+    reference = group.lines[0]
+    for line in group.lines:
+        for metric in shown:
+            values = [float(v) for run in line.runs if (v := run.test.get(metric)) is not None]
+            if len(values) < len(line.runs):
+                continue
+            value, own, base = fmean(values), resampled(line, metric), resampled(reference, metric)
+            low, high = (None, None) if own is None else interval(value, own)
+            versus = None
+            if line is not reference and own is not None and base is not None and metric in reference.measures:
+                seeds = [*_seeds(line, metric), *_seeds(reference, metric)]
+                rows = (float(np.nanvar(own - base)), float("inf"))
+                versus = difference(value - reference.measures[metric].value, [rows, *seeds])
+            spread = stdev(values) if len(values) > 1 else None
+            line.measures[metric] = Measure(value, low, high, spread, versus)
+    main = [line.measures.get(group.main) for line in group.lines]
+    tested = [(i, m.difference.p) for i, m in enumerate(main) if m is not None and m.difference is not None]
+    group.holm = dict(zip([i for i, _ in tested], holm([p for _, p in tested]), strict=True))
+    _delong(group, {id(runs[i]): data[i] for i in there})
+
+
+def _seeds(line: Line, metric: str) -> list[tuple[float, float]]:
+    """The variance of a mean over seeds, and its degrees of freedom; unknown of one seed."""
+    n = len(line.runs)
+    return [(variance(run.test[metric] for run in line.runs) / n, n - 1.0)] if n > 1 else []
+
+
+def _delong(group: Group, data: dict[int, Any]) -> None:
+    """The closed form, beside the resampled one."""
+    reference = data.get(id(group.lines[0].first))
+    if not isinstance(reference, Predictions) or not 0 < reference.label.sum() < len(reference):
+        return
+    for line in group.lines[1:]:
+        own = data.get(id(line.first))
+        if len(line.runs) == len(group.lines[0].runs) == 1 and isinstance(own, Predictions):
+            auc, c = delong(np.stack([own.probability, reference.probability]), own.label)
+            line.delong = difference(auc[0] - auc[1], [(c[0, 0] + c[1, 1] - 2 * c[0, 1], float("inf"))]).p
+
+
+def _shown(run: Run) -> list[str]:
+    """Metrics of a table, the main one first."""
+    if not run.retrieves:
+        return [m for m in ("auc", "gauc", "pr_auc", "logloss", "ne", "calibration", "ece") if m in run.test]
+    several = (run.test.get("targets") or 0) > (run.test.get("rows") or 0)  # else recall is the hit rate
+    full = [m for m in run.test if ("@" in m or m == "mrr") and "_" not in m]
+    main = main_metric(run)
+    sampled = [m for m in run.test if m.startswith((f"{main.split('_')[0]}_", "hr@10_"))]
+    return list(dict.fromkeys([main, *(m for m in full if several or not m.startswith("recall@")), *sampled]))

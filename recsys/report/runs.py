@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from recsys.config.flatten import flat
 from recsys.errors import UserError
-from recsys.flat import flat
 
 SAME = {"seed", "run_dir", "resume"}  # what seeds of one config differ in
 

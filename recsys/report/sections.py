@@ -5,13 +5,19 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-from recsys.html.tables import Column, table
+from recsys.html.sortable_tables import Column, table
 from recsys.html.text import html, plain
 from recsys.report.cells import Dot, Paint, bar, dots, legend, tail
-from recsys.report.compare import Line, differing
-from recsys.report.comparison import bounds_of, folded, note, run_cell, signed
+from recsys.report.comparison import Line, differing
+from recsys.report.comparison_table import (
+    bounds_of,
+    folded,
+    note,
+    run_cell,
+    signed,
+)
+from recsys.report.resampling import Z, hanley_mcneil
 from recsys.report.runs import Run
-from recsys.report.statistics import Z, hanley_mcneil
 
 PARTS = {"loader": "--c1", "forward": "--c0", "backward": "--c6", "optimizer": "--c3", "other": "--other"}
 DELTAS = 4  # runs of which a table of slices tells differences

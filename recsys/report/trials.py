@@ -3,11 +3,11 @@
 import shlex
 from html import escape
 
-from recsys.html.tables import Column, table
+from recsys.html.sortable_tables import Column, table
 from recsys.html.text import html, plain
 from recsys.report import charts
-from recsys.report.compare import main_metric
-from recsys.report.comparison import note
+from recsys.report.comparison import main_metric
+from recsys.report.comparison_table import note
 from recsys.report.runs import Sweep
 
 

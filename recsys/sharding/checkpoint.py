@@ -12,7 +12,6 @@ block at a time, whatever the plan, padding and world size that wrote them.
 """
 
 import json
-import os
 import random
 import shutil
 from functools import partial
@@ -27,10 +26,11 @@ from torch import Tensor
 from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torchrec.distributed import DistributedModelParallel
 
+from recsys.atomic import beside, put_in_place
 from recsys.errors import UserError
-from recsys.sharding.optim import RowOptimizer
-from recsys.sharding.pieces import Pieces, pieces_of
-from recsys.sharding.stored import Stored
+from recsys.sharding.row_optimizer import RowOptimizer
+from recsys.sharding.stored_checkpoint import Stored
+from recsys.sharding.table_shards import Pieces, pieces_of
 from recsys.sharding.tables import TableInfo
 
 # FBGEMM's first state of a table is called momentum1 whatever it is; RowOptimizer's names are PyTorch's.
@@ -48,7 +48,7 @@ def save(
     plan: list[dict[str, Any]],
 ) -> None:
     """Collective: every rank calls it. `path` appears complete or not at all. optimizer: the tables'."""
-    building = path.with_name(f".{path.name}.building")
+    building = beside(path)
     if dist.get_rank() == 0:
         shutil.rmtree(building, ignore_errors=True)
         building.mkdir(parents=True)
@@ -64,12 +64,7 @@ def save(
         (building / "plan.json").write_text(json.dumps(about | {"tables": plan}, indent=1) + "\n")
     dist.barrier()
     if dist.get_rank() == 0:
-        old = path.with_name(f".{path.name}.old")
-        shutil.rmtree(old, ignore_errors=True)
-        if path.exists():
-            os.replace(path, old)
-        os.replace(building, path)
-        shutil.rmtree(old, ignore_errors=True)
+        put_in_place(building, path)
     dist.barrier()
 
 

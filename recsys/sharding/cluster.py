@@ -6,8 +6,9 @@ from pathlib import Path
 import torch
 from torchrec.distributed.planner import Topology
 
+from recsys.config.schema_commands import ClusterConfig
 from recsys.errors import UserError
-from recsys.schema import GIB, ClusterConfig
+from recsys.memory import GIB
 
 
 def this_machine(accelerator: str, devices: int) -> ClusterConfig:

@@ -16,14 +16,15 @@ from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
 from torchrec.distributed.planner.types import PlannerError
 from torchrec.distributed.types import ModuleSharder, ShardingPlan
 
+from recsys.config.schema_run import ShardingConfig, SparseOptimConfig
 from recsys.errors import DoesNotFit
-from recsys.schema import GIB, ShardingConfig, SparseOptimConfig
+from recsys.memory import GIB
 from recsys.sharding.cluster import this_machine, topology
-from recsys.sharding.misfit import misfit
-from recsys.sharding.rules import constraints
+from recsys.sharding.constraints import constraints
+from recsys.sharding.dense_lookups import mend_dense_lookups
+from recsys.sharding.infeasible import misfit
 from recsys.sharding.sharders import SequenceSharder, Sharder, is_fused
 from recsys.sharding.tables import TableInfo, tables
-from recsys.sharding.unpooled import mend_dense_lookups
 
 OPTIMIZER_CLASSES = {  # whose state is as large: for TorchRec's estimates
     "rowwise_adagrad": trec_optim.RowWiseAdagrad,

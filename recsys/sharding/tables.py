@@ -9,7 +9,7 @@ from torchrec.modules.embedding_configs import BaseEmbeddingConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection, EmbeddingCollection
 
 from recsys.errors import UserError
-from recsys.models.embeddings import PooledEmbeddings, SequenceEmbeddings
+from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
 
 # sharding.padding -> bytes that a row is a multiple of; YAML reads a bare `off` as False
 PADDINGS = {"off": 4, "False": 4, "16": 16, "64": 64, "128": 128}

@@ -8,11 +8,13 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from recsys import cli
-from recsys.check import check
-from recsys.config import compose, metric_names, monitor_of, sweep_folder
+from recsys.config.check import check
+from recsys.config.compose import compose, sweep_folder
+from recsys.config.schema_run import SweepConfig
+from recsys.config.settings import metric_names, monitor_of
+from recsys.console import log_to, say
+from recsys.distributed import failures
 from recsys.errors import UserError, did_you_mean
-from recsys.progress import log_to, say
-from recsys.schema import SweepConfig
 from recsys.sweep import record, show
 from recsys.sweep.machine import Machine
 from recsys.sweep.record import FAILED, Sweep
@@ -72,8 +74,8 @@ def run(sweep: Sweep, space: Space, folder: Path, on: Machine | Cluster) -> int:
 
 def exit_status(sweep: Sweep) -> int:
     """0 where no trial failed (pruned ones have not), else the worst of their statuses: one of ours is."""
-    failed = [r.exit or cli.OURS for t in sweep.trials for r in t.runs if r.status in FAILED]
-    return cli.OURS if cli.OURS in failed else max(failed, default=0)
+    failed = [r.exit or failures.OURS for t in sweep.trials for r in t.runs if r.status in FAILED]
+    return failures.OURS if failures.OURS in failed else max(failed, default=0)
 
 
 def _settings(space: Space, arguments: list[str]) -> tuple[SweepConfig, str | None, str]:

@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 from recsys import cli
+from recsys.console import results
 from recsys.errors import UserError, did_you_mean
-from recsys.progress import results
 from recsys.sweep import record, show
 
 ACTIONS = ("resume", "status", "best")
@@ -50,7 +50,7 @@ def _resume(folder: Path, changes: list[str]) -> int:
     if Path(sweep.cwd) != Path.cwd():
         folder = folder.resolve()
         os.chdir(sweep.cwd)
-    from recsys.schema import SweepConfig
+    from recsys.config.schema_run import SweepConfig
     from recsys.sweep.begin import check_settings, launcher, run
     from recsys.sweep.search import check_method
     from recsys.sweep.space import read_space

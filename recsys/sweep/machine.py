@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from recsys.config import accelerator_of
+from recsys.config.settings import accelerator_of
 from recsys.errors import UserError
 from recsys.sweep.processes import Process
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from recsys.atomic import write_text
 from recsys.errors import UserError
 
 FILE, LOCK = "sweep.json", ".lock"
@@ -89,9 +90,7 @@ class Sweep:
         return trial
 
     def save(self, folder: Path) -> None:
-        building = folder / f".{FILE}"
-        building.write_text(json.dumps(asdict(self), indent=1) + "\n")
-        building.replace(folder / FILE)
+        write_text(folder / FILE, json.dumps(asdict(self), indent=1) + "\n")
 
 
 def load(folder: Path) -> Sweep:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from recsys.console import say
 from recsys.errors import UserError
-from recsys.progress import say
 from recsys.sweep import show
 from recsys.sweep.machine import Machine
 from recsys.sweep.processes import Process, end_left

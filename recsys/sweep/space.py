@@ -10,7 +10,7 @@ import numpy as np
 from omegaconf import OmegaConf
 
 from recsys.cli import explained
-from recsys.config import compose, parse_overrides
+from recsys.config.compose import compose, parse_overrides
 from recsys.errors import UserError, did_you_mean
 
 Values = dict[str, str]  # an axis' key -> the text behind its =

@@ -8,8 +8,10 @@ import feature_specs
 import pytest
 import torch
 
-from recsys.check import check
-from recsys.config import build_model, compose, conf_dir, data_config, kind_of
+from recsys.config.build import build_model
+from recsys.config.check import check
+from recsys.config.compose import compose, conf_dir
+from recsys.config.settings import data_config, kind_of
 from recsys.data.transforms import feature_spec
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.sweep.begin import _settings

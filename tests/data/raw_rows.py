@@ -6,11 +6,17 @@ from typing import Any
 import polars as pl
 from omegaconf import OmegaConf
 
-from recsys.data.blocks import LINE, BadRow, Block
+from recsys.config.schema_data import DataConfig, LabelConfig
 from recsys.data.check import check_data
-from recsys.data.coding import Coder
-from recsys.data.transforms import Fitted, InMemory, fit, text_columns, typed
-from recsys.schema import DataConfig, LabelConfig
+from recsys.data.prepare.dictionary import Coder
+from recsys.data.raw.blocks import LINE, BadRow, Block
+from recsys.data.transforms import (
+    Fitted,
+    InMemory,
+    fit,
+    text_columns,
+    typed,
+)
 
 
 def of_yaml(text: str) -> DataConfig:

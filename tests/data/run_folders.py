@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from recsys.metrics import Scores, binary_metrics
-from recsys.ranking import ranking_metrics
+from recsys.evaluation.binary import Scores, binary_metrics
+from recsys.evaluation.retrieval import ranking_metrics
 
 
 def write_run(

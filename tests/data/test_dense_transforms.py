@@ -14,14 +14,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_rows import learn, of_yaml, rows
 
+from recsys.config.schema_data import DenseConfig
 from recsys.data.check import check_data
-from recsys.data.coding import Coder
-from recsys.data.prepare import prepare
-from recsys.data.transforms import ROW, TRANSFORMS, Fitted, Gather, Gathered, InMemory, dense_columns, fit, statistics
-from recsys.data.transforms.statistics import Counts, Moments, Sample
+from recsys.data.prepare.dictionary import Coder
+from recsys.data.prepare.prepared import prepare
+from recsys.data.transforms import (
+    ROW,
+    TRANSFORMS,
+    Fitted,
+    Gather,
+    Gathered,
+    InMemory,
+    dense_columns,
+    fit,
+)
+from recsys.data.transforms import (
+    training_statistics as statistics,
+)
 from recsys.data.transforms.steps import Params, Transform
+from recsys.data.transforms.training_statistics import Counts, Moments, Sample
 from recsys.errors import UserError
-from recsys.schema import DenseConfig
 
 FLOATS = st.floats(-1e30, 1e30, allow_subnormal=False)
 FEW = settings(max_examples=60, deadline=None)

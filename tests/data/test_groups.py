@@ -10,15 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from recsys.data import formats, shuffle
-from recsys.data.arrange import arranged
+from recsys.config.schema_data import DataConfig
 from recsys.data.check import check_data
+from recsys.data.group_features import arranged
 from recsys.data.loader import ParquetLoader
-from recsys.data.online import Pipeline
-from recsys.data.prepare import Prepared, prepare
+from recsys.data.prepare import shuffle
+from recsys.data.prepare.prepared import Prepared, prepare
+from recsys.data.raw import formats
 from recsys.data.transforms import GROUP, HISTORY, ORDER, PLACE, SPLIT
 from recsys.errors import UserError
-from recsys.schema import DataConfig
+from recsys.serving.pipeline import Pipeline
 
 SPLITS = ("train", "validation", "test")
 Event = tuple[str, str, int]  # user, item, time

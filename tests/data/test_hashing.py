@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_rows import learn
 
-from recsys.data.blocks import LINE, Block
+from recsys.config.schema_data import DataConfig, LabelConfig, SparseConfig
 from recsys.data.check import check_data
-from recsys.data.hashing import MOST_BUCKETS, bucket_ids
-from recsys.data.prepare import prepare
+from recsys.data.prepare.prepared import prepare
+from recsys.data.raw.blocks import LINE, Block
 from recsys.data.transforms import Fitted, typed
+from recsys.data.transforms.hashing import MOST_BUCKETS, bucket_ids
 from recsys.errors import UserError
-from recsys.schema import DataConfig, LabelConfig, SparseConfig
 
 TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=30)
 BUCKETS = st.integers(1, MOST_BUCKETS)

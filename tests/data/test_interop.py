@@ -15,18 +15,26 @@ from feature_specs import CARDINALITIES, NUMBERS, Rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from recsys.config import compose, data_config
-from recsys.data import formats, packed, text
+from recsys.config.compose import compose
+from recsys.config.schema_data import (
+    DataConfig,
+    DenseConfig,
+    GroupConfig,
+    LabelConfig,
+    SparseConfig,
+)
+from recsys.config.settings import data_config
 from recsys.data.check import check_data, check_files
-from recsys.data.export import export, id_type
-from recsys.data.feature_spec_yaml import expanded
-from recsys.data.online import Pipeline
-from recsys.data.prepare import Prepared, prepare
+from recsys.data.prepare.export_nvidia import export, id_type
+from recsys.data.prepare.prepared import Prepared, prepare
+from recsys.data.raw import fixed_width as packed
+from recsys.data.raw import formats, text
+from recsys.data.raw.nvidia_spec import expanded
 from recsys.data.transforms import LABEL
 from recsys.errors import UserError
-from recsys.predict import Predictor
 from recsys.preprocess import preprocess
-from recsys.schema import DataConfig, DenseConfig, GroupConfig, LabelConfig, SparseConfig
+from recsys.serving.pipeline import Pipeline
+from recsys.serving.predictor import Predictor
 
 SPLITS = ("train", "validation", "test")
 

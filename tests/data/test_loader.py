@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recsys.batch import Batch
-from recsys.data import write
 from recsys.data.loader import ParquetLoader, batch_of
+from recsys.data.prepare import writer as write
+from recsys.data.prepare.writer import PartWriter
 from recsys.data.transforms import LABEL
-from recsys.data.write import PartWriter
 from recsys.errors import UserError
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 

@@ -18,15 +18,16 @@ from omegaconf import OmegaConf
 from raw_rows import learn
 
 from recsys import cli
-from recsys.config import compose, conf_dir
-from recsys.data.look import Found, Look, gather, page
-from recsys.data.look.drift import drift, psi, wilson
-from recsys.data.look.numbers import histogram, undraw
-from recsys.data.look.statistics import KEPT, Distinct, RowSample
-from recsys.data.prepare import prepare, typed_rows
+from recsys.config.compose import compose, conf_dir
+from recsys.config.schema_data import DataConfig, DenseConfig, SparseConfig, SplitConfig
+from recsys.data.prepare.prepared import prepare, typed_rows
+from recsys.data.profile import Found, Look, page
+from recsys.data.profile import profiler as gather
+from recsys.data.profile.drift import drift, psi, wilson
+from recsys.data.profile.numbers import histogram, undraw
+from recsys.data.profile.tallies import KEPT, Distinct, RowSample
 from recsys.data.transforms import LABEL
 from recsys.preprocess import preprocess
-from recsys.schema import DataConfig, DenseConfig, SparseConfig, SplitConfig
 
 NOWHERE = Path("/nowhere")
 

@@ -19,15 +19,15 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from raw_rows import of_yaml
 
-from recsys.data import formats, sources
-from recsys.data.blocks import LINE, Block
-from recsys.data.online import Pipeline
-from recsys.data.prepare import Prepared, prepare
+from recsys.config.schema_data import DataConfig, SplitConfig
+from recsys.data.prepare.prepared import Prepared, prepare
+from recsys.data.raw import formats, sources
+from recsys.data.raw.blocks import LINE, Block
 from recsys.data.tensors import Tensors
 from recsys.data.transforms import typed
-from recsys.data.values import RowError
 from recsys.errors import UserError
-from recsys.schema import DataConfig, SplitConfig
+from recsys.serving.pipeline import Pipeline
+from recsys.serving.python_values import RowError
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = 10_000
@@ -143,12 +143,12 @@ def test_nothing_of_training_is_imported(csv: Pipeline, tmp_path: Path) -> None:
     csv.save(tmp_path)
     code = f"""
 import sys
-from recsys.data.online import Pipeline
+from recsys.serving.pipeline import Pipeline
 assert "torch" not in sys.modules
 tensors = Pipeline.load({str(tmp_path)!r})({{"price": "3", "user": 7, "item": 2}})
 print(tensors.dense.shape[0], [m for m in sys.modules if m.split(".")[0] in
     ("pytorch_lightning", "lightning", "hydra", "torchrec", "wandb", "fbgemm_gpu", "pyarrow")
-    or m in ("recsys.data.prepare", "recsys.data.loader", "recsys.launch", "recsys.config")])
+    or m in ("recsys.data.prepare.prepared", "recsys.data.loader", "recsys.distributed.launch", "recsys.config")])
 """
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, cwd=tmp_path)

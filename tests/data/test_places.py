@@ -16,13 +16,14 @@ import pytest
 from every_transform import CSV, PARQUET, write_csv, write_parquet
 from omegaconf import OmegaConf
 
-from recsys.data import formats, places, sources
-from recsys.data.contents import digests
-from recsys.data.places import in_order, matching, place
-from recsys.data.prepare import Prepared, prepare
+from recsys.config.schema_data import DataConfig
+from recsys.data.prepare.digests import digests
+from recsys.data.prepare.prepared import Prepared, prepare
+from recsys.data.raw import formats, sources
+from recsys.data.raw import storage as places
+from recsys.data.raw.storage import in_order, matching, place
 from recsys.errors import UserError
-from recsys.predict import input_files
-from recsys.schema import DataConfig
+from recsys.serving.predict_files import input_files
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +148,9 @@ def test_paths_cross_processes(memory: Any, tmp_path: Path) -> None:
     assert isinstance(place(str(tmp_path), "data.root"), PosixPath)
     assert place(f"file://{tmp_path}", "data.root") == tmp_path
     assert in_order([Path("a-b/x"), Path("a/x")]) == [Path("a/x"), Path("a-b/x")]
-    code = "import sys, recsys.data.prepare; print([m for m in ('upath', 's3fs', 'pyspark') if m in sys.modules])"
+    code = (
+        "import sys, recsys.data.prepare.prepared; print([m for m in ('upath', 's3fs', 'pyspark') if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert done.stdout.strip() == "[]"  # who needs none pays for none
 

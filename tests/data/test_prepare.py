@@ -13,12 +13,7 @@ import polars as pl
 import pytest
 from omegaconf import OmegaConf
 
-from recsys.data import bad_rows, build, formats, text
-from recsys.data import prepare as preparing
-from recsys.data.prepare import Prepared, prepare
-from recsys.data.transforms import LABEL
-from recsys.errors import UserError
-from recsys.schema import (
+from recsys.config.schema_data import (
     DataConfig,
     DenseConfig,
     GroupConfig,
@@ -28,6 +23,13 @@ from recsys.schema import (
     SparseConfig,
     SplitConfig,
 )
+from recsys.data.prepare import bad_rows
+from recsys.data.prepare import passes as build
+from recsys.data.prepare import prepared as preparing
+from recsys.data.prepare.prepared import Prepared, prepare
+from recsys.data.raw import formats, text
+from recsys.data.transforms import LABEL
+from recsys.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
 SPLITS = ("train", "validation", "test")
@@ -254,7 +256,7 @@ def test_killed_it_goes_on_where_it_was(tmp_path: Path, step: str) -> None:
 import os, signal, sys
 from recsys.data import build as p, formats
 from recsys.data.prepare import prepare
-from recsys.schema import *
+from recsys.config.schema_data import *
 formats.PIECE_BYTES, p.FILE_ROWS = 9000, 1000
 calls = []
 step = p.{step}
@@ -288,7 +290,7 @@ print(len(calls), done.folder)
 
 
 def test_a_changed_side_table_is_prepared_again(tmp_path: Path) -> None:
-    from recsys.schema import JoinConfig, SourceConfig
+    from recsys.config.schema_data import JoinConfig, SourceConfig
 
     raw = write(tmp_path / "raw")
     (raw / "side.txt").write_text("s,k\nv1,p\n")
@@ -326,7 +328,7 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
     code = f"""
 from recsys.data import build
 from recsys.data.prepare import prepare
-from recsys.schema import *
+from recsys.config.schema_data import *
 built = []
 run = build.Build.run
 build.Build.run = lambda self: (built.append(1), run(self))

@@ -11,12 +11,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recsys.data import sources, text
-from recsys.data.blocks import LINE, BadRow
+from recsys.config.schema_data import (
+    DataConfig,
+    DenseConfig,
+    JoinConfig,
+    LabelConfig,
+    SourceConfig,
+    SparseConfig,
+    SplitConfig,
+)
 from recsys.data.check import check_data, check_files
-from recsys.data.pieces import Piece
+from recsys.data.raw import sources, text
+from recsys.data.raw.blocks import LINE, BadRow
+from recsys.data.raw.ranges import Piece
 from recsys.errors import UserError
-from recsys.schema import DataConfig, DenseConfig, JoinConfig, LabelConfig, SourceConfig, SparseConfig, SplitConfig
 
 
 def config(

@@ -21,21 +21,23 @@ from every_transform import CSV, PARQUET, write_csv, write_parquet
 from failing import fails
 from omegaconf import OmegaConf
 
-from recsys.config import compose
-from recsys.data import build, formats, shuffle
-from recsys.data import engine as engines
-from recsys.data import prepare as preparing
-from recsys.data.engine import OneMachine, check_engine, engine_of
-from recsys.data.prepare import Prepared, prepare
+from recsys.config.compose import compose
+from recsys.config.schema_data import DataConfig, EngineConfig, LabelConfig
+from recsys.data.prepare import engine as engines
+from recsys.data.prepare import passes as build
+from recsys.data.prepare import prepared as preparing
+from recsys.data.prepare import shuffle
+from recsys.data.prepare.engine import OneMachine, check_engine, engine_of
+from recsys.data.prepare.prepared import Prepared, prepare
+from recsys.data.raw import formats
 from recsys.errors import UserError
 from recsys.preprocess import preprocess
-from recsys.schema import DataConfig, EngineConfig, LabelConfig
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: uv sync --extra spark")
 
-from recsys.data import spark
-from recsys.data.spark import Spark, flat, start
-from recsys.data.tasks import Run, put
+from recsys.data.prepare import spark
+from recsys.data.prepare.spark import Spark, flat, start
+from recsys.data.prepare.spark_tasks import Run, put
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = {"spark.sql.shuffle.partitions": 3, "spark.executorEnv.PYTHONPATH": str(Path(__file__).parent)}

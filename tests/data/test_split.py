@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.data import split as split_module
-from recsys.data.chunks import TypedChunk, write_info, write_rows
-from recsys.data.split import Splitter, check_split, order_statistic
+from recsys.config.schema_data import SplitConfig
+from recsys.data.prepare import split as split_module
+from recsys.data.prepare.chunks import TypedChunk, write_info, write_rows
+from recsys.data.prepare.split import Splitter, check_split, order_statistic
 from recsys.data.transforms import KEY, TIME
 from recsys.errors import UserError
-from recsys.schema import SplitConfig
 
 
 def chunks(folder: Path, frames: list[pl.DataFrame], splits: list[int | None] | None = None) -> list[TypedChunk]:

@@ -6,9 +6,17 @@ import numpy as np
 import polars as pl
 import pytest
 
-from recsys.check import check
-from recsys.config import compose
-from recsys.data.synthetic_sequences import GOES_ON, ITEMS, KINDS, LIKED, MEAN_LENGTH, World, write_sample
+from recsys.config.check import check
+from recsys.config.compose import compose
+from recsys.data.samples.sequences import (
+    GOES_ON,
+    ITEMS,
+    KINDS,
+    LIKED,
+    MEAN_LENGTH,
+    World,
+    write_sample,
+)
 from recsys.errors import UserError
 
 ROWS = 20_000

@@ -12,11 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_rows import learn
 
-from recsys.data.blocks import LINE, Block
+from recsys.config.schema_data import (
+    DataConfig,
+    DenseConfig,
+    LabelConfig,
+    SparseConfig,
+    SplitConfig,
+)
 from recsys.data.loader import batch_of
+from recsys.data.raw.blocks import LINE, Block
 from recsys.data.transforms import LABEL, TIME, Fitted, typed
 from recsys.errors import UserError
-from recsys.schema import DataConfig, DenseConfig, LabelConfig, SparseConfig, SplitConfig
 
 FEW = settings(max_examples=60, deadline=None)
 

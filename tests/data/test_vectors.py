@@ -14,10 +14,10 @@ from raw_rows import of_yaml
 
 from recsys.data.check import check_data
 from recsys.data.loader import ParquetLoader, batch_of
-from recsys.data.online import Pipeline
-from recsys.data.prepare import Prepared, prepare
+from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.transforms.vectors import Vectors
 from recsys.errors import UserError
+from recsys.serving.pipeline import Pipeline
 
 RNG = np.random.default_rng(0)
 MATRIX = RNG.standard_normal((6, 5)).astype(np.float32)

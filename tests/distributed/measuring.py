@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 from recsys.data.loader import ParquetLoader
+from recsys.evaluation.binary import BinaryMetrics
 from recsys.features import FeatureSpec
-from recsys.metrics import BinaryMetrics
 
 
 def measure(rank: int, world_size: int, file: Path, features: FeatureSpec, sizes: list[int]) -> list[dict[str, Any]]:

@@ -10,11 +10,11 @@ from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
 
 from recsys.batch import Batch
+from recsys.config.schema_run import ShardingConfig, SparseOptimConfig
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
-from recsys.lit import RecsysModule
-from recsys.models.embeddings import PooledEmbeddings, SequenceEmbeddings
-from recsys.schema import ShardingConfig, SparseOptimConfig
+from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
 from recsys.task import Task
+from recsys.training.module import RecsysModule
 
 STEPS, ROWS = 3, 12  # rows a step, over all ranks
 SPEC = FeatureSpec(

@@ -20,7 +20,7 @@ def run(function: Callable[..., Any], world_size: int, *args: Any) -> list[Any]:
 
 
 def _main(rank: int, world_size: int, folder: str, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    from recsys.launch import silence
+    from recsys.distributed.ranks import silence
 
     silence()
     os.environ["LOCAL_WORLD_SIZE"] = str(world_size)

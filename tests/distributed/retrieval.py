@@ -9,15 +9,15 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch, Lists
 from recsys.candidates import Candidates
+from recsys.config.schema_run import ShardingConfig, SparseOptimConfig
+from recsys.evaluation.retrieval import Protocols, held
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
-from recsys.lit import RecsysModule
 from recsys.losses import FullSoftmax
 from recsys.models.neumf import NeuMF
 from recsys.models.sasrec import SASRec
 from recsys.models.two_tower import TwoTower
-from recsys.ranking import Protocols, held
-from recsys.schema import ShardingConfig, SparseOptimConfig
 from recsys.task import RetrievalTask
+from recsys.training.module import RecsysModule
 
 N, ROWS, LENGTH = 31, 8, 5
 ABOUT = FeatureSpec(

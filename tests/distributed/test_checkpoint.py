@@ -12,15 +12,15 @@ import torch.multiprocessing as mp
 from parity import Case, Trained, blocks_of, reference
 from processes import run
 
+from recsys.config.schema_run import ShardingConfig, SparseOptimConfig
 from recsys.features import FeatureSpec, SparseFeature
-from recsys.lit import RecsysModule
-from recsys.models.embeddings import PooledEmbeddings
-from recsys.schema import ShardingConfig, SparseOptimConfig
+from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.sharding import checkpoint
-from recsys.sharding.rewrite import rewrite
+from recsys.sharding.reshard import rewrite
 from recsys.sharding.sharders import FUSED_OPTIMIZERS
-from recsys.sharding.stored import Stored
+from recsys.sharding.stored_checkpoint import Stored
 from recsys.task import Task
+from recsys.training.module import RecsysModule
 
 ROWWISE = ["rowwise_adagrad", "partial_rowwise_adam"]
 

@@ -13,11 +13,11 @@ from jobs import TORCHRUN, TRAIN, Job, metrics, seconds_since
 from omegaconf import DictConfig
 from torch.distributed import HashStore
 
-from recsys import failures
-from recsys.config import compose
+from recsys.config.compose import compose
+from recsys.distributed import failures
+from recsys.distributed.rendezvous import fresh_store
 from recsys.errors import UserError
-from recsys.meeting import fresh_store
-from recsys.run_dir import AUTO, allow_restarts, open_run_dir
+from recsys.training.run_dir import AUTO, allow_restarts, open_run_dir
 
 STARTS = {
     "devices": [sys.executable, *TRAIN, "trainer.devices=2"],

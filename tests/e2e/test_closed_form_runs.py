@@ -6,9 +6,9 @@ import polars as pl
 import pytest
 
 from recsys import cli, evaluate
-from recsys.config import compose
+from recsys.config.compose import compose
 from recsys.errors import UserError
-from recsys.train import begin, train
+from recsys.training.run import begin, train
 
 POPULARITY = ["model=popularity", "data=sample_sequences", "data.sample.rows=1000", "run_dir=run", "trainer.threads=1"]
 

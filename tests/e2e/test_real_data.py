@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from recsys.config import compose
-from recsys.train import train
+from recsys.config.compose import compose
+from recsys.training.run import train
 
 FLOORS = {
     ("criteo", "criteo_kaggle", 256): {

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from recsys import cli, predict
-from recsys.check import check
-from recsys.config import compose
+from recsys.config.check import check
+from recsys.config.compose import compose
 from recsys.errors import UserError
-from recsys.evaluate import evaluate
-from recsys.predict import Predictor
-from recsys.recommend import Recommender, recommend_files, top_k
-from recsys.train import train
+from recsys.serving.predictor import Predictor
+from recsys.serving.recommender import Recommender, recommend_files, top_k
+from recsys.training.evaluate import evaluate
+from recsys.training.run import train
 
 SMALL = ["data=sample_sequences", "data.sample.rows=3000", "trainer.threads=1"]
 TRAINED = ("sasrec", "bert4rec", "gru4rec", "hstu", "transformer", "two_tower", "mf", "neumf", "mult_vae")
@@ -96,7 +96,7 @@ def test_history_is_left_out_unless_told_otherwise(runs: Runs) -> None:
 def test_blocks_and_batches_change_nothing(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     recommender, log = Recommender.load(runs.of("sasrec")), runs.log
     whole = recommender.recommend(log, k=5)
-    monkeypatch.setattr("recsys.recommend.BLOCK", 1000)
+    monkeypatch.setattr("recsys.serving.recommender.BLOCK", 1000)
     recommender.batch_size = 7
     parts = recommender.recommend(log.sample(fraction=1, shuffle=True, seed=1), k=5)  # in any order: they have times
     assert parts["user"].to_list() != whole["user"].to_list()
@@ -191,7 +191,9 @@ def test_mistakes(
         assert re.search(message, lines[0]), lines[0]
     with pytest.raises(UserError, match=r"data.sparse.item: the frame has no column item"):
         Recommender.load(run).recommend(log.drop("item"))
-    with pytest.raises(UserError, match=r"its model retrieves items, and scores no rows; use recsys.recommend"):
+    with pytest.raises(
+        UserError, match=r"its model retrieves items, and scores no rows; use recsys.serving.recommender"
+    ):
         Predictor.load(run)
 
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from recsys.config import compose
+from recsys.config.compose import compose
+from recsys.config.schema_data import DataConfig
 from recsys.errors import UserError
-from recsys.evaluate import evaluate
-from recsys.schema import DataConfig
-from recsys.train import train
+from recsys.training.evaluate import evaluate
+from recsys.training.run import train
 
 RealData = Callable[[str], Path]
 USERS = 1500  # of MovieLens 1M
@@ -98,7 +98,7 @@ def test_side_by_side(model: str, real_data: RealData, prepared: Path, tmp_path:
     ],
 )  # fmt: skip
 def test_mistakes(overrides: list[str], message: str, tmp_path: Path) -> None:
-    from recsys.check import check
+    from recsys.config.check import check
 
     with pytest.raises(UserError, match=message) as told:
         check(compose("train", [*overrides, f"data.root={tmp_path}"]))

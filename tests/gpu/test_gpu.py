@@ -8,12 +8,12 @@ import pytest
 import torch
 from parity import Case, Trained, assert_equal, train_all
 
-from recsys.config import compose, load_config
-from recsys.evaluate import evaluate
-from recsys.launch import process_group
+from recsys.config.compose import compose, load_config
+from recsys.distributed.ranks import process_group
 from recsys.sharding import checkpoint
 from recsys.sharding.sharders import FUSED_OPTIMIZERS, KERNELS
-from recsys.train import train
+from recsys.training.evaluate import evaluate
+from recsys.training.run import train
 
 pytestmark = [
     pytest.mark.gpu,

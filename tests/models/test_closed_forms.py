@@ -13,7 +13,8 @@ from torch import nn
 
 from recsys.batch import Lists
 from recsys.features import FeatureSpec, SparseFeature
-from recsys.models import interactions, item_knn
+from recsys.models import item_knn
+from recsys.models.common import co_occurrence as interactions
 from recsys.models.ease import EASE
 from recsys.models.item_knn import ItemKNN
 from recsys.models.popularity import Popularity

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.models.common.layers import MLP
 from recsys.models.dcn import DCN
 from recsys.models.dcnv2 import DCNv2
 from recsys.models.deepfm import DeepFM, second_order
 from recsys.models.dlrm import DLRM
-from recsys.models.layers import MLP
 from recsys.models.wide_deep import WideDeep
 
 Array = NDArray[np.float64]

@@ -13,8 +13,8 @@ from recsys.candidates import Candidates
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.losses import FullSoftmax
 from recsys.models import hstu
-from recsys.models.attention import Attention, RelativeAttention, sinusoids
 from recsys.models.bert4rec import BERT4Rec
+from recsys.models.common.attention import Attention, RelativeAttention, sinusoids
 from recsys.models.gru4rec import GRU4Rec, packed
 from recsys.models.hstu import HSTU
 from recsys.models.sasrec import SASRec

@@ -5,6 +5,18 @@ training split; `Fitted.apply` turns them into what models read: dense Float32, 
 Both take text as codes, too, of which each stands for one value.
 """
 
+from recsys.data.transforms.column_names import (
+    GROUP,
+    HISTORY,
+    KEY,
+    LABEL,
+    ORDER,
+    PLACE,
+    ROW,
+    SPLIT,
+    TARGETS,
+    TIME,
+)
 from recsys.data.transforms.columns import (
     column_reads,
     dense_columns,
@@ -23,9 +35,8 @@ from recsys.data.transforms.columns import (
 )
 from recsys.data.transforms.fit import Gather, Gathered, InMemory, Training, fit, summed
 from recsys.data.transforms.fitted import Fitted
-from recsys.data.transforms.names import GROUP, HISTORY, KEY, LABEL, ORDER, PLACE, ROW, SPLIT, TARGETS, TIME
+from recsys.data.transforms.parse import typed
 from recsys.data.transforms.steps import TRANSFORMS
-from recsys.data.transforms.typed import typed
 
 __all__ = [
     "GROUP",

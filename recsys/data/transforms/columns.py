@@ -4,13 +4,19 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from recsys.config.schema_data import (
+    DataConfig,
+    DenseConfig,
+    LabelConfig,
+    SparseConfig,
+    VectorsConfig,
+)
 from recsys.data.transforms import encodings  # noqa: F401  (the names it gives to transforms)
-from recsys.data.transforms.names import HISTORY, TARGETS
+from recsys.data.transforms.column_names import HISTORY, TARGETS
 from recsys.data.transforms.steps import Fill, Reads, Step, step
 from recsys.data.transforms.times import WAVES, Cyclic
 from recsys.errors import UserError, did_you_mean
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
-from recsys.schema import DataConfig, DenseConfig, LabelConfig, SparseConfig, VectorsConfig
 
 FILLS = ("mean", "median")
 NORMALISE = ("l2", "layer")

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from recsys.data.hashing import mix
-from recsys.data.transforms.names import LABEL, ROW
-from recsys.data.transforms.statistics import Counts, Statistic
+from recsys.data.transforms.column_names import LABEL, ROW
+from recsys.data.transforms.hashing import mix
 from recsys.data.transforms.steps import Params, Transform
+from recsys.data.transforms.training_statistics import Counts, Statistic
 
 
 class Count(Transform, name="count"):

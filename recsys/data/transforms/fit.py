@@ -11,15 +11,15 @@ from typing import Protocol
 
 import polars as pl
 
+from recsys.config.schema_data import DataConfig, SparseConfig
+from recsys.data.transforms.column_names import HISTORY, LABEL, ROW
 from recsys.data.transforms.columns import DenseColumn, dense_columns, item_feature, known_rows, sparse_columns
 from recsys.data.transforms.fitted import Fitted, dense_expr
-from recsys.data.transforms.names import HISTORY, LABEL, ROW
-from recsys.data.transforms.statistics import Counts, Mergeable, Sample, Statistic
 from recsys.data.transforms.steps import Params
+from recsys.data.transforms.training_statistics import Counts, Mergeable, Sample, Statistic
 from recsys.data.transforms.vectors import Vectors
 from recsys.errors import UserError
 from recsys.features import OUT_OF_VOCABULARY
-from recsys.schema import DataConfig, SparseConfig
 
 
 @dataclass

@@ -11,7 +11,9 @@ import numpy as np
 import polars as pl
 from omegaconf import OmegaConf
 
-from recsys.data.hashing import bucket_ids
+from recsys.atomic import write_text
+from recsys.config.schema_data import DataConfig, SparseConfig
+from recsys.data.transforms.column_names import ITEM, LABEL, ROW
 from recsys.data.transforms.columns import (
     DenseColumn,
     dense_columns,
@@ -24,12 +26,11 @@ from recsys.data.transforms.columns import (
     sparse_columns,
     text_columns,
 )
+from recsys.data.transforms.hashing import bucket_ids
 from recsys.data.transforms.index import SHORT, Index
-from recsys.data.transforms.names import ITEM, LABEL, ROW
 from recsys.data.transforms.steps import Params
 from recsys.data.transforms.vectors import Vectors
 from recsys.features import OUT_OF_VOCABULARY, FeatureSpec
-from recsys.schema import DataConfig, SparseConfig
 
 VOCABULARIES = "vocabularies"
 ITEMS = "items"  # of data for retrieval, what is known of each candidate: a Fitted of its own, and its rows
@@ -219,9 +220,7 @@ class Fitted:
         self.features.save(folder / "features.json")
         dense = {n: [{k: v for k, v in p.items() if k != "table"} for p in ps] for n, ps in self.dense.items()}
         state = {"version": 1, "data": asdict(self.data), "dense": dense, "quantiles": self.quantiles}
-        building = folder / ".transforms.json"
-        building.write_text(json.dumps(state, indent=1) + "\n")
-        building.replace(folder / "transforms.json")  # last: where it is, all is
+        write_text(folder / "transforms.json", json.dumps(state, indent=1) + "\n")  # last
 
     def _encodings(self) -> dict[str, pl.DataFrame]:
         """Of features whose first transform has a table: no other can have one."""

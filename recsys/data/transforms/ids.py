@@ -2,8 +2,8 @@
 
 import polars as pl
 
+from recsys.config.schema_data import DataConfig, SparseConfig
 from recsys.data.transforms.columns import is_split, sparse_columns
-from recsys.schema import DataConfig, SparseConfig
 
 Check = tuple[pl.Series, str]  # (rows,) whether they cannot be used, and why
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 import polars as pl
 
-from recsys.data.transforms.statistics import Moments, Sample, Statistic
+from recsys.data.transforms.training_statistics import Moments, Sample, Statistic
 from recsys.errors import UserError, did_you_mean
 
 Params = dict[str, Any]  # what JSON holds, and at most one DataFrame: "table"

@@ -1,0 +1,61 @@
+"""python -m recsys COMMAND ..., or recsys COMMAND ...: lists the commands, and runs one."""
+
+import sys
+from importlib import import_module
+
+# Each is a module recsys.COMMAND, with a `main` of its own or a __main__ in a package.
+COMMANDS = {
+    "train": "Train a model, test it, and write a run folder; -m sweeps.",
+    "evaluate": "Measure a run's checkpoint on a split.",
+    "predict": "Score raw rows with a run, or list the k best items of each group.",
+    "preprocess": "Prepare data without training; report=true writes a page about it.",
+    "plan": "Plan sharding for machines that need not be here.",
+    "checkpoint": "Inspect a checkpoint, reshard it, or export its tables.",
+    "sweep": "Show, resume or pick the best of a sweep.",
+    "report": "Compare runs and sweeps on one HTML page.",
+    "doctor": "Check packages, kernels, memory, disk and data on this machine.",
+    "dashboard": "Create the Weights & Biases workspace of panels.",
+}
+
+
+def usage() -> str:
+    """Return the list of commands, one line each."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {what}" for name, what in COMMANDS.items()]
+    return "\n".join(
+        [
+            "Usage: recsys COMMAND [key=value ...]   (the same as python -m recsys.COMMAND)",
+            "",
+            *lines,
+            "",
+            "recsys COMMAND --help lists a command's keys. recsys --version prints the versions.",
+        ]
+    )
+
+
+def main() -> None:
+    """Run the command that the first argument names, with the rest as its arguments."""
+    arguments = sys.argv[1:]
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(usage())
+        return
+    if arguments[0] in ("-V", "--version"):
+        from recsys.versions import describe
+
+        print(describe())
+        return
+    name = arguments[0]
+    if name not in COMMANDS:
+        from recsys.errors import did_you_mean
+
+        print(f"error: {name}: no such command{did_you_mean(name, COMMANDS)}; `recsys` lists them", file=sys.stderr)
+        raise SystemExit(2)
+    sys.argv = [f"recsys {name}", *arguments[1:]]
+    module = import_module(f"recsys.{name}")
+    if not hasattr(module, "main"):
+        module = import_module(f"recsys.{name}.__main__")
+    module.main()
+
+
+if __name__ == "__main__":
+    main()

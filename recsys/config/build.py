@@ -1,0 +1,76 @@
+"""Build what a config's `_target_` nodes name."""
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+from omegaconf import DictConfig
+
+from recsys.errors import UserError, did_you_mean
+
+
+def locate(target: str, path: str) -> Callable[..., Any]:
+    """The class or function that a dotted `target` names."""
+    module, _, name = target.rpartition(".")
+    try:
+        loaded = import_module(module)
+    except ImportError as e:
+        raise UserError(f"{path}._target_={target}: cannot import {module or target} ({e})") from e
+    if not hasattr(loaded, name):
+        public = [n for n in vars(loaded) if not n.startswith("_")]
+        raise UserError(f"{path}._target_={target}: {module} has no {name}{did_you_mean(name, public)}")
+    found = getattr(loaded, name)
+    assert callable(found)
+    return found  # type: ignore[no-any-return]
+
+
+def make(node: DictConfig) -> Callable[..., Any]:
+    """A function that builds what the node names from run-time objects (a FeatureSpec, parameters)."""
+    from hydra.utils import instantiate
+
+    return instantiate(node, _partial_=True, _convert_="all")  # type: ignore[no-any-return]
+
+
+def make_scheduler(cfg: DictConfig, total_steps: int | None) -> Callable[..., Any]:
+    """The scheduler's maker, told total_steps where it asks for them and the config does not say."""
+    node = cfg.optim.scheduler
+    asks = "total_steps" in inspect.signature(locate(node["_target_"], "optim.scheduler")).parameters
+    return partial(make(node), total_steps=total_steps) if asks and node.get("total_steps") is None else make(node)
+
+
+def build_model(cfg: DictConfig, features: Any, device: Any) -> Any:
+    """The model for `features`, its tables on `device`. Raises UserError for what the model refuses."""
+    try:
+        return make(cfg.model)(features, device=device)
+    except ValueError as e:
+        raise UserError(f"model: {e}") from e
+
+
+def build_loss(cfg: DictConfig) -> Any:
+    """Raises UserError for what the loss refuses."""
+    try:
+        return make(cfg.loss)()
+    except ValueError as e:
+        raise UserError(f"loss: {e}") from e
+
+
+def build_task(cfg: DictConfig, features: Any, device: Any, candidates: Any = None) -> Any:
+    """The model with its loss, tables on `device`. candidates: of the data, where the model retrieves."""
+    from recsys.task import RetrievalTask, Task
+
+    model = build_model(cfg, features, device)
+    return Task(model) if cfg.loss is None else RetrievalTask(model, build_loss(cfg), candidates)
+
+
+def meta_task(cfg: DictConfig, features: Any) -> Any:
+    """The Task for `features` on the meta device, its tables as wide as they will lie: what plans are made of."""
+    import torch
+
+    from recsys.sharding.tables import pad_tables
+
+    with torch.device("meta"):
+        task = build_task(cfg, features, torch.device("meta"))
+        pad_tables(task, cfg.sharding.padding)
+    return task

@@ -1,0 +1,289 @@
+"""Whether a config can be trained: one line for what is wrong, before data or processes are touched."""
+
+import inspect
+import os
+from collections.abc import Sequence
+from typing import Any, get_type_hints
+
+from omegaconf import DictConfig, OmegaConf
+
+from recsys.config.build import (
+    build_loss,
+    build_model,
+    locate,
+    make,
+    make_scheduler,
+    meta_task,
+)
+from recsys.config.settings import (
+    accelerator_of,
+    data_config,
+    engine_config,
+    kind_of,
+    metric_names,
+    monitor_of,
+    seconds_of,
+)
+from recsys.errors import UserError, did_you_mean
+
+# Not 16-mixed: its loss scaling would reach the tables' fused optimizers, which take gradients as they come.
+PRECISIONS = ("32-true", "bf16-mixed")
+
+
+def check(cfg: DictConfig) -> None:
+    """Raises UserError, one line, for what is wrong with a training config. Touches no row, no process."""
+    from recsys.data.prepare.engine import check_engine
+
+    check_parts(cfg)
+    check_engine(engine_config(cfg))
+    _check_numbers(cfg)
+    _check_metrics(cfg)
+    _check_devices(cfg)
+    _check_model(cfg, cfg.trainer.devices)
+    _check_monitors(cfg)
+
+
+def check_parts(cfg: DictConfig) -> None:
+    """What a training and a planning config share: data, model, optimizers and sharding, each by itself."""
+    from recsys.data.check import check_data
+    from recsys.versions import check_versions
+
+    if missing := OmegaConf.missing_keys(cfg):
+        raise UserError(f"{sorted(missing)[0]}: must be set")
+    check_data(data_config(cfg))
+    check_versions()
+    check_target(cfg.model, "model", given=("features", "device"))
+    if cfg.loss is not None:
+        check_target(cfg.loss, "loss")
+        build_loss(cfg)
+    check_target(cfg.optim.dense, "optim.dense", given=("params",))
+    _try_optimizer(cfg)
+    if cfg.optim.scheduler is not None:
+        check_target(cfg.optim.scheduler, "optim.scheduler", given=("optimizer",))
+        _try_scheduler(cfg)
+    from recsys.sharding.constraints import check_sharding
+
+    check_sharding(OmegaConf.to_object(cfg.sharding), OmegaConf.to_object(cfg.optim.sparse))  # type: ignore[arg-type]
+
+
+def _check_numbers(cfg: DictConfig) -> None:
+    t = cfg.trainer
+    for name in ("devices", "batch_size", "eval_batch_size", "max_epochs", "log_every_n_steps", "accumulate"):
+        if t[name] < 1:
+            raise UserError(f"trainer.{name}={t[name]}: must be at least 1")
+    if t.threads is not None and t.threads < 1:
+        raise UserError(f"trainer.threads={t.threads}: must be at least 1, or null")
+    if t.timeout_minutes <= 0:
+        raise UserError(f"trainer.timeout_minutes={t.timeout_minutes}: must be positive")
+    if t.max_steps != -1 and t.max_steps < 1:
+        raise UserError(f"trainer.max_steps={t.max_steps}: must be at least 1, or -1 for no limit")
+    if t.precision not in PRECISIONS:
+        raise UserError(f"trainer.precision={t.precision}: must be {' or '.join(PRECISIONS)}")
+    if t.early_stopping.patience is not None and t.early_stopping.patience < 0:
+        raise UserError(f"trainer.early_stopping.patience={t.early_stopping.patience}: must not be negative")
+    for key, mode in {"checkpoint": cfg.checkpoint.mode, "trainer.early_stopping": t.early_stopping.mode}.items():
+        if mode not in ("min", "max"):
+            raise UserError(f"{key}.mode={mode}: must be min or max")
+    if not 0 <= cfg.seed < 2**32:
+        raise UserError(f"seed={cfg.seed}: must be from 0 to 2^32 - 1")
+    if t.batch_size % t.devices:
+        raise UserError(f"trainer.batch_size={t.batch_size} is not divisible by trainer.devices={t.devices}")
+    if cfg.loader.buffer_rows < 1:
+        raise UserError(f"loader.buffer_rows={cfg.loader.buffer_rows}: must be at least 1")
+    for name in ("every_n_steps", "every_minutes"):
+        if cfg.checkpoint[name] is not None and cfg.checkpoint[name] <= 0:
+            raise UserError(f"checkpoint.{name}={cfg.checkpoint[name]}: must be positive, or null")
+    if cfg.optim.sparse.lr < 0:
+        raise UserError(f"optim.sparse.lr={cfg.optim.sparse.lr}: must not be negative")
+    if t.validate_every < 1:
+        raise UserError(f"trainer.validate_every={t.validate_every}: must be at least 1")
+    if t.validate_every_n_steps is not None and t.validate_every_n_steps < 1:
+        raise UserError(f"trainer.validate_every_n_steps={t.validate_every_n_steps}: must be at least 1, or null")
+    if t.validate_every_n_steps is not None and t.validate_every_n_steps % t.accumulate:
+        raise UserError(
+            f"trainer.validate_every_n_steps={t.validate_every_n_steps}: must be a multiple of "
+            f"trainer.accumulate={t.accumulate}: checkpoints hold no gradients that are still summed up"
+        )
+    if t.max_time is not None:
+        seconds_of(t.max_time)
+    for key in ("keep_best", "keep_last"):
+        if cfg.checkpoint[key] < 1:
+            raise UserError(f"checkpoint.{key}={cfg.checkpoint[key]}: must be at least 1")
+    o = cfg.optim
+    for key, value in {"optim.clip_norm": o.clip_norm, "optim.sparse.clip": o.sparse.clip}.items():
+        if value is not None and value <= 0:
+            raise UserError(f"{key}={value}: must be positive, or null")
+    if o.ema is not None and not 0 < o.ema < 1:
+        raise UserError(f"optim.ema={o.ema}: must be between 0 and 1, such as 0.999, or null")
+    if o.interval == "step" and str((o.scheduler or {}).get("_target_", "")).endswith("ReduceLROnPlateau"):
+        raise UserError("optim.interval=step: a plateau is of validations; optim.interval=validation")
+    d = cfg.debug
+    for key in ("train_batches", "eval_batches"):
+        if d[key] is not None and d[key] < 1:
+            raise UserError(f"debug.{key}={d[key]}: must be at least 1, or null")
+    if d.profile_steps < 0:
+        raise UserError(f"debug.profile_steps={d.profile_steps}: must not be negative")
+    if o.interval not in ("step", "validation"):
+        raise UserError(f"optim.interval={o.interval}: must be step or validation")
+
+
+def _check_metrics(cfg: DictConfig) -> None:
+    from recsys.data.transforms import dense_columns, is_bag, sparse_columns
+
+    m, data = cfg.metrics, data_config(cfg)
+    for name in ("bins", "slice_values", "exact_rows"):
+        if m[name] < 1:
+            raise UserError(f"metrics.{name}={m[name]}: must be at least 1")
+    sparse = sparse_columns(data)
+    dense = [n for n, c in dense_columns(data).items() if c.vectors is None]
+    hint = "; a column that models are not to see: data.sparse.NAME.model=false"
+    if m.gauc is not None and m.gauc not in sparse:
+        raise UserError(f"metrics.gauc={m.gauc}: no sparse feature{did_you_mean(m.gauc, sparse)}{hint}")
+    if m.gauc is not None and is_bag(sparse[m.gauc]):
+        raise UserError(f"metrics.gauc={m.gauc}: has several values a row, and rows are of one group")
+    for name in m.slices:
+        if name not in [*sparse, *dense]:
+            raise UserError(f"metrics.slices: no feature {name}{did_you_mean(name, [*sparse, *dense])}{hint}")
+    if kind_of(cfg) != "predicts" and (m.gauc or m.slices):
+        raise UserError("metrics.gauc and metrics.slices are of models that predict; this one retrieves")
+
+
+def _check_monitors(cfg: DictConfig) -> None:
+    t = cfg.trainer
+    metrics = [f"validation/{name}" for name in metric_names(cfg)]
+    monitors = {"checkpoint.monitor": cfg.checkpoint.monitor}
+    if t.early_stopping.patience is not None:
+        monitors["trainer.early_stopping.monitor"] = t.early_stopping.monitor
+    for key, given in monitors.items():
+        if (monitor := monitor_of(cfg, given)) not in metrics:
+            raise UserError(f"{key}={monitor}: no such metric{did_you_mean(monitor, metrics)}")
+
+
+def _try_optimizer(cfg: DictConfig) -> None:
+    """Build the dense optimizer for one number: what its own checks refuse."""
+    import torch
+
+    try:
+        make(cfg.optim.dense)([torch.zeros(1, requires_grad=True)])
+    except (ValueError, TypeError) as e:
+        raise UserError(f"optim.dense: {e}") from e
+
+
+def _try_scheduler(cfg: DictConfig) -> None:
+    """Likewise the scheduler, for a few steps."""
+    import torch
+
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    try:
+        scheduler = make_scheduler(cfg, 100)(optimizer)
+        for _ in range(3):
+            optimizer.step()
+            scheduler.step(*([0.0] if isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau) else []))
+    except (ValueError, TypeError, ArithmeticError) as e:
+        raise UserError(f"optim.scheduler: {e}") from e
+
+
+def _check_devices(cfg: DictConfig) -> None:
+    import torch
+
+    accelerator = accelerator_of(cfg)
+    if accelerator not in ("cpu", "gpu"):
+        valid = ("auto", "cpu", "gpu")
+        raise UserError(f"trainer.accelerator={accelerator}: unknown{did_you_mean(accelerator, valid)}")
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if accelerator == "gpu" and gpus == 0:
+        raise UserError("trainer.accelerator=gpu: no GPU is there; use trainer.accelerator=cpu")
+    # On CPU a device is a process: more of them than cores are slow but right, far more are a mistake.
+    have = gpus if accelerator == "gpu" else max(4, os.cpu_count() or 1)
+    if cfg.trainer.devices > have:
+        kind = "GPUs" if accelerator == "gpu" else f"processes (for {os.cpu_count()} cores)"
+        raise UserError(f"trainer.devices={cfg.trainer.devices}: there are at most {have} {kind}")
+
+
+def _check_model(cfg: DictConfig, devices: int) -> None:
+    """Build the model on the meta device for the features the config names, whatever their cardinality."""
+    import torch
+
+    from recsys.data.transforms import feature_spec
+    from recsys.sharding.constraints import constraints
+    from recsys.sharding.tables import tables
+
+    features = feature_spec(data_config(cfg), lambda *_: 8)
+    check_kind(cfg, features)
+    check_processes(cfg, devices)
+    if kind_of(cfg) == "closed_form":
+        build_model(cfg, features, torch.device("meta"))
+        return
+    task = meta_task(cfg, features)
+    constraints(OmegaConf.to_object(cfg.sharding), tables(task), devices)  # type: ignore[arg-type]
+
+
+def check_processes(cfg: DictConfig, processes: int) -> None:
+    """Raises UserError where the model takes one process, and there are more."""
+    if kind_of(cfg) == "closed_form" and processes > 1:
+        raise UserError(f"trainer.devices={processes}: this model is fitted at once, in one process; leave it at 1")
+
+
+def check_kind(cfg: DictConfig, features: Any) -> None:
+    """Raises UserError where data and model, or model and loss, do not go together."""
+    kind = kind_of(cfg)
+    if kind == "predicts" and not features.labels:
+        raise UserError(f"data={cfg.data.name}: its rows have no label, and this model predicts one")
+    if kind != "predicts" and features.item is None:
+        told = "data.items.feature names no feature whose values they are"
+        raise UserError(f"data={cfg.data.name}: this model retrieves items, and {told}")
+    if cfg.data.sequences is not None and cfg.data.sequences.pad is not None and kind != "predicts":
+        raise UserError(
+            f"data.sequences.pad={cfg.data.sequences.pad}: models that retrieve read lists as they are; null"
+        )
+    if kind == "closed_form" and not features.feature(features.item).sequence:
+        raise UserError("model: reads lists of items; data.sequences.max_length must be set")
+    if kind == "retrieves" and cfg.loss is None:
+        raise UserError("loss: this model needs one, such as loss=full_softmax")
+    if kind != "retrieves" and cfg.loss is not None:
+        raise UserError(f"loss={cfg.loss.get('_target_')}: this model has a loss of its own; leave it out")
+
+
+def check_target(node: Any, path: str, given: Sequence[str] = ()) -> None:
+    """Bind a `_target_` node to the signature it names: unknown, missing and ill-typed parameters.
+
+    given: parameters that the caller passes, so that the config may not.
+    """
+    if not OmegaConf.is_dict(node) or "_target_" not in node:
+        raise UserError(f"{path}: needs a _target_, the class to build")
+    values: dict[str, Any] = OmegaConf.to_container(node, resolve=True)  # type: ignore[assignment]
+    target = values.pop("_target_")
+    values = {k: v for k, v in values.items() if k not in ("_partial_", "_convert_", "_recursive_")}
+    function = locate(target, path)
+    parameters = inspect.signature(function).parameters
+    valid = [n for n, p in parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and n not in given]
+    for name in values:
+        if name not in valid:
+            raise UserError(f"{path}.{name}: {target} has no such parameter{did_you_mean(name, valid)}")
+    for name in valid:
+        if parameters[name].default is inspect.Parameter.empty and name not in values:
+            raise UserError(f"{path}.{name}: {target} needs it")
+    try:
+        hints = get_type_hints(function.__init__ if inspect.isclass(function) else function)
+    except (NameError, TypeError, AttributeError):
+        hints = {}
+    for name, value in values.items():
+        if name in hints and not _is_node(value) and (problem := _mismatch(value, hints[name])):
+            raise UserError(f"{path}.{name}={value!r}: {problem}")
+
+
+def _is_node(value: Any) -> bool:
+    return isinstance(value, dict) and "_target_" in value
+
+
+def _mismatch(value: Any, hint: Any) -> str | None:
+    from pydantic import ConfigDict, TypeAdapter, ValidationError
+    from pydantic.errors import PydanticUserError
+
+    try:
+        TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True)).validate_python(value, strict=True)
+    except ValidationError as e:
+        return str(e.errors()[0]["msg"])[:1].lower() + str(e.errors()[0]["msg"])[1:]
+    except (PydanticUserError, TypeError):
+        return None  # not a type that can be told from a value
+    return None

@@ -1,0 +1,113 @@
+"""Compose a config, read what it says, build what it names."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+from omegaconf import DictConfig, OmegaConf
+
+from recsys.config import schema_commands, schema_run
+
+COMMANDS = {
+    "train": schema_run.TrainConfig,
+    "evaluate": schema_commands.EvaluateConfig,
+    "predict": schema_commands.PredictConfig,
+    "plan": schema_commands.PlanConfig,
+    "preprocess": schema_commands.PreprocessConfig,
+    "checkpoint": schema_commands.CheckpointToolConfig,
+    "dashboard": schema_commands.DashboardConfig,
+    "doctor": schema_commands.DoctorConfig,
+    "report": schema_commands.ReportConfig,
+}
+
+
+def conf_dir() -> Path:
+    """conf/ of an installed wheel lies in the package, that of a source checkout beside it."""
+    package = Path(__file__).parent.parent
+    inside = package / "conf"
+    return inside if inside.is_dir() else package.parent / "conf"
+
+
+class _UserConf(SearchPathPlugin):
+    """A conf/ folder where the command is run adds to (and can replace parts of) ours."""
+
+    def manipulate_search_path(self, search_path: Any) -> None:
+        own = Path.cwd() / "conf"
+        if own.is_dir() and own.resolve() != conf_dir().resolve():
+            search_path.prepend(provider="user", path=f"file://{own}")
+
+
+def register() -> None:
+    """Make the schemas, and a user's conf/ folder, known to Hydra."""
+    store = ConfigStore.instance()
+    for name, node in COMMANDS.items():
+        store.store(name=f"{name}_schema", node=node)
+    Plugins.instance().register(_UserConf)
+
+
+def compose(command: str = "train", overrides: Sequence[str] = ()) -> DictConfig:
+    """The config that `python -m recsys.<command> <overrides>` would run with.
+
+    >>> cfg = compose("train", ["model=dcnv2", "data=frappe", "data.root=/data/frappe"])  # doctest: +SKIP
+    """
+    register()
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        return hydra_compose(command, free_keys(overrides))
+
+
+FREE = (
+    "sharding.per_table.",
+    "engine.options.",
+    "sweep.slurm.",
+    "data.items.columns",
+    "data.items.sparse",
+    "data.items.dense",
+)
+
+
+def free_keys(overrides: Sequence[str]) -> list[str]:
+    """With ++ before keys that the user names himself: Hydra would ask him to add them; local[2] in quotes."""
+    overrides = [re.sub(r"^(engine\.master)=(local\[.*)$", r'\1="\2"', o) for o in overrides]
+    return [f"++{o}" if o.startswith(FREE) else o for o in overrides]
+
+
+def parse_overrides(overrides: Sequence[str]) -> list[Any]:
+    """Hydra's Override of each, in order. Raises HydraException where one cannot be read."""
+    register()
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        parser = OverridesParser.create(GlobalHydra.instance().config_loader())
+        return parser.parse_overrides(free_keys(overrides))
+
+
+def sweep_folder(overrides: Sequence[str]) -> str:
+    """hydra.sweep.dir, where a sweep lies that is given no run_dir."""
+    register()
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        cfg = hydra_compose("train", free_keys(overrides), return_hydra_config=True)
+    return str(cfg.hydra.sweep.dir)
+
+
+def typed(cfg: Any) -> DictConfig:
+    """A training config under its schema: what a file or a plain mapping has lost."""
+    merged = OmegaConf.merge(OmegaConf.structured(schema_run.TrainConfig), cfg)
+    assert isinstance(merged, DictConfig)
+    return merged
+
+
+def load_config(path: Path) -> DictConfig:
+    """A run's config.yaml."""
+    return typed(OmegaConf.load(path))
+
+
+# --- build -------------------------------------------------------------------------------------------

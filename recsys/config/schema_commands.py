@@ -1,0 +1,160 @@
+"""Schemas of the other commands."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import MISSING
+
+from recsys.config.schema_data import DataConfig, EngineConfig
+from recsys.config.schema_run import OptimConfig, ShardingConfig, TrainerConfig
+
+
+@dataclass
+class ClusterConfig:
+    """The machines that a plan is for. GiB are 2^30 bytes, GB/s 10^9 bytes a second."""
+
+    name: str = MISSING
+    nodes: int = 1
+    device: str = "cuda"  # or cpu
+    devices: int = 1  # a node
+    hbm_gib: float | None = None  # a device
+    ddr_gib: float | None = None  # a node
+    hbm_gbs: float = 2000.0
+    ddr_gbs: float = 200.0  # a node
+    pcie_gbs: float = 25.0  # a device
+    intra_node_gbs: float = 300.0  # a device, one way
+    inter_node_gbs: float = 25.0  # a device, one way
+
+
+@dataclass
+class EvaluateTrainerConfig:
+    """What may differ from the run's own trainer; null: as it was trained."""
+
+    accelerator: str | None = None
+    devices: int | None = None
+    eval_batch_size: int | None = None
+    threads: int | None = None
+
+
+@dataclass
+class EvaluateRankingConfig:
+    """What may differ from the run's own protocol; null: as it was."""
+
+    protocols: list[str] | None = None
+    k: list[int] | None = None
+    negatives: int | None = None
+    filter_history: bool | None = None
+    seed: int | None = None
+
+
+@dataclass
+class EvaluateMetricsConfig:
+    """What may differ from the run's own; null: as it was."""
+
+    gauc: str | None = None
+    slices: list[str] | None = None
+    slice_values: int | None = None
+    bins: int | None = None
+    exact_rows: int | None = None
+
+
+@dataclass
+class EvaluateConfig:
+    """python -m recsys.evaluate"""
+
+    run: str = MISSING
+    split: str = "test"
+    checkpoint: str = "best"  # best | last | a folder under the run's checkpoints/
+    trainer: EvaluateTrainerConfig = field(default_factory=EvaluateTrainerConfig)
+    ranking: EvaluateRankingConfig = field(default_factory=EvaluateRankingConfig)
+    metrics: EvaluateMetricsConfig = field(default_factory=EvaluateMetricsConfig)
+    sharding: ShardingConfig | None = None  # null: the run's own
+
+
+@dataclass
+class PlanConfig:
+    """python -m recsys.plan"""
+
+    data: DataConfig = MISSING
+    model: Any = MISSING
+    loss: Any = None
+    sharding: ShardingConfig = field(default_factory=ShardingConfig)
+    optim: OptimConfig = field(default_factory=OptimConfig)
+    trainer: TrainerConfig = field(default_factory=TrainerConfig)
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    features: str | None = None  # a features.json of prepared data; null: data.sparse.*.rows
+    output: Any = None  # a .json or .html file, or a list of them
+
+
+@dataclass
+class PreprocessConfig:
+    """python -m recsys.preprocess"""
+
+    data: DataConfig = MISSING
+    engine: EngineConfig = field(default_factory=EngineConfig)
+    report: bool = False  # a page about the data
+    output: str | None = None  # the page; null: report.html beside the prepared data
+    export: str | None = None  # a new folder: the prepared data as NVIDIA's DLRM reads it, with a feature_spec.yaml
+
+
+@dataclass
+class PredictConfig:
+    """python -m recsys.predict"""
+
+    run: str = MISSING
+    input: Any = MISSING  # a file, folder or glob, or a list of them
+    output: str = "predictions.parquet"
+    checkpoint: str = "best"
+    batch_size: int | None = None  # rows or queries at a time; null: the run's trainer.eval_batch_size
+    k: int | None = None  # of models that retrieve, how many items a list has; null: the longest of the run's ranking.k
+    filter_history: bool | None = None  # likewise, leave out what the group has had; null: the run's ranking has it
+
+
+@dataclass
+class ReshardTrainerConfig:
+    devices: int | None = None  # processes; null: as many as wrote it
+
+
+@dataclass
+class CheckpointToolConfig:
+    """python -m recsys.checkpoint inspect|reshard|export-embeddings RUN_DIR"""
+
+    action: str = MISSING
+    run: str = MISSING
+    checkpoint: str = "last"  # best | last | a folder under the run's checkpoints/
+    output: str | None = None  # reshard: a new run's folder; export-embeddings: a folder
+    sharding: ShardingConfig | None = None  # reshard; null: the run's own
+    trainer: ReshardTrainerConfig = field(default_factory=ReshardTrainerConfig)
+    format: str = "parquet"  # export-embeddings: parquet | safetensors
+    tables: list[str] = field(default_factory=list)  # export-embeddings: globs; empty: all
+
+
+@dataclass
+class ReportConfig:
+    """python -m recsys.report RUN_DIR... [SWEEP_DIR]"""
+
+    runs: list[str] = field(default_factory=list)  # folders of runs, or of sweeps; the others are compared to the first
+    output: str = "report.html"
+    resamples: int = 1000  # of the bootstrap
+    seed: int = 0  # of the bootstrap
+
+
+@dataclass
+class DashboardConfig:
+    """python -m recsys.dashboard"""
+
+    project: str = "recsys"
+    entity: str | None = None  # a team; null: the account's own
+    name: str = "recsys"  # of the workspace
+    columns: list[str] = field(  # of sweeps' parallel coordinates
+        default_factory=lambda: ["model._target_", "optim.sparse.lr", "optim.dense.lr", "trainer.batch_size"]
+    )
+    metric: str = "best/test/auc"  # of a run's summary, by which runs are ordered
+    output: str = "dashboard.json"  # where there is no account
+
+
+@dataclass
+class DoctorConfig:
+    """python -m recsys.doctor"""
+
+    data: DataConfig = MISSING

@@ -1,0 +1,117 @@
+"""Prepared data in the layout of NVIDIA's DLRM: split binary files and the feature_spec.yaml that describes them.
+
+    FOLDER/feature_spec.yaml
+    FOLDER/train/numerical.bin            float16, row by row
+    FOLDER/train/label.bin                a byte a row, 0 or 1
+    FOLDER/train/categorical/NAME.bin     int8, int16 or int32, by the cardinality as there
+    FOLDER/test/, FOLDER/validation/      likewise
+
+Its loader refuses a mapping beside train and test. So the validation rows stand under metadata, which it passes over
+and feature_spec_yaml.py reads.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import yaml
+
+from recsys.atomic import whole_folder
+from recsys.console import bar
+from recsys.data.prepare.prepared import Prepared
+from recsys.data.prepare.split import SPLITS
+from recsys.data.raw.nvidia_spec import CATEGORICAL, LABEL, NUMERICAL
+from recsys.data.transforms import LABEL as OUR_LABEL
+from recsys.errors import UserError
+from recsys.features import FeatureSpec, SparseFeature
+
+LABEL_NAME = "label"
+IDS = (np.int8, np.int16, np.int32)
+Chunks = list[dict[str, Any]]
+
+
+def id_type(cardinality: int) -> np.dtype:
+    """The smallest that NVIDIA's loader takes for granted: its bound is one below what the type could hold."""
+    return next((np.dtype(t) for t in IDS if cardinality < np.iinfo(t).max), np.dtype(np.int32))
+
+
+def export(prepared: Prepared, folder: Path) -> None:
+    """Make `folder`, whole or not at all. Raises UserError for data that the layout has no place for."""
+    features = prepared.fitted.features
+    check(features, folder)
+    splits = [s for s in SPLITS if prepared.rows(s)]
+    with whole_folder(folder) as building:
+        with bar("exporting", sum(prepared.rows(s) for s in splits)) as shown:
+            for split in splits:
+                for rows in _written(features, prepared.files(split), building / split):
+                    shown.advance(rows)
+        (building / "feature_spec.yaml").write_text(yaml.safe_dump(specification(features, splits), sort_keys=False))
+
+
+def check(features: FeatureSpec, folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"export={folder}: is there already; name a new folder")
+    if not features.labels:
+        raise UserError("export: data of sequences has no label, which the layout needs")
+    if bags := [f.name for f in features.sparse if f.multi_valued]:
+        raise UserError(
+            f"export: {bags[0]} has any number of values a row, the layout one; leave it out: ~data.sparse.{bags[0]}"
+        )
+
+
+def specification(features: FeatureSpec, splits: list[str]) -> dict[str, Any]:
+    """What feature_spec.yaml says."""
+    dense = [f.name for f in features.dense]
+    about = {f.name: _about(f) for f in features.sparse}
+    about |= {n: {"dtype": "float16"} for n in dense} | {LABEL_NAME: {"dtype": "bool"}}
+    mappings = {s: _chunks(features, s) for s in splits}
+    aside = {"validation": mappings.pop("validation")} if "validation" in mappings else {}
+    return {
+        "feature_spec": about,
+        "source_spec": mappings,
+        "channel_spec": {CATEGORICAL: [f.name for f in features.sparse], NUMERICAL: dense, LABEL: [LABEL_NAME]},
+        "metadata": aside,
+    }
+
+
+def _about(f: SparseFeature) -> dict[str, Any]:
+    about = {"dtype": id_type(f.cardinality).name, "cardinality": f.cardinality}
+    return about if f.table == f.name else about | {"table": f.table}
+
+
+def _chunks(features: FeatureSpec, split: str) -> Chunks:
+    by_file = {f"{split}/numerical.bin": [f.name for f in features.dense], f"{split}/label.bin": [LABEL_NAME]}
+    by_file |= {f"{split}/categorical/{f.name}.bin": [f.name] for f in features.sparse}
+    return [{"type": "split_binary", "features": of, "files": [file]} for file, of in by_file.items() if of]
+
+
+def _written(features: FeatureSpec, files: list[Path], folder: Path) -> Iterator[int]:
+    """Write a split, a file of prepared rows after the other; how many rows each had."""
+    (folder / "categorical").mkdir(parents=True)
+    with ExitStack() as stack:
+        label = stack.enter_context((folder / "label.bin").open("wb"))
+        numbers = stack.enter_context((folder / "numerical.bin").open("wb")) if features.dense else None
+        ids = [stack.enter_context((folder / "categorical" / f"{f.name}.bin").open("wb")) for f in features.sparse]
+        for file in files:
+            frame = pl.read_parquet(file)
+            label.write(frame[OUR_LABEL].to_numpy().astype(np.bool_).tobytes())
+            if numbers is not None:
+                numbers.write(_float16(frame.select(f.name for f in features.dense)).tobytes())
+            for f, out in zip(features.sparse, ids, strict=True):
+                out.write(frame[f.name].to_numpy().astype(id_type(f.cardinality)).tobytes())
+            yield frame.height
+
+
+def _float16(frame: pl.DataFrame) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        rows = np.ascontiguousarray(frame.to_numpy().astype(np.float16))
+    if not np.isfinite(rows).all():
+        name = frame.columns[int(np.argmin(np.isfinite(rows).all(axis=0)))]
+        raise UserError(
+            f"export: {name} has values above 65504, more than the layout's float16 holds; give it a transform "
+            "(log, standardise, clip)"
+        )
+    return rows

@@ -1,0 +1,98 @@
+"""Rows brought together by group, however many there are: chunks of typed rows -> chunks of arranged ones.
+
+Rows go into as many piles as keep one in memory, by a hash of their group; each pile, which holds whole groups, is
+arranged and becomes a chunk. Files are all that goes between the two steps.
+"""
+
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import polars as pl
+
+from recsys.atomic import whole_folder
+from recsys.config.schema_data import DataConfig
+from recsys.console import bar
+from recsys.data.group_features import arranged
+from recsys.data.prepare.chunks import TypedChunk, write_info, write_rows, write_values
+from recsys.data.prepare.dictionary import Coder
+from recsys.data.prepare.engine import Engine
+from recsys.data.prepare.split import Splitter
+from recsys.data.transforms import GROUP, SPLIT, query_columns, text_columns
+from recsys.data.transforms.hashing import shares
+
+PILE_ROWS = 1 << 18
+PART_ROWS = 1 << 16
+
+
+def shuffle(
+    data: DataConfig, engine: Engine, chunks: list[TypedChunk], splitter: Splitter, folder: Path
+) -> list[TypedChunk]:
+    """Arranged chunks under `folder`, made now unless they are there."""
+    total = sum(c.rows for c in chunks)
+    piles = -(-total // PILE_ROWS)
+    done = [folder / f"pile-{p:05d}" for p in range(piles)]
+    todo = [(p, f) for p, f in enumerate(done) if not (f / "chunk.json").exists()]
+    rows = folder / "rows"
+    with bar("grouping", 2 * total) as shown:
+        if todo:
+            shutil.rmtree(rows, ignore_errors=True)
+            rows.mkdir(parents=True)
+            job = partial(_deal, piles, splitter, rows)
+            for _ in engine.map(job, list(enumerate(chunks)), shown.advance):
+                pass
+        for _ in engine.map(partial(_arrange, data, rows), todo, shown.advance):
+            pass
+    shutil.rmtree(rows, ignore_errors=True)
+    found: list[TypedChunk] = []
+    for pile in done:
+        found.append(TypedChunk(pile, found[-1].first_row + found[-1].rows if found else 0))
+    return [c for c in found if c.rows]
+
+
+def _deal(
+    piles: int, splitter: Splitter, folder: Path, numbered: tuple[int, TypedChunk], advance: Callable[[float], None]
+) -> None:
+    """A chunk's rows, text as text, into the piles."""
+    number, chunk = numbered
+    values = chunk.values()
+    for i, frame in enumerate(chunk.frames()):
+        if splitter.config.by != "leave_one_out":
+            frame = frame.with_columns(pl.Series(SPLIT, splitter.of(frame, chunk.split)))
+        frame = frame.with_columns(decoded(name, frame, text) for name, text in values.items())
+        pile = (shares(frame[GROUP], 0) * piles).astype(int)
+        for (p,), rows in frame.with_columns(pl.Series("pile", pile)).partition_by(
+            "pile", as_dict=True, include_key=False
+        ).items():  # fmt: skip
+            target = folder / f"{p:05d}"
+            target.mkdir(exist_ok=True)
+            rows.write_parquet(target / f"{number:05d}-{i:05d}.parquet", compression="lz4", statistics=False)
+        advance(frame.height)
+
+
+def decoded(name: str, frame: pl.DataFrame, text: pl.Series) -> pl.Series:
+    """A column of codes as text."""
+    column = frame[name]
+    if column.dtype != pl.List:
+        return text.gather(column).alias(name)
+    gathered = pl.element().map_batches(text.gather, return_dtype=pl.String, is_elementwise=True)
+    return frame.select(pl.col(name).list.eval(gathered)).to_series()
+
+
+def _arrange(data: DataConfig, folder: Path, numbered: tuple[int, Path], advance: Callable[[float], None]) -> None:
+    number, target = numbered
+    files = sorted((folder / f"{number:05d}").glob("*.parquet"))
+    coder = Coder([*text_columns(data), *query_columns(data)])
+    parts: list[int] = []
+    dealt = 0
+    with whole_folder(target) as building:
+        if files:
+            frame = pl.concat([pl.read_parquet(f) for f in files])
+            dealt = frame.height
+            for part in arranged(data, frame).iter_slices(PART_ROWS):
+                write_rows(building, len(parts), coder.encode(part))
+                parts.append(part.height)
+        write_values(building, coder)
+        write_info(building, {"rows": parts, "bad": 0, "lines": 0})
+    advance(dealt)

@@ -1,0 +1,152 @@
+"""Which rows train, which validate, which test."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import polars as pl
+
+from recsys.config.schema_data import SplitConfig
+from recsys.data.prepare.chunks import TypedChunk
+from recsys.data.transforms import KEY, PLACE, ROW, SPLIT, TIME
+from recsys.data.transforms.hashing import shares, shares_of_places
+from recsys.errors import UserError
+
+SPLITS = ("train", "validation", "test")
+IN_MEMORY = 1 << 22  # numbers
+
+
+class Splitter:
+    """Tells each row's split (0 train, 1 validation, 2 test) from the row's place, time, key or file alone."""
+
+    def __init__(self, config: SplitConfig, chunks: Sequence[TypedChunk]) -> None:
+        self.config = config
+        total = sum(c.rows for c in chunks)
+        held_out = config.validation + config.test
+        self._bounds = (total - round(total * held_out), total - round(total * config.test))
+        self._validates = _last(chunks, config.validation) if config.by == "files" else 0
+        self._times = (0.0, 0.0)
+        if config.by == "time":
+
+            def times() -> Iterator[np.ndarray]:
+                for chunk in chunks:
+                    for frame in chunk.frames([TIME]):
+                        yield frame[TIME].to_numpy()
+
+            first, second = (order_statistic(times, min(b, total - 1)) for b in self._bounds)
+            self._times = (first, second)
+
+    @property
+    def columns(self) -> set[str]:
+        """Of typed rows, those that tell the split."""
+        return {TIME, KEY, SPLIT}
+
+    def of(self, frame: pl.DataFrame, split: int | None) -> np.ndarray:
+        """(rows,) uint8, of rows with their places; `split` is that of their file, where whole files are assigned."""
+        by = self.config.by
+        if SPLIT in frame.columns:  # by who arranged the rows
+            return frame[SPLIT].to_numpy()
+        if by == "files":
+            assert split is not None
+            if split == 0:
+                return (frame[PLACE].to_numpy() >= self._validates).astype(np.uint8)
+            return np.full(frame.height, split, dtype=np.uint8)
+        if by == "order":
+            return np.digitize(frame[PLACE].to_numpy(), self._bounds).astype(np.uint8)
+        if by == "time":  # rows of one moment stay together
+            return np.digitize(frame[TIME].to_numpy(), self._times).astype(np.uint8)
+        if KEY in frame.columns:
+            draws = shares(frame[KEY], self.config.seed)
+        else:
+            draws = shares_of_places(frame[PLACE].to_numpy(), self.config.seed)
+        if by == "kfold":
+            folds = (draws * self.config.folds).astype(int)
+            validates = (self.config.fold + 1) % self.config.folds
+            return np.select([folds == self.config.fold, folds == validates], [2, 1], 0).astype(np.uint8)
+        held_out = self.config.validation + self.config.test
+        return np.digitize(draws, (1 - held_out, 1 - self.config.test)).astype(np.uint8)
+
+    def place(self, frame: pl.DataFrame, split: int | None) -> tuple[pl.DataFrame, pl.Series]:
+        """The rows with ROW, and the split of each."""
+        which = pl.Series(self.of(frame, split))
+        return frame.with_columns(pl.when(which == 0).then(pl.col(PLACE)).alias(ROW)), which
+
+    def describe(self) -> str:
+        c = self.config
+        if c.by == "files":
+            if c.validation_files:
+                return "files: train, validation and test as published"
+            held = f"; the last {c.validation:.0%} of train's rows validate, not train" if c.validation else ""
+            return f"files: train and test as published{held}"
+        if c.by == "leave_one_out":
+            return "leave_one_out: of each group the last row tests, the one before it validates"
+        if c.by == "kfold":
+            of = f"of {c.column}" if c.column else "of rows at random"
+            return f"kfold: fold {c.fold} of {c.folds} tests, the next one validates; {of}, seed {c.seed}"
+        sizes = f"{1 - c.validation - c.test:.0%} / {c.validation:.0%} / {c.test:.0%}"
+        detail = {"order": "in the files' order", "time": f"by {c.column}", "random": f"at random, seed {c.seed}"}
+        detail["hash"] = f"of the values of {c.column}, seed {c.seed}"
+        return f"{c.by}: {sizes} {detail[c.by]}"
+
+
+def _last(chunks: Sequence[TypedChunk], share: float) -> int:
+    """The place from which on rows of the training files validate, where no files are there to."""
+    places = [(c.first_row, c.rows) for c in chunks if c.split == 0]
+    end = max((first + rows for first, rows in places), default=0)
+    if any(c.split == 1 for c in chunks):
+        return end
+    left = sum(rows for _, rows in places)
+    left -= round(left * share)
+    for first, rows in places:
+        if left < rows:
+            return first + left
+        left -= rows
+    return end
+
+
+def order_statistic(arrays: Callable[[], Iterator[np.ndarray]], k: int) -> float:
+    """The k-th smallest of all numbers, from 0; in memory for IN_MEMORY of them, however many there are."""
+    low, high, below, inside = -np.inf, np.inf, 0, None
+    while True:
+        if inside is not None and inside <= IN_MEMORY:
+            kept = np.concatenate([a[(a >= low) & (a <= high)] for a in arrays()])
+            return float(np.partition(kept, k - below)[k - below])
+        if inside is None or not np.isfinite([low, high]).all():
+            ends = [(a.min(), a.max(), len(a)) for a in arrays() if len(a)]
+            low, high = min(e[0] for e in ends), max(e[1] for e in ends)
+            inside = sum(e[2] for e in ends)
+            continue
+        if np.nextafter(low, np.inf) >= high:  # neighbours, or one number
+            at_low = sum(int((a == low).sum()) for a in arrays())
+            return float(low if k - below < at_low else high)
+        edges = np.unique(np.linspace(low, high, 4097))
+        counts = np.zeros(len(edges) - 1, np.int64)
+        for a in arrays():
+            counts += np.histogram(a[(a >= low) & (a <= high)], edges)[0]
+        bin_ = int(np.searchsorted(np.cumsum(counts), k - below, side="right"))
+        below += int(counts[:bin_].sum())
+        inside = int(counts[bin_])
+        last = bin_ == len(counts) - 1  # whose upper edge is within, unlike all others'
+        low, high = edges[bin_], edges[bin_ + 1] if last else np.nextafter(edges[bin_ + 1], -np.inf)
+
+
+def check_split(split: SplitConfig) -> None:
+    ways = ("order", "time", "random", "hash", "kfold", "files", "leave_one_out")
+    if split.by not in ways:
+        raise UserError(f"data.split.by={split.by}: must be {', '.join(ways[:-1])} or {ways[-1]}")
+    if split.by in ("time", "hash") and not split.column:
+        raise UserError(f"data.split.column: needed for data.split.by={split.by}")
+    if split.by == "kfold" and not (split.folds >= 3 and 0 <= split.fold < split.folds):
+        raise UserError(
+            f"data.split: folds={split.folds} must be at least 3, and fold={split.fold} one of them, from 0"
+        )
+    if split.seed < 0:
+        raise UserError(f"data.split.seed={split.seed}: must not be negative")
+    if split.by == "files" and not (split.train_files and split.test_files):
+        raise UserError(
+            "data.split.by=files needs train_files and test_files; without validation_files the last "
+            f"data.split.validation={split.validation} of the training rows validate"
+        )
+    if not (0 <= split.validation < 1 and 0 < split.test < 1 and split.validation + split.test < 1):
+        raise UserError(
+            f"data.split: validation={split.validation} and test={split.test} must be shares whose sum is below 1"
+        )

@@ -1,0 +1,83 @@
+"""Rows -> Parquet: prepared ones as files of equal row groups, the unit that the loader reads; a command's output."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import polars as pl
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+from recsys.atomic import beside
+from recsys.data.raw.blocks import BadRow
+from recsys.errors import UserError
+
+ROW_GROUP_ROWS = 65_536
+FILE_ROWS = 16 * ROW_GROUP_ROWS  # each slice read parses its file's footer, so that it should be short
+
+
+class PartWriter:
+    """Writes NAME-000.parquet, NAME-001.parquet, ... each of whole row groups but the last."""
+
+    def __init__(self, folder: Path, name: str = "part") -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, self._name = folder, name
+        self._waiting: list[pl.DataFrame] = []
+        self._rows = 0
+        self.files: list[str] = []
+
+    def write(self, frame: pl.DataFrame) -> None:
+        if frame.is_empty():
+            return
+        self._waiting.append(frame)
+        self._rows += frame.height
+        while self._rows >= FILE_ROWS:
+            self._flush(FILE_ROWS)
+
+    def close(self) -> None:
+        if self._rows:
+            self._flush(self._rows)
+
+    def _flush(self, rows: int) -> None:
+        whole = pl.concat(self._waiting)
+        file = self._folder / f"{self._name}-{len(self.files):03d}.parquet"
+        whole.head(rows).rechunk().write_parquet(
+            file, compression="lz4", row_group_size=ROW_GROUP_ROWS, statistics=False
+        )
+        self.files.append(file.name)
+        self._waiting = [whole.slice(rows)] if whole.height > rows else []
+        self._rows = whole.height - rows
+
+
+class Output:
+    """One Parquet file, whole or absent, and beside it NAME.bad_rows.csv where rows could not be read.
+
+    Raises UserError where it cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if path.is_dir():
+            raise UserError(f"output={path}: is a folder; name a Parquet file")
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            raise UserError(f"output={path}: {e.strerror}") from e
+        self.bad_rows = path.with_name(f"{path.stem}.bad_rows.csv")
+        self.bad_rows.unlink(missing_ok=True)
+        self.bad = 0
+        self._path, self._building = path, beside(path)
+        self._writer: pq.ParquetWriter | None = None
+
+    def write(self, frame: pl.DataFrame) -> None:
+        table = frame.to_arrow()
+        self._writer = self._writer or pq.ParquetWriter(self._building, table.schema)
+        self._writer.write_table(table)
+
+    def keep(self, bad: list[BadRow]) -> None:
+        self.bad += len(bad)
+        if bad:
+            with self.bad_rows.open("ab") as f:
+                pl.DataFrame([asdict(b) for b in bad]).write_csv(f, include_header=f.tell() == 0)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+            self._building.replace(self._path)

@@ -1,0 +1,107 @@
+"""Numbers and times: quantiles, histograms and cells, from a sample of rows."""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+import polars as pl
+
+from recsys.data.prepare.split import SPLITS
+from recsys.data.profile.data_profile import Histogram
+from recsys.data.transforms import LABEL
+from recsys.html.text import number, seconds
+
+QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+BINS = 48
+CELLS = 10
+FEW = 12  # distinct numbers up to which each is a cell
+SKEWED = 2.0  # skewness above which an axis is logarithmic
+
+
+def quantiles(values: np.ndarray) -> dict[str, float]:
+    return {f"{q:.0%}": float(x) for q, x in zip(QUANTILES, np.quantile(values, QUANTILES), strict=True)}
+
+
+def histogram(samples: list[np.ndarray], *, time: bool) -> Histogram | None:
+    """Of the numbers of each split, over the range of all. Whole numbers have no bin between them."""
+    whole = np.concatenate(samples)
+    if not len(whole):
+        return None
+    unit = 0.0 if time else _unit(whole)
+    low, high = (float(draw(np.array(x), unit)) for x in (whole.min(), whole.max()))
+    if high - low <= max(1e-9 * max(abs(low), abs(high)), 1e-300):  # too near for bins between them
+        half = max(0.01 * abs(low), 0.5)
+        low, high = low - half, high + half
+    edges = np.linspace(low, high, BINS + 1)
+    if not time and _are_whole(whole):
+        inner = np.round(undraw(edges[1:-1], unit)) + 0.5
+        inner = inner[(inner > whole.min()) & (inner < whole.max())]
+        edges = draw(np.unique([whole.min() - 0.5, *inner, whole.max() + 0.5]), unit)
+    counts = np.stack([np.histogram(draw(s, unit), edges)[0] for s in samples])
+    return Histogram(edges, counts, unit)
+
+
+def _unit(values: np.ndarray) -> float:
+    """0 unless skewed; else where the logarithm begins: 1 for whole numbers, about the smallest for others."""
+    scale = np.abs(values).max()
+    centred = values / scale - (values / scale).mean() if scale else values
+    std = centred.std()
+    if std == 0 or abs((centred**3).mean() / std**3) < SKEWED:
+        return 0.0
+    if _are_whole(values):
+        return 1.0
+    return float(10.0 ** np.floor(np.log10(max(np.quantile(np.abs(values[values != 0]), 0.05), 1e-30))))
+
+
+def _are_whole(x: np.ndarray) -> bool:
+    """And small enough to be told from the halves between them."""
+    return bool((np.abs(x) < 2**50).all() and (x == np.floor(x)).all())
+
+
+def draw(x: np.ndarray, unit: float) -> np.ndarray:
+    return np.sign(x) * np.log1p(np.abs(x) / unit) if unit else x.astype(np.float64)
+
+
+def undraw(x: np.ndarray, unit: float) -> np.ndarray:
+    return np.sign(x) * np.expm1(np.abs(x)) * unit if unit else x
+
+
+def cells(sample: dict[str, pl.DataFrame], name: str, *, time: bool) -> pl.DataFrame:
+    """Rows by tenths of the training split's numbers, or by number where they are few; and those that are missing."""
+    train = sample["train"][name].drop_nulls().to_numpy()
+    few = np.unique(train)
+    bounds = few if len(few) <= FEW else np.unique(np.quantile(train, np.arange(1, CELLS) / CELLS))
+    whole = _are_whole(train)
+    if len(few) <= FEW:
+        bounds = bounds[:-1]
+    elif whole:
+        bounds = np.unique(np.floor(bounds))
+    at = {s: _cell(f[name], bounds) for s, f in sample.items()}
+    counts = {s: np.bincount(at[s], minlength=len(bounds) + 2) for s in SPLITS}
+    counts["positives"] = np.bincount(at["train"], sample["train"][LABEL].to_numpy() > 0.5, len(bounds) + 2)
+    told = seconds if time else number
+    single = [told(float(x)) for x in few] if len(few) <= FEW else None
+    labels = [*(_labels(bounds, told, whole and not time) if single is None or not single else single), ""]
+    frame = pl.DataFrame({"label": labels, "special": [False] * (len(labels) - 1) + [True], **counts})
+    frame = frame.with_columns(pl.col("positives").cast(pl.Int64))
+    return frame.filter(pl.sum_horizontal(SPLITS) > 0)
+
+
+def _cell(values: pl.Series, bounds: np.ndarray) -> np.ndarray:
+    """(rows,) how many bounds are below; one more than the last cell where the number is missing."""
+    there = values.is_not_null().to_numpy()
+    found = np.searchsorted(bounds, values.fill_null(0.0).to_numpy(), side="left")
+    return np.where(there, found, len(bounds) + 1).astype(np.int64)
+
+
+def _labels(bounds: np.ndarray, told: Callable[[float], str], whole: bool) -> list[str]:
+    """Of the cells between bounds, each of which is in the cell below it."""
+    if not len(bounds):
+        return ["any"]
+    shown = [told(float(b)) for b in bounds]
+    if not whole:
+        between = [f"{a} – {b}" for a, b in pairwise(shown)]
+        return [f"≤ {shown[0]}", *between, f"> {shown[-1]}"]
+    ends = pairwise(bounds)
+    between = [told(float(b)) if a + 1 == b else f"{told(float(a + 1))} – {told(float(b))}" for a, b in ends]
+    return [f"≤ {shown[0]}", *between, f"≥ {told(float(bounds[-1] + 1))}"]

@@ -1,0 +1,271 @@
+"""CSV as blocks of rows: lines of bytes, cut where they end, parsed by a few threads."""
+
+import codecs
+import os
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from recsys.config.schema_data import SourceConfig
+from recsys.data.raw.blocks import (
+    LINE,
+    NOT_TEXT,
+    BadRow,
+    Block,
+    one_line,
+)
+from recsys.data.raw.ranges import UNREADABLE, Piece, Wanted, open_bytes
+from recsys.errors import UserError
+
+BLOCK_BYTES = 16 << 20
+LINE_BYTES = 64 << 20  # the longest line, which tells a file of no lines
+READERS = min(max((os.cpu_count() or 1) // 4, 1), 4)  # blocks parsed at once, each by several threads of polars
+
+
+def parse_options(source: SourceConfig, handler: Any = None) -> pacsv.ParseOptions:
+    return pacsv.ParseOptions(
+        delimiter=source.separator,
+        quote_char=source.quote or False,
+        newlines_in_values=False,
+        ignore_empty_lines=False,
+        invalid_row_handler=handler,
+    )
+
+
+def read_csv(source: SourceConfig, file: Path, names: list[str], piece: Piece, wanted: Wanted) -> Iterator[Block]:
+    """Blocks of whole lines, parsed by a few threads and handed out in order."""
+    waiting: deque[Future[Block]] = deque()
+    line = 1
+    with open_bytes(file) as raw, ThreadPoolExecutor(READERS, thread_name_prefix="csv") as pool:
+        text = _Utf8(_Lines(raw, piece))
+        try:
+            for lines in _blocks(text):
+                if line == 1 and source.header and piece.start == 0:
+                    lines = lines[lines.find(b"\n") + 1 or len(lines) :]
+                    line = 2
+                if lines:
+                    given = Text(source, file, names, lines, line, text.replaced)
+                    waiting.append(pool.submit(given.parse, wanted.numbers))
+                line += lines.count(b"\n")
+                if len(waiting) > READERS:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        except UNREADABLE as e:
+            raise UserError(
+                f"{file}: cannot be read as CSV with separator {source.separator!r} and "
+                f"{len(names)} columns: {one_line(e)}"
+            ) from e
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def _blocks(text: "_Utf8") -> Iterator[bytes]:
+    """The bytes in blocks of whole lines, about BLOCK_BYTES each."""
+    rest = b""
+    while piece := text.read(BLOCK_BYTES):
+        end = piece.rfind(b"\n") + 1
+        if end:
+            yield rest + piece[:end]
+            rest = piece[end:]
+        else:
+            rest += piece
+            if len(rest) > LINE_BYTES:
+                raise EOFError(f"a line of more than {LINE_BYTES >> 20} MiB")
+    if rest:
+        yield rest
+
+
+@dataclass(frozen=True)
+class Text:
+    """Whole lines of a CSV file, `line` being the number of the first."""
+
+    source: SourceConfig
+    file: Path
+    names: list[str]
+    text: bytes
+    line: int
+    replaced: bool  # some of it was not UTF-8
+
+    def parse(self, numbers: frozenset[str] = frozenset()) -> Block:
+        """Its rows, those columns as Float64 where nothing is odd about the lines."""
+        found = self._plain(numbers)
+        if found is None:
+            found = _parse(self.source, self.file, self.names, self.text, self.line, self.replaced)
+        found.lines = self.line - 1 + self.text.count(b"\n") + (not self.text.endswith(b"\n"))
+        return found
+
+    def _plain(self, numbers: frozenset[str]) -> Block | None:
+        """Nearly all files are lines of equally many fields without quotes, which polars parses several times faster.
+
+        Polars takes a line of too few fields for one with nulls at its end, and refuses one of too many: with as many
+        separators as so many lines need, and none refused, no line has too few.
+        """
+        separator, quote, text = self.source.separator.encode(), self.source.quote, self.text
+        if self.replaced or len(self.names) < 2 or len(separator) != 1 or b"\r" in text:
+            return None
+        if quote is not None and quote.encode() in text:
+            return None
+        lines = text.count(b"\n") + (not text.endswith(b"\n"))
+        if np.count_nonzero(np.frombuffer(text, np.uint8) == separator[0]) != lines * (len(self.names) - 1):
+            return None
+        if numbers and (text[:1] == b" " or b"\n " in text or separator + b" " in text):
+            numbers = frozenset()  # ' 7' is a number to polars' CSV, and none to its cast
+        schema = {n: pl.Float64 if n in numbers else pl.String for n in self.names}
+        for types in (schema, dict.fromkeys(self.names, pl.String)):
+            try:
+                frame = pl.read_csv(
+                    text, schema=types, separator=self.source.separator, quote_char=None, has_header=False
+                )
+            except pl.exceptions.PolarsError:
+                continue
+            if frame.height != lines:
+                return None
+            break
+        else:
+            return None
+        if all(c.null_count() for c in frame) and frame.select(pl.all_horizontal(pl.all().is_null()).any()).item():
+            return None  # an empty row, which is told
+        frame = frame.with_columns(pl.int_range(self.line, self.line + lines, dtype=pl.Int64).alias(LINE))
+        return Block(self.file, frame, as_text=self.parse if types is schema and numbers else None)
+
+
+def _parse(source: SourceConfig, file: Path, names: list[str], piece: bytes, line: int, replaced: bool) -> Block:
+    """The rows of whole lines, `line` being the number of the first; set aside are those that are no rows."""
+    wide: list[tuple[int, str, str]] = []  # rows of the wrong width: number, reason, text
+
+    def skip(row: pacsv.InvalidRow) -> str:
+        wide.append((row.number or 0, f"{row.actual_columns} fields, not {row.expected_columns}", row.text))
+        return "skip"
+
+    table = pacsv.read_csv(
+        pa.BufferReader(piece),
+        read_options=pacsv.ReadOptions(block_size=len(piece) + 1, column_names=names, use_threads=False),
+        parse_options=parse_options(source, skip),
+        convert_options=pacsv.ConvertOptions(
+            check_utf8=False,  # _Utf8 did
+            column_types={name: pa.string() for name in names},
+            strings_can_be_null=True,
+            null_values=[""],
+            quoted_strings_can_be_null=False,
+        ),
+    )
+    frame = pl.from_arrow(table)
+    assert isinstance(frame, pl.DataFrame)
+    empty = frame.select(pl.all_horizontal(pl.all().is_null())).to_series().to_numpy()
+    breaks, garbled = np.zeros(frame.height, np.int64), np.zeros(frame.height, bool)
+    if source.quote is not None and source.quote.encode() in piece:
+        for name in names:
+            if frame[name].str.contains("\n", literal=True).any():
+                breaks += frame[name].str.count_matches("\n", literal=True).fill_null(0).to_numpy()
+    if replaced:
+        for name in names:
+            garbled |= frame[name].str.contains(NOT_TEXT, literal=True).fill_null(False).to_numpy()
+    taken = np.array([n for n, _, _ in wide], np.int64)
+    numbers = np.concatenate([np.setdiff1d(np.arange(1, frame.height + len(wide) + 1), taken), taken])
+    inner = np.concatenate([breaks, np.array([t.strip("\r\n").count("\n") for _, _, t in wide], np.int64)])
+    if inner.any() and (found := _without_open_quotes(source, file, names, piece, line, replaced)) is not None:
+        return found
+    if inner.any():  # a row's line is its number and the line breaks within rows before it
+        order = np.argsort(numbers)
+        before = np.empty_like(numbers)
+        before[order] = np.cumsum(inner[order]) - inner[order]
+        numbers += before
+    numbers += line - 1
+    after = zip(numbers[frame.height :], wide, strict=True)
+    bad = [BadRow(str(file), int(n), why, text) for n, (_, why, text) in after]
+    frame = frame.with_columns(pl.Series(LINE, numbers[: frame.height], dtype=pl.Int64))
+    lost = np.zeros(frame.height, bool)
+    checks = ((breaks > 0, "a quoted field goes on over lines"), (garbled, "not UTF-8 text"), (empty, "an empty line"))
+    for mask, why in checks:
+        for values in frame.filter(pl.Series(mask & ~lost)).iter_rows() if mask.any() else ():
+            bad.append(BadRow(str(file), values[-1], why, "\t".join(v for v in values[:-1] if v is not None)))
+        lost |= mask
+    bad.sort(key=lambda b: b.line)
+    return Block(file, frame.filter(pl.Series(~lost)) if lost.any() else frame, bad)
+
+
+def _without_open_quotes(
+    source: SourceConfig, file: Path, names: list[str], piece: bytes, line: int, replaced: bool
+) -> Block | None:
+    """As `_parse`, with lines set aside that open a quote and do not close it, and would swallow those behind them.
+
+    None where there are none.
+    """
+    lines = piece.split(b"\n")
+    quote = (source.quote or "").encode()
+    left_open = {line + i: text for i, text in enumerate(lines) if text.count(quote) % 2}
+    if not left_open:
+        return None
+    closed = b"\n".join(b"" if line + i in left_open else text for i, text in enumerate(lines))
+    block = _parse(source, file, names, closed, line, replaced)
+    for i, bad in enumerate(block.bad):
+        if bad.line in left_open:
+            text = left_open[bad.line].decode(errors="replace").rstrip("\r")
+            block.bad[i] = BadRow(bad.file, bad.line, "a quote is not closed", text)
+    return block
+
+
+class _Lines:
+    """The bytes of the lines that begin in a piece of a file."""
+
+    def __init__(self, raw: Any, piece: Piece) -> None:
+        self._raw, at = raw, 0
+        if piece.start:  # the line before, or within which the piece begins, is the last piece's
+            raw.seek(piece.start - 1)
+            at = piece.start - 1 + len(_rest_of_line(raw))
+        self._left = None if piece.stop is None else max(piece.stop - at, 0)
+        self._ends = self._left == 0  # where the bytes end, a line does
+
+    def read(self, size: int) -> bytes:
+        if self._left is None:
+            return bytes(self._raw.read(size))
+        if self._left > 0:
+            data = bytes(self._raw.read(min(size, self._left)))
+            self._left = self._left - len(data) if data else 0
+            self._ends = not data or (self._left == 0 and data.endswith(b"\n"))
+            return data
+        if self._ends:
+            return b""
+        self._ends = True
+        return _rest_of_line(self._raw)
+
+
+def _rest_of_line(raw: Any) -> bytes:
+    line = bytes(raw.readline(LINE_BYTES))
+    if len(line) == LINE_BYTES and not line.endswith(b"\n"):
+        raise EOFError(f"a line of more than {LINE_BYTES >> 20} MiB")
+    return line
+
+
+class _Utf8:
+    """Bytes as valid UTF-8: bytes that are none become NOT_TEXT, and `replaced` tells so."""
+
+    closed = False
+
+    def __init__(self, raw: _Lines) -> None:
+        self._raw, self._decoder, self._rest = raw, codecs.getincrementaldecoder("utf-8")("replace"), b""
+        self.replaced = False
+
+    def read(self, size: int) -> bytes:
+        while not self._rest:
+            piece = self._raw.read(size)
+            if piece.isascii() and not self._decoder.getstate()[0]:  # nearly always, and quick to tell
+                self._rest = piece
+            else:
+                text = self._decoder.decode(piece, final=not piece)
+                self.replaced |= NOT_TEXT in text
+                self._rest = text.encode()
+            if not piece:
+                break
+        done, self._rest = self._rest[:size], self._rest[size:]
+        return done

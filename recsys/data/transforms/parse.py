@@ -1,0 +1,254 @@
+"""Raw columns -> label, numbers, times and text; rows that cannot be read are set aside."""
+
+import polars as pl
+
+from recsys.config.schema_data import DataConfig, SparseConfig
+from recsys.data.raw.blocks import LINE, BadRow, Block
+from recsys.data.transforms.column_names import (
+    GROUP,
+    KEY,
+    LABEL,
+    ORDER,
+    TIME,
+)
+from recsys.data.transforms.columns import (
+    dense_columns,
+    differences,
+    is_split,
+    item_feature,
+    label_column,
+    raw_columns,
+    sparse_columns,
+)
+from recsys.data.transforms.ids import id_checks, id_columns, whole_numbers
+from recsys.data.transforms.index import SHORT
+from recsys.data.transforms.steps import FLOAT32_MAX
+from recsys.data.transforms.times import as_time
+from recsys.errors import UserError
+
+JOINT = "\x1f"  # between the values of a cross: ASCII's unit separator
+
+
+def typed(data: DataConfig, block: Block, *, labelled: bool = True) -> tuple[pl.DataFrame, list[BadRow]]:
+    """Label (Float32), numbers (Float64, null where missing), times (Datetime), values (String), ids (Int64) and what
+    splits and groups go by; rows whose label, numbers, times or ids cannot be read are set aside with the reason.
+    """
+    return Typing(data, block.frame, labelled=labelled)(block)
+
+
+class Typing:
+    """`typed`, of blocks whose columns and types are those of `like`: what follows from them is worked out once."""
+
+    def __init__(self, data: DataConfig, like: pl.DataFrame, *, labelled: bool) -> None:
+        self._data, self._labelled, self._kinds = data, labelled, _kinds(data)
+        self._ids = id_columns(data)
+        label = label_column(data) if labelled else None
+        _check_types(data, like, label)
+        self._has_label = label is not None
+        columns = [pl.col(LINE), *_group(data, like)]
+        columns += ([_label(data, label)] if label is not None else []) + (_split(data, like) if labelled else [])
+        for name, (column, kind) in self._kinds.items():
+            columns.append(_read(like, column, kind).alias(name))
+        for name, c in sparse_columns(data).items():
+            if name in self._ids:
+                columns.append(whole_numbers(like, name, c).alias(name))
+            elif name not in self._kinds:
+                columns.append(_values(like, name, c).alias(name))
+        self._columns = columns
+
+    def __call__(self, block: Block) -> tuple[pl.DataFrame, list[BadRow]]:
+        raw = block.frame
+        frame = raw.select_seq(self._columns) if raw.height <= SHORT else raw.select(self._columns)
+        reason = _reasons(self._data, raw, frame, self._kinds, self._ids, self._has_label)
+        if reason is None:
+            return frame, block.bad
+        if block.as_text is not None:  # so that the texts of bad rows are what stands in the file
+            return typed(self._data, block.as_text(), labelled=self._labelled)
+        wrong = reason.is_not_null()
+        fields = [_told(n, dtype) for n, dtype in raw.schema.items() if n != LINE]
+        texts = raw.select(pl.concat_str(fields, separator="\t", ignore_nulls=True))
+        told = zip(frame[LINE].filter(wrong), reason.filter(wrong), texts.to_series().filter(wrong), strict=True)
+        bad = [BadRow(str(block.file), line, why, text) for line, why, text in told]
+        return frame.filter(~wrong), block.bad + bad
+
+
+def _told(name: str, dtype: pl.DataType) -> pl.Expr:
+    """A field of a bad row as text, lists with spaces between their elements."""
+    x = pl.col(name)
+    if isinstance(dtype, pl.Array):
+        x, dtype = x.arr.to_list(), pl.List(dtype.inner)
+    if isinstance(dtype, pl.List) and not dtype.inner.is_nested():
+        return x.cast(pl.List(pl.String)).list.join(" ")
+    return pl.lit(f"({dtype})").alias(name) if dtype.is_nested() else x.cast(pl.String)
+
+
+def _kinds(data: DataConfig) -> dict[str, tuple[str, str]]:
+    """By typed column, but those of sparse values: the raw column, and whether it is number, time or value."""
+    kinds: dict[str, tuple[str, str]] = {c.typed: (c.column, c.reads) for c in dense_columns(data).values()}
+    kinds |= {n: (c.column or n, "number") for n, c in sparse_columns(data).items() if c.encode == "quantiles"}
+    moments = differences(data)
+    return {n: (column, "moment" if n in moments else kind) for n, (column, kind) in kinds.items()}
+
+
+def _label(data: DataConfig, column: str) -> pl.Expr:
+    value = _number(column)
+    if data.label.at_least is not None:
+        value = value >= data.label.at_least
+    return value.cast(pl.Float32).alias(LABEL)
+
+
+def _split(data: DataConfig, raw: pl.DataFrame) -> list[pl.Expr]:
+    column = data.split.column or ""
+    if data.split.by == "time":
+        return [_moment(raw, column).alias(TIME)]
+    return [as_value(raw, column).fill_null("").alias(KEY)] if column and data.split.by in ("hash", "kfold") else []
+
+
+def _group(data: DataConfig, raw: pl.DataFrame) -> list[pl.Expr]:
+    if data.group is None:
+        return []
+    order = pl.lit(0.0) if data.group.order is None else _moment(raw, data.group.order)
+    return [as_value(raw, data.group.by).alias(GROUP), order.alias(ORDER)]
+
+
+def _moment(raw: pl.DataFrame, column: str) -> pl.Expr:
+    """Float64: numbers as they are, times as seconds since 1970."""
+    dtype = raw.schema[column]
+    if dtype.is_numeric():
+        return _number(column)
+    seconds = as_time(column, dtype).dt.epoch("us") / 1e6
+    return pl.coalesce(_number(column), seconds) if dtype == pl.String else seconds
+
+
+def _read(raw: pl.DataFrame, column: str, kind: str) -> pl.Expr:
+    if kind == "time":
+        return as_time(column, raw.schema[column])
+    if kind == "moment":
+        return _moment(raw, column)
+    return _number(column) if kind == "number" else as_value(raw, column)
+
+
+def _number(column: str) -> pl.Expr:
+    return pl.col(column).cast(pl.Float64, strict=False).fill_nan(None)
+
+
+def as_value(raw: pl.DataFrame, column: str) -> pl.Expr:
+    """Text: what stands for the value wherever it is looked up."""
+    dtype, values = raw.schema[column], pl.col(column)
+    if dtype == pl.String:
+        return values
+    if not dtype.is_float():
+        return values.cast(pl.String)
+    # 7.0 is 7: a column of whole numbers turns into floats where some are missing
+    values = values.fill_nan(None)
+    whole = values.cast(pl.Int64, strict=False)
+    return pl.when(whole.cast(dtype) == values).then(whole.cast(pl.String)).otherwise(values.cast(pl.String))
+
+
+def _values(raw: pl.DataFrame, name: str, c: SparseConfig) -> pl.Expr:
+    """Text, or lists of text without what is empty or missing."""
+    column = c.column or name
+    if c.cross is not None:
+        return pl.concat_str([as_value(raw, x).fill_null("") for x in c.cross], separator=JOINT)
+    if not is_split(c):
+        return as_value(raw, column)
+    dtype, values = raw.schema[column], pl.col(column)
+    if c.pattern is not None:
+        values = values.cast(pl.String).str.extract_all(c.pattern)
+    elif isinstance(dtype, pl.Array):
+        values = values.arr.to_list()
+    elif dtype != pl.List:
+        values = values.cast(pl.String).str.split(c.split or "")
+    values = values.cast(pl.List(pl.String)).list.eval(pl.element().filter(pl.element() != ""))  # nor null
+    return values.list.head(c.max_length) if c.max_length else values
+
+
+def _check_types(data: DataConfig, raw: pl.DataFrame, label_column: str | None) -> None:
+    """Raises UserError for a column whose type (known for Parquet alone) holds no number, time or value."""
+    lists = {f"data.sparse.{n}": c.column or n for n, c in sparse_columns(data).items() if c.split is not None}
+    label = [("data.label", label_column)] if label_column is not None else []
+    for who, column in [*((w, x) for w, x in raw_columns(data) if w not in lists), *label]:
+        dtype = raw.schema[column]
+        if dtype.is_nested():
+            hint = "; set split (to any text) and every element counts" if "sparse" in who else ""
+            raise UserError(f"{who}: column {column} holds {dtype}, not one value a row{hint}")
+    for who, column in lists.items():
+        dtype = raw.schema[column]
+        if dtype.is_nested() and (dtype == pl.Struct or dtype.inner.is_nested()):  # type: ignore[attr-defined]
+            raise UserError(f"{who}: column {column} holds {dtype}, not a list of values")
+    for name, (column, kind) in _kinds(data).items():
+        dtype = raw.schema[column]
+        if kind in ("time", "moment") and dtype in (pl.Time, pl.Duration, pl.Boolean):
+            raise UserError(f"data.dense.{name}: column {column} holds {dtype}, not a date or time")
+
+
+def _reasons(
+    data: DataConfig,
+    raw: pl.DataFrame,
+    frame: pl.DataFrame,
+    kinds: dict[str, tuple[str, str]],
+    ids: dict[str, tuple[str, int]],
+    labelled: bool,
+) -> pl.Series | None:
+    """Why a row cannot be used, null where it can; None where all can."""
+    checks = (_label_checks(data, frame) if labelled else []) + _order_checks(data, frame) + _item_checks(data, frame)
+    checks += id_checks(ids, raw, frame)
+    for name, (column, kind) in kinds.items():
+        if kind == "value" or _all_read(raw[column], frame[name], kind):
+            continue
+        lost = frame[name].is_null() & raw[column].is_not_null()
+        if lost.any() and raw.schema[column].is_float():
+            lost = lost & raw[column].is_not_nan()
+        elif lost.any() and raw.schema[column] == pl.String:
+            lost = lost & ~raw[column].str.to_lowercase().is_in(["nan", ""])
+        if kind == "time":
+            checks.append((lost, f"{column} is not a time"))
+            continue
+        lost = lost | frame[name].is_infinite().fill_null(False)
+        checks.append((lost, f"{column} is " + ("not a number" if kind == "number" else "neither a number nor a time")))
+        checks.append(((frame[name].abs() > FLOAT32_MAX).fill_null(False), f"{column} is too large"))
+    reason = None
+    for mask, why in checks:
+        if mask.any():
+            if reason is None:
+                reason = pl.Series("reason", [None] * frame.height, dtype=pl.String)
+            told = pl.Series([why], dtype=pl.String).new_from_index(0, frame.height)
+            reason = reason.zip_with(~mask | reason.is_not_null(), told)
+    return reason
+
+
+def _all_read(raw: pl.Series, read: pl.Series, kind: str) -> bool:
+    """Whether no row needs a closer look: nearly always, and quick to tell."""
+    if read.null_count() != raw.null_count():
+        return False
+    if kind == "time" or read.null_count() == read.len():
+        return True
+    low, high = read.min(), read.max()
+    assert isinstance(low, float) and isinstance(high, float)
+    return low >= -FLOAT32_MAX and high <= FLOAT32_MAX
+
+
+def _label_checks(data: DataConfig, frame: pl.DataFrame) -> list[tuple[pl.Series, str]]:
+    what = "neither 0 nor 1" if data.label.at_least is None else "not a number"
+    valid = frame[LABEL].is_in([0.0, 1.0]).fill_null(False)
+    return [(~valid, f"label {data.label.column} is {what}")]
+
+
+def _order_checks(data: DataConfig, frame: pl.DataFrame) -> list[tuple[pl.Series, str]]:
+    checks = []
+    for name, column in ((TIME, data.split.column), (ORDER, data.group and data.group.order)):
+        if name in frame.columns:
+            odd = ~frame[name].is_finite().fill_null(False)
+            checks.append((odd, f"time {column} is neither a number nor a time"))
+    if data.group is not None:
+        checks.append((frame[GROUP].is_null(), f"group {data.group.by} is missing"))
+    return checks
+
+
+def _item_checks(data: DataConfig, frame: pl.DataFrame) -> list[tuple[pl.Series, str]]:
+    """Elsewhere a missing value is a value of its own; nobody wants one to be recommended."""
+    name = item_feature(data)
+    if name is None:
+        return []
+    column = sparse_columns(data)[name].column or name
+    return [((frame[name].fill_null("") == ""), f"item {column} is missing")]

@@ -1,0 +1,195 @@
+"""This process's place in the job, and the process group."""
+
+import contextlib
+import logging
+import os
+import socket
+import time
+import uuid
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from recsys.console import quiet
+from recsys.errors import UserError
+from recsys.memory import keep_freed_memory
+
+FOREVER = timedelta(days=30)
+
+
+SEEN_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Where this process stands in the job."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+
+
+def started_by_torchrun() -> Ranks | None:
+    """The ranks that torchrun (or our own launcher through it) has given, if it has."""
+    env = os.environ
+    if "RANK" not in env or "WORLD_SIZE" not in env:
+        return None
+    world = int(env["WORLD_SIZE"])
+    return Ranks(int(env["RANK"]), int(env.get("LOCAL_RANK", 0)), world, int(env.get("LOCAL_WORLD_SIZE", world)))
+
+
+@contextmanager
+def process_group(
+    accelerator: str, threads: int | None, ranks: Ranks | None = None, timeout_minutes: float = 30.0
+) -> Iterator[Ranks]:
+    """The default process group: of torchrun's ranks, or of this process alone (no port, no store)."""
+    import torch
+    import torch.distributed as dist
+
+    silence()
+    keep_freed_memory()
+    alone = Ranks(0, 0, 1, 1)
+    ranks = ranks or alone
+    if threads is not None and threads < 1:
+        raise UserError(f"trainer.threads={threads}: must be at least 1, or null")
+    if timeout_minutes <= 0:
+        raise UserError(f"trainer.timeout_minutes={timeout_minutes}: must be above 0")
+    if accelerator == "gpu" and torch.cuda.device_count() <= ranks.local_rank:
+        raise UserError(f"{ranks.local_world_size} processes here, but {torch.cuda.device_count()} GPUs")
+    torch.set_num_threads(threads or max(1, (os.cpu_count() or 1) // ranks.local_world_size))
+    if accelerator == "gpu":
+        torch.cuda.set_device(ranks.local_rank)
+    backend = "cpu:gloo,cuda:nccl" if accelerator == "gpu" else "gloo"
+    made = not dist.is_initialized()
+    if made:
+        timeout = timedelta(minutes=timeout_minutes)
+        store = dist.HashStore() if ranks == alone else _torchruns_store(ranks, timeout)
+        dist.init_process_group(backend, timeout=timeout, store=store, rank=ranks.rank, world_size=ranks.world_size)
+    quiet(ranks.rank != 0)
+    done = False
+    try:
+        yield ranks
+        if ranks.world_size > 1:
+            dist.all_reduce(torch.zeros(1))  # all leave together: rank 0 writes the results last
+        done = True
+    finally:
+        # A rank that fails among others keeps its connections until its error is told: theirs come after it.
+        if made and (done or ranks.world_size == 1):
+            dist.destroy_process_group()
+
+
+def _torchruns_store(ranks: Ranks, timeout: timedelta) -> Any:
+    from torch.distributed.rendezvous import rendezvous
+
+    from recsys.distributed.rendezvous import fresh_store
+
+    store, rank, world_size = next(rendezvous("env://", ranks.rank, ranks.world_size, timeout=timeout))
+    return fresh_store(store, rank, world_size, timeout)
+
+
+def ensure_process_group() -> None:
+    """A default group of this process alone, for the process's life, unless there is one: TorchRec needs one."""
+    import torch.distributed as dist
+
+    silence()
+    if not dist.is_initialized():
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+
+def first_decides(ranks: Ranks, decide: Callable[[], Any]) -> Any:
+    """Rank 0's result for all ranks, which wait for as long as it takes (preparing terabytes takes hours).
+
+    Its UserError stops them all, told by rank 0 alone.
+    """
+    import torch.distributed as dist
+
+    waiting = dist.new_group(backend="gloo", timeout=FOREVER) if ranks.world_size > 1 else None
+    box: list[Any] = [None, None]
+    if ranks.rank == 0:
+        try:
+            box[0] = decide()
+        except UserError as e:
+            box[1] = str(e)
+    if ranks.world_size > 1:
+        dist.broadcast_object_list(box, group=waiting)
+        dist.destroy_process_group(waiting)
+    if box[1] is not None:
+        if ranks.rank != 0:
+            raise SystemExit(2)
+        raise UserError(box[1])
+    return box[0]
+
+
+def any_restarted(ranks: Ranks) -> bool:
+    """Collective: whether torchrun has started any rank anew. A host whose ranks were well may count no restart."""
+    import torch
+    import torch.distributed as dist
+
+    count = torch.tensor(int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)))
+    if ranks.world_size > 1:
+        dist.all_reduce(count, dist.ReduceOp.MAX)
+    return bool(count > 0)
+
+
+def check_shared(ranks: Ranks, seen_by_rank_0: dict[str, Path]) -> None:
+    """Collective: raises UserError where a host does not see these folders, which rank 0 has made.
+
+    seen_by_rank_0: the config's key -> the folder. A file of the moment tells a shared folder from one of that name.
+    """
+    import torch
+    import torch.distributed as dist
+
+    if ranks.world_size == ranks.local_world_size:
+        return
+    box = [uuid.uuid4().hex]
+    dist.broadcast_object_list(box)
+    marks = {key: folder / f".seen-{box[0]}" for key, folder in seen_by_rank_0.items()}
+    if ranks.rank == 0:
+        for mark in marks.values():
+            mark.touch()
+    dist.all_reduce(torch.zeros(1))  # once they are there, the others look
+    unseen = next((key for key, mark in marks.items() if not _appears(mark)), None)
+    problem = unseen and (
+        f"rank {ranks.rank} on {socket.gethostname()} does not see rank 0's {marks[unseen].parent.absolute()}: "
+        f"{unseen} must be on a file system that all hosts share"
+    )
+    problems: list[str | None] = [None] * ranks.world_size
+    dist.all_gather_object(problems, problem)
+    if ranks.rank == 0:
+        for mark in marks.values():
+            mark.unlink()
+    if found := [p for p in problems if p]:
+        if ranks.rank == 0 or (problem and ranks.local_rank == 0):
+            raise UserError(problem or found[0])
+        raise SystemExit(2)
+
+
+def _appears(path: Path) -> bool:
+    """Whether the file is there within SEEN_SECONDS: NFS remembers for a while that a file was not."""
+    deadline = time.monotonic() + SEEN_SECONDS
+    while not path.exists():
+        if time.monotonic() > deadline:
+            return False
+        with contextlib.suppress(OSError):
+            os.listdir(path.parent)
+        time.sleep(0.2)
+    return True
+
+
+def silence() -> None:
+    """Without the libraries' notes to their own developers; errors still show."""
+    warnings.filterwarnings("ignore")
+    names = ("torch.distributed.run", "torchrec", "pytorch_lightning.utilities.rank_zero", "torch.fx")
+    for name in names:  # not the whole of Lightning: its import sets that logger's level anew
+        logging.getLogger(name).setLevel(logging.ERROR)
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
+    logging.getLogger().addFilter(_not_of_replicas)  # TorchRec's, to the root logger
+
+
+def _not_of_replicas(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("Sharding spec not found for")

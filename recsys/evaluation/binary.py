@@ -1,0 +1,278 @@
+"""Metrics of binary predictions over all rows of all ranks: exact up to a size, within a stated bound beyond it."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from recsys.evaluation.negatives import mix
+
+NAMES = ("auc", "pr_auc", "logloss", "ne", "calibration", "ece")
+SHIFT = 9  # bits of a float32 in [0, 1] that its bin forgets: 2^14 bins an octave
+BINS = (0x3F800000 >> SHIFT) + 1
+POINTS = 200  # of a curve
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Rows gathered by score, ascending: (G,) of each score how many rows, positives, and the sums of probabilities
+    and of -ln P(label). What AUC, PR-AUC and ECE need, whatever the number of rows.
+    """
+
+    rows: np.ndarray
+    positives: np.ndarray
+    probability: np.ndarray
+    logloss: np.ndarray
+
+    @classmethod
+    def of(cls, probability: np.ndarray, label: np.ndarray) -> "Scores":
+        """Of (rows,) float32 probabilities and labels of 0 and 1, a score each value: nothing is lost."""
+        order = np.argsort(probability, kind="stable")
+        score = probability[order]
+        first = np.flatnonzero(np.append(True, score[1:] != score[:-1])) if len(score) else np.zeros(0, np.int64)
+        columns = (np.ones(len(score), np.int64), label[order].astype(np.int64), *_sums(score, label[order]))
+        return cls(*(np.add.reduceat(c, first) if len(first) else c for c in columns))
+
+    @classmethod
+    def binned(cls, probability: np.ndarray, label: np.ndarray) -> "Scores":
+        """The same in BINS bins of neighbouring float32, those without rows too, so that ranks can be added up."""
+        bins = probability.astype(np.float32).view(np.int32) >> SHIFT
+        count = lambda weights=None: np.bincount(bins, weights, BINS)  # noqa: E731
+        p, loss = _sums(probability, label)
+        return cls(count().astype(np.int64), count(label).astype(np.int64), count(p), count(loss))
+
+    @property
+    def negatives(self) -> np.ndarray:
+        return self.rows - self.positives
+
+    def auc(self) -> tuple[float, float]:
+        """Area under the ROC curve (Mann & Whitney 1947), rows of one score counted half; how far it can be off where
+        a score stands for several. NaN with one class only.
+        """
+        positives, negatives = float(self.positives.sum()), float(self.negatives.sum())
+        if not positives or not negatives:
+            return math.nan, math.nan
+        below = np.cumsum(self.negatives) - self.negatives
+        pairs = positives * negatives
+        tied = float((self.positives * self.negatives.astype(np.float64)).sum())
+        return float((self.positives * below.astype(np.float64)).sum() + tied / 2) / pairs, tied / 2 / pairs
+
+    def pr_auc(self) -> float:
+        """Average precision: precision at each score, weighted by the recall it adds (as scikit-learn's).
+
+        0 where there is no positive, as there.
+        """
+        rows, positives = np.cumsum(self.rows[::-1]), np.cumsum(self.positives[::-1])
+        if not len(rows) or not positives[-1]:
+            return 0.0
+        precision = positives / np.maximum(rows, 1)
+        return float((precision * self.positives[::-1]).sum() / positives[-1])
+
+    def pr_auc_error(self) -> float:
+        """How far pr_auc can be off where a score stands for several: the positives of a bin first, or last."""
+        value, total = self.pr_auc(), int(self.positives.sum())
+        if not total:
+            return 0.0
+        some = self.positives[::-1] > 0
+        positives, negatives = self.positives[::-1][some].astype(np.float64), self.negatives[::-1][some]
+        tp = np.cumsum(positives) - positives
+        fp = (np.cumsum(self.negatives[::-1]) - self.negatives[::-1])[some].astype(np.float64)
+
+        def sums(fp: np.ndarray) -> float:
+            """Of (tp + i) / (tp + fp + i) over i = 1 ... positives: 1 - fp / (tp + fp + i), by the digamma function."""
+            psi = torch.digamma(torch.from_numpy(np.stack([tp + fp + positives + 1, tp + fp + 1]))).numpy()
+            return float((positives - fp * (psi[0] - psi[1])).sum() / total)
+
+        return max(sums(fp) - value, value - sums(fp + negatives), 0.0)
+
+    def calibration(self, bins: int) -> list[tuple[float, float, int]]:
+        """By bin of equally many rows, equal scores together: mean probability, share of positives, rows."""
+        total = int(self.rows.sum())
+        middle = np.cumsum(self.rows) - self.rows / 2
+        place = np.minimum((middle * bins / max(total, 1)).astype(np.int64), bins - 1)
+        rows, p, y = (np.bincount(place, c, bins) for c in (self.rows, self.probability, self.positives))
+        return [(float(a / n), float(b / n), int(n)) for a, b, n in zip(p, y, rows, strict=True) if n]
+
+    def metrics(self, bins: int = 20) -> dict[str, float]:
+        """auc, pr_auc; logloss: mean of -ln P(label), probabilities kept within [1e-7, 1 - 1e-7];
+        ne: normalised entropy (He et al. 2014), logloss over that of always predicting the mean label;
+        calibration: predicted over observed positives (1 is calibrated);
+        ece: expected calibration error (Naeini et al. 2015), the mean distance of probability and share of positives
+        over `bins` bins of equally many rows; rows.
+        """
+        rows, positives = int(self.rows.sum()), float(self.positives.sum())
+        logloss = float(self.logloss.sum()) / rows if rows else math.nan
+        rate = positives / rows if rows else math.nan
+        entropy = -(rate * math.log(rate) + (1 - rate) * math.log1p(-rate)) if 0 < positives < rows else math.nan
+        off = sum(n * abs(p - y) for p, y, n in self.calibration(bins))
+        return {
+            "auc": self.auc()[0],
+            "pr_auc": self.pr_auc() if rows else math.nan,
+            "logloss": logloss,
+            "ne": logloss / entropy,
+            "calibration": float(self.probability.sum()) / positives if positives else math.nan,
+            "ece": off / rows if rows else math.nan,
+            "rows": rows,
+        }
+
+    def curves(self, bins: int) -> dict[str, list[Any]]:
+        """Points of the ROC curve (false, true positive rate), of precision over recall, and of `calibration`."""
+        fp, tp = (np.append(0, np.cumsum(c[::-1])) for c in (self.negatives, self.positives))
+        if not len(self.rows) or not fp[-1] or not tp[-1]:
+            return {"roc": [], "pr": [], "calibration": self.calibration(bins)}
+        along = lambda x: np.unique(np.searchsorted(x, np.linspace(0, x[-1], POINTS // 2)))  # noqa: E731
+        at = np.union1d(along(fp), along(tp))
+        precision = tp[at] / np.maximum(tp[at] + fp[at], 1)
+        roc = np.stack([fp[at] / fp[-1], tp[at] / tp[-1]], 1)
+        pr = np.stack([tp[at] / tp[-1], precision], 1)[tp[at] > 0]
+        return {"roc": roc.tolist(), "pr": pr.tolist(), "calibration": self.calibration(bins)}
+
+
+def binary_metrics(probability: np.ndarray, label: np.ndarray, bins: int = 20) -> dict[str, float]:
+    """`Scores.metrics` of (rows,) probabilities for (rows,) labels of 0 and 1."""
+    return Scores.of(probability, label).metrics(bins)
+
+
+def gauc(group: np.ndarray, probability: np.ndarray, label: np.ndarray) -> tuple[float, int]:
+    """AUC within each group, weighted by its rows (Zhu et al. 2017, Zhou et al. 2018), and how many rows those are:
+    groups of one class have none and are left out. NaN where no group is left.
+    """
+    order = np.lexsort((probability, group))
+    group, p, y = group[order], probability[order], label[order].astype(np.int64)
+    if not len(group):
+        return math.nan, 0
+    new_group = np.append(True, group[1:] != group[:-1])
+    new_score = np.append(True, (group[1:] != group[:-1]) | (p[1:] != p[:-1]))
+    first = np.flatnonzero(new_group)
+    score = np.flatnonzero(new_score)
+    positives, negatives = np.add.reduceat(y, score), np.add.reduceat(1 - y, score)
+    owner = np.searchsorted(first, score, side="right") - 1
+    of_group = lambda x: np.bincount(owner, x, len(first))  # noqa: E731
+    before = np.cumsum(negatives) - negatives
+    below = before - before[np.searchsorted(score, first)][owner]
+    pairs = of_group(positives) * of_group(negatives)
+    area = of_group(positives * (below + negatives / 2))
+    both = pairs > 0
+    rows = np.diff(np.append(first, len(group)))[both]
+    if not len(rows):
+        return math.nan, 0
+    return float((area[both] / pairs[both] * rows).sum() / rows.sum()), int(rows.sum())
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows that were measured, in the order of their split: place (R,) int64, probability (R,) float32, label (R,)."""
+
+    place: np.ndarray
+    probability: np.ndarray
+    label: np.ndarray
+
+
+class BinaryMetrics:
+    """Collects a rank's rows, five bytes each, and computes over those of all ranks: nothing is averaged.
+
+    exact_rows: of more rows, AUC, PR-AUC and ECE are those of binned scores, auc_error and pr_auc_error being how far
+        they can be off; gauc is that of a sample of about so many rows, of whole groups. All else stays exact.
+    bins: of the calibration error
+    """
+
+    def __init__(self, exact_rows: int = 20_000_000, bins: int = 20) -> None:
+        self.exact_rows, self.bins = exact_rows, bins
+        self.groups: Callable[[int, int], np.ndarray] | None = None  # of the split's rows from, to: what gauc is by
+        self.scores: Scores | None = None  # of the last `compute`
+        self.rows: Rows | None = None  # likewise, on rank 0: all rows, or the sample
+        self._kept: list[tuple[int, np.ndarray, np.ndarray]] = []
+
+    def update(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None, first_row: int = 0) -> None:
+        """logits and labels (B, 1), of which rows of weight 0 only filled a batch up and are left out.
+
+        first_row: the place of the first one in the split
+        """
+        p, y = torch.sigmoid(logits.detach().float()[:, 0]), labels[:, 0]
+        if weight is not None:
+            p, y = p[weight > 0], y[weight > 0]
+        if len(p):
+            self._kept.append((first_row, p.cpu().numpy(), (y > 0).cpu().numpy()))
+
+    def compute(self) -> dict[str, float]:
+        """Collective: every rank gets the metrics of all rows; then starts anew."""
+        kept, self._kept = sorted(self._kept, key=lambda part: part[0]), []
+        place = np.concatenate([np.zeros(0, np.int64), *(first + np.arange(len(p)) for first, p, _ in kept)])
+        mine = Rows(
+            place,
+            np.concatenate([np.zeros(0, np.float32), *(p for _, p, _ in kept)]),
+            np.concatenate([np.zeros(0, bool), *(y for *_, y in kept)]),
+        )
+        group = None
+        if self.groups is not None:
+            group = self.groups(int(place[0]), int(place[-1]) + 1) if len(place) else np.zeros(0, np.int32)
+        total = _added(np.array([len(place)]))[0]
+        if exact := total <= self.exact_rows:
+            rows, group = _on_rank_0(mine, group)
+            self.scores = Scores.of(rows.probability, rows.label) if _rank() == 0 else None
+        else:
+            binned = Scores.binned(mine.probability, mine.label)
+            self.scores = Scores(*(_added(c) for c in vars(binned).values()))
+            chosen = _share(place if group is None else group, self.exact_rows / total)
+            sample = Rows(mine.place[chosen], mine.probability[chosen], mine.label[chosen])
+            rows, group = _on_rank_0(sample, None if group is None else group[chosen])
+        self.rows = rows if _rank() == 0 else None
+        found: dict[str, float] = {}
+        if _rank() == 0:
+            assert self.scores is not None
+            found = self.scores.metrics(self.bins)
+            if not exact:
+                found |= {"auc_error": self.scores.auc()[1], "pr_auc_error": self.scores.pr_auc_error()}
+            if group is not None:
+                found["gauc"], found["gauc_rows"] = gauc(group, rows.probability, rows.label)
+        box = [found]
+        if _several():
+            dist.broadcast_object_list(box)
+        return box[0]
+
+
+def _sums(probability: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """float64 probabilities, and -ln P(label)."""
+    p = np.clip(probability.astype(np.float64), 1e-7, 1 - 1e-7)
+    return p, -np.where(label > 0, np.log(p), np.log1p(-p))
+
+
+def _share(keys: np.ndarray, share: float) -> np.ndarray:
+    """Which are chosen, of equal keys all or none: about this share of the keys, by a hash."""
+    hashed = mix(keys.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15))
+    return hashed < np.uint64(min(share, 1.0) * (2**64 - 2**11))
+
+
+def _several() -> bool:
+    return dist.is_initialized() and dist.get_world_size() > 1
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def _added(x: np.ndarray) -> np.ndarray:
+    """Collective: the sum over ranks."""
+    if not _several():
+        return x
+    sum_ = torch.from_numpy(x.copy())
+    dist.all_reduce(sum_)
+    return sum_.numpy()
+
+
+def _on_rank_0(rows: Rows, group: np.ndarray | None) -> tuple[Rows, np.ndarray | None]:
+    """Collective: those of all ranks on rank 0, in the order of their split; the others keep theirs."""
+    if not _several():
+        return rows, group
+    parts: list[Any] | None = [None] * dist.get_world_size() if _rank() == 0 else None
+    dist.gather_object((rows, group), parts)
+    if parts is None:
+        return rows, group
+    parts.sort(key=lambda part: part[0].place[0] if len(part[0].place) else 0)  # ranks read side by side
+    together = [np.concatenate(c) for c in zip(*(vars(r).values() for r, _ in parts), strict=True)]
+    return Rows(*together), None if group is None else np.concatenate([g for _, g in parts])

@@ -1,0 +1,191 @@
+"""The comparison of runs: in one sentence, as a table on the page and on the terminal."""
+
+from collections.abc import Sequence
+from html import escape
+from typing import Any
+
+from recsys.html.sortable_tables import Column, table
+from recsys.html.text import html, plain
+from recsys.report.cells import Interval, Paint, dots, tail
+from recsys.report.comparison import Group, Line, Measure
+from recsys.report.names import called, is_better
+from recsys.report.resampling import Difference
+
+TOP = 20  # runs of a table before the rest is folded
+
+
+def folded(columns: Sequence[Column], rows: Sequence[Sequence[str]], kinds: Sequence[str] = (), keep: int = 0) -> str:
+    """The TOP rows, and row `keep`, which the others are compared to; the rest is folded where there are many."""
+    if len(rows) <= TOP + 5:
+        return table(columns, rows, kinds)
+    shown = [*range(TOP), *([keep] if keep >= TOP else [])]
+    rest = [i for i in range(len(rows)) if i not in shown]
+    some = lambda of: table(columns, [rows[i] for i in of], [kinds[i] for i in of] if kinds else ())  # noqa: E731
+    return f"{some(shown)}<details><summary>{len(rest)} more</summary>{some(rest)}</details>"
+
+
+TOLD = {
+    "auc": "area under the ROC curve; higher is better",
+    "gauc": "AUC within groups, weighted by their rows; higher is better; no intervals, since groups are not kept",
+    "pr_auc": "average precision; higher is better",
+    "logloss": "mean of −ln P(label); lower is better",
+    "ne": "normalised entropy: logloss over that of the mean label; lower is better",
+    "calibration": "predicted over observed positives; 1 is best",
+    "ece": "expected calibration error; lower is better; no intervals, since resampling biases it",
+    "ndcg": "higher is better",
+    "hr": "hit rate; higher is better",
+    "recall": "higher is better",
+    "mrr": "mean reciprocal rank; higher is better",
+}
+
+
+def note(text: str) -> str:
+    return f'<p class="note">{escape(text)}</p>'
+
+
+def signed(value: float) -> str:
+    return f"{value:+.4f}".replace("-", "−")
+
+
+def p_value(p: float) -> str:
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.1995 else f"p = {p:.2f}"
+
+
+def run_cell(line: Line, paint: Paint) -> str:
+    seeds = f'<span class="chip">{len(line.runs)} seeds</span>' if len(line.runs) > 1 else ""
+    what = line.told or line.first.model
+    name = f'<span class="name">{escape(tail(line.name, 26))}</span>'
+    return (
+        f'<td class="l run" data-r="{paint.number}" data-t="{escape(plain(line.name, 200))}">{paint.mark}{name}{seeds}'
+        f'<small class="name">{html(what, 90)}</small></td>'
+    )
+
+
+def bounds_of(values: Sequence[float]) -> Interval:
+    low, high = min(values), max(values)
+    room = (high - low) * 0.06 or abs(high) * 0.01 or 1.0
+    return low - room, high + room
+
+
+def verdict(group: Group) -> str:
+    """Which is best by the main metric, and by how much against the first."""
+    order, lines, main = group.best_first(), group.lines, group.main
+    best, first = lines[order[0]], lines[0]
+    m = best.measures.get(main)
+    if m is None:
+        return f"No run has {called(main)}."
+    value = f"{called(main)} {m.value:.4f}" + (
+        f" ({m.low:.4f} to {m.high:.4f}, 95\u00a0%)" if m.low is not None else ""
+    )
+    value += f", mean over {len(best.runs)} seeds" if len(best.runs) > 1 else ""
+    if len(lines) == 1:
+        return f"{best.name}: {value}."
+    if best is first:
+        second = lines[order[1]]
+        other = second.measures.get(main)
+        said = f"{best.name}, the first run, is best: {value}."
+        d = other.difference if other else None
+        return said + (f" {second.name} comes next, {_by(d, group.holm, order[1])}" if d else "")
+    d = m.difference
+    if d is None:
+        kept = "the predictions of both were not kept, so that the difference has no interval"
+        return (
+            f"{best.name} is best: {value}, {signed(m.value - first.measures[main].value)} over {first.name}; {kept}."
+        )
+    return f"{best.name} is best: {value}, against {first.name} {_by(d, group.holm, order[0])}"
+
+
+def _by(d: Difference, adjusted: dict[int, float], line: int) -> str:
+    """adjusted: p by line, where several are compared."""
+    p = adjusted.get(line, d.p)
+    sure = "significant" if p < 0.05 else "not significant"
+    many = f" adjusted for {len(adjusted)} comparisons" if len(adjusted) > 1 else ""
+    return f"{signed(d.value)} ({signed(d.low)} to {signed(d.high)}, 95\u00a0%; {p_value(p)}{many}): {sure}."
+
+
+def comparison(group: Group, paints: dict[int, Paint]) -> str:
+    """Best first; each cell a value, its interval or deviation, and the difference from the first run."""
+    order, main = group.best_first(), group.main
+    found = [line.measures[main] for line in group.lines if main in line.measures]
+    spread = [v for m in found for v in (m.value, m.low, m.high) if v is not None]
+    bounds = bounds_of(spread)
+    versus = [m.difference for m in found if m.difference is not None]
+    off = bounds_of([0.0, *(v for d in versus for v in (d.low, d.high))])
+    rows, kinds = [], []
+    for i in order:
+        line = group.lines[i]
+        paint, m = paints[id(line)], line.measures.get(main)
+        cells = [run_cell(line, paint)]
+        if m is None:
+            cells += [""] * (2 if versus else 1)
+        else:
+            between = (m.low, m.high) if m.low is not None and m.high is not None else None
+            told = f"{line.name}\n{called(main)} {m.value:.5f}" + (
+                f"\n95\u00a0%: {m.low:.5f} to {m.high:.5f}" if between else ""
+            )
+            cells.append(f'<td class="l">{dots([(paint, m.value, between, told)], bounds, None, 150)}</td>')
+            if versus:
+                cells.append(_versus(line, m, paint, off, group.holm.get(i)))
+        cells += [_cell(n, line.measures.get(n)) for n in group.metrics]
+        rows.append(cells)
+        kinds.append("best" if i == order[0] and len(order) > 1 else "")
+    columns = [Column("run", left=True), Column(f"{called(main)}, 95\u00a0% interval", left=True)]
+    if versus:
+        columns.append(Column(f"difference from {tail(group.lines[0].name, 18)}", left=True))
+    columns += [Column(called(n), told=TOLD.get(n.split("@")[0], "")) for n in group.metrics]
+    return folded(columns, rows, kinds, order.index(0))
+
+
+def _versus(line: Line, m: Measure, paint: Paint, bounds: Interval, adjusted: float | None) -> str:
+    d = m.difference
+    if d is None:
+        return '<td class="l"><small>the first run</small></td>' if not line.told else "<td></td>"
+    told = f"{signed(d.value)}, 95\u00a0%: {signed(d.low)} to {signed(d.high)}\npaired bootstrap: {p_value(d.p)}"
+    told += f"\nDeLong's test: {p_value(line.delong)}" if line.delong is not None else ""
+    told += f"\nHolm, of all comparisons: {p_value(adjusted)}" if adjusted is not None else ""
+    picture = dots([(paint, d.value, (d.low, d.high), told)], bounds, 0.0, 160)
+    delong = f"; DeLong {p_value(line.delong)}" if line.delong is not None else ""
+    return f'<td class="l">{picture}<small>{p_value(d.p)}{delong}</small></td>'
+
+
+def _cell(metric: str, m: Measure | None) -> str:
+    if m is None:
+        return "<td>–</td>"
+    parts = [f"{m.value:.4f}"]
+    if m.deviation is not None:
+        parts.append(f"<small>sd {m.deviation:.4f}</small>")
+    if m.low is not None and m.high is not None:
+        parts.append(f"<small>{m.low:.4f}–{m.high:.4f}</small>")
+    if m.difference is not None:
+        better = is_better(metric, m.difference.value) if m.difference.p < 0.05 else None
+        kind = "" if better is None else ' class="good"' if better else ' class="bad"'
+        tip = f"95\u00a0%: {signed(m.difference.low)} to {signed(m.difference.high)}\n{p_value(m.difference.p)}"
+        parts.append(f'<small{kind} data-t="{tip}">{signed(m.difference.value)}</small>')
+    return f"<td>{''.join(parts)}</td>"
+
+
+def terminal(group: Group) -> Any:
+    """The same as a rich table."""
+    from rich.table import Table
+
+    shown = group.metrics[:5]
+    told = Table(title=f"{group.rows:,} test rows", title_justify="left")
+    for name in ("run", *map(called, shown), f"difference in {called(group.main)}", "p"):
+        told.add_column(name, justify="left" if name == "run" else "right", overflow="fold")
+    for i in group.best_first():
+        line = group.lines[i]
+        m = line.measures.get(group.main)
+        d = m.difference if m else None
+        seeds = f" ({len(line.runs)} seeds)" if len(line.runs) > 1 else ""
+        off = "" if d is None else f"{signed(d.value)} ({signed(d.low)} to {signed(d.high)})"
+        values = [f"{line.measures[n].value:.5f}" if n in line.measures else "" for n in shown]
+        p = "" if d is None else p_value(d.p).removeprefix("p ").removeprefix("= ")
+        told.add_row(escaped(plain(line.name, 60) + seeds), *values, off, p)
+    return told
+
+
+def escaped(text: str) -> str:
+    """For rich, to which [x] is markup."""
+    from rich.markup import escape as quoted
+
+    return quoted(text)

@@ -1,0 +1,103 @@
+"""Score raw files."""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import polars as pl
+
+from recsys.console import bar
+from recsys.errors import UserError
+from recsys.serving.predictor import Predictor
+
+if TYPE_CHECKING:
+    from recsys.config.schema_data import DataConfig
+    from recsys.data.raw.blocks import BadRow, Block
+
+
+def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str, batch_size: int) -> dict[str, Any]:
+    """Score raw files into one Parquet file: file, line, probability (null where the row cannot be read).
+
+    Returns rows, bad rows and the share of ids out of vocabulary per sparse feature that has one (hashed ones do not).
+    """
+    from recsys.data.prepare.writer import Output
+    from recsys.data.raw import sources
+    from recsys.data.raw.blocks import LINE
+
+    out = Output(output)
+    predictor = Predictor.load(run, checkpoint)
+    data = predictor.fitted.data
+    for file in files:
+        sources.check_columns(sources.rows_to_predict(data, file), file, labelled=False)
+    rows = 0
+    fitted = predictor.fitted
+    unknown = {f.name: 0.0 for f in fitted.features.sparse if f.table in fitted.vocabularies}
+    with bar("predicting", unit="rows") as shown:
+        for file in files:
+            for frame, wrong in _typed_blocks(data, file):
+                pieces = [predictor.score(p) for p in (frame.iter_slices(batch_size) if frame.height else [frame])]
+                scores = pl.concat([scored for scored, _ in pieces])
+                lost = pl.DataFrame(
+                    {LINE: [b.line for b in wrong], "probability": [None] * len(wrong)},
+                    schema=scores.schema,
+                )
+                out.write(
+                    pl.concat([scores, lost])
+                    .sort(LINE)
+                    .select(pl.lit(str(file)).alias("file"), pl.col(LINE).alias("line"), "probability")
+                )
+                out.keep(wrong)
+                rows += frame.height
+                for scored, share in pieces:
+                    for name in unknown if scored.height else ():
+                        unknown[name] += (share[name].item() or 0.0) * scored.height
+                shown.advance(frame.height)
+    out.close()
+    if rows == 0:
+        raise UserError(f"input: none of {out.bad} rows can be read; see {out.bad_rows}")
+    return {
+        "rows": rows,
+        "bad_rows": out.bad,
+        "bad_rows_file": str(out.bad_rows) if out.bad else None,
+        "out_of_vocabulary": {name: total / rows for name, total in unknown.items()},
+    }
+
+
+def _typed_blocks(data: DataConfig, file: Path) -> Iterator[tuple[pl.DataFrame, list[BadRow]]]:
+    """Rows ready to be transformed, and those that cannot be read; the whole file at once where rows look at others."""
+    from recsys.data.group_features import in_context
+    from recsys.data.raw import sources
+    from recsys.data.raw.blocks import Block
+    from recsys.data.transforms import typed
+
+    blocks: Iterable[Block] = sources.read_blocks(sources.rows_to_predict(data, file), file, unlabelled=True)
+    if data.group is not None and (all_of := list(blocks)):
+        blocks = [Block(file, pl.concat(b.frame for b in all_of), [bad for b in all_of for bad in b.bad])]
+    for block in blocks:
+        frame, bad = typed(data, block, labelled=False)
+        yield in_context(data, frame), bad
+
+
+def input_files(patterns: list[str]) -> list[Path]:
+    """Files named by paths, folders or globs. Raises UserError for what is not there."""
+    from recsys.data.raw.storage import is_remote, matching
+
+    files: list[Path] = []
+    for pattern in patterns:
+        path = Path(pattern)
+        if is_remote(pattern):
+            found = matching(pattern, "input")
+        elif path.is_dir():
+            found = sorted(p for p in path.iterdir() if p.is_file())
+        else:
+            found = [Path(p) for p in sorted(glob.glob(pattern))]
+        if not found:
+            raise UserError(f"input={pattern}: no such file")
+        files += found
+    for file in files:
+        if file.stat().st_size == 0:
+            raise UserError(f"input={file}: the file is empty")
+    return files

@@ -1,0 +1,193 @@
+"""What a plan means before it runs: bytes, lookups, traffic and time, by table and by device.
+
+weights of a table = rows x dim x 4 bytes (float32)
+lookup bytes a step = ids x (dim x 4 + 8): the rows read and the int64 ids that name them
+all-to-all bytes a step of a device, over its W - 1 peers: what it sends in the forward pass, twice (the backward
+pass sends the gradients back): pooled vectors of rows x dim x 4 bytes for table- and column-wise tables, partial sums
+for row-wise ones; replicas all-reduce their whole gradient, 2 (W - 1) / W x weights
+Times and memory of shards are TorchRec's estimates (torchrec.distributed.planner.shard_estimators). What is reserved
+is what its planner keeps from the tables: the dense part with its optimizer and gradients, a step's ids, and a margin.
+
+A group is the tables that one fused kernel call looks up on a device: those of one embedding collection, sharding
+type, pooling and kind of kernel (fused, wherever the rows lie, or dense). The optimizer and the number format are the
+same for all tables here. Widths may differ: FBGEMM takes tables of different dims in one call.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from torchrec.distributed.planner import Topology
+from torchrec.distributed.planner.types import ShardingOption
+
+from recsys.config.schema_run import SparseOptimConfig
+
+
+@dataclass
+class TableReport:
+    """bytes: weights; optimizer: bytes of its state; dim, rows of the whole table."""
+
+    table: str
+    rows: int
+    dim: int
+    bytes: int
+    optimizer: int
+    type: str
+    kernel: str
+    ranks: list[int]
+    shards: list[dict[str, Any]]
+    cache_load_factor: float | None = None
+    ids_a_row: float = 1.0  # over all features that use the table
+    group: int = 0  # tables of one number are looked up by one kernel call, on each device
+
+
+@dataclass
+class DeviceReport:
+    """Bytes, a step's ids and traffic, and milliseconds of one device."""
+
+    rank: int
+    hbm: int = 0
+    hbm_free: int = 0
+    ddr: int = 0
+    ddr_free: int = 0
+    hbm_reserved: int = 0
+    ddr_reserved: int = 0
+    ids: float = 0.0
+    lookup_bytes: float = 0.0
+    sent_bytes: float = 0.0
+    compute_ms: float = 0.0
+    links_ms: float = 0.0
+    tables: int = 0
+    groups: int = 0
+
+    @property
+    def step_ms(self) -> float:
+        return self.compute_ms + self.links_ms
+
+    @property
+    def hbm_size(self) -> int:
+        return self.hbm + self.hbm_reserved + self.hbm_free
+
+    @property
+    def ddr_size(self) -> int:
+        return self.ddr + self.ddr_reserved + self.ddr_free
+
+
+@dataclass
+class PlanReport:
+    cluster: str
+    world_size: int
+    batch_size: int  # rows a step over all devices
+    tables: list[TableReport]
+    devices: list[DeviceReport] = field(default_factory=list)
+    sharding: str = ""  # the choice's name, where it has one
+    devices_a_node: int = 1
+
+    @property
+    def step_ms(self) -> float:
+        """The slowest device's: all wait for it."""
+        return max((d.step_ms for d in self.devices), default=0.0)
+
+    @property
+    def imbalance(self) -> float:
+        """The slowest device's time over the mean: 1 is even."""
+        mean = sum(d.step_ms for d in self.devices) / max(len(self.devices), 1)
+        return self.step_ms / mean if mean else 1.0
+
+    @property
+    def bound(self) -> str:
+        """What the slowest device spends most of its step on."""
+        slowest = max(self.devices, key=lambda d: d.step_ms)
+        return "links" if slowest.links_ms > slowest.compute_ms else "memory"
+
+    def to_json(self) -> dict[str, Any]:
+        summary = {"step_ms": self.step_ms, "bound": self.bound, "imbalance": self.imbalance}
+        return asdict(self) | {"summary": summary | {"bytes": sum(t.bytes for t in self.tables)}}
+
+
+def optimizer_bytes(rows: int, dim: int, name: str) -> int:
+    """State of the fused optimizer, float32: a number a row, or one or two an element."""
+    a_row, an_element = {
+        "rowwise_adagrad": (1, 0),
+        "adagrad": (0, 1),
+        "sgd": (0, 0),
+        "adam": (0, 2),
+        "partial_rowwise_adam": (1, 1),
+    }[name]
+    return rows * 4 * (a_row + an_element * dim)
+
+
+def report(
+    options: Sequence[ShardingOption],
+    topology: Topology,
+    optim: SparseOptimConfig,
+    batch_size: int,
+    cluster: str,
+    usable: Topology | None = None,
+) -> PlanReport:
+    """Of the planner's chosen options. batch_size: rows a step and device; usable: what it left to the tables."""
+    world = topology.world_size
+    devices = [DeviceReport(rank) for rank in range(world)]
+    tables = []
+    groups: dict[Any, int] = {}
+    on_device: list[set[int]] = [set() for _ in devices]
+    for o in options:
+        group = groups.setdefault(group_key(o), len(groups) + 1)
+        rows, dim = o.tensor.shape
+        load = o.cache_params.load_factor if o.cache_params else None
+        tables.append(
+            TableReport(
+                table=o.name,
+                rows=rows,
+                dim=dim,
+                bytes=rows * dim * 4,
+                optimizer=optimizer_bytes(rows, dim, optim.name),
+                type=o.sharding_type,
+                kernel=o.compute_kernel,
+                ranks=[s.rank for s in o.shards if s.rank is not None],
+                shards=[
+                    {"rank": s.rank, "rows": s.size[0], "columns": s.size[1], "offsets": list(s.offset)}
+                    | ({"hbm": s.storage.hbm, "ddr": s.storage.ddr} if s.storage else {})
+                    for s in o.shards
+                ],
+                cache_load_factor=load if o.compute_kernel == "fused_uvm_caching" else None,
+                ids_a_row=sum(o.input_lengths),
+                group=group,
+            )
+        )
+        for s in o.shards:
+            assert s.rank is not None and s.storage is not None and s.perf is not None
+            d = devices[s.rank]
+            on_device[s.rank].add(group)
+            height, width = s.size
+            whole = batch_size * world * sum(o.input_lengths)  # ids of all devices' rows
+            ids = {"data_parallel": whole / world}.get(o.sharding_type, whole * height / rows)
+            vectors = batch_size * (world - 1) * len(o.input_lengths) if o.is_pooled else ids * (world - 1) / world
+            replica = 2 * (world - 1) / world * rows * dim * 4
+            sent = replica if o.sharding_type == "data_parallel" else 2 * vectors * width * 4
+            d.hbm, d.ddr = d.hbm + s.storage.hbm, d.ddr + s.storage.ddr
+            d.ids, d.lookup_bytes = d.ids + ids, d.lookup_bytes + ids * (width * 4 + 8)
+            d.sent_bytes, d.tables = d.sent_bytes + sent, d.tables + 1
+            d.compute_ms += s.perf.fwd_compute + s.perf.bwd_compute + s.perf.prefetch_compute
+            if world > 1:  # TorchRec counts them for one too
+                d.links_ms += s.perf.fwd_comms + s.perf.bwd_comms
+    left = (usable or topology).devices
+    for d, hardware, rest, numbers in zip(devices, topology.devices, left, on_device, strict=True):
+        d.hbm_free, d.ddr_free = rest.storage.hbm - d.hbm, rest.storage.ddr - d.ddr
+        d.hbm_reserved = hardware.storage.hbm - rest.storage.hbm
+        d.ddr_reserved = hardware.storage.ddr - rest.storage.ddr
+        d.groups = len(numbers)
+    return PlanReport(cluster, world, batch_size * world, tables, devices, devices_a_node=topology.local_world_size)
+
+
+def group_key(option: ShardingOption) -> tuple[Any, ...]:
+    """What tables of one fused kernel call agree on: torchrec.distributed.embedding_sharding.group_tables.
+
+    TorchRec groups within one module and sharding type, by number format, pooling, fused parameters (the optimizer) and
+    kind of kernel, where rows in HBM, in host memory and cached ones are of one kind. Width plays no part.
+    """
+    path, module = option.module
+    configs = module.embedding_bag_configs() if option.is_pooled else module.embedding_configs()
+    pooling = next((str(c.pooling) for c in configs if c.name == option.name), "") if option.is_pooled else "none"
+    kernel = option.compute_kernel.removesuffix("_caching").removesuffix("_uvm")
+    return path, option.sharding_type, pooling, kernel

@@ -1,0 +1,200 @@
+"""What does not fit, and by how much, where TorchRec's planner finds no plan.
+
+Its PlannerError tells little that one can act on. So this counts again, by its own estimates: of the ways to shard a
+table that the config allows, the one that takes least memory, of those that a device can hold if any can; then shards
+are laid out, largest first, each on the device with most room, and what is beyond a device's room is over there.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+from torch import nn
+from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
+from torchrec.distributed.planner.types import ShardingOption, Storage
+
+from recsys.config.schema_run import SparseOptimConfig
+from recsys.memory import GIB
+from recsys.sharding.estimate.report import optimizer_bytes
+
+SHOWN = 10
+COLUMNS = ("table", "rows", "dim", "weights", "optimizer", "needed", "largest shard", "type")
+EVERYWHERE = ("row_wise", "data_parallel")  # a shard on every device
+
+Layout = list[list[tuple[str, int]]]
+
+
+@dataclass
+class TableNeed:
+    """Bytes that one table needs at the least. largest: its largest shard, which must lie on one device."""
+
+    table: str
+    rows: int
+    dim: int
+    weights: int
+    optimizer: int
+    needed: int
+    largest: int
+    type: str
+
+
+@dataclass
+class Misfit:
+    """kind: of memory; rooms: what is there for tables, by device; layout: (table, bytes) of shards, by device."""
+
+    kind: str
+    tables: list[TableNeed]  # the largest first
+    rooms: list[int]
+    layout: Layout
+
+    @property
+    def devices(self) -> int:
+        return len(self.rooms)
+
+    @property
+    def needed(self) -> int:
+        return sum(t.needed for t in self.tables)
+
+    @property
+    def room(self) -> int:
+        return sum(self.rooms)
+
+    @property
+    def over(self) -> dict[int, int]:
+        """By device, what is beyond its room."""
+        beyond = [sum(n for _, n in shards) - room for shards, room in zip(self.layout, self.rooms, strict=True)]
+        return {d: n for d, n in enumerate(beyond) if n > 0}
+
+    @property
+    def bytes_over(self) -> int:
+        """Over all, or where all together would fit, on the worst device."""
+        return max(self.needed - self.room, *self.over.values(), 0)
+
+    @property
+    def where(self) -> str:
+        if self.devices == 1 or self.needed > self.room:
+            return "in all"
+        return f"on device {max(self.over, key=lambda d: self.over[d])}" if self.over else ""
+
+    @property
+    def most(self) -> list[TableNeed]:
+        """The tables that make up most of it: nine tenths."""
+        out: list[TableNeed] = []
+        for t in self.tables[:SHOWN]:
+            if sum(o.needed for o in out) > 0.9 * self.needed:
+                break
+            out.append(t)
+        return out
+
+    def __str__(self) -> str:
+        told = ", ".join(f"{t.table} {gib(t.needed)}" for t in self.most[:3])
+        if not self.bytes_over:
+            return "the tables are small enough, but the allowed types and kernels leave no layout"
+        return (
+            f"{gib(self.bytes_over)} GiB over {self.where} (needed: {gib(self.needed)}, the largest tables: {told}; "
+            f"there: {gib(self.room)} GiB of {self.kind}, {gib(self.room / self.devices)} a device)"
+        )
+
+    def rows(self) -> list[tuple[str, list[str]]]:
+        """(kind, cells under COLUMNS): the tables that make up most of it, the others in one, all."""
+
+        def sums(tables: list[TableNeed]) -> list[str]:
+            numbers = (sum(getattr(t, key) for t in tables) for key in ("weights", "optimizer", "needed"))
+            return ["", "", *map(gib, numbers), "", ""]
+
+        out = []
+        for t in self.most:
+            sizes = map(gib, (t.weights, t.optimizer, t.needed, t.largest))
+            out.append(("", [t.table, f"{t.rows:,}", str(t.dim), *sizes, t.type]))
+        if rest := self.tables[len(self.most) :]:
+            out.append(("no", [f"{len(rest)} others", *sums(rest)]))
+        return [*out, ("sum", ["all", *sums(self.tables)])]
+
+    def table(self) -> Table:
+        """Which tables, how large, how far over: for the terminal."""
+        room = (
+            f"{self.devices} x {gib(self.room / self.devices)} GiB of {self.kind} are there for tables (sizes in GiB)"
+        )
+        table = Table(title=f"what does not fit: {room}", title_justify="left")
+        for name in COLUMNS:
+            words = name in ("table", "type")
+            table.add_column(name, justify="left" if words else "right", no_wrap=name in COLUMNS[1:6])
+        for kind, cells in self.rows():
+            table.add_row(*cells, style="dim" if kind == "no" else None)
+        table.add_section()
+        if self.needed > self.room:
+            table.add_row("over in all", *[""] * 4, gib(self.needed - self.room), "", "")
+        worst = sorted(self.over.items(), key=lambda item: -item[1])
+        for device, n in worst[:4] if self.devices > 1 else ():
+            table.add_row(f"over on device {device}", *[""] * 4, gib(n), "", "")
+        if len(worst) > 4:
+            table.add_row(f"and on {len(worst) - 4} others", *[""] * 7, style="dim")
+        return table
+
+
+def gib(n: float) -> str:
+    """GiB with a decimal, or as many as a small number needs."""
+    return f"{n / GIB:,.1f}" if n == 0 or n >= 0.05 * GIB else f"{n / GIB:.2g}"
+
+
+def misfit(
+    planner: EmbeddingShardingPlanner,
+    sharders: list[Any],
+    module: nn.Module,
+    topology: Topology,
+    optim: SparseOptimConfig,
+) -> Misfit:
+    """Why `planner` has found no plan for `module`."""
+    options: dict[str, list[ShardingOption]] = {}
+    for o in planner._enumerator.enumerate(module, sharders):  # type: ignore[union-attr]
+        options.setdefault(f"{o.path}.{o.name}", []).append(o)
+    kind = _kind(topology, [o for several in options.values() for o in several])
+    size = {"HBM": lambda s: s.hbm, "memory": lambda s: s.ddr}.get(kind, lambda s: s.hbm + s.ddr)
+    usable = planner._storage_reservation.last_reserved_topology
+    rooms = [size(d.storage) if usable else 0 for d in (usable or topology).devices]
+    least = [
+        min(several, key=lambda o: (max(_sizes(o, size)) > max(rooms), size(o.total_storage)))
+        for several in options.values()
+    ]
+    tables = sorted((_need(o, size, optim) for o in least), key=lambda t: -t.needed)
+    return Misfit(kind, tables, rooms, _lay_out(least, rooms, size, topology.local_world_size))
+
+
+def _kind(topology: Topology, options: Sequence[ShardingOption]) -> str:
+    """Which memory the tables may lie in."""
+    if topology.compute_device == "cpu":
+        return "memory"
+    return "HBM and host memory" if any("uvm" in o.compute_kernel for o in options) else "HBM"
+
+
+def _sizes(option: ShardingOption, size: Any) -> list[int]:
+    return [size(s.storage or Storage(0, 0)) for s in option.shards]
+
+
+def _need(o: ShardingOption, size: Any, optim: SparseOptimConfig) -> TableNeed:
+    rows, dim = o.tensor.shape
+    sizes = _sizes(o, size)
+    copies = len(o.shards) if o.sharding_type == "data_parallel" else 1
+    weights, state = rows * dim * 4 * copies, optimizer_bytes(rows, dim, optim.name) * copies
+    return TableNeed(o.name, rows, dim, weights, state, sum(sizes), max(sizes), o.sharding_type)
+
+
+def _lay_out(options: Sequence[ShardingOption], rooms: list[int], size: Any, local: int) -> Layout:
+    """(table, bytes) by device, for shards laid out the largest first, each where most room is left."""
+    left = list(rooms)
+    layout: Layout = [[] for _ in rooms]
+    for o in sorted(options, key=lambda o: -max(_sizes(o, size))):
+        sizes = _sizes(o, size)
+        if o.sharding_type in EVERYWHERE and len(sizes) == len(left):
+            places = list(range(len(left)))
+        elif o.sharding_type == "table_row_wise" and len(sizes) == local:
+            host = max(range(0, len(left), local), key=lambda h: min(left[h : h + local]))
+            places = list(range(host, host + local))
+        else:
+            places = sorted(range(len(left)), key=lambda d: -left[d])[: len(sizes)]
+        for i, n in enumerate(sizes):
+            device = places[i % len(places)]
+            left[device] -= n
+            layout[device].append((o.name, n))
+    return layout

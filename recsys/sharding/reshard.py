@@ -1,0 +1,98 @@
+"""A checkpoint written anew for another plan, in one process, a block of rows at a time."""
+
+import shutil
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint.default_planner import create_default_global_save_plan
+from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex
+from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, TensorWriteData, WriteItem, WriteItemType
+
+from recsys.atomic import whole_folder, write_json
+from recsys.sharding.checkpoint import ROWWISE, column_edges
+from recsys.sharding.stored_checkpoint import Stored
+from recsys.sharding.table_shards import Pieces, Place, blocks
+
+Make = Callable[[], Tensor]
+
+
+def rewrite(stored: Stored, output: Path, entries: list[dict[str, Any]], world_size: int) -> None:
+    """`stored` as if it had been written under the plan `entries` (plan.json's) by `world_size` processes.
+
+    The tensors of a block of rows are a file each, so that a rank opens those that it needs. Memory: one block.
+    """
+    todo: dict[MetadataIndex, tuple[WriteItem, Make]] = {}
+
+    def add(key: str, at: tuple[int, ...], shape: tuple[int, ...], size: tuple[int, ...], make: Make) -> None:
+        chunk = ChunkStorageMetadata(torch.Size(at), torch.Size(shape))
+        data = TensorWriteData(chunk, stored.tensors[key].properties, torch.Size(size))
+        item = WriteItem(MetadataIndex(key, chunk.offsets), WriteItemType.SHARD, tensor_data=data)
+        todo[item.index] = (item, make)
+
+    tables = {e["parameter"]: e for e in entries}
+    old = {e["parameter"]: column_edges(e) for e in stored.plan["tables"]}
+    for key, meta in stored.tensors.items():
+        parameter, _, state = key.partition(".")[2].partition("/")
+        if parameter not in tables:
+            size = tuple(meta.size)
+            add(key, (0,) * len(size), size, size, partial(stored.read, key))
+            continue
+        entry, edges = tables[parameter], column_edges(tables[parameter])
+        rowwise = (stored.plan["optimizer"], state) in ROWWISE
+        for place in _places(entry):
+            if rowwise:
+                place = Place(place.row, edges.index(place.column), place.rows, 1, place.rank)
+            size = (entry["rows"], len(edges) - 1 if rowwise else entry["width"])
+            for block in blocks(place):
+                make = partial(_make, stored, key, block, edges, entry["dim"], old[parameter] if rowwise else None)
+                add(key, (block.row, block.column), (block.rows, block.columns), size, make)
+    with whole_folder(output) as building:
+        writer = dcp.FileSystemWriter(building, single_file_per_rank=False)
+        dcp.save({}, storage_writer=writer, planner=_Lazy(todo), no_dist=True)
+        for file in [stored.path / "state.pt", *stored.path.glob("rank-*.pt")]:
+            shutil.copy(file, building)
+        write_json(building / "plan.json", stored.plan | {"world_size": world_size, "tables": entries})
+
+
+def _places(entry: dict[str, Any]) -> list[Place]:
+    if not entry["shards"] or entry["type"] == "data_parallel":
+        return [Place(0, 0, entry["rows"], entry["width"], 0)]
+    shards = [Place(s["offsets"][0], s["offsets"][1], s["rows"], s["columns"], s["rank"]) for s in entry["shards"]]
+    return [p for p in shards if p.rows and p.columns]
+
+
+def _make(stored: Stored, key: str, place: Place, edges: list[int], dim: int, old: list[int] | None) -> Tensor:
+    """One block of a table, or (old: the column blocks it had) of its row-wise state."""
+    out = torch.zeros(place.rows, place.columns)
+    pieces = Pieces((0, 0), (place,), (place,), (out,), tuple(edges))
+    read = partial(stored.read, key)
+    pieces.fill(read, dim) if old is None else pieces.convert(read, dim, old)
+    return out
+
+
+class _Lazy(SavePlanner):
+    """Makes each tensor when it is its turn to be written."""
+
+    def __init__(self, todo: dict[MetadataIndex, tuple[WriteItem, Make]]) -> None:
+        self._todo = todo
+
+    def set_up_planner(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def create_local_plan(self) -> SavePlan:
+        return SavePlan([item for item, _ in self._todo.values()])
+
+    def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
+        return create_default_global_save_plan(all_plans)
+
+    def finish_plan(self, new_plan: SavePlan) -> SavePlan:
+        return new_plan
+
+    def resolve_data(self, write_item: WriteItem) -> Tensor:
+        _, make = self._todo[write_item.index]
+        return make()

@@ -1,0 +1,92 @@
+"""Row-sparse optimizers over dense gradients, equal to FBGEMM's fused ones.
+
+They serve the tables that FBGEMM's fused backward cannot: replicas (data_parallel, whose gradients are
+all-reduced first) and, on CPU, Adam and partial row-wise Adam. Only rows with a gradient are touched.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from recsys.config.schema_run import SparseOptimConfig
+
+
+class RowOptimizer(Optimizer):
+    """One of FBGEMM's update rules, on the rows of each parameter (rows, dim) that have a gradient.
+
+    rowwise_adagrad: s += mean_d(g^2); w -= lr g / (sqrt(s) + eps), one s a row
+    adagrad: the same with one s an element
+    adam: m, v as Kingma & Ba 2015 with bias correction by the global step
+    partial_rowwise_adam: v is one number a row, from mean_d(g^2)
+    weight_decay is L2 (g += weight_decay * w) for Adagrad and decoupled (w -= lr * weight_decay * w) for
+    Adam, as in FBGEMM, which also touches rows of a batch whose gradient is exactly zero.
+
+    shares: dim / width of padded tables. Their state is the mean over the width, as FBGEMM's; steps are as if it
+    were over `dim`.
+    """
+
+    def __init__(
+        self, params: Iterable[Tensor], config: SparseOptimConfig, shares: Mapping[Tensor, float] | None = None
+    ) -> None:
+        self.rule, self._shares = config.name, shares or {}
+        super().__init__(
+            params,
+            {
+                "lr": config.lr,
+                "eps": config.eps,
+                "betas": (config.beta1, config.beta2),
+                "weight_decay": config.weight_decay,
+            },
+        )
+        for group in self.param_groups:  # state from the start, so that a checkpoint can be loaded into it
+            for w in group["params"]:
+                self.state[w] = self._fresh_state(w)
+
+    def _fresh_state(self, w: Tensor) -> dict[str, Any]:
+        rows, full = w.new_zeros(w.shape[0]), lambda: torch.zeros_like(w, requires_grad=False)
+        states: dict[str, dict[str, Any]] = {
+            "sgd": {},
+            "rowwise_adagrad": {"sum": rows},
+            "adagrad": {"sum": full()} if self.rule == "adagrad" else {},
+            "adam": {"step": 0, "exp_avg": full(), "exp_avg_sq": full()} if self.rule == "adam" else {},
+            "partial_rowwise_adam": {"step": 0, "exp_avg": full(), "exp_avg_sq": rows}
+            if "partial" in self.rule
+            else {},
+        }
+        return states[self.rule]
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for w in group["params"]:
+                if "step" in self.state[w]:
+                    self.state[w]["step"] += 1
+                if w.grad is not None and w.numel():
+                    self._update(w, w.grad, self.state[w], group)
+
+    def _update(self, w: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
+        rows, share = grad.abs().amax(dim=1).nonzero().squeeze(1), self._shares.get(w, 1.0)
+        g = grad[rows]
+        if group["weight_decay"] and self.rule in ("rowwise_adagrad", "adagrad"):
+            g = g + group["weight_decay"] * w[rows]
+        if self.rule == "sgd":
+            delta = g
+        elif self.rule == "rowwise_adagrad":
+            state["sum"][rows] += g.square().mean(dim=1)
+            delta = g / ((state["sum"][rows] / share).sqrt()[:, None] + group["eps"])
+        elif self.rule == "adagrad":
+            state["sum"][rows] += g.square()
+            delta = g / (state["sum"][rows].sqrt() + group["eps"])
+        else:
+            beta1, beta2 = group["betas"]
+            second = g.square().mean(dim=1) if "partial" in self.rule else g.square()
+            state["exp_avg"][rows] = beta1 * state["exp_avg"][rows] + (1 - beta1) * g
+            state["exp_avg_sq"][rows] = beta2 * state["exp_avg_sq"][rows] + (1 - beta2) * second
+            m = state["exp_avg"][rows] / (1 - beta1 ** state["step"])
+            share = share if "partial" in self.rule else 1.0
+            v = (state["exp_avg_sq"][rows] / share / (1 - beta2 ** state["step"])).sqrt() + group["eps"]
+            delta = m / (v[:, None] if v.dim() == 1 else v) + group["weight_decay"] * w[rows]
+        w[rows] -= group["lr"] * delta

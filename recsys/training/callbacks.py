@@ -1,0 +1,176 @@
+"""What a run does beside its steps: progress, throughput, checkpoints, the history in metrics.csv."""
+
+import csv
+import time
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+from pytorch_lightning.loggers import CSVLogger
+
+from recsys.console import Bar, say
+from recsys.training.module import RecsysModule, world_size
+
+CLOCK_STEPS = 20
+
+
+class Throughput(pl.Callback):
+    """Counts rows and the seconds spent training them (not validating), over all ranks; shows a bar."""
+
+    def __init__(self, log_every_n_steps: int, accumulate: int = 1) -> None:
+        self.samples = 0
+        self.seconds = 0.0
+        self._before = 0.0  # of those, of the run that this one goes on from
+        self._every, self._accumulate = log_every_n_steps, accumulate
+        self._bar: Bar | None = None
+        self._since = 0.0
+        self._told = (0, 0.0)
+        self._loader: Any = None
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"samples": self.samples, "seconds": self.seconds}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.samples, self.seconds = state["samples"], state["seconds"]
+        self._before = self.seconds
+
+    def parts(self, module: RecsysModule) -> dict[str, float]:
+        """Shares of the time of this process's steps: loader (waiting for batches), forward, backward, optimizer.
+
+        {} where it took none: the run that it goes on from was at its end.
+        """
+        if self._loader is None:
+            return {}
+        return {name: self._share(s) for name, s in {"loader": self._loader.seconds, **module.timing.seconds}.items()}
+
+    def _share(self, seconds: float) -> float:
+        return seconds / max(self.seconds - self._before, 1e-9)
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        loader: Any = trainer.train_dataloader
+        self._loader = loader  # which Lightning forgets
+        steps = len(loader) * max(trainer.max_epochs or 1, 1)
+        steps = min(steps, trainer.max_steps * self._accumulate) if trainer.max_steps > 0 else steps
+        total = steps * loader.batch_size * world_size()
+        self._bar = Bar("training", total, "samples", done=self.samples)
+        self._since = time.monotonic()
+        self._told = (self.samples, self.seconds)
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        rows = batch.rows * world_size()
+        self.samples += rows
+        now = time.monotonic()
+        self.seconds, self._since = self.seconds + now - self._since, now
+        assert self._bar is not None
+        if (batch_idx + 1) % (self._every * self._accumulate) == 0:
+            self._bar.note = f"epoch {trainer.current_epoch}  loss {float(outputs['loss']):.4f}"
+            samples, seconds = self.samples - self._told[0], self.seconds - self._told[1]
+            if seconds > 0:
+                module.log("train/samples_per_second", samples / seconds, rank_zero_only=True)
+                # the loader's alone: to ask for the other parts would wait for a GPU
+                module.log("train/loader_wait", self._share(self._loader.seconds), rank_zero_only=True)
+            self._told = (self.samples, self.seconds)
+        self._bar.advance(rows)
+
+    def resume_clock(self) -> None:
+        """What came before was no training."""
+        self._since = time.monotonic()
+
+    def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self.resume_clock()  # after a validation and its checkpoint
+
+    def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self.resume_clock()  # where it comes in mid-epoch
+
+    def on_fit_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self.close()
+
+    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
+        self.close()
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+
+class MaxTime(pl.Callback):
+    """Stops training after so long, by rank 0's clock: Lightning's Timer asks all ranks at every step."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._begun, self._over, self._batches = seconds, time.monotonic(), False, 0
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        assert isinstance(module, RecsysModule)
+        self._batches += 1
+        if self._batches % CLOCK_STEPS == 0:
+            self._over = over(trainer, time.monotonic() - self._begun > self._seconds)
+        if self._over and module.stepped and not trainer.should_stop:
+            say(f"trainer.max_time is over: stopping at step {trainer.global_step}")
+            trainer.should_stop = True
+
+
+def over(trainer: pl.Trainer, value: bool) -> bool:
+    """Collective: rank 0's."""
+    return bool(trainer.strategy.broadcast(value)) if trainer.world_size > 1 else value
+
+
+class EvaluationBar(pl.Callback):
+    """A bar for validation and test."""
+
+    def __init__(self) -> None:
+        self._bar: Bar | None = None
+
+    def _start(self, title: str, loaders: Any) -> None:
+        loader = loaders[0] if isinstance(loaders, list) else loaders
+        self._bar = Bar(title, loader.rows, "samples")
+
+    def _advance(self, batch: Any) -> None:
+        assert self._bar is not None
+        rows = batch.rows if batch.weight is None else float(batch.weight.sum())
+        left = (self._bar.total or 0) - self._bar.done  # the ranks' last batches differ by a row
+        self._bar.advance(min(rows * world_size(), left))
+
+    def _stop(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def on_validation_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if not trainer.sanity_checking:
+            self._start("validating", trainer.val_dataloaders)
+
+    def on_test_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self._start("evaluating", trainer.test_dataloaders)
+
+    def on_validation_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, *_: Any) -> None:
+        self._advance(batch)
+
+    def on_test_batch_end(self, trainer: Any, module: Any, outputs: Any, batch: Any, *_: Any) -> None:
+        self._advance(batch)
+
+    def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self._stop()
+
+    def on_test_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        self._stop()
+
+
+def csv_logger(run_dir: Path, up_to_step: int | None) -> CSVLogger:
+    """metrics.csv in the run's folder; a resumed run keeps its history up to the step it goes on from."""
+    path = run_dir / "metrics.csv"
+    kept: list[dict[str, Any]] = []
+    if up_to_step is not None and path.exists():
+        with path.open() as f:
+            kept = [r for r in csv.DictReader(f) if r.get("step") and int(float(r["step"])) <= up_to_step]
+    path.unlink(missing_ok=True)
+    logger = CSVLogger(run_dir, name="", version="", flush_logs_every_n_steps=50)
+    for row in kept:
+        logger.experiment.log_metrics(
+            {k: float(v) for k, v in row.items() if v and k != "step"}, step=int(float(row["step"]))
+        )
+    return logger

@@ -1,0 +1,104 @@
+"""When checkpoints are written, which are kept, and which is the best or newest."""
+
+import math
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+
+from recsys.training.callbacks import CLOCK_STEPS, over
+from recsys.training.module import RecsysModule
+
+
+class Checkpoints(pl.Callback):
+    """step-N: the newest, by steps and by time, in mid-epoch too; best-N: the best validation so far.
+
+    The oldest is deleted only when the new one is in place. Lightning's ModelCheckpoint broadcasts an
+    object at every step where it goes by time; here rank 0's clock is shared every CLOCK_STEPS steps.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        every_n_steps: int | None,
+        every_minutes: float | None,
+        monitor: str,
+        mode: str,
+        keep_best: int = 1,
+        keep_last: int = 1,
+    ) -> None:
+        self._keep = {"best": keep_best, "step": keep_last}
+        self.folder, self.monitor, self.sign = folder, monitor, -1.0 if mode == "min" else 1.0
+        self._every_n_steps, self._every_seconds = every_n_steps, every_minutes and every_minutes * 60
+        self._saved_at = time.monotonic()
+        self.best: float = -math.inf
+        self._last_step = -1
+        self._due_after_validation = False
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.best = state["best"]
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        assert isinstance(module, RecsysModule)
+        if not module.stepped:  # gradients that are still summed up are in no checkpoint
+            return
+        step = trainer.global_step
+        due = bool(self._every_n_steps) and step % (self._every_n_steps or 1) == 0
+        if trainer.should_stop or 0 < trainer.max_steps <= step:
+            # now, in mid-epoch: Lightning counts the epoch as done before on_train_end, and its rest would be lost
+            due = due or not trainer.is_last_batch
+        if not due and self._every_seconds and step % CLOCK_STEPS == 0:
+            due = over(trainer, time.monotonic() - self._saved_at > self._every_seconds)
+        self._due_after_validation = due and trainer.is_last_batch and bool(trainer.num_val_batches)
+        if due and not self._due_after_validation:
+            self._save(trainer, "step")
+
+    def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if trainer.sanity_checking or trainer.state.fn != "fit":
+            return
+        value = self.sign * float(trainer.callback_metrics[self.monitor])
+        if value > self.best or self.best == -math.inf:
+            self.best = value if not math.isnan(value) else self.best
+            self._save(trainer, "best")
+        if self._due_after_validation:  # a run resumed from before it would go without this validation
+            self._due_after_validation = False
+            self._save(trainer, "step")
+
+    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if self._last_step != trainer.global_step:
+            self._save(trainer, "step")
+
+    def _save(self, trainer: pl.Trainer, kind: str) -> None:
+        new = self.folder / f"{kind}-{trainer.global_step:08d}"
+        trainer.save_checkpoint(new, weights_only=False)
+        self._saved_at = time.monotonic()
+        if kind == "step":
+            self._last_step = trainer.global_step
+        if trainer.is_global_zero:
+            old = sorted(p for p in self.folder.glob(f"{kind}-*") if p != new)
+            for path in old[: max(len(old) + 1 - self._keep[kind], 0)]:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def newest_checkpoint(run_dir: Path) -> Path | None:
+    """The checkpoint with most steps behind it; at equal steps the one written last."""
+    found = [p for kind in ("step", "best") for p in _complete(run_dir, kind)]
+    return max(found, key=lambda p: (int(p.name.rsplit("-", 1)[1]), p.name.startswith("step")), default=None)
+
+
+def best_checkpoint(run_dir: Path) -> Path | None:
+    """The best by validation; the newest where nothing was validated."""
+    found = sorted(_complete(run_dir, "best"))
+    return found[-1] if found else newest_checkpoint(run_dir)
+
+
+def _complete(run_dir: Path, kind: str) -> list[Path]:
+    return [p for p in (run_dir / "checkpoints").glob(f"{kind}-*") if (p / ".metadata").exists()]

@@ -1,0 +1,78 @@
+"""Models that are fitted at once instead of step by step: popularity, neighbours, EASE. In one process."""
+
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import torch
+from omegaconf import DictConfig
+
+from recsys.batch import Lists
+from recsys.config.build import build_model
+from recsys.config.settings import protocols_of
+from recsys.console import bar
+from recsys.data.prepare.prepared import Prepared
+from recsys.data.tensors import candidates_of
+from recsys.data.transforms import HISTORY, Fitted
+from recsys.distributed.ranks import Ranks
+from recsys.evaluation.predictions import write_ranks
+from recsys.evaluation.retrieval import RankingMetrics, Score
+from recsys.training.trainer import as_counts, split_loader
+
+STATE = "model.pt"
+
+
+def fit_model(cfg: DictConfig, prepared: Prepared) -> Any:
+    """The model, fitted to all that each group trains on, whatever windows its rows hold."""
+    model = build_model(cfg, prepared.fitted.features, torch.device("cpu"))
+    rows = pl.concat([pl.read_parquet(f, columns=[HISTORY]) for f in prepared.files("train")])[HISTORY]
+    rows = rows.filter(rows.list.len() > 0)
+    items = rows.explode(empty_as_null=False, keep_nulls=False)
+    model.fit(Lists(*(torch.from_numpy(x.cast(pl.Int64).to_numpy().copy()) for x in (items, rows.list.len()))))
+    return model
+
+
+def save(model: Any, path: Path) -> Path:
+    """A checkpoint of that run."""
+    folder = path / "checkpoints" / "step-00000000"
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.save(model.state_dict(), folder / STATE)
+    (folder / ".metadata").touch()  # last: where it is, all is
+    return folder
+
+
+def load(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> Any:
+    """The model that `save` wrote."""
+    model = build_model(cfg, fitted.features, torch.device("cpu"))
+    model.load_state_dict(torch.load(checkpoint / STATE, weights_only=True))
+    return model
+
+
+def rank_split(model: Any, cfg: DictConfig, prepared: Prepared, split: str, run: Path | None = None) -> dict[str, Any]:
+    """Metrics of a split's queries. run: the folder to keep in where their targets stand."""
+    popularity = candidates_of(prepared.fitted).popularity.numpy()
+    metrics, n = RankingMetrics(protocols_of(cfg), popularity), len(popularity)
+    loader = split_loader(cfg, prepared, split, Ranks(0, 0, 1, 1))
+    with bar(f"ranking {split}", loader.rows, "samples") as shown, torch.no_grad():
+        for batch in loader:
+            targets, history = batch.targets, batch.history
+            assert targets is not None and history is not None
+            rows, score = torch.arange(batch.rows), scores(model, history, n)
+            metrics.update(rows, score, targets, history, batch.first_row, batch.weight)
+            shown.advance(batch.rows)
+    found = as_counts(metrics.compute())
+    if run is not None and cfg.metrics.predictions:
+        write_ranks(metrics, run / f"{split}_ranks.parquet")
+    return found
+
+
+def scores(model: Any, history: Lists, n: int) -> Score:
+    """Scores for rows of the history, that lie side by side; of `n` candidates, those that the model has no id of are
+    below all others."""
+
+    def score(rows: torch.Tensor, first: int, stop: int) -> torch.Tensor:
+        lists = history.slice(int(rows[0]), int(rows[-1]) + 1)
+        known = Lists(torch.where(lists.values < model.rows, lists.values, 0), lists.lengths)
+        return torch.nn.functional.pad(model.rate(known), (0, n - model.rows), value=-torch.inf)[:, first:stop]
+
+    return score

@@ -1,0 +1,100 @@
+"""Whether a model learns at all, and where its time goes: torch.profiler's trace, slowest operators, collectives."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from recsys.console import results, say
+
+WARM = 10  # steps that are not representative
+OPERATORS = 15
+
+
+class Overfit(pl.Callback):
+    """Tells what became of the loss of the batches that are seen over and over."""
+
+    def __init__(self) -> None:
+        self._losses: list[float] = []
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self._losses.append(float(outputs["loss"]))
+
+    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        first, last = self._losses[0], self._losses[-1]
+        told = "it learns" if last < first / 2 else "it hardly learns: look at the loss, the rates and the labels"
+        say(f"debug=overfit: the loss went from {first:.4g} to {last:.4g} in {len(self._losses)} steps: {told}")
+
+
+class Profile(pl.Callback):
+    """Profiles `steps` steps after the first WARM ones.
+
+    trace: where rank 0's trace goes, beside a table on the terminal, after which training stops; None: nothing is
+    shown, only `share` is found. resume_clock: called where the profiler's own time is over, which is no training.
+    """
+
+    def __init__(self, steps: int, trace: Path | None, resume_clock: Callable[[], None]) -> None:
+        self.share: float | None = None  # of collectives in the profiled time: waiting for others is part of it
+        self._steps, self._trace, self._begun, self._since = steps, trace, 0, 0.0
+        self._profile: profile | None = None
+        self._resume_clock = resume_clock
+
+    def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: Any, batch_idx: int) -> None:
+        self._begun += 1
+        if self._begun == WARM + 1:
+            gpu = [ProfilerActivity.CUDA] if module.device.type == "cuda" else []
+            self._profile = profile(activities=[ProfilerActivity.CPU, *gpu])
+            self._profile.start()
+            self._resume_clock()
+            self._since = time.perf_counter()
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self._profile is not None and self._begun >= WARM + self._steps and module.stepped:
+            self._finish(trainer)
+
+    def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if self._profile is not None:
+            self._finish(trainer)
+        elif self._trace is not None and self._begun <= WARM:
+            say(f"debug=profile: {self._begun} steps are too few: the first {WARM} are left out")
+
+    def _finish(self, trainer: pl.Trainer) -> None:
+        assert self._profile is not None
+        steps, seconds = max(self._begun - WARM, 1), time.perf_counter() - self._since
+        self._profile.stop()
+        operators = self._profile.key_averages()
+        own = "self_device_time_total" if torch.cuda.is_available() else "cpu_time_total"
+        names = ("gloo:", "nccl:", "ncclDevKernel")
+        self.share = sum(getattr(o, own) for o in operators if o.key.startswith(names)) / 1e6 / seconds
+        profiled, self._profile = self._profile, None
+        self._resume_clock()
+        if self._trace is None:
+            return
+        trainer.should_stop = True
+        if trainer.is_global_zero:
+            self._trace.parent.mkdir(parents=True, exist_ok=True)
+            profiled.export_chrome_trace(str(self._trace))
+            _show(operators, steps)
+            say(f"debug=profile: {steps} steps; look at {self._trace} in chrome://tracing or ui.perfetto.dev")
+
+
+def _show(operators: Any, steps: int) -> None:
+    from rich.table import Table
+
+    on_gpu = torch.cuda.is_available()
+    own = (lambda o: o.self_device_time_total) if on_gpu else (lambda o: o.self_cpu_time_total)
+    total = sum(map(own, operators)) or 1
+    table = Table(title=f"a step's slowest operators ({'GPU' if on_gpu else 'CPU'} time of their own)")
+    for name, justify in (("operator", "left"), ("calls", "right"), ("ms a step", "right"), ("share", "right")):
+        table.add_column(name, justify=justify)  # type: ignore[arg-type]
+    for o in sorted(operators, key=own, reverse=True)[:OPERATORS]:
+        table.add_row(o.key, f"{o.count / steps:,.1f}", f"{own(o) / 1e3 / steps:,.3f}", f"{own(o) / total:.1%}")
+    results.print(table)

@@ -1,0 +1,286 @@
+"""A run from its config to metrics.json: check, prepare, fit, test."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from omegaconf import DictConfig
+
+from recsys.config.check import check, check_processes
+from recsys.config.compose import load_config
+from recsys.config.settings import data_config, engine_config, kind_of
+from recsys.console import log_to, results, say
+from recsys.errors import UserError
+
+if TYPE_CHECKING:
+    from recsys.data.prepare.prepared import Prepared
+    from recsys.distributed.ranks import Ranks
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run."""
+
+    path: Path
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        metrics = json.loads((self.path / "metrics.json").read_text())
+        assert isinstance(metrics, dict)
+        return metrics
+
+
+def train(cfg: DictConfig) -> Run:
+    """Run a training config: in this process, in `trainer.devices` of this machine, or under torchrun."""
+    from recsys.distributed.launch import spawn
+    from recsys.distributed.ranks import (
+        any_restarted,
+        check_shared,
+        first_decides,
+        process_group,
+        started_by_torchrun,
+    )
+
+    log_to(None)  # the run before this one, in a notebook, had its own
+    ranks = started_by_torchrun()
+    if ranks is not None:
+        cfg.trainer.devices = ranks.local_world_size
+        with process_group(_accelerator(cfg), cfg.trainer.threads, ranks, cfg.trainer.timeout_minutes):
+            restarted = any_restarted(ranks)
+            path, prepared, resumed = first_decides(ranks, lambda: begin(cfg, ranks.world_size, restarted))
+            check_shared(ranks, {"run_dir": path, "data.prepared": prepared.folder})
+            fit(load_config(path / "config.yaml"), path, prepared, resumed, ranks)
+        return Run(path)
+    path, prepared, resumed = begin(cfg, cfg.trainer.devices)
+    if cfg.trainer.devices == 1:
+        with process_group(_accelerator(cfg), cfg.trainer.threads) as alone:
+            fit(cfg, path, prepared, resumed, alone)
+    else:
+        job = {"run": str(path), "prepared": str(prepared.folder), "resumed": resumed}
+        spawn(cfg.trainer.devices, "recsys.training.run:train_rank", job)
+    return Run(path)
+
+
+def train_rank(run: str, prepared: str, resumed: bool) -> None:
+    """One rank of a training run that `train` has checked, prepared and spawned."""
+    from recsys.data.prepare.prepared import Prepared
+    from recsys.distributed.ranks import process_group, started_by_torchrun
+
+    path = Path(run)
+    log_to(path / "train.log")
+    cfg = load_config(path / "config.yaml")
+    with process_group(
+        _accelerator(cfg), cfg.trainer.threads, started_by_torchrun(), cfg.trainer.timeout_minutes
+    ) as ranks:
+        fit(cfg, path, Prepared(Path(prepared)), resumed, ranks)
+
+
+def _accelerator(cfg: DictConfig) -> str:
+    from recsys.config.settings import accelerator_of
+
+    return accelerator_of(cfg)
+
+
+def begin(cfg: DictConfig, world_size: int, restarted: bool = False) -> tuple[Path, Prepared, bool]:
+    """Everything before the first process: check, prepare the data, open the run's folder.
+
+    restarted: torchrun has started this job anew.
+    """
+    say("checking the config")
+    check(cfg)
+    check_processes(cfg, world_size)
+    if cfg.trainer.batch_size % world_size:
+        raise UserError(f"trainer.batch_size={cfg.trainer.batch_size} is not divisible by {world_size} processes")
+    data = data_config(cfg)
+    if data.root is None and data.sample is not None:
+        say(f"data.root is not set: using the built-in sample ({data.sample.rows:,} rows, seed {data.sample.seed})")
+    from recsys.data.check import check_files
+    from recsys.data.prepare.engine import engine_of
+    from recsys.data.prepare.prepared import prepare
+    from recsys.data.transforms import Fitted
+    from recsys.training.run_dir import allow_restarts, check_ids, open_run_dir
+
+    allow_restarts(cfg, restarted)
+    if data.root is not None:
+        check_files(data)
+    path, resumed = open_run_dir(cfg)
+    log_to(path / "train.log")
+    say(f"run folder: {path}")
+    with engine_of(engine_config(cfg), data) as engine:
+        prepared = prepare(data, engine)
+    if resumed:
+        check_ids(path, prepared)
+    Fitted.copy(prepared.folder, path)
+    rows = prepared.info["rows"]
+    say(f"data: {prepared.folder}: " + ", ".join(f"{n:,} {split}" for split, n in rows.items()) + " rows")
+    return path, prepared, resumed
+
+
+def fit(cfg: DictConfig, path: Path, prepared: Prepared, resumed: bool, ranks: Ranks) -> None:
+    """Collective: train, validate, test with the best checkpoint, write metrics.json."""
+    if kind_of(cfg) == "closed_form":
+        _fit_at_once(cfg, path, prepared)
+        return
+    from recsys.atomic import write_json
+    from recsys.evaluation.predictions import Details, write_predictions, write_ranks
+    from recsys.evaluation.retrieval import RankingMetrics
+    from recsys.training.checkpoints import best_checkpoint, newest_checkpoint
+    from recsys.training.run_dir import protocol
+    from recsys.training.run_state import loader_position
+    from recsys.training.trainer import (
+        build_module,
+        build_trainer,
+        collectives_of,
+        metrics_of,
+        split_loader,
+        steps_of,
+    )
+
+    training = split_loader(cfg, prepared, "train", ranks, training=True)
+    every = cfg.trainer.validate_every_n_steps
+    if every is not None and cfg.trainer.accumulate > 1 and every > len(training):
+        raise UserError(
+            f"trainer.validate_every_n_steps={every}: an epoch has {len(training)} batches; "
+            "with trainer.accumulate at most as many, or trainer.validate_every in epochs"
+        )
+    module = build_module(cfg, prepared.fitted, ranks, prepared.folder, steps_of(cfg, len(training)))
+    start = newest_checkpoint(path) if resumed else None
+    trainer, throughput = build_trainer(cfg, path, ranks, prepared, start)
+    validation = split_loader(cfg, prepared, "validation", ranks) if prepared.rows("validation") else None
+    if start is not None:
+        say(f"resuming from {start}")
+        # Lightning leaves the loader at its beginning where the checkpoint is of an epoch's end
+        training.load_state_dict(loader_position(start))
+    trainer.fit(module, training, validation, ckpt_path=start)
+    best = best_checkpoint(path)
+    testing = split_loader(cfg, prepared, "test", ranks)
+    [test] = trainer.test(module, testing, ckpt_path=best, verbose=False)
+    metrics: dict[str, Any] = {"test": metrics_of(test, "test")}
+    curves = None
+    if (more := Details.of(module.metrics, testing, prepared.fitted, cfg.metrics)) is not None:
+        curves = more.curves
+        write_json(path / "curves.json", {"test": curves})
+        if more.slices:
+            metrics["slices"] = {"test": more.slices}
+        if cfg.metrics.predictions:
+            write_predictions(more.rows, path / "test_predictions.parquet")
+    if ranks.rank == 0 and cfg.metrics.predictions and isinstance(module.metrics, RankingMetrics):
+        write_ranks(module.metrics, path / "test_ranks.parquet")
+    if validation is not None:
+        [valid] = trainer.validate(module, validation, ckpt_path=best, verbose=False)
+        metrics["validation"] = metrics_of(valid, "validation")
+    if ranks.rank == 0:
+        metrics["train"] = {
+            "samples": throughput.samples,
+            "seconds": throughput.seconds,
+            "samples_per_second": throughput.samples / max(throughput.seconds, 1e-9),
+            "epochs": trainer.current_epoch,
+            "steps": trainer.global_step,
+            "time": {**throughput.parts(module), **collectives_of(trainer)},
+        }
+        metrics["protocol"] = protocol(cfg, prepared, best)
+        if bayes := _bayes(prepared):
+            metrics["bayes"] = bayes
+        write_json(path / "metrics.json", metrics)
+        if "wandb" in (cfg.logger or {}):
+            from recsys.training.wandb_artifacts import track_results
+
+            track_results(trainer, best, metrics, curves)
+        for logger in trainer.loggers:
+            logger.finalize("success")
+        _show(metrics, path)
+
+
+def _fit_at_once(cfg: DictConfig, path: Path, prepared: Prepared) -> None:
+    from recsys.atomic import write_json
+    from recsys.distributed.ranks import Ranks
+    from recsys.training.closed_form import fit_model, rank_split, save
+    from recsys.training.run_dir import protocol
+    from recsys.training.trainer import build_loggers
+
+    start = time.monotonic()
+    model = fit_model(cfg, prepared)
+    seconds = time.monotonic() - start
+    say(f"fitted in {seconds:.1f} s")
+    checkpoint = save(model, path)
+    splits = [s for s in ("test", "validation") if prepared.rows(s)]
+    metrics: dict[str, Any] = {s: rank_split(model, cfg, prepared, s, path if s == "test" else None) for s in splits}
+    rows = prepared.rows("train")
+    metrics["train"] = {"samples": rows, "seconds": seconds, "samples_per_second": rows / max(seconds, 1e-9)}
+    metrics["protocol"] = protocol(cfg, prepared, checkpoint)
+    write_json(path / "metrics.json", metrics)
+    loggers = build_loggers(cfg, path, Ranks(0, 0, 1, 1), None)
+    for logger in loggers if isinstance(loggers, list) else ():
+        for split in splits:
+            logger.log_metrics({f"{split}/{name}": value for name, value in metrics[split].items()}, step=0)
+        logger.finalize("success")
+    _show(metrics, path)
+
+
+def _bayes(prepared: Prepared) -> dict[str, float] | None:
+    """AUC and logloss of the sample's teacher on the test rows: the best that any model can do."""
+    import polars as pl
+
+    from recsys.data.transforms import LABEL
+    from recsys.evaluation.binary import binary_metrics
+
+    teacher = Path(prepared.info["root"]) / "teacher.parquet"
+    if not teacher.exists():
+        return None
+    labels = pl.concat(pl.read_parquet(f, columns=[LABEL]) for f in prepared.files("test"))[LABEL].to_numpy()
+    probability = pl.read_parquet(teacher)["probability"].to_numpy()[-len(labels) :]
+    found = binary_metrics(probability, labels)
+    return {"auc": found["auc"], "logloss": found["logloss"]}
+
+
+def _show(metrics: dict[str, Any], path: Path) -> None:
+    from rich.table import Table
+
+    table = Table(title="metrics", title_justify="left")
+    rows: dict[str, Any] = {s: metrics[s] for s in ("test", "validation") if s in metrics}
+    if "bayes" in metrics:
+        rows["Bayes (test)"] = metrics["bayes"]
+    if "auc" not in metrics["test"]:
+        rows = {f"{s}, {p}": found for s, m in rows.items() for p, found in _by_protocol(m).items()}
+    several = metrics["test"].get("targets", 0) > metrics["test"]["rows"]  # else recall is the hit rate
+    names = [n for n in next(iter(rows.values())) if several or not n.startswith("recall@")]
+    for column in ("", *names):
+        table.add_column(column, justify="right" if column else "left")
+    for title, found in rows.items():
+        cells = [found.get(n) for n in names]
+        table.add_row(title, *("" if c is None else f"{c:,}" if isinstance(c, int) else f"{c:.5f}" for c in cells))
+    results.print(table)
+    for split in ("test", "validation"):
+        m = metrics.get(split, {})
+        if m.get("cold_targets"):
+            say(f"{split}: {m['cold_targets']:,} of {m['targets']:,} targets are items that training has not seen")
+        if m.get("cold_rows"):
+            say(f"{split}: {m['cold_rows']:,} of {m['rows']:,} queries have no history")
+    t = metrics["train"]
+    say(f"trained {t['samples']:,} samples in {t['seconds']:.1f} s: {t['samples_per_second']:,.0f} samples/s")
+    if t.get("time"):
+        parts = {**t["time"]}
+        collectives = parts.pop("collectives", None)
+        parts["other"] = max(1 - sum(parts.values()), 0.0)
+        waited = "" if collectives is None else f"; {collectives:.0%} of it in collectives, waiting included"
+        say("of that time: " + ", ".join(f"{name} {share:.0%}" for name, share in parts.items()) + waited)
+    there = [
+        n
+        for n in ("metrics.json", "metrics.csv", "config.yaml", "features.json", "plan.json", "checkpoints")
+        if (path / n).exists()
+    ]
+    say(f"everything is in {path}: {' '.join(there)} train.log")
+
+
+def _by_protocol(metrics: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """'ndcg@10_uniform' and so on as ndcg@10 of uniform; what tells how many stands by none."""
+    found: dict[str, dict[str, Any]] = {}
+    for key, value in metrics.items():
+        name, _, protocol = key.partition("_")
+        if "@" in name or name == "mrr":
+            found.setdefault(protocol or "full", {})[name] = value
+    return found

@@ -1,0 +1,202 @@
+"""A run's folder: what other programs rely on.
+
+config.yaml features.json transforms.json vocabularies/ plan.json metrics.json metrics.csv train.log checkpoints/
+"""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from omegaconf import DictConfig, OmegaConf
+
+from recsys.atomic import whole_file
+from recsys.config.compose import load_config
+from recsys.config.flatten import flat
+from recsys.config.settings import data_config, kind_of
+from recsys.console import say
+from recsys.data.prepare.prepared import Prepared
+from recsys.errors import UserError
+from recsys.training.checkpoints import best_checkpoint, newest_checkpoint
+from recsys.training.run_state import epochs_done
+
+# What may differ when a run goes on: where and how fast it runs, not what it computes.
+FREE = {
+    "run_dir",
+    "resume",
+    "sweep",
+    "sharding",
+    "engine",
+    "logger",
+    "checkpoint",
+    "trainer.devices",
+    "trainer.accelerator",
+    "trainer.max_epochs",
+    "trainer.max_steps",
+    "trainer.max_time",
+    "metrics",
+    "trainer.threads",
+    "trainer.timeout_minutes",
+    "trainer.eval_batch_size",
+    "trainer.log_every_n_steps",
+    "data.prepared",
+    "data.root",
+    "data.max_bad_rows",
+}
+
+
+AUTO = "auto"
+
+
+def open_run_dir(cfg: DictConfig) -> tuple[Path, bool]:
+    """The folder of this run, made or (resume=) found again; True where it goes on from a checkpoint.
+
+    resume=auto: run_dir, gone on with where it holds a run, else begun.
+
+    Raises UserError where the folder holds a run with another config.
+    """
+    auto = cfg.resume == AUTO
+    if auto and cfg.run_dir is None:
+        raise UserError("resume=auto needs run_dir=DIR, the folder in which a run may be")
+    if cfg.resume is not None and not auto:
+        path = Path(cfg.resume)
+        if not (path / "config.yaml").exists():
+            raise UserError(f"resume={cfg.resume}: holds no run (no config.yaml)")
+        if cfg.run_dir is not None and Path(cfg.run_dir).resolve() != path.resolve():
+            raise UserError(f"run_dir={cfg.run_dir} and resume={cfg.resume} differ; give one of them")
+    else:
+        path = Path(cfg.run_dir) if cfg.run_dir is not None else _new_folder(cfg)
+    if path.exists() and not path.is_dir():
+        raise UserError(f"run_dir={path}: is a file")
+    if (path / "config.yaml").exists():
+        if difference := _difference(OmegaConf.load(path / "config.yaml"), cfg):
+            key, old, new = difference
+            what = "run_dir" if cfg.resume is None or auto else "resume"
+            raise UserError(
+                f"{what}={path}: holds a run with another config: {key} is {old} there, {new} here; "
+                "choose another run_dir"
+            )
+        if cfg.resume is None:
+            _set_aside(path)
+        elif (start := newest_checkpoint(path)) is not None and kind_of(cfg) != "closed_form":
+            _check_epochs(cfg, start)
+    elif auto:
+        say(f"{path} holds no run yet: it begins")
+    path.mkdir(parents=True, exist_ok=True)
+    (path / "checkpoints").mkdir(exist_ok=True)
+    resumed = cfg.resume is not None and newest_checkpoint(path) is not None
+    if cfg.resume is not None and not resumed and (path / "config.yaml").exists():
+        say(f"{path} has no complete checkpoint: the run starts from its beginning")
+    cfg.run_dir = str(path)
+    with whole_file(path / "config.yaml") as building:
+        OmegaConf.save(OmegaConf.masked_copy(cfg, [str(k) for k in cfg if k != "sweep"]), building, resolve=True)
+    return path, resumed
+
+
+def _check_epochs(cfg: DictConfig, start: Path) -> None:
+    most, done = cfg.trainer.max_epochs, epochs_done(start)
+    if done > most:
+        raise UserError(
+            f"trainer.max_epochs={most}: {start} has {done} behind it; set trainer.max_epochs={done} or more"
+        )
+
+
+def allow_restarts(cfg: DictConfig, restarted: bool) -> None:
+    """What torchrun starts anew goes on with its run (resume=auto), which therefore needs a name."""
+    if cfg.run_dir is None and cfg.resume is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)):
+        raise UserError("torchrun --max_restarts needs run_dir=DIR, so that a restart finds the run to go on with")
+    if restarted and cfg.resume is None:
+        cfg.resume = AUTO
+
+
+def _new_folder(cfg: DictConfig) -> Path:
+    model = str(cfg.model["_target_"]).rpartition(".")[2].lower()
+    stem = f"outputs/{cfg.data.name}_{model}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
+    path, n = Path(stem), 1
+    while path.exists():
+        path, n = Path(f"{stem}_{n}"), n + 1
+    return path
+
+
+def _set_aside(path: Path) -> None:
+    n = 1
+    while (old := path.with_name(f"{path.name}.{n}")).exists():
+        n += 1
+    path.rename(old)
+    say(f"{path} held a run with this very config; it is now {old}")
+
+
+def _difference(old: Any, new: DictConfig) -> tuple[str, Any, Any] | None:
+    a, b = flat(OmegaConf.to_container(old, resolve=True)), flat(OmegaConf.to_container(new, resolve=True))
+    for key in sorted(set(a) | set(b)):
+        if not any(key == f or key.startswith(f + ".") for f in FREE) and a.get(key) != b.get(key):
+            return key, a.get(key), b.get(key)
+    return None
+
+
+def open_run(run: str) -> tuple[DictConfig, Path]:
+    """A run's config and folder. Raises UserError where there is none."""
+    path = Path(run)
+    if not (path / "config.yaml").exists():
+        raise UserError(f"run={run}: holds no run (no config.yaml)")
+    return load_config(path / "config.yaml"), path
+
+
+def check_ids(path: Path, prepared: Prepared) -> None:
+    """Raises UserError where the run's tables were trained by other ids than the prepared data has."""
+    for file in sorted((path / "vocabularies").glob("*.parquet")):
+        now = prepared.folder / "vocabularies" / file.name
+        if not now.exists() or not _values(file).equals(_values(now)):
+            raise UserError(
+                f"{path}: table {file.stem} was trained with other ids than {prepared.folder} has: the data or the way "
+                "it is prepared has changed since; train anew, or measure with the files and version of the run"
+            )
+
+
+def _values(vocabulary: Path) -> pl.Series:
+    return pl.read_parquet(vocabulary, columns=["value"], glob=False)["value"]
+
+
+def choose_checkpoint(path: Path, name: str) -> Path:
+    """best, last, or a folder's name under checkpoints/."""
+    found = {"best": best_checkpoint, "last": newest_checkpoint}.get(name, lambda p: p / "checkpoints" / name)(path)
+    if found is None or not (found / ".metadata").exists():
+        there = sorted(p.name for p in (path / "checkpoints").iterdir() if not p.name.startswith("."))
+        raise UserError(f"checkpoint={name}: not in {path}/checkpoints (there: {', '.join(there) or 'none'})")
+    return found
+
+
+def protocol(cfg: DictConfig, prepared: Prepared, checkpoint: Path | None) -> dict[str, Any]:
+    """What the numbers mean: stamped into every result's file."""
+    info = prepared.info
+    return {
+        "data": info["name"],
+        "split": info["split"],
+        "rows": info["rows"],
+        "bad_rows": info["bad_rows"],
+        "seed": cfg.seed,
+        "checkpoint": checkpoint.name if checkpoint else None,
+        "metrics": "over all rows of the split" if cfg.debug.eval_batches is None else "of its first batches alone",
+        "label": data_config(cfg).label.column,
+    } | ({} if kind_of(cfg) == "predicts" else {"ranking": _ranking(cfg)})
+
+
+def _ranking(cfg: DictConfig) -> dict[str, Any]:
+    """Against what, and how, the targets of held-out rows are ranked."""
+    data, r = data_config(cfg), cfg.ranking
+    sampled = [p for p in r.protocols if p != "full"]
+    return {
+        "protocols": list(r.protocols),
+        "k": list(r.k),
+        "candidates": "all items of the training split" + (" and of data.items.file" if data.items.file else ""),
+        "history": "left out" if r.filter_history else "ranked too",
+        "negatives": {"count": r.negatives, "of": "no history, no target", "seed": r.seed} if sampled else None,
+        "ties": "the expectation over their orders",
+        "query": "each held-out item"
+        if data.sequences and data.sequences.held_out == "next"
+        else "each group's of a split",
+        "unknown_items": "as targets missed"
+        if data.items.file is None
+        else "ranked, by their features where the model reads them",
+    }

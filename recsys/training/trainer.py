@@ -1,0 +1,232 @@
+"""config -> LightningModule and Trainer."""
+
+import uuid
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import torch
+from omegaconf import DictConfig, OmegaConf
+from pytorch_lightning.callbacks import EarlyStopping
+from pytorch_lightning.loggers import Logger
+
+from recsys.atomic import write_json
+from recsys.config.build import build_task, make, make_scheduler
+from recsys.config.settings import (
+    accelerator_of,
+    kind_of,
+    monitor_of,
+    protocols_of,
+    seconds_of,
+)
+from recsys.data.load_factors import load_factors
+from recsys.data.loader import ParquetLoader
+from recsys.data.prepare.prepared import Prepared
+from recsys.data.tensors import candidates_of
+from recsys.data.transforms import Fitted
+from recsys.distributed.ranks import Ranks, ensure_process_group
+from recsys.errors import UserError
+from recsys.evaluation.binary import BinaryMetrics
+from recsys.sharding.strategy import ShardedStrategy
+from recsys.training.callbacks import EvaluationBar, MaxTime, Throughput, csv_logger
+from recsys.training.checkpoints import Checkpoints
+from recsys.training.module import RecsysModule, local_device
+from recsys.training.profiling import Overfit, Profile
+from recsys.training.run_state import logged_step
+
+COLLECTIVE_STEPS = 5  # profiled where there are several processes
+COUNTS = ("rows", "gauc_rows", "cold_rows", "targets", "cold_targets", "candidates")
+
+
+def build_module(
+    cfg: DictConfig, fitted: Fitted, ranks: Ranks, folder: Path | None = None, total_steps: int | None = None
+) -> RecsysModule:
+    """The module for what was fitted, seeded; its tables are made when the Trainer (or you) sets it up.
+
+    folder: where the vocabularies are, for sharding.cache_hit_rate
+    total_steps: of the whole training, for schedules that end with it
+    """
+    features = fitted.features
+    candidates = None if kind_of(cfg) == "predicts" else candidates_of(fitted)
+    hit_rate = cfg.sharding.cache_hit_rate
+    pl.seed_everything(cfg.seed, workers=True, verbose=False)
+    return RecsysModule(
+        lambda: build_task(cfg, features, torch.device("meta"), candidates),
+        OmegaConf.to_object(cfg.sharding),  # type: ignore[arg-type]
+        OmegaConf.to_object(cfg.optim.sparse),  # type: ignore[arg-type]
+        batch_size=cfg.trainer.batch_size // ranks.world_size,
+        local_world_size=ranks.local_world_size,
+        make_optimizer=make(cfg.optim.dense),
+        make_scheduler=make_scheduler(cfg, total_steps) if cfg.optim.scheduler is not None else None,
+        by_step=cfg.optim.interval == "step",
+        accumulate=cfg.trainer.accumulate,
+        clip_norm=cfg.optim.clip_norm,
+        ema=cfg.optim.ema,
+        monitor=monitor_of(cfg, cfg.checkpoint.monitor),
+        protocols=None if kind_of(cfg) == "predicts" else protocols_of(cfg),
+        log_every_n_steps=cfg.trainer.log_every_n_steps,
+        metrics=BinaryMetrics(cfg.metrics.exact_rows, cfg.metrics.bins),
+        gauc=cfg.metrics.gauc,
+        load_factors=load_factors(folder, hit_rate) if hit_rate and folder else None,
+    )
+
+
+def steps_of(cfg: DictConfig, batches: int) -> int:
+    """Optimizer steps of the whole training, of which an epoch has so many batches."""
+    steps = -(-batches // cfg.trainer.accumulate) * cfg.trainer.max_epochs
+    return min(steps, cfg.trainer.max_steps) if cfg.trainer.max_steps > 0 else steps
+
+
+def restored_module(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> RecsysModule:
+    """With a checkpoint's weights, in this process and on the CPU, whatever world size and plan wrote it.
+
+    Opens a process group of this process alone unless there is one.
+    """
+    ensure_process_group()
+    cfg.sharding.types = ["none"]
+    module = build_module(cfg, fitted, Ranks(0, 0, 1, 1))
+    module.setup_model(torch.device("cpu"))
+    module.load_checkpoint(checkpoint, training=False)
+    return module.eval()
+
+
+def build_trainer(
+    cfg: DictConfig, path: Path, ranks: Ranks, prepared: Prepared, start: Path | None, *, loggers: bool = True
+) -> tuple[pl.Trainer, Throughput]:
+    """A Lightning Trainer over our strategy, with the run's callbacks and loggers."""
+    accelerator = accelerator_of(cfg)
+    throughput = Throughput(cfg.trainer.log_every_n_steps, cfg.trainer.accumulate)
+    callbacks: list[pl.Callback] = [throughput, EvaluationBar(), _Record(path)]
+    if cfg.trainer.max_time is not None:
+        callbacks.append(MaxTime(seconds_of(cfg.trainer.max_time)))
+    if cfg.debug.name == "overfit":
+        callbacks.append(Overfit())
+    if cfg.debug.profile_steps:
+        callbacks.append(Profile(cfg.debug.profile_steps, path / "profile" / "trace.json.gz", throughput.resume_clock))
+    elif ranks.world_size > 1:
+        callbacks.append(Profile(COLLECTIVE_STEPS, None, throughput.resume_clock))
+    if cfg.trainer.early_stopping.patience is not None:
+        if not prepared.rows("validation"):
+            raise UserError("trainer.early_stopping needs validation rows; see data.split.validation")
+        c = cfg.trainer.early_stopping
+        monitor = monitor_of(cfg, c.monitor)
+        callbacks.append(EarlyStopping(monitor, mode=c.mode, patience=c.patience, check_on_train_epoch_end=False))
+    callbacks.append(
+        Checkpoints(
+            path / "checkpoints",
+            every_n_steps=cfg.checkpoint.every_n_steps,
+            every_minutes=cfg.checkpoint.every_minutes,
+            monitor=monitor_of(cfg, cfg.checkpoint.monitor),
+            mode=cfg.checkpoint.mode,
+            keep_best=cfg.checkpoint.keep_best,
+            keep_last=cfg.checkpoint.keep_last,
+        )
+    )
+    every = cfg.trainer.validate_every_n_steps
+    if "wandb" in (cfg.logger or {}) and loggers:
+        from recsys.training.wandb_artifacts import Tracking  # wandb takes a while to import
+
+        callbacks.append(Tracking(prepared))
+    trainer = pl.Trainer(
+        accelerator="cpu" if accelerator == "cpu" else "gpu",
+        strategy=ShardedStrategy(local_device(accelerator, ranks.local_rank), ranks.local_rank, ranks.local_world_size),
+        devices=ranks.local_world_size,
+        num_nodes=ranks.world_size // ranks.local_world_size,
+        precision=cfg.trainer.precision,
+        max_epochs=cfg.trainer.max_epochs,
+        max_steps=cfg.trainer.max_steps,
+        log_every_n_steps=cfg.trainer.log_every_n_steps,
+        num_sanity_val_steps=0,
+        # counted within an epoch, where dense steps of several batches begin with it
+        check_val_every_n_epoch=None if every and cfg.trainer.accumulate == 1 else cfg.trainer.validate_every,
+        val_check_interval=every,
+        use_distributed_sampler=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        callbacks=callbacks,
+        logger=build_loggers(cfg, path, ranks, start) if loggers else False,
+    )
+    return trainer, throughput
+
+
+def build_loggers(cfg: DictConfig, path: Path, ranks: Ranks, start: Path | None) -> list[Logger] | bool:
+    """CSV always, and those of `logger=`; rank 0 alone writes."""
+    if ranks.rank != 0:
+        return False
+    loggers: list[Logger] = [csv_logger(path, logged_step(start) if start else None)]
+    for name, node in (cfg.logger or {}).items():
+        own = {"id": _wandb_id(path, start is not None), "resume": "allow"} if name == "wandb" else {}
+        loggers.append(make(node)(save_dir=str(path), **own))
+    for logger in loggers[1:]:
+        logger.log_hyperparams(OmegaConf.to_container(cfg, resolve=True))  # type: ignore[arg-type]
+    return loggers
+
+
+def _wandb_id(path: Path, resumed: bool) -> str:
+    """One W&B run a run, also where it is interrupted and goes on (`wandb sync --append`)."""
+    file = path / "wandb_id"
+    if not (resumed and file.exists()):
+        file.write_text(uuid.uuid4().hex[:8])
+    return file.read_text()
+
+
+def split_loader(
+    cfg: DictConfig, prepared: Prepared, split: str, ranks: Ranks, *, training: bool = False
+) -> ParquetLoader:
+    """This rank's share of a split: in equal shuffled steps for training, every row in order otherwise."""
+    batch_size = cfg.trainer.batch_size if training else cfg.trainer.eval_batch_size
+    fitted = prepared.fitted
+    return ParquetLoader(
+        prepared.files(split),
+        fitted.features,
+        vectors=fitted.matrices,
+        batch_size=max(batch_size // ranks.world_size, 1),
+        training=training,
+        shuffle=training and cfg.loader.shuffle,
+        seed=cfg.seed,
+        buffer_rows=cfg.loader.buffer_rows,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+        limit=cfg.debug.train_batches if training else cfg.debug.eval_batches,
+    )
+
+
+def collectives_of(trainer: pl.Trainer) -> dict[str, float]:
+    """The share of collectives, waiting for other ranks included, in the time of steps; they are part of forward,
+    backward and optimizer. {} where none were measured.
+    """
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, Profile) and callback.share is not None:
+            return {"collectives": callback.share}
+    return {}
+
+
+def metrics_of(values: Any, split: str) -> dict[str, Any]:
+    """Lightning's 'test/auc' and so on of one split, as metrics.json has them."""
+    found = {k.removeprefix(f"{split}/"): v for k, v in values.items() if k.startswith(f"{split}/")}
+    return as_counts(found)
+
+
+def as_counts(metrics: dict[str, Any]) -> dict[str, Any]:
+    """Those that count as whole numbers."""
+    return {k: int(v) if k in COUNTS else v for k, v in metrics.items()}
+
+
+class _Record(pl.Callback):
+    """plan.json (also to the loggers) once the plan is made; metrics.csv after each validation."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        assert isinstance(module, RecsysModule)
+        if trainer.is_global_zero:
+            plan: dict[str, Any] = {"world_size": trainer.world_size, "hosts": trainer.num_nodes, "tables": module.plan}
+            write_json(self.path / "plan.json", plan)
+            for logger in trainer.loggers[1:]:
+                logger.log_hyperparams({"plan": plan})
+
+    def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if trainer.is_global_zero and trainer.loggers:
+            trainer.loggers[0].save()  # of a run under way, a sweep and others read metrics.csv

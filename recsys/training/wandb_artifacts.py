@@ -1,0 +1,92 @@
+"""What Weights & Biases is told beside metrics: artifacts with their lineage, statistics of tables, curves, alerts.
+
+All of it offline first: `wandb sync RUN_DIR/wandb/offline-run-*` uploads it later.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytorch_lightning as pl
+import wandb
+from pytorch_lightning.loggers import WandbLogger
+
+from recsys.data.prepare.prepared import Prepared
+from recsys.errors import UserError
+from recsys.sharding.table_statistics import table_statistics
+from recsys.training.module import RecsysModule
+
+FILES = 10**6  # of an artifact
+
+
+class Tracking(pl.Callback):
+    """Of runs with a W&B logger, on rank 0; statistics of tables are collected by all ranks.
+
+    Artifacts hold references to files where they lie, and no copies: prepared data -> run -> model.
+    """
+
+    def __init__(self, prepared: Prepared) -> None:
+        self._prepared = prepared
+
+    def on_fit_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if (run := _run(trainer)) is None:
+            return
+        info, folder = self._prepared.info, self._prepared.folder
+        data = wandb.Artifact(_name(folder.name), "dataset", metadata={k: info[k] for k in ("name", "rows", "split")})
+        data.add_reference(f"file://{folder.absolute()}", checksum=False, max_objects=FILES)  # its name is its digest
+        if run.offline:  # use_artifact asks the server at once; this is what it does with an artifact that is new
+            run._log_artifact(data, is_user_created=True, use_after_commit=True)
+        else:
+            run.use_artifact(data)
+
+    def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        if trainer.state.fn != "fit":
+            return
+        assert isinstance(module, RecsysModule) and module.dmp is not None
+        found = table_statistics(module.dmp, module.tables, module.sparse.name, module.row_optimizer)
+        if (run := _run(trainer)) is not None:
+            told = {f"tables/{n}/{k}": s[k] for n, s in found.items() for k in ("norm", "touched") if s[k] is not None}
+            run.log({**told, "trainer/global_step": trainer.global_step})
+
+    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
+        run = _run(trainer)
+        if run is not None and isinstance(exception, UserError) and str(exception).startswith("the loss is"):
+            run.alert("the loss is not a number", str(exception), level="ERROR")
+
+
+def track_results(
+    trainer: pl.Trainer, checkpoint: Path | None, metrics: dict[str, Any], curves: dict[str, Any] | None
+) -> None:
+    """Once tested: metrics in the run's summary, curves, and the checkpoint as a model that came of the data."""
+    if (run := _run(trainer)) is None:
+        return
+    for split in ("test", "validation"):
+        run.summary.update({f"best/{split}/{k}": v for k, v in metrics.get(split, {}).items()})
+    for name, (x, y) in _AXES.items():
+        if points := [row[:2] for row in (curves or {}).get(name, ())]:
+            table = wandb.Table([x, y], points)
+            run.log({f"test/{name}": wandb.plot.line(table, x, y, title=name, split_table=True)})
+    if checkpoint is not None:
+        model = wandb.Artifact(_name(f"model-{run.id}"), "model", metadata={**metrics.get("test", {})})
+        model.add_reference(f"file://{checkpoint.absolute()}", "checkpoint", checksum=False, max_objects=FILES)
+        for file in ("config.yaml", "features.json", "plan.json"):
+            if (path := checkpoint.parents[1] / file).exists():
+                model.add_file(str(path), skip_cache=True)
+        run.log_artifact(model, aliases=["best"])
+
+
+_AXES = {
+    "roc": ("false positive rate", "true positive rate"),
+    "pr": ("recall", "precision"),
+    "calibration": ("mean probability", "share of positives"),
+}
+
+
+def _run(trainer: pl.Trainer) -> Any:
+    """The W&B run; None where there is none, or on other ranks."""
+    return next((x.experiment for x in trainer.loggers if isinstance(x, WandbLogger)), None)
+
+
+def _name(text: str) -> str:
+    """Of an artifact: letters, digits, dashes, underscores and dots."""
+    return re.sub(r"[^\w.-]", "-", text)[:128]
