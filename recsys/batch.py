@@ -8,13 +8,13 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from torchrec.streamable import Pipelineable
 
 
-def owners_of(lengths: Tensor) -> Tensor:
+def segment_ids_of(lengths: Tensor) -> Tensor:
     """Of lists of these lengths (B,), one after another, (P,) whose list each value is in."""
     return torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
 
 
 @dataclass
-class Lists:
+class JaggedIds:
     """B lists of ids, of any length each: values (P,) one list after another, lengths (B,); both int64."""
 
     values: Tensor
@@ -24,17 +24,17 @@ class Lists:
         return self.lengths.shape[0]
 
     @property
-    def owners(self) -> Tensor:
+    def segment_ids(self) -> Tensor:
         """(P,) whose list each value is in."""
-        return owners_of(self.lengths)
+        return segment_ids_of(self.lengths)
 
-    def to(self, device: torch.device) -> "Lists":
-        return Lists(self.values.to(device), self.lengths.to(device))
+    def to(self, device: torch.device) -> "JaggedIds":
+        return JaggedIds(self.values.to(device), self.lengths.to(device))
 
-    def slice(self, start: int, stop: int) -> "Lists":
+    def slice(self, start: int, stop: int) -> "JaggedIds":
         """Lists start to stop."""
         first = int(self.lengths[:start].sum())
-        return Lists(self.values[first : first + int(self.lengths[start:stop].sum())], self.lengths[start:stop])
+        return JaggedIds(self.values[first : first + int(self.lengths[start:stop].sum())], self.lengths[start:stop])
 
 
 @dataclass
@@ -57,8 +57,8 @@ class Batch(Pipelineable):
     sparse: KeyedJaggedTensor
     labels: Tensor
     weight: Tensor | None = None
-    targets: Lists | None = None
-    history: Lists | None = None
+    targets: JaggedIds | None = None
+    history: JaggedIds | None = None
     first_row: int = 0
 
     @property

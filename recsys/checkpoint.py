@@ -85,7 +85,7 @@ def reshard(run: Path, stored: Stored, cfg: DictConfig, output: Path, devices: i
     import torch
     from torchrec.distributed.planner.types import PlannerError
 
-    from recsys.config.build import meta_task
+    from recsys.config.kinds import meta_task
     from recsys.distributed.ranks import silence
     from recsys.features import FeatureSpec
     from recsys.sharding.cluster import topology
@@ -197,7 +197,7 @@ def _safetensors(run: Path, output: Path, chosen: dict[str, dict[str, Any]], row
 
 def _command(cfg: DictConfig) -> None:
     from recsys.config.check import check
-    from recsys.config.settings import kind_of
+    from recsys.config.kinds import kind_of
     from recsys.sharding.stored_checkpoint import Stored
     from recsys.training.run_dir import choose_checkpoint, open_run
 
@@ -206,7 +206,7 @@ def _command(cfg: DictConfig) -> None:
     if cfg.action not in ACTIONS:
         raise UserError(f"{cfg.action}: no such action{did_you_mean(cfg.action, ACTIONS)}; {USAGE}")
     run_cfg, run = open_run(cfg.run)
-    if kind_of(run_cfg) == "closed_form":
+    if kind_of(run_cfg).fitted_at_once:
         raise UserError(
             f"run={cfg.run}: its model was fitted at once and has no table; checkpoints/ holds its model.pt"
         )

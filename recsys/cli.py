@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 
 from recsys.console import log_to
 from recsys.distributed import failures
-from recsys.distributed.failures import leave, say_error
+from recsys.distributed.failures import exit_process, say_error
 from recsys.errors import UserError, did_you_mean
 
 MULTIRUN = ("-m", "--multirun")
@@ -22,7 +22,7 @@ MULTIRUN = ("-m", "--multirun")
 
 def run(command: str, function: Callable[[DictConfig], None]) -> None:
     """Compose the config of `command` from sys.argv, call `function` on it, exit with its status."""
-    leave(status(command, function))
+    exit_process(status(command, function))
 
 
 def status(command: str, function: Callable[[DictConfig], None]) -> int:

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 from rich.console import Console
@@ -32,6 +33,12 @@ def say(message: str) -> None:
     """One line to the user, on standard error, and into the run's log."""
     console.print(message, markup=False)
     log(message)
+
+
+@lru_cache
+def say_once(message: str) -> None:
+    """Say it, unless this process has said it before."""
+    say(message)
 
 
 def log_to(path: Path | None) -> None:

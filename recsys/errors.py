@@ -10,11 +10,11 @@ class UserError(ValueError):
 
 
 class DoesNotFit(UserError):
-    """No sharding plan fits the machines. `misfit` (sharding.misfit.Misfit) says which tables, and by how much."""
+    """No sharding plan fits the machines. `infeasible` (sharding.infeasible.Infeasibility) says which tables, and by how much."""
 
-    def __init__(self, message: str, misfit: Any = None) -> None:
+    def __init__(self, message: str, infeasible: Any = None) -> None:
         super().__init__(message)
-        self.misfit = misfit
+        self.infeasible = infeasible
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:

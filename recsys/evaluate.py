@@ -19,11 +19,11 @@ def _command(cfg: DictConfig) -> None:
 
     saved, path = open_run(cfg.run)
     changed = saved.copy()
-    for group in ("trainer", "ranking", "metrics"):
+    for group in ("trainer", "protocol", "metrics"):
         for key, value in cfg[group].items():
             if value is not None:
                 changed[group][key] = value
-    if any(value is not None for value in cfg.ranking.values()):
+    if any(value is not None for value in cfg.protocol.values()):
         changed.checkpoint.monitor = changed.trainer.early_stopping.monitor = None  # may be of another protocol
     if cfg.sharding is not None:
         changed.sharding = cfg.sharding

@@ -23,9 +23,9 @@ from recsys.errors import DoesNotFit, UserError
 if TYPE_CHECKING:
     from recsys.config.schema_commands import ClusterConfig
     from recsys.features import FeatureSpec
-    from recsys.sharding.estimate.compare import Tried
+    from recsys.sharding.estimate.compare import PlanAttempt
     from recsys.sharding.estimate.report import PlanReport
-    from recsys.sharding.infeasible import Misfit
+    from recsys.sharding.infeasible import Infeasibility
 
 TRY_SECONDS = 10  # for each change that might make a plan fit: with hundreds of tables the planner takes minutes
 
@@ -34,17 +34,17 @@ def plan(cfg: DictConfig) -> PlanReport:
     """Check the config, build the model on the meta device, and let TorchRec's planner plan it for the cluster.
 
     Raises DoesNotFit, a UserError, where no plan fits: its message says by how much, and the nearest change after
-    which one does; its `misfit`, which tables.
+    which one does; its `infeasible`, which tables.
     """
     from recsys.config.check import check_parts
-    from recsys.config.settings import kind_of
+    from recsys.config.kinds import kind_of
     from recsys.distributed.ranks import silence
     from recsys.sharding.cluster import check_cluster
-    from recsys.sharding.infeasible import Misfit
+    from recsys.sharding.infeasible import Infeasibility
 
     silence()
     check_parts(cfg)
-    if kind_of(cfg) == "closed_form":
+    if kind_of(cfg).fitted_at_once:
         raise UserError("model: is fitted at once and has no table to place")
     cluster: ClusterConfig = OmegaConf.to_object(cfg.cluster)  # type: ignore[assignment]
     check_cluster(cluster)
@@ -55,7 +55,7 @@ def plan(cfg: DictConfig) -> PlanReport:
         raise UserError(f"trainer.batch_size={cfg.trainer.batch_size} is not divisible by {world} devices")
     features = features_of(cfg)
     found = _plan(cfg, features)
-    if isinstance(found, Misfit):
+    if isinstance(found, Infeasibility):
         fits = _nearest(cfg, features)
         raise DoesNotFit(
             f"sharding: no plan fits {cluster.name} ({world} device{'s' if world > 1 else ''}): {found}{fits}", found
@@ -63,15 +63,15 @@ def plan(cfg: DictConfig) -> PlanReport:
     return found
 
 
-def _plan(cfg: DictConfig, features: FeatureSpec, seconds: int | None = None) -> PlanReport | Misfit:
+def _plan(cfg: DictConfig, features: FeatureSpec, seconds: int | None = None) -> PlanReport | Infeasibility:
     """The plan, or what does not fit. seconds: for a quick answer, the best plan found until then."""
     import torch
     from torchrec.distributed.planner.types import PlannerError
 
-    from recsys.config.build import meta_task
+    from recsys.config.kinds import meta_task
     from recsys.sharding.cluster import topology
     from recsys.sharding.estimate.report import report
-    from recsys.sharding.infeasible import misfit
+    from recsys.sharding.infeasible import infeasible
     from recsys.sharding.plan import make_planner, optimizer_counted, quiet_torchrec
     from recsys.sharding.sharders import is_fused
 
@@ -85,7 +85,7 @@ def _plan(cfg: DictConfig, features: FeatureSpec, seconds: int | None = None) ->
         try:
             planner.plan(task, sharders)
         except PlannerError:
-            return misfit(planner, sharders, task, machines, sparse)  # type: ignore[arg-type]
+            return infeasible(planner, sharders, task, machines, sparse)  # type: ignore[arg-type]
     usable = planner._storage_reservation.last_reserved_topology
     found = report(planner._best_plan or [], machines, sparse, batch_size, cluster.name, usable)  # type: ignore[arg-type,union-attr]
     if not is_fused(sparse, torch.device(machines.compute_device)):  # type: ignore[arg-type]
@@ -160,19 +160,19 @@ def features_of(cfg: DictConfig) -> FeatureSpec:
     return feature_spec(data, lambda _, c: known_rows(c) or c.rows or 0)
 
 
-def try_all(choices: list[tuple[str, DictConfig]]) -> list[Tried]:
+def try_all(choices: list[tuple[str, DictConfig]]) -> list[PlanAttempt]:
     """The plan of each (name, config), or why there is none."""
-    from recsys.sharding.estimate.compare import Tried
+    from recsys.sharding.estimate.compare import PlanAttempt
 
     tried = []
     for name, cfg in choices:
         try:
             found = plan(cfg)
         except DoesNotFit as e:
-            tried.append(Tried(name, error=e))
+            tried.append(PlanAttempt(name, error=e))
         else:
             found.sharding = name
-            tried.append(Tried(name, found))
+            tried.append(PlanAttempt(name, found))
     return tried
 
 
@@ -193,7 +193,7 @@ def _command(choices: list[tuple[str, DictConfig]]) -> None:
         raise tried[0].error if len(tried) == 1 else UserError(_none_fits(tried))
 
 
-def _none_fits(tried: list[Tried]) -> str:
+def _none_fits(tried: list[PlanAttempt]) -> str:
     """With the first change that one of them names."""
     fits = next((f";{part}" for t in tried for part in [str(t.error).rpartition(";")[2]] if "this fits" in part), "")
     return f"sharding: none of {', '.join(t.name for t in tried)} fits{fits}"
@@ -208,7 +208,7 @@ def _outputs(given: Any) -> list[Path]:
     return paths
 
 
-def _write(tried: list[Tried], path: Path) -> None:
+def _write(tried: list[PlanAttempt], path: Path) -> None:
     if path.suffix == ".html":
         from recsys.sharding.estimate.plan_page import page
 

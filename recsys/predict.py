@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def _command(cfg: DictConfig) -> None:
-    from recsys.config.settings import kind_of
+    from recsys.config.kinds import kind_of
     from recsys.serving.predict_files import input_files, predict_files
     from recsys.training.run_dir import choose_checkpoint, open_run
     from recsys.versions import check_versions
@@ -35,7 +35,7 @@ def _command(cfg: DictConfig) -> None:
     choose_checkpoint(path, cfg.checkpoint)
     check_versions()
     size = cfg.batch_size or trained.trainer.eval_batch_size
-    if kind_of(trained) == "predicts":
+    if kind_of(trained).scores_rows:
         for key in ("k", "filter_history"):
             if cfg[key] is not None:
                 told = "is of models that retrieve items; this run's gives a probability for each row, so leave it out"

@@ -58,9 +58,9 @@ def preprocess(cfg: DictConfig) -> Prepared:
 def report(data: DataConfig, prepared: Prepared, output: Path) -> None:
     """One pass over the raw rows; the page of what they hold."""
     from recsys.data.prepare.prepared import typed_rows
-    from recsys.data.profile import Look, page
+    from recsys.data.profile import Profiler, page
 
-    look = Look(data)
+    look = Profiler(data)
     rows = typed_rows(data)
     with bar("looking", sum(prepared.info["rows"].values())) as shown:
         for frame, which in rows:

@@ -7,40 +7,42 @@ from torch import Tensor, nn
 
 from recsys.batch import Batch
 from recsys.candidates import Candidates
-from recsys.losses import Match, Popularity
+from recsys.losses import BinaryCrossEntropy, LossInputs, Popularity
+from recsys.models.common.items import QueryBatch
 
 
 class Task(nn.Module):
-    """Binary cross-entropy over the model's logits.
+    """A ranking model and its loss.
 
     DistributedModelParallel wraps this module (not the LightningModule), so that TorchRec's train
     pipeline finds `(loss, output)` and the KeyedJaggedTensor as an attribute of the batch.
 
+    Args:
+        model: a RankingModel.
+        loss: a RankingLoss; binary cross-entropy by default.
+
     Returns the mean loss over rows, weighted where the batch has weights, and the logits (B, T).
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, loss: nn.Module | None = None) -> None:
         super().__init__()
         self.model = model
+        self.loss = BinaryCrossEntropy() if loss is None else loss
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         logits = self.model(batch.dense, batch.sparse)
-        loss = nn.functional.binary_cross_entropy_with_logits(
-            logits,
-            batch.labels,
-            weight=None if batch.weight is None else batch.weight[:, None],
-            reduction="mean" if batch.weight is None else "sum",
-        )
-        if batch.weight is not None:
-            loss = loss / batch.weight.sum().clamp(min=1) / batch.labels.shape[1]
-        return loss, logits
+        return self.loss(logits, batch.labels, batch.weight), logits
 
 
 class RetrievalTask(nn.Module):
-    """A model that retrieves, and its loss (recsys.losses).
+    """A retrieval model and its loss.
 
-    The model has `items` (ids -> vectors), `ask` (what a batch asks of it) and `encode` (queries), and may have a
-    `match` of its own. The item table is looked up once a step: inputs, chosen items and drawn ones together.
+    The item table is looked up once a step: inputs, chosen items and negatives together.
+
+    Args:
+        model: a RetrievalModel.
+        loss: a RetrievalLoss.
+        candidates: those of the data, on the model's device; None where the task is built for a plan alone.
 
     Returns in training the mean loss and no predictions; else 0 and the queries (B, d).
     """
@@ -48,52 +50,63 @@ class RetrievalTask(nn.Module):
     def __init__(self, model: Any, loss: Any, candidates: Candidates | None = None) -> None:
         super().__init__()
         self.model, self.loss = model, loss
-        self.dot = Match()
         self.set_candidates(candidates)
 
     def set_candidates(self, candidates: Candidates | None) -> None:
-        """They must be on the model's device."""
+        """Set what can be retrieved. It must be on the model's device."""
         self.candidates = self.model.items.candidates = candidates
         self.popularity = None if candidates is None else Popularity(candidates.popularity[: self.model.items.rows])
 
     @property
-    def match(self) -> Any:
-        return getattr(self.model, "match", self.dot)
+    def scorer(self) -> Any:
+        """The model's scorer."""
+        return self.model.scorer
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        asked = self.model.ask(batch)
+        query_batch = self.model.make_queries(batch)
         if not self.training:
-            vectors = self.model.items(asked.inputs)
-            return vectors.new_zeros(()), self.model.encode(batch, asked, vectors)
-        if not len(asked.targets):
-            return self._nothing_to_learn(batch, asked)
-        drawn = self.loss.draw(asked.targets, self.popularity)
-        ids = torch.cat([asked.inputs, asked.targets, drawn.ids.flatten()])
-        inputs, chosen, others = self.model.items(ids).split([len(asked.inputs), len(asked.targets), drawn.ids.numel()])
-        queries = self.model.encode(batch, asked, inputs)
-        others = others.view(*drawn.ids.shape, -1)
-        loss = self.loss(self.match, queries, asked.owners, asked.targets, chosen, drawn, others)
-        if hasattr(self.model, "penalty"):
-            loss = loss + self.model.penalty()
-        return loss, queries.new_zeros(0)
+            vectors = self.model.items(query_batch.inputs)
+            return vectors.new_zeros(()), self.model.encode(batch, query_batch, vectors)
+        targets = query_batch.targets
+        if not len(targets):
+            return self._zero_loss(batch, query_batch)
+        negatives = self.loss.sample(targets, self.popularity)
+        ids = torch.cat([query_batch.inputs, targets, negatives.ids.flatten()])
+        sizes = [len(query_batch.inputs), len(targets), negatives.ids.numel()]
+        inputs, target_vectors, negative_vectors = self.model.items(ids).split(sizes)
+        queries = self.model.encode(batch, query_batch, inputs)
+        negative_vectors = negative_vectors.view(*negatives.ids.shape, -1)
+        loss = self.loss(
+            LossInputs(
+                self.scorer, queries, query_batch.query_of_target, targets, target_vectors, negatives, negative_vectors
+            )
+        )
+        penalty = self.model.penalty()
+        return loss if penalty is None else loss + penalty, queries.new_zeros(0)
 
-    def _nothing_to_learn(self, batch: Batch, asked: Any) -> tuple[Tensor, Tensor]:
-        """0, of which all parameters are part: the other ranks' collectives wait for their gradients."""
-        vectors = self.model.items(torch.cat([asked.inputs, asked.inputs.new_zeros(1)]))
-        queries = self.model.encode(batch, asked, vectors[:-1])
-        match = self.match.all(queries, vectors[-1:]).sum() if queries.shape[1:] == vectors.shape[1:] else vectors.sum()
-        return (queries.sum() + match) * 0, queries.new_zeros(0)
+    def _zero_loss(self, batch: Batch, query_batch: QueryBatch) -> tuple[Tensor, Tensor]:
+        """Return a loss of 0 for a batch without targets. All parameters take part, because the other ranks'
+        collectives wait for their gradients.
+        """
+        vectors = self.model.items(torch.cat([query_batch.inputs, query_batch.inputs.new_zeros(1)]))
+        queries = self.model.encode(batch, query_batch, vectors[:-1])
+        same = queries.shape[1:] == vectors.shape[1:]
+        scores = self.scorer.score_all(queries, vectors[-1:]).sum() if same else vectors.sum()
+        return (queries.sum() + scores) * 0, queries.new_zeros(0)
 
     def item_vectors(self, ids: range, most: int, chunk: int = 1 << 16) -> Tensor:
-        """Collective: (len(ids), d) of these candidates; another rank may ask for others, none for more than most."""
+        """Collective: return the vectors (len(ids), d) of these candidates.
+
+        Another rank may ask for others. most: the largest number that a rank asks for.
+        """
         assert self.candidates is not None, "this task was built for a plan alone"
         device = self.candidates.popularity.device
         vectors = torch.zeros(0)
         with torch.no_grad():
-            for at in range(0, max(most, 1), chunk):  # as many lookups on each rank, its last ones of nothing
+            for at in range(0, max(most, 1), chunk):  # each rank makes as many lookups, its last ones of nothing
                 some = ids[at : at + chunk]
-                found = self.model.items(torch.arange(some.start, some.stop, device=device))
+                looked_up = self.model.items(torch.arange(some.start, some.stop, device=device))
                 if not at:
-                    vectors = found.new_empty(len(ids), *found.shape[1:])
-                vectors[at : at + chunk] = found
+                    vectors = looked_up.new_empty(len(ids), *looked_up.shape[1:])
+                vectors[at : at + chunk] = looked_up
         return vectors

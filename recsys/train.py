@@ -16,7 +16,7 @@ from omegaconf import DictConfig
 
 from recsys import cli
 from recsys.console import say
-from recsys.distributed.failures import leave
+from recsys.distributed.failures import exit_process
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
     if len(rest) < len(sys.argv) - 1 and not any(a.startswith("--") or a == "-h" for a in rest):
         from recsys.sweep.begin import begin
 
-        leave(begin(rest))
+        exit_process(begin(rest))
     sys.argv[1:] = rest  # --help and --cfg are of one run
     cli.run("train", command)
 

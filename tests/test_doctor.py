@@ -38,7 +38,7 @@ def test_here_everything_works(tmp_path: Path) -> None:
 def test_data_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [found] = checks.data(compose("doctor", ["data=avazu", "data.root=/nowhere"]))
     assert found.state == "problem" and found.found == "data.root=/nowhere: no such folder or file"
-    assert found.mend == "data.root=DIR, the folder of the raw files"
+    assert found.fix == "data.root=DIR, the folder of the raw files"
     (tmp_path / "train.csv").write_text("a,b\n1,2\n")
     [found] = checks.data(compose("doctor", ["data=avazu", f"data.root={tmp_path}"]))
     assert found.state == "problem" and "unable to find column" in found.found
@@ -57,14 +57,14 @@ def test_packages_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     found = by_what(checks.packages(compose("doctor")))
     triple = found["torch, torchrec, fbgemm"]
     assert triple.found == "torch 2.13, torchrec 1.7, fbgemm 1.8 do not fit each other"
-    assert triple.mend.startswith("pip install --no-deps 'torchrec==1.8.*' 'fbgemm-gpu-cpu==1.8.*'")
+    assert triple.fix.startswith("pip install --no-deps 'torchrec==1.8.*' 'fbgemm-gpu-cpu==1.8.*'")
     assert found["polars"] == Finding("problem", "polars", "missing", "pip install polars")
 
 
 def test_kernels_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     crashed = checks._tried("cuda", "GPU kernels")  # there is no GPU, or no build for one
     if crashed.state == "problem":
-        assert crashed.found and "uv sync --no-group cpu --group cuda" in crashed.mend
+        assert crashed.found and "uv sync --no-group cpu --group cuda" in crashed.fix
     answers = iter([(-11, "", ""), (0, json.dumps({"right": False}), "")])
 
     def run(*_: Any, **__: Any) -> Any:
@@ -81,5 +81,5 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checks, "BYTES", 1 << 20)
     found = [*checks._disk(tmp_path / "a" / "prepared")]
     assert found[0].state == "problem" and found[0].found == "0.0 GiB free"
-    assert found[0].mend == "data.prepared=DIR on another disk"
+    assert found[0].fix == "data.prepared=DIR on another disk"
     assert "MB/s" in found[1].found

@@ -8,20 +8,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recsys.losses import BCE, BPR, Drawn, FullSoftmax, Match, Popularity, SampledSoftmax
+from recsys.losses import BCE, BPR, FullSoftmax, LossInputs, Negatives, Popularity, SampledSoftmax
+from recsys.models.common.scorer import Scorer
 from recsys.models.neumf import PairScores
 
 N, D = 9, 4
 
 
-def numbers(seed: int, queries: int, owners: list[int]) -> tuple[torch.Tensor, ...]:
+def numbers(seed: int, queries: int, query_of_target: list[int]) -> tuple[torch.Tensor, ...]:
     """Queries, owners, targets, vectors of all candidates, popularity."""
     g = torch.Generator().manual_seed(seed)
-    targets = torch.randint(1, N, (len(owners),), generator=g)
+    targets = torch.randint(1, N, (len(query_of_target),), generator=g)
     popularity = torch.cat([torch.zeros(1), torch.randint(1, 50, (N - 1,), generator=g).float()])
     return (
         torch.randn(queries, D, generator=g),
-        torch.tensor(owners),
+        torch.tensor(query_of_target),
         targets,
         torch.randn(N, D, generator=g),
         popularity,
@@ -29,9 +30,14 @@ def numbers(seed: int, queries: int, owners: list[int]) -> tuple[torch.Tensor, .
 
 
 def value(
-    loss: torch.nn.Module, q: torch.Tensor, owners: torch.Tensor, t: torch.Tensor, v: torch.Tensor, drawn: Drawn
+    loss: torch.nn.Module,
+    q: torch.Tensor,
+    query_of_target: torch.Tensor,
+    t: torch.Tensor,
+    v: torch.Tensor,
+    negatives: Negatives,
 ) -> float:
-    return float(loss(Match(), q, owners, t, v[t], drawn, v[drawn.ids]))
+    return float(loss(LossInputs(Scorer(), q, query_of_target, t, v[t], negatives, v[negatives.ids])))
 
 
 owned = st.sampled_from([(3, [0, 1, 2]), (2, [0, 0, 1, 1, 1]), (1, [0])])
@@ -40,27 +46,31 @@ owned = st.sampled_from([(3, [0, 1, 2]), (2, [0, 0, 1, 1, 1]), (1, [0])])
 @settings(deadline=None, max_examples=25)
 @given(seed=st.integers(0, 999), who=owned)
 def test_full_softmax(seed: int, who: tuple[int, list[int]]) -> None:
-    q, owners, t, v, popularity = numbers(seed, *who)
+    q, query_of_target, t, v, popularity = numbers(seed, *who)
     loss = FullSoftmax()
     scores = (q.numpy() @ v.numpy().T)[:, 1:]
-    expected = np.mean([np.log(np.exp(scores[o]).sum()) - scores[o, i - 1] for o, i in zip(owners, t, strict=True)])
-    assert value(loss, q, owners, t, v, loss.draw(t, Popularity(popularity))) == pytest.approx(expected, rel=1e-4)
+    expected = np.mean(
+        [np.log(np.exp(scores[o]).sum()) - scores[o, i - 1] for o, i in zip(query_of_target, t, strict=True)]
+    )
+    assert value(loss, q, query_of_target, t, v, loss.sample(t, Popularity(popularity))) == pytest.approx(
+        expected, rel=1e-4
+    )
 
 
 @settings(deadline=None, max_examples=25)
 @given(seed=st.integers(0, 999), who=owned, temperature=st.sampled_from([0.5, 1.0]))
 def test_sampled_softmax_by_popularity(seed: int, who: tuple[int, list[int]], temperature: float) -> None:
-    q, owners, t, v, popularity = numbers(seed, *who)
+    q, query_of_target, t, v, popularity = numbers(seed, *who)
     loss = SampledSoftmax(negatives="popularity", count=5, temperature=temperature)
-    drawn = loss.draw(t, Popularity(popularity))
+    negatives = loss.sample(t, Popularity(popularity))
     share = popularity.numpy() / popularity.sum().item()
     scores = q.numpy() @ v.numpy().T / temperature
     terms = []
-    for o, i in zip(owners.tolist(), t.tolist(), strict=True):
-        corrected = {j: scores[o, j] - math.log(share[j]) for j in {i, *drawn.ids.tolist()}}
-        others = [corrected[j] for j in drawn.ids.tolist() if j != i]
+    for o, i in zip(query_of_target.tolist(), t.tolist(), strict=True):
+        corrected = {j: scores[o, j] - math.log(share[j]) for j in {i, *negatives.ids.tolist()}}
+        others = [corrected[j] for j in negatives.ids.tolist() if j != i]
         terms.append(np.log(np.exp([corrected[i], *others]).sum()) - corrected[i])
-    assert value(loss, q, owners, t, v, drawn) == pytest.approx(np.mean(terms), rel=1e-4, abs=1e-5)
+    assert value(loss, q, query_of_target, t, v, negatives) == pytest.approx(np.mean(terms), rel=1e-4, abs=1e-5)
 
 
 def test_corrected_for_the_draw_true_scores_are_at_rest() -> None:
@@ -74,9 +84,14 @@ def test_corrected_for_the_draw_true_scores_are_at_rest() -> None:
         torch.manual_seed(0)
         loss, total = SampledSoftmax(negatives="popularity", count=4, correct=correct), torch.zeros_like(v)
         for part in t.split(100):  # each with a draw of its own
-            owners, q = torch.arange(len(part)), torch.ones(len(part), 1)
-            drawn = loss.draw(part, Popularity(popularity))
-            total += torch.autograd.grad(loss(Match(), q, owners, part, v[part], drawn, v[drawn.ids]), v)[0] / 600
+            query_of_target, q = torch.arange(len(part)), torch.ones(len(part), 1)
+            negatives = loss.sample(part, Popularity(popularity))
+            total += (
+                torch.autograd.grad(
+                    loss(LossInputs(Scorer(), q, query_of_target, part, v[part], negatives, v[negatives.ids])), v
+                )[0]
+                / 600
+            )
         return float(total.abs().max())
 
     assert 3 * pull(correct=True) < pull(correct=False)
@@ -84,80 +99,82 @@ def test_corrected_for_the_draw_true_scores_are_at_rest() -> None:
 
 def test_in_batch_softmax_spares_what_a_query_chose_itself() -> None:
     q, _, _, v, popularity = numbers(2, 2, [0, 0, 1])
-    owners, t = torch.tensor([0, 0, 1]), torch.tensor([3, 4, 5])
+    query_of_target, t = torch.tensor([0, 0, 1]), torch.tensor([3, 4, 5])
     loss = SampledSoftmax(negatives="in_batch", correct=False)
-    assert len(SampledSoftmax(negatives="in_batch", count=2).draw(t, Popularity(popularity)).ids) == 2
+    assert len(SampledSoftmax(negatives="in_batch", count=2).sample(t, Popularity(popularity)).ids) == 2
     scores = q.numpy() @ v.numpy().T
     against = {0: [5], 1: [5], 2: [3, 4]}
     terms = [
         np.log(np.exp(scores[o, [i, *against[k]]]).sum()) - scores[o, i]
-        for k, (o, i) in enumerate(zip(owners.tolist(), t.tolist(), strict=True))
+        for k, (o, i) in enumerate(zip(query_of_target.tolist(), t.tolist(), strict=True))
     ]
-    assert value(loss, q, owners, t, v, loss.draw(t, Popularity(popularity))) == pytest.approx(np.mean(terms), rel=1e-4)
+    assert value(loss, q, query_of_target, t, v, loss.sample(t, Popularity(popularity))) == pytest.approx(
+        np.mean(terms), rel=1e-4
+    )
 
 
 def test_each_target_is_its_owners() -> None:
     """As many targets as queries, but not one each; and smoothing, which knows no difference."""
     q, _, _, v, popularity = numbers(4, 2, [1, 1])
-    owners, t, loss = torch.tensor([1, 1]), torch.tensor([3, 4]), FullSoftmax()
-    drawn = loss.draw(t, Popularity(popularity))
-    twice = value(loss, q[1:].expand(2, D), torch.tensor([0, 1]), t, v, drawn)
-    assert value(loss, q, owners, t, v, drawn) == pytest.approx(twice, rel=1e-5)
+    query_of_target, t, loss = torch.tensor([1, 1]), torch.tensor([3, 4]), FullSoftmax()
+    negatives = loss.sample(t, Popularity(popularity))
+    twice = value(loss, q[1:].expand(2, D), torch.tensor([0, 1]), t, v, negatives)
+    assert value(loss, q, query_of_target, t, v, negatives) == pytest.approx(twice, rel=1e-5)
     smooth = FullSoftmax(label_smoothing=0.3)
-    twice = value(smooth, q[1:].expand(2, D), torch.tensor([0, 1]), t, v, drawn)
-    assert value(smooth, q, owners, t, v, drawn) == pytest.approx(twice, rel=1e-5)
+    twice = value(smooth, q[1:].expand(2, D), torch.tensor([0, 1]), t, v, negatives)
+    assert value(smooth, q, query_of_target, t, v, negatives) == pytest.approx(twice, rel=1e-5)
 
 
 def test_only_the_hardest_of_the_drawn_count() -> None:
-    q, owners, t, v, popularity = numbers(3, 3, [0, 1, 2])
+    q, query_of_target, t, v, popularity = numbers(3, 3, [0, 1, 2])
     loss = SampledSoftmax(count=6, hardest=2)
-    drawn = loss.draw(t, Popularity(popularity))
+    negatives = loss.sample(t, Popularity(popularity))
     scores = q.numpy() @ v.numpy().T
     terms = []
-    for o, i in zip(owners.tolist(), t.tolist(), strict=True):
-        others = sorted((scores[o, j] for j in drawn.ids.tolist() if j != i), reverse=True)[:2]
+    for o, i in zip(query_of_target.tolist(), t.tolist(), strict=True):
+        others = sorted((scores[o, j] for j in negatives.ids.tolist() if j != i), reverse=True)[:2]
         terms.append(np.log(np.exp([scores[o, i], *others]).sum()) - scores[o, i])
-    assert value(loss, q, owners, t, v, drawn) == pytest.approx(np.mean(terms), rel=1e-4)
+    assert value(loss, q, query_of_target, t, v, negatives) == pytest.approx(np.mean(terms), rel=1e-4)
 
 
 @settings(deadline=None, max_examples=25)
 @given(seed=st.integers(0, 999), who=owned, shared=st.booleans(), calibration=st.sampled_from([0.0, 0.75, 1.0]))
 def test_bce_and_its_calibration(seed: int, who: tuple[int, list[int]], shared: bool, calibration: float) -> None:
     """gBCE by the paper's own letters: beta = alpha (t (1 - 1 / alpha) + 1 / alpha), alpha = n / (N - 1)."""
-    q, owners, t, v, popularity = numbers(seed, *who)
+    q, query_of_target, t, v, popularity = numbers(seed, *who)
     loss = BCE(count=3, calibration=calibration, shared=shared)
-    drawn = loss.draw(t, Popularity(popularity))
+    negatives = loss.sample(t, Popularity(popularity))
     alpha = 3 / (N - 2)  # of N - 1 candidates, all but the chosen one
     beta = alpha * (calibration * (1 - 1 / alpha) + 1 / alpha)
     scores = q.numpy() @ v.numpy().T
     terms = []
-    for k, (o, i) in enumerate(zip(owners.tolist(), t.tolist(), strict=True)):
-        ids = drawn.ids.tolist() if shared else drawn.ids[k].tolist()
+    for k, (o, i) in enumerate(zip(query_of_target.tolist(), t.tolist(), strict=True)):
+        ids = negatives.ids.tolist() if shared else negatives.ids[k].tolist()
         against = sum(math.log1p(math.exp(scores[o, j])) for j in ids if j != i)
         terms.append(beta * math.log1p(math.exp(-scores[o, i])) + against)
-    assert value(loss, q, owners, t, v, drawn) == pytest.approx(np.mean(terms), rel=1e-4)
+    assert value(loss, q, query_of_target, t, v, negatives) == pytest.approx(np.mean(terms), rel=1e-4)
     assert beta == pytest.approx({0.0: 1.0, 1.0: alpha}.get(calibration, beta))
 
 
 def test_bpr() -> None:
-    q, owners, t, v, popularity = numbers(5, 2, [0, 0, 1])
+    q, query_of_target, t, v, popularity = numbers(5, 2, [0, 0, 1])
     loss = BPR(count=2)
-    drawn = loss.draw(t, Popularity(popularity))
+    negatives = loss.sample(t, Popularity(popularity))
     scores = q.numpy() @ v.numpy().T
     terms = [
         0.0 if j == i else math.log1p(math.exp(scores[o, j] - scores[o, i]))
-        for k, (o, i) in enumerate(zip(owners.tolist(), t.tolist(), strict=True))
-        for j in drawn.ids[k].tolist()
+        for k, (o, i) in enumerate(zip(query_of_target.tolist(), t.tolist(), strict=True))
+        for j in negatives.ids[k].tolist()
     ]
-    assert value(loss, q, owners, t, v, drawn) == pytest.approx(np.mean(terms), rel=1e-4)
+    assert value(loss, q, query_of_target, t, v, negatives) == pytest.approx(np.mean(terms), rel=1e-4)
 
 
 @pytest.mark.parametrize("kind", ["uniform", "popularity"])
 def test_what_is_drawn(kind: str) -> None:
     torch.manual_seed(0)
     popularity = torch.tensor([0.0, 1, 2, 3, 0, 4])
-    drawn = BCE(negatives=kind, count=20_000, shared=True).draw(torch.tensor([1]), Popularity(popularity)).ids
-    share = np.bincount(drawn.numpy(), minlength=6) / len(drawn)
+    negatives = BCE(negatives=kind, count=20_000, shared=True).sample(torch.tensor([1]), Popularity(popularity)).ids
+    share = np.bincount(negatives.numpy(), minlength=6) / len(negatives)
     expected = np.array([0, 1, 1, 1, 1, 1]) / 5 if kind == "uniform" else popularity.numpy() / 10
     assert share == pytest.approx(expected, abs=0.015)
 
@@ -180,7 +197,7 @@ def test_what_is_refused(make: object) -> None:
 
 def test_pair_scores_of_all_are_those_of_each() -> None:
     torch.manual_seed(0)
-    match = PairScores(3, [5, 4], 0.0)
+    scorer = PairScores(3, [5, 4], 0.0)
     users, items = torch.randn(7, 6), torch.randn(11, 6)
-    each = match.each(users[:, None].expand(7, 11, 6), items[None].expand(7, 11, 6))
-    assert torch.allclose(match.all(users, items), each, atol=1e-5)
+    each = scorer.score_pairs(users[:, None].expand(7, 11, 6), items[None].expand(7, 11, 6))
+    assert torch.allclose(scorer.score_all(users, items), each, atol=1e-5)

@@ -49,8 +49,8 @@ def test_row_wise_traffic_and_lookups_by_hand() -> None:
     # every device sends partial sums of its peers' 8192 rows x 26 features x 128 floats, and gets as many gradients
     whole = 2 * 8192 * 7 * 26 * 128 * 4
     assert found.devices[0].sent_bytes == pytest.approx(whole)
-    held = sum(s["rows"] * s["columns"] * 4 for t in found.tables for s in t.shards)
-    assert held == sum(t.bytes for t in found.tables)
+    candidate_shard = sum(s["rows"] * s["columns"] * 4 for t in found.tables for s in t.shards)
+    assert candidate_shard == sum(t.bytes for t in found.tables)
 
 
 def test_rules_by_name_glob_and_size() -> None:
@@ -143,7 +143,7 @@ def test_nvidias_dlrms_have_their_published_sizes_and_fit_where_published(thresh
 def test_nvidias_larger_dlrms_do_not_fit_where_the_smaller_ones_do(threshold: int, cluster: str) -> None:
     with pytest.raises(DoesNotFit, match="this fits: ") as told:
         nvidia(threshold, f"cluster={cluster}")
-    m = told.value.misfit
+    m = told.value.infeasible
     assert m.needed > m.room
     assert m.bytes_over >= m.needed - m.room
 
@@ -170,17 +170,17 @@ def test_bags_as_long_as_expected_are_looked_up() -> None:
 
 
 def test_the_planner_counts_the_optimizers_state() -> None:
-    held = {
+    candidate_shard = {
         o: sum(d.hbm for d in planned(f"optim.sparse.name={o}", "sharding=rowwise").devices) for o in ("sgd", "adam")
     }
     weights = 204_184_588 * 128 * 4
-    assert held["adam"] - held["sgd"] == pytest.approx(2 * weights, rel=1e-6)
+    assert candidate_shard["adam"] - candidate_shard["sgd"] == pytest.approx(2 * weights, rel=1e-6)
 
 
 def test_what_does_not_fit_is_named_by_table_and_device() -> None:
     with pytest.raises(DoesNotFit) as told:
         nvidia(0, "cluster=dgx_a100", "sharding=tablewise")
-    m = told.value.misfit
+    m = told.value.infeasible
     assert [t.table for t in m.tables][:3] == ["t_cat_20", "t_cat_1", "t_cat_22"]
     assert m.needed < m.room, "all together would fit"
     assert set(m.over) == {0, 1, 2}, "the three tables larger than a device"
@@ -206,7 +206,7 @@ def test_training_tells_the_same() -> None:
             batch_size=8,
             local_world_size=1,
         )
-    assert told.value.misfit.tables[0].table == "t_huge"
+    assert told.value.infeasible.tables[0].table == "t_huge"
 
 
 def test_side_by_side_the_best_first() -> None:

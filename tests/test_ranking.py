@@ -11,16 +11,16 @@ from torch import Tensor
 
 import recsys.evaluation.negatives
 import recsys.evaluation.retrieval
-from recsys.batch import Lists
+from recsys.batch import JaggedIds
 from recsys.evaluation.negatives import sample_negatives
 from recsys.evaluation.retrieval import Protocols, RankingMetrics
 
 Found = dict[str, float]
 
 
-def lists(of: list[list[int]]) -> Lists:
+def lists(of: list[list[int]]) -> JaggedIds:
     values = [value for one in of for value in one]
-    return Lists(torch.tensor(values, dtype=torch.int64), torch.tensor([len(one) for one in of], dtype=torch.int64))
+    return JaggedIds(torch.tensor(values, dtype=torch.int64), torch.tensor([len(one) for one in of], dtype=torch.int64))
 
 
 def columns(queries: Tensor, first: int, stop: int) -> Tensor:

@@ -79,10 +79,10 @@ def test_the_python_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """Its lines as they stand, in one namespace, but for the raw frame that it leaves open."""
     monkeypatch.chdir(tmp_path)
     page = (ROOT / "docs" / "python.md").read_text()
-    code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.S)).replace("pl.DataFrame({...})", "RAW")
-    assert "RAW" in code
+    code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.S)).replace("pl.DataFrame({...})", "RAW_SCHEMA")
+    assert "RAW_SCHEMA" in code
     columns = {f"int_{i}": [1, None] for i in range(1, 14)} | {f"cat_{i}": ["68fd1e64", ""] for i in range(1, 27)}
-    names: dict[str, Any] = {"RAW": pl.DataFrame(columns)}
+    names: dict[str, Any] = {"RAW_SCHEMA": pl.DataFrame(columns)}
     exec(code, names)
     assert names["probability"].is_between(0, 1).all()
     assert names["probability"].len() == 2

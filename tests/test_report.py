@@ -354,7 +354,7 @@ def test_in_a_browser(tmp_path: Path) -> None:
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     monkeypatch.setattr("sys.argv", ["recsys.report", *arguments])
-    monkeypatch.setattr(cli, "leave", sys.exit)
+    monkeypatch.setattr(cli, "exit_process", sys.exit)
     with pytest.raises(SystemExit) as done:
         command.main()
     return int(done.value.code or 0)

@@ -6,13 +6,16 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from recsys.errors import UserError, did_you_mean
+
+MOVED = {"recsys.schedules.": "recsys.training.schedules."}  # where `_target_`s of older configs are now
 
 
 def locate(target: str, path: str) -> Callable[..., Any]:
     """The class or function that a dotted `target` names."""
+    target = moved(target)
     module, _, name = target.rpartition(".")
     try:
         loaded = import_module(module)
@@ -26,10 +29,20 @@ def locate(target: str, path: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
+def moved(target: str) -> str:
+    """Return where a `_target_` lies now: configs of older runs name classes at their old places."""
+    for old, new in MOVED.items():
+        if target.startswith(old):
+            return new + target.removeprefix(old)
+    return target
+
+
 def make(node: DictConfig) -> Callable[..., Any]:
     """A function that builds what the node names from run-time objects (a FeatureSpec, parameters)."""
     from hydra.utils import instantiate
 
+    if "_target_" in node:
+        node = OmegaConf.merge(node, {"_target_": moved(node["_target_"])})  # type: ignore[assignment]
     return instantiate(node, _partial_=True, _convert_="all")  # type: ignore[no-any-return]
 
 
@@ -54,23 +67,3 @@ def build_loss(cfg: DictConfig) -> Any:
         return make(cfg.loss)()
     except ValueError as e:
         raise UserError(f"loss: {e}") from e
-
-
-def build_task(cfg: DictConfig, features: Any, device: Any, candidates: Any = None) -> Any:
-    """The model with its loss, tables on `device`. candidates: of the data, where the model retrieves."""
-    from recsys.task import RetrievalTask, Task
-
-    model = build_model(cfg, features, device)
-    return Task(model) if cfg.loss is None else RetrievalTask(model, build_loss(cfg), candidates)
-
-
-def meta_task(cfg: DictConfig, features: Any) -> Any:
-    """The Task for `features` on the meta device, its tables as wide as they will lie: what plans are made of."""
-    import torch
-
-    from recsys.sharding.tables import pad_tables
-
-    with torch.device("meta"):
-        task = build_task(cfg, features, torch.device("meta"))
-        pad_tables(task, cfg.sharding.padding)
-    return task

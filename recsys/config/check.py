@@ -13,17 +13,9 @@ from recsys.config.build import (
     locate,
     make,
     make_scheduler,
-    meta_task,
 )
-from recsys.config.settings import (
-    accelerator_of,
-    data_config,
-    engine_config,
-    kind_of,
-    metric_names,
-    monitor_of,
-    seconds_of,
-)
+from recsys.config.kinds import kind_of, meta_task, metric_names, monitor_of
+from recsys.config.settings import accelerator_of, data_config, engine_config, seconds_of
 from recsys.errors import UserError, did_you_mean
 
 # Not 16-mixed: its loss scaling would reach the tables' fused optimizers, which take gradients as they come.
@@ -144,8 +136,6 @@ def _check_metrics(cfg: DictConfig) -> None:
     for name in m.slices:
         if name not in [*sparse, *dense]:
             raise UserError(f"metrics.slices: no feature {name}{did_you_mean(name, [*sparse, *dense])}{hint}")
-    if kind_of(cfg) != "predicts" and (m.gauc or m.slices):
-        raise UserError("metrics.gauc and metrics.slices are of models that predict; this one retrieves")
 
 
 def _check_monitors(cfg: DictConfig) -> None:
@@ -209,9 +199,9 @@ def _check_model(cfg: DictConfig, devices: int) -> None:
     from recsys.sharding.tables import tables
 
     features = feature_spec(data_config(cfg), lambda *_: 8)
-    check_kind(cfg, features)
+    kind_of(cfg).check(cfg, features)
     check_processes(cfg, devices)
-    if kind_of(cfg) == "closed_form":
+    if kind_of(cfg).fitted_at_once:
         build_model(cfg, features, torch.device("meta"))
         return
     task = meta_task(cfg, features)
@@ -220,28 +210,8 @@ def _check_model(cfg: DictConfig, devices: int) -> None:
 
 def check_processes(cfg: DictConfig, processes: int) -> None:
     """Raises UserError where the model takes one process, and there are more."""
-    if kind_of(cfg) == "closed_form" and processes > 1:
+    if kind_of(cfg).fitted_at_once and processes > 1:
         raise UserError(f"trainer.devices={processes}: this model is fitted at once, in one process; leave it at 1")
-
-
-def check_kind(cfg: DictConfig, features: Any) -> None:
-    """Raises UserError where data and model, or model and loss, do not go together."""
-    kind = kind_of(cfg)
-    if kind == "predicts" and not features.labels:
-        raise UserError(f"data={cfg.data.name}: its rows have no label, and this model predicts one")
-    if kind != "predicts" and features.item is None:
-        told = "data.items.feature names no feature whose values they are"
-        raise UserError(f"data={cfg.data.name}: this model retrieves items, and {told}")
-    if cfg.data.sequences is not None and cfg.data.sequences.pad is not None and kind != "predicts":
-        raise UserError(
-            f"data.sequences.pad={cfg.data.sequences.pad}: models that retrieve read lists as they are; null"
-        )
-    if kind == "closed_form" and not features.feature(features.item).sequence:
-        raise UserError("model: reads lists of items; data.sequences.max_length must be set")
-    if kind == "retrieves" and cfg.loss is None:
-        raise UserError("loss: this model needs one, such as loss=full_softmax")
-    if kind != "retrieves" and cfg.loss is not None:
-        raise UserError(f"loss={cfg.loss.get('_target_')}: this model has a loss of its own; leave it out")
 
 
 def check_target(node: Any, path: str, given: Sequence[str] = ()) -> None:

@@ -15,6 +15,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 
 from recsys.config import schema_commands, schema_run
+from recsys.console import say_once
 
 COMMANDS = {
     "train": schema_run.TrainConfig,
@@ -74,10 +75,26 @@ FREE = (
 )
 
 
+RENAMED = {"ranking.protocols": "protocol.candidates", "ranking": "protocol"}  # old key: new one, longest first
+
+
 def free_keys(overrides: Sequence[str]) -> list[str]:
-    """With ++ before keys that the user names himself: Hydra would ask him to add them; local[2] in quotes."""
+    """Return overrides as Hydra takes them.
+
+    Keys that the user names get a ++, without which Hydra refuses to add them; local[2] gets quotes; renamed keys get
+    their new names.
+    """
+    overrides = [_renamed(o) for o in overrides]
     overrides = [re.sub(r"^(engine\.master)=(local\[.*)$", r'\1="\2"', o) for o in overrides]
     return [f"++{o}" if o.startswith(FREE) else o for o in overrides]
+
+
+def _renamed(override: str) -> str:
+    for old, new in RENAMED.items():
+        if m := re.match(rf"([+~]*){re.escape(old)}(?=[.=]|$)", override):
+            say_once(f"{old} is now {new}; the old key still works")
+            return f"{m[1]}{new}{override[m.end() :]}"
+    return override
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Any]:
@@ -100,6 +117,11 @@ def sweep_folder(overrides: Sequence[str]) -> str:
 
 def typed(cfg: Any) -> DictConfig:
     """A training config under its schema: what a file or a plain mapping has lost."""
+    cfg = OmegaConf.create(cfg)
+    if "ranking" in cfg:  # a run folder made before the key was renamed
+        old = OmegaConf.to_container(cfg.pop("ranking"))
+        assert isinstance(old, dict)
+        cfg.protocol = {"candidates" if k == "protocols" else k: v for k, v in old.items()}
     merged = OmegaConf.merge(OmegaConf.structured(schema_run.TrainConfig), cfg)
     assert isinstance(merged, DictConfig)
     return merged
@@ -108,6 +130,3 @@ def typed(cfg: Any) -> DictConfig:
 def load_config(path: Path) -> DictConfig:
     """A run's config.yaml."""
     return typed(OmegaConf.load(path))
-
-
-# --- build -------------------------------------------------------------------------------------------

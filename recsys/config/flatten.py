@@ -3,8 +3,10 @@
 from typing import Any
 
 
-def flat(value: Any, prefix: str = "") -> dict[str, Any]:
+def flatten_config(value: Any, prefix: str = "") -> dict[str, Any]:
     """{a: {b: 1}} -> {"a.b": 1}; an empty mapping is a value."""
     if not isinstance(value, dict) or not value:
         return {prefix: value}
-    return {k: v for name, item in value.items() for k, v in flat(item, f"{prefix}.{name}".lstrip(".")).items()}
+    return {
+        k: v for name, item in value.items() for k, v in flatten_config(item, f"{prefix}.{name}".lstrip(".")).items()
+    }

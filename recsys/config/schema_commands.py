@@ -37,10 +37,10 @@ class EvaluateTrainerConfig:
 
 
 @dataclass
-class EvaluateRankingConfig:
+class EvaluateProtocolConfig:
     """What may differ from the run's own protocol; null: as it was."""
 
-    protocols: list[str] | None = None
+    candidates: list[str] | None = None
     k: list[int] | None = None
     negatives: int | None = None
     filter_history: bool | None = None
@@ -66,7 +66,7 @@ class EvaluateConfig:
     split: str = "test"
     checkpoint: str = "best"  # best | last | a folder under the run's checkpoints/
     trainer: EvaluateTrainerConfig = field(default_factory=EvaluateTrainerConfig)
-    ranking: EvaluateRankingConfig = field(default_factory=EvaluateRankingConfig)
+    protocol: EvaluateProtocolConfig = field(default_factory=EvaluateProtocolConfig)
     metrics: EvaluateMetricsConfig = field(default_factory=EvaluateMetricsConfig)
     sharding: ShardingConfig | None = None  # null: the run's own
 
@@ -106,7 +106,9 @@ class PredictConfig:
     output: str = "predictions.parquet"
     checkpoint: str = "best"
     batch_size: int | None = None  # rows or queries at a time; null: the run's trainer.eval_batch_size
-    k: int | None = None  # of models that retrieve, how many items a list has; null: the longest of the run's ranking.k
+    k: int | None = (
+        None  # of models that retrieve, how many items a list has; null: the longest of the run's protocol.k
+    )
     filter_history: bool | None = None  # likewise, leave out what the group has had; null: the run's ranking has it
 
 

@@ -123,10 +123,10 @@ class MetricsConfig:
 
 
 @dataclass
-class RankingConfig:
+class ProtocolConfig:
     """How models that retrieve are measured: what the targets of held-out rows are ranked against."""
 
-    protocols: list[str] = field(default_factory=lambda: ["full"])  # full, uniform, popularity
+    candidates: list[str] = field(default_factory=lambda: ["full"])  # full, uniform, popularity
     k: list[int] = field(default_factory=lambda: [5, 10, 20])
     negatives: int = 100  # of uniform and popularity: drawn for each row, neither targets nor of its history
     filter_history: bool = True  # full: without what came before
@@ -166,7 +166,7 @@ class TrainConfig:
     model: Any = MISSING
     loss: Any = None  # of models that retrieve
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
-    ranking: RankingConfig = field(default_factory=RankingConfig)
+    protocol: ProtocolConfig = field(default_factory=ProtocolConfig)
     sharding: ShardingConfig = field(default_factory=ShardingConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)

@@ -67,7 +67,7 @@ def in_context(data: DataConfig, rows: pl.DataFrame) -> pl.DataFrame:
     return arranged(data, rows.with_row_index(PLACE).cast({PLACE: pl.Int64})).drop(PLACE, SPLIT, strict=False)
 
 
-def questions(data: DataConfig, rows: pl.DataFrame) -> pl.DataFrame:
+def next_item_queries(data: DataConfig, rows: pl.DataFrame) -> pl.DataFrame:
     """Typed rows of what groups did so far -> of each group, in the order of their first rows, the query for what
     follows (in its last session, where data.group has a gap), made as those of held-out rows are; with GROUP.
 

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.batch import Batch, Lists
+from recsys.batch import Batch, JaggedIds
 from recsys.data.tensors import Tensors, dense_places
 from recsys.data.transforms import HISTORY, LABEL, TARGETS
 from recsys.errors import UserError
@@ -302,13 +302,13 @@ def _copy(frame: pl.DataFrame, name: str, out: np.ndarray) -> np.ndarray:
     return out
 
 
-def _lists(bags: tuple[np.ndarray, np.ndarray], start: int, rows: int, size: int) -> Lists:
+def _lists(bags: tuple[np.ndarray, np.ndarray], start: int, rows: int, size: int) -> JaggedIds:
     """Of rows start to start + rows; as many more as make `size`, which only fill a batch up, have none."""
     values, offsets = bags
     stops = offsets[min(start, len(offsets) - 1) : start + rows + 1]
     lengths = torch.zeros(size, dtype=torch.int64)
     lengths[:rows] = torch.from_numpy(np.diff(stops))
-    return Lists(torch.from_numpy(values[stops[0] : stops[-1]].astype(np.int64)), lengths)
+    return JaggedIds(torch.from_numpy(values[stops[0] : stops[-1]].astype(np.int64)), lengths)
 
 
 def _permuted(x: np.ndarray, order: np.ndarray | None) -> np.ndarray:

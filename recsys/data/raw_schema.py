@@ -13,7 +13,7 @@ import polars as pl
 
 from recsys.config.schema_data import DataConfig
 from recsys.data.raw.derive import Needs
-from recsys.data.transforms.fitted import RAW, SIDES
+from recsys.data.transforms.fitted import RAW_SCHEMA, SIDES
 from recsys.errors import UserError
 
 
@@ -43,14 +43,14 @@ class RawSchema:
     @classmethod
     def load(cls, folder: Path, data: DataConfig) -> RawSchema:
         """Read what `save` wrote. Raises UserError where the folder has none."""
-        if not (folder / RAW).is_file():
-            raise UserError(f"{folder}: no {RAW} there; name a folder of prepared data, a run's, or a saved one")
+        if not (folder / RAW_SCHEMA).is_file():
+            raise UserError(f"{folder}: no {RAW_SCHEMA} there; name a folder of prepared data, a run's, or a saved one")
         sides = {i: pl.read_parquet(folder / SIDES / f"{i}.parquet") for i in Needs.of(data).sides}
-        return cls(pl.read_parquet(folder / RAW), sides)
+        return cls(pl.read_parquet(folder / RAW_SCHEMA), sides)
 
     def save(self, folder: Path) -> None:
         """Write sides/ and, last, raw.parquet: a folder that has it is whole."""
         for i, table in self.sides.items():
             (folder / SIDES).mkdir(exist_ok=True)
             table.write_parquet(folder / SIDES / f"{i}.parquet")
-        self.columns.write_parquet(folder / RAW)
+        self.columns.write_parquet(folder / RAW_SCHEMA)

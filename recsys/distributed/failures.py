@@ -64,7 +64,7 @@ def _record(error: BaseException) -> None:
         get_error_handler().record_exception(error)
 
 
-def leave(status: int) -> NoReturn:
+def exit_process(status: int) -> NoReturn:
     """Exit; a rank at once, without taking the interpreter down.
 
     A failed one, because the others wait for it in a collective, where a tidy exit would hang; one that is done,
@@ -89,8 +89,8 @@ def call(function: Callable[[], None], explain: Callable[[Exception], str] | Non
     try:
         function()
     except UserError as e:
-        if isinstance(e, DoesNotFit) and e.misfit is not None:
-            console.print(e.misfit.table())
+        if isinstance(e, DoesNotFit) and e.infeasible is not None:
+            console.print(e.infeasible.table())
         return say_error(str(e))
     except OmegaConfBaseException as e:
         return say_error(explain(e) if explain is not None else str(e))

@@ -8,7 +8,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from recsys.distributed.failures import call, leave
+from recsys.distributed.failures import call, exit_process
 
 
 def main() -> None:
@@ -19,4 +19,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    leave(call(main))
+    exit_process(call(main))

@@ -24,12 +24,12 @@ def _command(cfg: DictConfig) -> None:
         say(f"looking at {title}")
         table = Table(title=title, title_justify="left", show_header=False)
         for finding in check(cfg):
-            told = escape(finding.found) + (f"\n[bold]{escape(finding.mend)}[/]" if finding.mend else "")
+            told = escape(finding.found) + (f"\n[bold]{escape(finding.fix)}[/]" if finding.fix else "")
             table.add_row(MARKS[finding.state], escape(finding.what), told)
             problems += [finding] if finding.state == "problem" else []
         results.print(table)
     if problems:
-        say("\n".join(f"problem: {p.what}: {p.found}; mend it: {p.mend}" for p in problems))
+        say("\n".join(f"problem: {p.what}: {p.found}; mend it: {p.fix}" for p in problems))
         raise SystemExit(1)
     say("all that training needs works here")
 

@@ -35,7 +35,7 @@ class Finding:
     state: Literal["ok", "note", "problem"]
     what: str
     found: str
-    mend: str = ""
+    fix: str = ""
 
 
 def packages(_: DictConfig) -> Iterator[Finding]:
@@ -52,8 +52,8 @@ def packages(_: DictConfig) -> Iterator[Finding]:
         check_versions()
         yield Finding("ok", "torch, torchrec, fbgemm", f"fit each other ({' '.join(fbgemm or ())})")
     except UserError as e:
-        found, mend = str(e).split("; mend it: ")
-        yield Finding("problem", "torch, torchrec, fbgemm", found, mend)
+        found, fix = str(e).split("; mend it: ")
+        yield Finding("problem", "torch, torchrec, fbgemm", found, fix)
     missing = [f"recsys[{extra}]" for module, extra in EXTRAS.items() if importlib.util.find_spec(module) is None]
     if missing:
         yield Finding(
@@ -72,8 +72,8 @@ def kernels(_: DictConfig) -> Iterator[Finding]:
         return
     yield Finding("ok", "GPUs", f"{', '.join(gpus)} (driver {driver})")
     if _version("fbgemm-gpu") is None:
-        mend = "uv sync --no-group cpu --group cuda"
-        yield Finding("problem", "FBGEMM's kernels on the GPU", "fbgemm-gpu-cpu has none", mend)
+        fix = "uv sync --no-group cpu --group cuda"
+        yield Finding("problem", "FBGEMM's kernels on the GPU", "fbgemm-gpu-cpu has none", fix)
         return
     yield _tried("cuda", "FBGEMM's kernels on the GPU")
     yield _tried("nccl", "collectives on the GPU (NCCL)")
@@ -85,8 +85,8 @@ def machine(cfg: DictConfig) -> Iterator[Finding]:
     if memory := _memory():
         free, total = memory
         low = free < 2 * GIB
-        mend = "end other programs, or lower loader.buffer_rows and trainer.batch_size" if low else ""
-        yield Finding("note" if low else "ok", "memory", f"{free / GIB:.1f} GiB free of {total / GIB:.1f}", mend)
+        fix = "end other programs, or lower loader.buffer_rows and trainer.batch_size" if low else ""
+        yield Finding("note" if low else "ok", "memory", f"{free / GIB:.1f} GiB free of {total / GIB:.1f}", fix)
     yield Finding("ok", "copying memory", f"{_copied():.1f} GB/s")
     shared = Path("/dev/shm")
     if shared.is_dir() and (size := shutil.disk_usage(shared).total) < LEAST_SHARED_MIB << 20:
@@ -133,21 +133,21 @@ def _version(package: str) -> str | None:
 
 def _tried(probe: str, what: str) -> Finding:
     """In a process of its own: a kernel that does not fit may take the process with it."""
-    mend = "uv sync --reinstall-package torch --reinstall-package fbgemm-gpu-cpu"
+    fix = "uv sync --reinstall-package torch --reinstall-package fbgemm-gpu-cpu"
     if probe in ("cuda", "nccl"):
-        mend = "nvidia-smi; then: uv sync --no-group cpu --group cuda"
+        fix = "nvidia-smi; then: uv sync --no-group cpu --group cuda"
     command = [sys.executable, "-m", "recsys.doctor.probe", probe]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS)
     except subprocess.TimeoutExpired:
-        return Finding("problem", what, f"did not answer within {PROBE_SECONDS} s", mend)
+        return Finding("problem", what, f"did not answer within {PROBE_SECONDS} s", fix)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         why = lines[-1] if done.returncode > 0 and lines else f"the process ended by signal {-done.returncode}"
-        return Finding("problem", what, why, mend)
+        return Finding("problem", what, why, fix)
     found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     if not found["right"]:
-        return Finding("problem", what, "gives wrong numbers", mend)
+        return Finding("problem", what, "gives wrong numbers", fix)
     speed = found.get("lookups_per_second")
     told = f"right; {speed / 1e6:,.1f} million rows looked up and updated a second" if speed else "works"
     return Finding("ok", what, told)
@@ -193,13 +193,13 @@ def _disk(folder: Path) -> Iterator[Finding]:
     what, there = f"disk of data.prepared={folder}", folder
     while not there.exists() and there != there.parent:
         there = there.parent
-    mend = "data.prepared=DIR on another disk"
+    fix = "data.prepared=DIR on another disk"
     free = shutil.disk_usage(there).free / GIB
     yield Finding(
         "ok" if free > LEAST_FREE_GIB else "problem",
         what,
         f"{free:.1f} GiB free",
-        "" if free > LEAST_FREE_GIB else mend,
+        "" if free > LEAST_FREE_GIB else fix,
     )
     try:
         with tempfile.NamedTemporaryFile(dir=there, prefix=".recsys-doctor-") as f:
@@ -218,6 +218,6 @@ def _disk(folder: Path) -> Iterator[Finding]:
                     pass
             read = BYTES / (time.perf_counter() - begun) / 1e6
     except OSError as e:
-        yield Finding("problem", what, f"cannot be written: {e.strerror}", mend)
+        yield Finding("problem", what, f"cannot be written: {e.strerror}", fix)
         return
     yield Finding("ok", what, f"writes {written:,.0f} MB/s, reads {read:,.0f} MB/s")

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from recsys.evaluation.negatives import mix
 
-NAMES = ("auc", "pr_auc", "logloss", "ne", "calibration", "ece")
 SHIFT = 9  # bits of a float32 in [0, 1] that its bin forgets: 2^14 bins an octave
 BINS = (0x3F800000 >> SHIFT) + 1
 POINTS = 200  # of a curve

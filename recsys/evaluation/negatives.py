@@ -3,12 +3,12 @@
 import numpy as np
 import torch
 
-from recsys.batch import Lists
+from recsys.batch import JaggedIds
 
 DRAWS = 2**22  # draws that exist at once
 
 
-def sample_negatives(rows: np.ndarray, excluded: Lists, cumulative: np.ndarray, count: int, seed: int) -> Lists:
+def sample_negatives(rows: np.ndarray, excluded: JaggedIds, cumulative: np.ndarray, count: int, seed: int) -> JaggedIds:
     """For each of (R,) rows count different candidates outside its list in excluded, in the order they were drawn.
 
     cumulative: (N,) whole numbers, the sums of the candidates' weights up to each; the first, of no candidate, is 0.
@@ -22,40 +22,40 @@ def sample_negatives(rows: np.ndarray, excluded: Lists, cumulative: np.ndarray, 
     n = len(cumulative)
     rounds = [draws for draws in (2 * count + 16, 8 * count, 32 * count) if draws < n]
     step = max(1, DRAWS // max(rounds, default=n))
-    parts = [Lists(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))]
+    parts = [JaggedIds(torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.int64))]
     for start in range(0, len(rows), step):
         banned = keys_of(excluded.slice(start, start + step), n)
         parts.append(_sample(rows[start : start + step], banned, cumulative, count, seed, rounds))
-    return Lists(torch.cat([part.values for part in parts]), torch.cat([part.lengths for part in parts]))
+    return JaggedIds(torch.cat([part.values for part in parts]), torch.cat([part.lengths for part in parts]))
 
 
 def _sample(
     rows: np.ndarray, banned: np.ndarray, cumulative: np.ndarray, count: int, seed: int, rounds: list[int]
-) -> Lists:
+) -> JaggedIds:
     """Rounds draw anew from the first draw on, more each time, for the rows that were short: nothing is carried."""
     n, short = len(cumulative), np.arange(len(rows))
-    owners, values = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+    segment_ids, values = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for draws in rounds:
         ids, taken = _draw(rows, short, banned, cumulative, count, draws, seed)
         enough = taken.sum(1) == count
         if draws < rounds[-1]:
             taken &= enough[:, None]
-        owners.append(short[np.nonzero(taken)[0]])
+        segment_ids.append(short[np.nonzero(taken)[0]])
         values.append(ids[taken])
         short = short[~enough]
-    drawn = np.concatenate(owners) * n + np.concatenate(values)
+    drawn = np.concatenate(segment_ids) * n + np.concatenate(values)
     banned = ascending(np.append(banned, drawn[np.isin(drawn // n, short)]))
     missing = count - np.bincount(drawn // n, minlength=len(rows))
     step = max(1, DRAWS // n)
     for start in range(0, len(short), step):
         some = short[start : start + step]
         owner, ids = _draw_rest(rows, some, banned, cumulative, missing[some], seed)
-        owners.append(owner)
+        segment_ids.append(owner)
         values.append(ids)
-    owner = np.concatenate(owners)
+    owner = np.concatenate(segment_ids)
     order = np.argsort(owner, kind="stable")
     lengths = np.bincount(owner, minlength=len(rows))
-    return Lists(torch.from_numpy(np.concatenate(values)[order]), torch.from_numpy(lengths))
+    return JaggedIds(torch.from_numpy(np.concatenate(values)[order]), torch.from_numpy(lengths))
 
 
 def _draw(
@@ -110,9 +110,9 @@ def mix(x: np.ndarray) -> np.ndarray:
     return x ^ (x >> np.uint64(31))
 
 
-def keys_of(lists: Lists, n: int) -> np.ndarray:
+def keys_of(lists: JaggedIds, n: int) -> np.ndarray:
     """list * n + id of all ids 1 ... n - 1, ascending, each once."""
-    owner, value = lists.owners.cpu().numpy(), lists.values.cpu().numpy()
+    owner, value = lists.segment_ids.cpu().numpy(), lists.values.cpu().numpy()
     return ascending((owner * n + value)[(value > 0) & (value < n)])
 
 

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from recsys.batch import Lists, owners_of
+from recsys.batch import JaggedIds, segment_ids_of
 from recsys.evaluation.negatives import ascending, keys_of, sample_negatives, within
 
 Score = Callable[[Tensor, int, int], Tensor]
@@ -54,10 +54,10 @@ class Protocols:
         if not self.k or any(k < 1 for k in self.k):
             raise ValueError(f"k: one or more whole numbers from 1 on, not {list(self.k)}")
         if not self.protocols:
-            raise ValueError(f"protocols: one or more of {', '.join(PROTOCOLS)}")
+            raise ValueError(f"candidates: one or more of {', '.join(PROTOCOLS)}")
         for name in self.protocols:
             if name not in PROTOCOLS:
-                raise ValueError(f"protocols: no such protocol: {name}; there are {', '.join(PROTOCOLS)}")
+                raise ValueError(f"candidates: no such protocol: {name}; there are {', '.join(PROTOCOLS)}")
         if self.negatives < 1:
             raise ValueError(f"negatives: 1 or more, not {self.negatives}")
 
@@ -108,7 +108,7 @@ def query_metrics(
     return found | {"mrr": np.maximum.reduceat(reciprocal, first)}
 
 
-def held(n: int) -> tuple[range, int]:
+def candidate_shard(n: int) -> tuple[range, int]:
     """Which of 0 ... n - 1 this rank scores, and how many of them a rank has at most."""
     rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     return range(n * rank // ranks, n * (rank + 1) // ranks), -(-n // ranks)
@@ -123,7 +123,7 @@ class RankingMetrics:
 
     def __init__(self, protocols: Protocols, popularity: np.ndarray) -> None:
         if "popularity" in protocols.protocols and not np.any(popularity[1:] > 0):
-            raise ValueError("protocols: popularity needs the candidates' counts in the training data")
+            raise ValueError("candidates: popularity needs the candidates' counts in the training data")
         self.protocols, self.popularity, self.candidates = protocols, popularity, len(popularity)
         weights = {"uniform": np.ones(len(popularity), np.int64), "popularity": popularity}
         self._cumulative = {
@@ -139,8 +139,8 @@ class RankingMetrics:
         self,
         queries: Tensor,
         score: Score,
-        targets: Lists,
-        history: Lists,
+        targets: JaggedIds,
+        history: JaggedIds,
         first_row: int,
         weight: Tensor | None = None,
     ) -> None:
@@ -163,9 +163,9 @@ class RankingMetrics:
         counts = np.tile(np.array([MISSED, 0]), (len(row), len(self.protocols.protocols)))
         ranked = (item > 0) & (item < self.candidates)
         rows, items = (torch.from_numpy(x[ranked]).to(queries.device) for x in (row, item))
-        lists = self._lists(row[ranked], item[ranked], history, numbers)
-        asked = _Asked(queries, rows, items, [one.to(queries.device) for one in lists])
-        counts[ranked] = self._counts(asked, score).cpu().numpy()
+        lists = self._jagged_ids(row[ranked], item[ranked], history, numbers)
+        ranked_queries = _RankedQueries(queries, rows, items, [one.to(queries.device) for one in lists])
+        counts[ranked] = self._counts(ranked_queries, score).cpu().numpy()
         self._kept.append(np.column_stack([numbers[row], self._unseen(item), counts]))
         self._queries += len(numbers)
         self._cold_rows += int((history.lengths == 0).sum())
@@ -175,30 +175,32 @@ class RankingMetrics:
         unknown = (item < 1) | (item >= self.candidates)
         return unknown | (self.popularity[np.where(unknown, 0, item)] == 0)
 
-    def _lists(self, row: np.ndarray, item: np.ndarray, history: Lists, numbers: np.ndarray) -> list[Lists]:
+    def _jagged_ids(
+        self, row: np.ndarray, item: np.ndarray, history: JaggedIds, numbers: np.ndarray
+    ) -> list[JaggedIds]:
         """By protocol a list a row: of full those that do not compete, of the others those that do."""
         n, rows = self.candidates, len(history)
         targets, known = ascending(row * n + item), keys_of(history, n)
-        excluded = _lists(ascending(np.append(known, targets)), n, rows)
-        made: list[Lists] = []
+        excluded = _jagged_ids(ascending(np.append(known, targets)), n, rows)
+        made: list[JaggedIds] = []
         for name in self.protocols.protocols:
             if name == "full":
                 left_out = known[~within(known, targets)] if self.protocols.filter_history else known[:0]
-                made.append(_lists(left_out, n, rows))
+                made.append(_jagged_ids(left_out, n, rows))
             else:
                 count, seed = self.protocols.negatives, self.protocols.seed
                 made.append(sample_negatives(numbers, excluded, self._cumulative[name], count, seed))
         return made
 
-    def _counts(self, asked: "_Asked", score: Score) -> Tensor:
+    def _counts(self, ranked_queries: "_RankedQueries", score: Score) -> Tensor:
         """Collective: (P, 2 x protocols) greater and ties of this rank's targets, by protocol."""
-        mine, most = held(self.candidates)
+        mine, most = candidate_shard(self.candidates)
         full = [name == "full" for name in self.protocols.protocols]
-        asked, own = _of_all_ranks(asked)
+        ranked_queries, own = _gather_queries(ranked_queries)
         step = max(1, BLOCK // max(1, min(most, TILE)))
-        counts = [asked.item.new_zeros(0, 2 * len(full))]
-        for start in range(0, len(asked.queries), step):  # as many blocks on each rank
-            counts.append(_block_counts(asked.slice(start, start + step), score, mine, full))
+        counts = [ranked_queries.item.new_zeros(0, 2 * len(full))]
+        for start in range(0, len(ranked_queries.queries), step):  # as many blocks on each rank
+            counts.append(_block_counts(ranked_queries.slice(start, start + step), score, mine, full))
         found = torch.cat(counts)
         if _ranks() > 1:
             dist.all_reduce(found)
@@ -238,7 +240,7 @@ class RankingMetrics:
 
 
 @dataclass
-class _Asked:
+class _RankedQueries:
     """What is to be counted of R rows.
 
     queries: (R, ...)
@@ -249,35 +251,39 @@ class _Asked:
     queries: Tensor
     row: Tensor
     item: Tensor
-    lists: list[Lists]
+    lists: list[JaggedIds]
 
-    def slice(self, start: int, stop: int) -> "_Asked":
+    def slice(self, start: int, stop: int) -> "_RankedQueries":
         """Rows start to stop."""
         first, last = torch.searchsorted(self.row, self.row.new_tensor([start, stop])).tolist()
         lists = [one.slice(start, stop) for one in self.lists]
-        return _Asked(self.queries[start:stop], self.row[first:last] - start, self.item[first:last], lists)
+        return _RankedQueries(self.queries[start:stop], self.row[first:last] - start, self.item[first:last], lists)
 
 
 def _ranks() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def _of_all_ranks(asked: _Asked) -> tuple[_Asked, slice]:
+def _gather_queries(ranked_queries: _RankedQueries) -> tuple[_RankedQueries, slice]:
     """Collective: what all ranks ask, one after another, and which targets are this rank's."""
     if _ranks() == 1:
-        return asked, slice(None)
-    numbers = [asked.row, asked.item, *(x for one in asked.lists for x in (one.values, one.lengths))]
-    sizes = asked.row.new_tensor([len(asked.queries), *map(len, numbers)])
+        return ranked_queries, slice(None)
+    numbers = [
+        ranked_queries.row,
+        ranked_queries.item,
+        *(x for one in ranked_queries.lists for x in (one.values, one.lengths)),
+    ]
+    sizes = ranked_queries.row.new_tensor([len(ranked_queries.queries), *map(len, numbers)])
     shape = torch.stack(_gathered(sizes, [len(sizes)] * _ranks())).tolist()
-    queries = _gathered(asked.queries, [of[0] for of in shape])
+    queries = _gathered(ranked_queries.queries, [of[0] for of in shape])
     whole = _gathered(torch.cat(numbers), [sum(of[1:]) for of in shape])
     parts = [one.split(of[1:]) for one, of in zip(whole, shape, strict=True)]
     firsts = [sum(of[0] for of in shape[:rank]) for rank in range(_ranks())]
     row = torch.cat([part[0] + first for part, first in zip(parts, firsts, strict=True)])
     item, *lists = (torch.cat([part[i] for part in parts]) for i in range(1, len(numbers)))
     before = sum(of[1] for of in shape[: dist.get_rank()])
-    made = [Lists(values, lengths) for values, lengths in zip(lists[::2], lists[1::2], strict=True)]
-    return _Asked(torch.cat(queries), row, item, made), slice(before, before + len(asked.row))
+    made = [JaggedIds(values, lengths) for values, lengths in zip(lists[::2], lists[1::2], strict=True)]
+    return _RankedQueries(torch.cat(queries), row, item, made), slice(before, before + len(ranked_queries.row))
 
 
 def _gathered(x: Tensor, sizes: list[int]) -> list[Tensor]:
@@ -289,18 +295,18 @@ def _gathered(x: Tensor, sizes: list[int]) -> list[Tensor]:
     return [one[:size] for one, size in zip(found, sizes, strict=True)]
 
 
-def _some(lists: Lists, keep: Tensor) -> Lists:
+def _some(lists: JaggedIds, keep: Tensor) -> JaggedIds:
     """Those of the lists that are to be kept (B,)."""
-    return Lists(lists.values[keep[lists.owners]], lists.lengths[keep])
+    return JaggedIds(lists.values[keep[lists.segment_ids]], lists.lengths[keep])
 
 
-def _pairs(targets: Lists) -> tuple[np.ndarray, np.ndarray]:
+def _pairs(targets: JaggedIds) -> tuple[np.ndarray, np.ndarray]:
     """(P,) rows, ascending, and (P,) items of the targets, each once.
 
     Those of 0 stay as they are: unknown items that need not be the same.
     """
     assert (targets.lengths > 0).all(), "every query has a target"
-    row, item = targets.owners.cpu().numpy(), targets.values.cpu().numpy()
+    row, item = targets.segment_ids.cpu().numpy(), targets.values.cpu().numpy()
     order = np.lexsort((item, row))
     row, item = row[order], item[order]
     new = np.ones(len(row), bool)
@@ -308,28 +314,28 @@ def _pairs(targets: Lists) -> tuple[np.ndarray, np.ndarray]:
     return row[new], item[new]
 
 
-def _lists(keys: np.ndarray, n: int, rows: int) -> Lists:
+def _jagged_ids(keys: np.ndarray, n: int, rows: int) -> JaggedIds:
     """What keys_of makes, back as lists."""
     lengths = np.bincount(keys // n, minlength=rows)
-    return Lists(torch.from_numpy(keys % n), torch.from_numpy(lengths))
+    return JaggedIds(torch.from_numpy(keys % n), torch.from_numpy(lengths))
 
 
-def _block_counts(asked: _Asked, score: Score, mine: range, full: list[bool]) -> Tensor:
+def _block_counts(ranked_queries: _RankedQueries, score: Score, mine: range, full: list[bool]) -> Tensor:
     """Collective: (P, 2 x protocols) greater and ties among the candidates of mine.
 
     Where they make several tiles, those with targets are scored twice: what targets score is known only then, and
     has to come from the product that their competitors come from.
     """
-    row, item = asked.row, asked.item
+    row, item = ranked_queries.row, ranked_queries.item
 
     @lru_cache(maxsize=1)
     def tile(first: int) -> tuple[int, Tensor]:
         """Which candidate is the first, and the scores; 0, which is none, is left out after the product: without it
         few products have rows of whole cache lines, which takes a third longer."""
         stop = min(first + TILE, mine.stop)
-        scores = score(asked.queries, first, stop).detach()
-        if scores.shape != (len(asked.queries), stop - first):
-            raise ValueError(f"scores are {tuple(scores.shape)}, not ({len(asked.queries)}, {stop - first})")
+        scores = score(ranked_queries.queries, first, stop).detach()
+        if scores.shape != (len(ranked_queries.queries), stop - first):
+            raise ValueError(f"scores are {tuple(scores.shape)}, not ({len(ranked_queries.queries)}, {stop - first})")
         after = max(first, 1)
         return after, scores[:, after - first :]
 
@@ -344,19 +350,19 @@ def _block_counts(asked: _Asked, score: Score, mine: range, full: list[bool]) ->
     counts = row.new_zeros(len(row), 2 * len(full))
     for first in mine[::TILE]:
         after, scores = tile(first)
-        lists = [_within(one, after, after + scores.shape[1]) for one in asked.lists]
+        lists = [_within(one, after, after + scores.shape[1]) for one in ranked_queries.lists]
         counts += _counts(scores, row, item - after, own.to(scores.dtype), lists, full)
     return counts
 
 
-def _within(lists: Lists, first: int, stop: int) -> Lists:
+def _within(lists: JaggedIds, first: int, stop: int) -> JaggedIds:
     """What the lists hold of first ... stop - 1, counted from first."""
     here = (lists.values >= first) & (lists.values < stop)
-    lengths = torch.bincount(lists.owners[here], minlength=len(lists))
-    return Lists(lists.values[here] - first, lengths)
+    lengths = torch.bincount(lists.segment_ids[here], minlength=len(lists))
+    return JaggedIds(lists.values[here] - first, lengths)
 
 
-def _counts(scores: Tensor, row: Tensor, item: Tensor, own: Tensor, lists: list[Lists], full: list[bool]) -> Tensor:
+def _counts(scores: Tensor, row: Tensor, item: Tensor, own: Tensor, lists: list[JaggedIds], full: list[bool]) -> Tensor:
     """(P, 2 x protocols) greater and ties of (P,) items that score own among the columns of scores (b, n)."""
     step = max(1, CHUNK // max(1, scores.shape[1]))
     one_each = torch.equal(row, torch.arange(len(scores), device=row.device))  # then no copy is compared
@@ -381,11 +387,11 @@ def _among_all(scores: Tensor, item: Tensor, own: Tensor) -> Tensor:
     return torch.stack([greater, torch.where(nan, 0, ties - itself)], 1)
 
 
-def _among(scores: Tensor, row: Tensor, own: Tensor, lists: Lists) -> Tensor:
+def _among(scores: Tensor, row: Tensor, own: Tensor, lists: JaggedIds) -> Tensor:
     """(P, 2) greater and ties of (P,) targets that score own, among the row's list."""
     starts = (lists.lengths.cumsum(0) - lists.lengths)[row]
     lengths = lists.lengths[row]
-    owner = owners_of(lengths)
+    owner = segment_ids_of(lengths)
     place = torch.arange(len(owner), device=row.device) + (starts - lengths.cumsum(0) + lengths)[owner]
     other, mine = scores[row[owner], lists.values[place]], own[owner]
     greater = torch.bincount(owner[(other > mine) | mine.isnan()], minlength=len(row))

@@ -9,13 +9,14 @@ from recsys.batch import Batch
 from recsys.features import FeatureSpec
 from recsys.models.common.attention import Attention, from_end
 from recsys.models.common.items import (
-    Asked,
     Items,
+    QueryBatch,
     hide,
     masked_items,
     masked_last,
     states_at,
 )
+from recsys.models.protocols import RetrievalModel
 
 
 class Block(nn.Module):
@@ -34,7 +35,7 @@ class Block(nn.Module):
         return self.after(x + self.dropout(self.feed_forward(x)))
 
 
-class BERT4Rec(nn.Module):
+class BERT4Rec(nn.Module, RetrievalModel):
     """A bidirectional transformer that is asked for the items which a mask hides: some of a list in training, the
     last one in the end.
 
@@ -69,17 +70,17 @@ class BERT4Rec(nn.Module):
         self.blocks = nn.ModuleList(Block(dim, heads, dropout) for _ in range(blocks))
         self.head = nn.Sequential(nn.Linear(dim, dim), nn.GELU(), nn.LayerNorm(dim))
 
-    def ask(self, batch: Batch) -> Asked:
+    def make_queries(self, batch: Batch) -> QueryBatch:
         lists = batch.sparse[self.items.name]
         items, lengths = lists.values().long(), lists.lengths().long()
         if not self.training:
             return masked_last(items, lengths)
         return masked_items(items, lengths, share=self.mask, only_last=self.mask_last)
 
-    def encode(self, batch: Batch, asked: Asked, vectors: Tensor) -> Tensor:
+    def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
         """vectors of asked.inputs (P, dim) -> queries (Q, dim)."""
-        x = hide(vectors, asked.at, self.hidden)
-        x = self.before(x + self.places(from_end(asked.lengths).clamp(max=self.places.num_embeddings - 1)))
+        x = hide(vectors, query_batch.at, self.hidden)
+        x = self.before(x + self.places(from_end(query_batch.lengths).clamp(max=self.places.num_embeddings - 1)))
         for block in self.blocks:
-            x = block(x, asked.lengths)
-        return self.head(states_at(x, asked.at))
+            x = block(x, query_batch.lengths)
+        return self.head(states_at(x, query_batch.at))

@@ -4,15 +4,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from recsys.batch import Lists
+from recsys.batch import JaggedIds
 from recsys.features import FeatureSpec
 from recsys.models.common.co_occurrence import candidates, co_occurrences, distinct, starts
+from recsys.models.protocols import ClosedFormModel
 
 _BYTES = 20  # of each pair of items, while fitting: two float64 matrices and the float32 weights
 _CHUNK = 1024  # items whose co-occurrences are counted at a time
 
 
-class EASE(nn.Module):
+class EASE(nn.Module, ClosedFormModel):
     """A linear model of all items from all others, in closed form.
 
     Of X (lists, N), 1 where a list has the item, and P = (X'X + l2 I)^-1, the weights are B = -P / diag(P) with a
@@ -47,7 +48,7 @@ class EASE(nn.Module):
             )
         self.register_buffer("weights", torch.zeros(self.rows, self.rows, device=device))
 
-    def fit(self, interactions: Lists) -> None:
+    def fit(self, interactions: JaggedIds) -> None:
         gram = self.weights.new_empty(self.weights.shape, dtype=torch.float64)
         for start, block in co_occurrences(distinct(interactions, self.rows), self.rows, chunk=_CHUNK):
             gram[start : start + len(block)] = block.to_dense()
@@ -59,6 +60,6 @@ class EASE(nn.Module):
         inverse /= -inverse.diagonal().clone()
         self.weights.copy_(inverse.fill_diagonal_(0.0))
 
-    def rate(self, history: Lists) -> Tensor:
+    def score(self, history: JaggedIds) -> Tensor:
         items = distinct(history, self.rows)
         return functional.embedding_bag(items.values, self.weights, starts(items.lengths)[:-1], mode="sum")

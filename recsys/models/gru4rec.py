@@ -10,7 +10,8 @@ from torch.nn.utils.rnn import PackedSequence
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
 from recsys.models.common.attention import from_start
-from recsys.models.common.items import Asked, Items, next_items, states_at
+from recsys.models.common.items import Items, QueryBatch, next_items, states_at
+from recsys.models.protocols import RetrievalModel
 
 
 def packed(x: Tensor, lengths: Tensor) -> tuple[PackedSequence, Tensor]:
@@ -24,7 +25,7 @@ def packed(x: Tensor, lengths: Tensor) -> tuple[PackedSequence, Tensor]:
     return PackedSequence(x[order], step.bincount().cpu()), order
 
 
-class GRU4Rec(nn.Module):
+class GRU4Rec(nn.Module, RetrievalModel):
     """A recurrent network over the items of a list; each state is the query for the item that follows.
 
     hidden: width of the states; where it is not `dim`, a linear layer makes queries of them
@@ -52,15 +53,15 @@ class GRU4Rec(nn.Module):
         self.after = nn.Dropout(dropout)  # nn.GRU drops nothing of its last layer
         self.out = nn.Identity() if hidden == dim else nn.Linear(hidden, dim)
 
-    def ask(self, batch: Batch) -> Asked:
+    def make_queries(self, batch: Batch) -> QueryBatch:
         lists = batch.sparse[self.items.name]
         return next_items(lists.values().long(), lists.lengths().long(), every=self.training)
 
-    def encode(self, batch: Batch, asked: Asked, vectors: Tensor) -> Tensor:
+    def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
         """vectors of asked.inputs (P, dim) -> queries (Q, dim)."""
         if not len(vectors):  # there is no packed sequence of nothing
-            return states_at(vectors, asked.at)
-        steps, order = packed(self.before(vectors), asked.lengths)
+            return states_at(vectors, query_batch.at)
+        steps, order = packed(self.before(vectors), query_batch.lengths)
         states = self.gru(steps)[0].data
         states = torch.empty_like(states).index_copy(0, order, states)
-        return states_at(self.out(self.after(states)), asked.at)
+        return states_at(self.out(self.after(states)), query_batch.at)

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
 from recsys.models.common.attention import from_end, padded
-from recsys.models.common.items import Asked, Items, next_items, states_at
+from recsys.models.common.items import Items, QueryBatch, next_items, states_at
+from recsys.models.protocols import RetrievalModel
 
 
 class Block(nn.Module):
@@ -46,7 +47,7 @@ class Block(nn.Module):
         return x + self.out(self.between(mixed) * u)
 
 
-class HSTU(nn.Module):
+class HSTU(nn.Module, RetrievalModel):
     """Causal blocks over the items of a list; each state is the query for the item that follows. Of the paper's
     relative biases it has that of places, not that of times.
 
@@ -75,16 +76,16 @@ class HSTU(nn.Module):
         self.blocks = nn.ModuleList(Block(dim, heads, dropout, max_length) for _ in range(blocks))
         self.norm = nn.LayerNorm(dim)
 
-    def ask(self, batch: Batch) -> Asked:
+    def make_queries(self, batch: Batch) -> QueryBatch:
         lists = batch.sparse[self.items.name]
         return next_items(lists.values().long(), lists.lengths().long(), every=self.training)
 
-    def encode(self, batch: Batch, asked: Asked, vectors: Tensor) -> Tensor:
+    def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
         """vectors of asked.inputs (P, dim) -> queries (Q, dim)."""
         x = vectors * math.sqrt(vectors.shape[1]) + self.places(
-            from_end(asked.lengths).clamp(max=self.places.num_embeddings - 1)
+            from_end(query_batch.lengths).clamp(max=self.places.num_embeddings - 1)
         )
         x = self.dropout(x)
         for block in self.blocks:
-            x = block(x, asked.lengths)
-        return states_at(self.norm(x), asked.at)
+            x = block(x, query_batch.lengths)
+        return states_at(self.norm(x), query_batch.at)

@@ -5,14 +5,15 @@ https://doi.org/10.1145/963770.963776.
 import torch
 from torch import Tensor, nn
 
-from recsys.batch import Lists
+from recsys.batch import JaggedIds
 from recsys.features import FeatureSpec
 from recsys.models.common.co_occurrence import candidates, co_occurrences, distinct
+from recsys.models.protocols import ClosedFormModel
 
 _CHUNK = 1024  # items whose neighbours are looked for at a time
 
 
-class ItemKNN(nn.Module):
+class ItemKNN(nn.Module, ClosedFormModel):
     """The items nearest to those of a history, by the cosine of who chose them.
 
     Of items in n_i and n_j lists, n_ij of them the same, the similarity is n_ij / (sqrt(n_i n_j) + shrink). Each
@@ -49,7 +50,7 @@ class ItemKNN(nn.Module):
         self.register_buffer("neighbours", torch.zeros(size, dtype=torch.int64, device=device))
         self.register_buffer("similarities", torch.zeros(size, device=device))
 
-    def fit(self, interactions: Lists) -> None:
+    def fit(self, interactions: JaggedIds) -> None:
         lists = distinct(interactions, self.rows)
         root = torch.bincount(lists.values, minlength=self.rows).double().sqrt()
         self.neighbours.zero_()
@@ -72,9 +73,9 @@ class ItemKNN(nn.Module):
         self.neighbours[where] = other[near]
         self.similarities[where] = similarity[near].float()
 
-    def rate(self, history: Lists) -> Tensor:
+    def score(self, history: JaggedIds) -> Tensor:
         items = distinct(history, self.rows)
         scores = self.similarities.new_zeros(len(items) * self.rows)
-        places = items.owners[:, None] * self.rows + self.neighbours[items.values]  # (P, k)
+        places = items.segment_ids[:, None] * self.rows + self.neighbours[items.values]  # (P, k)
         scores.index_add_(0, places.flatten(), self.similarities[items.values].flatten())
         return scores.view(len(items), self.rows)

@@ -6,11 +6,12 @@ from torch import Tensor, nn
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
-from recsys.models.common.items import Asked, Items
+from recsys.models.common.items import Items, QueryBatch
 from recsys.models.common.pairs import chosen_items, only, user_feature
+from recsys.models.protocols import RetrievalModel
 
 
-class MF(nn.Module):
+class MF(nn.Module, RetrievalModel):
     """A vector a user and one an item, with a bias: the item's last column, against 1.
 
     user: the feature that tells who asks; by default the only one beside the items'.
@@ -32,10 +33,10 @@ class MF(nn.Module):
         self.items = Items(features, dim + 1, about=False, init_std=init_std, device=device)
         self.user = who.name
 
-    def ask(self, batch: Batch) -> Asked:
+    def make_queries(self, batch: Batch) -> QueryBatch:
         return chosen_items(batch, self.items.name)
 
-    def encode(self, batch: Batch, asked: Asked, vectors: Tensor) -> Tensor:
+    def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
         """-> queries (B, dim + 1)."""
         users = self.users(only(batch.sparse, [self.user]))[:, 0]
         return torch.cat([users, users.new_ones(len(users), 1)], dim=1)

@@ -9,12 +9,13 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
-from recsys.models.common.items import Asked, Items, next_items
+from recsys.models.common.items import Items, QueryBatch, next_items
 from recsys.models.common.layers import MLP
 from recsys.models.common.pairs import chosen_items
+from recsys.models.protocols import RetrievalModel
 
 
-class MultVAE(nn.Module):
+class MultVAE(nn.Module, RetrievalModel):
     """A row's items as a set -> a normal distribution -> a multinomial over all items (loss=full_softmax).
 
     hidden: width of what the set becomes first, and of the layer before the items' scores
@@ -49,10 +50,10 @@ class MultVAE(nn.Module):
         self.steps: Tensor
         self._penalty: Tensor | None = None
 
-    def ask(self, batch: Batch) -> Asked:
+    def make_queries(self, batch: Batch) -> QueryBatch:
         return chosen_items(batch, self.items.name)
 
-    def encode(self, batch: Batch, asked: Asked, vectors: Tensor) -> Tensor:
+    def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
         """-> queries (B, hidden + 1): in training of all of a row's items, else of all but the last."""
         lists = batch.sparse[self.items.name]
         items, lengths = lists.values().long(), lists.lengths().long()
@@ -66,13 +67,12 @@ class MultVAE(nn.Module):
             kl = (mean.square() + log_variance.exp() - log_variance - 1).sum() / 2
             self.steps += 1
             weight = self.beta * min(1.0, float(self.steps) / max(self.anneal, 1))
-            self._penalty = weight * kl / max(len(asked.targets), 1)  # the loss is a mean over them
+            self._penalty = weight * kl / max(len(query_batch.targets), 1)  # the loss is a mean over them
         decoded = self.decoder(z)
         return torch.cat([decoded, decoded.new_ones(len(decoded), 1)], dim=1)
 
-    def penalty(self) -> Tensor:
-        """The KL term of the last batch."""
-        assert self._penalty is not None
+    def penalty(self) -> Tensor | None:
+        """Return the KL term of the last batch."""
         return self._penalty
 
     def _read(self, items: Tensor, lengths: Tensor) -> Tensor:

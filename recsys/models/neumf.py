@@ -8,9 +8,10 @@ from torch import Tensor, nn
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
-from recsys.models.common.items import Asked, Items
+from recsys.models.common.items import Items, QueryBatch
 from recsys.models.common.layers import MLP
 from recsys.models.common.pairs import chosen_items, only, user_feature
+from recsys.models.protocols import RetrievalModel
 
 AT_ONCE = 1 << 22  # pairs' first hidden numbers
 
@@ -30,13 +31,13 @@ class PairScores(nn.Module):
         self.product = nn.Linear(dim, 1, bias=False)
         self.out = nn.Linear(mlp[-1], 1)
 
-    def each(self, queries: Tensor, items: Tensor) -> Tensor:
+    def score_pairs(self, queries: Tensor, items: Tensor) -> Tensor:
         """(..., 2 dim), (..., 2 dim) -> (...)"""
         (user, deep_user), (item, deep_item) = queries.split(self.dim, -1), items.split(self.dim, -1)
         hidden = self.of_user(deep_user) + self.of_item(deep_item)
         return (self.product(user * item) + self.out(self.deep(hidden)))[..., 0]
 
-    def all(self, queries: Tensor, items: Tensor) -> Tensor:
+    def score_all(self, queries: Tensor, items: Tensor) -> Tensor:
         """(Q, 2 dim), (M, 2 dim) -> (Q, M), some users at a time."""
         step = max(1, AT_ONCE // (len(items) * self.of_user.out_features))
         (item, deep_item) = items.split(self.dim, 1)
@@ -49,7 +50,7 @@ class PairScores(nn.Module):
         return torch.cat(rows) if rows else queries.new_zeros(0, len(items))
 
 
-class NeuMF(nn.Module):
+class NeuMF(nn.Module, RetrievalModel):
     """A factorisation and a deep network side by side, each with vectors of its own.
 
     dim: of each of the two; mlp: hidden widths of the network.
@@ -77,9 +78,13 @@ class NeuMF(nn.Module):
         self.match = PairScores(dim, mlp, dropout)
         self.user = who.name
 
-    def ask(self, batch: Batch) -> Asked:
+    @property
+    def scorer(self) -> PairScores:
+        return self.match  # the name that checkpoints have
+
+    def make_queries(self, batch: Batch) -> QueryBatch:
         return chosen_items(batch, self.items.name)
 
-    def encode(self, batch: Batch, asked: Asked, vectors: Tensor) -> Tensor:
+    def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
         """-> queries (B, 2 dim)."""
         return self.users(only(batch.sparse, [self.user]))[:, 0]

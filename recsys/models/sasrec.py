@@ -8,7 +8,8 @@ from torch import Tensor, nn
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
 from recsys.models.common.attention import Attention, from_end
-from recsys.models.common.items import Asked, Items, next_items, states_at
+from recsys.models.common.items import Items, QueryBatch, next_items, states_at
+from recsys.models.protocols import RetrievalModel
 
 
 class Block(nn.Module):
@@ -29,7 +30,7 @@ class Block(nn.Module):
         return x + self.feed_forward(x)
 
 
-class SASRec(nn.Module):
+class SASRec(nn.Module, RetrievalModel):
     """A causal transformer over the items of a list; each state is the query for the item that follows.
 
     max_length: places that have a vector of their own, counted from the end; earlier items share the last one's.
@@ -55,16 +56,16 @@ class SASRec(nn.Module):
         self.blocks = nn.ModuleList(Block(dim, heads, dropout) for _ in range(blocks))
         self.norm = nn.LayerNorm(dim, eps=1e-8)
 
-    def ask(self, batch: Batch) -> Asked:
+    def make_queries(self, batch: Batch) -> QueryBatch:
         lists = batch.sparse[self.items.name]
         return next_items(lists.values().long(), lists.lengths().long(), every=self.training)
 
-    def encode(self, batch: Batch, asked: Asked, vectors: Tensor) -> Tensor:
+    def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
         """vectors of asked.inputs (P, dim) -> queries (Q, dim)."""
         x = vectors * math.sqrt(vectors.shape[1]) + self.places(
-            from_end(asked.lengths).clamp(max=self.places.num_embeddings - 1)
+            from_end(query_batch.lengths).clamp(max=self.places.num_embeddings - 1)
         )
         x = self.dropout(x)
         for block in self.blocks:
-            x = block(x, asked.lengths)
-        return states_at(self.norm(x), asked.at)
+            x = block(x, query_batch.lengths)
+        return states_at(self.norm(x), query_batch.at)

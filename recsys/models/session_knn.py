@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from recsys.batch import Lists
+from recsys.batch import JaggedIds
 from recsys.features import FeatureSpec
 from recsys.models.common.co_occurrence import (
     candidates,
@@ -17,9 +17,10 @@ from recsys.models.common.co_occurrence import (
     ranges,
     starts,
 )
+from recsys.models.protocols import ClosedFormModel
 
 
-class SessionKNN(nn.Module):
+class SessionKNN(nn.Module, ClosedFormModel):
     """What the past sessions nearest to the current one hold.
 
     Of the past sessions that share an item with the current one, the `sample_size` most recent are looked at, and
@@ -65,13 +66,13 @@ class SessionKNN(nn.Module):
             self.register_buffer(name, torch.zeros(size, dtype=torch.int64, device=device))
         self.register_load_state_dict_pre_hook(_take_sizes)
 
-    def fit(self, interactions: Lists) -> None:
+    def fit(self, interactions: JaggedIds) -> None:
         lists = distinct(interactions, self.rows)
         inverse = invert(lists, self.rows)
         self.items, self.item_starts = lists.values, starts(lists.lengths)
         self.sessions, self.session_starts = inverse.values, starts(inverse.lengths)
 
-    def rate(self, history: Lists) -> Tensor:
+    def score(self, history: JaggedIds) -> Tensor:
         current = known(history, self.rows)
         scores = torch.zeros(len(history), self.rows, device=self.items.device)
         for row, items in zip(scores, current.values.split(current.lengths.tolist()), strict=True):

@@ -11,14 +11,15 @@ from recsys.features import FeatureSpec
 from recsys.models.common.attention import Attention, RelativeAttention, from_end
 from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
 from recsys.models.common.items import (
-    Asked,
     Items,
+    QueryBatch,
     hide,
     masked_items,
     masked_last,
     next_items,
     states_at,
 )
+from recsys.models.protocols import RetrievalModel
 
 ATTENTION = {"plain": Attention, "relative": RelativeAttention}
 
@@ -59,7 +60,7 @@ class Context(nn.Module):
         return sum(parts[1:], parts[0])
 
 
-class Transformer(nn.Module):
+class Transformer(nn.Module, RetrievalModel):
     """Reads the item and every other sparse feature of a list's items (category, time since the last one by quantiles
     ...), each from a table of its own. Of the item that is asked for it sees no feature at all.
 
@@ -123,7 +124,7 @@ class Transformer(nn.Module):
         )
         self.norm = nn.LayerNorm(dim)
 
-    def ask(self, batch: Batch) -> Asked:
+    def make_queries(self, batch: Batch) -> QueryBatch:
         lists = batch.sparse[self.items.name]
         items, lengths = lists.values().long(), lists.lengths().long()
         if self.hidden is None:
@@ -132,23 +133,23 @@ class Transformer(nn.Module):
             return masked_last(items, lengths)
         return masked_items(items, lengths, share=self.mask, only_last=self.mask_last)
 
-    def encode(self, batch: Batch, asked: Asked, vectors: Tensor) -> Tensor:
+    def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
         """vectors of asked.inputs (P, dim) -> queries (Q, dim)."""
-        x = self._merged(batch, asked, vectors)
+        x = self._merged(batch, query_batch, vectors)
         if self.hidden is not None:
-            x = hide(x, asked.at, self.hidden)
+            x = hide(x, query_batch.at, self.hidden)
         if self.context is not None:
-            x = x + torch.repeat_interleave(self.context(batch), asked.lengths, dim=0)
+            x = x + torch.repeat_interleave(self.context(batch), query_batch.lengths, dim=0)
         if self.places is not None:
-            x = x + self.places(from_end(asked.lengths).clamp(max=self.places.num_embeddings - 1))
+            x = x + self.places(from_end(query_batch.lengths).clamp(max=self.places.num_embeddings - 1))
         x = self.before(x)
         for block in self.blocks:
-            x = block(x, asked.lengths)
-        return states_at(self.norm(x), asked.at)
+            x = block(x, query_batch.lengths)
+        return states_at(self.norm(x), query_batch.at)
 
-    def _merged(self, batch: Batch, asked: Asked, vectors: Tensor) -> Tensor:
+    def _merged(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
         """One vector for each of asked.inputs: (P, dim) -> (P, dim)."""
         if self.beside is None:
             return vectors
-        parts = [vectors, *(rows.values()[asked.places] for rows in self.beside(batch.sparse).values())]
+        parts = [vectors, *(rows.values()[query_batch.places] for rows in self.beside(batch.sparse).values())]
         return sum(parts[1:], parts[0]) if self.merge is None else self.merge(torch.cat(parts, dim=1))

@@ -11,9 +11,10 @@ from recsys.batch import Batch
 from recsys.candidates import Candidates
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
-from recsys.models.common.items import Asked, Items
+from recsys.models.common.items import Items, QueryBatch
 from recsys.models.common.layers import MLP, flat_width, flatten
 from recsys.models.common.pairs import beside_items, chosen_items, only
+from recsys.models.protocols import RetrievalModel
 
 
 class ItemTower(nn.Module):
@@ -42,7 +43,7 @@ class ItemTower(nn.Module):
         return nn.functional.normalize(x, dim=1) if self.normalise else x
 
 
-class TwoTower(nn.Module):
+class TwoTower(nn.Module, RetrievalModel):
     """One network over what is known of who asks (all features but the items'), one over what is known of an item
     (its id and data.items); the score is the product of the two.
 
@@ -66,23 +67,23 @@ class TwoTower(nn.Module):
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
-        self.asking = beside_items(features, "TwoTower")
+        self.user_features = beside_items(features, "TwoTower")
         self.users = None
-        if self.asking.sparse:
-            self.users = PooledEmbeddings(self.asking, dim, prefix="user_", init_std=init_std, device=device)
-        self.deep = _tower(flat_width(self.asking, dim), user_mlp, out)
+        if self.user_features.sparse:
+            self.users = PooledEmbeddings(self.user_features, dim, prefix="user_", init_std=init_std, device=device)
+        self.deep = _tower(flat_width(self.user_features, dim), user_mlp, out)
         own = Items(features, dim, init_std=init_std, device=device)
         self.item, self.normalise = own.name, normalise
         self.items = ItemTower(own, dim, item_mlp, out, normalise=normalise)
 
-    def ask(self, batch: Batch) -> Asked:
+    def make_queries(self, batch: Batch) -> QueryBatch:
         return chosen_items(batch, self.item)
 
-    def encode(self, batch: Batch, asked: Asked, vectors: Tensor) -> Tensor:
+    def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
         """-> queries (B, out)."""
         x = batch.dense
         if self.users is not None:
-            x = flatten(x, self.users(only(batch.sparse, [f.name for f in self.asking.sparse])))
+            x = flatten(x, self.users(only(batch.sparse, [f.name for f in self.user_features.sparse])))
         x = self.deep(x)
         return nn.functional.normalize(x, dim=1) if self.normalise else x
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from recsys.evaluation import metrics_table
 from recsys.report.resampling import (
     Difference,
     Measured,
@@ -77,10 +78,7 @@ class Group:
 
 
 def main_metric(run: Run) -> str:
-    if not run.retrieves:
-        return "auc"
-    ranked = [m for m in run.test if m.startswith("ndcg@")]
-    return "ndcg@10" if "ndcg@10" in ranked else next(iter(ranked), "mrr")
+    return metrics_table.main_metric(run.test)
 
 
 def compare(runs: Sequence[Run], resamples: int, seed: int) -> list[Group]:
@@ -280,7 +278,7 @@ def _delong(group: Group, data: dict[int, Any]) -> None:
 def _shown(run: Run) -> list[str]:
     """Metrics of a table, the main one first."""
     if not run.retrieves:
-        return [m for m in ("auc", "gauc", "pr_auc", "logloss", "ne", "calibration", "ece") if m in run.test]
+        return [m for m in metrics_table.METRICS if m in run.test]
     several = (run.test.get("targets") or 0) > (run.test.get("rows") or 0)  # else recall is the hit rate
     full = [m for m in run.test if ("@" in m or m == "mrr") and "_" not in m]
     main = main_metric(run)

@@ -4,11 +4,12 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from recsys.evaluation import metrics_table
+from recsys.evaluation.metrics_table import is_better, label
 from recsys.html.sortable_tables import Column, table
 from recsys.html.text import html, plain
 from recsys.report.cells import Interval, Paint, dots, tail
 from recsys.report.comparison import Group, Line, Measure
-from recsys.report.names import called, is_better
 from recsys.report.resampling import Difference
 
 TOP = 20  # runs of a table before the rest is folded
@@ -24,19 +25,13 @@ def folded(columns: Sequence[Column], rows: Sequence[Sequence[str]], kinds: Sequ
     return f"{some(shown)}<details><summary>{len(rest)} more</summary>{some(rest)}</details>"
 
 
-TOLD = {
-    "auc": "area under the ROC curve; higher is better",
-    "gauc": "AUC within groups, weighted by their rows; higher is better; no intervals, since groups are not kept",
-    "pr_auc": "average precision; higher is better",
-    "logloss": "mean of −ln P(label); lower is better",
-    "ne": "normalised entropy: logloss over that of the mean label; lower is better",
-    "calibration": "predicted over observed positives; 1 is best",
-    "ece": "expected calibration error; lower is better; no intervals, since resampling biases it",
-    "ndcg": "higher is better",
-    "hr": "hit rate; higher is better",
-    "recall": "higher is better",
-    "mrr": "mean reciprocal rank; higher is better",
-}
+def _meaning(name: str) -> str:
+    """Return a metric's meaning and direction, for a tooltip."""
+    entry = metrics_table.metric(name)
+    if entry is None:
+        return ""
+    direction = f"; {entry.better} is better" if entry.better else ""
+    return f"{entry.meaning}{direction}{'' if entry.interval else '; no interval'}"
 
 
 def note(text: str) -> str:
@@ -73,10 +68,8 @@ def verdict(group: Group) -> str:
     best, first = lines[order[0]], lines[0]
     m = best.measures.get(main)
     if m is None:
-        return f"No run has {called(main)}."
-    value = f"{called(main)} {m.value:.4f}" + (
-        f" ({m.low:.4f} to {m.high:.4f}, 95\u00a0%)" if m.low is not None else ""
-    )
+        return f"No run has {label(main)}."
+    value = f"{label(main)} {m.value:.4f}" + (f" ({m.low:.4f} to {m.high:.4f}, 95\u00a0%)" if m.low is not None else "")
     value += f", mean over {len(best.runs)} seeds" if len(best.runs) > 1 else ""
     if len(lines) == 1:
         return f"{best.name}: {value}."
@@ -120,7 +113,7 @@ def comparison(group: Group, paints: dict[int, Paint]) -> str:
             cells += [""] * (2 if versus else 1)
         else:
             between = (m.low, m.high) if m.low is not None and m.high is not None else None
-            told = f"{line.name}\n{called(main)} {m.value:.5f}" + (
+            told = f"{line.name}\n{label(main)} {m.value:.5f}" + (
                 f"\n95\u00a0%: {m.low:.5f} to {m.high:.5f}" if between else ""
             )
             cells.append(f'<td class="l">{dots([(paint, m.value, between, told)], bounds, None, 150)}</td>')
@@ -129,10 +122,10 @@ def comparison(group: Group, paints: dict[int, Paint]) -> str:
         cells += [_cell(n, line.measures.get(n)) for n in group.metrics]
         rows.append(cells)
         kinds.append("best" if i == order[0] and len(order) > 1 else "")
-    columns = [Column("run", left=True), Column(f"{called(main)}, 95\u00a0% interval", left=True)]
+    columns = [Column("run", left=True), Column(f"{label(main)}, 95\u00a0% interval", left=True)]
     if versus:
         columns.append(Column(f"difference from {tail(group.lines[0].name, 18)}", left=True))
-    columns += [Column(called(n), told=TOLD.get(n.split("@")[0], "")) for n in group.metrics]
+    columns += [Column(label(n), told=_meaning(n)) for n in group.metrics]
     return folded(columns, rows, kinds, order.index(0))
 
 
@@ -170,7 +163,7 @@ def terminal(group: Group) -> Any:
 
     shown = group.metrics[:5]
     told = Table(title=f"{group.rows:,} test rows", title_justify="left")
-    for name in ("run", *map(called, shown), f"difference in {called(group.main)}", "p"):
+    for name in ("run", *map(label, shown), f"difference in {label(group.main)}", "p"):
         told.add_column(name, justify="left" if name == "run" else "right", overflow="fold")
     for i in group.best_first():
         line = group.lines[i]

@@ -5,6 +5,7 @@ from html import escape
 from pathlib import Path
 
 from recsys.data.profile.drift import wilson
+from recsys.evaluation.metrics_table import METRICS, label
 from recsys.html import document, footer
 from recsys.html.sortable_tables import Column, table
 from recsys.html.text import html
@@ -13,12 +14,11 @@ from recsys.report.cells import BRIGHT, Paint, legend
 from recsys.report.charts import Series
 from recsys.report.comparison import Group, Line
 from recsys.report.comparison_table import comparison, note, verdict
-from recsys.report.names import called
 from recsys.report.resampling import ROWS
 from recsys.report.runs import Found
 from recsys.report.trials import trials
 
-VALIDATION = ("auc", "ndcg@10", "gauc", "hr@10", "mrr", "logloss", "calibration", "ece")
+VALIDATION = [f"{m.name}@10" if m.at_k else m.name for m in METRICS.values() if m.curve]
 NOTES = (
     "Intervals: 95 %, percentiles of {resamples:,} resamples of the test rows with replacement (bootstrap, Efron & "
     "Tibshirani 1993; of models that retrieve, of queries), drawn with seed {seed}. A resample is a weight a row; AUC "
@@ -114,7 +114,7 @@ def _cards(groups: Sequence[Group], count: int) -> str:
     cards = [(f"{count}", "run" if count == 1 else "runs")]
     cards.append((f"{group.rows:,}", "test queries" if group.retrieves else "test rows"))
     if (m := best.measures.get(group.main)) is not None:
-        cards.append((f"{m.value:.4f}", f"{called(group.main)}, the best"))
+        cards.append((f"{m.value:.4f}", f"{label(group.main)}, the best"))
         if m.difference is not None:
             cards.append((f"{m.difference.value:+.4f}", f"from {group.lines[0].name}"))
     speed = ((best.first.metrics or {}).get("train") or {}).get("samples_per_second")
@@ -156,7 +156,7 @@ def _validation(lines: Sequence[Line], paints: dict[int, Paint], every: Sequence
     for name in VALIDATION:
         series = _series(lines, paints, f"validation/{name}")
         if any(len(s.points) > 1 for s in series):
-            made.append(charts.lines(called(name), series))
+            made.append(charts.lines(label(name), series))
     if made:
         return legend(every) + f'<div class="grid">{"".join(made)}</div>'
     if any(name.startswith("validation/") for line in lines for name in line.first.history):

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from recsys.config.flatten import flat
+from recsys.config.flatten import flatten_config
 from recsys.errors import UserError
+from recsys.evaluation import metrics_table
 
 SAME = {"seed", "run_dir", "resume"}  # what seeds of one config differ in
 
@@ -35,7 +36,7 @@ class Run:
 
     @property
     def retrieves(self) -> bool:
-        return "auc" not in self.test
+        return metrics_table.MAIN_RANKING not in self.test
 
     @property
     def seed(self) -> Any:
@@ -118,7 +119,7 @@ def _run(path: Path, name: str) -> Run:
         raise UserError(f"{path / 'config.yaml'}: cannot be read: {str(e).splitlines()[0]}") from e
     metrics = _json(path / "metrics.json")
     curves = (_json(path / "curves.json") or {}).get("test") or {}
-    run = Run(path, name, flat(config), text, metrics, curves, _json(path / "plan.json"), _history(path))
+    run = Run(path, name, flatten_config(config), text, metrics, curves, _json(path / "plan.json"), _history(path))
     if not run.test:
         run.metrics, run.last = None, _last_line(path / "train.log")
     return run

@@ -3,6 +3,7 @@
 import shlex
 from html import escape
 
+from recsys.evaluation.metrics_table import MAIN_RANKING
 from recsys.html.sortable_tables import Column, table
 from recsys.html.text import html, plain
 from recsys.report import charts
@@ -52,7 +53,7 @@ def trials(s: Sweep) -> str:
 def _outcomes(s: Sweep) -> tuple[str, dict[str, float]]:
     """What trials are ordered by: the sweep's own metric, else the main one of the test rows; means over seeds."""
     done = [run for t in s.trials for run in t.found if run.metrics is not None]
-    metric = s.metric or f"test/{main_metric(done[0]) if done else 'auc'}"
+    metric = s.metric or f"test/{main_metric(done[0]) if done else MAIN_RANKING}"
     split, _, name = metric.rpartition("/")
     found: dict[str, float] = {}
     for t in s.trials:

@@ -23,9 +23,9 @@ from recsys.data.raw.blocks import LINE, BadRow, Block, one_line
 from recsys.data.raw.derive import Needs, derived, joined
 from recsys.data.raw_schema import RawSchema
 from recsys.data.transforms import Fitted, sparse_columns
-from recsys.data.transforms.fitted import RAW
+from recsys.data.transforms.fitted import RAW_SCHEMA
 from recsys.data.transforms.index import Index
-from recsys.data.transforms.parse import Typing
+from recsys.data.transforms.parse import RowParser
 from recsys.errors import UserError
 from recsys.serving.python_values import Reader, RowError, reader
 
@@ -92,7 +92,7 @@ class Pipeline:
             join, table = data.source.joins[i], raw.sides[i]
             own = [_column(data, name, table.schema[name]) for name in names]
             self._sides.append((Side.of(join, table.select(join.key, *names)), own))
-        self._typing = Typing(data, self._frame([]), labelled=False)
+        self._typing = RowParser(data, self._frame([]), labelled=False)
 
     @classmethod
     def load(cls, folder: str | Path) -> Pipeline:
@@ -100,8 +100,8 @@ class Pipeline:
         from recsys.data import tensors  # noqa: F401  (torch, now and not when the first row comes)
 
         folder = Path(folder)
-        if not (folder / RAW).is_file():
-            raise UserError(f"{folder}: no {RAW} there; name a folder of prepared data, a run's, or a saved one")
+        if not (folder / RAW_SCHEMA).is_file():
+            raise UserError(f"{folder}: no {RAW_SCHEMA} there; name a folder of prepared data, a run's, or a saved one")
         fitted = Fitted.load(folder)
         return cls(fitted, RawSchema.load(folder, fitted.data))
 

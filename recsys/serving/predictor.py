@@ -25,13 +25,13 @@ class Predictor:
     @classmethod
     def load(cls, run: str, checkpoint: str = "best") -> Predictor:
         """From a run's folder, whatever world size and plan wrote its checkpoint."""
-        from recsys.config.settings import kind_of
+        from recsys.config.kinds import kind_of
         from recsys.data.transforms import Fitted
         from recsys.training.run_dir import choose_checkpoint, open_run
         from recsys.training.trainer import restored_module
 
         cfg, path = open_run(run)
-        if kind_of(cfg) != "predicts":
+        if not kind_of(cfg).scores_rows:
             raise UserError(
                 f"run={run}: its model retrieves items, and scores no rows; use recsys.serving.recommender.Recommender"
             )

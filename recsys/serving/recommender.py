@@ -54,20 +54,20 @@ class Recommender:
     @classmethod
     def load(cls, run: str, checkpoint: str = "best") -> Recommender:
         """From a run's folder. Raises UserError where its model retrieves nothing."""
-        from recsys.config.settings import kind_of
+        from recsys.config.kinds import kind_of
         from recsys.data.transforms import Fitted, item_feature, sparse_columns
-        from recsys.data.transforms.fitted import RAW
+        from recsys.data.transforms.fitted import RAW_SCHEMA
         from recsys.training.run_dir import choose_checkpoint, open_run
 
         cfg, path = open_run(run)
         kind = kind_of(cfg)
-        if kind == "predicts":
+        if kind.scores_rows:
             raise UserError(f"run={run}: its model scores rows, and retrieves no items; use recsys.predict.Predictor")
         fitted = Fitted.load(path)
         data, name = fitted.data, item_feature(fitted.data)
         assert data.group is not None and name is not None
-        types = pl.read_parquet_schema(path / RAW) if (path / RAW).is_file() else {}
-        of = _closed_form if kind == "closed_form" else _trained
+        types = pl.read_parquet_schema(path / RAW_SCHEMA) if (path / RAW_SCHEMA).is_file() else {}
+        of = _closed_form if kind.fitted_at_once else _trained
         rater, nameable = of(cfg, fitted, choose_checkpoint(path, checkpoint))
         return cls(
             fitted,
@@ -75,8 +75,8 @@ class Recommender:
             nameable,
             types.get(data.group.by, pl.String()),
             types.get(sparse_columns(data)[name].column or name, pl.String()),
-            min(max(cfg.ranking.k), nameable),
-            bool(cfg.ranking.filter_history),
+            min(max(cfg.protocol.k), nameable),
+            bool(cfg.protocol.filter_history),
             cfg.trainer.eval_batch_size,
         )
 
@@ -113,7 +113,7 @@ class Recommender:
         self, rows: pl.DataFrame, k: int, filter_history: bool | None = None, batch_size: int | None = None
     ) -> Iterator[tuple[pl.DataFrame, int]]:
         """Typed rows -> what `recommend` gives, some groups at a time, and how many of them have no known item."""
-        from recsys.data.group_features import questions
+        from recsys.data.group_features import next_item_queries
         from recsys.data.transforms import GROUP
 
         left_out = self.filter_history if filter_history is None else filter_history
@@ -122,7 +122,7 @@ class Recommender:
         rows = rows.join(groups, on=GROUP, how="left", maintain_order="left").sort(number, maintain_order=True)
         bounds = np.searchsorted(rows[number].to_numpy(), np.arange(0, groups.height + size, size))
         for start, stop in pairwise(bounds):
-            asked = questions(self.fitted.data, rows[int(start) : int(stop)].drop(number))
+            asked = next_item_queries(self.fitted.data, rows[int(start) : int(stop)].drop(number))
             batch = self._batch(asked)
             ids, scores = self._best(batch, k, left_out)
             cold = 0 if batch.history is None else int((batch.history.lengths == 0).sum())
@@ -130,7 +130,7 @@ class Recommender:
 
     def _batch(self, asked: pl.DataFrame) -> Batch:
         """Queries as evaluation's loader makes them: features, and all that came before as known candidates."""
-        from recsys.batch import Lists, owners_of
+        from recsys.batch import JaggedIds, segment_ids_of
         from recsys.data.loader import batch_of
         from recsys.data.transforms import HISTORY, TARGETS
 
@@ -141,8 +141,8 @@ class Recommender:
         lengths = torch.from_numpy(lists.list.len().to_numpy().astype(np.int64))
         values = torch.from_numpy(ids.astype(np.int64))
         known = values > 0
-        owners = owners_of(lengths)[known]
-        batch.history = Lists(values[known], torch.bincount(owners, minlength=len(lengths)))
+        segment_ids = segment_ids_of(lengths)[known]
+        batch.history = JaggedIds(values[known], torch.bincount(segment_ids, minlength=len(lengths)))
         return batch
 
     def _best(self, batch: Batch, k: int, filter_history: bool) -> tuple[Tensor, Tensor]:
@@ -159,7 +159,7 @@ class Recommender:
                 if filter_history:
                     had = batch.history.slice(start, stop)
                     inside = had.values <= self.nameable
-                    scores[had.owners[inside], had.values[inside] - 1] = -torch.inf
+                    scores[had.segment_ids[inside], had.values[inside] - 1] = -torch.inf
                 some, their = top_k(scores, k)
                 ids.append(some + 1)
                 best.append(their)
@@ -218,7 +218,7 @@ def _trained(cfg: Any, fitted: Fitted, checkpoint: Path) -> tuple[Callable[[Batc
 
     def rater(batch: Batch) -> Rate:
         _, queries = module.dmp(batch)  # type: ignore[misc]
-        return lambda start, stop: task.match.all(queries[start:stop].float(), items)
+        return lambda start, stop: task.scorer.score_all(queries[start:stop].float(), items)
 
     return rater, min(task.model.items.rows if alone else len(items), len(items)) - 1
 

@@ -30,7 +30,7 @@ from recsys.atomic import beside, put_in_place
 from recsys.errors import UserError
 from recsys.sharding.row_optimizer import RowOptimizer
 from recsys.sharding.stored_checkpoint import Stored
-from recsys.sharding.table_shards import Pieces, pieces_of
+from recsys.sharding.table_shards import TableShards, table_shards_of
 from recsys.sharding.tables import TableInfo
 
 # FBGEMM's first state of a table is called momentum1 whatever it is; RowOptimizer's names are PyTorch's.
@@ -107,8 +107,8 @@ def _load(
     stored: Stored,
     dmp: DistributedModelParallel,
     infos: dict[str, TableInfo],
-    weights: dict[str, Pieces],
-    states: dict[str, Pieces],
+    weights: dict[str, TableShards],
+    states: dict[str, TableShards],
     optimizer: str,
 ) -> None:
     """Through torch.distributed.checkpoint where sizes are as they were written, else by streaming rows."""
@@ -147,11 +147,11 @@ def column_edges(entry: dict[str, Any]) -> list[int]:
 
 def held_tables(
     dmp: DistributedModelParallel, infos: dict[str, TableInfo], optimizer: str, row_optimizer: RowOptimizer | None
-) -> tuple[dict[str, Pieces], dict[str, Pieces]]:
+) -> tuple[dict[str, TableShards], dict[str, TableShards]]:
     """This rank's pieces of every table's weight, by parameter, and of its optimizer's state, by parameter/state."""
     values = dmp.state_dict()
-    weights = {i.parameter: pieces_of(values[i.parameter]) for i in infos.values()}
-    states: dict[str, Pieces] = {}
+    weights = {i.parameter: table_shards_of(values[i.parameter]) for i in infos.values()}
+    states: dict[str, TableShards] = {}
     if not optimizer:
         return weights, states
     for parameter, fused in dmp.fused_optimizer.state_dict()["state"].items():

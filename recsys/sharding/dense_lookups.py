@@ -9,7 +9,7 @@ from torchrec.distributed.embedding import ShardedEmbeddingCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 
-def mend_dense_lookups(module: nn.Module) -> None:
+def fix_dense_lookups(module: nn.Module) -> None:
     """Give the sharded module's dense unpooled lookups on CPU a forward of plain PyTorch."""
     collections = [m for m in module.modules() if isinstance(m, ShardedEmbeddingCollection)]
     lookups = [lookup for c in collections for lookup in c._lookups]  # not among its submodules

@@ -40,7 +40,7 @@ class TableNeed:
 
 
 @dataclass
-class Misfit:
+class Infeasibility:
     """kind: of memory; rooms: what is there for tables, by device; layout: (table, bytes) of shards, by device."""
 
     kind: str
@@ -138,13 +138,13 @@ def gib(n: float) -> str:
     return f"{n / GIB:,.1f}" if n == 0 or n >= 0.05 * GIB else f"{n / GIB:.2g}"
 
 
-def misfit(
+def infeasible(
     planner: EmbeddingShardingPlanner,
     sharders: list[Any],
     module: nn.Module,
     topology: Topology,
     optim: SparseOptimConfig,
-) -> Misfit:
+) -> Infeasibility:
     """Why `planner` has found no plan for `module`."""
     options: dict[str, list[ShardingOption]] = {}
     for o in planner._enumerator.enumerate(module, sharders):  # type: ignore[union-attr]
@@ -158,7 +158,7 @@ def misfit(
         for several in options.values()
     ]
     tables = sorted((_need(o, size, optim) for o in least), key=lambda t: -t.needed)
-    return Misfit(kind, tables, rooms, _lay_out(least, rooms, size, topology.local_world_size))
+    return Infeasibility(kind, tables, rooms, _lay_out(least, rooms, size, topology.local_world_size))
 
 
 def _kind(topology: Topology, options: Sequence[ShardingOption]) -> str:

@@ -21,8 +21,8 @@ from recsys.errors import DoesNotFit
 from recsys.memory import GIB
 from recsys.sharding.cluster import this_machine, topology
 from recsys.sharding.constraints import constraints
-from recsys.sharding.dense_lookups import mend_dense_lookups
-from recsys.sharding.infeasible import misfit
+from recsys.sharding.dense_lookups import fix_dense_lookups
+from recsys.sharding.infeasible import infeasible
 from recsys.sharding.sharders import SequenceSharder, Sharder, is_fused
 from recsys.sharding.tables import TableInfo, tables
 
@@ -90,7 +90,7 @@ def make_plan(
             assert group is not None
             plan = planner.collective_plan(module, sharders, group)
         except PlannerError as e:
-            found = misfit(planner, sharders, module, topology(cluster), optim)
+            found = infeasible(planner, sharders, module, topology(cluster), optim)
             raise DoesNotFit(f"sharding: no plan fits {world_size} x {device.type}: {found}", found) from e
     use_dense_kernels(plan, optim, device)
     return plan, sharders
@@ -117,7 +117,7 @@ def shard(
             sharders=sharders,
             init_data_parallel=dist.get_world_size() > 1,
         )
-    mend_dense_lookups(dmp)
+    fix_dense_lookups(dmp)
     return dmp if dist.get_world_size() > 1 else dmp.to(device)
 
 

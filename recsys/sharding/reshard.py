@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, TensorWr
 from recsys.atomic import whole_folder, write_json
 from recsys.sharding.checkpoint import ROWWISE, column_edges
 from recsys.sharding.stored_checkpoint import Stored
-from recsys.sharding.table_shards import Pieces, Place, blocks
+from recsys.sharding.table_shards import Region, TableShards, blocks
 
 Make = Callable[[], Tensor]
 
@@ -46,7 +46,7 @@ def rewrite(stored: Stored, output: Path, entries: list[dict[str, Any]], world_s
         rowwise = (stored.plan["optimizer"], state) in ROWWISE
         for place in _places(entry):
             if rowwise:
-                place = Place(place.row, edges.index(place.column), place.rows, 1, place.rank)
+                place = Region(place.row, edges.index(place.column), place.rows, 1, place.rank)
             size = (entry["rows"], len(edges) - 1 if rowwise else entry["width"])
             for block in blocks(place):
                 make = partial(_make, stored, key, block, edges, entry["dim"], old[parameter] if rowwise else None)
@@ -59,17 +59,17 @@ def rewrite(stored: Stored, output: Path, entries: list[dict[str, Any]], world_s
         write_json(building / "plan.json", stored.plan | {"world_size": world_size, "tables": entries})
 
 
-def _places(entry: dict[str, Any]) -> list[Place]:
+def _places(entry: dict[str, Any]) -> list[Region]:
     if not entry["shards"] or entry["type"] == "data_parallel":
-        return [Place(0, 0, entry["rows"], entry["width"], 0)]
-    shards = [Place(s["offsets"][0], s["offsets"][1], s["rows"], s["columns"], s["rank"]) for s in entry["shards"]]
+        return [Region(0, 0, entry["rows"], entry["width"], 0)]
+    shards = [Region(s["offsets"][0], s["offsets"][1], s["rows"], s["columns"], s["rank"]) for s in entry["shards"]]
     return [p for p in shards if p.rows and p.columns]
 
 
-def _make(stored: Stored, key: str, place: Place, edges: list[int], dim: int, old: list[int] | None) -> Tensor:
+def _make(stored: Stored, key: str, place: Region, edges: list[int], dim: int, old: list[int] | None) -> Tensor:
     """One block of a table, or (old: the column blocks it had) of its row-wise state."""
     out = torch.zeros(place.rows, place.columns)
-    pieces = Pieces((0, 0), (place,), (place,), (out,), tuple(edges))
+    pieces = TableShards((0, 0), (place,), (place,), (out,), tuple(edges))
     read = partial(stored.read, key)
     pieces.fill(read, dim) if old is None else pieces.convert(read, dim, old)
     return out

@@ -22,7 +22,7 @@ Read = Callable[[int, int], Tensor]  # (first, rows) -> those rows of what is st
 
 
 @dataclass(frozen=True)
-class Place:
+class Region:
     """A rectangle of the whole tensor, and the rank that has it. It may be empty."""
 
     row: int
@@ -33,7 +33,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Pieces:
+class TableShards:
     """size: of the whole; places: of all ranks; mine: of this one, with the tensor of each in `local`.
 
     edges: of the table's column blocks, from 0 to its width
@@ -41,14 +41,14 @@ class Pieces:
     """
 
     size: tuple[int, int]
-    places: tuple[Place, ...]
-    mine: tuple[Place, ...]
+    places: tuple[Region, ...]
+    mine: tuple[Region, ...]
     local: tuple[Tensor, ...]
     edges: tuple[int, ...]
     device: str = "cpu"
     replicated: bool = False
 
-    def like(self, states: Sequence[Tensor], rowwise: bool) -> "Pieces":
+    def like(self, states: Sequence[Tensor], rowwise: bool) -> "TableShards":
         """The optimizer's state of the same rows: a number an element, or (rowwise, 1-D) one a row and column block."""
         if not rowwise:
             return replace(self, local=tuple(states))
@@ -105,8 +105,8 @@ class Pieces:
                 n = min(rows_of_a_block(len(shares)), p.rows - at)
                 tensor[at : at + n, 0] = (read(p.row + at, n) @ torch.tensor(shares)).to(tensor.device)
 
-    def _sharded(self, places: Sequence[Place], held: Sequence[tuple[Place, Tensor]]) -> ShardedTensor:
-        def meta(p: Place) -> ShardMetadata:
+    def _sharded(self, places: Sequence[Region], held: Sequence[tuple[Region, Tensor]]) -> ShardedTensor:
+        def meta(p: Region) -> ShardMetadata:
             index = f":{p.rank % get_local_size()}" if self.device == "cuda" else ""
             return ShardMetadata([p.row, p.column], [p.rows, p.columns], f"rank:{p.rank}/{self.device}{index}")
 
@@ -125,29 +125,29 @@ def rows_of_a_block(columns: int) -> int:
     return max(BLOCK_BYTES // (4 * max(columns, 1)), 1)
 
 
-def blocks(place: Place) -> list[Place]:
+def blocks(place: Region) -> list[Region]:
     """Of BLOCK_BYTES at most, rows by rows."""
     step = rows_of_a_block(place.columns)
     return [replace(place, row=place.row + at, rows=min(step, place.rows - at)) for at in range(0, place.rows, step)]
 
 
-def pieces_of(weight: Any) -> Pieces:
+def table_shards_of(weight: Any) -> TableShards:
     """Of a table's weight as a sharded module's state dict has it."""
     if not isinstance(weight, ShardedTensor):
         rows, width = weight.shape
-        whole = Place(0, 0, rows, width, dist.get_rank())
-        return Pieces((rows, width), (whole,), (whole,), (weight.detach(),), (0, width), weight.device.type, True)
+        whole = Region(0, 0, rows, width, dist.get_rank())
+        return TableShards((rows, width), (whole,), (whole,), (weight.detach(),), (0, width), weight.device.type, True)
 
-    def place(m: ShardMetadata) -> Place:
+    def place(m: ShardMetadata) -> Region:
         rank = m.placement.rank() if m.placement is not None else None  # type: ignore[union-attr]
         assert rank is not None
         (row, column), (rows, columns) = m.shard_offsets, m.shard_sizes
-        return Place(row, column, rows, columns, rank)
+        return Region(row, column, rows, columns, rank)
 
     held = weight.local_shards()
     places = tuple(map(place, weight.metadata().shards_metadata))
     rows, width = weight.size()
-    return Pieces(
+    return TableShards(
         (rows, width),
         places,
         tuple(place(s.metadata) for s in held),

@@ -10,11 +10,12 @@ from omegaconf import OmegaConf
 from recsys import cli
 from recsys.config.check import check
 from recsys.config.compose import compose, sweep_folder
+from recsys.config.kinds import metric_names, monitor_of
 from recsys.config.schema_run import SweepConfig
-from recsys.config.settings import metric_names, monitor_of
 from recsys.console import log_to, say
 from recsys.distributed import failures
 from recsys.errors import UserError, did_you_mean
+from recsys.evaluation import metrics_table
 from recsys.sweep import record, show
 from recsys.sweep.machine import Machine
 from recsys.sweep.record import FAILED, Sweep
@@ -24,7 +25,6 @@ from recsys.sweep.slurm import Cluster
 from recsys.sweep.space import Space, composed, read_space
 
 METHODS, LAUNCHERS, DIRECTIONS = ("grid", "random", "optuna"), ("local", "slurm"), ("maximize", "minimize")
-LESS_IS_BETTER = ("logloss", "ne", "ece")
 
 
 def begin(arguments: list[str]) -> int:
@@ -48,7 +48,7 @@ def begin(arguments: list[str]) -> int:
             )
         _check_trials(space, settings)
         metric = metric_of(space, settings)
-        direction = settings.direction or ("minimize" if _name(metric) in LESS_IS_BETTER else "maximize")
+        direction = settings.direction or ("minimize" if metrics_table.lower_is_better(metric) else "maximize")
         sweep = Sweep(
             arguments, os.getcwd(), asdict(settings), metric, direction, list(space.seeds), settings.trials or 0
         )
@@ -131,16 +131,16 @@ def metric_of(space: Space, settings: SweepConfig) -> str:
     valid = [f"{split}/{m}" for split in ("validation", "test") for m in metric_names(cfg)]
     if metric not in valid:
         raise UserError(f"sweep.metric={metric}: no such metric{did_you_mean(metric, valid)}")
-    if _name(metric) == "calibration":
-        raise UserError(f"sweep.metric={metric}: is best at 1, neither large nor small; sweep.metric=validation/ece")
+    entry = metrics_table.metric(metric)
+    if entry is not None and entry.better is None:
+        raise UserError(
+            f"sweep.metric={metric}: neither large nor small values are better ({entry.meaning}); "
+            "sweep.metric=validation/ece"
+        )
     if settings.prune and metric.startswith("test/"):
         raise UserError(f"sweep.metric={metric}: comes with a run's end, too late to prune; sweep.prune=false, or a "
                         f"metric of validation")  # fmt: skip
     return metric
-
-
-def _name(metric: str) -> str:
-    return metric.partition("/")[2]
 
 
 def launcher(space: Space, settings: Any, folder: Path) -> Machine | Cluster:

@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from recsys.console import results, say
+from recsys.evaluation import metrics_table
 from recsys.sweep.record import FAILED, Run, Sweep, Trial
 from recsys.sweep.watch import progress
 
@@ -88,10 +89,10 @@ def table(sweep: Sweep, folder: Path) -> None:
 
 def _told(mean: dict[str, float]) -> list[str]:
     """Of the test's metrics, those that tables show."""
-    ranked = [m for m in mean if m.startswith("test/ndcg@")]
-    if ranked:
-        return ["test/ndcg@10" if "test/ndcg@10" in ranked else ranked[0], "test/mrr"]
-    return [m for m in ("test/auc", "test/logloss", "test/ne") if m in mean]
+    measured = {m.removeprefix("test/"): v for m, v in mean.items() if m.startswith("test/")}
+    main = metrics_table.main_metric(measured) if measured else ""
+    beside = ("logloss", "ne") if main == metrics_table.MAIN_RANKING else ("mrr",)
+    return [f"test/{m}" for m in dict.fromkeys((main, *beside)) if m in measured]
 
 
 def summary(sweep: Sweep, folder: Path, running: bool = False) -> None:

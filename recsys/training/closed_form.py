@@ -7,9 +7,9 @@ import polars as pl
 import torch
 from omegaconf import DictConfig
 
-from recsys.batch import Lists
+from recsys.batch import JaggedIds
 from recsys.config.build import build_model
-from recsys.config.settings import protocols_of
+from recsys.config.kinds import protocol_of
 from recsys.console import bar
 from recsys.data.prepare.prepared import Prepared
 from recsys.data.tensors import candidates_of
@@ -28,7 +28,7 @@ def fit_model(cfg: DictConfig, prepared: Prepared) -> Any:
     rows = pl.concat([pl.read_parquet(f, columns=[HISTORY]) for f in prepared.files("train")])[HISTORY]
     rows = rows.filter(rows.list.len() > 0)
     items = rows.explode(empty_as_null=False, keep_nulls=False)
-    model.fit(Lists(*(torch.from_numpy(x.cast(pl.Int64).to_numpy().copy()) for x in (items, rows.list.len()))))
+    model.fit(JaggedIds(*(torch.from_numpy(x.cast(pl.Int64).to_numpy().copy()) for x in (items, rows.list.len()))))
     return model
 
 
@@ -51,7 +51,7 @@ def load(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> Any:
 def rank_split(model: Any, cfg: DictConfig, prepared: Prepared, split: str, run: Path | None = None) -> dict[str, Any]:
     """Metrics of a split's queries. run: the folder to keep in where their targets stand."""
     popularity = candidates_of(prepared.fitted).popularity.numpy()
-    metrics, n = RankingMetrics(protocols_of(cfg), popularity), len(popularity)
+    metrics, n = RankingMetrics(protocol_of(cfg), popularity), len(popularity)
     loader = split_loader(cfg, prepared, split, Ranks(0, 0, 1, 1))
     with bar(f"ranking {split}", loader.rows, "samples") as shown, torch.no_grad():
         for batch in loader:
@@ -66,13 +66,13 @@ def rank_split(model: Any, cfg: DictConfig, prepared: Prepared, split: str, run:
     return found
 
 
-def scores(model: Any, history: Lists, n: int) -> Score:
+def scores(model: Any, history: JaggedIds, n: int) -> Score:
     """Scores for rows of the history, that lie side by side; of `n` candidates, those that the model has no id of are
     below all others."""
 
     def score(rows: torch.Tensor, first: int, stop: int) -> torch.Tensor:
         lists = history.slice(int(rows[0]), int(rows[-1]) + 1)
-        known = Lists(torch.where(lists.values < model.rows, lists.values, 0), lists.lengths)
-        return torch.nn.functional.pad(model.rate(known), (0, n - model.rows), value=-torch.inf)[:, first:stop]
+        known = JaggedIds(torch.where(lists.values < model.rows, lists.values, 0), lists.lengths)
+        return torch.nn.functional.pad(model.score(known), (0, n - model.rows), value=-torch.inf)[:, first:stop]
 
     return score

@@ -23,7 +23,8 @@ def evaluate(
     cfg: the run's config with other devices or another sharding; by default as it was trained.
     """
     from recsys.config.check import check_processes
-    from recsys.config.settings import accelerator_of, data_config, kind_of
+    from recsys.config.kinds import kind_of
+    from recsys.config.settings import accelerator_of, data_config
     from recsys.data.prepare.prepared import prepare
     from recsys.distributed.ranks import process_group, started_by_torchrun
     from recsys.evaluation.predictions import Details
@@ -34,7 +35,7 @@ def evaluate(
     if split not in SPLITS:
         raise UserError(f"split={split}: must be train, validation or test")
     saved, path = open_run(run)
-    if split == "train" and kind_of(saved) != "predicts":
+    if split == "train" and not kind_of(saved).scores_rows:
         raise UserError("split=train: its rows ask for nothing; must be validation or test")
     cfg = cfg or saved
     cfg.debug.eval_batches = None  # of all rows, also where the run was a short one
@@ -45,7 +46,7 @@ def evaluate(
     check_ids(path, prepared)
     if not prepared.rows(split):
         raise UserError(f"split={split}: the data has no such rows")
-    if kind_of(cfg) == "closed_form":
+    if kind_of(cfg).fitted_at_once:
         ranked = rank_split(load(cfg, prepared.fitted, best), cfg, prepared, split)
         return {split: ranked, "protocol": protocol(cfg, prepared, best)}
     t = cfg.trainer

@@ -16,7 +16,7 @@ from recsys.config.schema_run import ShardingConfig, SparseOptimConfig
 from recsys.data.loader import ParquetLoader
 from recsys.errors import UserError
 from recsys.evaluation.binary import BinaryMetrics
-from recsys.evaluation.retrieval import Protocols, RankingMetrics, held
+from recsys.evaluation.retrieval import Protocols, RankingMetrics, candidate_shard
 from recsys.sharding import checkpoint
 from recsys.sharding.init import init_tables
 from recsys.sharding.plan import describe, make_plan, shard
@@ -218,12 +218,12 @@ class RecsysModule(pl.LightningModule):
             self.metrics.update(output, batch.labels, batch.weight, batch.first_row)
             return
         assert batch.targets is not None and batch.history is not None and self._items is not None
-        match, items = self.dmp.module.match, self._items
-        mine, _ = held(self.metrics.candidates)
+        scorer, items = self.dmp.module.scorer, self._items
+        mine, _ = candidate_shard(self.metrics.candidates)
 
         def score(queries: Tensor, first: int, stop: int) -> Tensor:
             with torch.autocast(items.device.type, enabled=False):  # in half precision many scores would tie
-                return match.all(queries, items[first - mine.start : stop - mine.start])
+                return scorer.score_all(queries, items[first - mine.start : stop - mine.start])
 
         self.metrics.update(output.float(), score, batch.targets, batch.history, batch.first_row, batch.weight)
 
@@ -231,7 +231,7 @@ class RecsysModule(pl.LightningModule):
         """Collective: the vectors of the candidates that this rank scores, as they are now."""
         if isinstance(self.metrics, RankingMetrics):
             assert self.dmp is not None
-            self._items = self.dmp.module.item_vectors(*held(self.metrics.candidates)).float()
+            self._items = self.dmp.module.item_vectors(*candidate_shard(self.metrics.candidates)).float()
 
     def _measure(self, loader: ParquetLoader) -> None:
         """Collective: what the metrics of this loader's rows need."""

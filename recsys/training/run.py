@@ -12,9 +12,11 @@ from omegaconf import DictConfig
 
 from recsys.config.check import check, check_processes
 from recsys.config.compose import load_config
-from recsys.config.settings import data_config, engine_config, kind_of
+from recsys.config.kinds import kind_of
+from recsys.config.settings import data_config, engine_config
 from recsys.console import log_to, results, say
 from recsys.errors import UserError
+from recsys.evaluation.metrics_table import MAIN_RANKING
 
 if TYPE_CHECKING:
     from recsys.data.prepare.prepared import Prepared
@@ -122,7 +124,7 @@ def begin(cfg: DictConfig, world_size: int, restarted: bool = False) -> tuple[Pa
 
 def fit(cfg: DictConfig, path: Path, prepared: Prepared, resumed: bool, ranks: Ranks) -> None:
     """Collective: train, validate, test with the best checkpoint, write metrics.json."""
-    if kind_of(cfg) == "closed_form":
+    if kind_of(cfg).fitted_at_once:
         _fit_at_once(cfg, path, prepared)
         return
     from recsys.atomic import write_json
@@ -244,7 +246,7 @@ def _show(metrics: dict[str, Any], path: Path) -> None:
     rows: dict[str, Any] = {s: metrics[s] for s in ("test", "validation") if s in metrics}
     if "bayes" in metrics:
         rows["Bayes (test)"] = metrics["bayes"]
-    if "auc" not in metrics["test"]:
+    if MAIN_RANKING not in metrics["test"]:
         rows = {f"{s}, {p}": found for s, m in rows.items() for p, found in _by_protocol(m).items()}
     several = metrics["test"].get("targets", 0) > metrics["test"]["rows"]  # else recall is the hit rate
     names = [n for n in next(iter(rows.values())) if several or not n.startswith("recall@")]

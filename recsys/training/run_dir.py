@@ -13,8 +13,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from recsys.atomic import whole_file
 from recsys.config.compose import load_config
-from recsys.config.flatten import flat
-from recsys.config.settings import data_config, kind_of
+from recsys.config.flatten import flatten_config
+from recsys.config.kinds import kind_of
+from recsys.config.settings import data_config
 from recsys.console import say
 from recsys.data.prepare.prepared import Prepared
 from recsys.errors import UserError
@@ -79,7 +80,7 @@ def open_run_dir(cfg: DictConfig) -> tuple[Path, bool]:
             )
         if cfg.resume is None:
             _set_aside(path)
-        elif (start := newest_checkpoint(path)) is not None and kind_of(cfg) != "closed_form":
+        elif (start := newest_checkpoint(path)) is not None and not kind_of(cfg).fitted_at_once:
             _check_epochs(cfg, start)
     elif auto:
         say(f"{path} holds no run yet: it begins")
@@ -128,7 +129,10 @@ def _set_aside(path: Path) -> None:
 
 
 def _difference(old: Any, new: DictConfig) -> tuple[str, Any, Any] | None:
-    a, b = flat(OmegaConf.to_container(old, resolve=True)), flat(OmegaConf.to_container(new, resolve=True))
+    a, b = (
+        flatten_config(OmegaConf.to_container(old, resolve=True)),
+        flatten_config(OmegaConf.to_container(new, resolve=True)),
+    )
     for key in sorted(set(a) | set(b)):
         if not any(key == f or key.startswith(f + ".") for f in FREE) and a.get(key) != b.get(key):
             return key, a.get(key), b.get(key)
@@ -179,15 +183,15 @@ def protocol(cfg: DictConfig, prepared: Prepared, checkpoint: Path | None) -> di
         "checkpoint": checkpoint.name if checkpoint else None,
         "metrics": "over all rows of the split" if cfg.debug.eval_batches is None else "of its first batches alone",
         "label": data_config(cfg).label.column,
-    } | ({} if kind_of(cfg) == "predicts" else {"ranking": _ranking(cfg)})
+    } | ({} if kind_of(cfg).scores_rows else {"ranking": _ranking(cfg)})
 
 
 def _ranking(cfg: DictConfig) -> dict[str, Any]:
     """Against what, and how, the targets of held-out rows are ranked."""
-    data, r = data_config(cfg), cfg.ranking
-    sampled = [p for p in r.protocols if p != "full"]
+    data, r = data_config(cfg), cfg.protocol
+    sampled = [p for p in r.candidates if p != "full"]
     return {
-        "protocols": list(r.protocols),
+        "protocols": list(r.candidates),
         "k": list(r.k),
         "candidates": "all items of the training split" + (" and of data.items.file" if data.items.file else ""),
         "history": "left out" if r.filter_history else "ranked too",

@@ -11,14 +11,9 @@ from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.loggers import Logger
 
 from recsys.atomic import write_json
-from recsys.config.build import build_task, make, make_scheduler
-from recsys.config.settings import (
-    accelerator_of,
-    kind_of,
-    monitor_of,
-    protocols_of,
-    seconds_of,
-)
+from recsys.config.build import make, make_scheduler
+from recsys.config.kinds import build_task, kind_of, monitor_of, protocol_of
+from recsys.config.settings import accelerator_of, seconds_of
 from recsys.data.load_factors import load_factors
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare.prepared import Prepared
@@ -27,6 +22,7 @@ from recsys.data.transforms import Fitted
 from recsys.distributed.ranks import Ranks, ensure_process_group
 from recsys.errors import UserError
 from recsys.evaluation.binary import BinaryMetrics
+from recsys.evaluation.metrics_table import COUNTS
 from recsys.sharding.strategy import ShardedStrategy
 from recsys.training.callbacks import EvaluationBar, MaxTime, Throughput, csv_logger
 from recsys.training.checkpoints import Checkpoints
@@ -35,7 +31,6 @@ from recsys.training.profiling import Overfit, Profile
 from recsys.training.run_state import logged_step
 
 COLLECTIVE_STEPS = 5  # profiled where there are several processes
-COUNTS = ("rows", "gauc_rows", "cold_rows", "targets", "cold_targets", "candidates")
 
 
 def build_module(
@@ -47,7 +42,7 @@ def build_module(
     total_steps: of the whole training, for schedules that end with it
     """
     features = fitted.features
-    candidates = None if kind_of(cfg) == "predicts" else candidates_of(fitted)
+    candidates = None if kind_of(cfg).scores_rows else candidates_of(fitted)
     hit_rate = cfg.sharding.cache_hit_rate
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
     return RecsysModule(
@@ -63,7 +58,7 @@ def build_module(
         clip_norm=cfg.optim.clip_norm,
         ema=cfg.optim.ema,
         monitor=monitor_of(cfg, cfg.checkpoint.monitor),
-        protocols=None if kind_of(cfg) == "predicts" else protocols_of(cfg),
+        protocols=None if kind_of(cfg).scores_rows else protocol_of(cfg),
         log_every_n_steps=cfg.trainer.log_every_n_steps,
         metrics=BinaryMetrics(cfg.metrics.exact_rows, cfg.metrics.bins),
         gauc=cfg.metrics.gauc,

@@ -11,7 +11,8 @@ import torch
 from recsys.config.build import build_model
 from recsys.config.check import check
 from recsys.config.compose import compose, conf_dir
-from recsys.config.settings import data_config, kind_of
+from recsys.config.kinds import kind_of
+from recsys.config.settings import data_config
 from recsys.data.transforms import feature_spec
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.sweep.begin import _settings
@@ -52,5 +53,5 @@ def test_yaml(path: Path, tmp_path: Path) -> None:
         cfg.trainer.devices = 1
         check(cfg)
         with torch.device("meta"):
-            spec = SPEC if kind_of(cfg) == "predicts" else feature_spec(data_config(cfg), lambda *_: 7)
+            spec = SPEC if kind_of(cfg).scores_rows else feature_spec(data_config(cfg), lambda *_: 7)
             assert isinstance(build_model(cfg, spec, torch.device("meta")), torch.nn.Module)

@@ -8,7 +8,7 @@ from omegaconf import OmegaConf
 
 from recsys.config.schema_data import DataConfig, LabelConfig
 from recsys.data.check import check_data
-from recsys.data.prepare.dictionary import Coder
+from recsys.data.prepare.dictionary import TextCoder
 from recsys.data.raw.blocks import LINE, BadRow, Block
 from recsys.data.transforms import (
     Fitted,
@@ -42,6 +42,6 @@ def some_rows(data: DataConfig, **columns: Any) -> tuple[pl.DataFrame, list[BadR
 
 def learn(data: DataConfig, *frames: pl.DataFrame) -> Fitted:
     check_data(data)
-    coder = Coder(text_columns(data))
+    coder = TextCoder(text_columns(data))
     coded = pl.concat([coder.encode(f) for f in frames] or [pl.DataFrame()])
     return fit(data, InMemory(coded, coder.values()))

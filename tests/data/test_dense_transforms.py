@@ -16,15 +16,15 @@ from raw_rows import learn, of_yaml, rows
 
 from recsys.config.schema_data import DenseConfig
 from recsys.data.check import check_data
-from recsys.data.prepare.dictionary import Coder
+from recsys.data.prepare.dictionary import TextCoder
 from recsys.data.prepare.prepared import prepare
 from recsys.data.transforms import (
     ROW,
     TRANSFORMS,
     Fitted,
-    Gather,
-    Gathered,
     InMemory,
+    PartialStatistics,
+    StatisticsPass,
     dense_columns,
     fit,
 )
@@ -80,7 +80,7 @@ def test_each_step_is_fitted_on_the_ones_before_and_a_pass_serves_all_features()
     passes = []
 
     class Counted(InMemory):
-        def gather(self, gather: Gather) -> Iterator[Gathered]:
+        def gather(self, gather: StatisticsPass) -> Iterator[PartialStatistics]:
             passes.append(1)
             return super().gather(gather)
 
@@ -202,7 +202,7 @@ def test_a_sample_s_quantiles_are_as_near_as_it_says(monkeypatch: pytest.MonkeyP
 @FEW
 @given(st.lists(st.lists(st.sampled_from(["a", "b", "", None, "é"]), max_size=9), min_size=1, max_size=9))
 def test_counts_by_blocks_are_those_of_the_whole(blocks: list[list[str | None]]) -> None:
-    coder, seen = Coder(["s"]), Counts()
+    coder, seen = TextCoder(["s"]), Counts()
     for b in blocks:
         coded = coder.encode(pl.DataFrame({"s": b}, schema={"s": pl.String}))
         seen.add(coded["s"], coded)

@@ -21,7 +21,7 @@ from recsys import cli
 from recsys.config.compose import compose, conf_dir
 from recsys.config.schema_data import DataConfig, DenseConfig, SparseConfig, SplitConfig
 from recsys.data.prepare.prepared import prepare, typed_rows
-from recsys.data.profile import Found, Look, page
+from recsys.data.profile import Found, Profiler, page
 from recsys.data.profile import profiler as gather
 from recsys.data.profile.drift import drift, psi, wilson
 from recsys.data.profile.numbers import histogram, undraw
@@ -38,7 +38,7 @@ def config(**more: Any) -> DataConfig:
 
 def look_at(data: DataConfig, frame: pl.DataFrame, which: np.ndarray, pieces: int = 1) -> Found:
     """As if `frame` came in so many pieces, fitted on its training rows."""
-    look = Look(data)
+    look = Profiler(data)
     ends = np.linspace(0, frame.height, pieces + 1).astype(int)
     for a, b in pairwise(ends):
         look.add(frame[a:b], which[a:b])
@@ -345,7 +345,7 @@ def test_bad_rows_and_text_that_is_html(tmp_path: Path, capsys: pytest.CaptureFi
     data = config(prepared=str(tmp_path), dense={"x": None}, sparse={"s": SparseConfig()}, max_bad_rows=0.5)
     data.root = str(root)
     prepared = prepare(data)
-    look = Look(data)
+    look = Profiler(data)
     for frame, which in typed_rows(data):
         look.add(frame, which)
     html = page(look.result(prepared.fitted), prepared.info, Path(f"{prepared.folder}.bad_rows.csv"))

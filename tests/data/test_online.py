@@ -85,8 +85,8 @@ def check(prepared: Prepared, data: DataConfig, pipeline: Pipeline, rows: int = 
     assert not bad and frame.height == raw.height
     batch = prepared.fitted.apply(frame)
     done = pl.concat([pl.read_parquet(f) for s in ("validation", "test") for f in prepared.files(s)])
-    held = Tensors.of(done, pipeline.features)
-    assert_same(Tensors.of(batch.tail(done.height), pipeline.features), held)
+    candidate_shard = Tensors.of(done, pipeline.features)
+    assert_same(Tensors.of(batch.tail(done.height), pipeline.features), candidate_shard)
     asked = raw.tail(rows).to_dicts()
     text = data.source.format != "parquet"
     mixed = [as_numbers(row) if text and i % 2 else row for i, row in enumerate(asked)]
@@ -95,10 +95,10 @@ def check(prepared: Prepared, data: DataConfig, pipeline: Pipeline, rows: int = 
     assert_same(single, Tensors.of(batch.tail(rows), pipeline.features))
     assert_same(pipeline(asked), single)
     last = min(done.height, rows)
-    assert torch.equal(single.dense[-last:], held.dense[-last:])
+    assert torch.equal(single.dense[-last:], candidate_shard.dense[-last:])
     for f in pipeline.features.sparse:
         if not f.multi_valued:
-            assert torch.equal(single.values[f.name][-last:], held.values[f.name][-last:])
+            assert torch.equal(single.values[f.name][-last:], candidate_shard.values[f.name][-last:])
 
 
 @pytest.mark.parametrize(("name", "folder"), REAL)
@@ -148,7 +148,7 @@ assert "torch" not in sys.modules
 tensors = Pipeline.load({str(tmp_path)!r})({{"price": "3", "user": 7, "item": 2}})
 print(tensors.dense.shape[0], [m for m in sys.modules if m.split(".")[0] in
     ("pytorch_lightning", "lightning", "hydra", "torchrec", "wandb", "fbgemm_gpu", "pyarrow")
-    or m in ("recsys.data.prepare.prepared", "recsys.data.loader", "recsys.distributed.launch", "recsys.config")])
+    or m in ("recsys.data.prepare.prepared", "recsys.data.loader", "recsys.distributed.launch", "recsys.config.compose")])
 """
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=env, cwd=tmp_path)

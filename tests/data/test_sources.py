@@ -23,7 +23,7 @@ from recsys.config.schema_data import (
 from recsys.data.check import check_data, check_files
 from recsys.data.raw import sources, text
 from recsys.data.raw.blocks import LINE, BadRow
-from recsys.data.raw.ranges import Piece
+from recsys.data.raw.ranges import FileRange
 from recsys.errors import UserError
 
 
@@ -398,7 +398,7 @@ def test_lists_cut_anywhere(tmp_path: Path) -> None:
     size = (tmp_path / "f.txt").stat().st_size
     for step in (1, 7, 100, size):
         blocks = [
-            b for at in range(0, size, step) for b in sources.read_blocks(data, tmp_path / "f.txt", Piece(at, min(at + step, size)))
+            b for at in range(0, size, step) for b in sources.read_blocks(data, tmp_path / "f.txt", FileRange(at, min(at + step, size)))
         ]  # fmt: skip
         frame = pl.concat([b.frame for b in blocks])
         assert frame.select("y", "a").rows() == [(w[0], x) for w in map(str.split, lines) for x in w[1:]]

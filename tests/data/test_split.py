@@ -11,15 +11,15 @@ from hypothesis import strategies as st
 
 from recsys.config.schema_data import SplitConfig
 from recsys.data.prepare import split as split_module
-from recsys.data.prepare.chunks import TypedChunk, write_info, write_rows
+from recsys.data.prepare.chunks import ParsedChunk, write_info, write_rows
 from recsys.data.prepare.split import Splitter, check_split, order_statistic
 from recsys.data.transforms import KEY, TIME
 from recsys.errors import UserError
 
 
-def chunks(folder: Path, frames: list[pl.DataFrame], splits: list[int | None] | None = None) -> list[TypedChunk]:
+def chunks(folder: Path, frames: list[pl.DataFrame], splits: list[int | None] | None = None) -> list[ParsedChunk]:
     """Each frame as a chunk of two parts."""
-    made: list[TypedChunk] = []
+    made: list[ParsedChunk] = []
     for i, frame in enumerate(frames):
         here = folder / f"{len(list(folder.iterdir()))}"
         here.mkdir()
@@ -27,15 +27,15 @@ def chunks(folder: Path, frames: list[pl.DataFrame], splits: list[int | None] | 
         write_rows(here, 0, frame.head(half))
         write_rows(here, 1, frame.slice(half))
         write_info(here, {"rows": [half, frame.height - half], "bad": 0, "lines": frame.height})
-        made.append(TypedChunk(here, sum(c.rows for c in made), splits[i] if splits else None))
+        made.append(ParsedChunk(here, sum(c.rows for c in made), splits[i] if splits else None))
     return made
 
 
-def parts(folder: Path, times: list[list[float]], splits: list[int | None] | None = None) -> list[TypedChunk]:
+def parts(folder: Path, times: list[list[float]], splits: list[int | None] | None = None) -> list[ParsedChunk]:
     return chunks(folder, [pl.DataFrame({TIME: pl.Series(t, dtype=pl.Float64)}) for t in times], splits)
 
 
-def splits_of(config: SplitConfig, made: list[TypedChunk]) -> np.ndarray:
+def splits_of(config: SplitConfig, made: list[ParsedChunk]) -> np.ndarray:
     splitter = Splitter(config, made)
     frames = [(f, c.split) for c in made for f in c.frames()]
     which = [splitter.of(f, split) for f, split in frames]
@@ -104,7 +104,7 @@ def test_random(tmp_path: Path) -> None:
     assert (which[:4000] != which[6000:]).any()  # parts draw on their own
 
 
-def keyed(folder: Path, users: list[list[str]]) -> list[TypedChunk]:
+def keyed(folder: Path, users: list[list[str]]) -> list[ParsedChunk]:
     return chunks(folder, [pl.DataFrame({KEY: names}) for names in users])
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 import recsys.evaluation.retrieval
-from recsys.batch import Lists
-from recsys.evaluation.retrieval import Protocols, RankingMetrics, held
+from recsys.batch import JaggedIds
+from recsys.evaluation.retrieval import Protocols, RankingMetrics, candidate_shard
 
 N, ROWS = 41, 23
 CUTS = {1: [0, 23], 2: [0, 17, 23], 4: [0, 9, 9, 21, 23]}  # of four ranks one has no row
@@ -26,8 +26,8 @@ def scores(kind: str) -> Tensor:
     return found
 
 
-def _lists(of: list[np.ndarray]) -> Lists:
-    return Lists(torch.from_numpy(np.concatenate(of)), torch.tensor([len(one) for one in of]))
+def _lists(of: list[np.ndarray]) -> JaggedIds:
+    return JaggedIds(torch.from_numpy(np.concatenate(of)), torch.tensor([len(one) for one in of]))
 
 
 def rank_all(rank: int, world_size: int, cases: list[tuple[str, int]]) -> list[Any]:
@@ -45,12 +45,12 @@ def _rank(rank: int, world_size: int, kind: str) -> tuple[list[Any], set[int]]:
     rng = np.random.default_rng(0)
     targets = [rng.integers(0, N + 2, rng.integers(1, 4)) for _ in range(ROWS)]  # some are no candidates
     history = [rng.integers(0, N + 2, rng.integers(0, 12)) for _ in range(ROWS)]
-    popularity, matrix, asked = rng.integers(0, 9, N), scores(kind), set()
+    popularity, matrix, query_batch = rng.integers(0, 9, N), scores(kind), set()
     start, stop = CUTS[world_size][rank : rank + 2]
-    mine, _ = held(N)
+    mine, _ = candidate_shard(N)
 
     def score(queries: Tensor, first: int, stop: int) -> Tensor:
-        asked.update(range(first, stop))
+        query_batch.update(range(first, stop))
         return queries[:, first:stop]
 
     found = []
@@ -65,5 +65,5 @@ def _rank(rank: int, world_size: int, kind: str) -> tuple[list[Any], set[int]]:
             )  # fmt: skip
         kept = np.concatenate(metrics._kept)[:, 1:]
         found.append((kept, metrics.compute()))
-    assert asked <= set(mine)
-    return found, asked
+    assert query_batch <= set(mine)
+    return found, query_batch

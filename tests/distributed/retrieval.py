@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.batch import Batch, Lists
+from recsys.batch import Batch, JaggedIds
 from recsys.candidates import Candidates
 from recsys.config.schema_run import ShardingConfig, SparseOptimConfig
-from recsys.evaluation.retrieval import Protocols, held
+from recsys.evaluation.retrieval import Protocols, candidate_shard
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.losses import FullSoftmax
 from recsys.models.neumf import NeuMF
@@ -63,8 +63,8 @@ def batch(step: int, rank: int, world_size: int) -> Batch:
     one = torch.ones(rows, dtype=torch.long)
     targets = torch.where(users == 0, N - 1, items[:, -1])  # the last candidate is cold
     return Batch(
-        torch.zeros(rows, 0), sparse, torch.zeros(rows, 0), targets=Lists(targets, one),
-        history=Lists(items[:, :-1].flatten(), one * (LENGTH - 1)), first_row=mine.start,
+        torch.zeros(rows, 0), sparse, torch.zeros(rows, 0), targets=JaggedIds(targets, one),
+        history=JaggedIds(items[:, :-1].flatten(), one * (LENGTH - 1)), first_row=mine.start,
     )  # fmt: skip
 
 
@@ -106,7 +106,7 @@ def _train(rank: int, world_size: int, kind: str, types: str) -> tuple[Tensor, d
     module.eval()
     module._look_at_items()
     assert module._items is not None
-    vectors, (mine, most) = module._items.clone(), held(N)
+    vectors, (mine, most) = module._items.clone(), candidate_shard(N)
     assert len(vectors) == len(mine) <= most == -(-N // world_size)
     task, some = module.dmp.module, mine[: 5 * rank]  # the first rank asks for nothing, as often as the others ask
     assert torch.allclose(task.item_vectors(some, 5 * world_size, chunk=2), vectors[: len(some)], atol=1e-6)

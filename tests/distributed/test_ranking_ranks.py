@@ -25,6 +25,6 @@ def test_counts_equal_those_of_one_rank(found: dict[int, list[Any]], case: tuple
         assert np.array_equal(np.concatenate([one[i][0] for one, _ in several]), kept)
         for one, _ in several:
             assert one[i][1] == pytest.approx(metrics, abs=1e-12)
-    scored = [candidate for _, asked in several for candidate in asked]
+    scored = [candidate for _, query_batch in several for candidate in query_batch]
     assert sorted(scored) == sorted(all_scored) == list(range(N))
-    assert max(len(asked) for _, asked in several) <= -(-N // ranks)
+    assert max(len(query_batch) for _, query_batch in several) <= -(-N // ranks)

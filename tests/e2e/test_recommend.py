@@ -90,7 +90,7 @@ def test_history_is_left_out_unless_told_otherwise(runs: Runs) -> None:
 
     assert share(k=20) == 0
     assert share(k=20, filter_history=False) > 0.5
-    assert Recommender.load(runs.of("sasrec", "ranking.filter_history=false")).filter_history is False
+    assert Recommender.load(runs.of("sasrec", "protocol.filter_history=false")).filter_history is False
 
 
 def test_blocks_and_batches_change_nothing(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,7 +42,7 @@ def test_sasrec_beats_popularity_twice(slice_of_ml_1m: Path, prepared: Path, tmp
     metrics = run(
         tmp_path / "sasrec", prepared, "model=sasrec", "loss=sampled_softmax", *data,
         "trainer.max_epochs=20", "trainer.validate_every=20", "trainer.batch_size=64",
-        "optim.dense.lr=0.003", "optim.sparse.lr=0.003", "ranking.protocols=[full,uniform,popularity]",
+        "optim.dense.lr=0.003", "optim.sparse.lr=0.003", "protocol.candidates=[full,uniform,popularity]",
     )  # fmt: skip
     assert metrics["test"]["ndcg@10"] > 2 * popular["test"]["ndcg@10"]
     assert metrics["test"]["ndcg@10_uniform"] > 0.25
@@ -84,8 +84,8 @@ def test_side_by_side(model: str, real_data: RealData, prepared: Path, tmp_path:
         (["model=ease", "data=movielens_1m", "trainer.devices=2"], "fitted at once, in one process"),
         (["model=sasrec", "data=movielens_1m", "~loss"], "loss: this model needs one"),
         (["model=sasrec", "data=movielens_1m", "loss.negatives=popular"], r"loss: negatives 'popular' is not one of"),
-        (["model=sasrec", "data=movielens_1m", "ranking.protocols=[ful]"], "ranking.protocols: no such protocol: ful"),
-        (["model=sasrec", "data=movielens_1m", "ranking.k=[0]"], "ranking.k: "),
+        (["model=sasrec", "data=movielens_1m", "protocol.candidates=[ful]"], "protocol.candidates: no such protocol: ful"),
+        (["model=sasrec", "data=movielens_1m", "protocol.k=[0]"], "protocol.k: "),
         (["model=sasrec", "data=movielens_1m", "checkpoint.monitor=validation/auc"], "validation/auc: no such metric"),
         (["model=sasrec", "data=movielens_1m", "model.heads=3"], "model: dim 50 is not divisible by heads 3"),
         (["model=mf", "data=movielens_1m"], "model: user: MF needs the feature that tells who asks, and data names none"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from torch import nn
 
-from recsys.batch import Lists
+from recsys.batch import JaggedIds
 from recsys.features import FeatureSpec, SparseFeature
 from recsys.models import item_knn
 from recsys.models.common import co_occurrence as interactions
@@ -31,14 +31,14 @@ def spec(n: int = N) -> FeatureSpec:
     return FeatureSpec(dense=(), sparse=(SparseFeature("item", n, "item"),), item="item")
 
 
-def to_lists(ids: Ids) -> Lists:
+def to_lists(ids: Ids) -> JaggedIds:
     values = torch.tensor([i for row in ids for i in row], dtype=torch.int64)
-    return Lists(values, torch.tensor([len(row) for row in ids], dtype=torch.int64))
+    return JaggedIds(values, torch.tensor([len(row) for row in ids], dtype=torch.int64))
 
 
-def rate(model: nn.Module, fitted: Ids, history: Ids) -> Array:
+def score(model: nn.Module, fitted: Ids, history: Ids) -> Array:
     model.fit(to_lists(fitted))
-    scores = model.rate(to_lists(history))
+    scores = model.score(to_lists(history))
     assert scores.dtype == torch.float32 and scores.shape == (len(history), model.rows)
     return scores.double().numpy()[:, 1:]
 
@@ -56,7 +56,7 @@ def binary(ids: Ids) -> Array:
 @given(fitted=lists_of_ids, history=lists_of_ids)
 def test_popularity(fitted: Ids, history: Ids) -> None:
     counts = [sum(row.count(i) for row in fitted) for i in range(1, N)]
-    np.testing.assert_array_equal(rate(Popularity(spec()), fitted, history), [counts] * len(history))
+    np.testing.assert_array_equal(score(Popularity(spec()), fitted, history), [counts] * len(history))
 
 
 @settings(max_examples=50, deadline=None)
@@ -70,7 +70,7 @@ def test_ease(fitted: Ids, history: Ids, l2: float) -> None:
         z = x[:, others]
         weights[others, j] = np.linalg.solve(z.T @ z + l2 * np.eye(N - 1), z.T @ x[:, j])
     wanted = (binary(history) @ weights)[:, 1:]
-    np.testing.assert_allclose(rate(EASE(spec(), l2=l2), fitted, history), wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(score(EASE(spec(), l2=l2), fitted, history), wanted, rtol=1e-5, atol=1e-6)
 
 
 def cosines(fitted: Ids, shrink: float) -> Array:
@@ -99,7 +99,7 @@ def test_item_knn(fitted: Ids, history: Ids, k: int, shrink: float, normalise: b
         kept /= np.maximum(kept.sum(axis=1, keepdims=True), 1e-30)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(item_knn, "_CHUNK", chunk)
-        scores = rate(ItemKNN(spec(), k=k, shrink=shrink, normalise=normalise), fitted, history)
+        scores = score(ItemKNN(spec(), k=k, shrink=shrink, normalise=normalise), fitted, history)
     np.testing.assert_allclose(scores, (binary(history) @ kept)[:, 1:], rtol=1e-5, atol=1e-6)
 
 
@@ -136,7 +136,7 @@ def test_session_knn(fitted: Ids, history: Ids, k: int, more: int, linear: bool,
         similarity="cosine" if cosine else "dot",
     )
     wanted = [session_scores(fitted, row, k, k + more, linear, cosine)[1:] for row in history]
-    np.testing.assert_allclose(rate(model, fitted, history), wanted, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(score(model, fitted, history), wanted, rtol=1e-5, atol=1e-6)
 
 
 FITTED = [[1, 2, 3], [2, 3, 2, 0], [], [4, 1], [0, 0], [5, 6, 2, 1]]
@@ -146,13 +146,13 @@ HISTORY = [[1], [2, 0, 4], [], [0]]
 @pytest.mark.parametrize("model", MODELS)
 def test_state_round_trip(model: type[nn.Module], tmp_path: Path) -> None:
     one = model(spec())
-    scores = rate(one, FITTED, HISTORY)
+    scores = score(one, FITTED, HISTORY)
     assert scores[0].any()
     torch.save(one.state_dict(), tmp_path / "state.pt")
     for other in (model(spec()), nn.Sequential(model(spec()))[0]):
         other.fit(to_lists([[7, 8]]))
         other.load_state_dict(torch.load(tmp_path / "state.pt"))
-        np.testing.assert_array_equal(other.rate(to_lists(HISTORY)).double().numpy()[:, 1:], scores)
+        np.testing.assert_array_equal(other.score(to_lists(HISTORY)).double().numpy()[:, 1:], scores)
     with pytest.raises(RuntimeError, match="size mismatch"):
         model(spec(N + 1)).load_state_dict(one.state_dict())
 
@@ -160,23 +160,23 @@ def test_state_round_trip(model: type[nn.Module], tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", MODELS)
 def test_state_round_trip_inside_another_module(model: type[nn.Module]) -> None:
     one, other = nn.ModuleDict({"m": model(spec())}), nn.ModuleDict({"m": model(spec())})
-    scores = rate(one["m"], FITTED, HISTORY)
+    scores = score(one["m"], FITTED, HISTORY)
     other.load_state_dict(one.state_dict())
-    np.testing.assert_array_equal(other["m"].rate(to_lists(HISTORY)).double().numpy()[:, 1:], scores)
+    np.testing.assert_array_equal(other["m"].score(to_lists(HISTORY)).double().numpy()[:, 1:], scores)
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_fitting_again_forgets(model: type[nn.Module]) -> None:
     again = model(spec())
     again.fit(to_lists([[7, 8, 1], [1, 5]]))
-    np.testing.assert_array_equal(rate(again, FITTED, HISTORY), rate(model(spec()), FITTED, HISTORY))
+    np.testing.assert_array_equal(score(again, FITTED, HISTORY), score(model(spec()), FITTED, HISTORY))
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_nothing_to_fit_or_to_rate(model: type[nn.Module]) -> None:
-    assert not rate(model(spec()), [[], [0]], HISTORY).any()
-    assert rate(model(spec()), FITTED, []).shape == (0, N - 1)
-    empty = rate(model(spec()), FITTED, [[], [0]])
+    assert not score(model(spec()), [[], [0]], HISTORY).any()
+    assert score(model(spec()), FITTED, []).shape == (0, N - 1)
+    empty = score(model(spec()), FITTED, [[], [0]])
     assert empty.any() == (model is Popularity)
 
 
@@ -184,11 +184,11 @@ def test_nothing_to_fit_or_to_rate(model: type[nn.Module]) -> None:
 def test_histories_are_rated_apart(model: type[nn.Module]) -> None:
     """A caller may write into the scores of one history, and leave the others and the model as they are."""
     one = model(spec())
-    scores = rate(one, FITTED, HISTORY)
-    written = one.rate(to_lists(HISTORY))
+    scores = score(one, FITTED, HISTORY)
+    written = one.score(to_lists(HISTORY))
     written[0] = -1
     np.testing.assert_array_equal(written[1:].double().numpy()[:, 1:], scores[1:])
-    np.testing.assert_array_equal(rate(one, FITTED, HISTORY), scores)
+    np.testing.assert_array_equal(score(one, FITTED, HISTORY), scores)
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -201,7 +201,7 @@ def test_mistakes_of_data(model: type[nn.Module]) -> None:
         model(spec()).fit(to_lists([[1, -1]]))
     if model is not Popularity:
         with pytest.raises(ValueError, match=r"^item 9: "):
-            model(spec()).rate(to_lists([[9]]))
+            model(spec()).score(to_lists([[9]]))
 
 
 @pytest.mark.parametrize(
@@ -246,11 +246,11 @@ def hit_rate(model: nn.Module, histories: Ids, targets: list[int]) -> float:
     hits = 0
     for start in range(0, len(histories), 256):
         history = to_lists(histories[start : start + 256])
-        scores = model.rate(history)
+        scores = model.score(history)
         scores[:, 0] = -torch.inf
         target = torch.tensor(targets[start : start + 256])[:, None]
         wanted = scores.gather(1, target)
-        scores[history.owners, history.values] = -torch.inf
+        scores[history.segment_ids, history.values] = -torch.inf
         hits += int(((scores >= wanted).sum(dim=1) <= 10).sum())
     return hits / len(histories)
 
@@ -268,7 +268,7 @@ def test_movielens_1m(real_data: Callable[[str], Path]) -> None:
     for model, floor in FLOORS.items():
         fitted = model(features)
         fitted.fit(to_lists(histories))
-        asked = 1024 if model is SessionKNN else len(users)
-        reached[model] = hit_rate(fitted, histories[:asked], targets[:asked])
+        query_batch = 1024 if model is SessionKNN else len(users)
+        reached[model] = hit_rate(fitted, histories[:query_batch], targets[:query_batch])
         assert reached[model] > floor, model.__name__
     assert reached[EASE] > reached[ItemKNN] > 1.5 * reached[Popularity]

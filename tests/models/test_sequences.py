@@ -31,7 +31,7 @@ MORE = FeatureSpec(
     dense=(DenseFeature("age"),), sparse=(SparseFeature("user", 6, "user"), ITEM, KIND, GAP), labels=(), item="item"
 )
 
-Lists = Sequence[Sequence[int]]
+JaggedIds = Sequence[Sequence[int]]
 Make = Callable[..., nn.Module]
 
 
@@ -62,12 +62,12 @@ masked = pytest.mark.parametrize("make", MASKED.values(), ids=MASKED)
 every = pytest.mark.parametrize("make", ALL.values(), ids=ALL)
 
 
-def jagged(lists: Lists) -> tuple[Tensor, Tensor]:
+def jagged(lists: JaggedIds) -> tuple[Tensor, Tensor]:
     values = torch.tensor([i for one in lists for i in one], dtype=torch.int64)
     return values, torch.tensor([len(one) for one in lists], dtype=torch.int64)
 
 
-def batch(features: FeatureSpec, lists: Lists, kinds: Lists | None = None) -> Batch:
+def batch(features: FeatureSpec, lists: JaggedIds, kinds: JaggedIds | None = None) -> Batch:
     """Kinds are what is given, or follow from the items; row b is of user b, aged b."""
     bags = {
         "user": [[b % 6] for b in range(len(lists))],
@@ -92,13 +92,13 @@ def built(make: Make, features: FeatureSpec = ALONE, **options: object) -> nn.Mo
     return model.eval()
 
 
-def asked(model: nn.Module, batch: Batch) -> Tensor:
+def query_batch(model: nn.Module, batch: Batch) -> Tensor:
     with torch.no_grad():
-        found = model.ask(batch)  # type: ignore[operator]
+        found = model.make_queries(batch)  # type: ignore[operator]
         return model.encode(batch, found, model.items(found.inputs))  # type: ignore[operator]
 
 
-def states(model: nn.Module, lists: Lists, features: FeatureSpec) -> Tensor:
+def states(model: nn.Module, lists: JaggedIds, features: FeatureSpec) -> Tensor:
     """As in training, without dropout: the query of each item but a list's last."""
     model.train()
     for part in model.modules():
@@ -106,7 +106,7 @@ def states(model: nn.Module, lists: Lists, features: FeatureSpec) -> Tensor:
             part.eval()
         if isinstance(part, nn.GRU):
             part.dropout = 0.0
-    return asked(model, batch(features, lists))
+    return query_batch(model, batch(features, lists))
 
 
 # --- closed forms ------------------------------------------------------------------------------------
@@ -201,7 +201,7 @@ def test_packed_is_pytorchs(lengths: list[int]) -> None:
 
 def test_gru_list_by_list() -> None:
     model = built(CAUSAL["gru4rec"])
-    found = asked(model, batch(ALONE, LISTS))
+    found = query_batch(model, batch(ALONE, LISTS))
     table = model.items.ids.rows.embeddings["item_item"].weight  # type: ignore[union-attr]
     for query, one in zip(found, LISTS, strict=True):
         expected = torch.zeros(64)
@@ -232,7 +232,7 @@ def test_no_query_sees_later_items(make: Make, features: FeatureSpec) -> None:
 def test_lists_do_not_meet(make: Make, features: FeatureSpec) -> None:
     model = built(make, features)
     whole = batch(features, LISTS)
-    found = asked(model, whole)
+    found = query_batch(model, whole)
     assert len(found) == len(LISTS)  # an empty list has a query too, though none that tells anything
     alone = []
     for b, one in enumerate(LISTS):
@@ -243,7 +243,7 @@ def test_lists_do_not_meet(make: Make, features: FeatureSpec) -> None:
             values[0] = b
             row.sparse = KeyedJaggedTensor(row.sparse.keys(), values, lengths=row.sparse.lengths())
             row.dense = row.dense + b
-        alone.append(asked(model, row))
+        alone.append(query_batch(model, row))
     torch.testing.assert_close(found, torch.cat(alone), rtol=1e-4, atol=1e-5)
 
 
@@ -252,12 +252,12 @@ def test_lists_do_not_meet(make: Make, features: FeatureSpec) -> None:
 def test_what_is_asked_for_is_not_read(make: Make, features: FeatureSpec) -> None:
     model = built(make, features)
     kinds = [[1, 2, 3, 4], [], [2], [0, 1, 2, 3, 4, 1, 2], [3, 1]]
-    before = asked(model, batch(features, LISTS, kinds))
+    before = query_batch(model, batch(features, LISTS, kinds))
     other = [[*one[:-1], 10] if one else [] for one in LISTS]
     other_kinds = [[*one[:-1], 0] if one else [] for one in kinds]
-    torch.testing.assert_close(asked(model, batch(features, other, other_kinds)), before, rtol=0, atol=0)
+    torch.testing.assert_close(query_batch(model, batch(features, other, other_kinds)), before, rtol=0, atol=0)
     first = [[10, *one[1:]] if len(one) > 1 else one for one in LISTS]
-    assert not torch.allclose(asked(model, batch(features, first, kinds)), before)
+    assert not torch.allclose(query_batch(model, batch(features, first, kinds)), before)
 
 
 @masked
@@ -265,10 +265,10 @@ def test_what_is_asked_for_is_not_read(make: Make, features: FeatureSpec) -> Non
 def test_what_is_hidden_is_not_read(make: Make, features: FeatureSpec) -> None:
     model = built(make, features)
     lists = [[1, 2, 3, 4, 5, 6], [7, 8]]
-    asks = model.ask(batch(features, lists))  # type: ignore[operator]
+    asks = model.make_queries(batch(features, lists))  # type: ignore[operator]
     asks.at = torch.tensor([1, 3, 7])
 
-    def encode(lists: Lists) -> Tensor:
+    def encode(lists: JaggedIds) -> Tensor:
         with torch.no_grad():
             rows = batch(features, lists)
             return model.encode(rows, asks, model.items(jagged(lists)[0]))  # type: ignore[operator]
@@ -284,10 +284,10 @@ def test_what_is_hidden_is_not_read(make: Make, features: FeatureSpec) -> None:
 def test_features_beside_the_item_are_read(objective: str) -> None:
     model = built(transformer(objective, "relative"), MORE)
     rows = batch(MORE, [[1, 2, 3]], [[1, 2, 3]])
-    before = asked(model, rows)
-    assert not torch.allclose(asked(model, batch(MORE, [[1, 2, 3]], [[4, 2, 3]])), before)
+    before = query_batch(model, rows)
+    assert not torch.allclose(query_batch(model, batch(MORE, [[1, 2, 3]], [[4, 2, 3]])), before)
     rows.dense = rows.dense + 1
-    assert not torch.allclose(asked(model, rows), before)
+    assert not torch.allclose(query_batch(model, rows), before)
 
 
 # --- learning ----------------------------------------------------------------------------------------
@@ -308,7 +308,7 @@ def test_gradient_reaches_all(make: Make, features: FeatureSpec) -> None:
 @every
 def test_all_empty_lists(make: Make) -> None:
     model = built(make)
-    found = asked(model, batch(ALONE, [[], []]))
+    found = query_batch(model, batch(ALONE, [[], []]))
     assert len(found) == 2 and torch.equal(found[0], found[1])
 
 
@@ -321,7 +321,7 @@ def test_learns_what_follows(make: Make) -> None:
     task = RetrievalTask(model, FullSoftmax(), Candidates(popularity=torch.ones(N)))
     optimizer = torch.optim.Adam(task.parameters(), lr=0.005)
 
-    def lists(rows: int) -> Lists:
+    def lists(rows: int) -> JaggedIds:
         starts = torch.randint(12, (rows,), generator=draw).tolist()
         sizes = torch.randint(3, 9, (rows,), generator=draw).tolist()
         return [[(s + i) % 12 + 1 for i in range(n)] for s, n in zip(starts, sizes, strict=True)]

@@ -6,7 +6,7 @@ import polars as pl
 
 from recsys.config.schema_data import DataConfig
 from recsys.console import say
-from recsys.data.prepare.chunks import Chunk, TypedChunk
+from recsys.data.prepare.chunks import Chunk, ParsedChunk
 from recsys.errors import UserError
 
 EARLY_STOP_ROWS = 100_000
@@ -21,7 +21,7 @@ class BadRows:
         self._lines: tuple[Path | None, int] = (None, 0)
         file.unlink(missing_ok=True)
 
-    def add(self, chunk: Chunk, done: TypedChunk) -> None:
+    def add(self, chunk: Chunk, done: ParsedChunk) -> None:
         before = self._lines[1] if self._lines[0] == chunk.file else 0  # in the chunks of the file before this one
         self._lines = (chunk.file, before + done.info["lines"])
         self._good, self.bad = self._good + done.rows, self.bad + done.info["bad"]

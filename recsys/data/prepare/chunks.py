@@ -24,11 +24,11 @@ import polars as pl
 
 from recsys.atomic import beside
 from recsys.config.schema_data import DataConfig, SourceConfig, SparseConfig
-from recsys.data.prepare.dictionary import Coder
+from recsys.data.prepare.dictionary import TextCoder
 from recsys.data.raw import sources
 from recsys.data.raw.blocks import LINE, BadRow, Block
 from recsys.data.raw.formats import pieces
-from recsys.data.raw.ranges import Piece
+from recsys.data.raw.ranges import FileRange
 from recsys.data.raw.text import READERS
 from recsys.data.transforms import (
     PLACE,
@@ -50,7 +50,7 @@ class Chunk:
 
     file: Path
     digest: str
-    piece: Piece
+    piece: FileRange
     split: int | None
 
     def key(self, spec: str) -> str:
@@ -59,7 +59,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class TypedChunk:
+class ParsedChunk:
     """A chunk that was read: `first_row` is the place of its first row among all rows."""
 
     folder: Path
@@ -134,7 +134,7 @@ def remove_chunk(folder: Path) -> None:
 
 
 def _read_into(folder: Path, data: DataConfig, chunk: Chunk, advance: Callable[[float], None]) -> None:
-    coder = Coder(text_columns(data))
+    coder = TextCoder(text_columns(data))
     rows: list[int] = []
     bad = lines = 0
 
@@ -171,7 +171,7 @@ def write_rows(folder: Path, number: int, coded: pl.DataFrame) -> None:
     coded.write_parquet(folder / f"rows-{number:05d}.parquet", compression="lz4", statistics=False)
 
 
-def write_values(folder: Path, coder: Coder) -> None:
+def write_values(folder: Path, coder: TextCoder) -> None:
     (folder / "values").mkdir()
     for name, values in coder.values().items():
         values.alias("value").to_frame().write_parquet(folder / "values" / f"{name}.parquet", compression="lz4")

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 import polars as pl
 
 
-class Coder:
+class TextCoder:
     """Codes of the values of some rows, by typed column: from 0, in the order in which they came.
 
     Safe to use from several threads; their order then is not one that can be relied on.

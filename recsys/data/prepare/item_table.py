@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from recsys.config.schema_data import DataConfig, JoinConfig
-from recsys.data.prepare.dictionary import Coder
+from recsys.data.prepare.dictionary import TextCoder
 from recsys.data.raw.blocks import LINE, Block
 from recsys.data.raw.sources import check_side_columns, side_table
 from recsys.data.raw.vector_files import read_vectors, vector_files
@@ -94,6 +94,6 @@ def read_items(data: DataConfig, fitted: Fitted) -> Items | None:
 
 
 def _training(about: DataConfig, seen: pl.DataFrame) -> InMemory:
-    coder = Coder(text_columns(about))
+    coder = TextCoder(text_columns(about))
     coded = coder.encode(seen.drop(ITEM))
     return InMemory(coded, coder.values())

@@ -14,7 +14,7 @@ from recsys.config.schema_data import DataConfig
 from recsys.console import Bar, bar, say
 from recsys.data.group_features import AGAIN, TRAIN, is_arranged
 from recsys.data.prepare.bad_rows import BadRows
-from recsys.data.prepare.chunks import Chunk, TypedChunk, read_chunk, remove_chunk
+from recsys.data.prepare.chunks import Chunk, ParsedChunk, read_chunk, remove_chunk
 from recsys.data.prepare.engine import Engine
 from recsys.data.prepare.item_table import read_items
 from recsys.data.prepare.shuffle import shuffle
@@ -25,8 +25,8 @@ from recsys.data.raw.formats import parquet_file
 from recsys.data.raw.storage import is_remote
 from recsys.data.raw.vector_files import read_vectors
 from recsys.data.raw_schema import RawSchema
-from recsys.data.transforms import Fitted, Gather, Gathered, fit
-from recsys.data.transforms.fitted import RAW
+from recsys.data.transforms import Fitted, PartialStatistics, StatisticsPass, fit
+from recsys.data.transforms.fitted import RAW_SCHEMA
 from recsys.errors import UserError
 
 
@@ -45,7 +45,7 @@ class Build:
     def bad_rows(self) -> Path:
         return Path(f"{self.target}.bad_rows.csv")
 
-    def typed(self) -> tuple[list[TypedChunk], Splitter, int]:
+    def typed(self) -> tuple[list[ParsedChunk], Splitter, int]:
         """Typed rows, arranged where they are to be, their splitter, and how many rows are bad."""
         chunks, bad = self._read()
         if not any(c.rows for c in chunks):
@@ -83,7 +83,7 @@ class Build:
 
     # --- read ----------------------------------------------------------------------------------------
 
-    def _read(self) -> tuple[list[TypedChunk], int]:
+    def _read(self) -> tuple[list[ParsedChunk], int]:
         """Pass 1: every chunk in typed rows, those that are there as they are; bad rows in one file."""
         folders = self._folders()
         by_folder = dict(zip(folders, self.chunks, strict=True))
@@ -91,7 +91,7 @@ class Build:
         if len(todo) < len(by_folder):
             say(f"{len(by_folder) - len(todo)} of {len(by_folder)} pieces of the files have been read before")
         unread = {f for _, f in todo}
-        found: list[TypedChunk] = []
+        found: list[ParsedChunk] = []
         bad = BadRows(self.data, self.bad_rows)
         with bar("reading", _expected_rows(self.data, [c for c, _ in todo])) as shown:
             made = self.engine.map(partial(_read_one, self.data), todo, shown.advance, reads=True)
@@ -100,7 +100,7 @@ class Build:
                     next(made)
                     unread.discard(folder)  # equal pieces are read once
                 first = found[-1].first_row + found[-1].rows if found else 0
-                found.append(TypedChunk(folder, first, chunk.split))
+                found.append(ParsedChunk(folder, first, chunk.split))
                 bad.add(chunk, found[-1])
             _finish(shown)
         bad.tell()
@@ -112,8 +112,8 @@ class Build:
 
     # --- fit -----------------------------------------------------------------------------------------
 
-    def _fitted(self, chunks: list[TypedChunk], splitter: Splitter, total: int) -> Fitted:
-        if (self.folder / RAW).exists():
+    def _fitted(self, chunks: list[ParsedChunk], splitter: Splitter, total: int) -> Fitted:
+        if (self.folder / RAW_SCHEMA).exists():
             return Fitted.load(self.folder)
         scratch = self.folder / "counts"
         with bar("fitting", total) as shown:
@@ -128,7 +128,7 @@ class Build:
 
     # --- write ---------------------------------------------------------------------------------------
 
-    def _write(self, fitted: Fitted, chunks: list[TypedChunk], splitter: Splitter, total: int) -> dict[str, int]:
+    def _write(self, fitted: Fitted, chunks: list[ParsedChunk], splitter: Splitter, total: int) -> dict[str, int]:
         """Pass 3, in jobs of enough rows for a file; each leaves a note of what it wrote, when it is done."""
         notes = self.folder / "written"
         notes.mkdir(exist_ok=True)
@@ -160,13 +160,13 @@ class _TrainingRows:
     """transforms.Training over chunks: tables of counts go from pass to sum as files under `scratch`."""
 
     engine: Engine
-    chunks: list[TypedChunk]
+    chunks: list[ParsedChunk]
     splitter: Splitter
     scratch: Path
     shown: Bar
     passes: int = 0
 
-    def gather(self, gather: Gather) -> Iterator[Gathered]:
+    def gather(self, gather: StatisticsPass) -> Iterator[PartialStatistics]:
         if self.passes:  # a later step of a transform: all rows once more
             self.shown.total = (self.shown.total or 0) + sum(c.rows for c in self.chunks)
         self.passes += 1
@@ -185,12 +185,12 @@ def _read_one(data: DataConfig, todo: tuple[Chunk, Path], advance: Callable[[flo
 
 
 def _gather_chunk(
-    gather: Gather,
+    gather: StatisticsPass,
     splitter: Splitter,
     scratch: Path,
-    numbered: tuple[int, TypedChunk],
+    numbered: tuple[int, ParsedChunk],
     advance: Callable[[float], None],
-) -> Gathered:
+) -> PartialStatistics:
     number, chunk = numbered
 
     def training() -> Iterator[pl.DataFrame]:
@@ -207,8 +207,8 @@ def _gather_chunk(
     return found
 
 
-def _jobs(chunks: list[TypedChunk]) -> Iterator[list[TypedChunk]]:
-    job: list[TypedChunk] = []
+def _jobs(chunks: list[ParsedChunk]) -> Iterator[list[ParsedChunk]]:
+    job: list[ParsedChunk] = []
     for chunk in chunks:
         job.append(chunk)
         if sum(c.rows for c in job) >= FILE_ROWS:
@@ -222,7 +222,7 @@ def _write_job(
     fitted: Fitted,
     splitter: Splitter,
     folder: Path,
-    numbered: tuple[int, list[TypedChunk]],
+    numbered: tuple[int, list[ParsedChunk]],
     advance: Callable[[float], None],
 ) -> None:
     number, chunks = numbered

@@ -15,8 +15,8 @@ from recsys.atomic import whole_folder
 from recsys.config.schema_data import DataConfig
 from recsys.console import bar
 from recsys.data.group_features import arranged
-from recsys.data.prepare.chunks import TypedChunk, write_info, write_rows, write_values
-from recsys.data.prepare.dictionary import Coder
+from recsys.data.prepare.chunks import ParsedChunk, write_info, write_rows, write_values
+from recsys.data.prepare.dictionary import TextCoder
 from recsys.data.prepare.engine import Engine
 from recsys.data.prepare.split import Splitter
 from recsys.data.transforms import GROUP, SPLIT, query_columns, text_columns
@@ -27,8 +27,8 @@ PART_ROWS = 1 << 16
 
 
 def shuffle(
-    data: DataConfig, engine: Engine, chunks: list[TypedChunk], splitter: Splitter, folder: Path
-) -> list[TypedChunk]:
+    data: DataConfig, engine: Engine, chunks: list[ParsedChunk], splitter: Splitter, folder: Path
+) -> list[ParsedChunk]:
     """Arranged chunks under `folder`, made now unless they are there."""
     total = sum(c.rows for c in chunks)
     piles = -(-total // PILE_ROWS)
@@ -45,14 +45,14 @@ def shuffle(
         for _ in engine.map(partial(_arrange, data, rows), todo, shown.advance):
             pass
     shutil.rmtree(rows, ignore_errors=True)
-    found: list[TypedChunk] = []
+    found: list[ParsedChunk] = []
     for pile in done:
-        found.append(TypedChunk(pile, found[-1].first_row + found[-1].rows if found else 0))
+        found.append(ParsedChunk(pile, found[-1].first_row + found[-1].rows if found else 0))
     return [c for c in found if c.rows]
 
 
 def _deal(
-    piles: int, splitter: Splitter, folder: Path, numbered: tuple[int, TypedChunk], advance: Callable[[float], None]
+    piles: int, splitter: Splitter, folder: Path, numbered: tuple[int, ParsedChunk], advance: Callable[[float], None]
 ) -> None:
     """A chunk's rows, text as text, into the piles."""
     number, chunk = numbered
@@ -83,7 +83,7 @@ def decoded(name: str, frame: pl.DataFrame, text: pl.Series) -> pl.Series:
 def _arrange(data: DataConfig, folder: Path, numbered: tuple[int, Path], advance: Callable[[float], None]) -> None:
     number, target = numbered
     files = sorted((folder / f"{number:05d}").glob("*.parquet"))
-    coder = Coder([*text_columns(data), *query_columns(data)])
+    coder = TextCoder([*text_columns(data), *query_columns(data)])
     parts: list[int] = []
     dealt = 0
     with whole_folder(target) as building:

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from recsys.config.schema_data import SplitConfig
-from recsys.data.prepare.chunks import TypedChunk
+from recsys.data.prepare.chunks import ParsedChunk
 from recsys.data.transforms import KEY, PLACE, ROW, SPLIT, TIME
 from recsys.data.transforms.hashing import shares, shares_of_places
 from recsys.errors import UserError
@@ -18,7 +18,7 @@ IN_MEMORY = 1 << 22  # numbers
 class Splitter:
     """Tells each row's split (0 train, 1 validation, 2 test) from the row's place, time, key or file alone."""
 
-    def __init__(self, config: SplitConfig, chunks: Sequence[TypedChunk]) -> None:
+    def __init__(self, config: SplitConfig, chunks: Sequence[ParsedChunk]) -> None:
         self.config = config
         total = sum(c.rows for c in chunks)
         held_out = config.validation + config.test
@@ -88,7 +88,7 @@ class Splitter:
         return f"{c.by}: {sizes} {detail[c.by]}"
 
 
-def _last(chunks: Sequence[TypedChunk], share: float) -> int:
+def _last(chunks: Sequence[ParsedChunk], share: float) -> int:
     """The place from which on rows of the training files validate, where no files are there to."""
     places = [(c.first_row, c.rows) for c in chunks if c.split == 0]
     end = max((first + rows for first, rows in places), default=0)

@@ -2,6 +2,6 @@
 
 from recsys.data.profile.data_profile import Found
 from recsys.data.profile.profile_page import page
-from recsys.data.profile.profiler import Look
+from recsys.data.profile.profiler import Profiler
 
-__all__ = ["Found", "Look", "page"]
+__all__ = ["Found", "Profiler", "page"]

@@ -23,7 +23,7 @@ SAMPLE_ROWS = 1 << 18  # of a split: a quantile's rank is within 0.2 % of all ro
 SAMPLE_NUMBERS = 1 << 24  # of a split, over all columns: 128 MiB
 
 
-class Look:
+class Profiler:
     """Fed the frames that `typed` makes; `result` tells what they held.
 
     Values are counted one by one. Numbers give exact moments, and a sample of rows from which quantiles, histograms

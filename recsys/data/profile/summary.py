@@ -20,10 +20,10 @@ from recsys.data.transforms.steps import Fill
 from recsys.data.transforms.times import WAVES, Cyclic
 
 if TYPE_CHECKING:
-    from recsys.data.profile.profiler import Look
+    from recsys.data.profile.profiler import Profiler
 
 
-def found(look: Look, fitted: Fitted) -> Found:
+def found(look: Profiler, fitted: Fitted) -> Found:
     counts = {n: seen.result() for n, seen in look.values.items()}
     samples = {s: sample.result() for s, sample in zip(SPLITS, look.samples, strict=True) if sample.seen}
     empty = next(iter(samples.values())).clear()
@@ -36,7 +36,7 @@ def found(look: Look, fitted: Fitted) -> Found:
     return Found(rows, positives, features, _tables(fitted, counts), label_column(look.data) is not None)
 
 
-def _number(look: Look, name: str, samples: dict[str, pl.DataFrame]) -> Feature:
+def _number(look: Profiler, name: str, samples: dict[str, pl.DataFrame]) -> Feature:
     time, sparse = name in look.times, sparse_columns(look.data)
     there = {s: f[name].drop_nulls().to_numpy() for s, f in samples.items()}
     spans: list[dict[str, float] | None] = []
@@ -67,7 +67,7 @@ def _number(look: Look, name: str, samples: dict[str, pl.DataFrame]) -> Feature:
     )
 
 
-def _value(look: Look, fitted: Fitted, name: str, counts: pl.DataFrame) -> Feature:
+def _value(look: Profiler, fitted: Fitted, name: str, counts: pl.DataFrame) -> Feature:
     c = sparse_columns(look.data).get(name)
     cells = values.cells(counts, look.absent[name])
     table = (c.table or name) if c else None
@@ -147,11 +147,11 @@ def _shares(part: np.ndarray, whole: np.ndarray) -> tuple[float | None, ...]:
     return tuple(float(p / w) if w else None for p, w in zip(part, whole, strict=True))
 
 
-def _dense_reads(look: Look, typed: str) -> str:
+def _dense_reads(look: Profiler, typed: str) -> str:
     return next(c.column for c in dense_columns(look.data).values() if c.typed == typed)
 
 
-def _steps(look: Look, typed: str) -> str:
+def _steps(look: Profiler, typed: str) -> str:
     """What the config does with a dense column, such as: fill 0, log, standardise."""
     mine = [c for c in dense_columns(look.data).values() if c.typed == typed]
     if isinstance(mine[0].steps[0] if mine[0].steps else None, Cyclic):

@@ -15,7 +15,7 @@ import polars as pl
 
 from recsys.config.schema_data import SourceConfig
 from recsys.data.raw.blocks import LINE, Block, one_line
-from recsys.data.raw.ranges import Piece, Wanted
+from recsys.data.raw.ranges import FileRange, Projection
 from recsys.errors import UserError
 
 FORMATS = ("split_binary", "npy")
@@ -80,7 +80,7 @@ def rows(source: SourceConfig, file: Path) -> int:
     return parts(source, file)[0].rows
 
 
-def read(source: SourceConfig, file: Path, _names: list[str], piece: Piece, wanted: Wanted) -> Iterator[Block]:
+def read(source: SourceConfig, file: Path, _names: list[str], piece: FileRange, wanted: Projection) -> Iterator[Block]:
     """The rows of a piece, which is rows [start, stop); files without a column that is wanted are not read."""
     found = parts(source, file)
     stop = found[0].rows if piece.stop is None else piece.stop

@@ -31,8 +31,8 @@ from recsys.data.raw.ranges import (
     ALL,
     UNREADABLE,
     WHOLE,
-    Piece,
-    Wanted,
+    FileRange,
+    Projection,
     open_bytes,
     remote_bytes,
 )
@@ -115,7 +115,7 @@ def _first_line(source: SourceConfig, file: Path) -> bytes:
 
 
 def read(
-    source: SourceConfig, file: Path, names: list[str], piece: Piece = WHOLE, wanted: Wanted = ALL
+    source: SourceConfig, file: Path, names: list[str], piece: FileRange = WHOLE, wanted: Projection = ALL
 ) -> Iterator[Block]:
     """The raw rows of `file`, whose columns are `names` where it does not name them itself.
 
@@ -130,7 +130,7 @@ def read(
     return readers[source.format](source, file, names, piece, wanted)
 
 
-def pieces(source: SourceConfig, file: Path) -> list[Piece]:
+def pieces(source: SourceConfig, file: Path) -> list[FileRange]:
     """`file` cut into pieces of about PIECE_BYTES or PIECE_ROWS; whole where it can be read in one go alone (.gz)."""
     if source.format == "parquet":
         with parquet_file(file) as parquet:
@@ -140,15 +140,15 @@ def pieces(source: SourceConfig, file: Path) -> list[Piece]:
             if rows and rows + n > PIECE_ROWS:
                 cuts, rows = [*cuts, i], 0
             rows += n
-        return [Piece(a, b) for a, b in zip(cuts, [*cuts[1:], len(sizes)], strict=True)]
+        return [FileRange(a, b) for a, b in zip(cuts, [*cuts[1:], len(sizes)], strict=True)]
     if source.format in packed.FORMATS:
         n = packed.rows(source, file)
-        return [Piece(a, min(a + PIECE_ROWS, n)) for a in range(0, max(n, 1), PIECE_ROWS)]
+        return [FileRange(a, min(a + PIECE_ROWS, n)) for a in range(0, max(n, 1), PIECE_ROWS)]
     size = file.stat().st_size
     if file.suffix == ".gz" or len(source.parts.get(str(file), [])) > 1:
         return [WHOLE]
     starts = range(0, max(size, 1), PIECE_BYTES)
-    return [Piece(start, min(start + PIECE_BYTES, size)) for start in starts]
+    return [FileRange(start, min(start + PIECE_BYTES, size)) for start in starts]
 
 
 def files_in(source: SourceConfig, file: Path) -> list[Path]:
@@ -165,7 +165,7 @@ def parquet_file(file: Path) -> pq.ParquetFile:
 
 
 def _read_parquet(
-    _source: SourceConfig, file: Path, _names: list[str], piece: Piece, wanted: Wanted
+    _source: SourceConfig, file: Path, _names: list[str], piece: FileRange, wanted: Projection
 ) -> Iterator[Block]:
     row = 1
     try:
@@ -193,7 +193,9 @@ def _plain(frame: pl.DataFrame, file: Path) -> pl.DataFrame:
         raise UserError(f"{file}: {names}: bytes that are not UTF-8 text") from e
 
 
-def _read_libfm(_source: SourceConfig, file: Path, names: list[str], piece: Piece, _: Wanted) -> Iterator[Block]:
+def _read_libfm(
+    _source: SourceConfig, file: Path, names: list[str], piece: FileRange, _: Projection
+) -> Iterator[Block]:
     """'label index:value index:value ...': the i-th index is the i-th column's id, as a string."""
     lines = SourceConfig(separator="\x01", quote=None, header=False)
     for block in read_csv(lines, file, ["text"], piece, ALL):
@@ -219,7 +221,7 @@ def _read_libfm(_source: SourceConfig, file: Path, names: list[str], piece: Piec
         yield block
 
 
-def _read_lists(source: SourceConfig, file: Path, names: list[str], piece: Piece, _: Wanted) -> Iterator[Block]:
+def _read_lists(source: SourceConfig, file: Path, names: list[str], piece: FileRange, _: Projection) -> Iterator[Block]:
     """'user item item ...': a row an item, in order, with what stands before the items and which LIST it is of."""
     lines = SourceConfig(separator="\x01", quote=None, header=False)
     *before, item, _list = names

@@ -14,25 +14,25 @@ UNREADABLE = (pa.ArrowException, OSError, EOFError, zlib.error, UnicodeDecodeErr
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Projection:
     """What is read of the rows: the columns, where the format can leave out others; those that are only numbers."""
 
     columns: frozenset[str] | None = None
     numbers: frozenset[str] = frozenset()
 
 
-ALL = Wanted()
+ALL = Projection()
 
 
 @dataclass(frozen=True)
-class Piece:
+class FileRange:
     """What is read of a file: bytes [start, stop) of text (the lines that begin there), row groups of Parquet."""
 
     start: int = 0
     stop: int | None = None
 
 
-WHOLE = Piece()
+WHOLE = FileRange()
 
 
 def open_bytes(file: Path) -> Any:

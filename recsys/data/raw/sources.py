@@ -16,7 +16,7 @@ from recsys.config.schema_data import (
 from recsys.data.raw.blocks import LINE, Block
 from recsys.data.raw.derive import chosen, derived, joined, of_sql
 from recsys.data.raw.formats import column_names, no_rows, read, without_label
-from recsys.data.raw.ranges import WHOLE, Piece, Wanted
+from recsys.data.raw.ranges import WHOLE, FileRange, Projection
 from recsys.data.raw.storage import in_order, place
 from recsys.data.transforms import column_reads, label_column, raw_columns
 from recsys.errors import UserError, did_you_mean
@@ -78,7 +78,7 @@ def check_columns(data: DataConfig, file: Path, *, labelled: bool = True) -> Non
         _check_column(who, column, file, have)
 
 
-def read_blocks(data: DataConfig, file: Path, piece: Piece = WHOLE, *, unlabelled: bool = False) -> Iterator[Block]:
+def read_blocks(data: DataConfig, file: Path, piece: FileRange = WHOLE, *, unlabelled: bool = False) -> Iterator[Block]:
     """The raw rows of a piece of `file`, joined with the side tables and with derived columns.
 
     unlabelled: rows to be predicted: the file may lack the label column (a header-less file then has one column less),
@@ -131,7 +131,7 @@ def _check_column(who: str, column: str, file: Path, have: pl.DataFrame) -> None
         raise UserError(f"{who}: {file.name} has no column {column}{did_you_mean(column, have.columns)}")
 
 
-def wanted(data: DataConfig, *, labelled: bool) -> Wanted:
+def wanted(data: DataConfig, *, labelled: bool) -> Projection:
     """Which raw columns features, label, split, joins and SQL read."""
     reads = column_reads(data)
     for sql in [*data.derive.values(), *([data.where] if labelled and data.where else [])]:
@@ -146,7 +146,7 @@ def wanted(data: DataConfig, *, labelled: bool) -> Wanted:
             reads.setdefault(column, set()).add("number" if column == label_column(data) else "value")
     there = {column: data.source.rename.get(column, column) for column in reads}
     numbers = frozenset(there[column] for column, kinds in reads.items() if kinds == {"number"})
-    return Wanted(frozenset(there.values()), numbers)
+    return Projection(frozenset(there.values()), numbers)
 
 
 def group_columns(data: DataConfig) -> list[tuple[str, str]]:

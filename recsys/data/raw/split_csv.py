@@ -8,7 +8,7 @@ import polars as pl
 
 from recsys.config.schema_data import PartConfig, SourceConfig
 from recsys.data.raw.blocks import LINE, BadRow, Block
-from recsys.data.raw.ranges import ALL, WHOLE, Piece, Wanted
+from recsys.data.raw.ranges import ALL, WHOLE, FileRange, Projection
 from recsys.data.raw.text import read_csv
 from recsys.errors import UserError
 
@@ -24,7 +24,7 @@ def no_rows(source: SourceConfig, file: Path) -> pl.DataFrame:
     return pl.DataFrame(schema=dict.fromkeys([c for part in parts for c in part.columns], pl.String))
 
 
-def read(source: SourceConfig, file: Path, _names: list[str], piece: Piece, wanted: Wanted) -> Iterator[Block]:
+def read(source: SourceConfig, file: Path, _names: list[str], piece: FileRange, wanted: Projection) -> Iterator[Block]:
     """Where one part has all columns, as CSV is read; else the lines of all parts together, in one piece."""
     parts = source.parts[str(file)]
     if len(parts) == 1 and len(parts[0].files) == 1:

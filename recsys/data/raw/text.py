@@ -22,7 +22,7 @@ from recsys.data.raw.blocks import (
     Block,
     one_line,
 )
-from recsys.data.raw.ranges import UNREADABLE, Piece, Wanted, open_bytes
+from recsys.data.raw.ranges import UNREADABLE, FileRange, Projection, open_bytes
 from recsys.errors import UserError
 
 BLOCK_BYTES = 16 << 20
@@ -40,7 +40,9 @@ def parse_options(source: SourceConfig, handler: Any = None) -> pacsv.ParseOptio
     )
 
 
-def read_csv(source: SourceConfig, file: Path, names: list[str], piece: Piece, wanted: Wanted) -> Iterator[Block]:
+def read_csv(
+    source: SourceConfig, file: Path, names: list[str], piece: FileRange, wanted: Projection
+) -> Iterator[Block]:
     """Blocks of whole lines, parsed by a few threads and handed out in order."""
     waiting: deque[Future[Block]] = deque()
     line = 1
@@ -218,7 +220,7 @@ def _without_open_quotes(
 class _Lines:
     """The bytes of the lines that begin in a piece of a file."""
 
-    def __init__(self, raw: Any, piece: Piece) -> None:
+    def __init__(self, raw: Any, piece: FileRange) -> None:
         self._raw, at = raw, 0
         if piece.start:  # the line before, or within which the piece begins, is the last piece's
             raw.seek(piece.start - 1)

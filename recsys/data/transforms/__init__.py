@@ -33,7 +33,7 @@ from recsys.data.transforms.columns import (
     sparse_columns,
     text_columns,
 )
-from recsys.data.transforms.fit import Gather, Gathered, InMemory, Training, fit, summed
+from recsys.data.transforms.fit import InMemory, PartialStatistics, StatisticsPass, Training, fit, summed
 from recsys.data.transforms.fitted import Fitted
 from recsys.data.transforms.parse import typed
 from recsys.data.transforms.steps import TRANSFORMS
@@ -51,9 +51,9 @@ __all__ = [
     "TIME",
     "TRANSFORMS",
     "Fitted",
-    "Gather",
-    "Gathered",
     "InMemory",
+    "PartialStatistics",
+    "StatisticsPass",
     "Training",
     "column_reads",
     "dense_columns",

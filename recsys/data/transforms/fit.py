@@ -23,7 +23,7 @@ from recsys.features import OUT_OF_VOCABULARY
 
 
 @dataclass
-class Gathered:
+class PartialStatistics:
     """What a chunk has to say."""
 
     rows: int = 0
@@ -32,7 +32,7 @@ class Gathered:
 
 
 @dataclass(frozen=True)
-class Gather:
+class StatisticsPass:
     """One pass: the next statistic of each dense feature, and in the first pass what sparse features need."""
 
     data: DataConfig
@@ -50,14 +50,14 @@ class Gather:
         """The column of a feature's values: of sequences' items, that of all a group trains on, once."""
         return HISTORY if self.data.sequences is not None and name == item_feature(self.data) else name
 
-    def __call__(self, frames: Iterable[pl.DataFrame], values: dict[str, pl.Series]) -> Gathered:
+    def __call__(self, frames: Iterable[pl.DataFrame], values: dict[str, pl.Series]) -> PartialStatistics:
         """frames: a chunk's training rows, text as codes; values: the text of the codes."""
         dense = dense_columns(self.data)
         shown = dict(_next(dense, self.params)) | (dict(_sparse(self.data)) if self.first else {})
         fitted = Fitted(self.data, self.params)
         columns = [dense_expr(dense[n], self.params[n], fitted.index(dense[n].typed, values)).alias(n)
                    for n in shown if n in dense]  # fmt: skip
-        found = Gathered()
+        found = PartialStatistics()
         for frame in frames:
             if frame.is_empty():
                 continue
@@ -82,7 +82,7 @@ class Gather:
 class Training(Protocol):
     """The training split, in chunks."""
 
-    def gather(self, gather: Gather) -> Iterator[Gathered]:
+    def gather(self, gather: StatisticsPass) -> Iterator[PartialStatistics]:
         """What each chunk says, in their order; it may keep the tables to itself."""
 
     def total(self, names: Sequence[str], keys: Sequence[str], least: int) -> pl.DataFrame:
@@ -103,7 +103,7 @@ def fit(data: DataConfig, training: Training, vectors: dict[str, Vectors] | None
     vocabularies: dict[str, pl.DataFrame] = {}
     first = True
     while (todo := dict(_next(dense, params))) or first:
-        rows, merged = _merged(training.gather(Gather(data, params, first)))
+        rows, merged = _merged(training.gather(StatisticsPass(data, params, first)))
         if not rows:
             raise UserError(f"data={data.name}: the train split has no rows; see data.split")
         for name, statistic in todo.items():
@@ -137,7 +137,7 @@ def _sparse(data: DataConfig) -> Iterator[tuple[str, Counts | Sample]]:
             yield name, Counts()
 
 
-def _merged(found: Iterable[Gathered]) -> tuple[int, dict[str, Mergeable]]:
+def _merged(found: Iterable[PartialStatistics]) -> tuple[int, dict[str, Mergeable]]:
     rows = 0
     merged: dict[str, Mergeable] = {}
     for one in found:
@@ -181,7 +181,7 @@ class InMemory:
         self._frame, self._values = frame.with_columns([rows] if ROW not in frame.columns else []), values
         self._tables: dict[str, pl.DataFrame] = {}
 
-    def gather(self, gather: Gather) -> Iterator[Gathered]:
+    def gather(self, gather: StatisticsPass) -> Iterator[PartialStatistics]:
         found = gather([self._frame], self._values)
         self._tables = found.tables
         yield found

@@ -34,7 +34,7 @@ from recsys.features import OUT_OF_VOCABULARY, FeatureSpec
 
 VOCABULARIES = "vocabularies"
 ITEMS = "items"  # of data for retrieval, what is known of each candidate: a Fitted of its own, and its rows
-RAW = "raw.parquet"  # no rows: the raw columns and their types (online.py)
+RAW_SCHEMA = "raw.parquet"  # no rows: the raw columns and their types (online.py)
 SIDES = "sides"  # a side table each
 VECTORS = f"{VOCABULARIES}/vectors"
 ENCODINGS = f"{VOCABULARIES}/encodings"  # within, so that whoever copies a run's vocabularies has all that it needs
@@ -255,8 +255,8 @@ class Fitted:
         for part in (SIDES, ITEMS):
             if (source / part).exists():
                 shutil.copytree(source / part, target / part, dirs_exist_ok=True)
-        if (source / RAW).exists():
-            shutil.copy(source / RAW, target)
+        if (source / RAW_SCHEMA).exists():
+            shutil.copy(source / RAW_SCHEMA, target)
 
 
 def _bucket(x: pl.Expr, bounds: list[float], n: int) -> pl.Expr:

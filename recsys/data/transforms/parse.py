@@ -33,10 +33,10 @@ def typed(data: DataConfig, block: Block, *, labelled: bool = True) -> tuple[pl.
     """Label (Float32), numbers (Float64, null where missing), times (Datetime), values (String), ids (Int64) and what
     splits and groups go by; rows whose label, numbers, times or ids cannot be read are set aside with the reason.
     """
-    return Typing(data, block.frame, labelled=labelled)(block)
+    return RowParser(data, block.frame, labelled=labelled)(block)
 
 
-class Typing:
+class RowParser:
     """`typed`, of blocks whose columns and types are those of `like`: what follows from them is worked out once."""
 
     def __init__(self, data: DataConfig, like: pl.DataFrame, *, labelled: bool) -> None:

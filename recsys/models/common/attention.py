@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from recsys.batch import owners_of
+from recsys.batch import segment_ids_of
 
 
 def padded(x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
@@ -13,7 +13,7 @@ def padded(x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     the block's B x L rows each value stands. L is the longest list's length, at least 1.
     """
     longest = max(int(lengths.max()), 1) if len(lengths) else 1
-    at = owners_of(lengths) * longest + from_start(lengths)
+    at = segment_ids_of(lengths) * longest + from_start(lengths)
     block = x.new_zeros(len(lengths) * longest, x.shape[1]).index_copy(0, at, x)
     return block.view(len(lengths), longest, -1), at
 

@@ -6,14 +6,14 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.batch import owners_of
+from recsys.batch import segment_ids_of
 from recsys.candidates import Candidates
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
 
 
 @dataclass
-class Asked:
+class QueryBatch:
     """What a batch asks of a model: from these inputs, which items?
 
     inputs: (P,) items whose vectors the model reads, row after row; none where it reads other features
@@ -29,7 +29,7 @@ class Asked:
     places: Tensor
     at: Tensor
     targets: Tensor
-    owners: Tensor
+    query_of_target: Tensor
 
 
 class Items(nn.Module):
@@ -95,7 +95,7 @@ class Items(nn.Module):
         return sum(parts[1:], parts[0])[index]
 
 
-def next_items(items: Tensor, lengths: Tensor, *, every: bool) -> Asked:
+def next_items(items: Tensor, lengths: Tensor, *, every: bool) -> QueryBatch:
     """Lists of items (P,), one after another, whose last one is to be predicted: the model reads all others.
 
     every: each item but the first of a list is a target of those before it, as in training, unless it is unknown (0);
@@ -111,33 +111,36 @@ def next_items(items: Tensor, lengths: Tensor, *, every: bool) -> Asked:
     if every:
         targets = items[first]
         at = targets.nonzero()[:, 0]
-        return Asked(items[places], shorter, places, at, targets[at], torch.arange(len(at), device=items.device))
+        return QueryBatch(items[places], shorter, places, at, targets[at], torch.arange(len(at), device=items.device))
     at = torch.where(shorter > 0, shorter.cumsum(0) - 1, -1)
     nothing = items[:0]
-    return Asked(items[places], shorter, places, at, nothing, nothing)
+    return QueryBatch(items[places], shorter, places, at, nothing, nothing)
 
 
-def masked_items(items: Tensor, lengths: Tensor, *, share: float, only_last: float) -> Asked:
+def masked_items(items: Tensor, lengths: Tensor, *, share: float, only_last: float) -> QueryBatch:
     """Lists of items whose chosen ones are hidden and asked for: each with probability `share`, the last one where
     none was chosen; of a list with probability `only_last`, the last one alone. Unknown items (0) are not asked for.
     """
-    owners = owners_of(lengths)
+    query_of_target = segment_ids_of(lengths)
     ends = (lengths.cumsum(0) - 1)[lengths > 0]
     hidden = torch.rand(len(items), device=items.device) < share
     alone = torch.rand(len(lengths), device=items.device) < only_last
-    hidden &= ~alone[owners]
-    none = torch.zeros(len(lengths), dtype=torch.long, device=items.device).index_add(0, owners, hidden.long()) == 0
+    hidden &= ~alone[query_of_target]
+    none = (
+        torch.zeros(len(lengths), dtype=torch.long, device=items.device).index_add(0, query_of_target, hidden.long())
+        == 0
+    )
     hidden[ends] |= none[lengths > 0]
     at = (hidden & (items > 0)).nonzero()[:, 0]
     places = torch.arange(len(items), device=items.device)
-    return Asked(items, lengths, places, at, items[at], torch.arange(len(at), device=items.device))
+    return QueryBatch(items, lengths, places, at, items[at], torch.arange(len(at), device=items.device))
 
 
-def masked_last(items: Tensor, lengths: Tensor) -> Asked:
+def masked_last(items: Tensor, lengths: Tensor) -> QueryBatch:
     """Lists of items whose last one is hidden and asked for, as masked models are in the end: one query a list."""
     at = torch.where(lengths > 0, lengths.cumsum(0) - 1, -1)
     nothing = items[:0]
-    return Asked(items, lengths, torch.arange(len(items), device=items.device), at, nothing, nothing)
+    return QueryBatch(items, lengths, torch.arange(len(items), device=items.device), at, nothing, nothing)
 
 
 def hide(x: Tensor, at: Tensor, mask: Tensor) -> Tensor:

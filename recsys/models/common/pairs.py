@@ -4,20 +4,20 @@ from collections.abc import Sequence
 
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.batch import Batch, owners_of
+from recsys.batch import Batch, segment_ids_of
 from recsys.features import FeatureSpec, SparseFeature
-from recsys.models.common.items import Asked
+from recsys.models.common.items import QueryBatch
 
 
-def chosen_items(batch: Batch, item: str) -> Asked:
+def chosen_items(batch: Batch, item: str) -> QueryBatch:
     """Each row asks for the items of feature `item` that it has: one where a row is an interaction, all of them where
     a row is a user's.
     """
     lists = batch.sparse[item]
     items, lengths = lists.values().long(), lists.lengths().long()
     nothing = items[:0]
-    owners, known = owners_of(lengths), items > 0
-    return Asked(nothing, items.new_zeros(len(lengths)), nothing, nothing, items[known], owners[known])
+    query_of_target, known = segment_ids_of(lengths), items > 0
+    return QueryBatch(nothing, items.new_zeros(len(lengths)), nothing, nothing, items[known], query_of_target[known])
 
 
 def beside_items(features: FeatureSpec, model: str) -> FeatureSpec:

@@ -14,7 +14,7 @@ COLUMNS = (
 
 
 @dataclass
-class Tried:
+class PlanAttempt:
     """A choice of sharding, and its plan or why there is none. error: of the last, the whole message."""
 
     name: str
@@ -25,25 +25,25 @@ class Tried:
         if self.plan is not None:
             return {"sharding": self.name, "fits": True} | self.plan.to_json()
         assert self.error is not None
-        m = self.error.misfit
+        m = self.error.infeasible
         tables = [vars(t) for t in m.tables]
         sums = {"bytes_over": m.bytes_over, "needed": m.needed, "room": m.room, "over": m.over, "memory": m.kind}
         return {"sharding": self.name, "fits": False, "error": str(self.error), **sums, "tables": tables}
 
 
-def best_first(tried: list[Tried]) -> list[Tried]:
+def best_first(tried: list[PlanAttempt]) -> list[PlanAttempt]:
     """Those that fit by the time of a step, to a hundredth of a millisecond, then by memory; then by bytes over."""
     return sorted(tried, key=_rank)
 
 
-def _rank(t: Tried) -> tuple[bool, float, int]:
+def _rank(t: PlanAttempt) -> tuple[bool, float, int]:
     if t.plan is None:
         assert t.error is not None
-        return True, t.error.misfit.bytes_over, 0
+        return True, t.error.infeasible.bytes_over, 0
     return False, round(t.plan.step_ms, 2), max(d.hbm + d.ddr for d in t.plan.devices)
 
 
-def cells(t: Tried) -> list[str]:
+def cells(t: PlanAttempt) -> list[str]:
     """One row under COLUMNS."""
     if t.plan is None:
         assert t.error is not None
@@ -59,17 +59,17 @@ def cells(t: Tried) -> list[str]:
     ]  # fmt: skip
 
 
-def why_not(t: Tried) -> str:
+def why_not(t: PlanAttempt) -> str:
     from recsys.sharding.infeasible import gib
 
     assert t.error is not None
-    m = t.error.misfit
+    m = t.error.infeasible
     if not m.bytes_over:
         return "no layout of the allowed types"
     return f"{gib(m.bytes_over)} GiB over {m.where}; largest: {m.tables[0].table} {gib(m.tables[0].needed)}"
 
 
-def verdict(tried: list[Tried]) -> str:
+def verdict(tried: list[PlanAttempt]) -> str:
     """Which is best, in a sentence."""
     first, *others = best_first(tried)
     if first.plan is None:

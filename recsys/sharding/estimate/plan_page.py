@@ -9,7 +9,7 @@ from recsys.memory import GIB
 from recsys.sharding.estimate import charts as pictures
 from recsys.sharding.estimate.compare import (
     COLUMNS,
-    Tried,
+    PlanAttempt,
     best_first,
     cells,
     verdict,
@@ -17,7 +17,7 @@ from recsys.sharding.estimate.compare import (
 from recsys.sharding.estimate.report import DeviceReport, PlanReport, TableReport
 from recsys.sharding.estimate.terminal import LEFT, where_of
 from recsys.sharding.infeasible import COLUMNS as NEEDS
-from recsys.sharding.infeasible import Misfit, gib
+from recsys.sharding.infeasible import Infeasibility, gib
 
 WORST = 8  # devices shown of a plan that does not fit
 NEAR = 0.15  # share of a device's memory below which shards are shown once more, magnified
@@ -38,7 +38,7 @@ FORMULAS = (
 )
 
 
-def page(tried: Sequence[Tried]) -> str:
+def page(tried: Sequence[PlanAttempt]) -> str:
     """The whole page. With several plans, a comparison first, then each, the best first."""
     order = best_first(list(tried))
     plans = [t.plan for t in order if t.plan is not None]
@@ -56,10 +56,12 @@ def page(tried: Sequence[Tried]) -> str:
     return document(title, "\n".join(parts), Path(__file__).parent)
 
 
-def _section(t: Tried, several: bool) -> str:
+def _section(t: PlanAttempt, several: bool) -> str:
     if t.plan is None:
         assert t.error is not None
-        return f"<h2>sharding={escape(t.name)} does not fit</h2><p>{escape(str(t.error))}</p>{_misfit(t.error.misfit)}"
+        return (
+            f"<h2>sharding={escape(t.name)} does not fit</h2><p>{escape(str(t.error))}</p>{_misfit(t.error.infeasible)}"
+        )
     p = t.plan
     parts = [f"<h2>sharding={escape(t.name)}</h2>" if several else "", _cards(p)]
     parts.append("<h3>Which shard lies where</h3>" + pictures.table_legend(p))
@@ -111,7 +113,7 @@ def _cards(p: PlanReport) -> str:
     )
 
 
-def _comparison(order: Sequence[Tried]) -> str:
+def _comparison(order: Sequence[PlanAttempt]) -> str:
     rows = []
     for i, t in enumerate(order):
         kind = "no" if t.plan is None else "best" if i == 0 else ""
@@ -162,7 +164,7 @@ def _device_cells(d: DeviceReport) -> list[str]:
     ]  # fmt: skip
 
 
-def _misfit(m: Misfit) -> str:
+def _misfit(m: Infeasibility) -> str:
     """The devices on which most is over, beside what is there, and the tables that make up most of it."""
     colour = {t.table: f"var(--c{i})" if i < pictures.COLOURS else "var(--other)" for i, t in enumerate(m.tables)}
     held = [sum(n for _, n in shards) for shards in m.layout]

@@ -6,7 +6,7 @@ from recsys.console import results, say
 from recsys.memory import GIB
 from recsys.sharding.estimate.compare import (
     COLUMNS,
-    Tried,
+    PlanAttempt,
     best_first,
     cells,
     verdict,
@@ -59,7 +59,7 @@ def _devices(found: PlanReport) -> Table:
     return devices
 
 
-def show_side_by_side(tried: list[Tried]) -> None:
+def show_side_by_side(tried: list[PlanAttempt]) -> None:
     """One row a choice, the best first."""
     table = _table("plans side by side, the best first", COLUMNS[:-1])
     for t in best_first(tried):

@@ -1,0 +1,171 @@
+"""What follows from the kind of a model: metrics, checks, task. `kind_of` is the one place that branches.
+
+Ranking models predict labels of rows. Retrieval models rank items for queries; closed-form models do so too, but are
+fitted at once instead of step by step. What the model classes themselves must have is in models/protocols.py.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from omegaconf import DictConfig
+
+from recsys.config.build import build_loss, build_model, locate
+from recsys.errors import UserError
+from recsys.evaluation import metrics_table
+
+
+class ModelKind(ABC):
+    """The kind of a config's model.
+
+    scores_rows: predicts a probability for each row; else ranks items for each query
+    fitted_at_once: trained by one call of `fit`, in one process, without a loss
+    """
+
+    scores_rows = False
+    fitted_at_once = False
+
+    @abstractmethod
+    def metric_names(self, cfg: DictConfig) -> list[str]:
+        """Return the metrics that are measured of a split."""
+
+    @abstractmethod
+    def default_monitor(self, cfg: DictConfig) -> str:
+        """Return the metric that tells which validation was best, unless the config names one."""
+
+    @abstractmethod
+    def check(self, cfg: DictConfig, features: Any) -> None:
+        """Raise UserError where data, model and loss do not go together."""
+
+    @abstractmethod
+    def build_task(self, cfg: DictConfig, features: Any, device: Any, candidates: Any = None) -> Any:
+        """Return the model with its loss, tables on `device`. candidates: what a retrieval model may retrieve."""
+
+
+class Ranking(ModelKind):
+    scores_rows = True
+
+    def metric_names(self, cfg: DictConfig) -> list[str]:
+        return [*metrics_table.RANKING, *(["gauc"] if cfg.metrics.gauc else [])]
+
+    def default_monitor(self, cfg: DictConfig) -> str:
+        return f"validation/{metrics_table.MAIN_RANKING}"
+
+    def check(self, cfg: DictConfig, features: Any) -> None:
+        if not features.labels:
+            raise UserError(f"data={cfg.data.name}: its rows have no label, and this model predicts one")
+        _check_loss(cfg, "RankingLoss", "loss=binary_cross_entropy")
+
+    def build_task(self, cfg: DictConfig, features: Any, device: Any, candidates: Any = None) -> Any:
+        from recsys.task import Task
+
+        return Task(build_model(cfg, features, device), None if cfg.loss is None else build_loss(cfg))
+
+
+class Retrieval(ModelKind):
+    def metric_names(self, cfg: DictConfig) -> list[str]:
+        protocol = protocol_of(cfg)
+        return metrics_table.retrieval_names(protocol.k, protocol.protocols)
+
+    def default_monitor(self, cfg: DictConfig) -> str:
+        protocol = protocol_of(cfg)
+        return f"validation/{metrics_table.main_retrieval(protocol.k, protocol.protocols)}"
+
+    def check(self, cfg: DictConfig, features: Any) -> None:
+        if cfg.metrics.gauc or cfg.metrics.slices:
+            raise UserError("metrics.gauc and metrics.slices apply to models that predict; this one retrieves")
+        if features.item is None:
+            why = "data.items.feature names no feature whose values they are"
+            raise UserError(f"data={cfg.data.name}: this model retrieves items, and {why}")
+        if cfg.data.sequences is not None and cfg.data.sequences.pad is not None:
+            raise UserError(
+                f"data.sequences.pad={cfg.data.sequences.pad}: models that retrieve read lists as they are; null"
+            )
+        self.check_training(cfg, features)
+
+    def check_training(self, cfg: DictConfig, features: Any) -> None:
+        """Raise UserError where the model cannot be trained as its kind is."""
+        if cfg.loss is None:
+            raise UserError("loss: this model needs one, such as loss=full_softmax")
+        _check_loss(cfg, "RetrievalLoss", "loss=full_softmax")
+
+    def build_task(self, cfg: DictConfig, features: Any, device: Any, candidates: Any = None) -> Any:
+        from recsys.task import RetrievalTask
+
+        return RetrievalTask(build_model(cfg, features, device), build_loss(cfg), candidates)
+
+
+class ClosedForm(Retrieval):
+    fitted_at_once = True
+
+    def check_training(self, cfg: DictConfig, features: Any) -> None:
+        if not features.feature(features.item).sequence:
+            raise UserError("model: reads lists of items; data.sequences.max_length must be set")
+        if cfg.loss is not None:
+            raise UserError(f"loss={cfg.loss.get('_target_')}: this model is fitted without a loss; leave it out")
+
+
+KINDS: dict[str, ModelKind] = {"ranking": Ranking(), "retrieval": Retrieval(), "closed_form": ClosedForm()}
+
+
+def kind_of(cfg: DictConfig) -> ModelKind:
+    """Return the kind of the config's model. Raises UserError where the model cannot be found or is of none."""
+    from recsys.models.protocols import model_kind
+
+    try:
+        return KINDS[model_kind(locate(cfg.model.get("_target_") or "", "model"))]
+    except TypeError as e:
+        raise UserError(f"model: {e}") from e
+
+
+def build_task(cfg: DictConfig, features: Any, device: Any, candidates: Any = None) -> Any:
+    """Return the model with its loss, tables on `device`. candidates: what a retrieval model may retrieve."""
+    return kind_of(cfg).build_task(cfg, features, device, candidates)
+
+
+def meta_task(cfg: DictConfig, features: Any) -> Any:
+    """Return the task for `features` on the meta device, its tables as wide as they will lie, to plan with."""
+    import torch
+
+    from recsys.sharding.tables import pad_tables
+
+    with torch.device("meta"):
+        task = build_task(cfg, features, torch.device("meta"))
+        pad_tables(task, cfg.sharding.padding)
+    return task
+
+
+def protocol_of(cfg: DictConfig) -> Any:
+    """Return cfg.protocol, checked."""
+    from recsys.evaluation.retrieval import Protocols
+
+    p = cfg.protocol
+    try:
+        return Protocols(tuple(p.k), tuple(p.candidates), p.negatives, p.filter_history, p.seed)
+    except ValueError as e:
+        raise UserError(f"protocol.{e}") from e
+
+
+def monitor_of(cfg: DictConfig, given: str | None) -> str:
+    """Return the metric that tells which validation was best: `given`, or the kind's default."""
+    return kind_of(cfg).default_monitor(cfg) if given is None else given
+
+
+def metric_names(cfg: DictConfig) -> list[str]:
+    """Return the metrics that are measured of a split."""
+    return kind_of(cfg).metric_names(cfg)
+
+
+def _check_loss(cfg: DictConfig, protocol: str, example: str) -> None:
+    """Raise UserError where the config's loss is of another kind than `protocol`, a class of recsys.losses."""
+    import inspect
+
+    from recsys import losses
+
+    if cfg.loss is None:
+        return
+    target = locate(cfg.loss.get("_target_") or "", "loss")
+    if inspect.isclass(target) and getattr(losses, protocol) not in inspect.getmro(target):
+        raise UserError(
+            f"loss={cfg.loss.get('_target_')}: this model takes a {protocol}, such as {example}; "
+            f"a loss of your own subclasses recsys.losses.{protocol}"
+        )

@@ -1,0 +1,280 @@
+"""Losses of retrieval models: which of all items was chosen?
+
+A loss samples the items that it compares the chosen ones with (`sample`), then compares their scores (`forward`).
+Scores are dot products of queries and item vectors, or those of the model's own scorer. B rows make Q queries, which
+have T chosen items.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from recsys.models.common.scorer import Scorer
+
+NEGATIVES = ("uniform", "popularity", "in_batch")
+
+
+class Popularity:
+    """How often each of N candidates was chosen in training: counts (N,), and distributions computed from them once."""
+
+    def __init__(self, counts: Tensor) -> None:
+        self.counts = counts
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    @cached_property
+    def cumulative(self) -> Tensor:
+        """(N,) float64 cumulative counts, to sample from."""
+        return self.counts.double().cumsum(0)
+
+    @cached_property
+    def log_share(self) -> Tensor:
+        """(N,) logarithm of each candidate's share of all choices, at least that of a candidate chosen once."""
+        return (self.counts.clamp(min=1) / self.counts.sum().clamp(min=1)).log()
+
+
+@dataclass
+class Negatives:
+    """Items that chosen ones are compared with.
+
+    ids: (M,) shared by all queries, or (T, n) for each chosen item its own
+    log_share: (N,) of each candidate the logarithm of its expected share of a sample; None where no loss needs it
+    sampling_rate: the share of all other items that is sampled
+    """
+
+    ids: Tensor
+    log_share: Tensor | None = None
+    sampling_rate: float = 1.0
+
+
+@dataclass
+class LossInputs:
+    """A batch's queries, chosen items and negatives.
+
+    scorer: the model's
+    queries: (Q, d)
+    query_of_target: (T,) the query that each chosen item answers
+    targets: (T,) ids of the chosen items
+    target_vectors: (T, d)
+    negatives: what the loss has sampled
+    negative_vectors: (M, d) or (T, n, d), of negatives.ids
+    """
+
+    scorer: Scorer
+    queries: Tensor
+    query_of_target: Tensor
+    targets: Tensor
+    target_vectors: Tensor
+    negatives: Negatives
+    negative_vectors: Tensor
+
+    @cached_property
+    def one_target_each(self) -> bool:
+        """Whether each query has one chosen item, in the order of the queries."""
+        order = torch.arange(len(self.query_of_target), device=self.query_of_target.device)
+        return len(self.query_of_target) == len(self.queries) and bool((self.query_of_target == order).all())
+
+    @cached_property
+    def target_queries(self) -> Tensor:
+        """(T, d) the query of each chosen item."""
+        return self.queries if self.one_target_each else self.queries[self.query_of_target]
+
+    def negative_pairs(self) -> Tensor:
+        """(T, n) scores of each chosen item's own negatives."""
+        return self.scorer.score_pairs(
+            self.target_queries[:, None, :].expand_as(self.negative_vectors), self.negative_vectors
+        )
+
+
+class RetrievalLoss(Protocol):
+    """A loss over queries and items. A class that a config may name subclasses it, beside nn.Module."""
+
+    def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
+        """Sample the items that chosen ones (T,) are compared with."""
+        ...
+
+    def forward(self, inputs: LossInputs) -> Tensor:
+        """Return the mean loss over the T chosen items, ()."""
+        ...
+
+
+class FullSoftmax(nn.Module, RetrievalLoss):
+    """Cross-entropy over all candidates.
+
+    Args:
+        label_smoothing: the share of the target distribution that is uniform over all candidates.
+    """
+
+    def __init__(self, *, label_smoothing: float = 0.0) -> None:
+        super().__init__()
+        self.label_smoothing = label_smoothing
+
+    def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
+        return Negatives(torch.arange(1, len(popularity), device=targets.device))
+
+    def forward(self, inputs: LossInputs) -> Tensor:
+        scores = inputs.scorer.score_all(inputs.queries, inputs.negative_vectors)
+        places = inputs.targets - 1
+        if inputs.one_target_each:
+            return nn.functional.cross_entropy(scores, places, label_smoothing=self.label_smoothing)
+        log_share = scores.log_softmax(dim=1)
+        loss = -log_share[inputs.query_of_target, places].mean()
+        if not self.label_smoothing:
+            return loss
+        uniform = log_share.mean(dim=1)[inputs.query_of_target].mean()
+        return (1 - self.label_smoothing) * loss - self.label_smoothing * uniform
+
+
+class SampledSoftmax(nn.Module, RetrievalLoss):
+    """Cross-entropy over the chosen item and sampled negatives that all queries share.
+
+    Each score is reduced by the logarithm of the item's expected share of the sample; without that correction, items
+    that are sampled often would score too low (Bengio & Senecal 2008; Yi et al. 2019,
+    https://dl.acm.org/doi/10.1145/3298689.3346996). A sampled item that a query has chosen is no negative to it.
+
+    Args:
+        negatives: uniform, popularity or in_batch (the batch's own chosen items).
+        count: how many negatives to sample; in_batch takes at most so many.
+        correct: subtract the logarithm of the share.
+        temperature: divides all scores.
+        hardest: count only so many negatives of a query, those that score highest with it (Zhang et al. 2013,
+            https://dl.acm.org/doi/10.1145/2484028.2484126).
+    """
+
+    def __init__(
+        self,
+        *,
+        negatives: str = "uniform",
+        count: int = 256,
+        correct: bool = True,
+        temperature: float = 1.0,
+        hardest: int | None = None,
+    ) -> None:
+        super().__init__()
+        _check(negatives, count)
+        if hardest is not None and hardest < 1:
+            raise ValueError(f"hardest {hardest} is not positive")
+        self.hardest = hardest
+        if temperature <= 0:
+            raise ValueError(f"temperature {temperature} is not positive")
+        self.negatives, self.count, self.correct, self.temperature = negatives, count, correct, temperature
+
+    def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
+        ids = _sample_ids(self.negatives, (self.count,), targets, popularity)
+        if not self.correct or self.negatives == "uniform":  # equal shares make no difference
+            return Negatives(ids)
+        return Negatives(ids, popularity.log_share)
+
+    def forward(self, inputs: LossInputs) -> Tensor:
+        targets, query_of_target, negatives = inputs.targets, inputs.query_of_target, inputs.negatives
+        positive = inputs.scorer.score_pairs(inputs.target_queries, inputs.target_vectors)
+        scores = inputs.scorer.score_all(inputs.queries, inputs.negative_vectors)
+        if self.temperature != 1:
+            positive, scores = positive / self.temperature, scores / self.temperature
+        if negatives.log_share is not None:
+            positive = positive - negatives.log_share[targets]
+            scores = scores - negatives.log_share[negatives.ids]
+        scores = scores if inputs.one_target_each else scores[query_of_target]
+        chosen = targets[:, None] == negatives.ids[None, :]
+        if self.negatives == "in_batch" and len(query_of_target) > len(inputs.queries):
+            chosen = _chosen_by(query_of_target, targets, negatives.ids, len(inputs.queries))[query_of_target]
+        scores = scores.masked_fill(chosen, -math.inf)
+        if self.hardest is not None and self.hardest < scores.shape[1]:
+            scores = scores.topk(self.hardest, dim=1, sorted=False).values
+        return (torch.logaddexp(positive, scores.logsumexp(dim=1)) - positive).mean()
+
+
+class BCE(nn.Module, RetrievalLoss):
+    """Binary cross-entropy of the chosen item against sampled ones of its own (SASRec samples one, uniformly).
+
+    Args:
+        negatives: uniform, popularity or in_batch.
+        count: how many negatives each chosen item gets.
+        calibration: t of gBCE (Petrov & Macdonald 2023, https://arxiv.org/abs/2308.07192), which raises the positive
+            probability to a power so that sampling few of many items does not make the model overconfident: 0 is
+            plain, 1 fully calibrated.
+        shared: all chosen items of a batch share one sample, which a large `count` needs.
+    """
+
+    def __init__(
+        self, *, negatives: str = "uniform", count: int = 1, calibration: float = 0.0, shared: bool = False
+    ) -> None:
+        super().__init__()
+        _check(negatives, count)
+        if not 0 <= calibration <= 1:
+            raise ValueError(f"calibration {calibration} is not from 0 to 1")
+        self.negatives, self.count, self.calibration, self.shared = negatives, count, calibration, shared
+
+    def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
+        shape = (self.count,) if self.shared else (len(targets), self.count)
+        ids = _sample_ids(self.negatives, shape, targets, popularity)
+        return Negatives(ids, sampling_rate=min(ids.shape[-1] / max(len(popularity) - 2, 1), 1.0))
+
+    def forward(self, inputs: LossInputs) -> Tensor:
+        ids, targets, rate = inputs.negatives.ids, inputs.targets, inputs.negatives.sampling_rate
+        positive = inputs.scorer.score_pairs(inputs.target_queries, inputs.target_vectors)
+        if ids.dim() == 1:
+            negative = inputs.scorer.score_all(inputs.target_queries, inputs.negative_vectors)
+            chosen = ids[None, :] == targets[:, None]
+        else:
+            negative = inputs.negative_pairs()
+            chosen = ids == targets[:, None]
+        against = nn.functional.softplus(negative).masked_fill(chosen, 0.0).sum(dim=1)
+        power = rate * (self.calibration * (1 - 1 / rate) + 1 / rate)  # the paper's beta, from alpha and t
+        return (power * nn.functional.softplus(-positive) + against).mean()
+
+
+class BPR(nn.Module, RetrievalLoss):
+    """Pairwise loss: the chosen item scores above a sampled one (Rendle et al. 2009, https://arxiv.org/abs/1205.2618).
+
+    Args:
+        negatives: uniform, popularity or in_batch.
+        count: how many negatives each chosen item gets.
+    """
+
+    def __init__(self, *, negatives: str = "uniform", count: int = 1) -> None:
+        super().__init__()
+        _check(negatives, count)
+        self.negatives, self.count = negatives, count
+
+    def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
+        return Negatives(_sample_ids(self.negatives, (len(targets), self.count), targets, popularity))
+
+    def forward(self, inputs: LossInputs) -> Tensor:
+        positive = inputs.scorer.score_pairs(inputs.target_queries, inputs.target_vectors)
+        margin = positive[:, None] - inputs.negative_pairs()
+        chosen = inputs.negatives.ids == inputs.targets[:, None]
+        return nn.functional.softplus(-margin).masked_fill(chosen, 0.0).mean()
+
+
+def _chosen_by(query_of_target: Tensor, targets: Tensor, ids: Tensor, queries: int) -> Tensor:
+    """Return (Q, M) whether each query has chosen each of the items `ids` (M,)."""
+    distinct, place = torch.unique(torch.cat([targets, ids]), return_inverse=True)
+    chosen = torch.zeros(queries, len(distinct), dtype=torch.bool, device=ids.device)
+    chosen[query_of_target, place[: len(targets)]] = True
+    return chosen[:, place[len(targets) :]]
+
+
+def _check(negatives: str, count: int) -> None:
+    if negatives not in NEGATIVES:
+        raise ValueError(f"negatives {negatives!r} is not one of {', '.join(NEGATIVES)}")
+    if count < 1:
+        raise ValueError(f"count {count} is not positive")
+
+
+def _sample_ids(negatives: str, shape: tuple[int, ...], targets: Tensor, popularity: Popularity) -> Tensor:
+    """Sample candidates with replacement. in_batch returns all chosen items of the batch where `shape` allows it."""
+    if negatives == "in_batch":
+        if len(shape) == 1 and shape[0] >= len(targets):
+            return targets
+        return targets[torch.randint(len(targets), shape, device=targets.device)]
+    if negatives == "uniform":
+        return torch.randint(1, len(popularity), shape, device=targets.device)
+    weights = popularity.cumulative
+    points = torch.rand(shape, dtype=torch.float64, device=targets.device) * weights[-1]
+    return torch.searchsorted(weights, points, right=True).clamp(max=len(popularity) - 1)

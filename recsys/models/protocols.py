@@ -1,0 +1,90 @@
+"""What a model of each kind must have.
+
+A model says its kind by the protocol that it subclasses beside nn.Module: RetrievalModel or ClosedFormModel; any other
+module is a RankingModel. `model_kind` is the one place that asks. Optional parts have defaults here, so that callers
+never look for attributes.
+
+B rows; F sparse features; D dense columns; T labels; N candidates, of which 0 stands for an unknown item.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Literal, Protocol
+
+from torch import Tensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from recsys.batch import Batch, JaggedIds
+from recsys.models.common.items import Items, QueryBatch
+from recsys.models.common.scorer import Scorer
+
+Kind = Literal["ranking", "retrieval", "closed_form"]
+_DOT = Scorer()
+
+
+class RankingModel(Protocol):
+    """Predicts the labels of rows: DLRM, DCN, DeepFM. Any nn.Module with this `forward` is one."""
+
+    def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
+        """Return logits: dense (B, D), sparse with F keys of B bags -> (B, T)."""
+        ...
+
+
+class RetrievalModel(Protocol):
+    """Ranks items for queries and is trained step by step: SASRec, TwoTower, NeuMF.
+
+    items: item ids (M,) -> vectors (M, d), looked up once a step for inputs, chosen items and negatives together.
+    """
+
+    items: Items | Any
+
+    def make_queries(self, batch: Batch) -> QueryBatch:
+        """Return the items that the model reads of a batch, and those that it is to predict."""
+        ...
+
+    def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
+        """Return queries (Q, d), one for each of query_batch.at or for each row: vectors (P, d) of its inputs."""
+        ...
+
+    @property
+    def scorer(self) -> Scorer | Any:
+        """Scores of queries and item vectors; dot products by default."""
+        return _DOT
+
+    def penalty(self) -> Tensor | None:
+        """Return a term () to add to the loss of the last batch, such as a KL divergence; None by default."""
+        return None
+
+
+class ClosedFormModel(Protocol):
+    """Ranks items for histories and is fitted at once, in one process: EASE, ItemKNN, Popularity.
+
+    rows: N
+    """
+
+    rows: int
+
+    def fit(self, interactions: JaggedIds) -> None:
+        """Fit to what each group has chosen in training, a list a group."""
+        ...
+
+    def score(self, history: JaggedIds) -> Tensor:
+        """Return scores of all candidates for B histories, (B, N)."""
+        ...
+
+
+def model_kind(target: Callable[..., Any]) -> Kind:
+    """Return the kind of the model that a config's `_target_` names.
+
+    Raises:
+        TypeError: the class has the methods of a protocol that it does not subclass.
+    """
+    bases = inspect.getmro(target) if inspect.isclass(target) else ()
+    if RetrievalModel in bases:
+        return "retrieval"
+    if ClosedFormModel in bases:
+        return "closed_form"
+    for method, protocol in (("make_queries", RetrievalModel), ("score", ClosedFormModel)):
+        if inspect.isclass(target) and method in vars(target) and "forward" not in vars(target):
+            raise TypeError(f"{target.__name__} has {method}: subclass recsys.models.protocols.{protocol.__name__}")
+    return "ranking"
