@@ -10,7 +10,7 @@ class UserError(ValueError):
 
 
 class DoesNotFit(UserError):
-    """No sharding plan fits the machines. `infeasible` (sharding.infeasible.Infeasibility) says which tables, and by how much."""
+    """No sharding plan fits the machines. `infeasible`, an Infeasibility, says which tables, and by how much."""
 
     def __init__(self, message: str, infeasible: Any = None) -> None:
         super().__init__(message)

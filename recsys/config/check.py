@@ -105,10 +105,17 @@ def _check_numbers(cfg: DictConfig) -> None:
     for key, value in {"optim.clip_norm": o.clip_norm, "optim.sparse.clip": o.sparse.clip}.items():
         if value is not None and value <= 0:
             raise UserError(f"{key}={value}: must be positive, or null")
+    if o.sparse.clip is not None and t.accumulate > 1:
+        raise UserError(
+            f"optim.sparse.clip={o.sparse.clip}: applies only to FBGEMM's fused kernels, which "
+            f"trainer.accumulate={t.accumulate} does without; set one of them to its default"
+        )
     if o.ema is not None and not 0 < o.ema < 1:
         raise UserError(f"optim.ema={o.ema}: must be between 0 and 1, such as 0.999, or null")
     if o.interval == "step" and str((o.scheduler or {}).get("_target_", "")).endswith("ReduceLROnPlateau"):
-        raise UserError("optim.interval=step: a plateau is of validations; optim.interval=validation")
+        raise UserError(
+            "optim.interval=step: schedule=plateau steps once per validation; set optim.interval=validation"
+        )
     d = cfg.debug
     for key in ("train_batches", "eval_batches"):
         if d[key] is not None and d[key] < 1:
@@ -132,7 +139,9 @@ def _check_metrics(cfg: DictConfig) -> None:
     if m.gauc is not None and m.gauc not in sparse:
         raise UserError(f"metrics.gauc={m.gauc}: no sparse feature{did_you_mean(m.gauc, sparse)}{hint}")
     if m.gauc is not None and is_bag(sparse[m.gauc]):
-        raise UserError(f"metrics.gauc={m.gauc}: has several values a row, and rows are of one group")
+        raise UserError(
+            f"metrics.gauc={m.gauc}: the feature has several values a row; name one with a single value"
+        )
     for name in m.slices:
         if name not in [*sparse, *dense]:
             raise UserError(f"metrics.slices: no feature {name}{did_you_mean(name, [*sparse, *dense])}{hint}")

@@ -8,9 +8,7 @@ Each rank scores a range of the candidates (`held`), for the queries of all rank
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -18,15 +16,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from recsys.batch import JaggedIds, segment_ids_of
+from recsys.batch import JaggedIds
 from recsys.evaluation.negatives import ascending, keys_of, sample_negatives, within
-
-Score = Callable[[Tensor, int, int], Tensor]
+from recsys.evaluation.retrieval_counts import RankedQueries, Score, count_competitors, world_size
 
 PROTOCOLS = ("full", "uniform", "popularity")
-BLOCK = 2**25  # scores that exist at once
-TILE = 2**22  # candidates that are scored at once; float32 counts them exactly
-CHUNK = 2**20  # scores that are compared at once: what caches hold
 MISSED = -1  # greater of a target that cannot be ranked
 
 
@@ -108,12 +102,6 @@ def query_metrics(
     return found | {"mrr": np.maximum.reduceat(reciprocal, first)}
 
 
-def candidate_shard(n: int) -> tuple[range, int]:
-    """Which of 0 ... n - 1 this rank scores, and how many of them a rank has at most."""
-    rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-    return range(n * rank // ranks, n * (rank + 1) // ranks), -(-n // ranks)
-
-
 class RankingMetrics:
     """Collects where a rank's targets stand and computes over those of all ranks: nothing is averaged.
 
@@ -164,8 +152,10 @@ class RankingMetrics:
         ranked = (item > 0) & (item < self.candidates)
         rows, items = (torch.from_numpy(x[ranked]).to(queries.device) for x in (row, item))
         lists = self._jagged_ids(row[ranked], item[ranked], history, numbers)
-        ranked_queries = _RankedQueries(queries, rows, items, [one.to(queries.device) for one in lists])
-        counts[ranked] = self._counts(ranked_queries, score).cpu().numpy()
+        ranked_queries = RankedQueries(queries, rows, items, [one.to(queries.device) for one in lists])
+        counts[ranked] = (
+            count_competitors(ranked_queries, score, self.candidates, self.protocols.protocols).cpu().numpy()
+        )
         self._kept.append(np.column_stack([numbers[row], self._unseen(item), counts]))
         self._queries += len(numbers)
         self._cold_rows += int((history.lengths == 0).sum())
@@ -192,20 +182,6 @@ class RankingMetrics:
                 made.append(sample_negatives(numbers, excluded, self._cumulative[name], count, seed))
         return made
 
-    def _counts(self, ranked_queries: "_RankedQueries", score: Score) -> Tensor:
-        """Collective: (P, 2 x protocols) greater and ties of this rank's targets, by protocol."""
-        mine, most = candidate_shard(self.candidates)
-        full = [name == "full" for name in self.protocols.protocols]
-        ranked_queries, own = _gather_queries(ranked_queries)
-        step = max(1, BLOCK // max(1, min(most, TILE)))
-        counts = [ranked_queries.item.new_zeros(0, 2 * len(full))]
-        for start in range(0, len(ranked_queries.queries), step):  # as many blocks on each rank
-            counts.append(_block_counts(ranked_queries.slice(start, start + step), score, mine, full))
-        found = torch.cat(counts)
-        if _ranks() > 1:
-            dist.all_reduce(found)
-        return found[own]
-
     def compute(self) -> dict[str, float]:
         """Collective: every rank gets the metrics of all queries; then starts anew.
 
@@ -217,20 +193,13 @@ class RankingMetrics:
         table = np.concatenate([np.zeros((0, 2 + 2 * len(names)), np.int64), *self._kept])
         parts: list[Any] = [(table, self._queries, self._cold_rows)]
         self._kept, self._queries, self._cold_rows = [], 0, 0
-        if _ranks() > 1:
-            parts, own = [None] * _ranks(), parts[0]
+        if world_size() > 1:
+            parts, own = [None] * world_size(), parts[0]
             dist.all_gather_object(parts, own)
         tables, queries, cold_rows = zip(*parts, strict=True)
         table = np.concatenate(tables)
         self.ranks = table = table[np.argsort(table[:, 0], kind="stable")]
-        found: dict[str, float] = {}
-        for i, name in enumerate(names):
-            full = name == "full"
-            one = ranking_metrics(
-                table[:, 0], table[:, 2 + 2 * i], table[:, 3 + 2 * i], self.protocols.k, one_list=full
-            )
-            found |= one if full else {f"{metric}_{name}": value for metric, value in one.items()}
-        return found | {
+        return self.measure(table) | {
             "rows": sum(queries),
             "cold_rows": sum(cold_rows),
             "targets": len(table),
@@ -238,61 +207,15 @@ class RankingMetrics:
             "candidates": self.candidates - 1,
         }
 
-
-@dataclass
-class _RankedQueries:
-    """What is to be counted of R rows.
-
-    queries: (R, ...)
-    row, item: (P,) targets, row after row
-    lists: by protocol, R lists of those that do not compete (full) or that do (the others)
-    """
-
-    queries: Tensor
-    row: Tensor
-    item: Tensor
-    lists: list[JaggedIds]
-
-    def slice(self, start: int, stop: int) -> "_RankedQueries":
-        """Rows start to stop."""
-        first, last = torch.searchsorted(self.row, self.row.new_tensor([start, stop])).tolist()
-        lists = [one.slice(start, stop) for one in self.lists]
-        return _RankedQueries(self.queries[start:stop], self.row[first:last] - start, self.item[first:last], lists)
-
-
-def _ranks() -> int:
-    return dist.get_world_size() if dist.is_initialized() else 1
-
-
-def _gather_queries(ranked_queries: _RankedQueries) -> tuple[_RankedQueries, slice]:
-    """Collective: what all ranks ask, one after another, and which targets are this rank's."""
-    if _ranks() == 1:
-        return ranked_queries, slice(None)
-    numbers = [
-        ranked_queries.row,
-        ranked_queries.item,
-        *(x for one in ranked_queries.lists for x in (one.values, one.lengths)),
-    ]
-    sizes = ranked_queries.row.new_tensor([len(ranked_queries.queries), *map(len, numbers)])
-    shape = torch.stack(_gathered(sizes, [len(sizes)] * _ranks())).tolist()
-    queries = _gathered(ranked_queries.queries, [of[0] for of in shape])
-    whole = _gathered(torch.cat(numbers), [sum(of[1:]) for of in shape])
-    parts = [one.split(of[1:]) for one, of in zip(whole, shape, strict=True)]
-    firsts = [sum(of[0] for of in shape[:rank]) for rank in range(_ranks())]
-    row = torch.cat([part[0] + first for part, first in zip(parts, firsts, strict=True)])
-    item, *lists = (torch.cat([part[i] for part in parts]) for i in range(1, len(numbers)))
-    before = sum(of[1] for of in shape[: dist.get_rank()])
-    made = [JaggedIds(values, lengths) for values, lengths in zip(lists[::2], lists[1::2], strict=True)]
-    return _RankedQueries(torch.cat(queries), row, item, made), slice(before, before + len(ranked_queries.row))
-
-
-def _gathered(x: Tensor, sizes: list[int]) -> list[Tensor]:
-    """Collective: the x of each rank, of these sizes in their first dimension."""
-    padded = x.new_zeros(max(sizes), *x.shape[1:])
-    padded[: len(x)] = x
-    found = [torch.empty_like(padded) for _ in sizes]
-    dist.all_gather(found, padded)
-    return [one[:size] for one, size in zip(found, sizes, strict=True)]
+    def measure(self, ranks: np.ndarray) -> dict[str, float]:
+        """Return the metrics of rows of `ranks` that hold all targets of each query they have, by name."""
+        metrics: dict[str, float] = {}
+        for i, name in enumerate(self.protocols.protocols):
+            full = name == "full"
+            greater, ties = ranks[:, 2 + 2 * i], ranks[:, 3 + 2 * i]
+            means = ranking_metrics(ranks[:, 0], greater, ties, self.protocols.k, one_list=full)
+            metrics |= means if full else {f"{metric}_{name}": value for metric, value in means.items()}
+        return metrics
 
 
 def _some(lists: JaggedIds, keep: Tensor) -> JaggedIds:
@@ -318,81 +241,3 @@ def _jagged_ids(keys: np.ndarray, n: int, rows: int) -> JaggedIds:
     """What keys_of makes, back as lists."""
     lengths = np.bincount(keys // n, minlength=rows)
     return JaggedIds(torch.from_numpy(keys % n), torch.from_numpy(lengths))
-
-
-def _block_counts(ranked_queries: _RankedQueries, score: Score, mine: range, full: list[bool]) -> Tensor:
-    """Collective: (P, 2 x protocols) greater and ties among the candidates of mine.
-
-    Where they make several tiles, those with targets are scored twice: what targets score is known only then, and
-    has to come from the product that their competitors come from.
-    """
-    row, item = ranked_queries.row, ranked_queries.item
-
-    @lru_cache(maxsize=1)
-    def tile(first: int) -> tuple[int, Tensor]:
-        """Which candidate is the first, and the scores; 0, which is none, is left out after the product: without it
-        few products have rows of whole cache lines, which takes a third longer."""
-        stop = min(first + TILE, mine.stop)
-        scores = score(ranked_queries.queries, first, stop).detach()
-        if scores.shape != (len(ranked_queries.queries), stop - first):
-            raise ValueError(f"scores are {tuple(scores.shape)}, not ({len(ranked_queries.queries)}, {stop - first})")
-        after = max(first, 1)
-        return after, scores[:, after - first :]
-
-    own = torch.zeros(len(row), dtype=torch.float64, device=row.device)
-    for first in mine[::TILE]:
-        here = ((item >= first) & (item < min(first + TILE, mine.stop))).nonzero()[:, 0]
-        if len(here):
-            after, scores = tile(first)
-            own[here] = scores[row[here], item[here] - after].double()
-    if _ranks() > 1:
-        dist.all_reduce(own)  # of all but one rank 0
-    counts = row.new_zeros(len(row), 2 * len(full))
-    for first in mine[::TILE]:
-        after, scores = tile(first)
-        lists = [_within(one, after, after + scores.shape[1]) for one in ranked_queries.lists]
-        counts += _counts(scores, row, item - after, own.to(scores.dtype), lists, full)
-    return counts
-
-
-def _within(lists: JaggedIds, first: int, stop: int) -> JaggedIds:
-    """What the lists hold of first ... stop - 1, counted from first."""
-    here = (lists.values >= first) & (lists.values < stop)
-    lengths = torch.bincount(lists.segment_ids[here], minlength=len(lists))
-    return JaggedIds(lists.values[here] - first, lengths)
-
-
-def _counts(scores: Tensor, row: Tensor, item: Tensor, own: Tensor, lists: list[JaggedIds], full: list[bool]) -> Tensor:
-    """(P, 2 x protocols) greater and ties of (P,) items that score own among the columns of scores (b, n)."""
-    step = max(1, CHUNK // max(1, scores.shape[1]))
-    one_each = torch.equal(row, torch.arange(len(scores), device=row.device))  # then no copy is compared
-    parts = [row.new_zeros(0, 2 * len(full))]
-    for start in range(0, len(row), step):
-        rows, items, mine = (x[start : start + step] for x in (row, item, own))
-        columns = [_among(scores, rows, mine, one) for one in lists]
-        if any(full):
-            every = _among_all(scores[start : start + step] if one_each else scores[rows], items, mine)
-            columns = [every - found if of_all else found for found, of_all in zip(columns, full, strict=True)]
-        parts.append(torch.cat(columns, 1))
-    return torch.cat(parts)
-
-
-def _among_all(scores: Tensor, item: Tensor, own: Tensor) -> Tensor:
-    """(P, 2) greater and ties of (P,) items that score own, among the others of their row of scores (P, n)."""
-    compared = torch.empty(scores.shape, device=scores.device)  # as numbers: sums of bool take five times as long
-    greater = torch.gt(scores, own[:, None], out=compared).sum(1).long()
-    ties = torch.eq(scores, own[:, None], out=compared).sum(1).long()
-    itself, nan = ((item >= 0) & (item < scores.shape[1])).long(), own.isnan()
-    greater = torch.where(nan, scores.shape[1] - itself, greater)
-    return torch.stack([greater, torch.where(nan, 0, ties - itself)], 1)
-
-
-def _among(scores: Tensor, row: Tensor, own: Tensor, lists: JaggedIds) -> Tensor:
-    """(P, 2) greater and ties of (P,) targets that score own, among the row's list."""
-    starts = (lists.lengths.cumsum(0) - lists.lengths)[row]
-    lengths = lists.lengths[row]
-    owner = segment_ids_of(lengths)
-    place = torch.arange(len(owner), device=row.device) + (starts - lengths.cumsum(0) + lengths)[owner]
-    other, mine = scores[row[owner], lists.values[place]], own[owner]
-    greater = torch.bincount(owner[(other > mine) | mine.isnan()], minlength=len(row))
-    return torch.stack([greater, torch.bincount(owner[other == mine], minlength=len(row))], 1)

@@ -15,8 +15,9 @@ from recsys.data.prepare.prepared import Prepared
 from recsys.data.tensors import candidates_of
 from recsys.data.transforms import HISTORY, Fitted
 from recsys.distributed.ranks import Ranks
-from recsys.evaluation.predictions import write_ranks
-from recsys.evaluation.retrieval import RankingMetrics, Score
+from recsys.evaluation.evaluators import write_ranks
+from recsys.evaluation.retrieval import RankingMetrics
+from recsys.evaluation.retrieval_counts import Score
 from recsys.training.trainer import as_counts, split_loader
 
 STATE = "model.pt"

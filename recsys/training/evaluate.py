@@ -27,7 +27,6 @@ def evaluate(
     from recsys.config.settings import accelerator_of, data_config
     from recsys.data.prepare.prepared import prepare
     from recsys.distributed.ranks import process_group, started_by_torchrun
-    from recsys.evaluation.predictions import Details
     from recsys.training.closed_form import load, rank_split
     from recsys.training.run_dir import check_ids, choose_checkpoint, open_run, protocol
     from recsys.training.trainer import build_module, build_trainer, metrics_of, split_loader
@@ -57,9 +56,12 @@ def evaluate(
         [found] = trainer.test(module, loader, ckpt_path=best, verbose=False)
         if ranks.rank != 0:
             return {}
-        more = Details.of(module.metrics, loader, prepared.fitted, cfg.metrics)
-        told = {"slices": {split: more.slices}} if more is not None and more.slices else {}
-        return {split: metrics_of(found, "test"), **told, "protocol": protocol(cfg, prepared, best)}
+        metrics: dict[str, Any] = {split: metrics_of(found, "test")}
+        if cfg.metrics.slices:
+            names = list(cfg.metrics.slices)
+            sliced = module.evaluator.slices(names, loader, prepared.fitted, cfg.metrics.slice_values)
+            metrics["slices"] = {split: sliced}
+        return metrics | {"protocol": protocol(cfg, prepared, best)}
 
 
 def evaluate_rank(run: str, split: str, checkpoint: str, config: dict[str, Any]) -> None:

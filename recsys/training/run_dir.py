@@ -5,6 +5,7 @@ config.yaml features.json transforms.json vocabularies/ plan.json metrics.json m
 
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from recsys.console import say
 from recsys.data.prepare.prepared import Prepared
 from recsys.errors import UserError
 from recsys.training.checkpoints import best_checkpoint, newest_checkpoint
-from recsys.training.run_state import epochs_done
+from recsys.training.run_state import RunState
 
 # What may differ when a run goes on: where and how fast it runs, not what it computes.
 FREE = {
@@ -50,14 +51,27 @@ FREE = {
 AUTO = "auto"
 
 
-def open_run_dir(cfg: DictConfig) -> tuple[Path, bool]:
+@dataclass(frozen=True)
+class RunFolder:
+    """An opened run folder.
+
+    resumed: the run goes on from a checkpoint
+    start: that checkpoint's state, of models that are trained step by step, where this process has read it
+    """
+
+    path: Path
+    resumed: bool = False
+    start: RunState | None = None
+
+
+def open_run_dir(cfg: DictConfig) -> RunFolder:
     """The folder of this run, made or (resume=) found again; True where it goes on from a checkpoint.
 
     resume=auto: run_dir, gone on with where it holds a run, else begun.
 
     Raises UserError where the folder holds a run with another config.
     """
-    auto = cfg.resume == AUTO
+    auto, start = cfg.resume == AUTO, None
     if auto and cfg.run_dir is None:
         raise UserError("resume=auto needs run_dir=DIR, the folder in which a run may be")
     if cfg.resume is not None and not auto:
@@ -80,7 +94,8 @@ def open_run_dir(cfg: DictConfig) -> tuple[Path, bool]:
             )
         if cfg.resume is None:
             _set_aside(path)
-        elif (start := newest_checkpoint(path)) is not None and not kind_of(cfg).fitted_at_once:
+        elif (newest := newest_checkpoint(path)) is not None and not kind_of(cfg).fitted_at_once:
+            start = RunState.load(newest)
             _check_epochs(cfg, start)
     elif auto:
         say(f"{path} holds no run yet: it begins")
@@ -92,14 +107,14 @@ def open_run_dir(cfg: DictConfig) -> tuple[Path, bool]:
     cfg.run_dir = str(path)
     with whole_file(path / "config.yaml") as building:
         OmegaConf.save(OmegaConf.masked_copy(cfg, [str(k) for k in cfg if k != "sweep"]), building, resolve=True)
-    return path, resumed
+    return RunFolder(path, resumed, start)
 
 
-def _check_epochs(cfg: DictConfig, start: Path) -> None:
-    most, done = cfg.trainer.max_epochs, epochs_done(start)
+def _check_epochs(cfg: DictConfig, start: RunState) -> None:
+    most, done = cfg.trainer.max_epochs, start.epochs_done
     if done > most:
         raise UserError(
-            f"trainer.max_epochs={most}: {start} has {done} behind it; set trainer.max_epochs={done} or more"
+            f"trainer.max_epochs={most}: {start.checkpoint} has {done} behind it; set trainer.max_epochs={done} or more"
         )
 
 

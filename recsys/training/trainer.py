@@ -12,23 +12,23 @@ from pytorch_lightning.loggers import Logger
 
 from recsys.atomic import write_json
 from recsys.config.build import make, make_scheduler
-from recsys.config.kinds import build_task, kind_of, monitor_of, protocol_of
+from recsys.config.kinds import build_task, kind_of, monitor_of
+from recsys.config.schema_run import ShardingConfig, SparseOptimConfig
 from recsys.config.settings import accelerator_of, seconds_of
 from recsys.data.load_factors import load_factors
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare.prepared import Prepared
-from recsys.data.tensors import candidates_of
 from recsys.data.transforms import Fitted
 from recsys.distributed.ranks import Ranks, ensure_process_group
 from recsys.errors import UserError
-from recsys.evaluation.binary import BinaryMetrics
 from recsys.evaluation.metrics_table import COUNTS
 from recsys.sharding.strategy import ShardedStrategy
 from recsys.training.callbacks import EvaluationBar, MaxTime, Throughput, csv_logger
 from recsys.training.checkpoints import Checkpoints
 from recsys.training.module import RecsysModule, local_device
 from recsys.training.profiling import Overfit, Profile
-from recsys.training.run_state import logged_step
+from recsys.training.run_state import RunState
+from recsys.training.settings import Placement, Updates
 
 COLLECTIVE_STEPS = 5  # profiled where there are several processes
 
@@ -36,33 +36,38 @@ COLLECTIVE_STEPS = 5  # profiled where there are several processes
 def build_module(
     cfg: DictConfig, fitted: Fitted, ranks: Ranks, folder: Path | None = None, total_steps: int | None = None
 ) -> RecsysModule:
-    """The module for what was fitted, seeded; its tables are made when the Trainer (or you) sets it up.
+    """Return the seeded module for fitted data; its tables are made when the Trainer (or you) sets it up.
 
-    folder: where the vocabularies are, for sharding.cache_hit_rate
-    total_steps: of the whole training, for schedules that end with it
+    Args:
+        folder: holds the vocabularies, for sharding.cache_hit_rate.
+        total_steps: of the whole training, for schedules that end with it.
     """
-    features = fitted.features
-    candidates = None if kind_of(cfg).scores_rows else candidates_of(fitted)
+    features, kind = fitted.features, kind_of(cfg)
+    candidates = kind.candidates(fitted)
     hit_rate = cfg.sharding.cache_hit_rate
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
+    sharding, sparse = OmegaConf.to_object(cfg.sharding), OmegaConf.to_object(cfg.optim.sparse)
+    assert isinstance(sharding, ShardingConfig) and isinstance(sparse, SparseOptimConfig)
     return RecsysModule(
         lambda: build_task(cfg, features, torch.device("meta"), candidates),
-        OmegaConf.to_object(cfg.sharding),  # type: ignore[arg-type]
-        OmegaConf.to_object(cfg.optim.sparse),  # type: ignore[arg-type]
-        batch_size=cfg.trainer.batch_size // ranks.world_size,
-        local_world_size=ranks.local_world_size,
-        make_optimizer=make(cfg.optim.dense),
-        make_scheduler=make_scheduler(cfg, total_steps) if cfg.optim.scheduler is not None else None,
-        by_step=cfg.optim.interval == "step",
-        accumulate=cfg.trainer.accumulate,
-        clip_norm=cfg.optim.clip_norm,
-        ema=cfg.optim.ema,
-        monitor=monitor_of(cfg, cfg.checkpoint.monitor),
-        protocols=None if kind_of(cfg).scores_rows else protocol_of(cfg),
+        Placement(
+            sharding,
+            sparse,
+            batch_size=cfg.trainer.batch_size // ranks.world_size,
+            local_world_size=ranks.local_world_size,
+            load_factors=load_factors(folder, hit_rate) if hit_rate and folder else None,
+        ),
+        Updates(
+            make_optimizer=make(cfg.optim.dense),
+            make_scheduler=make_scheduler(cfg, total_steps) if cfg.optim.scheduler is not None else None,
+            by_step=cfg.optim.interval == "step",
+            accumulate=cfg.trainer.accumulate,
+            clip_norm=cfg.optim.clip_norm,
+            ema=cfg.optim.ema,
+            monitor=monitor_of(cfg, cfg.checkpoint.monitor),
+        ),
+        evaluator=kind.evaluator(cfg, candidates),
         log_every_n_steps=cfg.trainer.log_every_n_steps,
-        metrics=BinaryMetrics(cfg.metrics.exact_rows, cfg.metrics.bins),
-        gauc=cfg.metrics.gauc,
-        load_factors=load_factors(folder, hit_rate) if hit_rate and folder else None,
     )
 
 
@@ -86,7 +91,7 @@ def restored_module(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> Recsys
 
 
 def build_trainer(
-    cfg: DictConfig, path: Path, ranks: Ranks, prepared: Prepared, start: Path | None, *, loggers: bool = True
+    cfg: DictConfig, path: Path, ranks: Ranks, prepared: Prepared, start: RunState | None, *, loggers: bool = True
 ) -> tuple[pl.Trainer, Throughput]:
     """A Lightning Trainer over our strategy, with the run's callbacks and loggers."""
     accelerator = accelerator_of(cfg)
@@ -145,11 +150,11 @@ def build_trainer(
     return trainer, throughput
 
 
-def build_loggers(cfg: DictConfig, path: Path, ranks: Ranks, start: Path | None) -> list[Logger] | bool:
+def build_loggers(cfg: DictConfig, path: Path, ranks: Ranks, start: RunState | None) -> list[Logger] | bool:
     """CSV always, and those of `logger=`; rank 0 alone writes."""
     if ranks.rank != 0:
         return False
-    loggers: list[Logger] = [csv_logger(path, logged_step(start) if start else None)]
+    loggers: list[Logger] = [csv_logger(path, start.batches if start else None)]
     for name, node in (cfg.logger or {}).items():
         own = {"id": _wandb_id(path, start is not None), "resume": "allow"} if name == "wandb" else {}
         loggers.append(make(node)(save_dir=str(path), **own))

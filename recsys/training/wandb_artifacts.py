@@ -12,9 +12,8 @@ import wandb
 from pytorch_lightning.loggers import WandbLogger
 
 from recsys.data.prepare.prepared import Prepared
-from recsys.errors import UserError
 from recsys.sharding.table_statistics import table_statistics
-from recsys.training.module import RecsysModule
+from recsys.training.module import NotFinite, RecsysModule
 
 FILES = 10**6  # of an artifact
 
@@ -43,14 +42,14 @@ class Tracking(pl.Callback):
         if trainer.state.fn != "fit":
             return
         assert isinstance(module, RecsysModule) and module.dmp is not None
-        found = table_statistics(module.dmp, module.tables, module.sparse.name, module.row_optimizer)
+        found = table_statistics(module.dmp, module.tables, module.sparse_optimizer, module.row_optimizer)
         if (run := _run(trainer)) is not None:
             told = {f"tables/{n}/{k}": s[k] for n, s in found.items() for k in ("norm", "touched") if s[k] is not None}
             run.log({**told, "trainer/global_step": trainer.global_step})
 
     def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
         run = _run(trainer)
-        if run is not None and isinstance(exception, UserError) and str(exception).startswith("the loss is"):
+        if run is not None and isinstance(exception, NotFinite):
             run.alert("the loss is not a number", str(exception), level="ERROR")
 
 

@@ -85,8 +85,8 @@ def check(prepared: Prepared, data: DataConfig, pipeline: Pipeline, rows: int = 
     assert not bad and frame.height == raw.height
     batch = prepared.fitted.apply(frame)
     done = pl.concat([pl.read_parquet(f) for s in ("validation", "test") for f in prepared.files(s)])
-    candidate_shard = Tensors.of(done, pipeline.features)
-    assert_same(Tensors.of(batch.tail(done.height), pipeline.features), candidate_shard)
+    held = Tensors.of(done, pipeline.features)
+    assert_same(Tensors.of(batch.tail(done.height), pipeline.features), held)
     asked = raw.tail(rows).to_dicts()
     text = data.source.format != "parquet"
     mixed = [as_numbers(row) if text and i % 2 else row for i, row in enumerate(asked)]
@@ -95,10 +95,10 @@ def check(prepared: Prepared, data: DataConfig, pipeline: Pipeline, rows: int = 
     assert_same(single, Tensors.of(batch.tail(rows), pipeline.features))
     assert_same(pipeline(asked), single)
     last = min(done.height, rows)
-    assert torch.equal(single.dense[-last:], candidate_shard.dense[-last:])
+    assert torch.equal(single.dense[-last:], held.dense[-last:])
     for f in pipeline.features.sparse:
         if not f.multi_valued:
-            assert torch.equal(single.values[f.name][-last:], candidate_shard.values[f.name][-last:])
+            assert torch.equal(single.values[f.name][-last:], held.values[f.name][-last:])
 
 
 @pytest.mark.parametrize(("name", "folder"), REAL)
