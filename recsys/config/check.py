@@ -139,9 +139,7 @@ def _check_metrics(cfg: DictConfig) -> None:
     if m.gauc is not None and m.gauc not in sparse:
         raise UserError(f"metrics.gauc={m.gauc}: no sparse feature{did_you_mean(m.gauc, sparse)}{hint}")
     if m.gauc is not None and is_bag(sparse[m.gauc]):
-        raise UserError(
-            f"metrics.gauc={m.gauc}: the feature has several values a row; name one with a single value"
-        )
+        raise UserError(f"metrics.gauc={m.gauc}: the feature has several values a row; name one with a single value")
     for name in m.slices:
         if name not in [*sparse, *dense]:
             raise UserError(f"metrics.slices: no feature {name}{did_you_mean(name, [*sparse, *dense])}{hint}")

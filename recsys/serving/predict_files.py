@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from recsys.config.schema_data import DataConfig
     from recsys.data.raw.blocks import BadRow, Block
 
+if TYPE_CHECKING:
+    pass
+
 
 def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str, batch_size: int) -> dict[str, Any]:
     """Score raw files into one Parquet file: file, line, probability (null where the row cannot be read).
@@ -37,7 +40,7 @@ def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str,
     unknown = {f.name: 0.0 for f in fitted.features.sparse if f.table in fitted.vocabularies}
     with bar("predicting", unit="rows") as shown:
         for file in files:
-            for frame, wrong in _typed_blocks(data, file):
+            for frame, wrong in file_blocks(data, file):
                 pieces = [predictor.score(p) for p in (frame.iter_slices(batch_size) if frame.height else [frame])]
                 scores = pl.concat([scored for scored, _ in pieces])
                 lost = pl.DataFrame(
@@ -66,19 +69,21 @@ def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str,
     }
 
 
-def _typed_blocks(data: DataConfig, file: Path) -> Iterator[tuple[pl.DataFrame, list[BadRow]]]:
-    """Rows ready to be transformed, and those that cannot be read; the whole file at once where rows look at others."""
+def file_blocks(data: DataConfig, file: Path) -> Iterator[tuple[pl.DataFrame, list[BadRow]]]:
+    """Yield a file's parsed rows in context, and those that cannot be read; the whole file at once if rows look at
+    earlier ones.
+    """
     from recsys.data.group_features import in_context
     from recsys.data.raw import sources
     from recsys.data.raw.blocks import Block
     from recsys.data.transforms import typed
 
     blocks: Iterable[Block] = sources.read_blocks(sources.rows_to_predict(data, file), file, unlabelled=True)
-    if data.group is not None and (all_of := list(blocks)):
-        blocks = [Block(file, pl.concat(b.frame for b in all_of), [bad for b in all_of for bad in b.bad])]
+    if data.group is not None and (every := list(blocks)):
+        blocks = [Block(file, pl.concat(b.frame for b in every), [bad for b in every for bad in b.bad])]
     for block in blocks:
-        frame, bad = typed(data, block, labelled=False)
-        yield in_context(data, frame), bad
+        rows, bad = typed(data, block, labelled=False)
+        yield in_context(data, rows), bad
 
 
 def input_files(patterns: list[str]) -> list[Path]:

@@ -92,7 +92,7 @@ class Recommender:
         from recsys.data.transforms import typed
 
         data = rows_so_far(self.fitted.data)
-        rows, _ = typed(data, of_frame(data, raw))
+        rows, _ = typed(data, of_frame(data, raw), labelled=False)
         answers = [frame for frame, _ in self.answers(rows, self.length(k), filter_history)]
         if answers:
             return pl.concat(answers)
