@@ -44,7 +44,7 @@ def status(command: str, function: Callable[[DictConfig], None]) -> int:
     if flag := next((a for a in sys.argv[1:] if a in MULTIRUN), None):
         return say_error(f"{flag}: only recsys.train sweeps")
     if command == "train" and (of_sweep := next((a for a in sys.argv[1:] if re.match(r"sweep[=.]", a)), None)):
-        return say_error(f"{of_sweep}: is of a sweep; add -m")
+        return say_error(f"{of_sweep}: applies only to sweeps; add -m: python -m recsys.train -m ...")
     sys.argv[1:] = free_keys(sys.argv[1:])
     try:
         with explained(sys.argv[1:], command):
@@ -95,6 +95,10 @@ def _explain(error: Exception, command: str, arguments: Sequence[str]) -> str:
         group, _, value = m[1].rpartition("/")
         options = [line.strip() for line in m[3].splitlines() if line.strip() and ":" not in line]
         return f"{group}={value}: no such choice{did_you_mean(value, options)}"
+    if m := re.search(r"Ambiguous value for argument '(.*)'", text):
+        if command == "train":
+            return f"{m[1]}: several values make a sweep; add -m: python -m recsys.train -m {' '.join(arguments)}"
+        return f"{m[1]}: takes one value; a list is written KEY=[a,b]"
     if m := re.search(r"Could not (?:override|append to config)[^']*'([^']*)'", text):
         return _unknown_key(m[1], command, arguments)
     if m := re.search(r"Key '([^']*)' (?:is not in struct|not in '(\w+)')", text):

@@ -85,7 +85,7 @@ def open_run_dir(cfg: DictConfig) -> RunFolder:
     if path.exists() and not path.is_dir():
         raise UserError(f"run_dir={path}: is a file")
     if (path / "config.yaml").exists():
-        if difference := _difference(OmegaConf.load(path / "config.yaml"), cfg):
+        if difference := _difference(load_config(path / "config.yaml"), cfg):
             key, old, new = difference
             what = "run_dir" if cfg.resume is None or auto else "resume"
             raise UserError(
