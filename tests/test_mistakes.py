@@ -140,7 +140,7 @@ def test_mismatched_triple(own: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     monkeypatch.setattr(versions, "version", lambda p: "1.5.0" if p == "torchrec" else real(p))
     status, said = run(monkeypatch, capsys, "data=mine", "data.root=raw")
     assert status == 2
-    assert re.search(r"torchrec 1\.5.* do not fit each other; mend it: pip install --no-deps 'torchrec==1\.8", said)
+    assert re.search(r"torchrec 1\.5.* do not fit each other; run: pip install --no-deps 'torchrec==1\.8", said)
 
 
 def test_run_dir_with_another_config(

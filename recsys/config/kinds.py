@@ -1,7 +1,7 @@
-"""What follows from the kind of a model: metrics, checks, task. `kind_of` is the one place that branches.
+"""Metrics, checks and task by the kind of a model. `kind_of` is the one place that branches.
 
 Ranking models predict labels of rows. Retrieval models rank items for queries; closed-form models do so too, but are
-fitted at once instead of step by step. What the model classes themselves must have is in models/protocols.py.
+fitted at once instead of step by step. models/protocols.py has the methods of each kind.
 """
 
 from abc import ABC, abstractmethod
