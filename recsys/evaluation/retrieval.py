@@ -1,10 +1,8 @@
-"""Metrics of retrieval, exact, over all queries of all ranks: where the targets stand among the candidates.
+"""Exact metrics of retrieval over all queries of all ranks: the rank of each target among the candidates.
 
-Of every target two whole numbers are kept, greater (competitors that score higher) and ties (competitors that score
-the same), and every metric is its expectation over random orders of equal scores: a constant scorer gets chance.
-Equal is to the last bit: a matrix product may round equal vectors otherwise at the edge of the matrix.
-
-Each rank scores a range of the candidates (`held`), for the queries of all ranks, and the counts are summed.
+Two whole numbers are kept for each target: greater, the competitors that score higher, and ties, those that score the
+same. Every metric is its expectation over random orders of equal scores, so that a constant scorer gets chance. Scores
+are equal if all bits are: a matrix product may round equal vectors differently at the edge of the matrix.
 """
 
 import math
@@ -21,21 +19,22 @@ from recsys.evaluation.negatives import ascending, keys_of, sample_negatives, wi
 from recsys.evaluation.retrieval_counts import RankedQueries, Score, count_competitors, world_size
 
 PROTOCOLS = ("full", "uniform", "popularity")
-MISSED = -1  # greater of a target that cannot be ranked
+MISSED = -1  # value of greater for a target that cannot be ranked
 
 
 @dataclass(frozen=True)
 class Protocols:
-    """What targets are ranked against, and how far down the list is looked at.
+    """The candidates that targets are ranked against, and how far down the list metrics look.
 
-    k: the lengths of lists
-    protocols: full, against every candidate; uniform and popularity, against sampled candidates that are neither in
-        the history nor targets, each as likely or in proportion to its count in training. Sampled metrics are not
-        estimates of the full ones and may order models otherwise (Krichene & Rendle 2020,
-        https://dl.acm.org/doi/10.1145/3394486.3403226).
-    negatives: how many are sampled for a row, without replacement
-    filter_history: under full, leave a row's history out of its list, its targets apart
-    seed: of the sampling
+    Args:
+        k: lengths of lists.
+        protocols: full ranks against every candidate; uniform and popularity rank against sampled candidates, outside
+            the history and the targets, with equal weights or by their counts in training. Sampled metrics do not
+            estimate the full ones and may order models differently (Krichene & Rendle 2020,
+            https://dl.acm.org/doi/10.1145/3394486.3403226).
+        negatives: how many are sampled for a row, without replacement.
+        filter_history: full leaves the items of a row's history out of its list, except for targets.
+        seed: of the sampling.
     """
 
     k: tuple[int, ...] = (5, 10, 20)
@@ -59,7 +58,7 @@ class Protocols:
 def ranking_metrics(
     query: np.ndarray, greater: np.ndarray, ties: np.ndarray, k: tuple[int, ...], one_list: bool = True
 ) -> dict[str, float]:
-    """Means of `query_metrics` over queries; NaN where there is none."""
+    """Return the means of `query_metrics` over queries; NaN without queries."""
     found = query_metrics(query, greater, ties, k, one_list)
     return {name: float(values.mean()) if len(values) else math.nan for name, values in found.items()}
 
@@ -67,19 +66,24 @@ def ranking_metrics(
 def query_metrics(
     query: np.ndarray, greater: np.ndarray, ties: np.ndarray, k: tuple[int, ...], one_list: bool = True
 ) -> dict[str, np.ndarray]:
-    """(Q,) a metric; (P,) targets, those of a query side by side; greater is MISSED where unranked.
+    """Return (Q,) values of each metric.
 
-    A target's rank is uniform over greater + 1 ... greater + ties + 1. Of a query with the targets R:
+    The rank of a target is uniform over greater + 1 ... greater + ties + 1. For a query with the targets R:
 
     hr@k: P(any of R in the top k)
     recall@k: |top k and R| / |R|
-    ndcg@k: sum over R in the top k of 1 / log2(1 + rank), over that of the best order, of min(|R|, k) targets
+    ndcg@k: sum over R in the top k of 1 / log2(1 + rank), over that of the best order of min(|R|, k) targets
         (Järvelin & Kekäläinen 2002)
     mrr: 1 / rank of the best of R
 
-    recall and ndcg are sums over targets, so that their expectations are exact. Of several targets hr and mrr take the
-    expectation of the best one (that of least greater), which is exact unless it is tied with another target.
-    one_list=False: each target is ranked in a list of its own, where it is the only one; ndcg is their mean.
+    recall and ndcg are sums over targets, so that their expectations are exact. With several targets, hr and mrr take
+    the expectation of the best one (of least greater), which is exact unless it is tied with another target.
+
+    Args:
+        query: (P,) the query of each target; targets of a query are consecutive.
+        greater, ties: (P,) counts; greater is MISSED for a target that is not ranked.
+        k: lengths of lists.
+        one_list: False ranks each target in a list of its own, with one target; ndcg is their mean.
     """
     if not len(query):
         return {name: np.zeros(0) for n in k for name in (f"hr@{n}", f"ndcg@{n}", f"recall@{n}")} | {"mrr": np.zeros(0)}
@@ -103,10 +107,16 @@ def query_metrics(
 
 
 class RankingMetrics:
-    """Collects where a rank's targets stand and computes over those of all ranks: nothing is averaged.
+    """Collects the ranks of a rank's targets and computes over those of all ranks; nothing is averaged.
 
-    popularity: (N,) how often each candidate is in the training data. Candidates are 1 ... N - 1; 0 stands for the
-    items outside the vocabulary and is never one.
+    Args:
+        protocols: what targets are ranked against.
+        popularity: (N,) counts of the candidates in the training data. Candidates are 1 ... N - 1; 0 stands for items
+            outside the vocabulary and is no candidate.
+
+    Attributes:
+        ranks: (P, 2 + 2 x protocols) of the last `compute`, of all ranks: query, whether training lacks the target,
+            then greater and ties by protocol.
     """
 
     def __init__(self, protocols: Protocols, popularity: np.ndarray) -> None:
@@ -119,8 +129,8 @@ class RankingMetrics:
             for name in protocols.protocols
             if name != "full"
         }
-        self.ranks = np.zeros((0, 2 + 2 * len(protocols.protocols)), np.int64)  # of the last `compute`, all ranks'
-        self._kept: list[np.ndarray] = []  # (P, 2 + 2 x protocols): query, unseen, then greater and ties by protocol
+        self.ranks = np.zeros((0, 2 + 2 * len(protocols.protocols)), np.int64)
+        self._kept: list[np.ndarray] = []  # parts of `ranks`
         self._queries = self._cold_rows = 0
 
     def update(
@@ -132,15 +142,17 @@ class RankingMetrics:
         first_row: int,
         weight: Tensor | None = None,
     ) -> None:
-        """Collective; ranks may have different numbers of rows, or none.
+        """Collective: count the competitors of a batch's targets. Ranks may have different numbers of rows, or none.
 
-        queries: (B, ...), whatever score reads of a row
-        score(queries (b, ...), first, stop): (b, stop - first) scores of candidates, which this rank has `held`
-        targets, history: B lists of candidates; of targets one or more a row, counted once each
-        first_row: the place of the batch's first row in its split; negatives depend on that place and the seed alone
-        weight: (B,); rows of weight 0 only filled a batch up and are left out
+        A target that scores NaN ranks last, and a competitor that scores NaN below all others: no model gains by NaN.
 
-        A target of NaN ranks last and a competitor of NaN below all others: no model gains by it.
+        Args:
+            queries: (B, ...) whatever `score` reads of a row.
+            score: (queries (b, ...), first, stop) -> (b, stop - first) scores of candidates in this rank's shard.
+            targets: B lists of candidates, one or more for each row, counted once each.
+            history: B lists of candidates.
+            first_row: the place of the batch's first row in its split; negatives depend on that place and the seed.
+            weight: (B,) rows of weight 0 only fill a batch up and are left out.
         """
         numbers = first_row + np.arange(len(targets))
         if weight is not None:
@@ -161,14 +173,14 @@ class RankingMetrics:
         self._cold_rows += int((history.lengths == 0).sum())
 
     def _unseen(self, item: np.ndarray) -> np.ndarray:
-        """Which of these the training data lacks, whether or not they can be ranked."""
+        """Return which items the training data lacks, whether or not they can be ranked."""
         unknown = (item < 1) | (item >= self.candidates)
         return unknown | (self.popularity[np.where(unknown, 0, item)] == 0)
 
     def _jagged_ids(
         self, row: np.ndarray, item: np.ndarray, history: JaggedIds, numbers: np.ndarray
     ) -> list[JaggedIds]:
-        """By protocol a list a row: of full those that do not compete, of the others those that do."""
+        """Return, by protocol, one list for each row: for full those that do not compete, else those that do."""
         n, rows = self.candidates, len(history)
         targets, known = ascending(row * n + item), keys_of(history, n)
         excluded = _jagged_ids(ascending(np.append(known, targets)), n, rows)
@@ -183,11 +195,11 @@ class RankingMetrics:
         return made
 
     def compute(self) -> dict[str, float]:
-        """Collective: every rank gets the metrics of all queries; then starts anew.
+        """Collective: return the metrics of all queries on every rank, then start anew.
 
-        Of full the names are bare, as ndcg@10; of the others they end in the protocol, as ndcg@10_uniform. Moreover:
-        rows (queries), cold_rows (without a history), targets, cold_targets (items that the training data lacks; where
-        no candidate stands for them they are missed), and candidates.
+        Names of the protocol full are bare, as ndcg@10; others end in the protocol, as ndcg@10_uniform. Counts come
+        with them: rows (queries), cold_rows (without a history), targets, cold_targets (items that training lacks;
+        missed if no candidate stands for them) and candidates.
         """
         names = self.protocols.protocols
         table = np.concatenate([np.zeros((0, 2 + 2 * len(names)), np.int64), *self._kept])
@@ -219,14 +231,13 @@ class RankingMetrics:
 
 
 def _some(lists: JaggedIds, keep: Tensor) -> JaggedIds:
-    """Those of the lists that are to be kept (B,)."""
+    """Return the lists that `keep` (B,) selects."""
     return JaggedIds(lists.values[keep[lists.segment_ids]], lists.lengths[keep])
 
 
 def _pairs(targets: JaggedIds) -> tuple[np.ndarray, np.ndarray]:
-    """(P,) rows, ascending, and (P,) items of the targets, each once.
-
-    Those of 0 stay as they are: unknown items that need not be the same.
+    """Return (P,) rows, ascending, and (P,) items of the targets, each pair once. Items 0 stay: unknown items may
+    differ.
     """
     assert (targets.lengths > 0).all(), "every query has a target"
     row, item = targets.segment_ids.cpu().numpy(), targets.values.cpu().numpy()
@@ -238,6 +249,6 @@ def _pairs(targets: JaggedIds) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _jagged_ids(keys: np.ndarray, n: int, rows: int) -> JaggedIds:
-    """What keys_of makes, back as lists."""
+    """Return the lists that `keys_of` made these keys from."""
     lengths = np.bincount(keys // n, minlength=rows)
     return JaggedIds(torch.from_numpy(keys % n), torch.from_numpy(lengths))

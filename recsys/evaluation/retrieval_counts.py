@@ -15,28 +15,28 @@ from recsys.batch import JaggedIds, segment_ids_of
 Score = Callable[[Tensor, int, int], Tensor]
 
 
-BLOCK = 2**25  # scores that exist at once
+BLOCK = 2**25  # scores in memory at once
 
 
-TILE = 2**22  # candidates that are scored at once; float32 counts them exactly
+TILE = 2**22  # candidates scored at once; float32 counts so many exactly
 
 
-CHUNK = 2**20  # scores that are compared at once: what caches hold
+CHUNK = 2**20  # scores compared at once; they fit into caches
 
 
 def candidate_shard(n: int) -> tuple[range, int]:
-    """Which of 0 ... n - 1 this rank scores, and how many of them a rank has at most."""
+    """Return which of 0 ... n - 1 this rank scores, and the most that a rank scores."""
     rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     return range(n * rank // ranks, n * (rank + 1) // ranks), -(-n // ranks)
 
 
 @dataclass
 class RankedQueries:
-    """What is to be counted of R rows.
+    """R rows whose targets' competitors are counted.
 
     queries: (R, ...)
     row, item: (P,) targets, row after row
-    lists: by protocol, R lists of those that do not compete (full) or that do (the others)
+    lists: by protocol, R lists of candidates: for full those that do not compete, else those that do
     """
 
     queries: Tensor
@@ -45,7 +45,7 @@ class RankedQueries:
     lists: list[JaggedIds]
 
     def slice(self, start: int, stop: int) -> "RankedQueries":
-        """Rows start to stop."""
+        """Return rows start ... stop - 1."""
         first, last = torch.searchsorted(self.row, self.row.new_tensor([start, stop])).tolist()
         lists = [one.slice(start, stop) for one in self.lists]
         return RankedQueries(self.queries[start:stop], self.row[first:last] - start, self.item[first:last], lists)
@@ -56,7 +56,7 @@ def world_size() -> int:
 
 
 def gather_queries(ranked_queries: RankedQueries) -> tuple[RankedQueries, slice]:
-    """Collective: what all ranks ask, one after another, and which targets are this rank's."""
+    """Collective: return the queries of all ranks, one rank after another, and which targets are this rank's."""
     if world_size() == 1:
         return ranked_queries, slice(None)
     numbers = [
@@ -78,7 +78,7 @@ def gather_queries(ranked_queries: RankedQueries) -> tuple[RankedQueries, slice]
 
 
 def _gathered(x: Tensor, sizes: list[int]) -> list[Tensor]:
-    """Collective: the x of each rank, of these sizes in their first dimension."""
+    """Collective: return x of each rank. sizes: its first dimension on each rank."""
     padded = x.new_zeros(max(sizes), *x.shape[1:])
     padded[: len(x)] = x
     found = [torch.empty_like(padded) for _ in sizes]
@@ -105,17 +105,19 @@ def count_competitors(ranked: RankedQueries, score: Score, candidates: int, prot
 
 
 def block_counts(ranked_queries: RankedQueries, score: Score, mine: range, full: list[bool]) -> Tensor:
-    """Collective: (P, 2 x protocols) greater and ties among the candidates of mine.
+    """Collective: return (P, 2 x protocols) greater and ties among this rank's candidates.
 
-    Where they make several tiles, those with targets are scored twice: what targets score is known only then, and
-    has to come from the product that their competitors come from.
+    If they make several tiles, those with targets are scored twice: the targets' scores must come from the same product
+    as their competitors', and are known only then.
     """
     row, item = ranked_queries.row, ranked_queries.item
 
     @lru_cache(maxsize=1)
     def tile(first: int) -> tuple[int, Tensor]:
-        """Which candidate is the first, and the scores; 0, which is none, is left out after the product: without it
-        few products have rows of whole cache lines, which takes a third longer."""
+        """Return the first candidate and the scores. Candidate 0, which is none, is cut off after the product: a
+        product
+        without it has few rows of whole cache lines and takes a third longer.
+        """
         stop = min(first + TILE, mine.stop)
         scores = score(ranked_queries.queries, first, stop).detach()
         if scores.shape != (len(ranked_queries.queries), stop - first):
@@ -130,7 +132,7 @@ def block_counts(ranked_queries: RankedQueries, score: Score, mine: range, full:
             after, scores = tile(first)
             own[here] = scores[row[here], item[here] - after].double()
     if world_size() > 1:
-        dist.all_reduce(own)  # of all but one rank 0
+        dist.all_reduce(own)  # 0 on all ranks but one
     counts = row.new_zeros(len(row), 2 * len(full))
     for first in mine[::TILE]:
         after, scores = tile(first)
@@ -140,16 +142,16 @@ def block_counts(ranked_queries: RankedQueries, score: Score, mine: range, full:
 
 
 def _within(lists: JaggedIds, first: int, stop: int) -> JaggedIds:
-    """What the lists hold of first ... stop - 1, counted from first."""
+    """Return the ids first ... stop - 1 of the lists, counted from `first`."""
     here = (lists.values >= first) & (lists.values < stop)
     lengths = torch.bincount(lists.segment_ids[here], minlength=len(lists))
     return JaggedIds(lists.values[here] - first, lengths)
 
 
 def _counts(scores: Tensor, row: Tensor, item: Tensor, own: Tensor, lists: list[JaggedIds], full: list[bool]) -> Tensor:
-    """(P, 2 x protocols) greater and ties of (P,) items that score own among the columns of scores (b, n)."""
+    """Return (P, 2 x protocols) greater and ties of (P,) items that score `own`, among the columns of scores (b, n)."""
     step = max(1, CHUNK // max(1, scores.shape[1]))
-    one_each = torch.equal(row, torch.arange(len(scores), device=row.device))  # then no copy is compared
+    one_each = torch.equal(row, torch.arange(len(scores), device=row.device))  # then no copy is needed
     parts = [row.new_zeros(0, 2 * len(full))]
     for start in range(0, len(row), step):
         rows, items, mine = (x[start : start + step] for x in (row, item, own))
@@ -162,8 +164,8 @@ def _counts(scores: Tensor, row: Tensor, item: Tensor, own: Tensor, lists: list[
 
 
 def _among_all(scores: Tensor, item: Tensor, own: Tensor) -> Tensor:
-    """(P, 2) greater and ties of (P,) items that score own, among the others of their row of scores (P, n)."""
-    compared = torch.empty(scores.shape, device=scores.device)  # as numbers: sums of bool take five times as long
+    """Return (P, 2) greater and ties of (P,) items that score `own`, among the others of their row of scores (P, n)."""
+    compared = torch.empty(scores.shape, device=scores.device)  # floats: sums of bool take five times as long
     greater = torch.gt(scores, own[:, None], out=compared).sum(1).long()
     ties = torch.eq(scores, own[:, None], out=compared).sum(1).long()
     itself, nan = ((item >= 0) & (item < scores.shape[1])).long(), own.isnan()
@@ -172,7 +174,7 @@ def _among_all(scores: Tensor, item: Tensor, own: Tensor) -> Tensor:
 
 
 def _among(scores: Tensor, row: Tensor, own: Tensor, lists: JaggedIds) -> Tensor:
-    """(P, 2) greater and ties of (P,) targets that score own, among the row's list."""
+    """Return (P, 2) greater and ties of (P,) targets that score `own`, among the list of their row."""
     starts = (lists.lengths.cumsum(0) - lists.lengths)[row]
     lengths = lists.lengths[row]
     owner = segment_ids_of(lengths)

@@ -1,10 +1,10 @@
-"""Raw rows as they come, one or a few at a time, to tensors: what preparing does, without a file.
+"""Turn raw rows into tensors as they come, one or a few at a time: the steps of preparing data, without a file.
 
     pipeline = Pipeline.load("outputs/my_run")
     pipeline.save("serving")                      # one folder, which needs neither the run nor the raw data
     tensors = Pipeline.load("serving")({"int_1": 3, "cat_1": "68fd1e64", ...})
 
-Neither Lightning, Hydra nor torchrec is imported. The steps are those of `prepare` and `predict`: see raw_rows.py.
+Neither Lightning, Hydra nor torchrec is imported. raw_rows.py has the steps, which `recsys.predict` shares.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """A raw column: its type, and where a row gives it."""
+    """A raw column: its type, and the keys under which a row gives it."""
 
     name: str
     keys: tuple[str, ...]
@@ -40,7 +40,7 @@ class Column:
     read: Reader
 
     def of(self, row: Row, place: int | None) -> Any:
-        """The row's value, None where it is missing. Raises RowError."""
+        """Return the row's value, None if missing. Raises RowError."""
         for key in self.keys:
             if key in row:
                 try:
@@ -75,20 +75,22 @@ class Pipeline:
         self._rows.save(Path(folder))
 
     def __call__(self, rows: Row | Sequence[Row], history: Sequence[Row] = ()) -> Tensors:
-        """Tensors of one row or of several. A row is raw columns by name, as the files or as the YAML name them.
+        """Return the tensors of one row or of several. A row maps raw columns, named as in the files or the YAML, to
+        values.
 
-        history: earlier rows, of which nothing is asked but what features of `data.group` owe to them (lags, the last
-        values); rows of one call see each other, too.
+        Columns that a row lacks are missing values; columns that no feature reads are ignored. Columns of side tables
+        come from the row if it has them, else from the table. Raises RowError for the first row that cannot be read.
 
-        What a row lacks is missing, what no feature reads is ignored; side tables' columns come from the row where it
-        gives them, else by the key. Raises RowError for the first row that cannot be read.
+        Args:
+            rows: one row or several; rows of one call see each other.
+            history: earlier rows, for features of `data.group` (lags, last values); they get no tensors.
         """
         from recsys.data.tensors import Tensors
 
         return Tensors.of(self.frame(rows, history), self.features, self.fitted.matrices)
 
     def frame(self, rows: Row | Sequence[Row], history: Sequence[Row] = ()) -> pl.DataFrame:
-        """As a call, but what `Fitted.apply` gives: a column a feature, Float32, Int32 or List(Int32)."""
+        """Return the features that a call returns as tensors: a column a feature, Float32, Int32 or List(Int32)."""
         alone = isinstance(rows, Mapping)
         given: Sequence[Row] = [rows] if alone else rows  # type: ignore[list-item, assignment]
         raw = self._frame([*history, *given], alone and not history)
@@ -98,7 +100,7 @@ class Pipeline:
         return self.fitted.apply(self._rows.in_context(parsed).tail(len(given)))
 
     def _frame(self, rows: Sequence[Row], alone: bool = False) -> pl.DataFrame:
-        """The rows' raw columns, joined and derived, as `sources.read_blocks` gives them."""
+        """Return the rows' raw columns, joined and derived."""
         places = [None] if alone else range(len(rows))
         for place, row in zip(places, rows, strict=True):
             if not isinstance(row, Mapping):
@@ -132,7 +134,7 @@ def _column(data: DataConfig, name: str, dtype: pl.DataType) -> Column:
 
 
 def _row_error(bad: BadRow, raw: pl.DataFrame, alone: bool) -> RowError:
-    """The reason begins with its column, or with what the column is to the row: its group, its time."""
+    """Return the error of a bad row. The reason starts with its column, or with the column's part: group, time."""
     told = [c for c in raw.columns if bad.reason.startswith((f"{c} is ", f"group {c} is ", f"time {c} is "))]
     column = max(told, key=len)
     value = raw[column][bad.line]

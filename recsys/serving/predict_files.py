@@ -1,4 +1,4 @@
-"""Score raw files."""
+"""Score raw files into Parquet."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 
 def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str, batch_size: int) -> dict[str, Any]:
-    """Score raw files into one Parquet file: file, line, probability (null where the row cannot be read).
+    """Score raw files into one Parquet file: file, line, probability (null for a row that cannot be read).
 
-    Returns rows, bad rows and the share of ids out of vocabulary per sparse feature that has one (hashed ones do not).
+    Returns rows, bad rows and, for each sparse feature with a vocabulary, the share of ids outside of it.
     """
     from recsys.data.prepare.writer import Output
     from recsys.data.raw import sources
@@ -87,21 +87,21 @@ def file_blocks(data: DataConfig, file: Path) -> Iterator[tuple[pl.DataFrame, li
 
 
 def input_files(patterns: list[str]) -> list[Path]:
-    """Files named by paths, folders or globs. Raises UserError for what is not there."""
+    """Return the files that paths, folders and globs name. Raises UserError for one that is missing or empty."""
     from recsys.data.raw.storage import is_remote, matching
 
     files: list[Path] = []
     for pattern in patterns:
         path = Path(pattern)
         if is_remote(pattern):
-            found = matching(pattern, "input")
+            matches = matching(pattern, "input")
         elif path.is_dir():
-            found = sorted(p for p in path.iterdir() if p.is_file())
+            matches = sorted(p for p in path.iterdir() if p.is_file())
         else:
-            found = [Path(p) for p in sorted(glob.glob(pattern))]
-        if not found:
+            matches = [Path(p) for p in sorted(glob.glob(pattern))]
+        if not matches:
             raise UserError(f"input={pattern}: no such file")
-        files += found
+        files += matches
     for file in files:
         if file.stat().st_size == 0:
             raise UserError(f"input={file}: the file is empty")

@@ -1,4 +1,4 @@
-"""Probabilities for raw rows in memory."""
+"""Predict probabilities for raw rows in memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Predictor:
-    """A run's model and transforms, in this process."""
+    """A run's ranking model and transforms, in this process."""
 
     module: Any
     rows: RawRows
@@ -28,7 +28,7 @@ class Predictor:
 
     @classmethod
     def load(cls, run: str, checkpoint: str = "best") -> Predictor:
-        """From a run's folder, whatever world size and plan wrote its checkpoint."""
+        """Load from a run's folder; any world size and plan may have written its checkpoint."""
         from recsys.config.kinds import kind_of
         from recsys.serving.raw_rows import RawRows
         from recsys.training.run_dir import choose_checkpoint, open_run

@@ -51,7 +51,7 @@ def train(cfg: DictConfig) -> Run:
     )
     from recsys.training.run_dir import RunFolder
 
-    log_to(None)  # the run before this one, in a notebook, had its own
+    log_to(None)  # an earlier run in a notebook had its own
     ranks = started_by_torchrun()
     if ranks is not None:
         cfg.trainer.devices = ranks.local_world_size
@@ -72,7 +72,7 @@ def train(cfg: DictConfig) -> Run:
 
 
 def train_rank(run: str, prepared: str, resumed: bool) -> None:
-    """One rank of a training run that `train` has checked, prepared and spawned."""
+    """Run one rank of a training run that `train` has checked, prepared and spawned."""
     from recsys.data.prepare.prepared import Prepared
     from recsys.distributed.ranks import process_group, started_by_torchrun
     from recsys.training.run_dir import RunFolder
@@ -93,9 +93,9 @@ def _accelerator(cfg: DictConfig) -> str:
 
 
 def begin(cfg: DictConfig, world_size: int, restarted: bool = False) -> tuple[RunFolder, Prepared]:
-    """Everything before the first process: check, prepare the data, open the run's folder.
+    """Check the config, prepare the data and open the run's folder, before any process starts.
 
-    restarted: torchrun has started this job anew.
+    restarted: torchrun has restarted this job.
     """
     say("checking the config")
     check(cfg)
@@ -167,7 +167,7 @@ def fit(cfg: DictConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) ->
     validation = split_loader(cfg, prepared, "validation", ranks) if prepared.rows("validation") else None
     if start is not None:
         say(f"resuming from {newest}")
-        # Lightning leaves the loader at its beginning where the checkpoint is of an epoch's end
+        # Lightning does not restore the loader from a checkpoint at an epoch's end
         training.load_state_dict(start.loader_position)
         module.start = start
     trainer.fit(module, training, validation, ckpt_path=newest)
@@ -253,7 +253,7 @@ def _fit_at_once(cfg: DictConfig, path: Path, prepared: Prepared) -> None:
 
 
 def _bayes(prepared: Prepared) -> dict[str, float] | None:
-    """AUC and logloss of the sample's teacher on the test rows: the best that any model can do."""
+    """Return AUC and logloss of the sample's teacher on the test rows: the best that any model can reach."""
     import polars as pl
 
     from recsys.data.transforms import LABEL
@@ -264,8 +264,8 @@ def _bayes(prepared: Prepared) -> dict[str, float] | None:
         return None
     labels = pl.concat(pl.read_parquet(f, columns=[LABEL]) for f in prepared.files("test"))[LABEL].to_numpy()
     probability = pl.read_parquet(teacher)["probability"].to_numpy()[-len(labels) :]
-    found = binary_metrics(probability, labels)
-    return {"auc": found["auc"], "logloss": found["logloss"]}
+    best = binary_metrics(probability, labels)
+    return {name: best[name] for name in ("auc", "logloss")}
 
 
 def _show(metrics: dict[str, Any], path: Path) -> None:
@@ -277,7 +277,9 @@ def _show(metrics: dict[str, Any], path: Path) -> None:
         rows["Bayes (test)"] = metrics["bayes"]
     if MAIN_RANKING not in metrics["test"]:
         rows = {f"{s}, {p}": found for s, m in rows.items() for p, found in _by_protocol(m).items()}
-    several = metrics["test"].get("targets", 0) > metrics["test"]["rows"]  # else recall is the hit rate
+    several = (
+        metrics["test"].get("targets", 0) > metrics["test"]["rows"]
+    )  # with one target each, recall is the hit rate
     names = [n for n in next(iter(rows.values())) if several or not n.startswith("recall@")]
     for column in ("", *names):
         table.add_column(column, justify="right" if column else "left")
@@ -308,7 +310,7 @@ def _show(metrics: dict[str, Any], path: Path) -> None:
 
 
 def _by_protocol(metrics: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """'ndcg@10_uniform' and so on as ndcg@10 of uniform; what tells how many stands by none."""
+    """Return metrics by protocol: ndcg@10_uniform becomes ndcg@10 of uniform. Counts are left out."""
     found: dict[str, dict[str, Any]] = {}
     for key, value in metrics.items():
         name, _, protocol = key.partition("_")

@@ -1,4 +1,4 @@
-"""A run's folder: what other programs rely on.
+"""A run's folder, whose files other programs rely on:
 
 config.yaml features.json transforms.json vocabularies/ plan.json metrics.json metrics.csv train.log checkpoints/
 """
@@ -23,7 +23,7 @@ from recsys.errors import UserError
 from recsys.training.checkpoints import best_checkpoint, newest_checkpoint
 from recsys.training.run_state import RunState
 
-# What may differ when a run goes on: where and how fast it runs, not what it computes.
+# Keys that may differ when a run is resumed: they decide where and how fast it runs, not what it computes.
 FREE = {
     "run_dir",
     "resume",
@@ -56,7 +56,7 @@ class RunFolder:
     """An opened run folder.
 
     resumed: the run goes on from a checkpoint
-    start: that checkpoint's state, of models that are trained step by step, where this process has read it
+    start: that checkpoint's state, if this process has read it
     """
 
     path: Path
@@ -65,11 +65,9 @@ class RunFolder:
 
 
 def open_run_dir(cfg: DictConfig) -> RunFolder:
-    """The folder of this run, made or (resume=) found again; True where it goes on from a checkpoint.
+    """Make the folder of this run or, with resume=, find it again. resume=auto resumes run_dir if it holds a run.
 
-    resume=auto: run_dir, gone on with where it holds a run, else begun.
-
-    Raises UserError where the folder holds a run with another config.
+    Raises UserError if the folder holds a run with another config.
     """
     auto, start = cfg.resume == AUTO, None
     if auto and cfg.run_dir is None:
@@ -98,7 +96,7 @@ def open_run_dir(cfg: DictConfig) -> RunFolder:
             start = RunState.load(newest)
             _check_epochs(cfg, start)
     elif auto:
-        say(f"{path} holds no run yet: it begins")
+        say(f"{path} holds no run yet: starting a new run")
     path.mkdir(parents=True, exist_ok=True)
     (path / "checkpoints").mkdir(exist_ok=True)
     resumed = cfg.resume is not None and newest_checkpoint(path) is not None
@@ -119,7 +117,7 @@ def _check_epochs(cfg: DictConfig, start: RunState) -> None:
 
 
 def allow_restarts(cfg: DictConfig, restarted: bool) -> None:
-    """What torchrun starts anew goes on with its run (resume=auto), which therefore needs a name."""
+    """Let a job that torchrun restarts resume its run. Raises UserError if the run has no name to find it by."""
     if cfg.run_dir is None and cfg.resume is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)):
         raise UserError("torchrun --max_restarts needs run_dir=DIR, so that a restart finds the run to go on with")
     if restarted and cfg.resume is None:
@@ -155,7 +153,7 @@ def _difference(old: Any, new: DictConfig) -> tuple[str, Any, Any] | None:
 
 
 def open_run(run: str) -> tuple[DictConfig, Path]:
-    """A run's config and folder. Raises UserError where there is none."""
+    """Return a run's config and folder. Raises UserError if there is no run."""
     path = Path(run)
     if not (path / "config.yaml").exists():
         raise UserError(f"run={run}: holds no run (no config.yaml)")
@@ -163,7 +161,7 @@ def open_run(run: str) -> tuple[DictConfig, Path]:
 
 
 def check_ids(path: Path, prepared: Prepared) -> None:
-    """Raises UserError where the run's tables were trained by other ids than the prepared data has."""
+    """Raise UserError if the run's tables were trained with other ids than the prepared data has."""
     for file in sorted((path / "vocabularies").glob("*.parquet")):
         now = prepared.folder / "vocabularies" / file.name
         if not now.exists() or not _values(file).equals(_values(now)):
@@ -178,7 +176,7 @@ def _values(vocabulary: Path) -> pl.Series:
 
 
 def choose_checkpoint(path: Path, name: str) -> Path:
-    """best, last, or a folder's name under checkpoints/."""
+    """Return the checkpoint `best`, `last`, or of this name under checkpoints/. Raises UserError if it is missing."""
     found = {"best": best_checkpoint, "last": newest_checkpoint}.get(name, lambda p: p / "checkpoints" / name)(path)
     if found is None or not (found / ".metadata").exists():
         there = sorted(p.name for p in (path / "checkpoints").iterdir() if not p.name.startswith("."))
@@ -187,7 +185,7 @@ def choose_checkpoint(path: Path, name: str) -> Path:
 
 
 def protocol(cfg: DictConfig, prepared: Prepared, checkpoint: Path | None) -> dict[str, Any]:
-    """What the numbers mean: stamped into every result's file."""
+    """Return how the numbers were measured, for every file of results."""
     info = prepared.info
     return {
         "data": info["name"],
@@ -202,7 +200,7 @@ def protocol(cfg: DictConfig, prepared: Prepared, checkpoint: Path | None) -> di
 
 
 def _ranking(cfg: DictConfig) -> dict[str, Any]:
-    """Against what, and how, the targets of held-out rows are ranked."""
+    """Return how the targets of held-out rows are ranked, and against which candidates."""
     data, r = data_config(cfg), cfg.protocol
     sampled = [p for p in r.candidates if p != "full"]
     return {

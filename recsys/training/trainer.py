@@ -1,4 +1,4 @@
-"""config -> LightningModule and Trainer."""
+"""Build the LightningModule, the Trainer, loaders and loggers of a run from its config."""
 
 import uuid
 from pathlib import Path
@@ -30,7 +30,7 @@ from recsys.training.profiling import Overfit, Profile
 from recsys.training.run_state import RunState
 from recsys.training.settings import Placement, Updates
 
-COLLECTIVE_STEPS = 5  # profiled where there are several processes
+COLLECTIVE_STEPS = 5  # profiled in runs of several processes
 
 
 def build_module(
@@ -72,15 +72,14 @@ def build_module(
 
 
 def steps_of(cfg: DictConfig, batches: int) -> int:
-    """Optimizer steps of the whole training, of which an epoch has so many batches."""
+    """Return the optimizer steps of the whole training. batches: of an epoch."""
     steps = -(-batches // cfg.trainer.accumulate) * cfg.trainer.max_epochs
     return min(steps, cfg.trainer.max_steps) if cfg.trainer.max_steps > 0 else steps
 
 
 def restored_module(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> RecsysModule:
-    """With a checkpoint's weights, in this process and on the CPU, whatever world size and plan wrote it.
-
-    Opens a process group of this process alone unless there is one.
+    """Return the module with a checkpoint's weights, in this process and on the CPU; any world size and plan may have
+    written it. Opens a process group of this process alone unless there is one.
     """
     ensure_process_group()
     cfg.sharding.types = ["none"]
@@ -93,7 +92,7 @@ def restored_module(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> Recsys
 def build_trainer(
     cfg: DictConfig, path: Path, ranks: Ranks, prepared: Prepared, start: RunState | None, *, loggers: bool = True
 ) -> tuple[pl.Trainer, Throughput]:
-    """A Lightning Trainer over our strategy, with the run's callbacks and loggers."""
+    """Return a Lightning Trainer with our strategy and the run's callbacks and loggers, and the throughput callback."""
     accelerator = accelerator_of(cfg)
     throughput = Throughput(cfg.trainer.log_every_n_steps, cfg.trainer.accumulate)
     callbacks: list[pl.Callback] = [throughput, EvaluationBar(), _Record(path)]
@@ -137,7 +136,7 @@ def build_trainer(
         max_steps=cfg.trainer.max_steps,
         log_every_n_steps=cfg.trainer.log_every_n_steps,
         num_sanity_val_steps=0,
-        # counted within an epoch, where dense steps of several batches begin with it
+        # with accumulation, counted within an epoch, with which a step begins
         check_val_every_n_epoch=None if every and cfg.trainer.accumulate == 1 else cfg.trainer.validate_every,
         val_check_interval=every,
         use_distributed_sampler=False,
@@ -151,7 +150,7 @@ def build_trainer(
 
 
 def build_loggers(cfg: DictConfig, path: Path, ranks: Ranks, start: RunState | None) -> list[Logger] | bool:
-    """CSV always, and those of `logger=`; rank 0 alone writes."""
+    """Return the CSV logger and those of `logger=`; False on ranks other than 0."""
     if ranks.rank != 0:
         return False
     loggers: list[Logger] = [csv_logger(path, start.batches if start else None)]
@@ -164,7 +163,7 @@ def build_loggers(cfg: DictConfig, path: Path, ranks: Ranks, start: RunState | N
 
 
 def _wandb_id(path: Path, resumed: bool) -> str:
-    """One W&B run a run, also where it is interrupted and goes on (`wandb sync --append`)."""
+    """Return the id of the W&B run; a resumed run keeps its own (`wandb sync --append`)."""
     file = path / "wandb_id"
     if not (resumed and file.exists()):
         file.write_text(uuid.uuid4().hex[:8])
@@ -174,7 +173,7 @@ def _wandb_id(path: Path, resumed: bool) -> str:
 def split_loader(
     cfg: DictConfig, prepared: Prepared, split: str, ranks: Ranks, *, training: bool = False
 ) -> ParquetLoader:
-    """This rank's share of a split: in equal shuffled steps for training, every row in order otherwise."""
+    """Return the loader of this rank's share of a split: in equal shuffled steps to train, every row in order else."""
     batch_size = cfg.trainer.batch_size if training else cfg.trainer.eval_batch_size
     fitted = prepared.fitted
     return ParquetLoader(
@@ -193,8 +192,9 @@ def split_loader(
 
 
 def collectives_of(trainer: pl.Trainer) -> dict[str, float]:
-    """The share of collectives, waiting for other ranks included, in the time of steps; they are part of forward,
-    backward and optimizer. {} where none were measured.
+    """Return the share of collectives in the time of steps, waiting for other ranks included; {} if none were measured.
+
+    Collectives are part of forward, backward and optimizer.
     """
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, Profile) and callback.share is not None:
@@ -203,18 +203,18 @@ def collectives_of(trainer: pl.Trainer) -> dict[str, float]:
 
 
 def metrics_of(values: Any, split: str) -> dict[str, Any]:
-    """Lightning's 'test/auc' and so on of one split, as metrics.json has them."""
-    found = {k.removeprefix(f"{split}/"): v for k, v in values.items() if k.startswith(f"{split}/")}
-    return as_counts(found)
+    """Return the metrics of one split by bare name, from Lightning's 'test/auc' and the like."""
+    metrics = {k.removeprefix(f"{split}/"): v for k, v in values.items() if k.startswith(f"{split}/")}
+    return as_counts(metrics)
 
 
 def as_counts(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Those that count as whole numbers."""
+    """Return the metrics, counts as whole numbers."""
     return {k: int(v) if k in COUNTS else v for k, v in metrics.items()}
 
 
 class _Record(pl.Callback):
-    """plan.json (also to the loggers) once the plan is made; metrics.csv after each validation."""
+    """Writes plan.json, to the loggers too, once the plan is made, and metrics.csv after each validation."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -229,4 +229,4 @@ class _Record(pl.Callback):
 
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if trainer.is_global_zero and trainer.loggers:
-            trainer.loggers[0].save()  # of a run under way, a sweep and others read metrics.csv
+            trainer.loggers[0].save()  # sweeps read metrics.csv of a run under way
