@@ -84,14 +84,14 @@ class Scores:
         fp = (np.cumsum(self.negatives[::-1]) - self.negatives[::-1])[some].astype(np.float64)
 
         def sums(fp: np.ndarray) -> float:
-            """Sum (tp + i) / (tp + fp + i) over i = 1 ... positives, which is 1 - fp / (tp + fp + i), by digamma."""
+            """Sum (tp + i) / (tp + fp + i), or 1 - fp / (tp + fp + i), over i = 1 ... positives, by digamma."""
             psi = torch.digamma(torch.from_numpy(np.stack([tp + fp + positives + 1, tp + fp + 1]))).numpy()
             return float((positives - fp * (psi[0] - psi[1])).sum() / total)
 
         return max(sums(fp) - value, value - sums(fp + negatives), 0.0)
 
     def calibration(self, bins: int) -> list[tuple[float, float, int]]:
-        """Return mean probability, share of positives and rows of each bin of equally many rows, equal scores together."""
+        """Return mean probability, share of positives and rows of bins of equally many rows, ties together."""
         total = int(self.rows.sum())
         middle = np.cumsum(self.rows) - self.rows / 2
         place = np.minimum((middle * bins / max(total, 1)).astype(np.int64), bins - 1)
@@ -124,7 +124,7 @@ class Scores:
         }
 
     def curves(self, bins: int) -> dict[str, list[Any]]:
-        """Return points of the ROC curve (false, true positive rate), of precision over recall, and of `calibration`."""
+        """Return points of the ROC curve (false, true positive rate), precision over recall, and `calibration`."""
         fp, tp = (np.append(0, np.cumsum(c[::-1])) for c in (self.negatives, self.positives))
         if not len(self.rows) or not fp[-1] or not tp[-1]:
             return {"roc": [], "pr": [], "calibration": self.calibration(bins)}
