@@ -57,7 +57,7 @@ MISTAKES = [
     ),
     (["optim.dense.lr=-1"], r"optim.dense: .*Invalid learning rate: -1"),
     (["engine=sprak"], r"engine=sprak: no such choice; did you mean spark\?"),
-    (["engine.options.spark.x=1"], r"engine.master and engine.options are of engine=spark"),
+    (["engine.options.spark.x=1"], r"engine.master, engine.options: apply only to engine=spark"),
     (["sweep=optuna"], r"^sweep=optuna: is of a sweep; add -m$"),
     (["model.dim=8", "sweep.jobs=2"], r"^sweep.jobs=2: is of a sweep; add -m$"),
     (["seed=-1"], r"seed=-1: must be from 0"),

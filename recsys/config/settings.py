@@ -10,11 +10,11 @@ from recsys.errors import UserError
 
 def data_config(cfg: DictConfig) -> schema_data.DataConfig:
     """With what data.spec adds to it."""
-    from recsys.data.raw.nvidia_spec import expanded
+    from recsys.data.raw.nvidia_spec import expand_spec
 
     data = OmegaConf.to_object(cfg.data)
     assert isinstance(data, schema_data.DataConfig)
-    return expanded(data)
+    return expand_spec(data)
 
 
 def engine_config(cfg: DictConfig) -> schema_data.EngineConfig:

@@ -5,7 +5,7 @@
     tensors = Pipeline.load("serving")({"int_1": 3, "cat_1": "68fd1e64", ...})
 
 Neither Lightning, Hydra nor torchrec is imported; the code is that of `prepare` and `predict`: sources' joins and
-derived columns, `typed`, `Fitted.apply`.
+derived columns, `parse_rows`, `Fitted.apply`.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from recsys.config.schema_data import DataConfig, JoinConfig
-from recsys.data.group_features import in_context
+from recsys.data.group_features import add_group_features
 from recsys.data.raw.blocks import LINE, BadRow, Block, one_line
-from recsys.data.raw.derive import Needs, derived, joined
+from recsys.data.raw.derive import FeatureInputs, add_derived_column, join_side_table
 from recsys.data.raw_schema import RawSchema
 from recsys.data.transforms import Fitted, sparse_columns
 from recsys.data.transforms.fitted import RAW_SCHEMA
@@ -72,9 +72,9 @@ class Side:
         """As in batch, but with the few rows alone that are asked for: a join hashes its whole right side."""
         few = self.table
         if not few[self.join.key].dtype.is_float():  # whose text does not tell which are equal
-            found = self.rows.of(frame[self.join.key].cast(pl.String)).to_list()
+            found = self.rows.look_up(frame[self.join.key].cast(pl.String)).to_list()
             few = few[sorted({place for place in found if place >= 0})]
-        return joined(frame, self.join, few)
+        return join_side_table(frame, self.join, few)
 
 
 class Pipeline:
@@ -82,7 +82,7 @@ class Pipeline:
 
     def __init__(self, fitted: Fitted, raw: RawSchema) -> None:
         self.fitted, self.features, data = fitted, fitted.features, fitted.data
-        needs = Needs.of(data)
+        needs = FeatureInputs.from_config(data)
         self._raw, self._derive = raw, needs.derive
         types = raw.columns.select(sorted(needs.raw)).schema
         self._columns = [_column(data, name, dtype) for name, dtype in types.items()]
@@ -121,7 +121,7 @@ class Pipeline:
         """
         from recsys.data.tensors import Tensors
 
-        return Tensors.of(self.frame(rows, history), self.features, self.fitted.matrices)
+        return Tensors.from_frame(self.frame(rows, history), self.features, self.fitted.matrices)
 
     def frame(self, rows: Row | Sequence[Row], history: Sequence[Row] = ()) -> pl.DataFrame:
         """As a call, but what `Fitted.apply` gives: a column a feature, Float32, Int32 or List(Int32)."""
@@ -131,7 +131,7 @@ class Pipeline:
         typed, bad = self._typing(Block(Path("rows"), raw))
         if bad:
             raise _row_error(bad[0], raw, alone and not history)
-        return self.fitted.apply(in_context(self.fitted.data, typed).tail(len(given)))
+        return self.fitted.apply(add_group_features(self.fitted.data, typed).tail(len(given)))
 
     def _frame(self, rows: Sequence[Row], alone: bool = False) -> pl.DataFrame:
         """The rows' raw columns, joined and derived, as `sources.read_blocks` gives them."""
@@ -155,7 +155,7 @@ class Pipeline:
                     told = pl.Series([c.of(row, p) for p, row in zip(places, rows, strict=True)], dtype=c.dtype)
                     frame = frame.with_columns(pl.when(there).then(told).otherwise(pl.col(c.name)).alias(c.name))
         for column, sql in self._derive.items():
-            frame = derived(column, sql, frame)
+            frame = add_derived_column(column, sql, frame)
         return frame
 
 

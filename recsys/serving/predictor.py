@@ -40,13 +40,13 @@ class Predictor:
 
     def predict(self, raw: pl.DataFrame) -> pl.Series:
         """(rows,) probabilities of raw rows; null where a number cannot be read. Extra columns are ignored."""
-        from recsys.data.group_features import in_context
+        from recsys.data.group_features import add_group_features
         from recsys.data.raw.blocks import LINE, Block
-        from recsys.data.transforms import typed
+        from recsys.data.transforms import parse_rows
 
         frame = raw.with_row_index(LINE).cast({LINE: pl.Int64})
-        rows, _ = typed(self.fitted.data, Block(Path("frame"), frame), labelled=False)
-        scores, _ = self.score(in_context(self.fitted.data, rows))
+        rows, _ = parse_rows(self.fitted.data, Block(Path("frame"), frame), labelled=False)
+        scores, _ = self.score(add_group_features(self.fitted.data, rows))
         scored = frame.select(LINE).join(scores, on=LINE, how="left", maintain_order="left")
         return scored["probability"]
 

@@ -80,9 +80,9 @@ def test_each_step_is_fitted_on_the_ones_before_and_a_pass_serves_all_features()
     passes = []
 
     class Counted(InMemory):
-        def gather(self, gather: StatisticsPass) -> Iterator[PartialStatistics]:
+        def collect(self, statistics_pass: StatisticsPass) -> Iterator[PartialStatistics]:
             passes.append(1)
-            return super().gather(gather)
+            return super().collect(statistics_pass)
 
     learnt = fit(data, Counted(frame, {}))
     assert len(passes) == 3  # the median; log; standardise
@@ -109,10 +109,10 @@ MISTAKES = [
     ("x: {transform: [log, count]}", r"count reads the raw column, so that it must come first"),
     ("x: {fill: 0, transform: [count]}", r"x.fill=0: count does not heed it"),
     ("x: {fill: medain}", r"x.fill=medain: is no number; did you mean median\?"),
-    ("x: {fill: [1]}", r"x.fill=\[1\]: is no number"),
+    ("x: {fill: [1]}", r"x.fill=\[1\]: must be a number"),
     ("x: {fill: .nan}", r"x.fill=nan: must be finite"),
     ("x: {cyclic: [huor]}", r"data.dense.x.cyclic: cyclic: no huor; did you mean hour\?"),
-    ("x: {cyclic: []}", r"data.dense.x.cyclic: names no part of a time"),
+    ("x: {cyclic: []}", r"data.dense.x.cyclic: is empty; list parts of a time"),
     ("x: {cyclic: [hour], transform: [log]}", r"takes neither fill nor transform"),
     ("x: {cyclic: [hour]}, x_hour: {}, x_hour_sin: {}", r"gives x_hour_sin, which is another feature's name"),
     ("x: {cyclic: [hour, hour]}", r"names hour twice"),
@@ -215,7 +215,7 @@ def test_defaults_of_numbers_are_not_of_times() -> None:
     data = of_yaml("dense_defaults: {fill: 3, transform: [log]}\ndense: {x: {cyclic: [hour]}, z: {transform: [count]}}")
     check_data(data)
     assert [c.fill for c in dense_columns(data).values()] == [None, None, None]
-    with pytest.raises(UserError, match=r"data.dense_defaults.cyclic: is for a feature"):
+    with pytest.raises(UserError, match=r"data.dense_defaults.cyclic: cannot be a default"):
         check_data(replace(data, dense_defaults=DenseConfig(cyclic=["hour"])))
 
 

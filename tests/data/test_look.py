@@ -20,7 +20,7 @@ from raw_rows import learn
 from recsys import cli
 from recsys.config.compose import compose, conf_dir
 from recsys.config.schema_data import DataConfig, DenseConfig, SparseConfig, SplitConfig
-from recsys.data.prepare.prepared import prepare, typed_rows
+from recsys.data.prepare.prepared import parsed_rows, prepare
 from recsys.data.profile import Found, Profiler, page
 from recsys.data.profile import profiler as gather
 from recsys.data.profile.drift import drift, psi, wilson
@@ -313,7 +313,7 @@ def test_rows_are_those_that_are_prepared(tmp_path: Path) -> None:
         )
         data.root = str(tmp_path / "raw")
         prepared = prepare(data)
-        which = np.concatenate([w for _, w in typed_rows(data)])
+        which = np.concatenate([w for _, w in parsed_rows(data)])
         assert np.bincount(which).tolist() == [prepared.rows(s) for s in ("train", "validation", "test")]
 
 
@@ -346,7 +346,7 @@ def test_bad_rows_and_text_that_is_html(tmp_path: Path, capsys: pytest.CaptureFi
     data.root = str(root)
     prepared = prepare(data)
     look = Profiler(data)
-    for frame, which in typed_rows(data):
+    for frame, which in parsed_rows(data):
         look.add(frame, which)
     html = page(look.result(prepared.fitted), prepared.info, Path(f"{prepared.folder}.bad_rows.csv"))
     seen = Plain(html)

@@ -96,7 +96,7 @@ def test_too_many_bad_rows_stop_it_and_are_kept(tmp_path: Path) -> None:
 
 def test_an_early_stop_on_long_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bad_rows, "EARLY_STOP_ROWS", 50)
-    monkeypatch.setattr(formats, "PIECE_BYTES", 200)
+    monkeypatch.setattr(formats, "RANGE_BYTES", 200)
     write(tmp_path / "raw", rows=3000, bad=tuple(range(30)))
     with pytest.raises(UserError, match=r"of \d\d rows cannot be read"):
         prepare(config(tmp_path))
@@ -241,7 +241,7 @@ def test_text_is_cut_into_chunks_anywhere(tmp_path: Path, monkeypatch: pytest.Mo
     whole = prepare(config(tmp_path, max_bad_rows=0.1))
     aside = pl.read_csv(Path(f"{whole.folder}.bad_rows.csv"))
     for size in (7, 40, 333):
-        monkeypatch.setattr(formats, "PIECE_BYTES", size)
+        monkeypatch.setattr(formats, "RANGE_BYTES", size)
         cut = prepare(config(tmp_path, max_bad_rows=0.1, prepared=str(tmp_path / f"prepared {size}")))
         assert all(a.equals(b) for a, b in zip(frames(whole).values(), frames(cut).values(), strict=True))
         assert pl.read_csv(Path(f"{cut.folder}.bad_rows.csv")).equals(aside)
@@ -257,7 +257,7 @@ import os, signal, sys
 from recsys.data import build as p, formats
 from recsys.data.prepare import prepare
 from recsys.config.schema_data import *
-formats.PIECE_BYTES, p.FILE_ROWS = 9000, 1000
+formats.RANGE_BYTES, p.FILE_ROWS = 9000, 1000
 calls = []
 step = p.{step}
 def counted(*a):

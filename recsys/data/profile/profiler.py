@@ -33,7 +33,7 @@ class Profiler:
     def __init__(self, data: DataConfig) -> None:
         self.data = data
         dense, sparse = dense_columns(data), sparse_columns(data)
-        reads = {c.typed: c.reads for c in dense.values()}
+        reads = {c.parsed: c.reads for c in dense.values()}
         self.times = [n for n, kind in reads.items() if kind == "time"]
         numbers = [n for n, kind in reads.items() if kind == "number"]
         numbers += [n for n, c in sparse.items() if c.encode == "quantiles"]
@@ -42,7 +42,7 @@ class Profiler:
         self.values = {n: ByValue() for n in [*values, *(n for n in sparse if n not in numbers)]}
         self.absent = {n: absent(sparse.get(n)) for n in self.values}
         self.lengths = {n: ByValue() for n, c in sparse.items() if is_bag(c)}
-        cyclic = {(c.typed, s.part) for c in dense.values() for s in c.steps if isinstance(s, Cyclic)}
+        cyclic = {(c.parsed, s.part) for c in dense.values() for s in c.steps if isinstance(s, Cyclic)}
         self.parts = {key: ByValue() for key in sorted(cyclic)}
         self.rows, self.positives = np.zeros(3, np.int64), np.zeros(3, np.int64)
         self.missing = {n: np.zeros(3, np.int64) for n in [*self.numbers, *self.values]}

@@ -30,7 +30,7 @@ def found(look: Profiler, fitted: Fitted) -> Found:
     samples = {s: samples.get(s, empty) for s in SPLITS}
     features = [_number(look, n, samples) for n in look.numbers]
     features += [_value(look, fitted, n, c) for n, c in counts.items()]
-    order = {n: i for i, n in enumerate([*(c.typed for c in dense_columns(look.data).values()), *look.data.sparse])}
+    order = {n: i for i, n in enumerate([*(c.parsed for c in dense_columns(look.data).values()), *look.data.sparse])}
     features.sort(key=lambda f: order[f.name])
     rows, positives = (tuple(int(n) for n in x) for x in (look.rows, look.positives))
     return Found(rows, positives, features, _tables(fitted, counts), label_column(look.data) is not None)
@@ -148,12 +148,12 @@ def _shares(part: np.ndarray, whole: np.ndarray) -> tuple[float | None, ...]:
 
 
 def _dense_reads(look: Profiler, typed: str) -> str:
-    return next(c.column for c in dense_columns(look.data).values() if c.typed == typed)
+    return next(c.column for c in dense_columns(look.data).values() if c.parsed == typed)
 
 
 def _steps(look: Profiler, typed: str) -> str:
     """What the config does with a dense column, such as: fill 0, log, standardise."""
-    mine = [c for c in dense_columns(look.data).values() if c.typed == typed]
+    mine = [c for c in dense_columns(look.data).values() if c.parsed == typed]
     if isinstance(mine[0].steps[0] if mine[0].steps else None, Cyclic):
         parts = dict.fromkeys(s.part for c in mine for s in c.steps if isinstance(s, Cyclic))
         return f"{', '.join(WAVES)} of {', '.join(parts)}"
