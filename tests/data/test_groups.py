@@ -234,13 +234,16 @@ def test_one_by_one_with_their_history(tmp_path: Path) -> None:
 MISTAKES = [
     ("dense: {x: {lag: 1}}", "data.dense.x.lag=1: needs data.group"),
     ("group: {by: u}\ndense: {x: {lag: 0}}", "data.dense.x.lag=0: must be at least 1"),
-    ("group: {by: u}\ndense: {x: {lag: 1, difference: 1}}", "lag and difference do not go together"),
+    ("group: {by: u}\ndense: {x: {lag: 1, difference: 1}}", "lag and difference cannot be combined"),
     ("group: {by: u}\nsparse: {x: {difference: 1}}", "set quantiles"),
-    ("group: {by: u}\nsparse: {x: {last: 2, split: ' '}}", "reads one value a row, not those of split"),
+    ("group: {by: u}\nsparse: {x: {last: 2, split: ' '}}", "reads one value a row, but split makes several"),
     ("group: {by: u, gap: 3}\nsparse: {x: {}}", "data.group.gap=3.0: needs data.group.order"),
     ("split: {by: leave_one_out}\nsparse: {x: {}}", "needs data.group"),
     ("sequences: {max_length: 3}\nsparse: {x: {}}", "data.sequences: needs data.group"),
-    ("group: {by: u}\nsequences: {max_length: 3}\nsparse: {x: {}}\nsplit: {by: random}", "would split sequences at random"),
+    (
+        "group: {by: u}\nsequences: {max_length: 3}\nsparse: {x: {}}\nsplit: {by: random}",
+        "would split sequences at random",
+    ),
     (
         "group: {by: u}\nsequences: {max_length: 3, pad: both}\nsparse: {x: {}}",
         "data.sequences.pad=both: must be left or right",

@@ -148,11 +148,23 @@ HASH = SparseConfig(encode="hash", buckets=9)
         ({"s": SparseConfig(encode="hash")}, None, "data.sparse.s.buckets=None: encode=hash needs it"),
         ({"s": SparseConfig(encode="hash", buckets=0)}, None, "data.sparse.s.buckets=0: must be 1 to 2147483646"),
         ({"s": SparseConfig(encode="hash", buckets=2**31)}, None, "must be 1 to 2147483646"),
-        ({"s": SparseConfig(encode="hash", buckets=9, min_count=2)}, None, "s.min_count=2: does not apply to encode=hash"),
-        ({"s": SparseConfig(buckets=9)}, None, "data.sparse.s.buckets=9: applies only to encode=hash; this feature has encode=vocabulary"),
+        (
+            {"s": SparseConfig(encode="hash", buckets=9, min_count=2)},
+            None,
+            "s.min_count=2: does not apply to encode=hash",
+        ),
+        (
+            {"s": SparseConfig(buckets=9)},
+            None,
+            "data.sparse.s.buckets=9: applies only to encode=hash; this feature has encode=vocabulary",
+        ),
         ({"s": SparseConfig()}, {"buckets": 9}, "data.sparse_defaults.buckets=9: no feature has encode=hash"),
         ({"s": HASH, "t": SparseConfig(table="s")}, None, "data.sparse.t: shares its table with s"),
-        ({"s": HASH, "t": SparseConfig(table="s", encode="hash", buckets=8)}, None, "encode and buckets must be equal"),
+        (
+            {"s": HASH, "t": SparseConfig(table="s", encode="hash", buckets=8)},
+            None,
+            "both must have the same encode and buckets",
+        ),
     ],
 )
 def test_mistakes(sparse: dict[str, SparseConfig], defaults: dict[str, Any] | None, told: str) -> None:

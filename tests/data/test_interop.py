@@ -89,7 +89,7 @@ def test_rows_one_by_one(tmp_path: Path) -> None:
     pipeline = Pipeline.load(prepared.folder)
     given_rows = [{n: v[i] for n, v in test.items()} for i in range(100)]
     assert pipeline.frame(given_rows).equals(frames(prepared)["test"].drop(LABEL))
-    with pytest.raises(UserError, match=r"column c_small: .*100.* is not a row of its table"):
+    with pytest.raises(UserError, match=r"column c_small: .*100.* is not a whole number"):
         pipeline({**given_rows[0], "c_small": 100})
     with pytest.raises(UserError, match="column c_small: None is missing"):
         pipeline({n: v for n, v in given_rows[0].items() if n != "c_small"})
@@ -313,13 +313,19 @@ MISTAKES = [
     (edited(lambda c: c["channel_spec"]["categorical"].append("c_smal")), r"c_smal is not in .*did you mean c_small\?"),
     (edited(lambda c: c["channel_spec"].update(user=[])), r"channel_spec.user: unknown"),
     (edited(lambda c: c["channel_spec"].update(label=[])), r"must name one feature, not 0"),
-    (edited(lambda c: c["feature_spec"]["c_small"].update(dtype="int9")), r"c_small.dtype=int9: must be a numeric type"),
+    (
+        edited(lambda c: c["feature_spec"]["c_small"].update(dtype="int9")),
+        r"c_small.dtype=int9: must be a numeric type",
+    ),
     (edited(lambda c: c["feature_spec"]["c_small"].update(cardinality=0)), r"cardinality=0: must be a whole number"),
     (edited(lambda c: c["source_spec"]["train"].pop(0)), r"source_spec.train: no chunk has the feature n_0"),
     (edited(lambda c: c["source_spec"]["train"][0].update(type="csvv")), r"unknown type csvv; did you mean csv\?"),
     (edited(lambda c: c["source_spec"]["train"][0].pop("files")), r"files: must be a list of names"),
     (edited(mixed), r"cannot be mixed"),
-    (edited(lambda c: c["feature_spec"]["c_small"].update(cardinality=99)), r"line 2: c_small is not a whole number from 0 to 98"),
+    (
+        edited(lambda c: c["feature_spec"]["c_small"].update(cardinality=99)),
+        r"line 2: c_small is not a whole number from 0 to 98",
+    ),
     (lambda spec: spec.write_text("a: [1, 2\nb: }"), r"feature_spec.yaml: line 2: not YAML"),
     (lambda spec: spec.write_text("- a\n"), r"is not a feature specification"),
     (lambda spec: spec.unlink(), r"data.spec=.*: no such file"),
@@ -339,7 +345,7 @@ def test_mistakes(tmp_path: Path, break_it: Any, expected: str) -> None:
 
 
 def test_mistakes_without_a_file(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"data\.spec: set it to the path of a feature_spec\.yaml"):
+    with pytest.raises(UserError, match=r"data\.spec: missing; set it to the path of a feature_spec\.yaml"):
         check_data(data_config(compose("preprocess", ["data=nvidia_feature_spec"])))
     raw = made.days(tmp_path / "raw", 1, 10)
     np.save(tmp_path / "raw" / "day_0_dense.npy", raw[0][0][:, :12])

@@ -21,10 +21,9 @@ from recsys import cli
 from recsys.config.compose import compose, conf_dir
 from recsys.config.schema_data import DataConfig, DenseConfig, SparseConfig, SplitConfig
 from recsys.data.prepare.prepared import parsed_rows, prepare
-from recsys.data.profile import Found, Profiler, page
-from recsys.data.profile import profiler as gather
+from recsys.data.profile import DataProfile, Profiler, page, profiler
 from recsys.data.profile.drift import drift, psi, wilson
-from recsys.data.profile.numbers import histogram, undraw
+from recsys.data.profile.numbers import from_axis, histogram
 from recsys.data.profile.tallies import KEPT, Distinct, RowSample
 from recsys.data.transforms import LABEL
 from recsys.preprocess import preprocess
@@ -36,7 +35,7 @@ def config(**more: Any) -> DataConfig:
     return DataConfig(name="t", root="/raw", **more)
 
 
-def look_at(data: DataConfig, frame: pl.DataFrame, which: np.ndarray, pieces: int = 1) -> Found:
+def look_at(data: DataConfig, frame: pl.DataFrame, which: np.ndarray, pieces: int = 1) -> DataProfile:
     """As if `frame` came in so many pieces, fitted on its training rows."""
     look = Profiler(data)
     ends = np.linspace(0, frame.height, pieces + 1).astype(int)
@@ -45,7 +44,7 @@ def look_at(data: DataConfig, frame: pl.DataFrame, which: np.ndarray, pieces: in
     return look.result(learn(data, frame.filter(which == 0)))
 
 
-def write(found: Found, **info: Any) -> str:
+def write(found: DataProfile, **info: Any) -> str:
     told: dict[str, Any] = {"name": "t", "root": "/raw", "rows": {}, "bad_rows": 0, "split": "order"}
     return page(found, told | info, NOWHERE)
 
@@ -183,7 +182,7 @@ def test_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert f.cells["train"].to_list() == [*cells, np.isnan(x[which == 0]).sum()]
     positive = (frame[LABEL].to_numpy() > 0.5) & (which == 0)
     assert f.cells["positives"][0] == (positive & (x <= bounds[0])).sum()
-    monkeypatch.setattr(gather, "SAMPLE_ROWS", 300)
+    monkeypatch.setattr(profiler, "SAMPLE_ROWS", 300)
     [f] = look_at(data, frame, which, 5).features
     assert f.numbers is not None and (f.numbers.sampled, f.numbers.seen) == (300, (which == 0).sum())
     assert f.numbers.spans[0]["mean"] == pytest.approx(train.mean())  # type: ignore[index]
@@ -194,7 +193,7 @@ def test_bins_of_whole_numbers_are_between_them() -> None:
     assert found is not None and found.edges.tolist() == [i - 0.5 for i in range(11)]
     skewed = histogram([np.array([0.0] * 50 + [1, 2, 10, 100_000.0])] * 3, time=False)
     assert skewed is not None and skewed.unit == 1.0
-    raw = undraw(skewed.edges, 1.0)
+    raw = from_axis(skewed.edges, 1.0)
     assert np.allclose(raw - 0.5, np.round(raw - 0.5)) and skewed.counts.sum() == 162
 
 

@@ -438,11 +438,17 @@ MISTAKES = [
     ("file: items.csv, dense: {price: {}}", "needs data.items.key"),
     ("file: items.csv, key: id", "needs features under data.items.dense"),
     ("dense: {price: {}}", "need data.items.file"),
-    ("file: items.csv, key: id, dense: {price: {fill: middle}}", "data.items.dense.price.fill=middle: must be a number"),
+    (
+        "file: items.csv, key: id, dense: {price: {fill: middle}}",
+        "data.items.dense.price.fill=middle: must be a number",
+    ),
     ("file: items.csv, key: id, sparse: {tags: {encode: has}}", "data.items.sparse.tags.encode=has: unknown"),
-    ("file: items.csv, key: id, sparse: {tags: {lag: 1}}", "data.items.sparse.tags.lag: does not apply to features of items"),
+    (
+        "file: items.csv, key: id, sparse: {tags: {lag: 1}}",
+        "data.items.sparse.tags.lag: does not apply to features of items",
+    ),
     ("file: items.csv, key: id, dense: {id: {vectors: {file: v.npy}}}", "data.items.dense.id.vectors: no such file"),
-    ("feature: itme", "data.items.feature=itme: no sparse feature is named so; did you mean item?"),
+    ("feature: itme", "data.items.feature=itme: there is no such sparse feature; did you mean item?"),
 ]
 
 
@@ -475,7 +481,9 @@ def test_a_row_without_an_item_is_set_aside(tmp_path: Path) -> None:
 def test_items_that_are_all_rare(tmp_path: Path) -> None:
     text = FILES + sequences("time", 3, "next", None).replace("item: {}", "item: {min_count: 999}")
     data = config(text, root=str(write(tmp_path / "raw", many())), prepared=str(tmp_path / "p"))
-    with pytest.raises(UserError, match=r"data\.sparse\.item\.min_count: no item is frequent enough in the training rows"):
+    with pytest.raises(
+        UserError, match=r"data\.sparse\.item\.min_count: no item is frequent enough in the training rows"
+    ):
         prepare(data)
 
 
@@ -531,7 +539,7 @@ def test_rows_that_count(tmp_path: Path, kind: str) -> None:
     [
         ("t >= 4", "data.where: 't >= 4': cannot compare string with numeric type (i32); the file's columns are text"),
         ("t +", "data.where: 't +': "),
-        ("item", "data.where: 'item': is String, not true or false"),
+        ("item", "data.where: 'item': is String, not a condition"),
         ("MAX(t) = '3'", "data.where: \"MAX(t) = '3'\": must read one row at a time"),
         ("itme = 'a'", "data.where: \"itme = 'a'\": "),
         ("item = 'none such'", "no usable row"),

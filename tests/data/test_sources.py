@@ -385,7 +385,11 @@ def test_lists_and_a_side_table_of_json(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert block.frame["list"].n_unique() == 4
     assert [(b.line, b.reason) for b in block.bad] == [(3, "an empty line"), (4, "1 fields, not 2 or more")]
-    for content, told in (("[1]", "must be one JSON object"), ('{"a": ', "not JSON"), ('{"a": {}}', "must be one JSON object")):
+    for content, told in (
+        ("[1]", "must be one JSON object"),
+        ('{"a": ', "not JSON"),
+        ('{"a": {}}', "must be one JSON object"),
+    ):
         (tmp_path / "side.json").write_text(content)
         with pytest.raises(UserError, match=told):
             check_files(data)

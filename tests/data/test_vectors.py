@@ -93,11 +93,11 @@ def bad(folder: Path) -> dict[str, Any]:
     return {
         "{file: none.npy}": "no such file",
         "{file: v.csv}": "must be a .parquet or a .npy file",
-        "{file: v.npy, key: id}": "vectors.key: is not of a .npy file",
+        "{file: v.npy, key: id}": "vectors.key: applies only to a .parquet file",
         "{file: v.parquet}": "has no column item",
         "{file: v.parquet, key: idd}": "has no column idd; did you mean id?",
         "{file: v.parquet, key: id, column: id}": "holds Int64, not lists of numbers",
-        "{file: v.npy, normalise: [l3]}": "no l3; did you mean l2?",
+        "{file: v.npy, normalise: [l3]}": "l3 is unknown; did you mean l2?",
         "{file: twice.parquet, key: id}": ("more than one vector for '1'", twice),
         "{file: ragged.parquet, key: id}": (
             "its vectors differ in length (1, 2)", pl.DataFrame({"id": [1, 2], "vector": [[1.0], [2.0, 3.0]]})),

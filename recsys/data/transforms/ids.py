@@ -50,7 +50,7 @@ def id_checks(columns: dict[str, tuple[str, int]], raw: pl.DataFrame, frame: pl.
     checks: list[Check] = []
     for name, (column, rows) in columns.items():
         x = frame[name]
-        problem = f"{column} is not a whole number from 0 to {rows - 1}, a row of its table"
+        problem = f"{column} is not a whole number from 0 to {rows - 1}"
         if x.dtype == pl.List:
             outside = pl.element().is_null() | (pl.element() < 0) | (pl.element() >= rows)
             bad = frame.select(pl.col(name).list.eval(outside).list.any().fill_null(False)).to_series()
