@@ -95,7 +95,7 @@ class Splitter:
 
 
 def _first_validation(chunks: Sequence[ParsedChunk], share: float) -> int:
-    """Return the place of the first row of the training files that validates, if there are no validation files."""
+    """Return the place from which on rows of the training files validate: their end if there are validation files."""
     places = [(c.first_row, c.rows) for c in chunks if c.split == 0]
     end = max((first + rows for first, rows in places), default=0)
     if any(c.split == 1 for c in chunks):

@@ -30,7 +30,7 @@ class DenseColumn:
     """One dense feature: `steps` are applied in order to a column of parsed rows.
 
     column: the raw column
-    parsed: the column of parsed rows: the raw column, or an earlier row's if the feature has a lag
+    parsed: the column of parsed rows, named like the feature; with a lag, it holds the raw column of an earlier row
     reads: how the raw column is parsed
     fill: the number that replaces missing values, unless it is fitted
     steps: the transforms

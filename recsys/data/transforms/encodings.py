@@ -49,7 +49,7 @@ class Labels(Counts):
 class Target(Transform, name="target"):
     """The mean label of the value in the training split, smoothed by `smoothing` extra rows of the overall mean.
 
-    A training row gets the mean over the rows of all other folds, so that its own label does not leak into its input.
+    A training row gets its value's mean over all other folds, so that its own label does not leak into its input.
     A row's fold is a hash of its place. Rows outside the training split get the mean over all folds. Unseen values get
     the overall mean, which is the same number in training and later.
     """
