@@ -406,7 +406,7 @@ def test_ids_of_csv_and_parquet(tmp_path: Path, kind: str) -> None:
     pipeline = Pipeline.load(prepared.folder)
     assert pipeline.frame([{"s": int(s), "b": b if kind != "typed parquet" else [int(v) for v in b.split()]}
                            for _, s, b in ROWS]).equals(done.head(40).drop(LABEL))  # fmt: skip
-    with pytest.raises(UserError, match=r"column s: .*7.* is not a row of its table"):
+    with pytest.raises(UserError, match=r"column s: .*7.* is not a whole number"):
         pipeline({"s": 7, "b": "1" if kind != "typed parquet" else [1]})
 
 

@@ -122,7 +122,7 @@ def test_sample_is_of_rows_and_bounded() -> None:
         piece = pl.DataFrame({"a": np.arange(100) + 100 * i, "b": -np.arange(100) - 100 * i})
         for sample in (whole, cut, again):
             sample.add(piece)
-        assert sum(p.height for p in cut._pieces) <= 625 + 100
+        assert sum(p.height for p in cut._frames) <= 625 + 100
     assert whole.result().height == 4000 and cut.result().height == 500
     assert cut.result().equals(again.result()) and (cut.result()["a"] == -cut.result()["b"]).all()
     assert cut.result()["a"].mean() == pytest.approx(2000, rel=0.1)

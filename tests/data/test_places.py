@@ -160,7 +160,7 @@ def test_mistakes_are_told_in_one_line(s3: Any, memory: Any, tmp_path: Path, mon
         "s3://bucket/logs": r"data.root=s3://bucket/logs: no such folder or file",
         "s3://none/logs": r"data.root=s3://none/logs: no such folder or file",
         "nope://bucket": r"data.root=nope://bucket: nope:// is unknown",
-        "memory://empty": r"data.root=memory://empty: no file matches f.csv \(there: x.txt\)",
+        "memory://empty": r"data.root=memory://empty: no file matches f.csv \(the folder holds x.txt\)",
     }
     memory.pipe("/empty/x.txt", b"x")
     for root, message in told.items():

@@ -244,7 +244,7 @@ def test_what_a_task_still_writes_is_removed(tmp_path: Path) -> None:
                 write_pickle(results / "1.pickle", "x" * 1000)
 
     task = Thread(target=write)
-    task.start_session()
+    task.start()
     spark._remove(results)
     task.join()
     assert not results.exists()
