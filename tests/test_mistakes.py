@@ -94,7 +94,10 @@ MISTAKES = [
     (["data.sequences.max_length=3"], r"data.sequences: needs data.group"),
     (["data.dense.price.vectors={file: x.npy}"], r"an override gives a mapping to a key that is null"),
     (["data.split.by=tiem"], r"data.split.by=tiem: must be order, time, random, hash, kfold, files or leave_one_out"),
-    (["data.dense.price.fill=medain"], r"data.dense.price.fill=medain: must be a number, mean or median; did you mean median\?"),
+    (
+        ["data.dense.price.fill=medain"],
+        r"data.dense.price.fill=medain: must be a number, mean or median; did you mean median\?",
+    ),
     (["data.dense.price.transform=[{clip:{uper:1}}]"], r"clip has no option uper; did you mean upper\?"),
     (["data.dense.price.cyclc=[hour]"], r"cyclc: no such key; did you mean cyclic\?"),
     (["data.sparse.user.cross=[user,prise]"], r"data.sparse.user: a.csv has no column prise; did you mean price\?"),

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -147,42 +146,44 @@ class ParquetLoader:
         return pl.concat(parts)[name] if parts else pl.Series(name, [], pl.Int32)
 
     def state_dict(self) -> dict[str, int]:
+        """Return the position of the next batch."""
         return {"epoch": self.epoch, "step": self.step}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Continue from the position that `state_dict` returned."""
         self.epoch, self.step = int(state["epoch"]), int(state["step"])
 
     def __iter__(self) -> Iterator[Batch]:
         if self.step >= self.steps:
             self.epoch, self.step = self.epoch + 1, 0
-        begun = time.perf_counter()
+        start = time.perf_counter()
         groups = self._order()
         first = self.step // self._chunk_steps
         last = -(-self.steps // self._chunk_steps)
         decoder, writer = ThreadPoolExecutor(1, "loader-decode"), ThreadPoolExecutor(1, "loader-layout")
 
-        def ask(k: int) -> Future[_Chunk]:
+        def submit(k: int) -> Future[_Chunk]:
             frame = decoder.submit(self._read, groups, k)
             return writer.submit(lambda: self._layout(frame.result(), k))
 
-        ahead = deque(ask(k) for k in range(first, min(first + AHEAD, last)))
+        ahead = deque(submit(k) for k in range(first, min(first + AHEAD, last)))
         try:
             for k in range(first, last):
                 chunk = ahead.popleft().result()
                 if k + AHEAD < last:
-                    ahead.append(ask(k + AHEAD))
+                    ahead.append(submit(k + AHEAD))
                 while self.step < min((k + 1) * self._chunk_steps, self.steps):
                     batch = self._batch(chunk, self.step - k * self._chunk_steps)
                     batch.first_row = self._first + self.step * self.batch_size
                     self.step += 1
-                    self.seconds += time.perf_counter() - begun
+                    self.seconds += time.perf_counter() - start
                     yield batch
-                    begun = time.perf_counter()
+                    start = time.perf_counter()
                 del chunk, batch
         finally:
             for pool in (writer, decoder):
                 pool.shutdown(cancel_futures=True)
-            if not self._training:  # an evaluation cut short leaves the next one whole
+            if not self._training:  # after an evaluation that stopped early, the next one starts from the beginning
                 self.epoch, self.step = 0, 0
 
     def _order(self) -> list[RowGroup]:
@@ -225,13 +226,13 @@ class ParquetLoader:
             for i, name in enumerate(self._dense):
                 by_row[:, i] = _copy(frame, name, column)
             if self._vectors:
-                dense[:rows, [self._slices[name].start for name in self._dense]] = _permuted(by_row, order)
+                dense[:rows, [self._slices[name].start for name in self._dense]] = _permute(by_row, order)
             elif order is not None:
                 np.take(by_row, order, axis=0, out=dense[:rows], mode="clip")
         for name, matrix in self._vectors:
-            dense[:rows, self._slices[name]] = matrix[_permuted(frame[name].to_numpy(), order)]
+            dense[:rows, self._slices[name]] = matrix[_permute(frame[name].to_numpy(), order)]
         for name in self._labels:
-            labels[:rows, 0] = _permuted(_copy(frame, name, column), order)
+            labels[:rows, 0] = _permute(_copy(frame, name, column), order)
         column = self._buffer((rows,), np.int32)
         for i, name in enumerate(self._single):
             values = _copy(frame, name, column)
@@ -245,7 +246,7 @@ class ParquetLoader:
         bags = [_bags(frame[name], order) for name in self._multi]
         return _Chunk(rows, dense, labels, ids, bags, [_bags(frame[name], order) for name in self._queries])
 
-    def _buffer(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    def _buffer(self, shape: tuple[int, ...], dtype: type[np.generic]) -> np.ndarray:
         """Return an array that no batch uses any more: new arrays would cost page faults at every chunk."""
         for old in self._buffers:
             if old.shape == shape and old.dtype == dtype and sys.getrefcount(old) == 3:  # list, loop, call
@@ -331,7 +332,7 @@ def _jagged_ids(bags: tuple[np.ndarray, np.ndarray], start: int, rows: int, size
     return JaggedIds(torch.from_numpy(values[stops[0] : stops[-1]].astype(np.int64)), lengths)
 
 
-def _permuted(x: np.ndarray, order: np.ndarray | None) -> np.ndarray:
+def _permute(x: np.ndarray, order: np.ndarray | None) -> np.ndarray:
     return x if order is None else x[order]
 
 
