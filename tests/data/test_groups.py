@@ -17,7 +17,7 @@ from recsys.data.loader import ParquetLoader
 from recsys.data.prepare import shuffle
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw import formats
-from recsys.data.transforms import GROUP, HISTORY, ORDER, PLACE, SPLIT
+from recsys.data.transforms import GROUP, HISTORY, ORDER, PLACE, SPLIT, ResolvedData, resolve
 from recsys.errors import UserError
 from recsys.serving.pipeline import Pipeline
 
@@ -26,8 +26,8 @@ Event = tuple[str, str, int]  # user, item, time
 
 
 def config(text: str, **more: Any) -> DataConfig:
-    merged = OmegaConf.merge(OmegaConf.structured(DataConfig(name="t")), OmegaConf.create(text), more)
-    data = OmegaConf.to_object(merged)
+    merged = OmegaConf.merge(OmegaConf.structured(ResolvedData(name="t")), OmegaConf.create(text), more)
+    data = resolve(OmegaConf.to_object(merged))
     assert isinstance(data, DataConfig)
     check_data(data)
     return data

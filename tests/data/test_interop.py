@@ -29,7 +29,7 @@ from recsys.data.prepare.export_nvidia import export, id_type
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw import fixed_width, formats, text
 from recsys.data.raw.nvidia_spec import expand_spec
-from recsys.data.transforms import LABEL
+from recsys.data.transforms import LABEL, ResolvedData
 from recsys.errors import UserError
 from recsys.preprocess import preprocess
 from recsys.serving.pipeline import Pipeline
@@ -232,10 +232,10 @@ def test_shared_tables_and_what_cannot_be_exported(tmp_path: Path) -> None:
     (tmp_path / "raw" / "f.csv").write_text("y,n,a,b,t\n" + lines)
     sparse = {"a": SparseConfig(table="s"), "b": SparseConfig(table="s")}
     dense = {"n": DenseConfig(transform=[])}
-    data = DataConfig("t", str(tmp_path / "raw"), label=LabelConfig("y"), prepared=str(tmp_path / "prepared"))
+    data = ResolvedData("t", str(tmp_path / "raw"), label=LabelConfig("y"), prepared=str(tmp_path / "prepared"))
     data.sparse, data.dense = dict(sparse), {"n": DenseConfig()}
     export(prepare(data), tmp_path / "out")
-    again = expand_spec(DataConfig("t", spec=str(tmp_path / "out" / "feature_spec.yaml")))
+    again = expand_spec(ResolvedData("t", spec=str(tmp_path / "out" / "feature_spec.yaml")))
     assert [c and (c.table, c.rows) for c in again.sparse.values()] == [("s", 6), ("s", 6)]
     data.dense = dict(dense)
     with pytest.raises(UserError, match=r"n has values above 65504"):
@@ -368,7 +368,7 @@ def test_mistakes_without_a_file(tmp_path: Path) -> None:
 def ids(tmp_path: Path, **more: Any) -> DataConfig:
     sparse = {"s": SparseConfig(encode="id", rows=7), "b": SparseConfig(encode="id", rows=5, split=" ", max_length=2)}
     kinds = {"name": "t", "root": str(tmp_path / "raw"), "prepared": str(tmp_path / "prepared")}
-    return DataConfig(**(kinds | {"label": LabelConfig("y"), "sparse": sparse, "max_bad_rows": 0.5} | more))
+    return ResolvedData(**(kinds | {"label": LabelConfig("y"), "sparse": sparse, "max_bad_rows": 0.5} | more))
 
 
 ROWS = [(i % 2, str(i % 7), " ".join(str((i + j) % 5) for j in range(i % 4))) for i in range(40)]

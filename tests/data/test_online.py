@@ -25,7 +25,7 @@ from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw import formats, sources
 from recsys.data.raw.blocks import LINE, Block
 from recsys.data.tensors import Tensors
-from recsys.data.transforms import parse_rows
+from recsys.data.transforms import parse_rows, resolve
 from recsys.errors import UserError
 from recsys.serving.pipeline import Pipeline
 from recsys.serving.predict_files import file_blocks
@@ -118,7 +118,7 @@ def check(prepared: Prepared, data: DataConfig, pipeline: Pipeline, rows: int = 
 @pytest.mark.parametrize(("name", "folder"), REAL)
 def test_real_data(name: str, folder: str, real_data: Callable[[str], Path], tmp_path: Path) -> None:
     config = OmegaConf.load(ROOT / "conf" / "data" / f"{name}.yaml")
-    data = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), config))
+    data = resolve(OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), config)))
     assert isinstance(data, DataConfig)
     split = data.split if data.split.by == "files" else SplitConfig()  # by order: the last rows are the test's
     data = replace(data, root=str(real_data(folder)), prepared=str(tmp_path / "prepared"), split=split)
