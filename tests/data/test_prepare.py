@@ -254,8 +254,9 @@ def test_killed_it_goes_on_where_it_was(tmp_path: Path, step: str) -> None:
     write(tmp_path / "raw", rows=5000)
     code = f"""
 import os, signal, sys
-from recsys.data import build as p, formats
-from recsys.data.prepare import prepare
+from recsys.data.prepare import passes as p
+from recsys.data.prepare.prepared import prepare
+from recsys.data.raw import formats
 from recsys.config.schema_data import *
 formats.PIECE_BYTES, p.FILE_ROWS = 9000, 1000
 calls = []
@@ -326,8 +327,8 @@ def test_what_a_killed_run_left_is_never_taken_for_data(tmp_path: Path, monkeypa
 def test_two_processes_at_once(tmp_path: Path) -> None:
     write(tmp_path / "raw", rows=20_000)
     code = f"""
-from recsys.data import build
-from recsys.data.prepare import prepare
+from recsys.data.prepare import passes as build
+from recsys.data.prepare.prepared import prepare
 from recsys.config.schema_data import *
 built = []
 run = build.Build.run

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from forks import run_command
+from forks import run_forked
 
 CLICKS = ["model=dlrm", "data.sample.rows=4000", "metrics.slices=[cat_1]"]
 ITEMS = ["data=sample_sequences", "data.sample.rows=4000"]
@@ -14,7 +14,7 @@ SMALL = ["trainer.threads=1", "trainer.batch_size=512", "trainer.log_every_n_ste
 
 
 def recsys(command: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    done = run_command(f"recsys.{command}", *arguments, cwd=cwd, env={"COLUMNS": "200"})
+    done = run_forked(f"recsys.{command}", *arguments, cwd=cwd, env={"COLUMNS": "200"})
     assert done.returncode == 0, done.stderr[-3000:]
     return done
 

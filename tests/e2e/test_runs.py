@@ -1,7 +1,6 @@
 """Whole runs as a user starts them: sample, resume after kill -9, evaluate, predict, sweep, own data."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,27 +11,18 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from forks import run_command
+from forks import run_anew, run_forked
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 SMALL = ["data.sample.rows=20000", "trainer.batch_size=256", "trainer.threads=1"]
 
 
 def recsys(command: str, *args: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """In a new interpreter, as a user starts it."""
-    return subprocess.run(
-        [sys.executable, "-m", f"recsys.{command}", *args],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        env=os.environ | (env or {}),
-        timeout=500,
-    )
+    return run_anew(f"recsys.{command}", *args, cwd=cwd, env=env)
 
 
 def forked(command: str, *args: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """The same without the seconds that imports take."""
-    return run_command(f"recsys.{command}", *args, cwd=cwd, env=env)
+    return run_forked(f"recsys.{command}", *args, cwd=cwd, env=env)
 
 
 def ok(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:

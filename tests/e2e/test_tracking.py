@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forks import run_command
+from forks import run_forked
 from wandb.proto.wandb_internal_pb2 import Record
 
 SMALL = ["data.sample.rows=6000", "trainer.batch_size=256", "trainer.threads=1", "trainer.log_every_n_steps=5"]
@@ -16,7 +16,7 @@ SMALL = ["data.sample.rows=6000", "trainer.batch_size=256", "trainer.threads=1",
 
 def train(cwd: Path, *args: str) -> subprocess.CompletedProcess[str]:
     env = {"WANDB_API_KEY": "", "HOME": str(cwd), "NETRC": str(cwd / "none")}
-    return run_command("recsys.train", *SMALL, "logger=wandb", *args, cwd=cwd, env=env)
+    return run_forked("recsys.train", *SMALL, "logger=wandb", *args, cwd=cwd, env=env)
 
 
 def records(run: Path) -> Iterator[Record]:

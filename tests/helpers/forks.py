@@ -82,10 +82,20 @@ class Command:
         self._process.kill()
 
 
-def run_command(
+def run_anew(
     module: str, *arguments: str, cwd: Path, env: Mapping[str, str] | None = None, timeout: float = 500
 ) -> subprocess.CompletedProcess[str]:
-    """Run `python -m MODULE ARGUMENTS` to its end, as subprocess.run does, with `env` beside this process's own."""
+    """Run `python -m MODULE ARGUMENTS` in a new interpreter, as a user starts it, with `env` beside this process's own."""
+    command = [sys.executable, "-m", module, *arguments]
+    return subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, env=os.environ | (env or {}), timeout=timeout
+    )
+
+
+def run_forked(
+    module: str, *arguments: str, cwd: Path, env: Mapping[str, str] | None = None, timeout: float = 500
+) -> subprocess.CompletedProcess[str]:
+    """Do the same without the seconds that a new interpreter takes for its imports."""
     with TemporaryDirectory() as folder:
         out, err = Path(folder) / "stdout", Path(folder) / "stderr"
         started = Command(module, *arguments, cwd=cwd, stdout=out, stderr=err, env=os.environ | (env or {}))
@@ -97,7 +107,9 @@ def run_command(
         return subprocess.CompletedProcess(started.args, status, out.read_text(), err.read_text())
 
 
-def _be_a_command(module: str, arguments: list[str], cwd: str, env: dict[str, str], stdout: str, stderr: str) -> NoReturn:
+def _be_a_command(
+    module: str, arguments: list[str], cwd: str, env: dict[str, str], stdout: str, stderr: str
+) -> NoReturn:
     """Do what a new interpreter does with -m MODULE, and exit as it does."""
     os.setsid()
     for path, number in ((stdout, 1), (stderr, 2)):
