@@ -1,6 +1,5 @@
 """A rank that ends takes its job down, its own error told first; what is started again goes on."""
 
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -9,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from jobs import TORCHRUN, TRAIN, Job, metrics, seconds_since
+from jobs import COMMAND, TORCHRUN, TRAIN, Job, metrics, seconds_since
 from omegaconf import DictConfig
 from torch.distributed import HashStore
 
@@ -20,8 +19,8 @@ from recsys.errors import UserError
 from recsys.training.run_dir import AUTO, allow_restarts, open_run_dir
 
 STARTS = {
-    "devices": [sys.executable, *TRAIN, "trainer.devices=2"],
-    "torchrun": [*TORCHRUN, "--nproc_per_node=2", *TRAIN],
+    "devices": [*COMMAND, "trainer.devices=2"],
+    "torchrun": ["torch.distributed.run", "--nproc_per_node=2", *TRAIN],
 }
 
 
@@ -36,7 +35,7 @@ STARTS = {
 )
 def test_a_rank_that_ends_takes_the_job_down_and_is_told_first(job: Job, home: Path, by: str, how: str) -> None:
     mark = home / f"{by}_{how}.mark"
-    job.start([*STARTS[by], f"run_dir={mark.stem}", f"model.how={how}", f"model.mark={mark}"])
+    job.fork(*STARTS[by], f"run_dir={mark.stem}", f"model.how={how}", f"model.mark={mark}")
     assert job.wait() == [1], job.output.read_text()[-3000:]
     assert seconds_since(mark) < 60
     errors = job.errors()
