@@ -1,4 +1,4 @@
-"""What a training step consumes."""
+"""Batches of rows, and jagged lists of ids."""
 
 from dataclasses import dataclass
 
@@ -9,13 +9,13 @@ from torchrec.streamable import Pipelineable
 
 
 def segment_ids_of(lengths: Tensor) -> Tensor:
-    """Of lists of these lengths (B,), one after another, (P,) whose list each value is in."""
+    """Return the segment id of each value: (B,) lengths -> (P,) ids of the lists that hold the values."""
     return torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
 
 
 @dataclass
 class JaggedIds:
-    """B lists of ids, of any length each: values (P,) one list after another, lengths (B,); both int64."""
+    """B lists of ids of any length: values (P,), one list after another, and lengths (B,), both int64."""
 
     values: Tensor
     lengths: Tensor
@@ -25,14 +25,14 @@ class JaggedIds:
 
     @property
     def segment_ids(self) -> Tensor:
-        """(P,) whose list each value is in."""
+        """Return the list that holds each value, (P,)."""
         return segment_ids_of(self.lengths)
 
     def to(self, device: torch.device) -> "JaggedIds":
         return JaggedIds(self.values.to(device), self.lengths.to(device))
 
     def slice(self, start: int, stop: int) -> "JaggedIds":
-        """Lists start to stop."""
+        """Return lists start ... stop - 1."""
         first = int(self.lengths[:start].sum())
         return JaggedIds(self.values[first : first + int(self.lengths[start:stop].sum())], self.lengths[start:stop])
 
@@ -44,13 +44,12 @@ class Batch(Pipelineable):
     dense: (B, D) float32
     sparse: F keys in the FeatureSpec's order, B bags each
     labels: (B, T) float32
-    weight: (B,) float32, or none where every row counts 1; rows of weight 0 only fill a batch up
-
-    Of queries, which the held-out rows of data for retrieval are, moreover, as candidates (0: an unknown item), and
-    always on the CPU, where they are looked through:
-    targets: what each was followed by
-    history: all that came before, to be left out of what is ranked
+    weight: (B,) float32, or None if every row counts 1; rows of weight 0 only fill a batch up
     first_row: the place of the first row in its split
+
+    Held-out rows for retrieval are queries. Two fields hold candidate ids (0: an unknown item), always on the CPU:
+    targets: the items that followed each query
+    history: the items before it, which are not ranked
     """
 
     dense: Tensor

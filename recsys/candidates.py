@@ -1,4 +1,4 @@
-"""What can be retrieved, and what is known of each candidate."""
+"""The items that can be retrieved, and their features."""
 
 from dataclasses import dataclass, field
 
@@ -9,11 +9,12 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 @dataclass
 class Candidates:
-    """N candidates; 0 stands for any unknown one and is none itself. Ids of the item table come first.
+    """N candidates. Id 0 stands for any unknown item and is no candidate itself. Ids of the item table come first.
 
     popularity: (N,) float32, how often each was chosen in training
-    dense: (N, D), and by sparse feature of FeatureSpec.items the ids of all candidates, one after another, with
-    offsets (N + 1,): what is known of them beside their id
+    dense: (N, D) dense features, or None
+    values, offsets: by sparse feature of FeatureSpec.items, the ids of all candidates one after another, and where
+        those of each begin, (N + 1,)
     """
 
     popularity: Tensor
@@ -25,7 +26,7 @@ class Candidates:
         return self.popularity.shape[0]
 
     def about(self, ids: Tensor) -> tuple[Tensor, KeyedJaggedTensor]:
-        """Of candidates (M,): dense (M, D), sparse of M bags a key."""
+        """Return the features of candidates (M,): dense (M, D) and sparse, M bags for each key."""
         assert self.dense is not None
         parts, sizes = [self.dense.new_zeros(0, dtype=torch.int32)], [self.dense.new_zeros(0, dtype=torch.int32)]
         for name, values in self.values.items():

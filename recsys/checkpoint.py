@@ -1,8 +1,8 @@
 """python -m recsys.checkpoint inspect|reshard|export-embeddings RUN_DIR [checkpoint=best] [key=value ...]
 
-    inspect RUN_DIR                                                  what is inside, without loading it
-    reshard RUN_DIR sharding=columnwise trainer.devices=4 output=RUN_DIR_2    the run as another plan would have it
-    export-embeddings RUN_DIR output=DIR [format=safetensors] [tables=[cat_*]]   tables with their vocabularies
+    inspect RUN_DIR                                                  show tables, sizes and plan without loading them
+    reshard RUN_DIR sharding=columnwise trainer.devices=4 output=RUN_DIR_2    write the run anew for another plan
+    export-embeddings RUN_DIR output=DIR [format=safetensors] [tables=[cat_*]]   write tables with their vocabularies
 
 All three read block by block, in one process: memory does not grow with the tables.
 """
@@ -36,7 +36,7 @@ FILES = ("features.json", "transforms.json")
 
 
 def inspect(stored: Stored) -> dict[str, Any]:
-    """Step, world size, plan and the size in bytes of every table, its optimizer's state, and the rest."""
+    """Return step, world size, plan, and bytes of every table, of its optimizer's state and of the rest."""
 
     def size(key: str) -> int:
         meta = stored.tensors[key]
@@ -58,7 +58,7 @@ def inspect(stored: Stored) -> dict[str, Any]:
 
 
 def show(found: dict[str, Any]) -> None:
-    """`inspect` as a table."""
+    """Print what `inspect` returns as a table."""
     from rich.table import Table
 
     title = f"step {found['step']}, written by {found['world_size']} processes, {found['optimizer']}"
@@ -78,9 +78,9 @@ def show(found: dict[str, Any]) -> None:
 
 
 def reshard(run: Path, stored: Stored, cfg: DictConfig, output: Path, devices: int) -> None:
-    """A run's folder with this checkpoint as `devices` processes under cfg.sharding would have written it.
+    """Write a run's folder with this checkpoint as `devices` processes under cfg.sharding would have written it.
 
-    It can be gone on with (resume=), evaluated and predicted with. Raises UserError where no plan fits.
+    It can be resumed, evaluated and predicted with. Raises UserError if no plan fits.
     """
     import torch
     from torchrec.distributed.planner.types import PlannerError
@@ -97,7 +97,9 @@ def reshard(run: Path, stored: Stored, cfg: DictConfig, output: Path, devices: i
     sharding: ShardingConfig = OmegaConf.to_object(cfg.sharding)  # type: ignore[assignment]
     sparse: SparseOptimConfig = OmegaConf.to_object(cfg.optim.sparse)  # type: ignore[assignment]
     task = meta_task(cfg, FeatureSpec.load(run / "features.json"))
-    somewhere = ClusterConfig(name="", device="cpu", devices=devices, ddr_gib=1 << 30)  # it is not for this machine
+    somewhere = ClusterConfig(
+        name="", device="cpu", devices=devices, ddr_gib=1 << 30
+    )  # any size: the plan is not for this machine
     with quiet_torchrec(), optimizer_counted(task, sparse):
         batch_size = max(cfg.trainer.batch_size // devices, 1)
         planner, sharders = make_planner(task, sharding, sparse, topology(somewhere), batch_size)
@@ -121,9 +123,9 @@ def reshard(run: Path, stored: Stored, cfg: DictConfig, output: Path, devices: i
 
 
 def export_embeddings(run: Path, stored: Stored, output: Path, *, format: str, globs: list[str]) -> list[Path]:
-    """Each table as Parquet (id, value, count, embedding), or all as one safetensors file beside their vocabularies.
+    """Write each table as Parquet (id, value, count, embedding), or all as one safetensors file beside vocabularies.
 
-    value and count are those of the training split; null where no value has the row (row 0: rare and unseen ones).
+    value and count come from the training split; they are null if no value has the row (row 0: rare and unseen ones).
     """
     from recsys.sharding.table_shards import rows_of_a_block
 
@@ -174,7 +176,7 @@ def _parquet(run: Path, path: Path, entry: dict[str, Any], rows: Iterator[np.nda
 
 
 def _safetensors(run: Path, output: Path, chosen: dict[str, dict[str, Any]], rows: Any) -> list[Path]:
-    """The format is a JSON header and the bytes; written by hand, since its library wants all tensors in memory."""
+    """Write a safetensors file: a JSON header and the bytes. Its library would need all tensors in memory."""
     header, at = {}, 0
     for name, e in chosen.items():
         size = e["rows"] * e["dim"] * 4
@@ -228,7 +230,7 @@ def _command(cfg: DictConfig) -> None:
     devices = cfg.trainer.devices or stored.plan["world_size"]
     if cfg.sharding is not None:
         run_cfg.sharding = cfg.sharding
-    run_cfg.trainer.devices = 1  # more may be planned for than this machine has
+    run_cfg.trainer.devices = 1  # the plan may be for more devices than are here
     if devices < 1 or run_cfg.trainer.batch_size % devices:
         raise UserError(f"trainer.batch_size={run_cfg.trainer.batch_size} is not divisible by {devices} processes")
     check(run_cfg)
@@ -238,7 +240,7 @@ def _command(cfg: DictConfig) -> None:
 
 
 def main() -> None:
-    """The command line: the action and the run's folder come first, or as action= and run=."""
+    """Run the command line: the action and the run's folder come first, or as action= and run=."""
     words = [a for a in sys.argv[1:] if "=" not in a and not a.startswith("-")]
     rest = [a for a in sys.argv[1:] if a not in words]
     sys.argv[1:] = [f"{k}={v}" for k, v in zip(("action", "run"), words, strict=False)] + rest

@@ -1,6 +1,6 @@
-"""What every command shares: Hydra's command line, one line for a mistake, the exit status.
+"""The command line that every command shares: Hydra's overrides, one line for a mistake, the exit status.
 
-0 success, 2 a mistake of the user's (config, data), 1 a failure of ours (with its traceback).
+Exit statuses: 0 success; 2 a mistake in the config or the data; 1 any other failure, with its traceback.
 """
 
 import os
@@ -26,25 +26,25 @@ def run(command: str, function: Callable[[DictConfig], None]) -> None:
 
 
 def status(command: str, function: Callable[[DictConfig], None]) -> int:
-    """What `run` exits with."""
+    """Run `function` as `run` does, and return the exit status."""
     import hydra
 
     from recsys.config.compose import conf_dir, free_keys, register
 
     register()
-    log_to(None)  # that of an earlier command in this process
+    log_to(None)  # an earlier command in this process had its own
     code = 0
 
     def guarded(cfg: DictConfig) -> None:
         nonlocal code
         code = call(lambda: function(cfg))
 
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # so that errors reach us instead of Hydra's own printer
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach us instead of Hydra's printer
     sys.argv[0] = f"recsys.{command}"
     if flag := next((a for a in sys.argv[1:] if a in MULTIRUN), None):
         return say_error(f"{flag}: only recsys.train sweeps")
     if command == "train" and (of_sweep := next((a for a in sys.argv[1:] if re.match(r"sweep[=.]", a)), None)):
-        return say_error(f"{of_sweep}: is of a sweep; add -m")
+        return say_error(f"{of_sweep}: applies only to sweeps; add -m: python -m recsys.train -m ...")
     sys.argv[1:] = free_keys(sys.argv[1:])
     try:
         with explained(sys.argv[1:], command):
@@ -56,7 +56,7 @@ def status(command: str, function: Callable[[DictConfig], None]) -> int:
 
 @contextmanager
 def explained(arguments: Sequence[str], command: str = "train") -> Iterator[None]:
-    """What Hydra and OmegaConf have against these arguments of the command, raised as UserError, one line."""
+    """Raise errors of Hydra and OmegaConf about these arguments as UserError, in one line."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
@@ -67,12 +67,12 @@ def explained(arguments: Sequence[str], command: str = "train") -> Iterator[None
         raise UserError(_explain(e, command, arguments)) from e
     except UserError:
         raise
-    except ValueError as e:  # Hydra's own, such as for model=3
+    except ValueError as e:  # Hydra's, for model=3 and the like
         raise UserError(str(e)) from e
-    except AssertionError as e:  # OmegaConf's, where an override goes below a null
+    except AssertionError as e:  # OmegaConf's, if an override goes below a null
         hint = "set the key itself: 'a.b={c: 1}' for a.b.c=1"
         raise UserError(f"an override goes below a key that is null; {hint}") from e
-    except AttributeError as e:  # OmegaConf's, where an override gives a mapping to a key that has a schema and is null
+    except AttributeError as e:  # OmegaConf's, for a mapping given to a null key
         if "omegaconf" not in traceback.extract_tb(e.__traceback__)[-1].filename:
             raise
         raise UserError("an override gives a mapping to a key that is null: write that key in the YAML") from e
@@ -84,7 +84,7 @@ def call(function: Callable[[], None]) -> int:
 
 
 def _explain(error: Exception, command: str, arguments: Sequence[str]) -> str:
-    """Hydra's and OmegaConf's errors in one line, with the nearest valid name."""
+    """Return an error of Hydra's or OmegaConf's in one line, with the nearest valid name."""
     texts = [str(error)]
     cause = error.__cause__
     while cause is not None:
@@ -95,6 +95,10 @@ def _explain(error: Exception, command: str, arguments: Sequence[str]) -> str:
         group, _, value = m[1].rpartition("/")
         options = [line.strip() for line in m[3].splitlines() if line.strip() and ":" not in line]
         return f"{group}={value}: no such choice{did_you_mean(value, options)}"
+    if m := re.search(r"Ambiguous value for argument '(.*)'", text):
+        if command == "train":
+            return f"{m[1]}: several values make a sweep; add -m: python -m recsys.train -m {' '.join(arguments)}"
+        return f"{m[1]}: takes one value; a list is written KEY=[a,b]"
     if m := re.search(r"Could not (?:override|append to config)[^']*'([^']*)'", text):
         return _unknown_key(m[1], command, arguments)
     if m := re.search(r"Key '([^']*)' (?:is not in struct|not in '(\w+)')", text):
@@ -112,7 +116,7 @@ def _explain(error: Exception, command: str, arguments: Sequence[str]) -> str:
 
 
 def _unknown_key(key: str, command: str, arguments: Sequence[str]) -> str:
-    """The nearest valid name comes from the config that the command has without the override of `key`."""
+    """Return the message for an unknown key, with the nearest name in the config composed without it."""
     from omegaconf import OmegaConf
 
     from recsys.config.compose import compose

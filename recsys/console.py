@@ -1,4 +1,4 @@
-"""Progress with rows/s and ETA: a live bar on a terminal, a line now and then in a log file."""
+"""Messages, results and progress: a live bar with rows/s and ETA on a terminal, a line now and then in a log file."""
 
 import sys
 import threading
@@ -12,37 +12,37 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, Task, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-console = Console(  # what happens
+console = Console(  # messages
     stderr=True, soft_wrap=True, highlight=False, width=None if sys.stderr.isatty() else 120
 )
-results = Console(highlight=False, width=None if sys.stdout.isatty() else 120)  # what came of it: standard output
+results = Console(highlight=False, width=None if sys.stdout.isatty() else 120)  # on standard output
 LOG_EVERY_SECONDS = 10.0
 _quiet = False
 _log: Path | None = None
-_unlogged: list[str] = []  # said before the run's folder was known
+_unlogged: list[str] = []  # messages from before the log file was known
 
 
 def quiet(value: bool = True) -> None:
-    """Show nothing: for ranks other than 0."""
+    """Show nothing, as ranks other than 0 do."""
     global _quiet
     _quiet = value
     console.quiet = value
 
 
 def say(message: str) -> None:
-    """One line to the user, on standard error, and into the run's log."""
+    """Print one line on standard error and into the run's log."""
     console.print(message, markup=False)
     log(message)
 
 
 @lru_cache
 def say_once(message: str) -> None:
-    """Say it, unless this process has said it before."""
+    """Say it unless this process has said it before."""
     say(message)
 
 
 def log_to(path: Path | None) -> None:
-    """From now on, what is said also goes into this file; what was said before the file was known goes first."""
+    """Write all messages into this file too, those from before first. None ends it."""
     global _log
     _log = path and path.absolute()
     while _unlogged and path is not None:
@@ -50,7 +50,7 @@ def log_to(path: Path | None) -> None:
 
 
 def log(message: str) -> None:
-    """Into the run's log alone."""
+    """Write one line into the run's log only."""
     line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}"
     if _log is None:
         _unlogged.append(line)
@@ -75,7 +75,7 @@ class _Rate(TextColumn):
 
 
 class Bar:
-    """Counts rows. `note` is shown behind the bar (the loss, say)."""
+    """Counts rows. `note`, such as the loss, is shown behind the bar."""
 
     def __init__(self, title: str, total: float | None, unit: str, done: float = 0) -> None:
         self.title, self.total, self.unit, self.done = title, total, unit, done
@@ -99,7 +99,7 @@ class Bar:
             self._task = self._live.add_task(title, total=total, unit=unit, note="", completed=int(done))
 
     def advance(self, rows: float) -> None:
-        with self._lock:  # several threads count
+        with self._lock:  # several threads call it
             self._advance(rows)
 
     def _advance(self, rows: float) -> None:

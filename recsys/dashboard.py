@@ -1,7 +1,7 @@
 """python -m recsys.dashboard project=recsys [entity=TEAM] [columns=[optim.sparse.lr,model.dim]]
 
-Creates the workspace of panels in a W&B project: the runs, learning, speed, memory, calibration, tables, sweeps. Where
-there is no account, its definition is written to a file.
+Creates the workspace of panels in a W&B project: runs, learning, speed, memory, calibration, tables, sweeps. Without an
+account, writes its definition to a file.
 """
 
 from __future__ import annotations
@@ -20,9 +20,10 @@ CURVES = ("roc", "pr", "calibration")
 
 
 def workspace(project: str, entity: str, name: str, columns: list[str], metric: str) -> Any:
-    """The workspace, as wandb's own API describes it.
+    """Return the workspace as an object of wandb's API.
 
-    columns: config keys along which sweeps are shown; metric: of a run's summary, what they lead to
+    columns: config keys along which sweeps are shown
+    metric: key of a run's summary that sweeps optimise
     """
     import wandb_workspaces.reports.v2 as wr
     import wandb_workspaces.workspaces as ws
@@ -75,7 +76,7 @@ def workspace(project: str, entity: str, name: str, columns: list[str], metric: 
 
 
 def definition(made: Any) -> dict[str, Any]:
-    """What would be sent to W&B."""
+    """Return the JSON that would be sent to W&B."""
     found = json.loads(made._to_model().model_dump_json(by_alias=True, exclude_none=True))
     assert isinstance(found, dict)
     return found
@@ -101,7 +102,7 @@ def _command(cfg: DictConfig) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     cli.run("dashboard", _command)
 
 

@@ -1,4 +1,4 @@
-"""The one exception that means: the user can mend this (exit status 2)."""
+"""The one exception for mistakes that the user can fix (exit status 2)."""
 
 import difflib
 from collections.abc import Iterable
@@ -6,11 +6,11 @@ from typing import Any
 
 
 class UserError(ValueError):
-    """A mistake in the config or in the data. The message is one line: what, where, what to do."""
+    """A mistake in the config or in the data. The message is one line: what is wrong, where, what to type instead."""
 
 
 class DoesNotFit(UserError):
-    """No sharding plan fits the machines. `infeasible` (sharding.infeasible.Infeasibility) says which tables, and by how much."""
+    """No sharding plan fits the machines. `infeasible`, an Infeasibility, says which tables, and by how much."""
 
     def __init__(self, message: str, infeasible: Any = None) -> None:
         super().__init__(message)
@@ -18,7 +18,7 @@ class DoesNotFit(UserError):
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
-    """'; did you mean X?' for the nearest valid name, else the list of valid names."""
+    """Return '; did you mean X?' for the nearest valid name, else the list of valid names."""
     names = [str(v) for v in valid]
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     if near:

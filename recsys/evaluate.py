@@ -38,7 +38,7 @@ def _command(cfg: DictConfig) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     cli.run("evaluate", _command)
 
 

@@ -1,7 +1,7 @@
-"""The resolved description of what a model sees: the one thing that data tells models.
+"""The resolved description of a model's inputs: all that models know of the data.
 
 Preparing data writes a `FeatureSpec` as features.json; models, plans, checkpoints and serving read it.
-Cardinalities come from here and from nowhere else.
+Cardinalities come from here only.
 """
 
 import json
@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 Pooling = Literal["sum", "mean"]
-OUT_OF_VOCABULARY = 0  # the id that rare and unseen values share, in every table
+OUT_OF_VOCABULARY = 0  # id of rare and unseen values in every table
 
 
 @dataclass(frozen=True)
 class DenseFeature:
-    """One float a row, or (vectors) `width` of them, which stand in a file for the value that the row has."""
+    """One float for each row or, with `vectors`, `width` of them, looked up for the row's value."""
 
     name: str
     width: int = 1
@@ -24,14 +24,14 @@ class DenseFeature:
 
 @dataclass(frozen=True)
 class SparseFeature:
-    """One id a row, or (multi_valued) a bag of ids, looked up in `table` of `cardinality` rows."""
+    """One id for each row or, if multi_valued, a bag of ids, looked up in `table` of `cardinality` rows."""
 
     name: str
     cardinality: int
     table: str
     pooling: Pooling = "sum"
     multi_valued: bool = False
-    sequence: bool = False  # the ids of a bag stand in order
+    sequence: bool = False  # the ids of a bag are ordered
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class FeatureSpec:
 
     Single-valued sparse features come first, so that their ids lie side by side in a batch.
 
-    Of data for retrieval:
+    Data for retrieval has two more fields:
     item: the sparse feature whose values are the candidates
-    items: what is known of each candidate beside its id (recsys.candidates)
+    items: features of each candidate beside its id (recsys.candidates)
     """
 
     dense: tuple[DenseFeature, ...]
@@ -67,7 +67,7 @@ class FeatureSpec:
 
     @property
     def dense_width(self) -> int:
-        """D: the columns of a Batch's dense part."""
+        """Return D, the columns of a Batch's dense part."""
         return sum(f.width for f in self.dense)
 
     def feature(self, name: str) -> SparseFeature:
@@ -75,7 +75,7 @@ class FeatureSpec:
 
     @property
     def tables(self) -> dict[str, tuple[SparseFeature, ...]]:
-        """Features by the table they share, in order of first use."""
+        """Return features by the table that they share, in order of first use."""
         tables: dict[str, tuple[SparseFeature, ...]] = {}
         for f in self.sparse:
             tables[f.table] = (*tables.get(f.table, ()), f)

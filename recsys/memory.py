@@ -1,4 +1,4 @@
-"""How this process asks the system for memory."""
+"""Memory: units, and how this process asks the system for it."""
 
 import contextlib
 import ctypes
@@ -7,9 +7,9 @@ GIB = 1 << 30  # bytes
 
 
 def keep_freed_memory() -> None:
-    """Let malloc reuse large buffers (of a step, of a block): given back to the system, each page faults again.
+    """Let malloc reuse large buffers instead of giving them back to the system, after which each page faults again.
 
-    Up to 32 MiB a buffer (glibc's limit) and 256 MiB in all; elsewhere than with glibc, nothing.
+    It keeps up to 32 MiB a buffer (glibc's limit) and 256 MiB in all. Without glibc this does nothing.
     """
     with contextlib.suppress(AttributeError, OSError):
         libc = ctypes.CDLL("libc.so.6")

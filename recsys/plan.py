@@ -2,8 +2,8 @@
 
 Plans for machines that need not be here, in seconds, without allocating a table; sharding=a,b,c compares. From Python:
 
-    found = plan(compose("plan", ["data=criteo_1tb", "cluster=dgx_h100"]))
-    found.step_ms, found.devices[0].hbm
+    report = plan(compose("plan", ["data=criteo_1tb", "cluster=dgx_h100"]))
+    report.step_ms, report.devices[0].hbm
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ TRY_SECONDS = 10  # for each change that might make a plan fit: with hundreds of
 def plan(cfg: DictConfig) -> PlanReport:
     """Check the config, build the model on the meta device, and let TorchRec's planner plan it for the cluster.
 
-    Raises DoesNotFit, a UserError, where no plan fits: its message says by how much, and the nearest change after
-    which one does; its `infeasible`, which tables.
+    Raises DoesNotFit, a UserError, if no plan fits: the message says by how much, and the nearest change after which
+    one does; its `infeasible` says which tables.
     """
     from recsys.config.check import check_parts
     from recsys.config.kinds import kind_of
@@ -64,7 +64,7 @@ def plan(cfg: DictConfig) -> PlanReport:
 
 
 def _plan(cfg: DictConfig, features: FeatureSpec, seconds: int | None = None) -> PlanReport | Infeasibility:
-    """The plan, or what does not fit. seconds: for a quick answer, the best plan found until then."""
+    """Return the plan, or what does not fit. seconds: stop then, with the best plan so far."""
     import torch
     from torchrec.distributed.planner.types import PlannerError
 
@@ -90,14 +90,14 @@ def _plan(cfg: DictConfig, features: FeatureSpec, seconds: int | None = None) ->
     found = report(planner._best_plan or [], machines, sparse, batch_size, cluster.name, usable)  # type: ignore[arg-type,union-attr]
     if not is_fused(sparse, torch.device(machines.compute_device)):  # type: ignore[arg-type]
         for t in found.tables:
-            t.kernel = "dense"  # what training does where FBGEMM's CPU kernels have not this optimizer
+            t.kernel = "dense"  # as in training, if FBGEMM's CPU kernels lack the optimizer
     return found
 
 
 def _ids(cfg: DictConfig, task: Any) -> dict[str, list[float]]:
-    """Expected ids a row, by table, for each of its features: data.sparse.X.mean_length.
+    """Return the expected ids of a row, by table, for each of its features: data.sparse.X.mean_length.
 
-    For `features=` of prepared data it is 1: features.json does not hold the lengths of bags.
+    With `features=` of prepared data it is 1, since features.json does not hold the lengths of bags.
     """
     from recsys.config.settings import data_config
     from recsys.data.transforms import sparse_columns
@@ -111,7 +111,7 @@ def _ids(cfg: DictConfig, task: Any) -> dict[str, list[float]]:
 
 
 def _load_factors(cfg: DictConfig) -> dict[str, float]:
-    """For sharding.cache_hit_rate, from the vocabularies beside features.json; none for data that is not there yet."""
+    """Return load factors for sharding.cache_hit_rate from the vocabularies beside features.json; None without data."""
     from recsys.data.load_factors import load_factors
 
     if cfg.features is None or cfg.sharding.cache_hit_rate is None:
@@ -121,7 +121,7 @@ def _load_factors(cfg: DictConfig) -> dict[str, float]:
 
 
 def _nearest(cfg: DictConfig, features: FeatureSpec) -> str:
-    """The first change, of some that cost more and more, after which a plan fits: the overrides to type."""
+    """Return the overrides of the cheapest change after which a plan fits; None if none of those tried helps."""
     from recsys.sharding.estimate.report import PlanReport
 
     changes: list[list[str]] = [
@@ -142,7 +142,7 @@ def _nearest(cfg: DictConfig, features: FeatureSpec) -> str:
 
 
 def features_of(cfg: DictConfig) -> FeatureSpec:
-    """Of prepared data (`features=`), else of the expected rows that the data's YAML gives."""
+    """Return the features of prepared data (`features=`), else those that the data's YAML expects."""
     from recsys.config.settings import data_config
     from recsys.data.transforms import feature_spec, known_rows, sparse_columns
     from recsys.features import FeatureSpec
@@ -161,7 +161,7 @@ def features_of(cfg: DictConfig) -> FeatureSpec:
 
 
 def try_all(choices: list[tuple[str, DictConfig]]) -> list[PlanAttempt]:
-    """The plan of each (name, config), or why there is none."""
+    """Plan each (name, config); return the plan or why there is none."""
     from recsys.sharding.estimate.compare import PlanAttempt
 
     tried = []
@@ -194,13 +194,13 @@ def _command(choices: list[tuple[str, DictConfig]]) -> None:
 
 
 def _none_fits(tried: list[PlanAttempt]) -> str:
-    """With the first change that one of them names."""
+    """Return the error for plans that all do not fit, with the first change that one of them names."""
     fits = next((f";{part}" for t in tried for part in [str(t.error).rpartition(";")[2]] if "this fits" in part), "")
     return f"sharding: none of {', '.join(t.name for t in tried)} fits{fits}"
 
 
 def _outputs(given: Any) -> list[Path]:
-    """`output` as paths. Raises UserError for a suffix that cannot be written."""
+    """Return `output` as paths. Raises UserError for a suffix that cannot be written."""
     paths = [Path(str(p)) for p in ([] if given is None else given if OmegaConf.is_list(given) else [given])]
     for path in paths:
         if path.suffix not in (".json", ".html"):
@@ -222,7 +222,7 @@ def _write(tried: list[PlanAttempt], path: Path) -> None:
 
 
 def expand(arguments: list[str]) -> list[list[str]]:
-    """The command lines that one with sharding=a,b stands for: one a choice."""
+    """Return one command line for each choice of sharding=a,b."""
     asked = [a for a in arguments if re.fullmatch(r"sharding=\w+(,\w+)+", a)]
     if not asked:
         return [arguments]
@@ -231,7 +231,7 @@ def expand(arguments: list[str]) -> list[list[str]]:
 
 
 def main() -> None:
-    """The command line: every choice is composed before the first is planned."""
+    """Run the command line: compose every choice before planning the first."""
     choices: list[tuple[str, DictConfig]] = []
 
     def collect(cfg: DictConfig) -> None:

@@ -1,7 +1,7 @@
 """python -m recsys.predict run=RUN_DIR input=FILES output=preds.parquet [k=20]
 
-Scores raw rows, with or without a label, through the transforms that were fitted in training. Of a model that
-retrieves, lists the k best items of each group (recsys.serving.recommender). From Python:
+Scores raw rows, with or without a label, through the transforms that were fitted in training. For a retrieval model,
+lists the k best items of each group (recsys.serving.recommender). From Python:
 
     predictor = Predictor.load("outputs/my_run")
     predictor.predict(pl.DataFrame(...))       # raw columns in, probabilities out
@@ -38,39 +38,39 @@ def _command(cfg: DictConfig) -> None:
     if kind_of(trained).scores_rows:
         for key in ("k", "filter_history"):
             if cfg[key] is not None:
-                told = "is of models that retrieve items; this run's gives a probability for each row, so leave it out"
-                raise UserError(f"{key}={cfg[key]}: {told}")
+                why = "applies to retrieval models; this run's model gives a probability for each row, so leave it out"
+                raise UserError(f"{key}={cfg[key]}: {why}")
         _say_scored(cfg, predict_files(cfg.run, files, Path(cfg.output), checkpoint=cfg.checkpoint, batch_size=size))
     else:
         from recsys.serving.recommender import recommend_files
 
         how = {"checkpoint": cfg.checkpoint, "k": cfg.k, "filter_history": cfg.filter_history, "batch_size": size}
-        found = recommend_files(cfg.run, files, Path(cfg.output), **how)
-        if found["bad_rows"]:
-            told = f"left out of histories, reasons in {found['bad_rows_file']}"
-            say(f"{found['bad_rows']} rows could not be read: {told}")
-        if found["cold"]:
-            say(f"{found['cold']:,} of {found['groups']:,} groups have no item that training knows")
-        say(f"{found['groups']:,} lists of up to {found['k']} items written to {cfg.output}")
+        summary = recommend_files(cfg.run, files, Path(cfg.output), **how)
+        if summary["bad_rows"]:
+            reasons = f"left out of histories, reasons in {summary['bad_rows_file']}"
+            say(f"{summary['bad_rows']} rows could not be read: {reasons}")
+        if summary["cold"]:
+            say(f"{summary['cold']:,} of {summary['groups']:,} groups have no item that training knows")
+        say(f"{summary['groups']:,} lists of up to {summary['k']} items written to {cfg.output}")
 
 
-def _say_scored(cfg: DictConfig, found: dict[str, Any]) -> None:
+def _say_scored(cfg: DictConfig, summary: dict[str, Any]) -> None:
     from rich.table import Table
 
     table = Table(title="ids out of vocabulary (never seen in training, or too rare)", title_justify="left")
     table.add_column("feature")
     table.add_column("share", justify="right")
-    for name, share in found["out_of_vocabulary"].items():
+    for name, share in summary["out_of_vocabulary"].items():
         table.add_row(name, f"{share:.2%}")
     if table.rows:
         results.print(table)
-    if found["bad_rows"]:
-        say(f"{found['bad_rows']} rows could not be read: null in the output, reasons in {found['bad_rows_file']}")
-    say(f"{found['rows']:,} rows scored into {cfg.output}")
+    if summary["bad_rows"]:
+        say(f"{summary['bad_rows']} rows could not be read: null in the output, reasons in {summary['bad_rows_file']}")
+    say(f"{summary['rows']:,} rows scored into {cfg.output}")
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     cli.run("predict", _command)
 
 

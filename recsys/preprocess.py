@@ -1,7 +1,7 @@
 """python -m recsys.preprocess data=criteo data.root=DIR report=true
 
-Prepares data without training, and tells what came out; report=true writes a page about it, export=FOLDER the data in
-the layout of NVIDIA's DLRM. From Python:
+Prepares data without training and shows rows, splits and tables. report=true writes a page about the data,
+export=FOLDER writes it in the layout of NVIDIA's DLRM. From Python:
 
     prepared = preprocess(compose("preprocess", ["data=criteo", "data.root=DIR"]))
     prepared.rows("train"), prepared.fitted.features.tables
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def preprocess(cfg: DictConfig) -> Prepared:
-    """Check the config, prepare the data unless it is there, write the page or the export that is asked for."""
+    """Check the config, prepare the data unless it is there, write the page and the export if they are wanted."""
     from recsys.config.settings import data_config, engine_config
     from recsys.data.check import check_data, check_files
     from recsys.data.prepare.engine import check_engine, engine_of
@@ -56,7 +56,7 @@ def preprocess(cfg: DictConfig) -> Prepared:
 
 
 def report(data: DataConfig, prepared: Prepared, output: Path) -> None:
-    """One pass over the raw rows; the page of what they hold."""
+    """Go over the raw rows once and write the page about them."""
     from recsys.data.prepare.prepared import typed_rows
     from recsys.data.profile import Profiler, page
 
@@ -72,7 +72,7 @@ def report(data: DataConfig, prepared: Prepared, output: Path) -> None:
 
 
 def _show(prepared: Prepared) -> None:
-    """What came out: rows a split, bad rows, the largest tables."""
+    """Print the rows of each split, bad rows and the largest tables."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -97,7 +97,7 @@ def _show(prepared: Prepared) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
 
     def command(cfg: DictConfig) -> None:
         preprocess(cfg)

@@ -20,7 +20,7 @@ from recsys.distributed.failures import exit_process
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     start = time.monotonic()
 
     def command(cfg: DictConfig) -> None:
@@ -34,7 +34,7 @@ def main() -> None:
         from recsys.sweep.begin import begin
 
         exit_process(begin(rest))
-    sys.argv[1:] = rest  # --help and --cfg are of one run
+    sys.argv[1:] = rest  # --help and --cfg show one run
     cli.run("train", command)
 
 

@@ -1,4 +1,4 @@
-"""torch, torchrec and fbgemm are built for one another: refuse another triple before it crashes."""
+"""Versions of torch, torchrec and fbgemm, which must match: refuse any other triple before it crashes."""
 
 from importlib.metadata import PackageNotFoundError, version
 
@@ -15,8 +15,20 @@ FBGEMM = ("fbgemm-gpu-cpu", "fbgemm-gpu", "fbgemm-gpu-nightly-cpu")
 PINNED = ("2.13.0", "1.8.0", "1.8.0")
 
 
+class VersionMismatch(UserError):
+    """torch, torchrec and fbgemm do not fit each other.
+
+    problem: which versions are installed
+    command: the command that installs versions that fit
+    """
+
+    def __init__(self, problem: str, command: str) -> None:
+        super().__init__(f"{problem}; run: {command}")
+        self.problem, self.command = problem, command
+
+
 def check_versions() -> None:
-    """Raises UserError, with the command that mends it, for a missing or mismatched package."""
+    """Raise UserError, with the command to run, for a missing or mismatched package."""
     torch, torchrec = _series("torch"), _series("torchrec")
     fbgemm = next(filter(None, map(_series, FBGEMM)), None)
     if torch is None or torchrec is None or fbgemm is None or TRIPLES.get(torch) != (torchrec, fbgemm):
@@ -24,10 +36,10 @@ def check_versions() -> None:
         want = TRIPLES.get(torch or "")
         torchrec_pin, fbgemm_pin = (f"{want[0]}.*", f"{want[1]}.*") if want else PINNED[1:]
         first = "" if want else f"pip install torch=={PINNED[0]} && "
-        raise UserError(
-            f"{found} do not fit each other; mend it: {first}pip install --no-deps "
-            f"'torchrec=={torchrec_pin}' 'fbgemm-gpu-cpu=={fbgemm_pin}' (with a GPU: fbgemm-gpu); "
-            "in a checkout: uv sync"
+        raise VersionMismatch(
+            f"{found} do not fit each other",
+            f"{first}pip install --no-deps 'torchrec=={torchrec_pin}' 'fbgemm-gpu-cpu=={fbgemm_pin}' "
+            "(with a GPU: fbgemm-gpu); in a checkout: uv sync",
         )
 
 

@@ -78,14 +78,14 @@ def test_calibration_error_over_bins_of_equally_many_rows() -> None:
 
 def test_curves_have_the_areas_of_their_metrics() -> None:
     p, y = random_rows()
-    scores = Scores.of(p, y)
+    scores = Scores.from_rows(p, y)
     curves = scores.curves(20)
     fp, tp = np.array(curves["roc"]).T
     assert np.trapezoid(tp, fp) == pytest.approx(scores.auc()[0], abs=2e-3)
     recall, precision = np.array(curves["pr"]).T
     assert (np.diff(recall, prepend=0) * precision).sum() == pytest.approx(scores.pr_auc(), abs=5e-3)
     assert sum(n for *_, n in curves["calibration"]) == len(p)
-    assert Scores.of(p, np.zeros_like(y)).curves(5)["roc"] == []
+    assert Scores.from_rows(p, np.zeros_like(y)).curves(5)["roc"] == []
 
 
 @settings(max_examples=10, deadline=None)
@@ -93,7 +93,7 @@ def test_curves_have_the_areas_of_their_metrics() -> None:
 def test_binned_scores_are_within_their_bound(rows: list[tuple[int, bool, int]], seed: int) -> None:
     p, y, _ = columns(rows)
     p = (p + np.random.default_rng(seed).random(len(p)) * 1e-5).astype(np.float32)  # several to a bin, not equal
-    exact, binned = Scores.of(p, y), Scores.binned(p, y)
+    exact, binned = Scores.from_rows(p, y), Scores.binned(p, y)
     assert len(binned.rows) == BINS
     (auc, none), (about, error) = exact.auc(), binned.auc()
     if not math.isnan(auc):

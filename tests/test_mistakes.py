@@ -58,8 +58,12 @@ MISTAKES = [
     (["optim.dense.lr=-1"], r"optim.dense: .*Invalid learning rate: -1"),
     (["engine=sprak"], r"engine=sprak: no such choice; did you mean spark\?"),
     (["engine.options.spark.x=1"], r"engine.master and engine.options are of engine=spark"),
-    (["sweep=optuna"], r"^sweep=optuna: is of a sweep; add -m$"),
-    (["model.dim=8", "sweep.jobs=2"], r"^sweep.jobs=2: is of a sweep; add -m$"),
+    (
+        ["optim.sparse.lr=0.1,0.2"],
+        r"^optim.sparse.lr=0.1,0.2: several values make a sweep; add -m: python -m recsys.train -m optim",
+    ),
+    (["sweep=optuna"], r"^sweep=optuna: applies only to sweeps; add -m: python -m recsys.train -m"),
+    (["model.dim=8", "sweep.jobs=2"], r"^sweep.jobs=2: applies only to sweeps; add -m"),
     (["seed=-1"], r"seed=-1: must be from 0"),
     (["trainer.precision=17"], r"trainer.precision=17: must be 32-true or bf16-mixed"),
     (["checkpoint.mode=sideways"], r"checkpoint.mode=sideways: must be min or max"),
@@ -136,7 +140,7 @@ def test_mismatched_triple(own: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     monkeypatch.setattr(versions, "version", lambda p: "1.5.0" if p == "torchrec" else real(p))
     status, said = run(monkeypatch, capsys, "data=mine", "data.root=raw")
     assert status == 2
-    assert re.search(r"torchrec 1\.5.* do not fit each other; mend it: pip install --no-deps 'torchrec==1\.8", said)
+    assert re.search(r"torchrec 1\.5.* do not fit each other; run: pip install --no-deps 'torchrec==1\.8", said)
 
 
 def test_run_dir_with_another_config(

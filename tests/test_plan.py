@@ -49,8 +49,8 @@ def test_row_wise_traffic_and_lookups_by_hand() -> None:
     # every device sends partial sums of its peers' 8192 rows x 26 features x 128 floats, and gets as many gradients
     whole = 2 * 8192 * 7 * 26 * 128 * 4
     assert found.devices[0].sent_bytes == pytest.approx(whole)
-    candidate_shard = sum(s["rows"] * s["columns"] * 4 for t in found.tables for s in t.shards)
-    assert candidate_shard == sum(t.bytes for t in found.tables)
+    held = sum(s["rows"] * s["columns"] * 4 for t in found.tables for s in t.shards)
+    assert held == sum(t.bytes for t in found.tables)
 
 
 def test_rules_by_name_glob_and_size() -> None:
@@ -170,11 +170,11 @@ def test_bags_as_long_as_expected_are_looked_up() -> None:
 
 
 def test_the_planner_counts_the_optimizers_state() -> None:
-    candidate_shard = {
+    held = {
         o: sum(d.hbm for d in planned(f"optim.sparse.name={o}", "sharding=rowwise").devices) for o in ("sgd", "adam")
     }
     weights = 204_184_588 * 128 * 4
-    assert candidate_shard["adam"] - candidate_shard["sgd"] == pytest.approx(2 * weights, rel=1e-6)
+    assert held["adam"] - held["sgd"] == pytest.approx(2 * weights, rel=1e-6)
 
 
 def test_what_does_not_fit_is_named_by_table_and_device() -> None:

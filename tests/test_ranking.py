@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import recsys.evaluation.negatives
-import recsys.evaluation.retrieval
+import recsys.evaluation.retrieval_counts
 from recsys.batch import JaggedIds
 from recsys.evaluation.negatives import sample_negatives
 from recsys.evaluation.retrieval import Protocols, RankingMetrics
@@ -93,9 +93,9 @@ def test_every_metric_equals_that_of_sorted_lists(query, filtered: bool, size: i
     n, targets, history, seed = query
     order = np.random.default_rng(seed).permuted(np.tile(np.arange(n), (len(targets), 1)), axis=1)  # no ties
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recsys.evaluation.retrieval, "BLOCK", block)
-        patch.setattr(recsys.evaluation.retrieval, "CHUNK", block)
-        patch.setattr(recsys.evaluation.retrieval, "TILE", max(1, block // 7))
+        patch.setattr(recsys.evaluation.retrieval_counts, "BLOCK", block)
+        patch.setattr(recsys.evaluation.retrieval_counts, "CHUNK", block)
+        patch.setattr(recsys.evaluation.retrieval_counts, "TILE", max(1, block // 7))
         found = measure(
             torch.from_numpy(order).float(), targets, history, (size,), k=(1, 3, 10), filter_history=filtered
         )
@@ -242,8 +242,8 @@ def test_scores_of_any_type_are_compared_as_they_are(dtype: torch.dtype) -> None
 
 @pytest.mark.parametrize("tile", [1000, 12])
 def test_blocks_hold_no_more_than_the_limit(monkeypatch: pytest.MonkeyPatch, tile: int) -> None:
-    monkeypatch.setattr(recsys.evaluation.retrieval, "BLOCK", 100)
-    monkeypatch.setattr(recsys.evaluation.retrieval, "TILE", tile)
+    monkeypatch.setattr(recsys.evaluation.retrieval_counts, "BLOCK", 100)
+    monkeypatch.setattr(recsys.evaluation.retrieval_counts, "TILE", tile)
     calls: list[tuple[int, int, int]] = []
 
     def score(queries: Tensor, first: int, stop: int) -> Tensor:
@@ -396,7 +396,7 @@ def test_sampled_metrics_depend_on_the_row_in_the_split_alone(monkeypatch: pytes
     whole = run(1000)
     for sizes in ((7,), (1,), (20, 3, 27)):
         same(run(*sizes), whole)
-    monkeypatch.setattr(recsys.evaluation.retrieval, "BLOCK", 1500)
+    monkeypatch.setattr(recsys.evaluation.retrieval_counts, "BLOCK", 1500)
     same(run(50), whole)
 
 

@@ -10,11 +10,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from recsys.errors import UserError, did_you_mean
 
-MOVED = {"recsys.schedules.": "recsys.training.schedules."}  # where `_target_`s of older configs are now
+MOVED = {"recsys.schedules.": "recsys.training.schedules."}  # old prefix of a `_target_`: new one
 
 
 def locate(target: str, path: str) -> Callable[..., Any]:
-    """The class or function that a dotted `target` names."""
+    """Return the class or function that a dotted `target` names. Raises UserError where there is none."""
     target = moved(target)
     module, _, name = target.rpartition(".")
     try:
@@ -24,9 +24,9 @@ def locate(target: str, path: str) -> Callable[..., Any]:
     if not hasattr(loaded, name):
         public = [n for n in vars(loaded) if not n.startswith("_")]
         raise UserError(f"{path}._target_={target}: {module} has no {name}{did_you_mean(name, public)}")
-    found = getattr(loaded, name)
-    assert callable(found)
-    return found  # type: ignore[no-any-return]
+    named = getattr(loaded, name)
+    assert callable(named)
+    return named  # type: ignore[no-any-return]
 
 
 def moved(target: str) -> str:
@@ -38,7 +38,7 @@ def moved(target: str) -> str:
 
 
 def make(node: DictConfig) -> Callable[..., Any]:
-    """A function that builds what the node names from run-time objects (a FeatureSpec, parameters)."""
+    """Return a function that builds what the node names from run-time objects (a FeatureSpec, parameters)."""
     from hydra.utils import instantiate
 
     if "_target_" in node:
@@ -47,14 +47,16 @@ def make(node: DictConfig) -> Callable[..., Any]:
 
 
 def make_scheduler(cfg: DictConfig, total_steps: int | None) -> Callable[..., Any]:
-    """The scheduler's maker, told total_steps where it asks for them and the config does not say."""
+    """Return the scheduler's maker; pass total_steps if the scheduler takes it and the config leaves it unset."""
     node = cfg.optim.scheduler
-    asks = "total_steps" in inspect.signature(locate(node["_target_"], "optim.scheduler")).parameters
-    return partial(make(node), total_steps=total_steps) if asks and node.get("total_steps") is None else make(node)
+    takes_total = "total_steps" in inspect.signature(locate(node["_target_"], "optim.scheduler")).parameters
+    return (
+        partial(make(node), total_steps=total_steps) if takes_total and node.get("total_steps") is None else make(node)
+    )
 
 
 def build_model(cfg: DictConfig, features: Any, device: Any) -> Any:
-    """The model for `features`, its tables on `device`. Raises UserError for what the model refuses."""
+    """Build the model for `features`, its tables on `device`. Raises UserError where the model refuses a value."""
     try:
         return make(cfg.model)(features, device=device)
     except ValueError as e:
@@ -62,7 +64,7 @@ def build_model(cfg: DictConfig, features: Any, device: Any) -> Any:
 
 
 def build_loss(cfg: DictConfig) -> Any:
-    """Raises UserError for what the loss refuses."""
+    """Build the loss. Raises UserError where it refuses a value."""
     try:
         return make(cfg.loss)()
     except ValueError as e:

@@ -1,4 +1,4 @@
-"""Whether a config can be trained: one line for what is wrong, before data or processes are touched."""
+"""Check that a config can be trained, before data or processes are touched. Each mistake is one line."""
 
 import inspect
 import os
@@ -23,7 +23,7 @@ PRECISIONS = ("32-true", "bf16-mixed")
 
 
 def check(cfg: DictConfig) -> None:
-    """Raises UserError, one line, for what is wrong with a training config. Touches no row, no process."""
+    """Raise UserError, one line, for a mistake in a training config. Reads no row, starts no process."""
     from recsys.data.prepare.engine import check_engine
 
     check_parts(cfg)
@@ -36,7 +36,7 @@ def check(cfg: DictConfig) -> None:
 
 
 def check_parts(cfg: DictConfig) -> None:
-    """What a training and a planning config share: data, model, optimizers and sharding, each by itself."""
+    """Check the parts that training and planning share, each by itself: data, model, optimizers, sharding."""
     from recsys.data.check import check_data
     from recsys.versions import check_versions
 
@@ -105,10 +105,17 @@ def _check_numbers(cfg: DictConfig) -> None:
     for key, value in {"optim.clip_norm": o.clip_norm, "optim.sparse.clip": o.sparse.clip}.items():
         if value is not None and value <= 0:
             raise UserError(f"{key}={value}: must be positive, or null")
+    if o.sparse.clip is not None and t.accumulate > 1:
+        raise UserError(
+            f"optim.sparse.clip={o.sparse.clip}: applies only to FBGEMM's fused kernels, which "
+            f"trainer.accumulate={t.accumulate} does without; set one of them to its default"
+        )
     if o.ema is not None and not 0 < o.ema < 1:
         raise UserError(f"optim.ema={o.ema}: must be between 0 and 1, such as 0.999, or null")
     if o.interval == "step" and str((o.scheduler or {}).get("_target_", "")).endswith("ReduceLROnPlateau"):
-        raise UserError("optim.interval=step: a plateau is of validations; optim.interval=validation")
+        raise UserError(
+            "optim.interval=step: schedule=plateau steps once per validation; set optim.interval=validation"
+        )
     d = cfg.debug
     for key in ("train_batches", "eval_batches"):
         if d[key] is not None and d[key] < 1:
@@ -132,7 +139,7 @@ def _check_metrics(cfg: DictConfig) -> None:
     if m.gauc is not None and m.gauc not in sparse:
         raise UserError(f"metrics.gauc={m.gauc}: no sparse feature{did_you_mean(m.gauc, sparse)}{hint}")
     if m.gauc is not None and is_bag(sparse[m.gauc]):
-        raise UserError(f"metrics.gauc={m.gauc}: has several values a row, and rows are of one group")
+        raise UserError(f"metrics.gauc={m.gauc}: the feature has several values a row; name one with a single value")
     for name in m.slices:
         if name not in [*sparse, *dense]:
             raise UserError(f"metrics.slices: no feature {name}{did_you_mean(name, [*sparse, *dense])}{hint}")
@@ -150,7 +157,7 @@ def _check_monitors(cfg: DictConfig) -> None:
 
 
 def _try_optimizer(cfg: DictConfig) -> None:
-    """Build the dense optimizer for one number: what its own checks refuse."""
+    """Build the dense optimizer for one parameter, so that its own checks run."""
     import torch
 
     try:
@@ -160,7 +167,7 @@ def _try_optimizer(cfg: DictConfig) -> None:
 
 
 def _try_scheduler(cfg: DictConfig) -> None:
-    """Likewise the scheduler, for a few steps."""
+    """Build the scheduler and take a few steps, so that its own checks run."""
     import torch
 
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
@@ -183,7 +190,7 @@ def _check_devices(cfg: DictConfig) -> None:
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if accelerator == "gpu" and gpus == 0:
         raise UserError("trainer.accelerator=gpu: no GPU is there; use trainer.accelerator=cpu")
-    # On CPU a device is a process: more of them than cores are slow but right, far more are a mistake.
+    # On CPU a device is a process. More processes than cores are slow but right; many more are a mistake.
     have = gpus if accelerator == "gpu" else max(4, os.cpu_count() or 1)
     if cfg.trainer.devices > have:
         kind = "GPUs" if accelerator == "gpu" else f"processes (for {os.cpu_count()} cores)"
@@ -209,15 +216,16 @@ def _check_model(cfg: DictConfig, devices: int) -> None:
 
 
 def check_processes(cfg: DictConfig, processes: int) -> None:
-    """Raises UserError where the model takes one process, and there are more."""
+    """Raise UserError if the model is fitted in one process and there are more."""
     if kind_of(cfg).fitted_at_once and processes > 1:
         raise UserError(f"trainer.devices={processes}: this model is fitted at once, in one process; leave it at 1")
 
 
 def check_target(node: Any, path: str, given: Sequence[str] = ()) -> None:
-    """Bind a `_target_` node to the signature it names: unknown, missing and ill-typed parameters.
+    """Bind a `_target_` node to the signature of its target. Raises UserError for unknown, missing and ill-typed
+    parameters.
 
-    given: parameters that the caller passes, so that the config may not.
+    given: parameters that the caller passes, which the config may not set.
     """
     if not OmegaConf.is_dict(node) or "_target_" not in node:
         raise UserError(f"{path}: needs a _target_, the class to build")
@@ -255,5 +263,5 @@ def _mismatch(value: Any, hint: Any) -> str | None:
     except ValidationError as e:
         return str(e.errors()[0]["msg"])[:1].lower() + str(e.errors()[0]["msg"])[1:]
     except (PydanticUserError, TypeError):
-        return None  # not a type that can be told from a value
+        return None  # a type that no value can be checked against
     return None

@@ -1,4 +1,4 @@
-"""Compose a config, read what it says, build what it names."""
+"""Compose a command's config from conf/ and overrides, and load that of a run."""
 
 import re
 from collections.abc import Sequence
@@ -31,14 +31,14 @@ COMMANDS = {
 
 
 def conf_dir() -> Path:
-    """conf/ of an installed wheel lies in the package, that of a source checkout beside it."""
+    """Return the folder conf/, which lies in the package of an installed wheel and beside it in a checkout."""
     package = Path(__file__).parent.parent
     inside = package / "conf"
     return inside if inside.is_dir() else package.parent / "conf"
 
 
 class _UserConf(SearchPathPlugin):
-    """A conf/ folder where the command is run adds to (and can replace parts of) ours."""
+    """Let a conf/ folder in the working directory add to ours and replace parts of it."""
 
     def manipulate_search_path(self, search_path: Any) -> None:
         own = Path.cwd() / "conf"
@@ -47,7 +47,7 @@ class _UserConf(SearchPathPlugin):
 
 
 def register() -> None:
-    """Make the schemas, and a user's conf/ folder, known to Hydra."""
+    """Register the schemas and the user's conf/ folder with Hydra."""
     store = ConfigStore.instance()
     for name, node in COMMANDS.items():
         store.store(name=f"{name}_schema", node=node)
@@ -55,7 +55,7 @@ def register() -> None:
 
 
 def compose(command: str = "train", overrides: Sequence[str] = ()) -> DictConfig:
-    """The config that `python -m recsys.<command> <overrides>` would run with.
+    """Return the config that `python -m recsys.<command> <overrides>` would run with.
 
     >>> cfg = compose("train", ["model=dcnv2", "data=frappe", "data.root=/data/frappe"])  # doctest: +SKIP
     """
@@ -98,7 +98,7 @@ def _renamed(override: str) -> str:
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Any]:
-    """Hydra's Override of each, in order. Raises HydraException where one cannot be read."""
+    """Parse each override into Hydra's Override, in order. Raises HydraException where one cannot be parsed."""
     register()
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
@@ -107,7 +107,7 @@ def parse_overrides(overrides: Sequence[str]) -> list[Any]:
 
 
 def sweep_folder(overrides: Sequence[str]) -> str:
-    """hydra.sweep.dir, where a sweep lies that is given no run_dir."""
+    """Return hydra.sweep.dir, the folder of a sweep that is given no run_dir."""
     register()
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
@@ -116,7 +116,7 @@ def sweep_folder(overrides: Sequence[str]) -> str:
 
 
 def typed(cfg: Any) -> DictConfig:
-    """A training config under its schema: what a file or a plain mapping has lost."""
+    """Return a training config under its schema, which a file or a plain mapping has lost."""
     cfg = OmegaConf.create(cfg)
     if "ranking" in cfg:  # a run folder made before the key was renamed
         old = OmegaConf.to_container(cfg.pop("ranking"))
@@ -128,5 +128,5 @@ def typed(cfg: Any) -> DictConfig:
 
 
 def load_config(path: Path) -> DictConfig:
-    """A run's config.yaml."""
+    """Load a run's config.yaml under its schema."""
     return typed(OmegaConf.load(path))

@@ -1,10 +1,10 @@
-"""Nested mappings as one."""
+"""Flatten nested mappings."""
 
 from typing import Any
 
 
 def flatten_config(value: Any, prefix: str = "") -> dict[str, Any]:
-    """{a: {b: 1}} -> {"a.b": 1}; an empty mapping is a value."""
+    """Return {"a.b": 1} for {a: {b: 1}}. An empty mapping is a value."""
     if not isinstance(value, dict) or not value:
         return {prefix: value}
     return {

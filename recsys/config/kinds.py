@@ -1,7 +1,7 @@
-"""What follows from the kind of a model: metrics, checks, task. `kind_of` is the one place that branches.
+"""Metrics, checks and task by the kind of a model. `kind_of` is the one place that branches.
 
 Ranking models predict labels of rows. Retrieval models rank items for queries; closed-form models do so too, but are
-fitted at once instead of step by step. What the model classes themselves must have is in models/protocols.py.
+fitted at once instead of step by step. models/protocols.py has the methods of each kind.
 """
 
 from abc import ABC, abstractmethod
@@ -37,6 +37,14 @@ class ModelKind(ABC):
         """Raise UserError where data, model and loss do not go together."""
 
     @abstractmethod
+    def candidates(self, fitted: Any) -> Any:
+        """Return what the data can retrieve; None for models that rank rows."""
+
+    @abstractmethod
+    def evaluator(self, cfg: DictConfig, candidates: Any) -> Any:
+        """Return what measures the task."""
+
+    @abstractmethod
     def build_task(self, cfg: DictConfig, features: Any, device: Any, candidates: Any = None) -> Any:
         """Return the model with its loss, tables on `device`. candidates: what a retrieval model may retrieve."""
 
@@ -55,6 +63,15 @@ class Ranking(ModelKind):
             raise UserError(f"data={cfg.data.name}: its rows have no label, and this model predicts one")
         _check_loss(cfg, "RankingLoss", "loss=binary_cross_entropy")
 
+    def candidates(self, fitted: Any) -> Any:
+        return None
+
+    def evaluator(self, cfg: DictConfig, candidates: Any) -> Any:
+        from recsys.evaluation.binary import BinaryMetrics
+        from recsys.evaluation.evaluators import BinaryEvaluator
+
+        return BinaryEvaluator(BinaryMetrics(cfg.metrics.exact_rows, cfg.metrics.bins), cfg.metrics.gauc)
+
     def build_task(self, cfg: DictConfig, features: Any, device: Any, candidates: Any = None) -> Any:
         from recsys.task import Task
 
@@ -71,8 +88,8 @@ class Retrieval(ModelKind):
         return f"validation/{metrics_table.main_retrieval(protocol.k, protocol.protocols)}"
 
     def check(self, cfg: DictConfig, features: Any) -> None:
-        if cfg.metrics.gauc or cfg.metrics.slices:
-            raise UserError("metrics.gauc and metrics.slices apply to models that predict; this one retrieves")
+        if cfg.metrics.gauc:
+            raise UserError(f"metrics.gauc={cfg.metrics.gauc}: applies to models that predict; this one retrieves")
         if features.item is None:
             why = "data.items.feature names no feature whose values they are"
             raise UserError(f"data={cfg.data.name}: this model retrieves items, and {why}")
@@ -87,6 +104,17 @@ class Retrieval(ModelKind):
         if cfg.loss is None:
             raise UserError("loss: this model needs one, such as loss=full_softmax")
         _check_loss(cfg, "RetrievalLoss", "loss=full_softmax")
+
+    def candidates(self, fitted: Any) -> Any:
+        from recsys.data.tensors import candidates_of
+
+        return candidates_of(fitted)
+
+    def evaluator(self, cfg: DictConfig, candidates: Any) -> Any:
+        from recsys.evaluation.evaluators import RetrievalEvaluator
+        from recsys.evaluation.retrieval import RankingMetrics
+
+        return RetrievalEvaluator(RankingMetrics(protocol_of(cfg), candidates.popularity.cpu().numpy()))
 
     def build_task(self, cfg: DictConfig, features: Any, device: Any, candidates: Any = None) -> Any:
         from recsys.task import RetrievalTask

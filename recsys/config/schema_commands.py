@@ -1,4 +1,4 @@
-"""Schemas of the other commands."""
+"""Schemas of the commands other than train."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,24 +11,24 @@ from recsys.config.schema_run import OptimConfig, ShardingConfig, TrainerConfig
 
 @dataclass
 class ClusterConfig:
-    """The machines that a plan is for. GiB are 2^30 bytes, GB/s 10^9 bytes a second."""
+    """The machines that a plan is made for. GiB are 2^30 bytes, GB/s 10^9 bytes per second."""
 
     name: str = MISSING
     nodes: int = 1
-    device: str = "cuda"  # or cpu
-    devices: int = 1  # a node
-    hbm_gib: float | None = None  # a device
-    ddr_gib: float | None = None  # a node
+    device: str = "cuda"  # cuda | cpu
+    devices: int = 1  # per node
+    hbm_gib: float | None = None  # per device
+    ddr_gib: float | None = None  # per node
     hbm_gbs: float = 2000.0
-    ddr_gbs: float = 200.0  # a node
-    pcie_gbs: float = 25.0  # a device
-    intra_node_gbs: float = 300.0  # a device, one way
-    inter_node_gbs: float = 25.0  # a device, one way
+    ddr_gbs: float = 200.0  # per node
+    pcie_gbs: float = 25.0  # per device
+    intra_node_gbs: float = 300.0  # per device, one way
+    inter_node_gbs: float = 25.0  # per device, one way
 
 
 @dataclass
 class EvaluateTrainerConfig:
-    """What may differ from the run's own trainer; null: as it was trained."""
+    """Trainer settings that may differ from the run's; null: the run's own."""
 
     accelerator: str | None = None
     devices: int | None = None
@@ -38,7 +38,7 @@ class EvaluateTrainerConfig:
 
 @dataclass
 class EvaluateProtocolConfig:
-    """What may differ from the run's own protocol; null: as it was."""
+    """Protocol settings that may differ from the run's; null: the run's own."""
 
     candidates: list[str] | None = None
     k: list[int] | None = None
@@ -49,7 +49,7 @@ class EvaluateProtocolConfig:
 
 @dataclass
 class EvaluateMetricsConfig:
-    """What may differ from the run's own; null: as it was."""
+    """Metric settings that may differ from the run's; null: the run's own."""
 
     gauc: str | None = None
     slices: list[str] | None = None
@@ -92,9 +92,9 @@ class PreprocessConfig:
 
     data: DataConfig = MISSING
     engine: EngineConfig = field(default_factory=EngineConfig)
-    report: bool = False  # a page about the data
+    report: bool = False  # write a page about the data
     output: str | None = None  # the page; null: report.html beside the prepared data
-    export: str | None = None  # a new folder: the prepared data as NVIDIA's DLRM reads it, with a feature_spec.yaml
+    export: str | None = None  # a new folder for the data in the layout of NVIDIA's DLRM
 
 
 @dataclass
@@ -106,15 +106,13 @@ class PredictConfig:
     output: str = "predictions.parquet"
     checkpoint: str = "best"
     batch_size: int | None = None  # rows or queries at a time; null: the run's trainer.eval_batch_size
-    k: int | None = (
-        None  # of models that retrieve, how many items a list has; null: the longest of the run's protocol.k
-    )
-    filter_history: bool | None = None  # likewise, leave out what the group has had; null: the run's ranking has it
+    k: int | None = None  # retrieval models: items in a list; null: the largest of the run's protocol.k
+    filter_history: bool | None = None  # retrieval models: leave out the history; null: the run's protocol
 
 
 @dataclass
 class ReshardTrainerConfig:
-    devices: int | None = None  # processes; null: as many as wrote it
+    devices: int | None = None  # processes; null: as many as wrote the checkpoint
 
 
 @dataclass
@@ -135,7 +133,7 @@ class CheckpointToolConfig:
 class ReportConfig:
     """python -m recsys.report RUN_DIR... [SWEEP_DIR]"""
 
-    runs: list[str] = field(default_factory=list)  # folders of runs, or of sweeps; the others are compared to the first
+    runs: list[str] = field(default_factory=list)  # folders of runs or sweeps; runs are compared with the first
     output: str = "report.html"
     resamples: int = 1000  # of the bootstrap
     seed: int = 0  # of the bootstrap
@@ -146,13 +144,13 @@ class DashboardConfig:
     """python -m recsys.dashboard"""
 
     project: str = "recsys"
-    entity: str | None = None  # a team; null: the account's own
-    name: str = "recsys"  # of the workspace
-    columns: list[str] = field(  # of sweeps' parallel coordinates
+    entity: str | None = None  # a team; null: the account's default
+    name: str = "recsys"  # the workspace's name
+    columns: list[str] = field(  # columns of the parallel coordinates of sweeps
         default_factory=lambda: ["model._target_", "optim.sparse.lr", "optim.dense.lr", "trainer.batch_size"]
     )
-    metric: str = "best/test/auc"  # of a run's summary, by which runs are ordered
-    output: str = "dashboard.json"  # where there is no account
+    metric: str = "best/test/auc"  # key of a run's summary that orders runs
+    output: str = "dashboard.json"  # written if there is no account
 
 
 @dataclass

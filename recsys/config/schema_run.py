@@ -1,4 +1,4 @@
-"""Schemas of a training config beside its data: sharding, optimizers, trainer, metrics, sweep."""
+"""Schemas of a training config except its data: sharding, optimizers, trainer, metrics, sweep."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,16 +10,16 @@ from recsys.config.schema_data import DataConfig, EngineConfig
 
 @dataclass
 class TableRule:
-    """How the tables that match it are sharded; what is null is as for all tables.
+    """How matching tables are sharded. A null key keeps the setting for all tables.
 
-    A rule matches by name: a table's, or a glob ("cat_*"). `match` gives the name where the rule's own is free;
-    the limits narrow it further.
+    A rule matches by its name, a table's or a glob ("cat_*"), or by `match` if that is set. The limits narrow it
+    further.
     """
 
     match: str | None = None
     min_rows: int | None = None
     max_rows: int | None = None
-    min_bytes: int | None = None  # of the weights: rows x dim x 4
+    min_bytes: int | None = None  # bytes of the weights: rows x dim x 4
     max_bytes: int | None = None
     types: list[str] | None = None
     kernels: list[str] | None = None
@@ -29,16 +29,16 @@ class TableRule:
 
 @dataclass
 class ShardingConfig:
-    """Which plan types and kernels the planner may choose from."""
+    """The plan types and kernels that the planner may choose from."""
 
-    types: list[str] = field(default_factory=list)  # of TorchRec's ShardingType; empty: all of them
-    kernels: list[str] = field(default_factory=list)  # fused, fused_uvm, fused_uvm_caching; empty: fused
-    column_block: int | None = None  # column-wise: columns a shard; by default dim / world size
-    cache_load_factor: float = 0.2  # fused_uvm_caching: the share of a table's rows that the GPU caches
-    cache_hit_rate: float | None = None  # the load factor by table, from its rows' frequencies, instead
-    hbm_gib: float | None = None  # of a device's memory, before TorchRec's reserve of 15%; null: all that it has
-    padding: str = "16"  # off | 16 | 64 | 128: bytes that a row of a table is a multiple of
-    per_table: dict[str, Any] = field(default_factory=dict)  # TableRules by name; a later one overrides an earlier
+    types: list[str] = field(default_factory=list)  # values of TorchRec's ShardingType; empty: all
+    kernels: list[str] = field(default_factory=list)  # fused | fused_uvm | fused_uvm_caching; empty: fused
+    column_block: int | None = None  # column-wise: columns of a shard; null: dim / world size
+    cache_load_factor: float = 0.2  # fused_uvm_caching: share of a table's rows that the GPU caches
+    cache_hit_rate: float | None = None  # instead: choose each table's load factor so that this share of lookups hits
+    hbm_gib: float | None = None  # a device's memory, before TorchRec's reserve of 15%; null: all of it
+    padding: str = "16"  # off | 16 | 64 | 128: pad rows to a multiple of so many bytes
+    per_table: dict[str, Any] = field(default_factory=dict)  # TableRules by name; later rules override earlier ones
 
 
 @dataclass
@@ -50,8 +50,8 @@ class SparseOptimConfig:
     eps: float = 1e-8
     beta1: float = 0.9
     beta2: float = 0.999
-    weight_decay: float = 0.0  # L2, of the rows a batch touches
-    clip: float | None = None  # each number of the gradient that a looked-up row gets from a bag, within -clip ... clip
+    weight_decay: float = 0.0  # L2, on the rows that a batch touches
+    clip: float | None = None  # bound on each number of a looked-up row's gradient, before rows are summed
 
 
 @dataclass
@@ -59,18 +59,18 @@ class OptimConfig:
     dense: Any = MISSING
     sparse: SparseOptimConfig = field(default_factory=SparseOptimConfig)
     scheduler: Any = (
-        None  # a torch.optim.lr_scheduler or one of recsys.training.schedules, over dense and sparse together
+        None  # a torch.optim.lr_scheduler or one of recsys.training.schedules, for dense weights and tables
     )
-    interval: str = "validation"  # or step: what the scheduler counts
-    clip_norm: float | None = None  # of all dense gradients together; tables: sparse.clip
-    ema: float | None = None  # the decay of an average of the dense weights, such as 0.999, which is then what predicts
+    interval: str = "validation"  # validation | step: what the scheduler counts
+    clip_norm: float | None = None  # largest norm of all dense gradients together; for tables: sparse.clip
+    ema: float | None = None  # decay of an average of the dense weights, such as 0.999, to predict with
 
 
 @dataclass
 class EarlyStoppingConfig:
-    """Stop after `patience` validations that were no better; null: never."""
+    """Stop after `patience` validations without improvement; null: never."""
 
-    monitor: str | None = None  # null: validation/auc; of models that retrieve, validation/ndcg@10
+    monitor: str | None = None  # null: validation/auc, or validation/ndcg@10 for retrieval models
     mode: str = "max"
     patience: int | None = None
 
@@ -81,14 +81,14 @@ class TrainerConfig:
     devices: int = 1  # processes on this machine
     max_epochs: int = 1
     max_steps: int = -1
-    max_time: str | None = None  # DD:HH:MM:SS, of this command; then the run validates, tests and can be gone on with
-    batch_size: int = 2048  # rows a step, over all processes
-    accumulate: int = 1  # batches whose gradients are one dense step; tables take theirs with each batch
+    max_time: str | None = None  # DD:HH:MM:SS; then the run validates, tests and can be resumed
+    batch_size: int = 2048  # rows of a step, over all processes
+    accumulate: int = 1  # batches whose gradients are summed before a step
     eval_batch_size: int = 8192
     precision: str = "32-true"
     log_every_n_steps: int = 50
-    threads: int | None = None  # intra-op threads a process; by default the cores shared out
-    timeout_minutes: float = 30.0  # how long a rank waits for the others before it takes one of them for gone
+    threads: int | None = None  # intra-op threads of a process; null: the cores divided by the processes
+    timeout_minutes: float = 30.0  # how long a rank waits for the others before it gives up
     validate_every: int = 1  # epochs
     validate_every_n_steps: int | None = None  # batches, instead
     early_stopping: EarlyStoppingConfig = field(default_factory=EarlyStoppingConfig)
@@ -97,64 +97,64 @@ class TrainerConfig:
 @dataclass
 class LoaderConfig:
     shuffle: bool = True
-    buffer_rows: int = 262_144  # rows shuffled together; memory grows with it, not with the data
+    buffer_rows: int = 262_144  # rows shuffled together; memory grows with this, not with the data
 
 
 @dataclass
 class CheckpointConfig:
     every_n_steps: int | None = None
     every_minutes: float | None = 10.0
-    keep_best: int = 1  # best-N: the best validation so far, and those that were before it
-    keep_last: int = 1  # step-N
-    monitor: str | None = None  # null: validation/auc; of models that retrieve, validation/ndcg@10
+    keep_best: int = 1  # best-N: the best validation so far, and earlier bests
+    keep_last: int = 1  # step-N: the newest ones
+    monitor: str | None = None  # null: validation/auc, or validation/ndcg@10 for retrieval models
     mode: str = "max"
 
 
 @dataclass
 class MetricsConfig:
-    """How models that predict are measured."""
+    """How ranking models are measured."""
 
-    gauc: str | None = None  # AUC within each value of this sparse feature, such as the user
-    slices: list[str] = field(default_factory=list)  # features by whose values metrics.json tells metrics
-    slice_values: int = 20  # as many, the most frequent ones
-    bins: int = 20  # of the calibration error
-    exact_rows: int = 20_000_000  # of more, AUC is of binned scores, its error stated
-    predictions: bool = True  # keep those of the test rows, or where targets stand, for recsys.report
+    gauc: str | None = None  # sparse feature, such as the user: AUC within each of its values
+    slices: list[str] = field(default_factory=list)  # features: metrics.json has metrics for each of their values
+    slice_values: int = 20  # how many values, the most frequent ones
+    bins: int = 20  # bins of the calibration error
+    exact_rows: int = 20_000_000  # beyond so many, AUC uses binned scores; its error is reported
+    predictions: bool = True  # keep the test rows' predictions or target ranks for recsys.report
 
 
 @dataclass
 class ProtocolConfig:
-    """How models that retrieve are measured: what the targets of held-out rows are ranked against."""
+    """How retrieval models are measured: the items that targets of held-out rows are ranked against."""
 
-    candidates: list[str] = field(default_factory=lambda: ["full"])  # full, uniform, popularity
+    candidates: list[str] = field(default_factory=lambda: ["full"])  # full | uniform | popularity, or several
     k: list[int] = field(default_factory=lambda: [5, 10, 20])
-    negatives: int = 100  # of uniform and popularity: drawn for each row, neither targets nor of its history
-    filter_history: bool = True  # full: without what came before
-    seed: int = 0  # of the draws
+    negatives: int = 100  # uniform, popularity: sampled for each row, outside its targets and history
+    filter_history: bool = True  # full: leave out the items of the history
+    seed: int = 0  # of the sampling
 
 
 @dataclass
 class DebugConfig:
-    """Short runs that tell whether something works, and where its time goes."""
+    """Short runs that show whether something works and where its time goes."""
 
     name: str = "none"
-    train_batches: int | None = None  # of an epoch, the first ones
+    train_batches: int | None = None  # only the first batches of an epoch
     eval_batches: int | None = None
     profile_steps: int = 0
 
 
 @dataclass
 class SweepConfig:
-    """python -m recsys.train -m: many trials. No part of a run's own config."""
+    """python -m recsys.train -m: many trials. A run's own config does not contain it."""
 
     method: str = "grid"  # grid | random | optuna
-    trials: int | None = None  # of random and optuna; a grid has all its combinations
-    metric: str | None = None  # validation/NAME or test/NAME; null: the metric that tells a run's best checkpoint
-    direction: str | None = None  # maximize | minimize; null: minimize logloss, ne and ece, maximize others
+    trials: int | None = None  # random, optuna; a grid tries all combinations
+    metric: str | None = None  # validation/NAME or test/NAME; null: checkpoint.monitor
+    direction: str | None = None  # maximize | minimize; null: the metric's own
     jobs: int = 1  # runs at once
-    seed: int = 0  # of random's and optuna's draws
-    prune: bool = False  # optuna: end trials early that are below the median of the others
-    launcher: str = "local"  # local: processes of this machine | slurm: jobs of a cluster
+    seed: int = 0  # random, optuna
+    prune: bool = False  # optuna: end trials early that are worse than the median
+    launcher: str = "local"  # local: processes on this machine | slurm: jobs of a cluster
     slurm: dict[str, Any] = field(default_factory=dict)  # submitit's parameters: partition, gpus_per_node, timeout_min
 
 
@@ -164,7 +164,7 @@ class TrainConfig:
 
     data: DataConfig = MISSING
     model: Any = MISSING
-    loss: Any = None  # of models that retrieve
+    loss: Any = None  # null: binary cross-entropy; retrieval models need one
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     protocol: ProtocolConfig = field(default_factory=ProtocolConfig)
     sharding: ShardingConfig = field(default_factory=ShardingConfig)
@@ -177,5 +177,5 @@ class TrainConfig:
     sweep: SweepConfig = field(default_factory=SweepConfig)
     logger: Any = None  # a mapping of names to loggers; CSV is always written
     seed: int = 0
-    run_dir: str | None = None  # by default a new folder under outputs/
-    resume: str | None = None  # a run's folder to go on with; auto: run_dir, where it holds a run
+    run_dir: str | None = None  # null: a new folder under outputs/
+    resume: str | None = None  # a run's folder to resume; auto: resume run_dir if it holds a run

@@ -1,4 +1,4 @@
-"""Values that follow from a config."""
+"""Resolve parts of a config: data, engine, accelerator, durations."""
 
 import re
 
@@ -9,7 +9,7 @@ from recsys.errors import UserError
 
 
 def data_config(cfg: DictConfig) -> schema_data.DataConfig:
-    """With what data.spec adds to it."""
+    """Return the data config, with the features, files and splits that data.spec adds."""
     from recsys.data.raw.nvidia_spec import expanded
 
     data = OmegaConf.to_object(cfg.data)
@@ -24,7 +24,7 @@ def engine_config(cfg: DictConfig) -> schema_data.EngineConfig:
 
 
 def seconds_of(max_time: str) -> float:
-    """DD:HH:MM:SS. Raises UserError for any other text."""
+    """Return the seconds of DD:HH:MM:SS. Raises UserError for any other text."""
     if not (m := re.fullmatch(r"(\d+):(\d+):(\d+):(\d+)", max_time)):
         raise UserError(f"trainer.max_time={max_time}: must be days:hours:minutes:seconds, as 00:01:30:00")
     days, hours, minutes, seconds = map(int, m.groups())
@@ -32,7 +32,7 @@ def seconds_of(max_time: str) -> float:
 
 
 def accelerator_of(cfg: DictConfig) -> str:
-    """cpu or gpu, `auto` resolved."""
+    """Return cpu or gpu, with `auto` resolved."""
     import torch
 
     if cfg.trainer.accelerator == "auto":

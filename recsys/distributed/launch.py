@@ -1,4 +1,4 @@
-"""Processes: one in this process, N on this machine, or those that torchrun has started."""
+"""Start N processes on this machine through torchrun's agent."""
 
 import json
 import os
@@ -38,8 +38,8 @@ def spawn(devices: int, work: str, job: dict[str, Any]) -> None:
         elastic_launch(config, sys.executable)("-m", "recsys.distributed.worker", work, f.name)
     except ChildFailedError as e:
         rank, first = e.get_first_failure()
-        if first.exitcode < 0:  # it could not tell
-            cause = ", as by the kernel where memory runs out" if -first.exitcode == signal.SIGKILL else ""
+        if first.exitcode < 0:  # it could say nothing itself
+            cause = ", as the kernel does when memory runs out" if -first.exitcode == signal.SIGKILL else ""
             say(f"error: rank {rank} was killed by signal {-first.exitcode} ({first.signal_name()}){cause}")
         codes = {f.exitcode for f in e.failures.values()}
         raise SystemExit(2 if 2 in codes else 1) from None

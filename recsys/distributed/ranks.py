@@ -1,4 +1,4 @@
-"""This process's place in the job, and the process group."""
+"""This process's rank in the job, and the process group."""
 
 import contextlib
 import logging
@@ -26,7 +26,7 @@ SEEN_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class Ranks:
-    """Where this process stands in the job."""
+    """This process's rank, on its host and in the job, and the number of processes."""
 
     rank: int
     local_rank: int
@@ -35,7 +35,7 @@ class Ranks:
 
 
 def started_by_torchrun() -> Ranks | None:
-    """The ranks that torchrun (or our own launcher through it) has given, if it has."""
+    """Return the ranks that torchrun, or our launcher through it, has set; None outside of both."""
     env = os.environ
     if "RANK" not in env or "WORLD_SIZE" not in env:
         return None
@@ -47,7 +47,7 @@ def started_by_torchrun() -> Ranks | None:
 def process_group(
     accelerator: str, threads: int | None, ranks: Ranks | None = None, timeout_minutes: float = 30.0
 ) -> Iterator[Ranks]:
-    """The default process group: of torchrun's ranks, or of this process alone (no port, no store)."""
+    """Open the default process group of torchrun's ranks, or of this process alone (no port, no store)."""
     import torch
     import torch.distributed as dist
 
@@ -78,7 +78,7 @@ def process_group(
             dist.all_reduce(torch.zeros(1))  # all leave together: rank 0 writes the results last
         done = True
     finally:
-        # A rank that fails among others keeps its connections until its error is told: theirs come after it.
+        # A failing rank keeps its connections until it has reported its error, so that the others' errors come later.
         if made and (done or ranks.world_size == 1):
             dist.destroy_process_group()
 
@@ -93,7 +93,7 @@ def _torchruns_store(ranks: Ranks, timeout: timedelta) -> Any:
 
 
 def ensure_process_group() -> None:
-    """A default group of this process alone, for the process's life, unless there is one: TorchRec needs one."""
+    """Open a default group of this process alone unless there is one: TorchRec needs one."""
     import torch.distributed as dist
 
     silence()
@@ -102,9 +102,9 @@ def ensure_process_group() -> None:
 
 
 def first_decides(ranks: Ranks, decide: Callable[[], Any]) -> Any:
-    """Rank 0's result for all ranks, which wait for as long as it takes (preparing terabytes takes hours).
+    """Return rank 0's result on all ranks. They wait without a limit: preparing terabytes takes hours.
 
-    Its UserError stops them all, told by rank 0 alone.
+    A UserError of rank 0 stops all ranks; rank 0 alone reports it.
     """
     import torch.distributed as dist
 
@@ -126,7 +126,7 @@ def first_decides(ranks: Ranks, decide: Callable[[], Any]) -> Any:
 
 
 def any_restarted(ranks: Ranks) -> bool:
-    """Collective: whether torchrun has started any rank anew. A host whose ranks were well may count no restart."""
+    """Collective: return whether torchrun has restarted any rank. A host whose ranks were well may count none."""
     import torch
     import torch.distributed as dist
 
@@ -137,9 +137,10 @@ def any_restarted(ranks: Ranks) -> bool:
 
 
 def check_shared(ranks: Ranks, seen_by_rank_0: dict[str, Path]) -> None:
-    """Collective: raises UserError where a host does not see these folders, which rank 0 has made.
+    """Collective: raise UserError if a host does not see these folders, which rank 0 has made.
 
-    seen_by_rank_0: the config's key -> the folder. A file of the moment tells a shared folder from one of that name.
+    seen_by_rank_0: the config's key -> the folder. Rank 0 puts a file into each, so that another folder of the same
+    name is not taken for it.
     """
     import torch
     import torch.distributed as dist
@@ -152,7 +153,7 @@ def check_shared(ranks: Ranks, seen_by_rank_0: dict[str, Path]) -> None:
     if ranks.rank == 0:
         for mark in marks.values():
             mark.touch()
-    dist.all_reduce(torch.zeros(1))  # once they are there, the others look
+    dist.all_reduce(torch.zeros(1))  # the files are there before the others look
     unseen = next((key for key, mark in marks.items() if not _appears(mark)), None)
     problem = unseen and (
         f"rank {ranks.rank} on {socket.gethostname()} does not see rank 0's {marks[unseen].parent.absolute()}: "
@@ -170,7 +171,7 @@ def check_shared(ranks: Ranks, seen_by_rank_0: dict[str, Path]) -> None:
 
 
 def _appears(path: Path) -> bool:
-    """Whether the file is there within SEEN_SECONDS: NFS remembers for a while that a file was not."""
+    """Return whether the file appears within SEEN_SECONDS: NFS caches for a while that a file was missing."""
     deadline = time.monotonic() + SEEN_SECONDS
     while not path.exists():
         if time.monotonic() > deadline:
@@ -182,14 +183,14 @@ def _appears(path: Path) -> bool:
 
 
 def silence() -> None:
-    """Without the libraries' notes to their own developers; errors still show."""
+    """Hide the libraries' warnings for their own developers; errors still show."""
     warnings.filterwarnings("ignore")
     names = ("torch.distributed.run", "torchrec", "pytorch_lightning.utilities.rank_zero", "torch.fx")
-    for name in names:  # not the whole of Lightning: its import sets that logger's level anew
+    for name in names:  # Lightning's import resets the level of its top logger
         logging.getLogger(name).setLevel(logging.ERROR)
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    logging.getLogger().addFilter(_not_of_replicas)  # TorchRec's, to the root logger
+    logging.getLogger().addFilter(_is_no_replica_note)  # TorchRec logs it to the root logger
 
 
-def _not_of_replicas(record: logging.LogRecord) -> bool:
+def _is_no_replica_note(record: logging.LogRecord) -> bool:
     return not record.getMessage().startswith("Sharding spec not found for")

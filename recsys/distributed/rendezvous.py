@@ -1,4 +1,4 @@
-"""Where the ranks of one start of a job meet, apart from those of the starts before it."""
+"""Give the ranks of each start of a job a store of their own."""
 
 import json
 import time
@@ -11,12 +11,12 @@ POLL_SECONDS = 0.05
 
 
 def fresh_store(store: Store, rank: int, world_size: int, timeout: timedelta) -> Store:
-    """A part of `store` that no earlier start has written to.
+    """Return a part of `store` that no earlier start has written to.
 
-    torchrun keeps one store over all its restarts, where gloo finds the addresses of ranks that are gone and fails
-    or waits for them; and hosts do not agree on the number of restarts. So each rank shows a number that is new
-    until rank 0's offer lists it; rank 0, which may at first list numbers of ranks that are gone, offers until all
-    have met.
+    torchrun keeps one store over all its restarts. There gloo would find the addresses of ranks that are gone, and
+    fail or wait for them; hosts do not agree on the number of restarts either. So each rank publishes a new number
+    until rank 0's offer lists it. Rank 0, which may at first list numbers of ranks that are gone, repeats its offer
+    until all have met.
     """
     deadline = time.monotonic() + timeout.total_seconds()
     name = _offer(store, world_size, deadline) if rank == 0 else _accept(store, rank, deadline)

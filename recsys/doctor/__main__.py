@@ -29,7 +29,7 @@ def _command(cfg: DictConfig) -> None:
             problems += [finding] if finding.state == "problem" else []
         results.print(table)
     if problems:
-        say("\n".join(f"problem: {p.what}: {p.found}; mend it: {p.fix}" for p in problems))
+        say("\n".join(f"problem: {p.what}: {p.found}; run: {p.fix}" for p in problems))
         raise SystemExit(1)
     say("all that training needs works here")
 

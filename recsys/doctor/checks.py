@@ -39,7 +39,7 @@ class Finding:
 
 
 def packages(_: DictConfig) -> Iterator[Finding]:
-    from recsys.versions import check_versions
+    from recsys.versions import VersionMismatch, check_versions
 
     python = platform.python_version()
     fits = (3, 11) <= sys.version_info[:2] < (3, 14)
@@ -51,9 +51,8 @@ def packages(_: DictConfig) -> Iterator[Finding]:
     try:
         check_versions()
         yield Finding("ok", "torch, torchrec, fbgemm", f"fit each other ({' '.join(fbgemm or ())})")
-    except UserError as e:
-        found, fix = str(e).split("; mend it: ")
-        yield Finding("problem", "torch, torchrec, fbgemm", found, fix)
+    except VersionMismatch as e:
+        yield Finding("problem", "torch, torchrec, fbgemm", e.problem, e.command)
     missing = [f"recsys[{extra}]" for module, extra in EXTRAS.items() if importlib.util.find_spec(module) is None]
     if missing:
         yield Finding(

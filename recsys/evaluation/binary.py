@@ -1,4 +1,4 @@
-"""Metrics of binary predictions over all rows of all ranks: exact up to a size, within a stated bound beyond it."""
+"""Metrics of binary predictions over all rows of all ranks: exact up to a size, with a reported bound beyond it."""
 
 import math
 from collections.abc import Callable
@@ -12,15 +12,17 @@ from torch import Tensor
 
 from recsys.evaluation.negatives import mix
 
-SHIFT = 9  # bits of a float32 in [0, 1] that its bin forgets: 2^14 bins an octave
+SHIFT = 9  # low bits of a float32 that its bin ignores: 2^14 bins for each octave
 BINS = (0x3F800000 >> SHIFT) + 1
-POINTS = 200  # of a curve
+POINTS = 200  # points of a curve
 
 
 @dataclass(frozen=True)
 class Scores:
-    """Rows gathered by score, ascending: (G,) of each score how many rows, positives, and the sums of probabilities
-    and of -ln P(label). What AUC, PR-AUC and ECE need, whatever the number of rows.
+    """Rows grouped by score, ascending: enough for AUC, PR-AUC and ECE, whatever the number of rows.
+
+    rows, positives: (G,) counts for each score
+    probability, logloss: (G,) sums of probabilities and of -ln P(label)
     """
 
     rows: np.ndarray
@@ -29,8 +31,8 @@ class Scores:
     logloss: np.ndarray
 
     @classmethod
-    def of(cls, probability: np.ndarray, label: np.ndarray) -> "Scores":
-        """Of (rows,) float32 probabilities and labels of 0 and 1, a score each value: nothing is lost."""
+    def from_rows(cls, probability: np.ndarray, label: np.ndarray) -> "Scores":
+        """Group (rows,) float32 probabilities and labels of 0 and 1 by equal probabilities, without loss."""
         order = np.argsort(probability, kind="stable")
         score = probability[order]
         first = np.flatnonzero(np.append(True, score[1:] != score[:-1])) if len(score) else np.zeros(0, np.int64)
@@ -39,7 +41,7 @@ class Scores:
 
     @classmethod
     def binned(cls, probability: np.ndarray, label: np.ndarray) -> "Scores":
-        """The same in BINS bins of neighbouring float32, those without rows too, so that ranks can be added up."""
+        """Group by BINS bins of neighbouring float32, empty bins included, so that ranks can be added up."""
         bins = probability.astype(np.float32).view(np.int32) >> SHIFT
         count = lambda weights=None: np.bincount(bins, weights, BINS)  # noqa: E731
         p, loss = _sums(probability, label)
@@ -50,8 +52,8 @@ class Scores:
         return self.rows - self.positives
 
     def auc(self) -> tuple[float, float]:
-        """Area under the ROC curve (Mann & Whitney 1947), rows of one score counted half; how far it can be off where
-        a score stands for several. NaN with one class only.
+        """Return the area under the ROC curve (Mann & Whitney 1947), ties counted half, and how far it can be off if
+        scores are bins. NaN with one class only.
         """
         positives, negatives = float(self.positives.sum()), float(self.negatives.sum())
         if not positives or not negatives:
@@ -62,9 +64,8 @@ class Scores:
         return float((self.positives * below.astype(np.float64)).sum() + tied / 2) / pairs, tied / 2 / pairs
 
     def pr_auc(self) -> float:
-        """Average precision: precision at each score, weighted by the recall it adds (as scikit-learn's).
-
-        0 where there is no positive, as there.
+        """Return average precision as scikit-learn does: precision at each score, weighted by the recall it adds; 0
+        without positives.
         """
         rows, positives = np.cumsum(self.rows[::-1]), np.cumsum(self.positives[::-1])
         if not len(rows) or not positives[-1]:
@@ -73,7 +74,7 @@ class Scores:
         return float((precision * self.positives[::-1]).sum() / positives[-1])
 
     def pr_auc_error(self) -> float:
-        """How far pr_auc can be off where a score stands for several: the positives of a bin first, or last."""
+        """Return how far pr_auc can be off if scores are bins: with the positives of each bin first, or last."""
         value, total = self.pr_auc(), int(self.positives.sum())
         if not total:
             return 0.0
@@ -83,14 +84,14 @@ class Scores:
         fp = (np.cumsum(self.negatives[::-1]) - self.negatives[::-1])[some].astype(np.float64)
 
         def sums(fp: np.ndarray) -> float:
-            """Of (tp + i) / (tp + fp + i) over i = 1 ... positives: 1 - fp / (tp + fp + i), by the digamma function."""
+            """Sum (tp + i) / (tp + fp + i), or 1 - fp / (tp + fp + i), over i = 1 ... positives, by digamma."""
             psi = torch.digamma(torch.from_numpy(np.stack([tp + fp + positives + 1, tp + fp + 1]))).numpy()
             return float((positives - fp * (psi[0] - psi[1])).sum() / total)
 
         return max(sums(fp) - value, value - sums(fp + negatives), 0.0)
 
     def calibration(self, bins: int) -> list[tuple[float, float, int]]:
-        """By bin of equally many rows, equal scores together: mean probability, share of positives, rows."""
+        """Return mean probability, share of positives and rows of bins of equally many rows, ties together."""
         total = int(self.rows.sum())
         middle = np.cumsum(self.rows) - self.rows / 2
         place = np.minimum((middle * bins / max(total, 1)).astype(np.int64), bins - 1)
@@ -98,11 +99,14 @@ class Scores:
         return [(float(a / n), float(b / n), int(n)) for a, b, n in zip(p, y, rows, strict=True) if n]
 
     def metrics(self, bins: int = 20) -> dict[str, float]:
-        """auc, pr_auc; logloss: mean of -ln P(label), probabilities kept within [1e-7, 1 - 1e-7];
-        ne: normalised entropy (He et al. 2014), logloss over that of always predicting the mean label;
-        calibration: predicted over observed positives (1 is calibrated);
+        """Return all metrics by name, and the number of rows.
+
+        auc, pr_auc: see there
+        logloss: mean of -ln P(label), with probabilities clipped to [1e-7, 1 - 1e-7]
+        ne: normalised entropy (He et al. 2014), logloss over that of always predicting the mean label
+        calibration: predicted over observed positives; 1 is calibrated
         ece: expected calibration error (Naeini et al. 2015), the mean distance of probability and share of positives
-        over `bins` bins of equally many rows; rows.
+            over `bins` bins of equally many rows
         """
         rows, positives = int(self.rows.sum()), float(self.positives.sum())
         logloss = float(self.logloss.sum()) / rows if rows else math.nan
@@ -120,7 +124,7 @@ class Scores:
         }
 
     def curves(self, bins: int) -> dict[str, list[Any]]:
-        """Points of the ROC curve (false, true positive rate), of precision over recall, and of `calibration`."""
+        """Return points of the ROC curve (false, true positive rate), precision over recall, and `calibration`."""
         fp, tp = (np.append(0, np.cumsum(c[::-1])) for c in (self.negatives, self.positives))
         if not len(self.rows) or not fp[-1] or not tp[-1]:
             return {"roc": [], "pr": [], "calibration": self.calibration(bins)}
@@ -133,13 +137,14 @@ class Scores:
 
 
 def binary_metrics(probability: np.ndarray, label: np.ndarray, bins: int = 20) -> dict[str, float]:
-    """`Scores.metrics` of (rows,) probabilities for (rows,) labels of 0 and 1."""
-    return Scores.of(probability, label).metrics(bins)
+    """Return `Scores.metrics` of (rows,) probabilities for (rows,) labels of 0 and 1."""
+    return Scores.from_rows(probability, label).metrics(bins)
 
 
 def gauc(group: np.ndarray, probability: np.ndarray, label: np.ndarray) -> tuple[float, int]:
-    """AUC within each group, weighted by its rows (Zhu et al. 2017, Zhou et al. 2018), and how many rows those are:
-    groups of one class have none and are left out. NaN where no group is left.
+    """Return AUC within groups, weighted by their rows (Zhu et al. 2017, Zhou et al. 2018), and the number of rows.
+
+    Groups of one class have no AUC and are left out. NaN if no group is left.
     """
     order = np.lexsort((probability, group))
     group, p, y = group[order], probability[order], label[order].astype(np.int64)
@@ -165,7 +170,7 @@ def gauc(group: np.ndarray, probability: np.ndarray, label: np.ndarray) -> tuple
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows that were measured, in the order of their split: place (R,) int64, probability (R,) float32, label (R,)."""
+    """Measured rows in the order of their split: place (R,) int64, probability (R,) float32, label (R,)."""
 
     place: np.ndarray
     probability: np.ndarray
@@ -173,24 +178,30 @@ class Rows:
 
 
 class BinaryMetrics:
-    """Collects a rank's rows, five bytes each, and computes over those of all ranks: nothing is averaged.
+    """Collects a rank's rows, five bytes each, and computes over the rows of all ranks; nothing is averaged.
 
-    exact_rows: of more rows, AUC, PR-AUC and ECE are those of binned scores, auc_error and pr_auc_error being how far
-        they can be off; gauc is that of a sample of about so many rows, of whole groups. All else stays exact.
-    bins: of the calibration error
+    Args:
+        exact_rows: beyond so many rows, AUC, PR-AUC and ECE use binned scores, and auc_error and pr_auc_error say how
+            far they can be off; GAUC uses a sample of about so many rows, in whole groups. All else stays exact.
+        bins: of the calibration error.
+
+    Attributes:
+        groups: returns the group of the split's rows start ... stop - 1, for GAUC; None leaves it out.
+        scores: of the last `compute`.
+        rows: of the last `compute`, on rank 0: all rows, or the sample.
     """
 
     def __init__(self, exact_rows: int = 20_000_000, bins: int = 20) -> None:
         self.exact_rows, self.bins = exact_rows, bins
-        self.groups: Callable[[int, int], np.ndarray] | None = None  # of the split's rows from, to: what gauc is by
-        self.scores: Scores | None = None  # of the last `compute`
-        self.rows: Rows | None = None  # likewise, on rank 0: all rows, or the sample
+        self.groups: Callable[[int, int], np.ndarray] | None = None
+        self.scores: Scores | None = None
+        self.rows: Rows | None = None
         self._kept: list[tuple[int, np.ndarray, np.ndarray]] = []
 
     def update(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None, first_row: int = 0) -> None:
-        """logits and labels (B, 1), of which rows of weight 0 only filled a batch up and are left out.
+        """Collect logits and labels (B, 1). Rows of weight 0 only fill a batch up and are left out.
 
-        first_row: the place of the first one in the split
+        first_row: the place of the first row in the split
         """
         p, y = torch.sigmoid(logits.detach().float()[:, 0]), labels[:, 0]
         if weight is not None:
@@ -199,7 +210,7 @@ class BinaryMetrics:
             self._kept.append((first_row, p.cpu().numpy(), (y > 0).cpu().numpy()))
 
     def compute(self) -> dict[str, float]:
-        """Collective: every rank gets the metrics of all rows; then starts anew."""
+        """Collective: return the metrics of all rows on every rank, then start anew."""
         kept, self._kept = sorted(self._kept, key=lambda part: part[0]), []
         place = np.concatenate([np.zeros(0, np.int64), *(first + np.arange(len(p)) for first, p, _ in kept)])
         mine = Rows(
@@ -213,7 +224,7 @@ class BinaryMetrics:
         total = _added(np.array([len(place)]))[0]
         if exact := total <= self.exact_rows:
             rows, group = _on_rank_0(mine, group)
-            self.scores = Scores.of(rows.probability, rows.label) if _rank() == 0 else None
+            self.scores = Scores.from_rows(rows.probability, rows.label) if _rank() == 0 else None
         else:
             binned = Scores.binned(mine.probability, mine.label)
             self.scores = Scores(*(_added(c) for c in vars(binned).values()))
@@ -236,13 +247,13 @@ class BinaryMetrics:
 
 
 def _sums(probability: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """float64 probabilities, and -ln P(label)."""
+    """Return float64 probabilities and -ln P(label)."""
     p = np.clip(probability.astype(np.float64), 1e-7, 1 - 1e-7)
     return p, -np.where(label > 0, np.log(p), np.log1p(-p))
 
 
 def _share(keys: np.ndarray, share: float) -> np.ndarray:
-    """Which are chosen, of equal keys all or none: about this share of the keys, by a hash."""
+    """Choose about this share of the keys by a hash; of equal keys all or none."""
     hashed = mix(keys.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15))
     return hashed < np.uint64(min(share, 1.0) * (2**64 - 2**11))
 
@@ -256,7 +267,7 @@ def _rank() -> int:
 
 
 def _added(x: np.ndarray) -> np.ndarray:
-    """Collective: the sum over ranks."""
+    """Collective: return the sum over ranks."""
     if not _several():
         return x
     sum_ = torch.from_numpy(x.copy())
@@ -265,13 +276,13 @@ def _added(x: np.ndarray) -> np.ndarray:
 
 
 def _on_rank_0(rows: Rows, group: np.ndarray | None) -> tuple[Rows, np.ndarray | None]:
-    """Collective: those of all ranks on rank 0, in the order of their split; the others keep theirs."""
+    """Collective: return the rows of all ranks on rank 0, in the order of their split; other ranks keep theirs."""
     if not _several():
         return rows, group
     parts: list[Any] | None = [None] * dist.get_world_size() if _rank() == 0 else None
     dist.gather_object((rows, group), parts)
     if parts is None:
         return rows, group
-    parts.sort(key=lambda part: part[0].place[0] if len(part[0].place) else 0)  # ranks read side by side
+    parts.sort(key=lambda part: part[0].place[0] if len(part[0].place) else 0)  # ranks read consecutive rows
     together = [np.concatenate(c) for c in zip(*(vars(r).values() for r, _ in parts), strict=True)]
     return Rows(*together), None if group is None else np.concatenate([g for _, g in parts])

@@ -1,4 +1,4 @@
-"""Negatives for ranking: a few candidates a query, drawn by a hash, the same whoever draws them and where."""
+"""Sample a few candidates for each query by a hash: the same whoever samples them, and where."""
 
 import numpy as np
 import torch
@@ -9,15 +9,20 @@ DRAWS = 2**22  # draws that exist at once
 
 
 def sample_negatives(rows: np.ndarray, excluded: JaggedIds, cumulative: np.ndarray, count: int, seed: int) -> JaggedIds:
-    """For each of (R,) rows count different candidates outside its list in excluded, in the order they were drawn.
+    """Sample, for each of (R,) rows, `count` different candidates outside its list in `excluded`.
 
-    cumulative: (N,) whole numbers, the sums of the candidates' weights up to each; the first, of no candidate, is 0.
-        np.arange(N) makes all as likely. A candidate of weight 0 is never drawn.
+    Args:
+        rows: (R,) the number of each row, which its sample depends on.
+        excluded: R lists of candidates that are not sampled.
+        cumulative: (N,) whole numbers, cumulative weights of the candidates; the first, of no candidate, is 0.
+            np.arange(N) weighs all alike. A candidate of weight 0 is never sampled.
+        count: how many; a row with fewer candidates left gets all of them.
+        seed: of the hash.
 
-    Where fewer than count can be drawn, all of them are. What a row gets depends on its number in rows, its excluded
-    and the other arguments alone: draw i of a row is a hash of (seed, row, i), and the first count draws that are
-    neither excluded nor repeated are taken. Rows that are still short after many draws draw the rest by a key for
-    every candidate (Efraimidis & Spirakis 2006), which is the same distribution.
+    Returns:
+        R lists in the order of sampling. Draw i of a row is a hash of (seed, row, i), and the first `count` draws that
+        are neither excluded nor repeated are taken. Rows that are still short after many draws sample the rest by a
+        key for every candidate (Efraimidis & Spirakis 2006), which is the same distribution.
     """
     n = len(cumulative)
     rounds = [draws for draws in (2 * count + 16, 8 * count, 32 * count) if draws < n]
@@ -32,7 +37,7 @@ def sample_negatives(rows: np.ndarray, excluded: JaggedIds, cumulative: np.ndarr
 def _sample(
     rows: np.ndarray, banned: np.ndarray, cumulative: np.ndarray, count: int, seed: int, rounds: list[int]
 ) -> JaggedIds:
-    """Rounds draw anew from the first draw on, more each time, for the rows that were short: nothing is carried."""
+    """Sample in rounds of more draws each, for rows that are still short; each round starts from the first draw."""
     n, short = len(cumulative), np.arange(len(rows))
     segment_ids, values = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for draws in rounds:
@@ -61,7 +66,7 @@ def _sample(
 def _draw(
     rows: np.ndarray, some: np.ndarray, banned: np.ndarray, cumulative: np.ndarray, count: int, draws: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(len(some), draws) candidates, and which of them are taken: the first count that are new and not banned."""
+    """Return (len(some), draws) candidates, and which are taken: the first `count` that are new and not banned."""
     n = len(cumulative)
     point = (_uniform(seed, rows[some], np.arange(draws)) * cumulative[-1]).astype(np.int64)
     ids = np.searchsorted(cumulative, point, side="right")
@@ -77,7 +82,7 @@ def _draw(
 def _draw_rest(
     rows: np.ndarray, some: np.ndarray, banned: np.ndarray, cumulative: np.ndarray, missing: np.ndarray, seed: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Owners and candidates: the missing ones of each row, those of the least exponential variables / weight."""
+    """Return rows and candidates: for each row its missing ones, of the least exponential variables / weight."""
     n = len(cumulative)
     weight = np.diff(cumulative, prepend=0)
     possible = np.broadcast_to(weight > 0, (len(some), n)).copy()
@@ -96,7 +101,7 @@ def _draw_rest(
 
 
 def _uniform(seed: int, rows: np.ndarray, draws: np.ndarray) -> np.ndarray:
-    """(R, D) numbers in [0, 1), each a hash of (seed, row, draw) (SplitMix64; Steele, Lea & Flood 2014)."""
+    """Return (R, D) numbers in [0, 1), each a hash of (seed, row, draw) (SplitMix64; Steele, Lea & Flood 2014)."""
     golden = np.uint64(0x9E3779B97F4A7C15)
     start = mix(np.array([seed % 2**64], np.uint64) + golden)
     start = mix(start + rows.astype(np.uint64) * golden)
@@ -104,26 +109,26 @@ def _uniform(seed: int, rows: np.ndarray, draws: np.ndarray) -> np.ndarray:
 
 
 def mix(x: np.ndarray) -> np.ndarray:
-    """uint64 -> uint64, SplitMix64's finaliser."""
+    """Return SplitMix64's finaliser of uint64 numbers."""
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
 
 
 def keys_of(lists: JaggedIds, n: int) -> np.ndarray:
-    """list * n + id of all ids 1 ... n - 1, ascending, each once."""
+    """Return list * n + id for all ids 1 ... n - 1, unique and ascending."""
     owner, value = lists.segment_ids.cpu().numpy(), lists.values.cpu().numpy()
     return ascending((owner * n + value)[(value > 0) & (value < n)])
 
 
 def ascending(keys: np.ndarray) -> np.ndarray:
-    """Each once, ascending; np.unique hashes whole numbers since NumPy 2.3, which took 30 times as long here."""
+    """Return unique values, ascending. np.unique hashes whole numbers since NumPy 2.3, which took 30 times as long."""
     keys = np.sort(keys)
     return keys[np.append(True, keys[1:] != keys[:-1])] if len(keys) else keys
 
 
 def within(keys: np.ndarray, ascending: np.ndarray) -> np.ndarray:
-    """Which of the keys are among the ascending ones; fast where they ascend themselves."""
+    """Return which keys are among the ascending ones; fast if they ascend themselves."""
     if not len(ascending):
         return np.zeros(keys.shape, bool)
     return ascending[np.minimum(np.searchsorted(ascending, keys), len(ascending) - 1)] == keys

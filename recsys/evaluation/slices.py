@@ -1,6 +1,6 @@
-"""Metrics by the values of features."""
+"""Metrics by the values of features: how well a model does for each country, device or genre."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -8,35 +8,39 @@ import polars as pl
 
 from recsys.data.loader import ParquetLoader
 from recsys.data.transforms import Fitted, sparse_columns
-from recsys.evaluation.binary import Rows, binary_metrics
 
 PARTS = 5  # of a dense feature's rows
 
+Measure = Callable[[np.ndarray], dict[str, Any]]
+
 
 def slices(
-    names: list[str], loader: ParquetLoader, rows: Rows, fitted: Fitted, most: int
+    names: list[str], loader: ParquetLoader, place: np.ndarray, measure: Measure, fitted: Fitted, most: int
 ) -> dict[str, list[dict[str, Any]]]:
-    """By feature, of its `most` most frequent values, and of all others together, what `binary_metrics` tells,
-    and how many are positive.
+    """Return metrics by feature and value: the `most` most frequent values, then all others together.
 
-    A row with several values counts for each; a dense feature is cut into PARTS of equally many rows, named by what
-    the model reads.
+    A row with several values counts for each. A dense feature is cut into PARTS of equally many rows, named by the
+    range of the values that the model reads.
+
+    Args:
+        names: features.
+        loader: of the split that was measured.
+        place: (R,) the place in the split of each row that was measured.
+        measure: metrics of some of these rows, by their numbers 0 ... R - 1.
+        fitted: of the prepared data; it names the ids.
+        most: how many values of a feature are shown.
     """
-    found: dict[str, list[dict[str, Any]]] = {}
+    tables: dict[str, list[dict[str, Any]]] = {}
     for name in names:
         column = loader.column(name, 0, loader.total_rows)
-        column = column if len(rows.place) == len(column) else column.gather(rows.place)
+        column = column if len(place) == len(column) else column.gather(place)
         parts = _by_id(name, column, fitted, most) if name in fitted.data.sparse else _by_quantile(column)
-        found[name] = [{"value": v} | _measured(rows.probability[at], rows.label[at]) for v, at in parts]
-    return found
-
-
-def _measured(probability: np.ndarray, label: np.ndarray) -> dict[str, Any]:
-    return binary_metrics(probability, label) | {"positives": int(label.sum())}
+        tables[name] = [{"value": value} | measure(rows) for value, rows in parts]
+    return tables
 
 
 def _by_id(name: str, column: pl.Series, fitted: Fitted, most: int) -> Iterator[tuple[str, np.ndarray]]:
-    """Each value, most frequent first, and the rows that have it."""
+    """Yield each value, the most frequent first, and the rows that have it."""
     frame = pl.DataFrame({"id": column}).with_row_index("row")
     if column.dtype == pl.List:
         frame = frame.explode("id", empty_as_null=False, keep_nulls=False).unique()
@@ -51,9 +55,10 @@ def _by_id(name: str, column: pl.Series, fitted: Fitted, most: int) -> Iterator[
 
 
 def _by_quantile(column: pl.Series) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield each part of a dense feature's rows, by rising values."""
     values = column.to_numpy()
     bounds = np.unique(np.quantile(values, np.linspace(0, 1, PARTS + 1)))
     part = np.searchsorted(bounds[1:-1], values, side="left")
     for i in np.unique(part):
-        at = np.flatnonzero(part == i)
-        yield f"{values[at].min():.4g} to {values[at].max():.4g}", at
+        rows = np.flatnonzero(part == i)
+        yield f"{values[rows].min():.4g} to {values[rows].max():.4g}", rows

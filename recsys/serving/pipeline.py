@@ -1,11 +1,10 @@
-"""Raw rows as they come, one or a few at a time, to tensors: what preparing does, without a file.
+"""Turn raw rows into tensors as they come, one or a few at a time: the steps of preparing data, without a file.
 
     pipeline = Pipeline.load("outputs/my_run")
     pipeline.save("serving")                      # one folder, which needs neither the run nor the raw data
     tensors = Pipeline.load("serving")({"int_1": 3, "cat_1": "68fd1e64", ...})
 
-Neither Lightning, Hydra nor torchrec is imported; the code is that of `prepare` and `predict`: sources' joins and
-derived columns, `typed`, `Fitted.apply`.
+Neither Lightning, Hydra nor torchrec is imported. raw_rows.py has the steps, which `recsys.predict` shares.
 """
 
 from __future__ import annotations
@@ -17,17 +16,13 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from recsys.config.schema_data import DataConfig, JoinConfig
-from recsys.data.group_features import in_context
-from recsys.data.raw.blocks import LINE, BadRow, Block, one_line
-from recsys.data.raw.derive import Needs, derived, joined
-from recsys.data.raw_schema import RawSchema
-from recsys.data.transforms import Fitted, sparse_columns
+from recsys.config.schema_data import DataConfig
+from recsys.data.raw.blocks import LINE, BadRow, one_line
+from recsys.data.transforms import sparse_columns
 from recsys.data.transforms.fitted import RAW_SCHEMA
-from recsys.data.transforms.index import Index
-from recsys.data.transforms.parse import RowParser
 from recsys.errors import UserError
 from recsys.serving.python_values import Reader, RowError, reader
+from recsys.serving.raw_rows import RawRows
 
 if TYPE_CHECKING:
     from recsys.data.tensors import Tensors
@@ -37,7 +32,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """A raw column: its type, and where a row gives it."""
+    """A raw column: its type, and the keys under which a row gives it."""
 
     name: str
     keys: tuple[str, ...]
@@ -45,7 +40,7 @@ class Column:
     read: Reader
 
     def of(self, row: Row, place: int | None) -> Any:
-        """The row's value, None where it is missing. Raises RowError."""
+        """Return the row's value, None if missing. Raises RowError."""
         for key in self.keys:
             if key in row:
                 try:
@@ -55,44 +50,15 @@ class Column:
         return None
 
 
-@dataclass(frozen=True)
-class Side:
-    """A side table that features need, and where the row of each key lies."""
-
-    join: JoinConfig
-    table: pl.DataFrame
-    rows: Index
-
-    @classmethod
-    def of(cls, join: JoinConfig, table: pl.DataFrame) -> Side:
-        keys, places = table[join.key].cast(pl.String), pl.int_range(table.height, eager=True)
-        return cls(join, table, Index(keys, places, -1))
-
-    def joined(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """As in batch, but with the few rows alone that are asked for: a join hashes its whole right side."""
-        few = self.table
-        if not few[self.join.key].dtype.is_float():  # whose text does not tell which are equal
-            found = self.rows.of(frame[self.join.key].cast(pl.String)).to_list()
-            few = few[sorted({place for place in found if place >= 0})]
-        return joined(frame, self.join, few)
-
-
 class Pipeline:
-    """What was fitted, for rows that come one by one. It holds no state between calls: threads may share it."""
+    """Fitted transforms for rows that come one by one. It holds no state between calls: threads may share it."""
 
-    def __init__(self, fitted: Fitted, raw: RawSchema) -> None:
-        self.fitted, self.features, data = fitted, fitted.features, fitted.data
-        needs = Needs.of(data)
-        self._raw, self._derive = raw, needs.derive
-        types = raw.columns.select(sorted(needs.raw)).schema
-        self._columns = [_column(data, name, dtype) for name, dtype in types.items()]
-        self._schema: dict[str, Any] = {LINE: pl.Int64, **types}
-        self._sides: list[tuple[Side, list[Column]]] = []
-        for i, names in sorted(needs.sides.items()):
-            join, table = data.source.joins[i], raw.sides[i]
-            own = [_column(data, name, table.schema[name]) for name in names]
-            self._sides.append((Side.of(join, table.select(join.key, *names)), own))
-        self._typing = RowParser(data, self._frame([]), labelled=False)
+    def __init__(self, rows: RawRows) -> None:
+        self._rows, self.fitted, self.features = rows, rows.fitted, rows.fitted.features
+        data = self.fitted.data
+        self._columns = [_column(data, name, dtype) for name, dtype in rows.types.items()]
+        self._schema: dict[str, Any] = {LINE: pl.Int64, **rows.types}
+        self._joined = [_column(data, name, side.table.schema[name]) for side, names in rows.sides for name in names]
 
     @classmethod
     def load(cls, folder: str | Path) -> Pipeline:
@@ -102,39 +68,39 @@ class Pipeline:
         folder = Path(folder)
         if not (folder / RAW_SCHEMA).is_file():
             raise UserError(f"{folder}: no {RAW_SCHEMA} there; name a folder of prepared data, a run's, or a saved one")
-        fitted = Fitted.load(folder)
-        return cls(fitted, RawSchema.load(folder, fitted.data))
+        return cls(RawRows.load(folder))
 
     def save(self, folder: str | Path) -> None:
         """Write all that `load` needs into one folder, which may be copied anywhere."""
-        self.fitted.save(Path(folder))
-        self._raw.save(Path(folder))
+        self._rows.save(Path(folder))
 
     def __call__(self, rows: Row | Sequence[Row], history: Sequence[Row] = ()) -> Tensors:
-        """Tensors of one row or of several. A row is raw columns by name, as the files or as the YAML name them.
+        """Return the tensors of one row or of several. A row maps raw columns, named as in the files or the YAML, to
+        values.
 
-        history: earlier rows, of which nothing is asked but what features of `data.group` owe to them (lags, the last
-        values); rows of one call see each other, too.
+        Columns that a row lacks are missing values; columns that no feature reads are ignored. Columns of side tables
+        come from the row if it has them, else from the table. Raises RowError for the first row that cannot be read.
 
-        What a row lacks is missing, what no feature reads is ignored; side tables' columns come from the row where it
-        gives them, else by the key. Raises RowError for the first row that cannot be read.
+        Args:
+            rows: one row or several; rows of one call see each other.
+            history: earlier rows, for features of `data.group` (lags, last values); they get no tensors.
         """
         from recsys.data.tensors import Tensors
 
         return Tensors.of(self.frame(rows, history), self.features, self.fitted.matrices)
 
     def frame(self, rows: Row | Sequence[Row], history: Sequence[Row] = ()) -> pl.DataFrame:
-        """As a call, but what `Fitted.apply` gives: a column a feature, Float32, Int32 or List(Int32)."""
+        """Return the features that a call returns as tensors: a column a feature, Float32, Int32 or List(Int32)."""
         alone = isinstance(rows, Mapping)
         given: Sequence[Row] = [rows] if alone else rows  # type: ignore[list-item, assignment]
         raw = self._frame([*history, *given], alone and not history)
-        typed, bad = self._typing(Block(Path("rows"), raw))
+        parsed, bad = self._rows.parse_known_types(raw)
         if bad:
             raise _row_error(bad[0], raw, alone and not history)
-        return self.fitted.apply(in_context(self.fitted.data, typed).tail(len(given)))
+        return self.fitted.apply(self._rows.in_context(parsed).tail(len(given)))
 
     def _frame(self, rows: Sequence[Row], alone: bool = False) -> pl.DataFrame:
-        """The rows' raw columns, joined and derived, as `sources.read_blocks` gives them."""
+        """Return the rows' raw columns, joined and derived."""
         places = [None] if alone else range(len(rows))
         for place, row in zip(places, rows, strict=True):
             if not isinstance(row, Mapping):
@@ -147,16 +113,13 @@ class Pipeline:
             frame = pl.DataFrame(values, schema=self._schema, orient="row")
         except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as e:
             raise UserError(f"the rows' values are not what their columns hold: {one_line(e)}") from e
-        for side, own in self._sides:
-            frame = side.joined(frame)
-            for c in own:
-                if any(key in row for row in rows for key in c.keys):
-                    there = pl.Series([any(key in row for key in c.keys) for row in rows], dtype=pl.Boolean)
-                    told = pl.Series([c.of(row, p) for p, row in zip(places, rows, strict=True)], dtype=c.dtype)
-                    frame = frame.with_columns(pl.when(there).then(told).otherwise(pl.col(c.name)).alias(c.name))
-        for column, sql in self._derive.items():
-            frame = derived(column, sql, frame)
-        return frame
+        given = {}
+        for c in self._joined:
+            there = [any(key in row for key in c.keys) for row in rows]
+            if any(there):
+                own = pl.Series([c.of(row, p) for p, row in zip(places, rows, strict=True)], dtype=c.dtype)
+                given[c.name] = (own, pl.Series(there, dtype=pl.Boolean))
+        return self._rows.complete(frame, given)
 
 
 def _column(data: DataConfig, name: str, dtype: pl.DataType) -> Column:
@@ -171,7 +134,7 @@ def _column(data: DataConfig, name: str, dtype: pl.DataType) -> Column:
 
 
 def _row_error(bad: BadRow, raw: pl.DataFrame, alone: bool) -> RowError:
-    """The reason begins with its column, or with what the column is to the row: its group, its time."""
+    """Return the error of a bad row. The reason starts with its column, or with the column's part: group, time."""
     told = [c for c in raw.columns if bad.reason.startswith((f"{c} is ", f"group {c} is ", f"time {c} is "))]
     column = max(told, key=len)
     value = raw[column][bad.line]

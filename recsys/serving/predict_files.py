@@ -1,4 +1,4 @@
-"""Score raw files."""
+"""Score raw files into Parquet."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ if TYPE_CHECKING:
     from recsys.config.schema_data import DataConfig
     from recsys.data.raw.blocks import BadRow, Block
 
+if TYPE_CHECKING:
+    pass
+
 
 def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str, batch_size: int) -> dict[str, Any]:
-    """Score raw files into one Parquet file: file, line, probability (null where the row cannot be read).
+    """Score raw files into one Parquet file: file, line, probability (null for a row that cannot be read).
 
-    Returns rows, bad rows and the share of ids out of vocabulary per sparse feature that has one (hashed ones do not).
+    Returns rows, bad rows and, for each sparse feature with a vocabulary, the share of ids outside of it.
     """
     from recsys.data.prepare.writer import Output
     from recsys.data.raw import sources
@@ -37,7 +40,7 @@ def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str,
     unknown = {f.name: 0.0 for f in fitted.features.sparse if f.table in fitted.vocabularies}
     with bar("predicting", unit="rows") as shown:
         for file in files:
-            for frame, wrong in _typed_blocks(data, file):
+            for frame, wrong in file_blocks(data, file):
                 pieces = [predictor.score(p) for p in (frame.iter_slices(batch_size) if frame.height else [frame])]
                 scores = pl.concat([scored for scored, _ in pieces])
                 lost = pl.DataFrame(
@@ -66,37 +69,39 @@ def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str,
     }
 
 
-def _typed_blocks(data: DataConfig, file: Path) -> Iterator[tuple[pl.DataFrame, list[BadRow]]]:
-    """Rows ready to be transformed, and those that cannot be read; the whole file at once where rows look at others."""
+def file_blocks(data: DataConfig, file: Path) -> Iterator[tuple[pl.DataFrame, list[BadRow]]]:
+    """Yield a file's parsed rows in context, and those that cannot be read; the whole file at once if rows look at
+    earlier ones.
+    """
     from recsys.data.group_features import in_context
     from recsys.data.raw import sources
     from recsys.data.raw.blocks import Block
     from recsys.data.transforms import typed
 
     blocks: Iterable[Block] = sources.read_blocks(sources.rows_to_predict(data, file), file, unlabelled=True)
-    if data.group is not None and (all_of := list(blocks)):
-        blocks = [Block(file, pl.concat(b.frame for b in all_of), [bad for b in all_of for bad in b.bad])]
+    if data.group is not None and (every := list(blocks)):
+        blocks = [Block(file, pl.concat(b.frame for b in every), [bad for b in every for bad in b.bad])]
     for block in blocks:
-        frame, bad = typed(data, block, labelled=False)
-        yield in_context(data, frame), bad
+        rows, bad = typed(data, block, labelled=False)
+        yield in_context(data, rows), bad
 
 
 def input_files(patterns: list[str]) -> list[Path]:
-    """Files named by paths, folders or globs. Raises UserError for what is not there."""
+    """Return the files that paths, folders and globs name. Raises UserError for one that is missing or empty."""
     from recsys.data.raw.storage import is_remote, matching
 
     files: list[Path] = []
     for pattern in patterns:
         path = Path(pattern)
         if is_remote(pattern):
-            found = matching(pattern, "input")
+            matches = matching(pattern, "input")
         elif path.is_dir():
-            found = sorted(p for p in path.iterdir() if p.is_file())
+            matches = sorted(p for p in path.iterdir() if p.is_file())
         else:
-            found = [Path(p) for p in sorted(glob.glob(pattern))]
-        if not found:
+            matches = [Path(p) for p in sorted(glob.glob(pattern))]
+        if not matches:
             raise UserError(f"input={pattern}: no such file")
-        files += found
+        files += matches
     for file in files:
         if file.stat().st_size == 0:
             raise UserError(f"input={file}: the file is empty")

@@ -1,9 +1,8 @@
-"""Probabilities for raw rows in memory."""
+"""Predict probabilities for raw rows in memory."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,20 +12,25 @@ from recsys.errors import UserError
 
 if TYPE_CHECKING:
     from recsys.data.transforms import Fitted
+    from recsys.serving.raw_rows import RawRows
 
 
 @dataclass
 class Predictor:
-    """A run's model and transforms, in this process."""
+    """A run's ranking model and transforms, in this process."""
 
     module: Any
-    fitted: Fitted
+    rows: RawRows
+
+    @property
+    def fitted(self) -> Fitted:
+        return self.rows.fitted
 
     @classmethod
     def load(cls, run: str, checkpoint: str = "best") -> Predictor:
-        """From a run's folder, whatever world size and plan wrote its checkpoint."""
+        """Load from a run's folder; any world size and plan may have written its checkpoint."""
         from recsys.config.kinds import kind_of
-        from recsys.data.transforms import Fitted
+        from recsys.serving.raw_rows import RawRows
         from recsys.training.run_dir import choose_checkpoint, open_run
         from recsys.training.trainer import restored_module
 
@@ -35,23 +39,24 @@ class Predictor:
             raise UserError(
                 f"run={run}: its model retrieves items, and scores no rows; use recsys.serving.recommender.Recommender"
             )
-        fitted = Fitted.load(path)
-        return cls(restored_module(cfg, fitted, choose_checkpoint(path, checkpoint)), fitted)
+        rows = RawRows.load(path)
+        return cls(restored_module(cfg, rows.fitted, choose_checkpoint(path, checkpoint)), rows)
 
     def predict(self, raw: pl.DataFrame) -> pl.Series:
-        """(rows,) probabilities of raw rows; null where a number cannot be read. Extra columns are ignored."""
-        from recsys.data.group_features import in_context
-        from recsys.data.raw.blocks import LINE, Block
-        from recsys.data.transforms import typed
+        """Return the probabilities of raw rows, (rows,) Float32; null for a row that cannot be read.
 
-        frame = raw.with_row_index(LINE).cast({LINE: pl.Int64})
-        rows, _ = typed(self.fitted.data, Block(Path("frame"), frame), labelled=False)
-        scores, _ = self.score(in_context(self.fitted.data, rows))
-        scored = frame.select(LINE).join(scores, on=LINE, how="left", maintain_order="left")
-        return scored["probability"]
+        Columns are named as in the raw files or as in the YAML. Side tables are those of training; a joined column
+        that the frame has already keeps its values. Other columns are ignored. Raises UserError for a missing column.
+        """
+        from recsys.data.raw.blocks import LINE
+
+        frame = self.rows.from_frame(raw)
+        parsed, _ = self.rows.parse(frame)
+        scores, _ = self.score(self.rows.in_context(parsed))
+        return frame.select(LINE).join(scores, on=LINE, how="left", maintain_order="left")["probability"]
 
     def score(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Of typed rows: their line and probability, how many of each sparse feature's ids are 0."""
+        """Return the line and probability of each row in context, and by sparse feature the share of ids that are 0."""
         import torch
 
         from recsys.data.loader import batch_of

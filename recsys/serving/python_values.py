@@ -1,4 +1,4 @@
-"""Python values as those of a raw column: text for CSV, a Parquet column's own type."""
+"""Convert Python values to those of a raw column: text for CSV, a Parquet column's own type."""
 
 from collections.abc import Callable
 from datetime import UTC, date, datetime
@@ -12,11 +12,11 @@ import polars as pl
 from recsys.errors import UserError
 
 Reader = Callable[[Any], Any]
-MISSING = ("", "nan")  # text that is no number, and counts as missing
+MISSING = ("", "nan")  # text that counts as a missing number
 
 
 class RowError(UserError):
-    """A row that cannot be read: which one, which column, which value, what is wrong with it."""
+    """A row that cannot be read: row, column, value and the reason."""
 
     def __init__(self, column: str, value: Any, why: str, row: int | None) -> None:
         shown = repr(value) if len(repr(value)) <= 80 else repr(value)[:77] + "..."
@@ -25,9 +25,12 @@ class RowError(UserError):
 
 
 def reader(dtype: pl.DataType, *, separator: str | None = None, empty_is_missing: bool = False) -> Reader:
-    """A function from a Python value to what a column of `dtype` holds, None where it is missing.
+    """Return a function from a Python value to a value of a `dtype` column, None if missing. It raises ValueError.
 
-    separator: what a list is joined by where the column is text. It raises ValueError, which says what is wrong.
+    Args:
+        dtype: of the column.
+        separator: joins the elements of a list, if the column is text.
+        empty_is_missing: empty text is a missing value.
     """
     own = _typed(dtype, separator, empty_is_missing)
 
@@ -70,7 +73,7 @@ def _typed(dtype: pl.DataType, separator: str | None, empty_is_missing: bool) ->
 def _text(value: Any, separator: str | None) -> str | None:
     if isinstance(value, str):
         if not value.isascii():
-            value.encode()  # which a surrogate is not
+            value.encode()  # raises for surrogates
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
@@ -84,7 +87,7 @@ def _text(value: Any, separator: str | None) -> str | None:
         if separator is None:
             raise ValueError("is a list, not one value")
         return separator.join(_text(v, None) or "" for v in value if v is not None)
-    raise ValueError(f"is of type {type(value).__name__}, which is no value of a column of text")
+    raise ValueError(f"has type {type(value).__name__}, which a text column cannot hold")
 
 
 def _integer(value: Any, low: int, high: int) -> int | None:
@@ -104,7 +107,7 @@ def _float(value: Any) -> float | None:
 
 
 def _number(value: Any, of_text: Callable[[str], Any]) -> Any:
-    """The number; None for text that stands for a missing one."""
+    """Return the number; None for text that stands for a missing one."""
     if isinstance(value, int | float | Decimal):
         return value
     if not isinstance(value, str) or "_" in value:
@@ -135,8 +138,8 @@ def _boolean(value: Any) -> bool | None:
 
 
 def _moment(value: Any, zone: ZoneInfo | None) -> datetime | None:
-    """Where the column has a time zone, a time without one is that of the clock there; else times are in UTC."""
-    if value == "" or value != value:  # NaN stands for what is missing, whatever the type
+    """Parse a time. In a column with a time zone, a time without one is local to it; otherwise times are UTC."""
+    if value == "" or value != value:  # NaN means missing, whatever the type
         return None
     if isinstance(value, str):
         try:

@@ -1,10 +1,11 @@
-"""The k best items for each group, from what it did so far, by a model that retrieves.
+"""Recommend the k best items to each group, from its history, with a retrieval model.
 
     recommender = Recommender.load("outputs/my_run")
-    recommender.recommend(pl.DataFrame(...), k=20)      # raw rows in; of each group, items and scores
+    recommender.recommend(pl.DataFrame(...), k=20)      # raw rows in; items and scores of each group out
 
-Queries are made by the code that makes those of held-out rows (`arrange.questions`), and ranked against the same
-candidates. `python -m recsys.predict run=RUN_DIR input=FILES output=top.parquet k=20` does it for files.
+The code that makes queries of held-out rows (`group_features.next_item_queries`) makes these queries, too, and they are
+ranked against the same candidates. `python -m recsys.predict run=RUN_DIR input=FILES output=top.parquet k=20` does this
+for files.
 """
 
 from __future__ import annotations
@@ -27,23 +28,23 @@ if TYPE_CHECKING:
     from recsys.batch import Batch
     from recsys.data.transforms import Fitted
 
-BLOCK = 2**24  # scores that exist at once
+BLOCK = 2**24  # scores in memory at once
 
-Rate = Callable[[int, int], Tensor]  # (start, stop) -> scores of these rows of a batch, (stop - start, N)
+ScoreRows = Callable[[int, int], Tensor]  # (start, stop) -> scores (stop - start, N) of these rows of a batch
 
 
 @dataclass
 class Recommender:
     """A run's model and transforms, in this process.
 
-    rater: of a batch of queries, their scores of all N candidates
-    nameable: candidates from 1 on that the model tells apart
-    key, item: types of the group's and the items' values, text unless the raw files had another one
-    k, filter_history: as the run was ranked
+    score_batch: from a batch of queries to a function that scores all N candidates for some of them
+    nameable: candidates 1 ... nameable can be told apart by the model
+    key, item: types of the groups' keys and of the items, text unless the raw files have another type
+    k, filter_history: the run's
     """
 
     fitted: Fitted
-    rater: Callable[[Batch], Rate]
+    score_batch: Callable[[Batch], ScoreRows]
     nameable: int
     key: pl.DataType
     item: pl.DataType
@@ -53,7 +54,7 @@ class Recommender:
 
     @classmethod
     def load(cls, run: str, checkpoint: str = "best") -> Recommender:
-        """From a run's folder. Raises UserError where its model retrieves nothing."""
+        """Load from a run's folder. Raises UserError if its model retrieves nothing."""
         from recsys.config.kinds import kind_of
         from recsys.data.transforms import Fitted, item_feature, sparse_columns
         from recsys.data.transforms.fitted import RAW_SCHEMA
@@ -62,16 +63,18 @@ class Recommender:
         cfg, path = open_run(run)
         kind = kind_of(cfg)
         if kind.scores_rows:
-            raise UserError(f"run={run}: its model scores rows, and retrieves no items; use recsys.predict.Predictor")
+            raise UserError(
+                f"run={run}: its model scores rows, and retrieves no items; use recsys.serving.predictor.Predictor"
+            )
         fitted = Fitted.load(path)
         data, name = fitted.data, item_feature(fitted.data)
         assert data.group is not None and name is not None
         types = pl.read_parquet_schema(path / RAW_SCHEMA) if (path / RAW_SCHEMA).is_file() else {}
-        of = _closed_form if kind.fitted_at_once else _trained
-        rater, nameable = of(cfg, fitted, choose_checkpoint(path, checkpoint))
+        make_scorer = _closed_form if kind.fitted_at_once else _trained
+        score_batch, nameable = make_scorer(cfg, fitted, choose_checkpoint(path, checkpoint))
         return cls(
             fitted,
-            rater,
+            score_batch,
             nameable,
             types.get(data.group.by, pl.String()),
             types.get(sparse_columns(data)[name].column or name, pl.String()),
@@ -81,18 +84,22 @@ class Recommender:
         )
 
     def recommend(self, raw: pl.DataFrame, k: int | None = None, *, filter_history: bool | None = None) -> pl.DataFrame:
-        """A row a group, in the order of their first rows: its key (named as data.group.by), items and scores.
+        """Return one row for each group, in the order of their first rows: its key (named as data.group.by), items,
+        scores.
 
-        raw: what the groups did so far, as in the raw files; rows that cannot be read are left out.
+        Lists fall by score; of equal scores the item that was more frequent in training comes first. A list is shorter
+        than k if fewer candidates can be scored.
 
-        Lists fall by score; of equal scores the item that was more frequent in training comes first. They are shorter
-        than k where fewer candidates can be scored. k, filter_history: by default as the run was ranked.
+        Args:
+            raw: the history of the groups, as in the raw files; rows that cannot be read are left out.
+            k: length of a list; by default the run's.
+            filter_history: leave out the items of the history; by default as the run was measured.
         """
         from recsys.data.raw.sources import of_frame, rows_so_far
         from recsys.data.transforms import typed
 
         data = rows_so_far(self.fitted.data)
-        rows, _ = typed(data, of_frame(data, raw))
+        rows, _ = typed(data, of_frame(data, raw), labelled=False)
         answers = [frame for frame, _ in self.answers(rows, self.length(k), filter_history)]
         if answers:
             return pl.concat(answers)
@@ -100,7 +107,7 @@ class Recommender:
         return self._named(pl.Series([], dtype=pl.String), nothing.long(), nothing)
 
     def length(self, k: int | None) -> int:
-        """k, checked. Raises UserError."""
+        """Return k, checked. Raises UserError."""
         if k is None:
             return self.k
         if k < 1:
@@ -112,7 +119,7 @@ class Recommender:
     def answers(
         self, rows: pl.DataFrame, k: int, filter_history: bool | None = None, batch_size: int | None = None
     ) -> Iterator[tuple[pl.DataFrame, int]]:
-        """Typed rows -> what `recommend` gives, some groups at a time, and how many of them have no known item."""
+        """Yield what `recommend` returns for some groups at a time, and how many of them have no known item."""
         from recsys.data.group_features import next_item_queries
         from recsys.data.transforms import GROUP
 
@@ -122,21 +129,21 @@ class Recommender:
         rows = rows.join(groups, on=GROUP, how="left", maintain_order="left").sort(number, maintain_order=True)
         bounds = np.searchsorted(rows[number].to_numpy(), np.arange(0, groups.height + size, size))
         for start, stop in pairwise(bounds):
-            asked = next_item_queries(self.fitted.data, rows[int(start) : int(stop)].drop(number))
-            batch = self._batch(asked)
+            query_rows = next_item_queries(self.fitted.data, rows[int(start) : int(stop)].drop(number))
+            batch = self._batch(query_rows)
             ids, scores = self._best(batch, k, left_out)
             cold = 0 if batch.history is None else int((batch.history.lengths == 0).sum())
-            yield self._named(asked[GROUP], ids, scores), cold
+            yield self._named(query_rows[GROUP], ids, scores), cold
 
-    def _batch(self, asked: pl.DataFrame) -> Batch:
-        """Queries as evaluation's loader makes them: features, and all that came before as known candidates."""
+    def _batch(self, query_rows: pl.DataFrame) -> Batch:
+        """Return queries as evaluation's loader makes them: features, and the history as known candidates."""
         from recsys.batch import JaggedIds, segment_ids_of
         from recsys.data.loader import batch_of
         from recsys.data.transforms import HISTORY, TARGETS
 
         fitted = self.fitted
-        batch = batch_of(fitted.apply(asked.drop(HISTORY, TARGETS)), fitted.features, fitted.matrices)
-        lists = asked[HISTORY]
+        batch = batch_of(fitted.apply(query_rows.drop(HISTORY, TARGETS)), fitted.features, fitted.matrices)
+        lists = query_rows[HISTORY]
         ids = fitted.candidate_ids(lists.explode(empty_as_null=False, keep_nulls=False)).to_numpy()
         lengths = torch.from_numpy(lists.list.len().to_numpy().astype(np.int64))
         values = torch.from_numpy(ids.astype(np.int64))
@@ -146,20 +153,20 @@ class Recommender:
         return batch
 
     def _best(self, batch: Batch, k: int, filter_history: bool) -> tuple[Tensor, Tensor]:
-        """(B, k) candidates and their scores, -inf where there is none."""
+        """Return (B, k) candidates and their scores, -inf where there is none."""
         assert batch.history is not None
         ids, best = [], []
         with torch.no_grad():
-            rate = self.rater(batch)
+            score_rows = self.score_batch(batch)
             step = max(1, BLOCK // (1 + self.nameable))
             for start in range(0, batch.rows, step):
                 stop = min(start + step, batch.rows)
-                scores = rate(start, stop)[:, 1 : 1 + self.nameable].clone()
+                scores = score_rows(start, stop)[:, 1 : 1 + self.nameable].clone()
                 scores[scores.isnan()] = -torch.inf
                 if filter_history:
-                    had = batch.history.slice(start, stop)
-                    inside = had.values <= self.nameable
-                    scores[had.segment_ids[inside], had.values[inside] - 1] = -torch.inf
+                    known = batch.history.slice(start, stop)
+                    inside = known.values <= self.nameable
+                    scores[known.segment_ids[inside], known.values[inside] - 1] = -torch.inf
                 some, their = top_k(scores, k)
                 ids.append(some + 1)
                 best.append(their)
@@ -187,7 +194,10 @@ class Recommender:
 
 
 def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """(B, N) -> (B, k) places and scores, falling; of equal scores the lower place first, which topk leaves open."""
+    """Return (B, k) places and scores of (B, N) scores, falling; of equal scores the lower place first, which
+    torch.topk
+    leaves open.
+    """
     least = torch.topk(scores, k, dim=1).values[:, -1:]
     above, equal = scores > least, scores == least
     kept = above | (equal & (equal.cumsum(1, dtype=torch.int32) <= k - above.sum(1, keepdim=True)))
@@ -197,15 +207,15 @@ def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _cast(values: pl.Series, dtype: pl.DataType) -> pl.Series:
-    """Text as the type it has in the raw files, where all of it can be."""
+    """Cast text to the type that it has in the raw files, if all of it can be."""
     try:
         return values.cast(dtype)
     except pl.exceptions.InvalidOperationError:
         return values
 
 
-def _trained(cfg: Any, fitted: Fitted, checkpoint: Path) -> tuple[Callable[[Batch], Rate], int]:
-    """By the model's queries and its items as vectors, which are worked out once."""
+def _trained(cfg: Any, fitted: Fitted, checkpoint: Path) -> tuple[Callable[[Batch], ScoreRows], int]:
+    """Score with the model's queries and the item vectors, which are computed once."""
     from recsys.models.common.items import Items
     from recsys.training.trainer import restored_module
 
@@ -216,25 +226,25 @@ def _trained(cfg: Any, fitted: Fitted, checkpoint: Path) -> tuple[Callable[[Batc
     items = task.item_vectors(range(n), n).float()
     alone = all(m.by_id_alone for m in task.modules() if isinstance(m, Items))
 
-    def rater(batch: Batch) -> Rate:
+    def score_batch(batch: Batch) -> ScoreRows:
         _, queries = module.dmp(batch)  # type: ignore[misc]
         return lambda start, stop: task.scorer.score_all(queries[start:stop].float(), items)
 
-    return rater, min(task.model.items.rows if alone else len(items), len(items)) - 1
+    return score_batch, min(task.model.items.rows if alone else len(items), len(items)) - 1
 
 
-def _closed_form(cfg: Any, fitted: Fitted, checkpoint: Path) -> tuple[Callable[[Batch], Rate], int]:
-    """By the history alone."""
+def _closed_form(cfg: Any, fitted: Fitted, checkpoint: Path) -> tuple[Callable[[Batch], ScoreRows], int]:
+    """Score with the history alone."""
     from recsys.training import closed_form
 
     model = closed_form.load(cfg, fitted, checkpoint)
 
-    def rater(batch: Batch) -> Rate:
+    def score_batch(batch: Batch) -> ScoreRows:
         assert batch.history is not None
         score = closed_form.scores(model, batch.history, model.rows)
         return lambda start, stop: score(torch.arange(start, stop), 0, model.rows)
 
-    return rater, model.rows - 1
+    return score_batch, model.rows - 1
 
 
 def recommend_files(
@@ -247,10 +257,10 @@ def recommend_files(
     filter_history: bool | None,
     batch_size: int,
 ) -> dict[str, Any]:
-    """The rows of all files, which a group may be spread over -> one Parquet file, as `Recommender.recommend` gives.
+    """Recommend to the groups of all files, which a group may be spread over; write one Parquet file.
 
-    Rows are held in memory, scores are not. Returns k, and how many groups there are, how many of them have no known
-    item (cold), and how many bad rows.
+        Rows are held in memory, scores are not. Returns k, the number of groups, of groups without a known item
+        (cold), and of bad rows.
     """  # fmt: skip
     from recsys.data.prepare.writer import Output
     from recsys.data.raw import sources
@@ -273,8 +283,8 @@ def recommend_files(
                 shown.advance(frame.height)
     rows = pl.concat(frames)
     if rows.is_empty():
-        told = f"none of {out.bad} rows can be read; see {out.bad_rows}" if out.bad else "no row is left by data.where"
-        raise UserError(f"input: {told}")
+        why = f"none of {out.bad} rows can be read; see {out.bad_rows}" if out.bad else "data.where leaves no row"
+        raise UserError(f"input: {why}")
     groups = cold = 0
     with bar("recommending", unit="groups") as shown:
         for frame, without in recommender.answers(rows, k, filter_history, batch_size):

@@ -81,8 +81,9 @@ def load_all(
     infos: dict[str, TableInfo],
     optimizer: str,
     row_optimizer: RowOptimizer | None,
-) -> dict[str, Any]:
-    """Collective: weights, table optimizers and this rank's random state; returns the rest (`state.pt`).
+    step: int,
+) -> None:
+    """Collective: restore weights, table optimizers and this rank's random state. step: the checkpoint's.
 
     Row-wise optimizers have one number a row and column block. Where the blocks differ from those that it was
     written with, a new block's is the mean of the old ones' over its columns: the mean of g^2 that it stands for.
@@ -95,12 +96,9 @@ def load_all(
     mine = path / f"rank-{dist.get_rank()}.pt"
     if mine.exists():
         _set_random_state(torch.load(mine, weights_only=False))
-    state = torch.load(path / "state.pt", weights_only=False, map_location="cpu")
-    assert isinstance(state, dict)
     if row_optimizer is not None:
         for row_state in row_optimizer.state.values():
-            row_state |= {"step": state["global_step"]} if "step" in row_state else {}
-    return state
+            row_state |= {"step": step} if "step" in row_state else {}
 
 
 def _load(

@@ -73,10 +73,13 @@ def make_plan(
     batch_size: int,
     local_world_size: int,
     load_factors: dict[str, float] | None = None,
+    accumulate: int = 1,
 ) -> tuple[ShardingPlan, list[ModuleSharder[nn.Module]]]:
-    """The plan for the processes of the default group, made by rank 0's planner and shared.
+    """Return the plan for the processes of the default group, made by rank 0's planner and shared.
 
-    batch_size: rows a process and step. Raises UserError where no plan fits.
+    batch_size: rows a process and step
+    accumulate: batches whose gradients make one step: more than one needs kernels that do not update tables
+    Raises UserError where no plan fits.
     """
     world_size = dist.get_world_size()
     cluster = this_machine(device.type, local_world_size)
@@ -92,13 +95,16 @@ def make_plan(
         except PlannerError as e:
             found = infeasible(planner, sharders, module, topology(cluster), optim)
             raise DoesNotFit(f"sharding: no plan fits {world_size} x {device.type}: {found}", found) from e
-    use_dense_kernels(plan, optim, device)
+    use_dense_kernels(plan, optim, device, accumulate)
     return plan, sharders
 
 
-def use_dense_kernels(plan: ShardingPlan, optim: SparseOptimConfig, device: torch.device) -> None:
-    """Where FBGEMM does not fuse the optimizer. The planner itself would accept the dense kernel for replicas only."""
-    if is_fused(optim, device):
+def use_dense_kernels(plan: ShardingPlan, optim: SparseOptimConfig, device: torch.device, accumulate: int = 1) -> None:
+    """Give tables the dense kernel where FBGEMM does not fuse the optimizer, and where gradients are accumulated: a
+    fused kernel would update the tables with every batch. The planner itself accepts the dense kernel for replicas
+    only.
+    """
+    if is_fused(optim, device) and accumulate == 1:
         return
     for sharded in plan.plan.values():
         for p in sharded.values():  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""What a run does beside its steps: progress, throughput, checkpoints, the history in metrics.csv."""
+"""Callbacks beside checkpoints: progress, throughput, time limit, the history in metrics.csv."""
 
 import csv
 import time
@@ -15,16 +15,16 @@ CLOCK_STEPS = 20
 
 
 class Throughput(pl.Callback):
-    """Counts rows and the seconds spent training them (not validating), over all ranks; shows a bar."""
+    """Counts trained rows of all ranks and the seconds spent on them, without validation; shows a bar."""
 
     def __init__(self, log_every_n_steps: int, accumulate: int = 1) -> None:
         self.samples = 0
         self.seconds = 0.0
-        self._before = 0.0  # of those, of the run that this one goes on from
+        self._before = 0.0  # of `seconds`, those before the run was resumed
         self._every, self._accumulate = log_every_n_steps, accumulate
         self._bar: Bar | None = None
         self._since = 0.0
-        self._told = (0, 0.0)
+        self._logged = (0, 0.0)
         self._loader: Any = None
 
     def state_dict(self) -> dict[str, Any]:
@@ -35,9 +35,9 @@ class Throughput(pl.Callback):
         self._before = self.seconds
 
     def parts(self, module: RecsysModule) -> dict[str, float]:
-        """Shares of the time of this process's steps: loader (waiting for batches), forward, backward, optimizer.
+        """Return shares of this process's step time: loader (waiting for batches), forward, backward, optimizer.
 
-        {} where it took none: the run that it goes on from was at its end.
+        Return {} if it took no step, as when the resumed run was at its end.
         """
         if self._loader is None:
             return {}
@@ -54,7 +54,7 @@ class Throughput(pl.Callback):
         total = steps * loader.batch_size * world_size()
         self._bar = Bar("training", total, "samples", done=self.samples)
         self._since = time.monotonic()
-        self._told = (self.samples, self.seconds)
+        self._logged = (self.samples, self.seconds)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -66,23 +66,23 @@ class Throughput(pl.Callback):
         assert self._bar is not None
         if (batch_idx + 1) % (self._every * self._accumulate) == 0:
             self._bar.note = f"epoch {trainer.current_epoch}  loss {float(outputs['loss']):.4f}"
-            samples, seconds = self.samples - self._told[0], self.seconds - self._told[1]
+            samples, seconds = self.samples - self._logged[0], self.seconds - self._logged[1]
             if seconds > 0:
                 module.log("train/samples_per_second", samples / seconds, rank_zero_only=True)
-                # the loader's alone: to ask for the other parts would wait for a GPU
+                # only the loader's share: reading the others would wait for a GPU
                 module.log("train/loader_wait", self._share(self._loader.seconds), rank_zero_only=True)
-            self._told = (self.samples, self.seconds)
+            self._logged = (self.samples, self.seconds)
         self._bar.advance(rows)
 
     def resume_clock(self) -> None:
-        """What came before was no training."""
+        """Leave out the time since the last step."""
         self._since = time.monotonic()
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self.resume_clock()  # after a validation and its checkpoint
 
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self.resume_clock()  # where it comes in mid-epoch
+        self.resume_clock()  # validation may come in mid-epoch
 
     def on_fit_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self.close()
@@ -97,7 +97,7 @@ class Throughput(pl.Callback):
 
 
 class MaxTime(pl.Callback):
-    """Stops training after so long, by rank 0's clock: Lightning's Timer asks all ranks at every step."""
+    """Stops training after some seconds of rank 0's clock. Lightning's Timer would broadcast at every step."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self._begun, self._over, self._batches = seconds, time.monotonic(), False, 0
@@ -110,17 +110,17 @@ class MaxTime(pl.Callback):
         if self._batches % CLOCK_STEPS == 0:
             self._over = over(trainer, time.monotonic() - self._begun > self._seconds)
         if self._over and module.stepped and not trainer.should_stop:
-            say(f"trainer.max_time is over: stopping at step {trainer.global_step}")
+            say(f"trainer.max_time has passed: stopping at step {trainer.global_step}")
             trainer.should_stop = True
 
 
 def over(trainer: pl.Trainer, value: bool) -> bool:
-    """Collective: rank 0's."""
+    """Collective: return rank 0's value."""
     return bool(trainer.strategy.broadcast(value)) if trainer.world_size > 1 else value
 
 
 class EvaluationBar(pl.Callback):
-    """A bar for validation and test."""
+    """Shows a bar for validation and test."""
 
     def __init__(self) -> None:
         self._bar: Bar | None = None
@@ -161,7 +161,7 @@ class EvaluationBar(pl.Callback):
 
 
 def csv_logger(run_dir: Path, up_to_step: int | None) -> CSVLogger:
-    """metrics.csv in the run's folder; a resumed run keeps its history up to the step it goes on from."""
+    """Return the logger of metrics.csv; a resumed run keeps its history up to the step that it resumes from."""
     path = run_dir / "metrics.csv"
     kept: list[dict[str, Any]] = []
     if up_to_step is not None and path.exists():

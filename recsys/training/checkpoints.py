@@ -1,4 +1,4 @@
-"""When checkpoints are written, which are kept, and which is the best or newest."""
+"""Write checkpoints by steps, time and validations; find the best and the newest."""
 
 import math
 import shutil
@@ -13,10 +13,10 @@ from recsys.training.module import RecsysModule
 
 
 class Checkpoints(pl.Callback):
-    """step-N: the newest, by steps and by time, in mid-epoch too; best-N: the best validation so far.
+    """Writes step-N, the newest by steps and by time, in mid-epoch too, and best-N, the best validation so far.
 
-    The oldest is deleted only when the new one is in place. Lightning's ModelCheckpoint broadcasts an
-    object at every step where it goes by time; here rank 0's clock is shared every CLOCK_STEPS steps.
+    The oldest is deleted only when the new one is in place. Lightning's ModelCheckpoint broadcasts an object at every
+    step to go by time; here rank 0's clock is shared every CLOCK_STEPS steps.
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class Checkpoints(pl.Callback):
         self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         assert isinstance(module, RecsysModule)
-        if not module.stepped:  # gradients that are still summed up are in no checkpoint
+        if not module.stepped:  # checkpoints hold no gradients
             return
         step = trainer.global_step
         due = bool(self._every_n_steps) and step % (self._every_n_steps or 1) == 0
         if trainer.should_stop or 0 < trainer.max_steps <= step:
-            # now, in mid-epoch: Lightning counts the epoch as done before on_train_end, and its rest would be lost
+            # save now: in on_train_end Lightning counts the epoch as done, and the rest of it would be lost
             due = due or not trainer.is_last_batch
         if not due and self._every_seconds and step % CLOCK_STEPS == 0:
             due = over(trainer, time.monotonic() - self._saved_at > self._every_seconds)
@@ -68,7 +68,7 @@ class Checkpoints(pl.Callback):
         if value > self.best or self.best == -math.inf:
             self.best = value if not math.isnan(value) else self.best
             self._save(trainer, "best")
-        if self._due_after_validation:  # a run resumed from before it would go without this validation
+        if self._due_after_validation:  # so that a resumed run does not miss this validation
             self._due_after_validation = False
             self._save(trainer, "step")
 
@@ -89,13 +89,13 @@ class Checkpoints(pl.Callback):
 
 
 def newest_checkpoint(run_dir: Path) -> Path | None:
-    """The checkpoint with most steps behind it; at equal steps the one written last."""
+    """Return the checkpoint with the most steps; of equal ones the one written last; None if there is none."""
     found = [p for kind in ("step", "best") for p in _complete(run_dir, kind)]
     return max(found, key=lambda p: (int(p.name.rsplit("-", 1)[1]), p.name.startswith("step")), default=None)
 
 
 def best_checkpoint(run_dir: Path) -> Path | None:
-    """The best by validation; the newest where nothing was validated."""
+    """Return the best checkpoint by validation, or the newest if nothing was validated."""
     found = sorted(_complete(run_dir, "best"))
     return found[-1] if found else newest_checkpoint(run_dir)
 

@@ -1,4 +1,4 @@
-"""Models that are fitted at once instead of step by step: popularity, neighbours, EASE. In one process."""
+"""Fit, save, load and measure models that are fitted at once, in one process: popularity, neighbours, EASE."""
 
 from pathlib import Path
 from typing import Any
@@ -15,15 +15,16 @@ from recsys.data.prepare.prepared import Prepared
 from recsys.data.tensors import candidates_of
 from recsys.data.transforms import HISTORY, Fitted
 from recsys.distributed.ranks import Ranks
-from recsys.evaluation.predictions import write_ranks
-from recsys.evaluation.retrieval import RankingMetrics, Score
+from recsys.evaluation.evaluators import write_ranks
+from recsys.evaluation.retrieval import RankingMetrics
+from recsys.evaluation.retrieval_counts import Score
 from recsys.training.trainer import as_counts, split_loader
 
 STATE = "model.pt"
 
 
 def fit_model(cfg: DictConfig, prepared: Prepared) -> Any:
-    """The model, fitted to all that each group trains on, whatever windows its rows hold."""
+    """Return the model, fitted to all training items of each group."""
     model = build_model(cfg, prepared.fitted.features, torch.device("cpu"))
     rows = pl.concat([pl.read_parquet(f, columns=[HISTORY]) for f in prepared.files("train")])[HISTORY]
     rows = rows.filter(rows.list.len() > 0)
@@ -33,23 +34,23 @@ def fit_model(cfg: DictConfig, prepared: Prepared) -> Any:
 
 
 def save(model: Any, path: Path) -> Path:
-    """A checkpoint of that run."""
+    """Write the model as a checkpoint of the run, and return its folder."""
     folder = path / "checkpoints" / "step-00000000"
     folder.mkdir(parents=True, exist_ok=True)
     torch.save(model.state_dict(), folder / STATE)
-    (folder / ".metadata").touch()  # last: where it is, all is
+    (folder / ".metadata").touch()  # last: a folder that has it is whole
     return folder
 
 
 def load(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> Any:
-    """The model that `save` wrote."""
+    """Load the model that `save` wrote."""
     model = build_model(cfg, fitted.features, torch.device("cpu"))
     model.load_state_dict(torch.load(checkpoint / STATE, weights_only=True))
     return model
 
 
 def rank_split(model: Any, cfg: DictConfig, prepared: Prepared, split: str, run: Path | None = None) -> dict[str, Any]:
-    """Metrics of a split's queries. run: the folder to keep in where their targets stand."""
+    """Return the metrics of a split's queries. run: the folder to write the ranks of their targets to."""
     popularity = candidates_of(prepared.fitted).popularity.numpy()
     metrics, n = RankingMetrics(protocol_of(cfg), popularity), len(popularity)
     loader = split_loader(cfg, prepared, split, Ranks(0, 0, 1, 1))
@@ -60,15 +61,16 @@ def rank_split(model: Any, cfg: DictConfig, prepared: Prepared, split: str, run:
             rows, score = torch.arange(batch.rows), scores(model, history, n)
             metrics.update(rows, score, targets, history, batch.first_row, batch.weight)
             shown.advance(batch.rows)
-    found = as_counts(metrics.compute())
+    measured = as_counts(metrics.compute())
     if run is not None and cfg.metrics.predictions:
         write_ranks(metrics, run / f"{split}_ranks.parquet")
-    return found
+    return measured
 
 
 def scores(model: Any, history: JaggedIds, n: int) -> Score:
-    """Scores for rows of the history, that lie side by side; of `n` candidates, those that the model has no id of are
-    below all others."""
+    """Return a function that scores consecutive rows of the history. Of `n` candidates, those that the model does not
+    know score below all others.
+    """
 
     def score(rows: torch.Tensor, first: int, stop: int) -> torch.Tensor:
         lists = history.slice(int(rows[0]), int(rows[-1]) + 1)

@@ -1,4 +1,4 @@
-"""An exponential moving average of the dense weights, which is what is measured, saved beside them and predicts."""
+"""An exponential moving average of the dense weights, to measure and predict with."""
 
 from collections.abc import Mapping
 
@@ -7,10 +7,11 @@ from torch import Tensor
 
 
 class Ema:
-    """average <- decay * average + (1 - decay) * weight after every step (Polyak & Juditsky 1992); tables have none:
-    a row that few steps touch would lag behind.
+    """Updates average <- decay * average + (1 - decay) * weight after every step (Polyak & Juditsky 1992,
+    https://epubs.siam.org/doi/10.1137/0330046).
 
-    The decay is min(decay, (1 + steps) / (10 + steps)), so that the first weights are soon forgotten.
+    Tables have no average: a row that few steps touch would lag behind. The decay is min(decay, (1 + steps) /
+    (10 + steps)), so that the first weights are soon forgotten.
     """
 
     def __init__(self, weights: Mapping[str, Tensor], decay: float) -> None:
@@ -26,7 +27,7 @@ class Ema:
 
     @torch.no_grad()
     def swap(self) -> None:
-        """The weights become their average, and the other way round."""
+        """Exchange the weights and their averages."""
         for name, w in self._weights.items():
             old = w.detach().clone()
             w.copy_(self._average[name])
@@ -38,7 +39,7 @@ class Ema:
     @staticmethod
     @torch.no_grad()
     def put(weights: Mapping[str, Tensor], state: Mapping[str, object]) -> None:
-        """The saved average in the place of these weights, to predict with."""
+        """Copy a saved average into these weights, to predict with."""
         for name, saved in state["average"].items():  # type: ignore[attr-defined]
             weights[name].copy_(saved)
 

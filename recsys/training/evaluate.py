@@ -18,16 +18,15 @@ SPLITS = ("train", "validation", "test")
 def evaluate(
     run: str, split: str = "test", checkpoint: str = "best", *, cfg: DictConfig | None = None
 ) -> dict[str, Any]:
-    """Collective: metrics of a run's checkpoint on a split, as in its metrics.json; {} on ranks other than 0.
+    """Collective: return metrics of a run's checkpoint on a split, as in its metrics.json; {} on ranks other than 0.
 
-    cfg: the run's config with other devices or another sharding; by default as it was trained.
+    cfg: the run's config with other devices or another sharding; by default the run's own.
     """
     from recsys.config.check import check_processes
     from recsys.config.kinds import kind_of
     from recsys.config.settings import accelerator_of, data_config
     from recsys.data.prepare.prepared import prepare
     from recsys.distributed.ranks import process_group, started_by_torchrun
-    from recsys.evaluation.predictions import Details
     from recsys.training.closed_form import load, rank_split
     from recsys.training.run_dir import check_ids, choose_checkpoint, open_run, protocol
     from recsys.training.trainer import build_module, build_trainer, metrics_of, split_loader
@@ -36,9 +35,9 @@ def evaluate(
         raise UserError(f"split={split}: must be train, validation or test")
     saved, path = open_run(run)
     if split == "train" and not kind_of(saved).scores_rows:
-        raise UserError("split=train: its rows ask for nothing; must be validation or test")
+        raise UserError("split=train: training rows are no queries; set split=validation or split=test")
     cfg = cfg or saved
-    cfg.debug.eval_batches = None  # of all rows, also where the run was a short one
+    cfg.debug.eval_batches = None  # measure all rows, even if the run was a short one
     started = started_by_torchrun()
     check_processes(cfg, 1 if started is None else started.world_size)
     best = choose_checkpoint(path, checkpoint)
@@ -54,16 +53,19 @@ def evaluate(
         module = build_module(cfg, prepared.fitted, ranks, prepared.folder)
         trainer, _ = build_trainer(cfg, path, ranks, prepared, None, loggers=False)
         loader = split_loader(cfg, prepared, split, ranks)
-        [found] = trainer.test(module, loader, ckpt_path=best, verbose=False)
+        [measured] = trainer.test(module, loader, ckpt_path=best, verbose=False)
         if ranks.rank != 0:
             return {}
-        more = Details.of(module.metrics, loader, prepared.fitted, cfg.metrics)
-        told = {"slices": {split: more.slices}} if more is not None and more.slices else {}
-        return {split: metrics_of(found, "test"), **told, "protocol": protocol(cfg, prepared, best)}
+        metrics: dict[str, Any] = {split: metrics_of(measured, "test")}
+        if cfg.metrics.slices:
+            names = list(cfg.metrics.slices)
+            sliced = module.evaluator.slices(names, loader, prepared.fitted, cfg.metrics.slice_values)
+            metrics["slices"] = {split: sliced}
+        return metrics | {"protocol": protocol(cfg, prepared, best)}
 
 
 def evaluate_rank(run: str, split: str, checkpoint: str, config: dict[str, Any]) -> None:
-    """One rank of an evaluation that `recsys.evaluate` has spawned. config: the run's, with what the user changed."""
+    """Run one rank of an evaluation that `recsys.evaluate` has spawned. config: the run's, with the user's changes."""
     from recsys.config.compose import typed
 
     show(evaluate(run, split, checkpoint, cfg=typed(config)), Path(run), split)

@@ -1,4 +1,4 @@
-"""Whether a model learns at all, and where its time goes: torch.profiler's trace, slowest operators, collectives."""
+"""Debug runs: does the model learn at all, and which operators take the time (torch.profiler)?"""
 
 import time
 from collections.abc import Callable
@@ -11,12 +11,12 @@ from torch.profiler import ProfilerActivity, profile
 
 from recsys.console import results, say
 
-WARM = 10  # steps that are not representative
+WARM = 10  # first steps, which are not representative
 OPERATORS = 15
 
 
 class Overfit(pl.Callback):
-    """Tells what became of the loss of the batches that are seen over and over."""
+    """Reports how the loss of batches that are seen over and over has changed."""
 
     def __init__(self) -> None:
         self._losses: list[float] = []
@@ -28,19 +28,25 @@ class Overfit(pl.Callback):
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         first, last = self._losses[0], self._losses[-1]
-        told = "it learns" if last < first / 2 else "it hardly learns: look at the loss, the rates and the labels"
-        say(f"debug=overfit: the loss went from {first:.4g} to {last:.4g} in {len(self._losses)} steps: {told}")
+        verdict = "it learns" if last < first / 2 else "it hardly learns: check the loss, the rates and the labels"
+        say(f"debug=overfit: the loss went from {first:.4g} to {last:.4g} in {len(self._losses)} steps: {verdict}")
 
 
 class Profile(pl.Callback):
     """Profiles `steps` steps after the first WARM ones.
 
-    trace: where rank 0's trace goes, beside a table on the terminal, after which training stops; None: nothing is
-    shown, only `share` is found. resume_clock: called where the profiler's own time is over, which is no training.
+    Args:
+        steps: how many.
+        trace: file of rank 0's trace, written beside a table on the terminal before training stops; None measures
+            `share` only.
+        resume_clock: called when the profiler's own work is over, which does not count as training.
+
+    Attributes:
+        share: of collectives in the profiled time, waiting for other ranks included.
     """
 
     def __init__(self, steps: int, trace: Path | None, resume_clock: Callable[[], None]) -> None:
-        self.share: float | None = None  # of collectives in the profiled time: waiting for others is part of it
+        self.share: float | None = None
         self._steps, self._trace, self._begun, self._since = steps, trace, 0, 0.0
         self._profile: profile | None = None
         self._resume_clock = resume_clock

@@ -19,8 +19,11 @@ from recsys.errors import UserError
 from recsys.evaluation.metrics_table import MAIN_RANKING
 
 if TYPE_CHECKING:
+    from recsys.data.loader import ParquetLoader
     from recsys.data.prepare.prepared import Prepared
     from recsys.distributed.ranks import Ranks
+    from recsys.evaluation.evaluators import Evaluator
+    from recsys.training.run_dir import RunFolder
 
 
 @dataclass(frozen=True)
@@ -46,31 +49,33 @@ def train(cfg: DictConfig) -> Run:
         process_group,
         started_by_torchrun,
     )
+    from recsys.training.run_dir import RunFolder
 
-    log_to(None)  # the run before this one, in a notebook, had its own
+    log_to(None)  # an earlier run in a notebook had its own
     ranks = started_by_torchrun()
     if ranks is not None:
         cfg.trainer.devices = ranks.local_world_size
         with process_group(_accelerator(cfg), cfg.trainer.threads, ranks, cfg.trainer.timeout_minutes):
             restarted = any_restarted(ranks)
-            path, prepared, resumed = first_decides(ranks, lambda: begin(cfg, ranks.world_size, restarted))
+            path, prepared, resumed = first_decides(ranks, lambda: _begin_on_rank_0(cfg, ranks.world_size, restarted))
             check_shared(ranks, {"run_dir": path, "data.prepared": prepared.folder})
-            fit(load_config(path / "config.yaml"), path, prepared, resumed, ranks)
+            fit(load_config(path / "config.yaml"), RunFolder(path, resumed), prepared, ranks)
         return Run(path)
-    path, prepared, resumed = begin(cfg, cfg.trainer.devices)
+    folder, prepared = begin(cfg, cfg.trainer.devices)
     if cfg.trainer.devices == 1:
         with process_group(_accelerator(cfg), cfg.trainer.threads) as alone:
-            fit(cfg, path, prepared, resumed, alone)
+            fit(cfg, folder, prepared, alone)
     else:
-        job = {"run": str(path), "prepared": str(prepared.folder), "resumed": resumed}
+        job = {"run": str(folder.path), "prepared": str(prepared.folder), "resumed": folder.resumed}
         spawn(cfg.trainer.devices, "recsys.training.run:train_rank", job)
-    return Run(path)
+    return Run(folder.path)
 
 
 def train_rank(run: str, prepared: str, resumed: bool) -> None:
-    """One rank of a training run that `train` has checked, prepared and spawned."""
+    """Run one rank of a training run that `train` has checked, prepared and spawned."""
     from recsys.data.prepare.prepared import Prepared
     from recsys.distributed.ranks import process_group, started_by_torchrun
+    from recsys.training.run_dir import RunFolder
 
     path = Path(run)
     log_to(path / "train.log")
@@ -78,7 +83,7 @@ def train_rank(run: str, prepared: str, resumed: bool) -> None:
     with process_group(
         _accelerator(cfg), cfg.trainer.threads, started_by_torchrun(), cfg.trainer.timeout_minutes
     ) as ranks:
-        fit(cfg, path, Prepared(Path(prepared)), resumed, ranks)
+        fit(cfg, RunFolder(path, resumed), Prepared(Path(prepared)), ranks)
 
 
 def _accelerator(cfg: DictConfig) -> str:
@@ -87,10 +92,10 @@ def _accelerator(cfg: DictConfig) -> str:
     return accelerator_of(cfg)
 
 
-def begin(cfg: DictConfig, world_size: int, restarted: bool = False) -> tuple[Path, Prepared, bool]:
-    """Everything before the first process: check, prepare the data, open the run's folder.
+def begin(cfg: DictConfig, world_size: int, restarted: bool = False) -> tuple[RunFolder, Prepared]:
+    """Check the config, prepare the data and open the run's folder, before any process starts.
 
-    restarted: torchrun has started this job anew.
+    restarted: torchrun has restarted this job.
     """
     say("checking the config")
     check(cfg)
@@ -109,30 +114,36 @@ def begin(cfg: DictConfig, world_size: int, restarted: bool = False) -> tuple[Pa
     allow_restarts(cfg, restarted)
     if data.root is not None:
         check_files(data)
-    path, resumed = open_run_dir(cfg)
+    folder = open_run_dir(cfg)
+    path = folder.path
     log_to(path / "train.log")
     say(f"run folder: {path}")
     with engine_of(engine_config(cfg), data) as engine:
         prepared = prepare(data, engine)
-    if resumed:
+    if folder.resumed:
         check_ids(path, prepared)
     Fitted.copy(prepared.folder, path)
     rows = prepared.info["rows"]
     say(f"data: {prepared.folder}: " + ", ".join(f"{n:,} {split}" for split, n in rows.items()) + " rows")
-    return path, prepared, resumed
+    return folder, prepared
 
 
-def fit(cfg: DictConfig, path: Path, prepared: Prepared, resumed: bool, ranks: Ranks) -> None:
+def _begin_on_rank_0(cfg: DictConfig, world_size: int, restarted: bool) -> tuple[Path, Prepared, bool]:
+    """Return what the other ranks need to know; each reads the checkpoint's state itself."""
+    folder, prepared = begin(cfg, world_size, restarted)
+    return folder.path, prepared, folder.resumed
+
+
+def fit(cfg: DictConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) -> None:
     """Collective: train, validate, test with the best checkpoint, write metrics.json."""
+    path = folder.path
     if kind_of(cfg).fitted_at_once:
         _fit_at_once(cfg, path, prepared)
         return
     from recsys.atomic import write_json
-    from recsys.evaluation.predictions import Details, write_predictions, write_ranks
-    from recsys.evaluation.retrieval import RankingMetrics
     from recsys.training.checkpoints import best_checkpoint, newest_checkpoint
     from recsys.training.run_dir import protocol
-    from recsys.training.run_state import loader_position
+    from recsys.training.run_state import RunState
     from recsys.training.trainer import (
         build_module,
         build_trainer,
@@ -150,28 +161,23 @@ def fit(cfg: DictConfig, path: Path, prepared: Prepared, resumed: bool, ranks: R
             "with trainer.accumulate at most as many, or trainer.validate_every in epochs"
         )
     module = build_module(cfg, prepared.fitted, ranks, prepared.folder, steps_of(cfg, len(training)))
-    start = newest_checkpoint(path) if resumed else None
+    newest = newest_checkpoint(path) if folder.resumed else None
+    start = folder.start or (None if newest is None else RunState.load(newest))
     trainer, throughput = build_trainer(cfg, path, ranks, prepared, start)
     validation = split_loader(cfg, prepared, "validation", ranks) if prepared.rows("validation") else None
     if start is not None:
-        say(f"resuming from {start}")
-        # Lightning leaves the loader at its beginning where the checkpoint is of an epoch's end
-        training.load_state_dict(loader_position(start))
-    trainer.fit(module, training, validation, ckpt_path=start)
+        say(f"resuming from {newest}")
+        # Lightning does not restore the loader from a checkpoint at an epoch's end
+        training.load_state_dict(start.loader_position)
+        module.start = start
+    trainer.fit(module, training, validation, ckpt_path=newest)
     best = best_checkpoint(path)
     testing = split_loader(cfg, prepared, "test", ranks)
     [test] = trainer.test(module, testing, ckpt_path=best, verbose=False)
     metrics: dict[str, Any] = {"test": metrics_of(test, "test")}
     curves = None
-    if (more := Details.of(module.metrics, testing, prepared.fitted, cfg.metrics)) is not None:
-        curves = more.curves
-        write_json(path / "curves.json", {"test": curves})
-        if more.slices:
-            metrics["slices"] = {"test": more.slices}
-        if cfg.metrics.predictions:
-            write_predictions(more.rows, path / "test_predictions.parquet")
-    if ranks.rank == 0 and cfg.metrics.predictions and isinstance(module.metrics, RankingMetrics):
-        write_ranks(module.metrics, path / "test_ranks.parquet")
+    if ranks.rank == 0:
+        curves = _write_details(cfg, path, prepared, module.evaluator, testing, metrics)
     if validation is not None:
         [valid] = trainer.validate(module, validation, ckpt_path=best, verbose=False)
         metrics["validation"] = metrics_of(valid, "validation")
@@ -195,6 +201,29 @@ def fit(cfg: DictConfig, path: Path, prepared: Prepared, resumed: bool, ranks: R
         for logger in trainer.loggers:
             logger.finalize("success")
         _show(metrics, path)
+
+
+def _write_details(
+    cfg: DictConfig,
+    path: Path,
+    prepared: Prepared,
+    evaluator: Evaluator,
+    testing: ParquetLoader,
+    metrics: dict[str, Any],
+) -> dict[str, list[Any]] | None:
+    """Write curves and predictions of the test rows, add slices to the metrics; return the curves."""
+    from recsys.atomic import write_json
+
+    curves = evaluator.curves(cfg.metrics.bins)
+    if curves is not None:
+        write_json(path / "curves.json", {"test": curves})
+    if cfg.metrics.slices:
+        names = list(cfg.metrics.slices)
+        sliced = evaluator.slices(names, testing, prepared.fitted, cfg.metrics.slice_values)
+        metrics["slices"] = {"test": sliced}
+    if cfg.metrics.predictions:
+        evaluator.write(path, "test")
+    return curves
 
 
 def _fit_at_once(cfg: DictConfig, path: Path, prepared: Prepared) -> None:
@@ -224,7 +253,7 @@ def _fit_at_once(cfg: DictConfig, path: Path, prepared: Prepared) -> None:
 
 
 def _bayes(prepared: Prepared) -> dict[str, float] | None:
-    """AUC and logloss of the sample's teacher on the test rows: the best that any model can do."""
+    """Return AUC and logloss of the sample's teacher on the test rows: the best that any model can reach."""
     import polars as pl
 
     from recsys.data.transforms import LABEL
@@ -235,8 +264,8 @@ def _bayes(prepared: Prepared) -> dict[str, float] | None:
         return None
     labels = pl.concat(pl.read_parquet(f, columns=[LABEL]) for f in prepared.files("test"))[LABEL].to_numpy()
     probability = pl.read_parquet(teacher)["probability"].to_numpy()[-len(labels) :]
-    found = binary_metrics(probability, labels)
-    return {"auc": found["auc"], "logloss": found["logloss"]}
+    best = binary_metrics(probability, labels)
+    return {name: best[name] for name in ("auc", "logloss")}
 
 
 def _show(metrics: dict[str, Any], path: Path) -> None:
@@ -248,7 +277,9 @@ def _show(metrics: dict[str, Any], path: Path) -> None:
         rows["Bayes (test)"] = metrics["bayes"]
     if MAIN_RANKING not in metrics["test"]:
         rows = {f"{s}, {p}": found for s, m in rows.items() for p, found in _by_protocol(m).items()}
-    several = metrics["test"].get("targets", 0) > metrics["test"]["rows"]  # else recall is the hit rate
+    several = (
+        metrics["test"].get("targets", 0) > metrics["test"]["rows"]
+    )  # with one target each, recall is the hit rate
     names = [n for n in next(iter(rows.values())) if several or not n.startswith("recall@")]
     for column in ("", *names):
         table.add_column(column, justify="right" if column else "left")
@@ -279,7 +310,7 @@ def _show(metrics: dict[str, Any], path: Path) -> None:
 
 
 def _by_protocol(metrics: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """'ndcg@10_uniform' and so on as ndcg@10 of uniform; what tells how many stands by none."""
+    """Return metrics by protocol: ndcg@10_uniform becomes ndcg@10 of uniform. Counts are left out."""
     found: dict[str, dict[str, Any]] = {}
     for key, value in metrics.items():
         name, _, protocol = key.partition("_")

@@ -1,10 +1,11 @@
-"""A run's folder: what other programs rely on.
+"""A run's folder, whose files other programs rely on:
 
 config.yaml features.json transforms.json vocabularies/ plan.json metrics.json metrics.csv train.log checkpoints/
 """
 
 import os
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,9 @@ from recsys.console import say
 from recsys.data.prepare.prepared import Prepared
 from recsys.errors import UserError
 from recsys.training.checkpoints import best_checkpoint, newest_checkpoint
-from recsys.training.run_state import epochs_done
+from recsys.training.run_state import RunState
 
-# What may differ when a run goes on: where and how fast it runs, not what it computes.
+# Keys that may differ when a run is resumed: they decide where and how fast it runs, not what it computes.
 FREE = {
     "run_dir",
     "resume",
@@ -50,14 +51,25 @@ FREE = {
 AUTO = "auto"
 
 
-def open_run_dir(cfg: DictConfig) -> tuple[Path, bool]:
-    """The folder of this run, made or (resume=) found again; True where it goes on from a checkpoint.
+@dataclass(frozen=True)
+class RunFolder:
+    """An opened run folder.
 
-    resume=auto: run_dir, gone on with where it holds a run, else begun.
-
-    Raises UserError where the folder holds a run with another config.
+    resumed: the run goes on from a checkpoint
+    start: that checkpoint's state, if this process has read it
     """
-    auto = cfg.resume == AUTO
+
+    path: Path
+    resumed: bool = False
+    start: RunState | None = None
+
+
+def open_run_dir(cfg: DictConfig) -> RunFolder:
+    """Make the folder of this run or, with resume=, find it again. resume=auto resumes run_dir if it holds a run.
+
+    Raises UserError if the folder holds a run with another config.
+    """
+    auto, start = cfg.resume == AUTO, None
     if auto and cfg.run_dir is None:
         raise UserError("resume=auto needs run_dir=DIR, the folder in which a run may be")
     if cfg.resume is not None and not auto:
@@ -71,7 +83,7 @@ def open_run_dir(cfg: DictConfig) -> tuple[Path, bool]:
     if path.exists() and not path.is_dir():
         raise UserError(f"run_dir={path}: is a file")
     if (path / "config.yaml").exists():
-        if difference := _difference(OmegaConf.load(path / "config.yaml"), cfg):
+        if difference := _difference(load_config(path / "config.yaml"), cfg):
             key, old, new = difference
             what = "run_dir" if cfg.resume is None or auto else "resume"
             raise UserError(
@@ -80,10 +92,11 @@ def open_run_dir(cfg: DictConfig) -> tuple[Path, bool]:
             )
         if cfg.resume is None:
             _set_aside(path)
-        elif (start := newest_checkpoint(path)) is not None and not kind_of(cfg).fitted_at_once:
+        elif (newest := newest_checkpoint(path)) is not None and not kind_of(cfg).fitted_at_once:
+            start = RunState.load(newest)
             _check_epochs(cfg, start)
     elif auto:
-        say(f"{path} holds no run yet: it begins")
+        say(f"{path} holds no run yet: starting a new run")
     path.mkdir(parents=True, exist_ok=True)
     (path / "checkpoints").mkdir(exist_ok=True)
     resumed = cfg.resume is not None and newest_checkpoint(path) is not None
@@ -92,19 +105,19 @@ def open_run_dir(cfg: DictConfig) -> tuple[Path, bool]:
     cfg.run_dir = str(path)
     with whole_file(path / "config.yaml") as building:
         OmegaConf.save(OmegaConf.masked_copy(cfg, [str(k) for k in cfg if k != "sweep"]), building, resolve=True)
-    return path, resumed
+    return RunFolder(path, resumed, start)
 
 
-def _check_epochs(cfg: DictConfig, start: Path) -> None:
-    most, done = cfg.trainer.max_epochs, epochs_done(start)
+def _check_epochs(cfg: DictConfig, start: RunState) -> None:
+    most, done = cfg.trainer.max_epochs, start.epochs_done
     if done > most:
         raise UserError(
-            f"trainer.max_epochs={most}: {start} has {done} behind it; set trainer.max_epochs={done} or more"
+            f"trainer.max_epochs={most}: {start.checkpoint} has {done} behind it; set trainer.max_epochs={done} or more"
         )
 
 
 def allow_restarts(cfg: DictConfig, restarted: bool) -> None:
-    """What torchrun starts anew goes on with its run (resume=auto), which therefore needs a name."""
+    """Let a job that torchrun restarts resume its run. Raises UserError if the run has no name to find it by."""
     if cfg.run_dir is None and cfg.resume is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)):
         raise UserError("torchrun --max_restarts needs run_dir=DIR, so that a restart finds the run to go on with")
     if restarted and cfg.resume is None:
@@ -140,7 +153,7 @@ def _difference(old: Any, new: DictConfig) -> tuple[str, Any, Any] | None:
 
 
 def open_run(run: str) -> tuple[DictConfig, Path]:
-    """A run's config and folder. Raises UserError where there is none."""
+    """Return a run's config and folder. Raises UserError if there is no run."""
     path = Path(run)
     if not (path / "config.yaml").exists():
         raise UserError(f"run={run}: holds no run (no config.yaml)")
@@ -148,7 +161,7 @@ def open_run(run: str) -> tuple[DictConfig, Path]:
 
 
 def check_ids(path: Path, prepared: Prepared) -> None:
-    """Raises UserError where the run's tables were trained by other ids than the prepared data has."""
+    """Raise UserError if the run's tables were trained with other ids than the prepared data has."""
     for file in sorted((path / "vocabularies").glob("*.parquet")):
         now = prepared.folder / "vocabularies" / file.name
         if not now.exists() or not _values(file).equals(_values(now)):
@@ -163,7 +176,7 @@ def _values(vocabulary: Path) -> pl.Series:
 
 
 def choose_checkpoint(path: Path, name: str) -> Path:
-    """best, last, or a folder's name under checkpoints/."""
+    """Return the checkpoint `best`, `last`, or of this name under checkpoints/. Raises UserError if it is missing."""
     found = {"best": best_checkpoint, "last": newest_checkpoint}.get(name, lambda p: p / "checkpoints" / name)(path)
     if found is None or not (found / ".metadata").exists():
         there = sorted(p.name for p in (path / "checkpoints").iterdir() if not p.name.startswith("."))
@@ -172,7 +185,7 @@ def choose_checkpoint(path: Path, name: str) -> Path:
 
 
 def protocol(cfg: DictConfig, prepared: Prepared, checkpoint: Path | None) -> dict[str, Any]:
-    """What the numbers mean: stamped into every result's file."""
+    """Return how the numbers were measured, for every file of results."""
     info = prepared.info
     return {
         "data": info["name"],
@@ -187,7 +200,7 @@ def protocol(cfg: DictConfig, prepared: Prepared, checkpoint: Path | None) -> di
 
 
 def _ranking(cfg: DictConfig) -> dict[str, Any]:
-    """Against what, and how, the targets of held-out rows are ranked."""
+    """Return how the targets of held-out rows are ranked, and against which candidates."""
     data, r = data_config(cfg), cfg.protocol
     sampled = [p for p in r.candidates if p != "full"]
     return {

@@ -1,34 +1,45 @@
-"""What a checkpoint says of its run's progress."""
+"""The state of the checkpoint that a run resumes from: epochs, steps, the loader's position. Read once a process."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-
-def loader_position(checkpoint: Path) -> dict[str, int]:
-    """Where the training loader was: epoch and step."""
-    [position] = _fit_loop(checkpoint)["state_dict"]["combined_loader"]
-    assert isinstance(position, dict)
-    return position
+STATE = "state.pt"
 
 
-def logged_step(checkpoint: Path) -> int:
-    """The last step that loggers know of: they count batches."""
-    return _batches(_fit_loop(checkpoint))
+@dataclass(frozen=True)
+class RunState:
+    """A checkpoint's state.pt, as Lightning and the module wrote it."""
 
+    checkpoint: Path
+    state: dict[str, Any]
 
-def epochs_done(checkpoint: Path) -> int:
-    """How many epochs the checkpoint's run had gone through, as Lightning counts them when it goes on."""
-    return int(_fit_loop(checkpoint)["epoch_progress"]["current"]["processed"])
+    @classmethod
+    def load(cls, checkpoint: Path) -> "RunState":
+        """Read it onto the CPU."""
+        return cls(checkpoint, torch.load(checkpoint / STATE, weights_only=False, map_location="cpu"))
 
+    @property
+    def loader_position(self) -> dict[str, int]:
+        """Return epoch and step of the training loader."""
+        [position] = self._fit_loop["state_dict"]["combined_loader"]
+        assert isinstance(position, dict)
+        return position
 
-def _batches(fit_loop: dict[str, Any]) -> int:
-    return int(fit_loop["epoch_loop.state_dict"]["_batches_that_stepped"])
+    @property
+    def batches(self) -> int:
+        """Return how many batches were trained; loggers count them."""
+        return int(self._fit_loop["epoch_loop.state_dict"]["_batches_that_stepped"])
 
+    @property
+    def epochs_done(self) -> int:
+        """Return how many epochs are over, as Lightning counts them when it resumes."""
+        return int(self._fit_loop["epoch_progress"]["current"]["processed"])
 
-def _fit_loop(checkpoint: Path) -> dict[str, Any]:
-    state = torch.load(checkpoint / "state.pt", weights_only=False, map_location="cpu")
-    found = state["loops"]["fit_loop"]
-    assert isinstance(found, dict)
-    return found
+    @property
+    def _fit_loop(self) -> dict[str, Any]:
+        fit_loop = self.state["loops"]["fit_loop"]
+        assert isinstance(fit_loop, dict)
+        return fit_loop

@@ -1,6 +1,6 @@
-"""Learning-rate schedules by step, over dense and sparse parameters together: factors of each one's own rate.
+"""Learning-rate schedules by step: factors of the rates of dense weights and tables together.
 
-`schedule=NAME` names them; any torch.optim.lr_scheduler can stand there as well (optim.scheduler, optim.interval).
+`schedule=NAME` selects one; optim.scheduler takes any torch.optim.lr_scheduler as well.
 """
 
 import math
@@ -20,11 +20,13 @@ def warmup_polynomial(
     end: float = 0.0,
     total_steps: int | None = None,
 ) -> LambdaLR:
-    """Linear from 0 to 1 over warmup_steps, 1 until decay_start_step, then ((end of decay - step) / decay_steps)^power
-    down to `end`: that of MLPerf's DLRM (8000, 48000, 24000, power 2).
+    """Rise linearly from 0 to 1 over warmup_steps, stay at 1 until decay_start_step, then fall to `end` as
+    ((end of decay - step) / decay_steps)^power. MLPerf's DLRM uses 8000, 48000, 24000 and power 2.
 
-    decay_start_step: null: once warm
-    decay_steps: null: until the last of total_steps, which the caller knows
+    Args:
+        decay_start_step: None: right after the warm-up.
+        decay_steps: None: until total_steps.
+        total_steps: of the whole training, passed by the caller.
     """
     _check(warmup_steps=warmup_steps, power=power)
     if decay_start_step is None:
@@ -41,7 +43,9 @@ def warmup_polynomial(
 def warmup_cosine(
     optimizer: Optimizer, *, warmup_steps: int = 0, end: float = 0.0, total_steps: int | None = None
 ) -> LambdaLR:
-    """Linear from 0 to 1 over warmup_steps, then half a cosine to `end` at total_steps (Loshchilov & Hutter 2017)."""
+    """Rise linearly from 0 to 1 over warmup_steps, then fall along half a cosine to `end` at total_steps (Loshchilov &
+    Hutter 2017, https://arxiv.org/abs/1608.03983).
+    """
     _check(warmup_steps=warmup_steps)
     return LambdaLR(optimizer, partial(_cosine, warmup_steps, max((total_steps or 0) - warmup_steps, 1), end))
 

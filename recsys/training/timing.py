@@ -1,4 +1,4 @@
-"""Where the time of training steps goes: loader, forward, backward, optimizer."""
+"""Measure the parts of training steps: forward, backward, optimizer."""
 
 import time
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ PENDING = 50  # steps of GPU events before they are read
 
 
 class Timing:
-    """Seconds by part, on the host for CPUs and by events on the stream for GPUs, where nothing waits for them."""
+    """Seconds by part: of the host for CPUs, of events on the stream for GPUs, so that nothing waits for them."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
@@ -43,7 +43,7 @@ class Timing:
         return dict(self._seconds)
 
     def _read(self, events: int) -> None:
-        """The oldest ones, which are long over."""
+        """Add up the oldest events, which are long over."""
         for name, start, stop in self._events[:events]:
             stop.synchronize()
             self._seconds[name] += start.elapsed_time(stop) / 1e3

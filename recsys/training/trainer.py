@@ -1,4 +1,4 @@
-"""config -> LightningModule and Trainer."""
+"""Build the LightningModule, the Trainer, loaders and loggers of a run from its config."""
 
 import uuid
 from pathlib import Path
@@ -12,70 +12,74 @@ from pytorch_lightning.loggers import Logger
 
 from recsys.atomic import write_json
 from recsys.config.build import make, make_scheduler
-from recsys.config.kinds import build_task, kind_of, monitor_of, protocol_of
+from recsys.config.kinds import build_task, kind_of, monitor_of
+from recsys.config.schema_run import ShardingConfig, SparseOptimConfig
 from recsys.config.settings import accelerator_of, seconds_of
 from recsys.data.load_factors import load_factors
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare.prepared import Prepared
-from recsys.data.tensors import candidates_of
 from recsys.data.transforms import Fitted
 from recsys.distributed.ranks import Ranks, ensure_process_group
 from recsys.errors import UserError
-from recsys.evaluation.binary import BinaryMetrics
 from recsys.evaluation.metrics_table import COUNTS
 from recsys.sharding.strategy import ShardedStrategy
 from recsys.training.callbacks import EvaluationBar, MaxTime, Throughput, csv_logger
 from recsys.training.checkpoints import Checkpoints
 from recsys.training.module import RecsysModule, local_device
 from recsys.training.profiling import Overfit, Profile
-from recsys.training.run_state import logged_step
+from recsys.training.run_state import RunState
+from recsys.training.settings import Placement, Updates
 
-COLLECTIVE_STEPS = 5  # profiled where there are several processes
+COLLECTIVE_STEPS = 5  # profiled in runs of several processes
 
 
 def build_module(
     cfg: DictConfig, fitted: Fitted, ranks: Ranks, folder: Path | None = None, total_steps: int | None = None
 ) -> RecsysModule:
-    """The module for what was fitted, seeded; its tables are made when the Trainer (or you) sets it up.
+    """Return the seeded module for fitted data; its tables are made when the Trainer (or you) sets it up.
 
-    folder: where the vocabularies are, for sharding.cache_hit_rate
-    total_steps: of the whole training, for schedules that end with it
+    Args:
+        folder: holds the vocabularies, for sharding.cache_hit_rate.
+        total_steps: of the whole training, for schedules that end with it.
     """
-    features = fitted.features
-    candidates = None if kind_of(cfg).scores_rows else candidates_of(fitted)
+    features, kind = fitted.features, kind_of(cfg)
+    candidates = kind.candidates(fitted)
     hit_rate = cfg.sharding.cache_hit_rate
     pl.seed_everything(cfg.seed, workers=True, verbose=False)
+    sharding, sparse = OmegaConf.to_object(cfg.sharding), OmegaConf.to_object(cfg.optim.sparse)
+    assert isinstance(sharding, ShardingConfig) and isinstance(sparse, SparseOptimConfig)
     return RecsysModule(
         lambda: build_task(cfg, features, torch.device("meta"), candidates),
-        OmegaConf.to_object(cfg.sharding),  # type: ignore[arg-type]
-        OmegaConf.to_object(cfg.optim.sparse),  # type: ignore[arg-type]
-        batch_size=cfg.trainer.batch_size // ranks.world_size,
-        local_world_size=ranks.local_world_size,
-        make_optimizer=make(cfg.optim.dense),
-        make_scheduler=make_scheduler(cfg, total_steps) if cfg.optim.scheduler is not None else None,
-        by_step=cfg.optim.interval == "step",
-        accumulate=cfg.trainer.accumulate,
-        clip_norm=cfg.optim.clip_norm,
-        ema=cfg.optim.ema,
-        monitor=monitor_of(cfg, cfg.checkpoint.monitor),
-        protocols=None if kind_of(cfg).scores_rows else protocol_of(cfg),
+        Placement(
+            sharding,
+            sparse,
+            batch_size=cfg.trainer.batch_size // ranks.world_size,
+            local_world_size=ranks.local_world_size,
+            load_factors=load_factors(folder, hit_rate) if hit_rate and folder else None,
+        ),
+        Updates(
+            make_optimizer=make(cfg.optim.dense),
+            make_scheduler=make_scheduler(cfg, total_steps) if cfg.optim.scheduler is not None else None,
+            by_step=cfg.optim.interval == "step",
+            accumulate=cfg.trainer.accumulate,
+            clip_norm=cfg.optim.clip_norm,
+            ema=cfg.optim.ema,
+            monitor=monitor_of(cfg, cfg.checkpoint.monitor),
+        ),
+        evaluator=kind.evaluator(cfg, candidates),
         log_every_n_steps=cfg.trainer.log_every_n_steps,
-        metrics=BinaryMetrics(cfg.metrics.exact_rows, cfg.metrics.bins),
-        gauc=cfg.metrics.gauc,
-        load_factors=load_factors(folder, hit_rate) if hit_rate and folder else None,
     )
 
 
 def steps_of(cfg: DictConfig, batches: int) -> int:
-    """Optimizer steps of the whole training, of which an epoch has so many batches."""
+    """Return the optimizer steps of the whole training. batches: of an epoch."""
     steps = -(-batches // cfg.trainer.accumulate) * cfg.trainer.max_epochs
     return min(steps, cfg.trainer.max_steps) if cfg.trainer.max_steps > 0 else steps
 
 
 def restored_module(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> RecsysModule:
-    """With a checkpoint's weights, in this process and on the CPU, whatever world size and plan wrote it.
-
-    Opens a process group of this process alone unless there is one.
+    """Return the module with a checkpoint's weights, in this process and on the CPU; any world size and plan may have
+    written it. Opens a process group of this process alone unless there is one.
     """
     ensure_process_group()
     cfg.sharding.types = ["none"]
@@ -86,9 +90,9 @@ def restored_module(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> Recsys
 
 
 def build_trainer(
-    cfg: DictConfig, path: Path, ranks: Ranks, prepared: Prepared, start: Path | None, *, loggers: bool = True
+    cfg: DictConfig, path: Path, ranks: Ranks, prepared: Prepared, start: RunState | None, *, loggers: bool = True
 ) -> tuple[pl.Trainer, Throughput]:
-    """A Lightning Trainer over our strategy, with the run's callbacks and loggers."""
+    """Return a Lightning Trainer with our strategy and the run's callbacks and loggers, and the throughput callback."""
     accelerator = accelerator_of(cfg)
     throughput = Throughput(cfg.trainer.log_every_n_steps, cfg.trainer.accumulate)
     callbacks: list[pl.Callback] = [throughput, EvaluationBar(), _Record(path)]
@@ -132,7 +136,7 @@ def build_trainer(
         max_steps=cfg.trainer.max_steps,
         log_every_n_steps=cfg.trainer.log_every_n_steps,
         num_sanity_val_steps=0,
-        # counted within an epoch, where dense steps of several batches begin with it
+        # with accumulation, counted within an epoch, with which a step begins
         check_val_every_n_epoch=None if every and cfg.trainer.accumulate == 1 else cfg.trainer.validate_every,
         val_check_interval=every,
         use_distributed_sampler=False,
@@ -145,11 +149,11 @@ def build_trainer(
     return trainer, throughput
 
 
-def build_loggers(cfg: DictConfig, path: Path, ranks: Ranks, start: Path | None) -> list[Logger] | bool:
-    """CSV always, and those of `logger=`; rank 0 alone writes."""
+def build_loggers(cfg: DictConfig, path: Path, ranks: Ranks, start: RunState | None) -> list[Logger] | bool:
+    """Return the CSV logger and those of `logger=`; False on ranks other than 0."""
     if ranks.rank != 0:
         return False
-    loggers: list[Logger] = [csv_logger(path, logged_step(start) if start else None)]
+    loggers: list[Logger] = [csv_logger(path, start.batches if start else None)]
     for name, node in (cfg.logger or {}).items():
         own = {"id": _wandb_id(path, start is not None), "resume": "allow"} if name == "wandb" else {}
         loggers.append(make(node)(save_dir=str(path), **own))
@@ -159,7 +163,7 @@ def build_loggers(cfg: DictConfig, path: Path, ranks: Ranks, start: Path | None)
 
 
 def _wandb_id(path: Path, resumed: bool) -> str:
-    """One W&B run a run, also where it is interrupted and goes on (`wandb sync --append`)."""
+    """Return the id of the W&B run; a resumed run keeps its own (`wandb sync --append`)."""
     file = path / "wandb_id"
     if not (resumed and file.exists()):
         file.write_text(uuid.uuid4().hex[:8])
@@ -169,7 +173,7 @@ def _wandb_id(path: Path, resumed: bool) -> str:
 def split_loader(
     cfg: DictConfig, prepared: Prepared, split: str, ranks: Ranks, *, training: bool = False
 ) -> ParquetLoader:
-    """This rank's share of a split: in equal shuffled steps for training, every row in order otherwise."""
+    """Return the loader of this rank's share of a split: in equal shuffled steps to train, every row in order else."""
     batch_size = cfg.trainer.batch_size if training else cfg.trainer.eval_batch_size
     fitted = prepared.fitted
     return ParquetLoader(
@@ -188,8 +192,9 @@ def split_loader(
 
 
 def collectives_of(trainer: pl.Trainer) -> dict[str, float]:
-    """The share of collectives, waiting for other ranks included, in the time of steps; they are part of forward,
-    backward and optimizer. {} where none were measured.
+    """Return the share of collectives in the time of steps, waiting for other ranks included; {} if none were measured.
+
+    Collectives are part of forward, backward and optimizer.
     """
     for callback in trainer.callbacks:  # type: ignore[attr-defined]
         if isinstance(callback, Profile) and callback.share is not None:
@@ -198,18 +203,18 @@ def collectives_of(trainer: pl.Trainer) -> dict[str, float]:
 
 
 def metrics_of(values: Any, split: str) -> dict[str, Any]:
-    """Lightning's 'test/auc' and so on of one split, as metrics.json has them."""
-    found = {k.removeprefix(f"{split}/"): v for k, v in values.items() if k.startswith(f"{split}/")}
-    return as_counts(found)
+    """Return the metrics of one split by bare name, from Lightning's 'test/auc' and the like."""
+    metrics = {k.removeprefix(f"{split}/"): v for k, v in values.items() if k.startswith(f"{split}/")}
+    return as_counts(metrics)
 
 
 def as_counts(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Those that count as whole numbers."""
+    """Return the metrics, counts as whole numbers."""
     return {k: int(v) if k in COUNTS else v for k, v in metrics.items()}
 
 
 class _Record(pl.Callback):
-    """plan.json (also to the loggers) once the plan is made; metrics.csv after each validation."""
+    """Writes plan.json, to the loggers too, once the plan is made, and metrics.csv after each validation."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -224,4 +229,4 @@ class _Record(pl.Callback):
 
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if trainer.is_global_zero and trainer.loggers:
-            trainer.loggers[0].save()  # of a run under way, a sweep and others read metrics.csv
+            trainer.loggers[0].save()  # sweeps read metrics.csv of a run under way

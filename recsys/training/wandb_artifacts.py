@@ -1,6 +1,6 @@
-"""What Weights & Biases is told beside metrics: artifacts with their lineage, statistics of tables, curves, alerts.
+"""Log to Weights & Biases, beside metrics: artifacts with their lineage, statistics of tables, curves, alerts.
 
-All of it offline first: `wandb sync RUN_DIR/wandb/offline-run-*` uploads it later.
+Everything works offline; `wandb sync RUN_DIR/wandb/offline-run-*` uploads it later.
 """
 
 import re
@@ -12,17 +12,16 @@ import wandb
 from pytorch_lightning.loggers import WandbLogger
 
 from recsys.data.prepare.prepared import Prepared
-from recsys.errors import UserError
 from recsys.sharding.table_statistics import table_statistics
-from recsys.training.module import RecsysModule
+from recsys.training.module import NotFinite, RecsysModule
 
-FILES = 10**6  # of an artifact
+FILES = 10**6  # most files of an artifact
 
 
 class Tracking(pl.Callback):
-    """Of runs with a W&B logger, on rank 0; statistics of tables are collected by all ranks.
+    """Logs data, tables and alerts from rank 0; all ranks collect the statistics of tables.
 
-    Artifacts hold references to files where they lie, and no copies: prepared data -> run -> model.
+    Artifacts hold references to files and no copies: prepared data -> run -> model.
     """
 
     def __init__(self, prepared: Prepared) -> None:
@@ -33,8 +32,8 @@ class Tracking(pl.Callback):
             return
         info, folder = self._prepared.info, self._prepared.folder
         data = wandb.Artifact(_name(folder.name), "dataset", metadata={k: info[k] for k in ("name", "rows", "split")})
-        data.add_reference(f"file://{folder.absolute()}", checksum=False, max_objects=FILES)  # its name is its digest
-        if run.offline:  # use_artifact asks the server at once; this is what it does with an artifact that is new
+        data.add_reference(f"file://{folder.absolute()}", checksum=False, max_objects=FILES)  # the name has the digest
+        if run.offline:  # use_artifact needs the server; this is its offline part, for a new artifact
             run._log_artifact(data, is_user_created=True, use_after_commit=True)
         else:
             run.use_artifact(data)
@@ -43,21 +42,22 @@ class Tracking(pl.Callback):
         if trainer.state.fn != "fit":
             return
         assert isinstance(module, RecsysModule) and module.dmp is not None
-        found = table_statistics(module.dmp, module.tables, module.sparse.name, module.row_optimizer)
+        statistics = table_statistics(module.dmp, module.tables, module.sparse_optimizer, module.row_optimizer)
         if (run := _run(trainer)) is not None:
-            told = {f"tables/{n}/{k}": s[k] for n, s in found.items() for k in ("norm", "touched") if s[k] is not None}
-            run.log({**told, "trainer/global_step": trainer.global_step})
+            values = {f"tables/{n}/{k}": s[k] for n, s in statistics.items() for k in ("norm", "touched")}
+            known = {k: v for k, v in values.items() if v is not None}
+            run.log({**known, "trainer/global_step": trainer.global_step})
 
     def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
         run = _run(trainer)
-        if run is not None and isinstance(exception, UserError) and str(exception).startswith("the loss is"):
+        if run is not None and isinstance(exception, NotFinite):
             run.alert("the loss is not a number", str(exception), level="ERROR")
 
 
 def track_results(
     trainer: pl.Trainer, checkpoint: Path | None, metrics: dict[str, Any], curves: dict[str, Any] | None
 ) -> None:
-    """Once tested: metrics in the run's summary, curves, and the checkpoint as a model that came of the data."""
+    """Log the tested run: metrics in its summary, curves, and the checkpoint as a model made from the data."""
     if (run := _run(trainer)) is None:
         return
     for split in ("test", "validation"):
@@ -83,10 +83,10 @@ _AXES = {
 
 
 def _run(trainer: pl.Trainer) -> Any:
-    """The W&B run; None where there is none, or on other ranks."""
+    """Return the W&B run; None without one and on other ranks."""
     return next((x.experiment for x in trainer.loggers if isinstance(x, WandbLogger)), None)
 
 
 def _name(text: str) -> str:
-    """Of an artifact: letters, digits, dashes, underscores and dots."""
+    """Return an artifact's name: letters, digits, dashes, underscores and dots."""
     return re.sub(r"[^\w.-]", "-", text)[:128]

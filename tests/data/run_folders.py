@@ -48,7 +48,7 @@ def write_run(
             }
         }
     _write(path, config, metrics, "validation/auc,validation/bias", [test["auc"], -test["ece"]])
-    (path / "curves.json").write_text(json.dumps({"test": Scores.of(p, label).curves(20)}))
+    (path / "curves.json").write_text(json.dumps({"test": Scores.from_rows(p, label).curves(20)}))
     pl.DataFrame({"row": np.arange(rows), "probability": p, "label": label.astype(np.uint8)}).write_parquet(
         path / "test_predictions.parquet"
     )

@@ -107,14 +107,14 @@ def test_sequences(events: list[Event], longest: int, stride: int | None, revers
     train, later = [], []
     for group in by_user(events):
         items = [events[p][1] for p in group]
-        candidate_shard = next((i for i, p in enumerate(group) if which[p]), len(group))
-        stop = candidate_shard
+        held = next((i for i, p in enumerate(group) if which[p]), len(group))
+        stop = held
         while stop >= 2:
             train.append(items[max(0, stop - longest - 1) : stop])
             if stride is None or stop <= longest + 1:
                 break
             stop -= stride
-        for i in range(max(candidate_shard, 1), len(group)):
+        for i in range(max(held, 1), len(group)):
             if which[group[i]]:
                 later.append((which[group[i]], items[max(0, i - longest) : i + 1]))
     rows_of = lambda k: sorted(done.filter(pl.col(SPLIT) == k)["item"].to_list())  # noqa: E731

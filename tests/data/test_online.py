@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import polars as pl
@@ -27,7 +28,10 @@ from recsys.data.tensors import Tensors
 from recsys.data.transforms import typed
 from recsys.errors import UserError
 from recsys.serving.pipeline import Pipeline
+from recsys.serving.predict_files import file_blocks
+from recsys.serving.predictor import Predictor
 from recsys.serving.python_values import RowError
+from recsys.serving.raw_rows import RawRows
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = 10_000
@@ -85,8 +89,18 @@ def check(prepared: Prepared, data: DataConfig, pipeline: Pipeline, rows: int = 
     assert not bad and frame.height == raw.height
     batch = prepared.fitted.apply(frame)
     done = pl.concat([pl.read_parquet(f) for s in ("validation", "test") for f in prepared.files(s)])
-    candidate_shard = Tensors.of(done, pipeline.features)
-    assert_same(Tensors.of(batch.tail(done.height), pipeline.features), candidate_shard)
+    held = Tensors.of(done, pipeline.features)
+    assert_same(Tensors.of(batch.tail(done.height), pipeline.features), held)
+    # the entries of recsys.predict: a data frame as the files have it, and the files
+    frames = pipeline._rows
+    parsed, bad = frames.parse(frames.from_frame(raw))
+    assert not bad
+    assert_same(
+        Tensors.of(frames.fitted.apply(frames.in_context(parsed)), pipeline.features),
+        Tensors.of(batch, pipeline.features),
+    )
+    scored = pl.concat([prepared.fitted.apply(rows) for f in files for rows, _ in file_blocks(data, f)])
+    assert_same(Tensors.of(scored, pipeline.features), Tensors.of(batch, pipeline.features))
     asked = raw.tail(rows).to_dicts()
     text = data.source.format != "parquet"
     mixed = [as_numbers(row) if text and i % 2 else row for i, row in enumerate(asked)]
@@ -95,10 +109,10 @@ def check(prepared: Prepared, data: DataConfig, pipeline: Pipeline, rows: int = 
     assert_same(single, Tensors.of(batch.tail(rows), pipeline.features))
     assert_same(pipeline(asked), single)
     last = min(done.height, rows)
-    assert torch.equal(single.dense[-last:], candidate_shard.dense[-last:])
+    assert torch.equal(single.dense[-last:], held.dense[-last:])
     for f in pipeline.features.sparse:
         if not f.multi_valued:
-            assert torch.equal(single.values[f.name][-last:], candidate_shard.values[f.name][-last:])
+            assert torch.equal(single.values[f.name][-last:], held.values[f.name][-last:])
 
 
 @pytest.mark.parametrize(("name", "folder"), REAL)
@@ -120,6 +134,30 @@ def test_every_transform(yaml: str, write: Callable[[Path], None], tmp_path: Pat
     prepared = prepare(data)
     assert prepared.info["bad_rows"] == 0
     check(prepared, data, moved(prepared, tmp_path), rows=1_000)
+
+
+@pytest.mark.parametrize(("yaml", "write"), [(CSV, write_csv), (PARQUET, write_parquet)], ids=["csv", "parquet"])
+def test_a_predictor_completes_frames(yaml: str, write: Callable[[Path], None], tmp_path: Path) -> None:
+    """Renamed, joined and derived columns are made from a data frame as from the files; what cannot be read is null."""
+    write(tmp_path / "raw")
+    data = of_yaml(yaml)
+    data.root, data.prepared = str(tmp_path / "raw"), str(tmp_path / "prepared")
+    prepared = prepare(data)
+    sums = SimpleNamespace(dmp=lambda batch: (None, batch.dense.tanh().mean(1, keepdim=True)))
+    predictor = Predictor(sums, RawRows.load(prepared.folder))
+    [file] = sources.files_of(data)
+    raw = raw_frame(data, file).drop(LINE)
+    files = pl.concat([predictor.score(rows)[0] for rows, _ in file_blocks(data, file)])
+    assert predictor.predict(raw).equals(files["probability"]) and files["probability"].n_unique() > 100
+    # a joined column that the frame brings along is kept
+    assert predictor.predict(raw.with_columns(pl.lit(1e6).alias("weight"))).ne(files["probability"]).any()
+    with pytest.raises(UserError, match=r"the data frame has no column price; did you mean prices\?"):
+        predictor.predict(raw.rename({"price": "prices"}))
+    if yaml is CSV:
+        wrong = raw.with_row_index().with_columns(
+            pl.when(pl.col("index") == 3).then(pl.lit("dear")).otherwise(pl.col("price")).alias("price")
+        )
+        assert predictor.predict(wrong).is_null().to_list() == [i == 3 for i in range(raw.height)]
 
 
 @pytest.fixture(scope="module")
@@ -144,6 +182,9 @@ def test_nothing_of_training_is_imported(csv: Pipeline, tmp_path: Path) -> None:
     code = f"""
 import sys
 from recsys.serving.pipeline import Pipeline
+from recsys.serving.predict_files import file_blocks
+from recsys.serving.predictor import Predictor
+from recsys.serving.raw_rows import RawRows
 assert "torch" not in sys.modules
 tensors = Pipeline.load({str(tmp_path)!r})({{"price": "3", "user": 7, "item": 2}})
 print(tensors.dense.shape[0], [m for m in sys.modules if m.split(".")[0] in

@@ -15,6 +15,7 @@ from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
 from recsys.task import Task
 from recsys.training.module import RecsysModule
+from recsys.training.settings import Placement, Updates
 
 STEPS, ROWS = 3, 12  # rows a step, over all ranks
 SPEC = FeatureSpec(
@@ -206,11 +207,8 @@ class Trained:
         self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
         module = RecsysModule(
             lambda: Task(Model(case)),
-            case.sharding,
-            case.optim,
-            batch_size=ROWS // self.world_size,
-            local_world_size=self.world_size,
-            make_optimizer=lambda params: torch.optim.SGD(params, lr=0.1),
+            Placement(case.sharding, case.optim, ROWS // self.world_size, self.world_size),
+            Updates(make_optimizer=lambda params: torch.optim.SGD(params, lr=0.1)),
         )
         module.setup_model(self.device)
         assert module.dmp is not None
@@ -292,10 +290,7 @@ def initial_tables(rank: int, world_size: int, kinds: list[str]) -> list[dict[st
         case = Case(kind, "rowwise_adagrad")
         module = RecsysModule(
             lambda case=case: Task(Model(case)),
-            case.sharding,
-            case.optim,
-            batch_size=ROWS // world_size,
-            local_world_size=world_size,
+            Placement(case.sharding, case.optim, ROWS // world_size, world_size),
         )
         module.setup_model(torch.device("cpu"))
         assert module.dmp is not None

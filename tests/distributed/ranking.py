@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import Tensor
 
-import recsys.evaluation.retrieval
+import recsys.evaluation.retrieval_counts
 from recsys.batch import JaggedIds
-from recsys.evaluation.retrieval import Protocols, RankingMetrics, candidate_shard
+from recsys.evaluation.retrieval import Protocols, RankingMetrics
+from recsys.evaluation.retrieval_counts import candidate_shard
 
 N, ROWS = 41, 23
 CUTS = {1: [0, 23], 2: [0, 17, 23], 4: [0, 9, 9, 21, 23]}  # of four ranks one has no row
@@ -35,8 +36,8 @@ def rank_all(rank: int, world_size: int, cases: list[tuple[str, int]]) -> list[A
     found = []
     for kind, tile in cases:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(recsys.evaluation.retrieval, "TILE", tile)
-            patch.setattr(recsys.evaluation.retrieval, "BLOCK", 100)
+            patch.setattr(recsys.evaluation.retrieval_counts, "TILE", tile)
+            patch.setattr(recsys.evaluation.retrieval_counts, "BLOCK", 100)
             found.append(_rank(rank, world_size, kind))
     return found
 

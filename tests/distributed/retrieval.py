@@ -10,7 +10,9 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from recsys.batch import Batch, JaggedIds
 from recsys.candidates import Candidates
 from recsys.config.schema_run import ShardingConfig, SparseOptimConfig
-from recsys.evaluation.retrieval import Protocols, candidate_shard
+from recsys.evaluation.evaluators import RetrievalEvaluator
+from recsys.evaluation.retrieval import Protocols, RankingMetrics
+from recsys.evaluation.retrieval_counts import candidate_shard
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.losses import FullSoftmax
 from recsys.models.neumf import NeuMF
@@ -18,6 +20,7 @@ from recsys.models.sasrec import SASRec
 from recsys.models.two_tower import TwoTower
 from recsys.task import RetrievalTask
 from recsys.training.module import RecsysModule
+from recsys.training.settings import Placement, Updates
 
 N, ROWS, LENGTH = 31, 8, 5
 ABOUT = FeatureSpec(
@@ -85,15 +88,19 @@ def train_all(rank: int, world_size: int, cases: list[tuple[str, str]]) -> list[
 
 
 def _train(rank: int, world_size: int, kind: str, types: str) -> tuple[Tensor, dict[str, float]]:
+    protocols = Protocols(k=(1, 5), protocols=("full", "uniform"), negatives=5)
+    evaluator = RetrievalEvaluator(RankingMetrics(protocols, candidates().popularity.numpy()))
     module = RecsysModule(
         lambda: RetrievalTask(model(kind), FullSoftmax(), candidates()),
-        ShardingConfig(types=[types], column_block=4 if types == "column_wise" else None),
-        SparseOptimConfig(name="adagrad", lr=0.1, eps=1e-4),
-        batch_size=ROWS // world_size,
-        local_world_size=world_size,
+        Placement(
+            ShardingConfig(types=[types], column_block=4 if types == "column_wise" else None),
+            SparseOptimConfig(name="adagrad", lr=0.1, eps=1e-4),
+            batch_size=ROWS // world_size,
+            local_world_size=world_size,
+        ),
         # not Adam, which would make steps of noise: a softmax is indifferent to the item tower's last bias
-        make_optimizer=lambda p: torch.optim.SGD(p, lr=0.1),
-        protocols=Protocols(k=(1, 5), protocols=("full", "uniform"), negatives=5),
+        Updates(make_optimizer=lambda p: torch.optim.SGD(p, lr=0.1)),
+        evaluator=evaluator,
     )
     module.setup_model(torch.device("cpu"))
     assert module.dmp is not None
@@ -104,14 +111,14 @@ def _train(rank: int, world_size: int, kind: str, types: str) -> tuple[Tensor, d
         loss.backward()
         optimizer.step()
     module.eval()
-    module._look_at_items()
-    assert module._items is not None
-    vectors, (mine, most) = module._items.clone(), candidate_shard(N)
+    module._begin(None)
+    assert evaluator.items is not None
+    vectors, (mine, most) = evaluator.items.clone(), candidate_shard(N)
     assert len(vectors) == len(mine) <= most == -(-N // world_size)
     task, some = module.dmp.module, mine[: 5 * rank]  # the first rank asks for nothing, as often as the others ask
     assert torch.allclose(task.item_vectors(some, 5 * world_size, chunk=2), vectors[: len(some)], atol=1e-6)
     with torch.no_grad():
         module._evaluate(batch(3, rank, world_size))
-    found = module.metrics.compute()
+    found = evaluator.compute()
     assert np.isfinite(list(found.values())).all()
     return vectors, found

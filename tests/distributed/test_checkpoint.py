@@ -21,6 +21,7 @@ from recsys.sharding.sharders import FUSED_OPTIMIZERS
 from recsys.sharding.stored_checkpoint import Stored
 from recsys.task import Task
 from recsys.training.module import RecsysModule
+from recsys.training.settings import Placement
 
 ROWWISE = ["rowwise_adagrad", "partial_rowwise_adam"]
 
@@ -162,11 +163,7 @@ def large(rank: int, world_size: int, path: str, kind: str) -> tuple[float, floa
     """Saves where there is no checkpoint, else loads; GiB that it took beyond what was there before, and of the shard."""
     module = RecsysModule(
         lambda: Task(LargeModel()),
-        ShardingConfig(types=[kind]),
-        SparseOptimConfig(),
-        batch_size=8,
-        local_world_size=world_size,
-        make_optimizer=lambda _: torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0),
+        Placement(ShardingConfig(types=[kind]), SparseOptimConfig(), batch_size=8, local_world_size=world_size),
     )
     module.setup_model(torch.device("cpu"))
     assert module.dmp is not None
@@ -178,7 +175,7 @@ def large(rank: int, world_size: int, path: str, kind: str) -> tuple[float, floa
     else:
         for s in shards:
             s.zero_()
-        checkpoint.load_all(Path(path), module.dmp, module.tables, "rowwise_adagrad", None)
+        checkpoint.load_all(Path(path), module.dmp, module.tables, "rowwise_adagrad", None, step=1)
     taken = (peak() - before) / 2**30
     return taken, sum(s.nbytes for s in shards) / 2**30, float(sum(s.square().sum(dtype=torch.float64) for s in shards))
 

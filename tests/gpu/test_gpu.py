@@ -38,8 +38,8 @@ def test_caching_in_the_gpu_equals_all_in_its_memory(optimizer: str) -> None:
     """To the bit where FBGEMM's kernels are deterministic; a tenth of the rows is cached, so that rows are evicted."""
     case = Case("table_wise", optimizer, kernels=("fused_uvm_caching",), decay=False)
     with process_group("gpu", None):
-        cached, candidate_shard = train_all(0, 1, [case, replace(case, kernels=("fused",))], "cuda:0")
-    for a, b in zip(cached["logits"], candidate_shard["logits"], strict=True):
+        cached, held = train_all(0, 1, [case, replace(case, kernels=("fused",))], "cuda:0")
+    for a, b in zip(cached["logits"], held["logits"], strict=True):
         torch.testing.assert_close(a, b, rtol=1e-6, atol=1e-6)
 
 

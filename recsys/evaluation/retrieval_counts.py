@@ -1,0 +1,184 @@
+"""Count the competitors of each target: how many score higher, how many the same.
+
+Each rank scores a range of the candidates for the queries of all ranks, and the counts are summed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from recsys.batch import JaggedIds, segment_ids_of
+
+Score = Callable[[Tensor, int, int], Tensor]
+
+
+BLOCK = 2**25  # scores in memory at once
+
+
+TILE = 2**22  # candidates scored at once; float32 counts so many exactly
+
+
+CHUNK = 2**20  # scores compared at once; they fit into caches
+
+
+def candidate_shard(n: int) -> tuple[range, int]:
+    """Return which of 0 ... n - 1 this rank scores, and the most that a rank scores."""
+    rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    return range(n * rank // ranks, n * (rank + 1) // ranks), -(-n // ranks)
+
+
+@dataclass
+class RankedQueries:
+    """R rows whose targets' competitors are counted.
+
+    queries: (R, ...)
+    row, item: (P,) targets, row after row
+    lists: by protocol, R lists of candidates: for full those that do not compete, else those that do
+    """
+
+    queries: Tensor
+    row: Tensor
+    item: Tensor
+    lists: list[JaggedIds]
+
+    def slice(self, start: int, stop: int) -> "RankedQueries":
+        """Return rows start ... stop - 1."""
+        first, last = torch.searchsorted(self.row, self.row.new_tensor([start, stop])).tolist()
+        lists = [one.slice(start, stop) for one in self.lists]
+        return RankedQueries(self.queries[start:stop], self.row[first:last] - start, self.item[first:last], lists)
+
+
+def world_size() -> int:
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def gather_queries(ranked_queries: RankedQueries) -> tuple[RankedQueries, slice]:
+    """Collective: return the queries of all ranks, one rank after another, and which targets are this rank's."""
+    if world_size() == 1:
+        return ranked_queries, slice(None)
+    numbers = [
+        ranked_queries.row,
+        ranked_queries.item,
+        *(x for one in ranked_queries.lists for x in (one.values, one.lengths)),
+    ]
+    sizes = ranked_queries.row.new_tensor([len(ranked_queries.queries), *map(len, numbers)])
+    shape = torch.stack(_gathered(sizes, [len(sizes)] * world_size())).tolist()
+    queries = _gathered(ranked_queries.queries, [of[0] for of in shape])
+    whole = _gathered(torch.cat(numbers), [sum(of[1:]) for of in shape])
+    parts = [one.split(of[1:]) for one, of in zip(whole, shape, strict=True)]
+    firsts = [sum(of[0] for of in shape[:rank]) for rank in range(world_size())]
+    row = torch.cat([part[0] + first for part, first in zip(parts, firsts, strict=True)])
+    item, *lists = (torch.cat([part[i] for part in parts]) for i in range(1, len(numbers)))
+    before = sum(of[1] for of in shape[: dist.get_rank()])
+    made = [JaggedIds(values, lengths) for values, lengths in zip(lists[::2], lists[1::2], strict=True)]
+    return RankedQueries(torch.cat(queries), row, item, made), slice(before, before + len(ranked_queries.row))
+
+
+def _gathered(x: Tensor, sizes: list[int]) -> list[Tensor]:
+    """Collective: return x of each rank. sizes: its first dimension on each rank."""
+    padded = x.new_zeros(max(sizes), *x.shape[1:])
+    padded[: len(x)] = x
+    found = [torch.empty_like(padded) for _ in sizes]
+    dist.all_gather(found, padded)
+    return [one[:size] for one, size in zip(found, sizes, strict=True)]
+
+
+def count_competitors(ranked: RankedQueries, score: Score, candidates: int, protocols: tuple[str, ...]) -> Tensor:
+    """Collective: return greater and ties of this rank's targets by protocol, (P, 2 x protocols).
+
+    score(queries (b, ...), first, stop): (b, stop - first) scores of candidates in this rank's `candidate_shard`.
+    """
+    mine, most = candidate_shard(candidates)
+    full = [name == "full" for name in protocols]
+    ranked, own = gather_queries(ranked)
+    step = max(1, BLOCK // max(1, min(most, TILE)))
+    counts = [ranked.item.new_zeros(0, 2 * len(full))]
+    for start in range(0, len(ranked.queries), step):  # every rank counts as many blocks
+        counts.append(block_counts(ranked.slice(start, start + step), score, mine, full))
+    total = torch.cat(counts)
+    if world_size() > 1:
+        dist.all_reduce(total)
+    return total[own]
+
+
+def block_counts(ranked_queries: RankedQueries, score: Score, mine: range, full: list[bool]) -> Tensor:
+    """Collective: return (P, 2 x protocols) greater and ties among this rank's candidates.
+
+    If they make several tiles, those with targets are scored twice: the targets' scores must come from the same product
+    as their competitors', and are known only then.
+    """
+    row, item = ranked_queries.row, ranked_queries.item
+
+    @lru_cache(maxsize=1)
+    def tile(first: int) -> tuple[int, Tensor]:
+        """Return the first candidate and the scores. Candidate 0, which is none, is cut off after the product: a
+        product
+        without it has few rows of whole cache lines and takes a third longer.
+        """
+        stop = min(first + TILE, mine.stop)
+        scores = score(ranked_queries.queries, first, stop).detach()
+        if scores.shape != (len(ranked_queries.queries), stop - first):
+            raise ValueError(f"scores are {tuple(scores.shape)}, not ({len(ranked_queries.queries)}, {stop - first})")
+        after = max(first, 1)
+        return after, scores[:, after - first :]
+
+    own = torch.zeros(len(row), dtype=torch.float64, device=row.device)
+    for first in mine[::TILE]:
+        here = ((item >= first) & (item < min(first + TILE, mine.stop))).nonzero()[:, 0]
+        if len(here):
+            after, scores = tile(first)
+            own[here] = scores[row[here], item[here] - after].double()
+    if world_size() > 1:
+        dist.all_reduce(own)  # 0 on all ranks but one
+    counts = row.new_zeros(len(row), 2 * len(full))
+    for first in mine[::TILE]:
+        after, scores = tile(first)
+        lists = [_within(one, after, after + scores.shape[1]) for one in ranked_queries.lists]
+        counts += _counts(scores, row, item - after, own.to(scores.dtype), lists, full)
+    return counts
+
+
+def _within(lists: JaggedIds, first: int, stop: int) -> JaggedIds:
+    """Return the ids first ... stop - 1 of the lists, counted from `first`."""
+    here = (lists.values >= first) & (lists.values < stop)
+    lengths = torch.bincount(lists.segment_ids[here], minlength=len(lists))
+    return JaggedIds(lists.values[here] - first, lengths)
+
+
+def _counts(scores: Tensor, row: Tensor, item: Tensor, own: Tensor, lists: list[JaggedIds], full: list[bool]) -> Tensor:
+    """Return (P, 2 x protocols) greater and ties of (P,) items that score `own`, among the columns of scores (b, n)."""
+    step = max(1, CHUNK // max(1, scores.shape[1]))
+    one_each = torch.equal(row, torch.arange(len(scores), device=row.device))  # then no copy is needed
+    parts = [row.new_zeros(0, 2 * len(full))]
+    for start in range(0, len(row), step):
+        rows, items, mine = (x[start : start + step] for x in (row, item, own))
+        columns = [_among(scores, rows, mine, one) for one in lists]
+        if any(full):
+            every = _among_all(scores[start : start + step] if one_each else scores[rows], items, mine)
+            columns = [every - found if of_all else found for found, of_all in zip(columns, full, strict=True)]
+        parts.append(torch.cat(columns, 1))
+    return torch.cat(parts)
+
+
+def _among_all(scores: Tensor, item: Tensor, own: Tensor) -> Tensor:
+    """Return (P, 2) greater and ties of (P,) items that score `own`, among the others of their row of scores (P, n)."""
+    compared = torch.empty(scores.shape, device=scores.device)  # floats: sums of bool take five times as long
+    greater = torch.gt(scores, own[:, None], out=compared).sum(1).long()
+    ties = torch.eq(scores, own[:, None], out=compared).sum(1).long()
+    itself, nan = ((item >= 0) & (item < scores.shape[1])).long(), own.isnan()
+    greater = torch.where(nan, scores.shape[1] - itself, greater)
+    return torch.stack([greater, torch.where(nan, 0, ties - itself)], 1)
+
+
+def _among(scores: Tensor, row: Tensor, own: Tensor, lists: JaggedIds) -> Tensor:
+    """Return (P, 2) greater and ties of (P,) targets that score `own`, among the list of their row."""
+    starts = (lists.lengths.cumsum(0) - lists.lengths)[row]
+    lengths = lists.lengths[row]
+    owner = segment_ids_of(lengths)
+    place = torch.arange(len(owner), device=row.device) + (starts - lengths.cumsum(0) + lengths)[owner]
+    other, mine = scores[row[owner], lists.values[place]], own[owner]
+    greater = torch.bincount(owner[(other > mine) | mine.isnan()], minlength=len(row))
+    return torch.stack([greater, torch.bincount(owner[other == mine], minlength=len(row))], 1)

@@ -1,0 +1,132 @@
+"""The one way from raw rows in memory to features: rename, join, derive, parse, look at earlier rows, transform.
+
+`Pipeline` (rows as dicts), `Predictor` (data frames and files) and `Recommender` share it; preparing data runs the same
+steps, chunk by chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from recsys.config.schema_data import JoinConfig
+from recsys.data.group_features import in_context
+from recsys.data.raw.blocks import LINE, BadRow, Block
+from recsys.data.raw.derive import Needs, derived, joined
+from recsys.data.raw_schema import RawSchema
+from recsys.data.transforms import Fitted, raw_columns, typed
+from recsys.data.transforms.index import Index
+from recsys.data.transforms.parse import RowParser
+from recsys.errors import UserError, did_you_mean
+
+Given = Mapping[str, tuple[pl.Series, pl.Series]]  # column -> its values, and which rows give one
+
+
+@dataclass(frozen=True)
+class SideTable:
+    """A joined table whose columns features need, and where the row of each key lies."""
+
+    join: JoinConfig
+    table: pl.DataFrame
+    rows: Index
+
+    @classmethod
+    def from_table(cls, join: JoinConfig, table: pl.DataFrame) -> SideTable:
+        keys, places = table[join.key].cast(pl.String), pl.int_range(table.height, eager=True)
+        return cls(join, table, Index(keys, places, -1))
+
+    def joined(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Join as in batch, but only the rows that `frame` needs: a join hashes its whole right side."""
+        table = self.table
+        if not table[self.join.key].dtype.is_float():  # whose text does not tell which are equal
+            places = self.rows.of(frame[self.join.key].cast(pl.String)).to_list()
+            table = table[sorted({place for place in places if place >= 0})]
+        return joined(frame, self.join, table)
+
+
+class RawRows:
+    """Turns raw rows into features with fitted transforms. It holds no state between calls: threads may share it.
+
+    Args:
+        fitted: the transforms.
+        raw: types of the raw columns, and the side tables.
+    """
+
+    def __init__(self, fitted: Fitted, raw: RawSchema) -> None:
+        self.fitted, self.raw, data = fitted, raw, fitted.data
+        needs = Needs.of(data)
+        self.derive = needs.derive
+        self.types = raw.columns.select(sorted(needs.raw)).schema
+        self.sides: list[tuple[SideTable, list[str]]] = []
+        for i, names in sorted(needs.sides.items()):
+            join, table = data.source.joins[i], raw.sides[i]
+            self.sides.append((SideTable.from_table(join, table.select(join.key, *names)), names))
+        no_rows = pl.DataFrame(schema={LINE: pl.Int64, **self.types})
+        self._parser = RowParser(data, self.complete(no_rows), labelled=False)
+
+    @classmethod
+    def load(cls, folder: Path) -> RawRows:
+        """Load from a folder of prepared data, a run's, or one that `save` wrote. Raises UserError for any other."""
+        fitted = Fitted.load(folder)
+        return cls(fitted, RawSchema.load(folder, fitted.data))
+
+    def save(self, folder: Path) -> None:
+        """Write all that `load` needs into one folder, which may be copied anywhere."""
+        self.fitted.save(folder)
+        self.raw.save(folder)
+
+    def complete(self, frame: pl.DataFrame, given: Given | None = None) -> pl.DataFrame:
+        """Return raw rows, named as the YAML names them, with joined and derived columns.
+
+        given: joined columns that some rows bring along; these rows keep their values.
+        """
+        for side, names in self.sides:
+            frame = side.joined(frame)
+            for name in names:
+                if given is not None and name in given:
+                    values, there = given[name]
+                    frame = frame.with_columns(pl.when(there).then(values).otherwise(pl.col(name)).alias(name))
+        for column, sql in self.derive.items():
+            frame = derived(column, sql, frame)
+        return frame
+
+    def from_frame(self, raw: pl.DataFrame) -> pl.DataFrame:
+        """Return the rows of a data frame, complete, with their numbers as LINE.
+
+        Columns are named as in the files or as in the YAML; others are ignored; joined ones may be there already.
+        Raises UserError for a missing column.
+        """
+        source = self.fitted.data.source
+        names = {there: here for here, there in source.rename.items() if there in raw.columns and here in self.types}
+        raw = raw.drop([here for here in names.values() if here in raw.columns and here not in names]).rename(names)
+        brought = [n for _, own in self.sides for n in own if n in raw.columns]
+        for name in self.types:
+            if name not in raw.columns and not self._only_joins(name, brought):
+                raise UserError(f"the data frame has no column {name}{did_you_mean(name, raw.columns)}")
+        lacking = [pl.lit(None, self.types[n]).alias(n) for n in self.types if n not in raw.columns]
+        every = pl.repeat(True, raw.height, eager=True)
+        frame = raw.select(*(n for n in self.types if n in raw.columns), *lacking).with_row_index(LINE)
+        return self.complete(frame.cast({LINE: pl.Int64}), {n: (raw[n], every) for n in brought})
+
+    def _only_joins(self, name: str, brought: list[str]) -> bool:
+        """Whether the raw column `name` is but the key of joins whose columns the rows bring along."""
+        data = self.fitted.data
+        needed = {column for _, column in raw_columns(data)}
+        needed |= set() if data.group is None else {data.group.by, data.group.order or data.group.by}
+        joins = [own for side, own in self.sides if side.join.key == name]
+        return name not in needed and bool(joins) and all(n in brought for own in joins for n in own)
+
+    def parse(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, list[BadRow]]:
+        """Return complete rows with typed columns, and those that cannot be read."""
+        return typed(self.fitted.data, Block(Path("rows"), frame), labelled=False)
+
+    def parse_known_types(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, list[BadRow]]:
+        """Parse rows whose raw columns have the types of `self.types`: faster, for one row at a time."""
+        return self._parser(Block(Path("rows"), frame))
+
+    def in_context(self, rows: pl.DataFrame) -> pl.DataFrame:
+        """Return parsed rows with the values that they take from earlier rows of their group."""
+        return in_context(self.fitted.data, rows)

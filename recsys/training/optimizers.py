@@ -1,0 +1,116 @@
+"""One optimizer over fused tables, dense weights and tables whose optimizer is not fused, and its learning rates."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torchrec.distributed import DistributedModelParallel
+from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
+
+from recsys.config.schema_run import SparseOptimConfig
+from recsys.errors import UserError
+from recsys.sharding.row_optimizer import RowOptimizer
+from recsys.sharding.tables import TableInfo
+from recsys.training.settings import MakeOptimizer
+
+
+class Optimizers:
+    """The optimizers of a sharded task.
+
+    Args:
+        dmp: the sharded task.
+        plan: `describe`'s entries.
+        tables: the task's.
+        make_dense: makes the dense weights' optimizer.
+        sparse: the tables' optimizer.
+
+    Attributes:
+        dense: dense parameters by name.
+        rows: updates the tables that no fused kernel updates; None where there are none.
+        combined: all of them, as Lightning sees them.
+    """
+
+    def __init__(
+        self,
+        dmp: DistributedModelParallel,
+        plan: list[dict[str, Any]],
+        tables: dict[str, TableInfo],
+        make_dense: MakeOptimizer,
+        sparse: SparseOptimConfig,
+    ) -> None:
+        self.dense, rows = split_parameters(dmp, plan)
+        if rows and sparse.clip is not None:
+            name = next(t.name for t in tables.values() if t.parameter in rows)
+            raise UserError(
+                f"optim.sparse.clip={sparse.clip}: applies only to FBGEMM's fused kernels, which {len(rows)} tables do "
+                f"not use here ({name}, ...); choose another optim.sparse.name or sharding, or null"
+            )
+        # KeyedOptimizerWrapper has no way to get its optimizer back
+        self._wrapper = KeyedOptimizerWrapper(self.dense, make_dense)
+        parts: list[Any] = [dmp.fused_optimizer, self._wrapper]
+        self.rows: RowOptimizer | None = None
+        if rows:
+            shares = {rows[t.parameter]: t.dim / t.width for t in tables.values() if t.parameter in rows}
+            self.rows = row_optimizer = RowOptimizer(list(rows.values()), sparse, shares)
+            parts.append(KeyedOptimizerWrapper(rows, lambda _: row_optimizer))  # type: ignore[arg-type,return-value]
+        self.combined = CombinedOptimizer(parts)
+        for group in self.combined.param_groups:
+            group.setdefault("initial_lr", group["lr"])  # type: ignore[attr-defined]
+
+    def groups(self) -> dict[str, list[Any]]:
+        """Return the parameter groups of dense weights and of tables; the plan decides how many the tables have."""
+        dense = self._wrapper.param_groups
+        ids = {id(g) for g in dense}
+        return {"dense": list(dense), "sparse": [g for g in self.combined.param_groups if id(g) not in ids]}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the dense optimizer's state and by how much schedules have changed the rates; tables save theirs."""
+        return {
+            "dense_optimizer": self._dense_optimizer().state_dict(),
+            "lr": {
+                kind: [g["lr"] / g["initial_lr"] if g["initial_lr"] else 1.0 for g in groups][:1]
+                for kind, groups in self.groups().items()
+            },
+        }
+
+    def load_state_dict(self, state: dict[str, Any], schedulers: list[Any]) -> None:
+        """Restore what `state_dict` returned, and make the saved schedulers' state fit today's parameter groups."""
+        optimizer = self._dense_optimizer()
+        optimizer.load_state_dict(state["dense_optimizer"])
+        # it has made new groups, which the wrapper, and through it the scheduler, must see
+        self._wrapper.param_groups, self._wrapper.state = optimizer.param_groups, optimizer.state
+        for kind, factor in state["lr"].items():
+            for group in self.groups()[kind] if factor else ():
+                group["lr"] = group["initial_lr"] * factor[0]
+        rates = [g["lr"] for g in self.combined.param_groups]  # type: ignore[index]
+        for saved, scheduler in zip(state.get("lr_schedulers", ()), schedulers, strict=False):
+            _fit_scheduler(saved, scheduler, rates)
+
+    def _dense_optimizer(self) -> Optimizer:
+        return self._wrapper._optimizer
+
+
+def _fit_scheduler(saved: dict[str, Any], fresh: Any, rates: list[float]) -> None:
+    """Give a saved scheduler's state one rate for each group of today's, from the config alone."""
+    for key in ("base_lrs", "min_lrs", "max_lrs"):
+        if key in saved:
+            saved[key] = getattr(fresh, key)
+    saved["_last_lr"] = list(rates)
+    for inner, other in zip(saved.get("_schedulers", ()), getattr(fresh, "_schedulers", ()), strict=False):
+        _fit_scheduler(inner, other, rates)
+
+
+def split_parameters(
+    dmp: DistributedModelParallel, plan: list[dict[str, Any]]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return dense parameters and tables that RowOptimizer updates, by name; fused tables are in neither."""
+    kernels = {e["parameter"]: e["kernel"] for e in plan}
+    dense: dict[str, Tensor] = {}
+    rows: dict[str, Tensor] = {}
+    for name, p in dmp.named_parameters():
+        if name not in kernels:
+            dense[name] = p
+        elif kernels[name] == "dense" and p.dim() == 2:
+            rows[name] = p
+    return dense or {"none": torch.zeros(0)}, rows  # optimizers refuse an empty list

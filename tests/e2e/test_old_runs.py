@@ -1,0 +1,79 @@
+"""Run folders made before the redesign still load: evaluated, predicted with and resumed to the same numbers."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from recsys.config.build import locate
+from recsys.config.compose import load_config
+from recsys.serving.predict_files import predict_files
+from recsys.serving.recommender import recommend_files
+from recsys.training.evaluate import evaluate
+from recsys.training.run import train
+
+OLD = Path(__file__).parent / "old_runs"
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the runs, so that nothing is written beside the originals."""
+    folder = tmp_path_factory.mktemp("old") / "runs"
+    shutil.copytree(OLD, folder)
+    for run in ("ranking", "retrieval", "closed_form"):
+        cfg = OmegaConf.load(folder / run / "config.yaml")
+        cfg.data.prepared = str(folder / "prepared")
+        OmegaConf.save(cfg, folder / run / "config.yaml")
+    return folder
+
+
+def metrics(run: Path) -> dict[str, Any]:
+    read = json.loads((run / "metrics.json").read_text())
+    assert isinstance(read, dict)
+    return read
+
+
+@pytest.mark.parametrize("run", ["ranking", "retrieval", "closed_form"])
+def test_evaluated(home: Path, run: str) -> None:
+    again = evaluate(str(home / run))
+    assert again["test"] == pytest.approx(metrics(home / run)["test"], rel=1e-6)
+    assert again["protocol"] == metrics(home / run)["protocol"]
+
+
+def test_predicted(home: Path) -> None:
+    predict_files(str(home / "ranking"), [OLD / "rows.tsv"], home / "p.parquet", checkpoint="best", batch_size=7)
+    ours, expected = pl.read_parquet(home / "p.parquet"), pl.read_parquet(OLD / "ranking" / "expected.parquet")
+    assert ours["line"].equals(expected["line"])
+    torch.testing.assert_close(ours["probability"].to_torch(), expected["probability"].to_torch())
+
+
+@pytest.mark.parametrize("run", ["retrieval", "closed_form"])
+def test_recommended(home: Path, run: str) -> None:
+    output = home / f"{run}.parquet"
+    how = {"checkpoint": "best", "k": 5, "filter_history": None, "batch_size": 3}
+    recommend_files(str(home / run), [OLD / "log.csv"], output, **how)
+    ours, expected = pl.read_parquet(output), pl.read_parquet(OLD / run / "expected.parquet")
+    assert ours.drop("scores").equals(expected.drop("scores"))
+    scores = (x["scores"].explode().to_torch() for x in (ours, expected))
+    torch.testing.assert_close(*scores)
+
+
+def test_resumed(home: Path) -> None:
+    """Its state.pt, loader position and optimizers are read, and training goes on for an epoch."""
+    run = home / "ranking"
+    cfg = load_config(run / "config.yaml")
+    cfg.resume, cfg.run_dir, cfg.trainer.max_epochs, cfg.trainer.threads = str(run), None, 2, 1
+    before = metrics(run)["train"]["steps"]
+    assert train(cfg).metrics["train"]["steps"] == 2 * before
+
+
+def test_old_keys_and_targets() -> None:
+    """`ranking:` is now `protocol:`; schedules have moved."""
+    cfg = load_config(OLD / "retrieval" / "config.yaml")
+    assert "ranking" not in cfg and list(cfg.protocol.candidates) == ["full"] and list(cfg.protocol.k) == [5, 10, 20]
+    assert locate("recsys.schedules.warmup_cosine", "x") is locate("recsys.training.schedules.warmup_cosine", "x")
