@@ -80,7 +80,7 @@ def test_side_by_side(model: str, real_data: RealData, prepared: Path, tmp_path:
     ("overrides", "message"),
     [
         (["model=sasrec"], "data=criteo: this model retrieves items, and data.items.feature names no feature"),
-        (["model=ease", "data=movielens_1m", "loss=bce"], "loss=recsys.losses.BCE: this model has a loss of its own"),
+        (["model=ease", "data=movielens_1m", "loss=bce"], "loss=recsys.losses.retrieval.BCE: this model has a loss of its own"),
         (["model=ease", "data=movielens_1m", "trainer.devices=2"], "fitted at once, in one process"),
         (["model=sasrec", "data=movielens_1m", "~loss"], "loss: this model needs one"),
         (["model=sasrec", "data=movielens_1m", "loss.negatives=popular"], r"loss: negatives 'popular' is not one of"),
