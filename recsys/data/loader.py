@@ -13,6 +13,7 @@ from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch, JaggedIds
+from recsys.data.lanes import lane_batches, parts_of
 from recsys.data.tensors import Tensors, dense_places
 from recsys.data.transforms import HISTORY, LABEL, TARGETS
 from recsys.errors import UserError
@@ -76,6 +78,17 @@ class ParquetLoader:
         vectors: Mapping[str, np.ndarray] | None = None,
         limit: int | None = None,
     ) -> None:
+        self._open_lane = partial(
+            ParquetLoader,
+            files,
+            features,
+            training=training,
+            shuffle=shuffle,
+            seed=seed,
+            buffer_rows=buffer_rows,
+            vectors=vectors,
+            limit=limit,
+        )
         self.features, self.batch_size, self.seed = features, batch_size, seed
         self._training, self._shuffle = training, shuffle
         self._rank, self._world_size = rank, world_size
@@ -107,6 +120,7 @@ class ParquetLoader:
         self._keys = [f.name for f in features.sparse]
         self._buffers: list[np.ndarray] = []
         self._shapes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.lanes = world_size  # processes that began this epoch (lanes.py)
         self.epoch = 0
         self.step = 0  # batches of this epoch handed out so far
         self.seconds = 0.0  # that whoever iterates has waited for batches
@@ -127,14 +141,20 @@ class ParquetLoader:
         return pl.concat(parts)[name] if parts else pl.Series(name, [], pl.Int32)
 
     def state_dict(self) -> dict[str, int]:
-        return {"epoch": self.epoch, "step": self.step}
+        return {"epoch": self.epoch, "step": self.step, "lanes": self.lanes}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.epoch, self.step = int(state["epoch"]), int(state["step"])
+        self.lanes = int(state.get("lanes", self._world_size))
 
     def __iter__(self) -> Iterator[Batch]:
         if self.step >= self.steps:
-            self.epoch, self.step = self.epoch + 1, 0
+            self.epoch, self.step, self.lanes = self.epoch + 1, 0, self._world_size
+        elif self.step == 0:
+            self.lanes = self._world_size
+        if self.lanes != self._world_size:
+            yield from self._from_lanes()
+            return
         begun = time.perf_counter()
         groups = self._order()
         first = self.step // self._chunk_steps
@@ -164,6 +184,22 @@ class ParquetLoader:
                 pool.shutdown(cancel_futures=True)
             if not self._training:  # an evaluation cut short leaves the next one whole
                 self.epoch, self.step = 0, 0
+
+    def _from_lanes(self) -> Iterator[Batch]:
+        """The rest of an epoch that another number of processes began."""
+        step_rows = self.batch_size * self._world_size
+
+        def open_lane(lane: int) -> Iterator[Batch]:
+            loader = self._open_lane(batch_size=step_rows // self.lanes, rank=lane, world_size=self.lanes)
+            loader.load_state_dict({"epoch": self.epoch, "step": self.step})
+            return iter(loader)
+
+        begun = time.perf_counter()
+        for batch in lane_batches(open_lane, parts_of(self._rank, self._world_size, self.lanes, step_rows)):
+            self.step += 1
+            self.seconds += time.perf_counter() - begun
+            yield batch
+            begun = time.perf_counter()
 
     def _order(self) -> list[RowGroup]:
         if not self._shuffle:

@@ -1,0 +1,80 @@
+"""Finish an epoch that another number of processes began, so that every row still comes once.
+
+With W processes, the rows of a split lie in W lanes, one for each process, and a step takes as many rows from each. A
+run that is resumed in mid-epoch with another number of processes keeps the lanes of that epoch: each process takes its
+part of every step from the lanes that hold it. The next epoch has a lane for each process again.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from recsys.batch import Batch
+
+
+@dataclass(frozen=True)
+class LanePart:
+    """Rows start ... stop - 1 of each batch of a lane."""
+
+    lane: int
+    start: int
+    stop: int
+
+
+def parts_of(rank: int, world_size: int, lanes: int, step_rows: int) -> list[LanePart]:
+    """Return the lanes, and the rows of their batches, that hold this rank's rows of a step.
+
+    step_rows: rows of a step over all ranks, a multiple of `world_size` and of `lanes`
+    """
+    mine, lane_rows = step_rows // world_size, step_rows // lanes
+    first, last = rank * mine, (rank + 1) * mine
+    parts = []
+    for lane in range(first // lane_rows, -(-last // lane_rows)):
+        before = lane * lane_rows
+        parts.append(LanePart(lane, max(first - before, 0), min(last - before, lane_rows)))
+    return parts
+
+
+def lane_batches(open_lane: Callable[[int], Iterator[Batch]], parts: list[LanePart]) -> Iterator[Batch]:
+    """Yield this rank's batches: of each lane's batch its part, one lane after another."""
+    lanes = [open_lane(part.lane) for part in parts]
+    for batches in zip(*lanes, strict=True):
+        yield concat([rows_of(batch, p.start, p.stop) for batch, p in zip(batches, parts, strict=True)])
+
+
+def rows_of(batch: Batch, start: int, stop: int) -> Batch:
+    """Return rows start ... stop - 1 of a training batch."""
+    if (start, stop) == (0, batch.rows):
+        return batch
+    sparse, rows = batch.sparse, batch.rows
+    stop = min(stop, rows)
+    offsets, values = sparse.offsets(), sparse.values()
+    lengths = sparse.lengths().view(-1, rows)[:, start:stop]
+    slices = [values[offsets[f * rows + start] : offsets[f * rows + stop]] for f in range(len(sparse.keys()))]
+    empty = values[:0]
+    return Batch(
+        batch.dense[start:stop],
+        KeyedJaggedTensor(sparse.keys(), torch.cat([empty, *slices]), lengths=lengths.reshape(-1)),
+        batch.labels[start:stop],
+        None if batch.weight is None else batch.weight[start:stop],
+    )
+
+
+def concat(batches: list[Batch]) -> Batch:
+    """Return the rows of training batches as one batch."""
+    if len(batches) == 1:
+        return batches[0]
+    keys = batches[0].sparse.keys()
+    jagged = [b.sparse.to_dict() for b in batches]
+    values = [j[key].values() for key in keys for j in jagged]
+    lengths = [j[key].lengths() for key in keys for j in jagged]
+    empty = batches[0].sparse.values()[:0]
+    weights = [b.weight for b in batches if b.weight is not None]
+    return Batch(
+        torch.cat([b.dense for b in batches]),
+        KeyedJaggedTensor(keys, torch.cat([empty, *values]), lengths=torch.cat([empty, *lengths]).int()),
+        torch.cat([b.labels for b in batches]),
+        torch.cat(weights) if len(weights) == len(batches) else None,
+    )
