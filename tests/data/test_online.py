@@ -35,6 +35,7 @@ from recsys.serving.raw_rows import RawRows
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = 10_000
+EVERY_DAY = 2_000  # of them
 REAL = [("criteo", "criteo_kaggle"), ("avazu", "avazu"), ("movielens_100k", "ml-100k"), ("frappe", "frappe")]
 
 
@@ -115,15 +116,16 @@ def check(prepared: Prepared, data: DataConfig, pipeline: Pipeline, rows: int = 
             assert torch.equal(single.values[f.name][-last:], held.values[f.name][-last:])
 
 
+@pytest.mark.parametrize("rows", [EVERY_DAY, pytest.param(ROWS, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("name", "folder"), REAL)
-def test_real_data(name: str, folder: str, real_data: Callable[[str], Path], tmp_path: Path) -> None:
+def test_real_data(name: str, folder: str, rows: int, real_data: Callable[[str], Path], tmp_path: Path) -> None:
     config = OmegaConf.load(ROOT / "conf" / "data" / f"{name}.yaml")
     data = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), config))
     assert isinstance(data, DataConfig)
     split = data.split if data.split.by == "files" else SplitConfig()  # by order: the last rows are the test's
     data = replace(data, root=str(real_data(folder)), prepared=str(tmp_path / "prepared"), split=split)
     prepared = prepare(data)
-    check(prepared, data, moved(prepared, tmp_path))
+    check(prepared, data, moved(prepared, tmp_path), rows)
 
 
 @pytest.mark.parametrize(("yaml", "write"), [(CSV, write_csv), (PARQUET, write_parquet)], ids=["csv", "parquet"])

@@ -16,7 +16,7 @@ from recsys.config.compose import compose
 from recsys.distributed import failures
 from recsys.distributed.rendezvous import fresh_store
 from recsys.errors import UserError
-from recsys.training.run_dir import AUTO, allow_restarts, open_run_dir
+from recsys.training.run_dir import AUTO, RunFolder, allow_restarts, open_run_dir
 
 STARTS = {
     "devices": [*COMMAND, "trainer.devices=2"],
@@ -75,10 +75,11 @@ def complete(folder: Path) -> Path:
 
 
 def test_resume_auto_begins_where_there_is_no_run_and_else_goes_on(cfg: DictConfig, tmp_path: Path) -> None:
-    assert open_run_dir(cfg.copy()) == (tmp_path / "a", False)
-    assert open_run_dir(cfg.copy()) == (tmp_path / "a", False)  # begun, without a checkpoint yet
+    assert open_run_dir(cfg.copy()) == RunFolder(tmp_path / "a")
+    assert open_run_dir(cfg.copy()) == RunFolder(tmp_path / "a")  # begun, without a checkpoint yet
     complete(tmp_path / "a" / "checkpoints" / "step-00000010")
-    assert open_run_dir(cfg.copy()) == (tmp_path / "a", True)
+    found = open_run_dir(cfg.copy())
+    assert (found.path, found.resumed) == (tmp_path / "a", True)
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
     cfg.seed = 1
     with pytest.raises(UserError, match=r"run_dir=.*another config: seed is 0 there, 1 here"):
