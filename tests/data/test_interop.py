@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 import yaml
+from examples import examples
 from feature_specs import CARDINALITIES, NUMBERS, Rows
 from forks import run_anew, run_forked
 from hypothesis import HealthCheck, given, settings
@@ -158,7 +159,7 @@ def test_a_cardinality_that_nobody_counted_gets_a_vocabulary(tmp_path: Path) -> 
 
 
 @given(data=st.data())
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_types_and_cardinalities(tmp_path: Path, data: st.DataObject) -> None:
     home = Path(str(tmp_path)) / str(len(list(tmp_path.iterdir())))
     home.mkdir()

@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 import torch
 from every_transform import CSV, PARQUET, sides, write_csv, write_parquet
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
@@ -307,7 +308,7 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
         Pipeline.load(tmp_path)
 
 
-FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 COLUMNS = ("price", "user", "item", "other", "text", "tags", "when")
 words = st.text(st.characters(blacklist_categories=("Cs", "Cc", "Zl", "Zp"), blacklist_characters=',"'), max_size=8)
 numbers = st.one_of(st.integers(), st.floats(), st.integers(-(10**50), 10**50)).map(str)
@@ -351,7 +352,7 @@ odd = st.recursive(
 TYPED = (*COLUMNS, "small", "flag", "kind", "born", "labels", "floats", "clock")
 
 
-@settings(FEW, max_examples=150)
+@settings(FEW, max_examples=examples(150))
 @given(st.dictionaries(st.sampled_from(TYPED), odd))
 def test_any_value_is_read_or_told_in_a_line(csv: Pipeline, parquet: Pipeline, row: dict[str, Any]) -> None:
     for pipeline in (csv, parquet):
