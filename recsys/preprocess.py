@@ -28,7 +28,7 @@ def preprocess(cfg: DictConfig) -> Prepared:
     """Check the config, prepare the data unless it is there, write the page and the export if they are wanted."""
     from recsys.config.settings import data_config, engine_config
     from recsys.data.check import check_data, check_files
-    from recsys.data.prepare.engine import check_engine, engine_of
+    from recsys.data.prepare.engine import check_engine, open_engine
     from recsys.data.prepare.prepared import prepare
 
     if cfg.output is not None and (not cfg.report or Path(cfg.output).suffix != ".html"):
@@ -40,7 +40,7 @@ def preprocess(cfg: DictConfig) -> Prepared:
         check_files(data)
     elif data.sample is not None:
         say(f"data.root is not set: using the built-in sample ({data.sample.rows:,} rows, seed {data.sample.seed})")
-    with engine_of(engine_config(cfg), data) as engine:
+    with open_engine(engine_config(cfg), data) as engine:
         prepared = prepare(data, engine)
     _show(prepared)
     if cfg.report:
@@ -57,11 +57,11 @@ def preprocess(cfg: DictConfig) -> Prepared:
 
 def report(data: DataConfig, prepared: Prepared, output: Path) -> None:
     """Go over the raw rows once and write the page about them."""
-    from recsys.data.prepare.prepared import typed_rows
+    from recsys.data.prepare.prepared import parsed_rows
     from recsys.data.profile import Profiler, page
 
     look = Profiler(data)
-    rows = typed_rows(data)
+    rows = parsed_rows(data)
     with bar("looking", sum(prepared.info["rows"].values())) as shown:
         for frame, which in rows:
             look.add(frame, which)

@@ -228,6 +228,44 @@ def test_without_predictions_there_are_no_intervals(tmp_path: Path) -> None:
     assert "<html" in page(found, groups, 100, 0)
 
 
+def test_parallel_coordinates_of_a_sweep(tmp_path: Path) -> None:
+    """One line a trial across one axis a parameter and the metric; the best is drawn last; numbers lie on scales."""
+    trials = []
+    for i, (lr, dim, name) in enumerate([("0.001", "8", "sgd"), ("0.01", "16", "adam"), ("0.1", "8", "adam")]):
+        write_run(tmp_path / "s" / str(i), 1.0 + i / 10, optim__sparse__lr=float(lr))
+        values = {"optim.sparse.lr": lr, "model.dim": dim, "optim.sparse.name": name}
+        runs = [{"folder": str(i), "status": "ok"}]
+        trials.append({"number": i, "values": values, "overrides": [], "runs": runs})
+    (tmp_path / "s" / "sweep.json").write_text(json.dumps({"metric": "test/auc", "trials": trials}))
+    found = read([str(tmp_path / "s")])
+    assert [r.name for r in found.runs] == [
+        "0: lr=0.001, dim=8, name=sgd",
+        "1: lr=0.01, dim=16, name=adam",
+        "2: lr=0.1, dim=8, name=adam",
+    ]
+    shown = page(found, compare(found.runs, 100, 0), 100, 0)
+    [figure] = re.findall(r'<figure class="across">.*?</figure>', shown, re.S)
+    lines = [[tuple(map(float, p.split(","))) for p in x.split()] for x in re.findall(r'points="([^"]*)"', figure)]
+    assert len(lines) == 3 and all(len(line) == 4 for line in lines)
+    steps = [line[0][1] for line in sorted(lines, key=lambda line: -line[0][1])]
+    assert steps[0] - steps[1] == pytest.approx(steps[1] - steps[2], abs=0.2)  # learning rates on a logarithmic axis
+    best = max(found.runs, key=lambda r: r.test["auc"]).name
+    assert f"trial {best[0]}" in re.findall(r'data-t="([^"]*)"', figure)[-1] and figure.count("var(--c2)") == 1
+
+
+def test_a_failed_run_shows_its_error(tmp_path: Path) -> None:
+    """The beginning of the error, cut between words, whatever the log says after it."""
+    write_run(tmp_path / "a")
+    failed = write_run(tmp_path / "b")
+    (failed / "metrics.json").unlink()
+    error = "error: the loss is nan at step 7; " + ", ".join(f"feature_{i}: 0..1e30" for i in range(99))
+    (failed / "train.log").write_text(f"2026-01-01 00:00:00 checking\n2026-01-01 00:00:01 {error}\nbye\n")
+    found = read([str(tmp_path / "a"), str(failed)])
+    last = found.runs[1].last
+    assert "error: the loss is nan at step 7; feature_0" in last and len(last) <= 300
+    assert last.endswith(" ...") and re.search(r"1e30,? \.\.\.$|feature_\d+: \.\.\.$", last)
+
+
 def test_what_of_a_sweep_is_read(tmp_path: Path) -> None:
     """The old form, a list, and the new one, with seeds."""
     old, new = tmp_path / "old", tmp_path / "new"
@@ -249,7 +287,7 @@ def test_what_of_a_sweep_is_read(tmp_path: Path) -> None:
     }
     (new / "sweep.json").write_text(json.dumps({"metric": "validation/auc", "trials": [one, two]}))
     found = read([str(old), str(new)])
-    assert [r.name for r in found.runs] == ["old/0", "new/0/seed-0", "new/0/seed-1"]
+    assert [r.name for r in found.runs] == ["old/0: lr=0", "new/0/seed-0: lr=0.3", "new/0/seed-1: lr=0.3"]
     assert [(t.status, t.values) for t in found.sweeps[0].trials] == [
         ("ok", {"optim.sparse.lr": "0"}),
         ("failed (1)", {"optim.sparse.lr": "1"}),

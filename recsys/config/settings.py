@@ -10,11 +10,11 @@ from recsys.errors import UserError
 
 def data_config(cfg: DictConfig) -> schema_data.DataConfig:
     """Return the data config, with the features, files and splits that data.spec adds."""
-    from recsys.data.raw.nvidia_spec import expanded
+    from recsys.data.raw.nvidia_spec import expand_spec
 
     data = OmegaConf.to_object(cfg.data)
     assert isinstance(data, schema_data.DataConfig)
-    return expanded(data)
+    return expand_spec(data)
 
 
 def engine_config(cfg: DictConfig) -> schema_data.EngineConfig:

@@ -1,1 +1,1 @@
-"""From raw files to batches: sources -> transforms -> prepared Parquet -> loader."""
+"""Turn raw files into batches: sources -> transforms -> prepared Parquet -> loader."""

@@ -1,6 +1,6 @@
-"""What a row owes to the other rows of its group: lags, differences, the last values, sessions, sequences, splits.
+"""Arrange rows by group: lags, differences, last values, sessions, sequences, and splits that depend on the group.
 
-Typed rows go in and come out, text as text. Every row looks only at rows before it, whatever their split.
+Input and output are parsed rows with decoded text. A row depends only on rows before it, whatever their split.
 """
 
 from dataclasses import replace
@@ -29,25 +29,32 @@ from recsys.data.transforms import (
 )
 from recsys.errors import UserError
 
-MOST_HISTORY = 1 << 26  # items before all held-out ones of a pile: 3 GB
-TRAIN, VALIDATION, TEST, AGAIN = range(4)  # AGAIN: a training row once more, from which nothing is learnt
+MOST_HISTORY = 1 << 26  # total history of a pile's held-out items: 3 GB
+# REPEATED: a training row that is repeated in reverse. Models train on it, but nothing is fitted to it.
+TRAIN, VALIDATION, TEST, REPEATED = range(4)
 
 
-def is_arranged(data: DataConfig) -> bool:
-    """Whether any row depends on others."""
+def is_grouped(data: DataConfig) -> bool:
+    """Return True if rows depend on other rows of their group."""
     return data.group is not None
 
 
-def arranged(data: DataConfig, rows: pl.DataFrame) -> pl.DataFrame:
-    """Whole groups of typed rows, in any order -> the rows, or one row a sequence, in the order of their places.
+def arrange(data: DataConfig, rows: pl.DataFrame) -> pl.DataFrame:
+    """Arrange whole groups of parsed rows.
 
-    rows: with GROUP, ORDER, PLACE, and SPLIT where it is known already, which sequences need.
+    Args:
+        data: the data config.
+        rows: in any order, with GROUP, ORDER and PLACE, and with SPLIT unless the split is leave_one_out (sequences
+            need it).
+
+    Returns:
+        The rows, or one row for each sequence, in the order of their places.
     """
     rows = rows.sort(GROUP, ORDER, PLACE)
     starts = _starts(rows, data.group.gap if data.group is not None else None)
     if data.split.by == "leave_one_out":
-        rows = rows.with_columns(pl.Series(SPLIT, leave_one_out(_starts(rows, None))))  # of a user, not a session
-    rows = rows.with_columns(_looking_back(data, rows, starts))
+        rows = rows.with_columns(pl.Series(SPLIT, leave_one_out(_starts(rows, None))))  # per group, not per session
+    rows = rows.with_columns(_look_back(data, rows, starts))
     if data.sequences is not None:
         rows = _sequences(data, data.sequences, rows, starts)
     elif (item := item_feature(data)) is not None and SPLIT in rows.columns:
@@ -55,23 +62,31 @@ def arranged(data: DataConfig, rows: pl.DataFrame) -> pl.DataFrame:
     return rows.drop(GROUP, ORDER).sort(PLACE, maintain_order=True)
 
 
-def in_context(data: DataConfig, rows: pl.DataFrame) -> pl.DataFrame:
-    """Typed rows to be predicted, with what they owe to those of them that come before in their group.
+def add_group_features(data: DataConfig, rows: pl.DataFrame) -> pl.DataFrame:
+    """Add the features that depend on earlier rows of the group to parsed rows that are to be predicted.
 
-    Raises UserError for sequences, which are no rows.
+    Raises:
+        UserError: the data has sequences, which cannot be predicted row by row.
     """
     if data.group is None:
         return rows
     if data.sequences is not None:
-        raise UserError("data.sequences: its rows are whole groups, not such as can be predicted one by one")
-    return arranged(data, rows.with_row_index(PLACE).cast({PLACE: pl.Int64})).drop(PLACE, SPLIT, strict=False)
+        raise UserError("data.sequences: a sequence is a whole group, so its rows cannot be predicted one by one")
+    return arrange(data, rows.with_row_index(PLACE).cast({PLACE: pl.Int64})).drop(PLACE, SPLIT, strict=False)
 
 
 def next_item_queries(data: DataConfig, rows: pl.DataFrame) -> pl.DataFrame:
-    """Typed rows of what groups did so far -> of each group, in the order of their first rows, the query for what
-    follows (in its last session, where data.group has a gap), made as those of held-out rows are; with GROUP.
+    """Make the query for each group's next item, in the same way as for held-out rows.
 
-    What follows is a row like the group's last one, but of an unknown item and with no difference known.
+    The next row is assumed to equal the group's last one, but with an unknown item and unknown differences.
+
+    Args:
+        data: the data config.
+        rows: parsed rows of the groups' past.
+
+    Returns:
+        One row for each group, with GROUP, in the order of the groups' first rows. If data.group has a gap, the query
+        continues the last session.
     """
     item = item_feature(data)
     assert item is not None and data.group is not None
@@ -85,13 +100,13 @@ def next_item_queries(data: DataConfig, rows: pl.DataFrame) -> pl.DataFrame:
         .with_columns((pl.int_range(pl.len(), dtype=pl.Int64) + rows.height).alias(PLACE))
     )
     sequences = data.sequences and replace(data.sequences, reverse=False)
-    given = replace(data, sequences=sequences, split=SplitConfig(by="order"))  # SPLIT is known
-    made = arranged(given, pl.concat([rows, follows.select(rows.columns)])).filter(pl.col(SPLIT) == TEST)
-    return made.with_columns(groups.to_series())
+    config = replace(data, sequences=sequences, split=SplitConfig(by="order"))  # the rows have SPLIT already
+    queries = arrange(config, pl.concat([rows, follows.select(rows.columns)])).filter(pl.col(SPLIT) == TEST)
+    return queries.with_columns(groups.to_series())
 
 
 def _starts(rows: pl.DataFrame, gap: float | None) -> np.ndarray:
-    """(rows,) of each row, where its group (or session) begins."""
+    """Return the index of the first row of each row's group (or session): (rows,)."""
     new = pl.col(GROUP).ne_missing(pl.col(GROUP).shift())
     if gap is not None:
         new = new | (pl.col(ORDER).diff() > gap).fill_null(True)
@@ -101,36 +116,37 @@ def _starts(rows: pl.DataFrame, gap: float | None) -> np.ndarray:
 
 
 def leave_one_out(starts: np.ndarray) -> np.ndarray:
-    """(rows,) uint8: the last row of a group tests, the one before validates; groups of one or two rows train."""
+    """Return (rows,) uint8: a group's last row tests, the one before it validates; groups of 1 or 2 rows train."""
     sizes = np.bincount(starts, minlength=len(starts))[starts] if len(starts) else starts
     from_end = starts + sizes - 1 - np.arange(len(starts))
     split = np.select([from_end == 0, from_end == 1], [TEST, VALIDATION], TRAIN)
     return np.where(sizes < 3, TRAIN, split).astype(np.uint8)
 
 
-def _looking_back(data: DataConfig, rows: pl.DataFrame, starts: np.ndarray) -> list[pl.Series]:
+def _look_back(data: DataConfig, rows: pl.DataFrame, starts: np.ndarray) -> list[pl.Series]:
+    """Return the columns of lags, differences and last values."""
     columns, at = [], np.arange(len(starts))
     sparse = sparse_columns(data)
     features: dict[str, DenseConfig | SparseConfig] = {n: d for n, d in data.dense.items() if d} | dict(sparse)  # type: ignore[assignment]
     for name, c in features.items():
         if c.lag is not None:
-            columns.append(_lagged(rows[name], starts, c.lag))
+            columns.append(_lag(rows[name], starts, c.lag))
         elif c.difference is not None:
-            columns.append(rows[name] - _lagged(rows[name], starts, c.difference))
+            columns.append(rows[name] - _lag(rows[name], starts, c.difference))
     for name, s in sparse.items():
         if s.last is not None and not is_sequence(data, s):
             columns.append(slices(rows[name], np.maximum(starts, at - s.last), at))
     return columns
 
 
-def _lagged(x: pl.Series, starts: np.ndarray, lag: int) -> pl.Series:
-    there = pl.Series(np.arange(len(starts)) - lag >= starts)
-    return x.shift(lag).zip_with(there, pl.Series([None], dtype=x.dtype).new_from_index(0, x.len())).alias(x.name)
+def _lag(x: pl.Series, starts: np.ndarray, lag: int) -> pl.Series:
+    exists = pl.Series(np.arange(len(starts)) - lag >= starts)
+    return x.shift(lag).zip_with(exists, pl.Series([None], dtype=x.dtype).new_from_index(0, x.len())).alias(x.name)
 
 
 def slices(x: pl.Series, first: np.ndarray, stop: np.ndarray) -> pl.Series:
-    """A list x[first:stop] for each pair; a missing text is the empty one."""
-    import pyarrow as pa  # which serving needs for this alone
+    """Return the list x[first:stop] for each pair: (n,), (n,) -> (n,) lists. Missing text becomes the empty text."""
+    import pyarrow as pa  # serving needs it only here
 
     offsets = np.concatenate([[0], np.cumsum(stop - first)])
     at = np.repeat(first - offsets[:-1], stop - first) + np.arange(offsets[-1])
@@ -141,8 +157,9 @@ def slices(x: pl.Series, first: np.ndarray, stop: np.ndarray) -> pl.Series:
 
 
 def _queries(item: str, rows: pl.DataFrame) -> pl.DataFrame:
-    """Training rows as they are; of each group's rows of a later split the first one, with the items of them all and
-    those of the splits before.
+    """Keep training rows; of each group's rows in a later split, keep the first one as a query.
+
+    TARGETS holds the items of all those rows, HISTORY the items of the earlier splits.
     """
     rows = rows.sort(GROUP, SPLIT, maintain_order=True)
     starts, split = _starts(rows, None), rows[SPLIT].to_numpy()
@@ -150,27 +167,30 @@ def _queries(item: str, rows: pl.DataFrame) -> pl.DataFrame:
     begins = (at == starts) | (split != np.roll(split, 1))
     first = at[begins & (split != TRAIN)]
     stop = np.append(at[begins], len(at))[np.searchsorted(at[begins], first) + 1]
-    none = at[split == TRAIN]
-    kept = np.concatenate([none, first])
-    with_targets = _query_columns(rows[item], np.concatenate([none, first]), np.concatenate([none, stop]),
-                                  np.concatenate([none, starts[first]]))  # fmt: skip
-    return rows[kept].with_columns(with_targets)
+    trains = at[split == TRAIN]  # empty slices: training rows have neither targets nor history
+    kept = np.concatenate([trains, first])
+    targets_and_history = _query_columns(
+        rows[item], kept, np.concatenate([trains, stop]), np.concatenate([trains, starts[first]])
+    )
+    return rows[kept].with_columns(targets_and_history)
 
 
 def _query_columns(items: pl.Series, first: np.ndarray, stop: np.ndarray, start: np.ndarray) -> list[pl.Series]:
-    """TARGETS are items[first:stop], HISTORY items[start:first]."""
+    """Return TARGETS, items[first:stop], and HISTORY, items[start:first]."""
     return [slices(items, first, stop).alias(TARGETS), slices(items, start, first).alias(HISTORY)]
 
 
 def _sequences(data: DataConfig, c: SequenceConfig, rows: pl.DataFrame, starts: np.ndarray) -> pl.DataFrame:
-    """A training row of each group's training items, or one a window of them (the last one has all of them as HISTORY);
-    then a row for every later item, or for all of a split, with all items before it, its last one the first to be
-    predicted.
+    """Make sequences of each group's rows.
+
+    The training items of a group become one row, or one row for each window; the last window has all of them as
+    HISTORY. Every later item, or with held_out=all the items of a split together, becomes a row whose sequence ends
+    with the first item to be predicted, and whose HISTORY is all items before it.
     """
     split = rows[SPLIT].to_numpy()
     at = np.arange(len(starts))
     held_out = np.concatenate([[0], np.cumsum(split != TRAIN)])
-    trains = held_out[at + 1] == held_out[starts]  # before the group's first row that is held out
+    trains = held_out[at + 1] == held_out[starts]  # before the group's first held-out row
     last = np.append(trains[1:] < trains[:-1], True) | np.append(starts[1:] != starts[:-1], True)
     ends = at[trains & last[: len(at)]]
     stops, firsts = _windows(ends, ends - starts[ends] + 1, c)
@@ -182,7 +202,7 @@ def _sequences(data: DataConfig, c: SequenceConfig, rows: pl.DataFrame, starts: 
     held_stops = at[later] + 1
     held_firsts = np.maximum(starts[later], held_stops - c.max_length - 1)
     item = rows[item_feature(data) or ""]
-    # all that a group trains on, once: with its last window, whatever windows leave out or hold twice
+    # the last window's HISTORY is all items the group trains on, each once, because windows may overlap or skip items
     trained = np.where(np.isin(stops - 1, ends), starts[stops - 1], stops)
     _check_length(rows[GROUP], starts[later], at[later])
     queries = _query_columns(
@@ -194,38 +214,38 @@ def _sequences(data: DataConfig, c: SequenceConfig, rows: pl.DataFrame, starts: 
     first, stop = np.concatenate([firsts, held_firsts]), np.concatenate([stops, held_stops])
     which = np.concatenate([np.zeros(len(stops), np.uint8), split[later]])
     features = {n: s for n, s in sparse_columns(data).items() if is_sequence(data, s)}
-    made = rows[stop - 1].drop(list(features)).with_columns(
+    sequences = rows[stop - 1].drop(list(features)).with_columns(
         pl.Series(SPLIT, which), *(slices(rows[n], first, stop) for n in features), *queries
     )  # fmt: skip
     if c.reverse:
-        back = made.filter(pl.col(SPLIT) == TRAIN).with_columns(pl.col(n).list.reverse() for n in features)
-        back = back.with_columns(pl.lit(AGAIN, pl.UInt8).alias(SPLIT), pl.col(HISTORY).list.head(0))
-        made = pl.concat([made, back])
-    return made
+        reversed_ = sequences.filter(pl.col(SPLIT) == TRAIN).with_columns(pl.col(n).list.reverse() for n in features)
+        reversed_ = reversed_.with_columns(pl.lit(REPEATED, pl.UInt8).alias(SPLIT), pl.col(HISTORY).list.head(0))
+        sequences = pl.concat([sequences, reversed_])
+    return sequences
 
 
 def _check_length(groups: pl.Series, starts: np.ndarray, stops: np.ndarray) -> None:
-    """Every query has all that came before, which of a group of many held-out items is its length squared."""
+    """Check that histories fit into memory: for a group with many held-out items they grow with its length squared."""
     lengths = stops - starts
     if lengths.sum() <= MOST_HISTORY:
         return
-    of_group = np.zeros(len(groups), np.int64)
-    np.add.at(of_group, starts, lengths)
-    worst = int(of_group.argmax())
+    by_group = np.zeros(len(groups), np.int64)
+    np.add.at(by_group, starts, lengths)
+    worst = int(by_group.argmax())
     raise UserError(
-        f"data.sequences.held_out=next: {(starts == worst).sum()} items of group {groups[worst]!r} are held out, and "
-        f"all that came before each of them makes {of_group[worst]:.1e} items; use held_out=all, a gap between "
-        "sessions (data.group.gap), or leave such groups out (data.where)"
+        f"data.sequences.held_out=next: group {groups[worst]!r} has {(starts == worst).sum()} held-out items, whose "
+        f"histories add up to {by_group[worst]:.1e} items; use held_out=all, a gap between sessions (data.group.gap), "
+        "or leave such groups out (data.where)"
     )
 
 
 def _windows(ends: np.ndarray, lengths: np.ndarray, c: SequenceConfig) -> tuple[np.ndarray, np.ndarray]:
-    """Stops and firsts of the windows over runs of `lengths` items that end with items `ends`."""
+    """Return the stops and firsts of the windows over runs of `lengths` items, each ending with an item of `ends`."""
     size = c.max_length + 1
     kept = lengths >= c.min_length
     ends, lengths = ends[kept], lengths[kept]
     more = np.zeros(len(ends), np.int64)
-    if c.stride is not None:  # as many as it takes to reach the first item
+    if c.stride is not None:  # as many windows as it takes to reach the first item
         more = np.maximum(0, -(-(lengths - size) // c.stride))
     index = np.repeat(np.arange(len(ends)), more + 1)
     back = (np.arange(len(index)) - np.repeat(np.cumsum(more + 1) - more - 1, more + 1)) * (c.stride or 0)

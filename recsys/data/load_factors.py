@@ -1,4 +1,4 @@
-"""How unevenly the rows of tables are used: from the counts that vocabularies hold."""
+"""Estimate how unevenly table rows are used, from the counts in vocabularies."""
 
 from pathlib import Path
 
@@ -6,13 +6,17 @@ import polars as pl
 
 
 def load_factors(folder: Path, hit_rate: float) -> dict[str, float]:
-    """By table, the share of its rows that get `hit_rate` of the training split's lookups, the most frequent first.
+    """Return, for each table, the share of rows (most frequent first) that get `hit_rate` of the training lookups.
 
-    folder: of prepared data, or a run's. Row 0, which rare values share, counts as one that is always cached.
+    Row 0, which rare values share, counts as always cached.
+
+    Args:
+        folder: the folder of prepared data or of a run.
+        hit_rate: a share of the lookups, from 0 to 1.
     """
-    found = {}
+    factors = {}
     for file in sorted((folder / "vocabularies").glob("*.parquet")):
         counts = pl.read_parquet(file, columns=["count"])["count"].cast(pl.Float64).sort(descending=True)
         hot = int((counts.cum_sum() < hit_rate * float(counts.sum())).sum()) + 1
-        found[file.stem] = (1 + min(hot, len(counts))) / (1 + len(counts))
-    return found
+        factors[file.stem] = (1 + min(hot, len(counts))) / (1 + len(counts))
+    return factors

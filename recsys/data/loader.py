@@ -1,10 +1,9 @@
-"""Prepared Parquet -> Batches: chunks of row groups read ahead, shuffled in a bounded buffer, sliced.
+"""Load prepared Parquet as Batches: chunks of row groups are read ahead, shuffled in bounded memory, and sliced.
 
-Nothing is done per row in Python. One thread decodes the chunk after next (several row groups, in a random
-order of row groups); another permutes the rows of the next one and lays them out as [batches, features, rows],
-so that the ids of a batch are one contiguous view. Chunks are a whole number of batches; memory is five chunks,
-whatever the data's size. Order is a function of (seed, epoch, chunk): the position (epoch, step) is all the
-state there is.
+No Python code runs per row. One thread decodes the chunk after next (several row groups, in random order); another
+one permutes the rows of the next chunk and lays them out as [batches, features, rows], so that the ids of a batch are
+one contiguous view. A chunk is a whole number of batches. Memory is five chunks, whatever the size of the data. The
+order is a function of (seed, epoch, chunk), so the position (epoch, step) is the whole state.
 """
 
 import sys
@@ -15,7 +14,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -25,16 +23,18 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch, JaggedIds
 from recsys.data.lanes import lane_batches, parts_of
-from recsys.data.tensors import Tensors, dense_places
+from recsys.data.tensors import Tensors, dense_slices
 from recsys.data.transforms import HISTORY, LABEL, TARGETS
 from recsys.errors import UserError
 from recsys.features import FeatureSpec
 
-AHEAD = 2  # chunks being made while one is handed out
+AHEAD = 2  # chunks prepared while one is being used
 
 
 @dataclass(frozen=True)
 class RowGroup:
+    """A row group of a Parquet file."""
+
     file: Path
     first: int  # its first row within the file
     rows: int
@@ -42,25 +42,44 @@ class RowGroup:
 
 @dataclass
 class _Chunk:
-    """Rows of one chunk, laid out by batch: dense (R, D), ids (batches, S, B), bags per multi-valued feature."""
+    """The rows of one chunk, laid out by batch.
+
+    rows: R, the number of rows
+    dense: (R, D) float32
+    labels: (R, T) float32
+    ids: (batches, S, B) int32, of the S single-valued features
+    bags: for each multi-valued feature, its values and offsets (R + 1,)
+    queries: values and offsets of targets and history; empty in training
+    """
 
     rows: int
     dense: np.ndarray
     labels: np.ndarray
     ids: np.ndarray
-    bags: list[tuple[np.ndarray, np.ndarray]]  # values, offsets (R + 1,)
-    queries: list[tuple[np.ndarray, np.ndarray]]  # likewise, targets and history; none in training
+    bags: list[tuple[np.ndarray, np.ndarray]]
+    queries: list[tuple[np.ndarray, np.ndarray]]
 
 
 class ParquetLoader:
-    """Iterate over Batches of `batch_size` rows of this rank's share of `files`.
+    """Iterates over Batches of this rank's share of the files' rows.
 
-    training: every rank gets the same number of rows and steps; the last rows, which fill no batch, are
-    left out (another set each epoch, where shuffled). Otherwise every row comes once; ranks with fewer
-    rows fill up with rows of weight 0, so that all take the same number of steps.
+    Args:
+        files: Parquet files of prepared data.
+        features: the feature spec.
+        batch_size: rows of a batch.
+        training: give every rank the same number of rows and steps, and drop the last rows that do not fill a batch
+            (a different set each epoch if shuffled). If False, every row comes once, and ranks with fewer rows are
+            filled up with rows of weight 0, so that all ranks take the same number of steps.
+        shuffle: shuffle the rows, in a different order each epoch.
+        seed: the seed of the order.
+        buffer_rows: rows of a chunk, within which rows are shuffled.
+        rank: this process.
+        world_size: the number of processes.
+        vectors: the vectors of dense features, `Fitted.matrices`.
+        limit: use at most so many batches of an epoch, the first ones.
 
-    vectors: by dense feature that has some, `Fitted.matrices`.
-    limit: at most so many batches of an epoch, the first ones.
+    Raises:
+        UserError: there are fewer training rows than processes.
     """
 
     def __init__(
@@ -97,7 +116,7 @@ class ParquetLoader:
         share, rest = divmod(self.total_rows, world_size)
         if training:
             if share == 0:
-                raise UserError(f"{self.total_rows} training rows are too few for {world_size} processes")
+                raise UserError(f"{self.total_rows} training rows are too few for {world_size} processes; use fewer")
             self._first, self._rows = rank * share, share
             self.steps = min(max(share // batch_size, 1), limit or sys.maxsize)
             self._rows = min(share, self.steps * batch_size)
@@ -112,7 +131,7 @@ class ParquetLoader:
         self._multi = [f.name for f in features.sparse if f.multi_valued]
         self._dense = [f.name for f in features.dense if not f.vectors]
         self._vectors = [(f.name, (vectors or {})[f.name]) for f in features.dense if f.vectors]
-        self._places = dense_places(features)
+        self._slices = dense_slices(features)
         self._labels = [LABEL] if features.labels else []
         names = [f.name for f in features.dense]
         self._queries = [] if training or features.item is None else [TARGETS, HISTORY]
@@ -123,13 +142,13 @@ class ParquetLoader:
         self.lanes = world_size  # processes that began this epoch (lanes.py)
         self.epoch = 0
         self.step = 0  # batches of this epoch handed out so far
-        self.seconds = 0.0  # that whoever iterates has waited for batches
+        self.seconds = 0.0  # time that the caller has waited for batches
 
     def __len__(self) -> int:
         return self.steps
 
     def column(self, name: str, start: int, stop: int) -> pl.Series:
-        """Of rows start to stop of the split, whatever rank reads them; a feature that models do not see, too."""
+        """Return a column of the split's rows [start, stop), of all ranks; it may be one that models do not see."""
         rows = Counter[Path]()
         for group in self._groups:
             rows[group.file] += group.rows
@@ -143,7 +162,8 @@ class ParquetLoader:
     def state_dict(self) -> dict[str, int]:
         return {"epoch": self.epoch, "step": self.step, "lanes": self.lanes}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Continue from the position that `state_dict` returned."""
         self.epoch, self.step = int(state["epoch"]), int(state["step"])
         self.lanes = int(state.get("lanes", self._world_size))
 
@@ -155,34 +175,34 @@ class ParquetLoader:
         if self.lanes != self._world_size:
             yield from self._from_lanes()
             return
-        begun = time.perf_counter()
+        start = time.perf_counter()
         groups = self._order()
         first = self.step // self._chunk_steps
         last = -(-self.steps // self._chunk_steps)
         decoder, writer = ThreadPoolExecutor(1, "loader-decode"), ThreadPoolExecutor(1, "loader-layout")
 
-        def ask(k: int) -> Future[_Chunk]:
+        def submit(k: int) -> Future[_Chunk]:
             frame = decoder.submit(self._read, groups, k)
             return writer.submit(lambda: self._layout(frame.result(), k))
 
-        ahead = deque(ask(k) for k in range(first, min(first + AHEAD, last)))
+        ahead = deque(submit(k) for k in range(first, min(first + AHEAD, last)))
         try:
             for k in range(first, last):
                 chunk = ahead.popleft().result()
                 if k + AHEAD < last:
-                    ahead.append(ask(k + AHEAD))
+                    ahead.append(submit(k + AHEAD))
                 while self.step < min((k + 1) * self._chunk_steps, self.steps):
                     batch = self._batch(chunk, self.step - k * self._chunk_steps)
                     batch.first_row = self._first + self.step * self.batch_size
                     self.step += 1
-                    self.seconds += time.perf_counter() - begun
+                    self.seconds += time.perf_counter() - start
                     yield batch
-                    begun = time.perf_counter()
+                    start = time.perf_counter()
                 del chunk, batch
         finally:
             for pool in (writer, decoder):
                 pool.shutdown(cancel_futures=True)
-            if not self._training:  # an evaluation cut short leaves the next one whole
+            if not self._training:  # after an evaluation that stopped early, the next one starts from the beginning
                 self.epoch, self.step = 0, 0
 
     def _from_lanes(self) -> Iterator[Batch]:
@@ -210,20 +230,20 @@ class ParquetLoader:
     # --- reading -------------------------------------------------------------------------------------
 
     def _read(self, groups: list[RowGroup], k: int) -> pl.DataFrame:
-        """The rows of chunk k of this rank, decoded by all of polars' threads."""
+        """Read the rows of this rank's chunk k, decoded by all of polars' threads."""
         size = self._chunk_steps * self.batch_size
         start = self._first + k * size
         stop = self._first + min((k + 1) * size, self._rows)
         parts = [(g.file, g.first + a, b - a) for g, a, b in _segments(groups, start, stop)]
-        if not parts:  # a rank with no row left, that keeps step with the others
+        if not parts:  # this rank has no row left, but must take as many steps as the others
             parts = [(groups[0].file, 0, 0)]
         scans = [pl.scan_parquet(f, glob=False).select(self._columns).slice(at, rows) for f, at, rows in parts]
-        # shared between scans of one file, the common part would be the whole file
-        apart = pl.QueryOptFlags(comm_subplan_elim=False)
-        return pl.concat(pl.collect_all(scans, optimizations=apart), rechunk=False)
+        # common-subplan elimination would share the scans of one file by reading all of it
+        separate = pl.QueryOptFlags(comm_subplan_elim=False)
+        return pl.concat(pl.collect_all(scans, optimizations=separate), rechunk=False)
 
     def _layout(self, frame: pl.DataFrame, k: int) -> _Chunk:
-        """Permuted by an order of (seed, epoch, rank, k), and laid out by batch."""
+        """Permute the rows by an order of (seed, epoch, rank, k), and lay them out by batch."""
         rows, order = frame.height, None
         if self._shuffle:
             order = np.random.default_rng([self.seed, self.epoch, self._rank, k]).permutation(rows)
@@ -241,13 +261,13 @@ class ParquetLoader:
             for i, name in enumerate(self._dense):
                 by_row[:, i] = _copy(frame, name, column)
             if self._vectors:
-                dense[:rows, [self._places[name].start for name in self._dense]] = _permuted(by_row, order)
+                dense[:rows, [self._slices[name].start for name in self._dense]] = _permute(by_row, order)
             elif order is not None:
                 np.take(by_row, order, axis=0, out=dense[:rows], mode="clip")
         for name, matrix in self._vectors:
-            dense[:rows, self._places[name]] = matrix[_permuted(frame[name].to_numpy(), order)]
+            dense[:rows, self._slices[name]] = matrix[_permute(frame[name].to_numpy(), order)]
         for name in self._labels:
-            labels[:rows, 0] = _permuted(_copy(frame, name, column), order)
+            labels[:rows, 0] = _permute(_copy(frame, name, column), order)
         column = self._buffer((rows,), np.int32)
         for i, name in enumerate(self._single):
             values = _copy(frame, name, column)
@@ -261,8 +281,8 @@ class ParquetLoader:
         bags = [_bags(frame[name], order) for name in self._multi]
         return _Chunk(rows, dense, labels, ids, bags, [_bags(frame[name], order) for name in self._queries])
 
-    def _buffer(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """An array that no living batch refers to, reused: fresh ones cost page faults at every chunk."""
+    def _buffer(self, shape: tuple[int, ...], dtype: type[np.generic]) -> np.ndarray:
+        """Return an array that no batch uses any more: new arrays would cost page faults at every chunk."""
         for old in self._buffers:
             if old.shape == shape and old.dtype == dtype and sys.getrefcount(old) == 3:  # list, loop, call
                 return old
@@ -292,11 +312,11 @@ class ParquetLoader:
             sparse = KeyedJaggedTensor(self._keys, torch.cat(parts), lengths=torch.cat(sizes))
         else:
             sparse = KeyedJaggedTensor(self._keys, values, lengths=lengths, offsets=offsets, stride=size)
-        targets, history = [_lists(x, start, rows, size) for x in chunk.queries] or (None, None)
+        targets, history = [_jagged_ids(x, start, rows, size) for x in chunk.queries] or (None, None)
         return Batch(dense, sparse, labels, weight, targets, history)
 
     def _single_shape(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Lengths (all 1) and offsets of `size` single-valued rows, made once."""
+        """Return the lengths (all 1) and offsets of `size` single-valued rows; they are cached."""
         if size not in self._shapes:
             n = size * len(self._single)
             self._shapes[size] = (torch.ones(n, dtype=torch.int32), torch.arange(n + 1, dtype=torch.int32))
@@ -304,13 +324,13 @@ class ParquetLoader:
 
 
 def batch_of(frame: pl.DataFrame, features: FeatureSpec, vectors: Mapping[str, np.ndarray] | None = None) -> Batch:
-    """All rows of a frame of transformed columns (`Fitted.apply`) as one Batch; labels are 0 where it has none."""
+    """Return all rows of a frame that `Fitted.apply` returned as one Batch; labels are 0 if it has none."""
     labels = frame[LABEL].to_numpy() if LABEL in frame.columns else None
-    return Tensors.of(frame, features, vectors).batch(labels)
+    return Tensors.from_frame(frame, features, vectors).batch(labels)
 
 
 def _segments(groups: list[RowGroup], start: int, stop: int) -> Iterator[tuple[RowGroup, int, int]]:
-    """The row groups, with the rows within each, that make up rows [start, stop) of their concatenation."""
+    """Yield the row groups that hold rows [start, stop) of their concatenation, with first and stop within each."""
     at = 0
     for group in groups:
         a, b = max(start - at, 0), min(stop - at, group.rows)
@@ -330,16 +350,16 @@ def _row_groups(file: Path) -> Iterator[RowGroup]:
 
 
 def _copy(frame: pl.DataFrame, name: str, out: np.ndarray) -> np.ndarray:
-    """The column in one contiguous array, cast to out's type."""
+    """Copy a column into `out`, a contiguous array, cast to its type."""
     at = 0
-    for piece in frame[name].get_chunks():
-        out[at : at + len(piece)] = piece.to_numpy()
-        at += len(piece)
+    for values in frame[name].get_chunks():
+        out[at : at + len(values)] = values.to_numpy()
+        at += len(values)
     return out
 
 
-def _lists(bags: tuple[np.ndarray, np.ndarray], start: int, rows: int, size: int) -> JaggedIds:
-    """Of rows start to start + rows; as many more as make `size`, which only fill a batch up, have none."""
+def _jagged_ids(bags: tuple[np.ndarray, np.ndarray], start: int, rows: int, size: int) -> JaggedIds:
+    """Return the lists of rows [start, start + rows), followed by empty lists up to `size` rows."""
     values, offsets = bags
     stops = offsets[min(start, len(offsets) - 1) : start + rows + 1]
     lengths = torch.zeros(size, dtype=torch.int64)
@@ -347,12 +367,12 @@ def _lists(bags: tuple[np.ndarray, np.ndarray], start: int, rows: int, size: int
     return JaggedIds(torch.from_numpy(values[stops[0] : stops[-1]].astype(np.int64)), lengths)
 
 
-def _permuted(x: np.ndarray, order: np.ndarray | None) -> np.ndarray:
+def _permute(x: np.ndarray, order: np.ndarray | None) -> np.ndarray:
     return x if order is None else x[order]
 
 
 def _bags(column: pl.Series, order: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-    """Values and offsets (rows + 1) of a list column, its rows permuted by `order`."""
+    """Return values and offsets (rows + 1,) of a list column, its rows permuted by `order`."""
     lengths = column.list.len().fill_null(0).to_numpy().astype(np.int64)
     values = column.explode(empty_as_null=False, keep_nulls=False).cast(pl.Int32).to_numpy()
     starts = np.concatenate([[0], np.cumsum(lengths)])

@@ -1,7 +1,7 @@
-"""The raw columns that features read: their types and the side tables, saved beside the fitted transforms.
+"""Save and load the types of the raw columns that features read, and the side tables, beside the fitted transforms.
 
-Serving parses a row as preparing did without the raw files: `raw.parquet` holds no rows, only columns and types;
-`sides/` holds one table for each join that features need.
+With them, serving parses rows like preparing, without the raw files: `raw.parquet` holds no rows, only columns and
+types; `sides/` holds one table for each join that features need.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 import polars as pl
 
 from recsys.config.schema_data import DataConfig
-from recsys.data.raw.derive import Needs
+from recsys.data.raw.derive import FeatureInputs
 from recsys.data.transforms.fitted import RAW_SCHEMA, SIDES
 from recsys.errors import UserError
 
@@ -21,8 +21,8 @@ from recsys.errors import UserError
 class RawSchema:
     """The raw columns and side tables of a data config.
 
-    columns: no rows; the raw columns that features read, as the YAML names them
-    sides: by its place among the joins, each side table that features read
+    columns: a frame without rows: the raw columns that features read, as the YAML names them
+    sides: the side tables that features read, by the index of their join
     """
 
     columns: pl.DataFrame
@@ -31,25 +31,27 @@ class RawSchema:
     @classmethod
     def from_data(cls, data: DataConfig) -> RawSchema:
         """Read the side tables and the types of Parquet columns under data.root."""
-        from recsys.data.raw import sources
+        from recsys.data.raw import sources  # serving imports this module, and reads no files
 
-        needs = Needs.of(data)
+        inputs = FeatureInputs.from_config(data)
         sides = {
             i: sources.side_table(data, data.source.joins[i]).select(data.source.joins[i].key, *names)
-            for i, names in sorted(needs.sides.items())
+            for i, names in sorted(inputs.sides.items())
         }
-        return cls(sources.raw_types(data, needs.raw).select(sorted(needs.raw)), sides)
+        return cls(sources.raw_types(data, inputs.raw).select(sorted(inputs.raw)), sides)
 
     @classmethod
     def load(cls, folder: Path, data: DataConfig) -> RawSchema:
-        """Read what `save` wrote. Raises UserError where the folder has none."""
+        """Read what `save` wrote. Raises UserError if the folder does not have it."""
         if not (folder / RAW_SCHEMA).is_file():
-            raise UserError(f"{folder}: no {RAW_SCHEMA} there; name a folder of prepared data, a run's, or a saved one")
-        sides = {i: pl.read_parquet(folder / SIDES / f"{i}.parquet") for i in Needs.of(data).sides}
+            raise UserError(
+                f"{folder}: has no {RAW_SCHEMA}; name a folder of prepared data, a run, or a saved pipeline"
+            )
+        sides = {i: pl.read_parquet(folder / SIDES / f"{i}.parquet") for i in FeatureInputs.from_config(data).sides}
         return cls(pl.read_parquet(folder / RAW_SCHEMA), sides)
 
     def save(self, folder: Path) -> None:
-        """Write sides/ and, last, raw.parquet: a folder that has it is whole."""
+        """Write sides/ and, last, raw.parquet, which marks a complete folder."""
         for i, table in self.sides.items():
             (folder / SIDES).mkdir(exist_ok=True)
             table.write_parquet(folder / SIDES / f"{i}.parquet")

@@ -1,4 +1,4 @@
-"""Transformed columns as tensors. torchrec is imported only where its types are asked for."""
+"""Turn transformed columns into tensors. torchrec is imported only by the functions that return its types."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Tensors:
-    """B rows.
+    """The features of B rows.
 
-    dense: (B, D) float32, columns in the FeatureSpec's order
-    values: by sparse feature, the ids of all rows one after another, (N,) int32; N is B where it is single-valued
-    lengths: by sparse feature, how many of them are each row's, (B,) int32
+    dense: (B, D) float32, columns in the order of the FeatureSpec
+    values: (N,) int32 for each sparse feature, the ids of all rows; N = B if it is single-valued
+    lengths: (B,) int32 for each sparse feature, the number of ids of each row
     """
 
     dense: Tensor
@@ -35,22 +35,30 @@ class Tensors:
     lengths: dict[str, Tensor]
 
     @classmethod
-    def of(cls, frame: pl.DataFrame, features: FeatureSpec, vectors: Mapping[str, np.ndarray] | None = None) -> Tensors:
-        """All rows of a frame that `Fitted.apply` made; vectors: `Fitted.matrices`."""
+    def from_frame(
+        cls, frame: pl.DataFrame, features: FeatureSpec, vectors: Mapping[str, np.ndarray] | None = None
+    ) -> Tensors:
+        """Convert all rows of a frame.
+
+        Args:
+            frame: what `Fitted.apply` returned.
+            features: its feature spec.
+            vectors: the vectors of dense features, `Fitted.matrices`.
+        """
         rows = frame.height
         dense = np.empty((rows, features.dense_width), np.float32)
-        places = dense_places(features)
+        slices = dense_slices(features)
         for d in features.dense:
-            given = frame[d.name].to_numpy()
-            dense[:, places[d.name]] = (vectors or {})[d.name][given] if d.vectors else given[:, None]
+            x = frame[d.name].to_numpy()
+            dense[:, slices[d.name]] = (vectors or {})[d.name][x] if d.vectors else x[:, None]
         one = torch.ones(rows, dtype=torch.int32)
         values, lengths = {}, {}
         for f in features.sparse:
             column, lengths[f.name] = frame[f.name], one
             if f.multi_valued:
-                lengths[f.name] = _owned(column.list.len(), np.int32)
+                lengths[f.name] = _tensor(column.list.len(), np.int32)
                 column = column.explode(empty_as_null=False, keep_nulls=False)
-            values[f.name] = _owned(column, np.int32)
+            values[f.name] = _tensor(column, np.int32)
         return cls(torch.from_numpy(dense), values, lengths)
 
     @property
@@ -58,24 +66,24 @@ class Tensors:
         return self.dense.shape[0]
 
     def keyed_jagged(self) -> KeyedJaggedTensor:
-        """F keys in the FeatureSpec's order, B bags each."""
-        from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+        """Return the sparse features, F keys in the order of the FeatureSpec with B bags each."""
+        from torchrec.sparse.jagged_tensor import KeyedJaggedTensor  # serving does not need torchrec
 
         empty = torch.zeros(0, dtype=torch.int32)  # there may be no sparse feature
         values, lengths = (torch.cat([empty, *x.values()]) for x in (self.values, self.lengths))
         return KeyedJaggedTensor(list(self.values), values, lengths=lengths)
 
     def batch(self, labels: np.ndarray | None = None) -> Batch:
-        """What a model's `forward` takes; labels (B,) are 0 unless they are given."""
-        from recsys.batch import Batch
+        """Return the rows as a Batch. labels: (B,), zeros by default."""
+        from recsys.batch import Batch  # imports torchrec
 
-        given = np.zeros(self.rows, np.float32) if labels is None else labels.astype(np.float32)
-        return Batch(self.dense, self.keyed_jagged(), torch.from_numpy(given[:, None]))
+        column = np.zeros(self.rows, np.float32) if labels is None else labels.astype(np.float32)
+        return Batch(self.dense, self.keyed_jagged(), torch.from_numpy(column[:, None]))
 
 
 def candidates_of(fitted: Fitted) -> Candidates:
-    """What was fitted of items, for models that retrieve them."""
-    from recsys.candidates import Candidates
+    """Return the items that retrieval models rank, with their popularity and features."""
+    from recsys.candidates import Candidates  # online serving does not need it
 
     name = item_feature(fitted.data)
     assert name is not None
@@ -85,19 +93,19 @@ def candidates_of(fitted: Fitted) -> Candidates:
     if fitted.items is None:
         return Candidates(torch.from_numpy(popularity))
     own = fitted.items.fitted
-    about = Tensors.of(fitted.items.rows, own.features, own.matrices)
-    offsets = {n: torch.cat([torch.zeros(1, dtype=torch.int64), x.long().cumsum(0)]) for n, x in about.lengths.items()}
-    return Candidates(torch.from_numpy(popularity), about.dense, about.values, offsets)
+    items = Tensors.from_frame(fitted.items.rows, own.features, own.matrices)
+    offsets = {n: torch.cat([torch.zeros(1, dtype=torch.int64), x.long().cumsum(0)]) for n, x in items.lengths.items()}
+    return Candidates(torch.from_numpy(popularity), items.dense, items.values, offsets)
 
 
-def dense_places(features: FeatureSpec) -> dict[str, slice]:
-    """By dense feature, its columns of D."""
-    places, at = {}, 0
+def dense_slices(features: FeatureSpec) -> dict[str, slice]:
+    """Return the columns of each dense feature in the dense tensor (B, D)."""
+    slices, at = {}, 0
     for f in features.dense:
-        places[f.name], at = slice(at, at + f.width), at + f.width
-    return places
+        slices[f.name], at = slice(at, at + f.width), at + f.width
+    return slices
 
 
-def _owned(column: pl.Series, dtype: type[np.generic]) -> Tensor:
-    """In memory that is not polars' own, which may not be written to."""
+def _tensor(column: pl.Series, dtype: type[np.generic]) -> Tensor:
+    """Copy a column into a tensor: polars' own memory must not be written to."""
     return torch.from_numpy(column.to_numpy().astype(dtype))

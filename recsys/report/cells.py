@@ -1,5 +1,6 @@
 """Small pictures, of cells of tables and of legends."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
@@ -59,9 +60,14 @@ def bar(parts: Sequence[tuple[float, str, str]], wide: int = 300) -> str:
     return f'<svg class="cell" width="{wide}" height="14">{"".join(shapes)}</svg>'
 
 
+TRIAL = re.compile(r"(.*/)?\d+: ")  # the name of a trial: 3: lr=0.1, dim=8
+
+
 def tail(name: str, most: int) -> str:
-    """A name's end, where names differ that begin alike."""
-    return plain(name, most) if len(name) <= most else "…\u2060" + plain(name[1 - most :])  # no break behind it
+    """Return the end of a path, where paths differ that begin alike; the beginning of a trial's name."""
+    return (
+        plain(name, most) if len(name) <= most or TRIAL.match(name) else "…\u2060" + plain(name[1 - most :])
+    )  # no break behind it
 
 
 def legend(paints: Sequence[Paint]) -> str:

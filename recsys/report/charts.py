@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import pairwise
 from math import ceil, floor, log10
 
 import numpy as np
@@ -200,6 +201,74 @@ def swept(title: str, points: Sequence[tuple[str, float, str, str]], of: str) ->
         f"<figure><figcaption>{escape(title)}</figcaption>"
         f'<svg viewBox="0 0 {WIDE} {HIGH}" role="img">{_across(x, y)}{under}{shapes}</svg></figure>'
     )
+
+
+@dataclass(frozen=True)
+class ParallelAxis:
+    """One axis of parallel coordinates: its name, and the value of each line, as text."""
+
+    name: str
+    values: Sequence[str]
+
+
+def parallel(title: str, columns: Sequence[ParallelAxis], tips: Sequence[str], best: int | None) -> str:
+    """Draw one line for each trial across one axis for each column; the last column colours the lines.
+
+    An axis is a scale if all its values are numbers, logarithmic if they span orders of magnitude, else a list of its
+    values. Trials lie in the order of their values in the last column, the worst first.
+
+    Args:
+        title: above the chart.
+        columns: swept parameters, the metric last.
+        tips: by trial, its tooltip.
+        best: the trial that is drawn thick.
+    """
+    width, high, top, foot = 1160, 300, 34, 22
+    step = (width - 150) / max(len(columns) - 1, 1)
+    places: list[list[float]] = []
+    marks = []
+    for i, column in enumerate(columns):
+        at = 60 + i * step
+        y, labels = _vertical(column.values, high - foot, top)
+        places.append(y)
+        marks.append(
+            f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{top}" y2="{high - foot}" stroke="var(--other)"/>'
+            f'<text x="{at:.1f}" y="{top - 16}" text-anchor="middle" class="name">'
+            f"{escape(plain(column.name, 26))}</text>"
+            + "".join(f'<text x="{at + 6:.1f}" y="{v + 4:.1f}">{escape(plain(name, 16))}</text>' for v, name in labels)
+        )
+    numbers = [n for n in (_as_number(v) for v in columns[-1].values) if n is not None]
+    low, high_value = (min(numbers), max(numbers)) if numbers else (0.0, 1.0)
+    lines = []
+    for trial, tip in enumerate(tips):
+        value = _as_number(columns[-1].values[trial])
+        share = 0.0 if value is None else (value - low) / ((high_value - low) or 1.0)
+        points = " ".join(f"{60 + i * step:.1f},{places[i][trial]:.1f}" for i in range(len(columns)))
+        look = (
+            'stroke="var(--c2)" stroke-width="3"'
+            if trial == best
+            else f'stroke="var(--c0)" stroke-width="1.6" stroke-opacity="{0.25 + 0.55 * share:.2f}"'
+        )
+        lines.append(f'<polyline points="{points}" fill="none" {look} data-t="{escape(tip)}"/>')
+    return (
+        f'<figure class="across"><figcaption>{escape(title)}</figcaption>'
+        f'<svg viewBox="0 0 {width} {high}" role="img">{"".join(lines)}{"".join(marks)}</svg></figure>'
+    )
+
+
+def _vertical(values: Sequence[str], bottom: float, top: float) -> tuple[list[float], list[tuple[float, str]]]:
+    """Return the place of each value on a vertical axis, and the axis' labels."""
+    numbers = [_as_number(v) for v in values]
+    if all(n is not None for n in numbers) and len(set(numbers)) > 1:
+        scale = axis(
+            [n for n in numbers if n is not None], bottom, top, spans([n for n in numbers if n is not None], 8)
+        )
+        ticks = scale.ticks(5)
+        step = min((b - a for a, b in pairwise(ticks)), default=1.0)
+        return [scale.at(n) for n in numbers if n is not None], [(scale.at(v), tick(v, step)) for v in ticks]
+    names = list(dict.fromkeys(values))
+    scale = Axis(-0.5, len(names) - 0.5, bottom, top)
+    return [scale.at(names.index(v)) for v in values], [(scale.at(i), n) for i, n in enumerate(names)]
 
 
 def _as_number(text: str) -> float | None:

@@ -12,7 +12,7 @@ from recsys.html.text import html
 from recsys.report import charts, sections
 from recsys.report.cells import BRIGHT, Paint, legend
 from recsys.report.charts import Series
-from recsys.report.comparison import Group, Line
+from recsys.report.comparison import Group, Line, main_metric
 from recsys.report.comparison_table import comparison, note, verdict
 from recsys.report.resampling import ROWS
 from recsys.report.runs import Found
@@ -61,9 +61,11 @@ def page(found: Found, groups: Sequence[Group], resamples: int, seed: int) -> st
     if predicting:
         parts += ["<h2>ROC and precision over recall</h2>", _rates(predicting, paints)]
         parts += ["<h2>Calibration</h2>", _calibration(predicting, paints)]
-        parts += ["<h2>AUC by slice</h2>", sections.slices(predicting, paints)]
     else:
-        parts.append(note("ROC, calibration and slices: of models that predict; none is here."))
+        parts.append(note("ROC and calibration apply to ranking models; none is here."))
+    for sliced in (predicting, [line for line in compared if line.first.retrieves]):
+        if sliced:
+            parts += [f"<h2>{label(main_metric(sliced[0].first))} by slice</h2>", sections.slices(sliced, paints)]
     parts += ["<h2>Throughput, and where the time went</h2>", sections.times(compared, paints)]
     parts += [trials(sweep) for sweep in found.sweeps]
     parts += ["<h2>Sharding plan</h2>", sections.plans(found.runs)]

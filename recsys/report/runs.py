@@ -4,6 +4,8 @@ import csv
 import json
 import math
 import os
+import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -97,7 +99,20 @@ def read(folders: Sequence[str]) -> Found:
     runs = {p.resolve(): _run(p, name) for p, name in zip(unique, _names(unique), strict=True)}
     for trial in (t for sweep in sweeps for t in sweep.trials):
         trial.found = [runs[p.resolve()] for p in trial.paths]
+        for run in trial.found:
+            run.name = _trial_name(run.name, trial.values)
     return Found(list(runs.values()), sweeps)
+
+
+def _trial_name(name: str, values: dict[str, str]) -> str:
+    """Return a run's name with the values of its trial: '0: lr=0.1, dim=8' instead of '0'."""
+    short = [f"{k.rpartition('.')[2] if _unique_tail(k, values) else k}={v}" for k, v in values.items()]
+    return f"{name}: {', '.join(short)}" if short else name
+
+
+def _unique_tail(key: str, values: dict[str, str]) -> bool:
+    """Return whether no other swept key has the same last part."""
+    return sum(k.rpartition(".")[2] == key.rpartition(".")[2] for k in values) == 1
 
 
 def _names(paths: list[Path]) -> list[str]:
@@ -169,7 +184,8 @@ def _last_line(path: Path) -> str:
         lines = [line for line in path.read_text(errors="replace").splitlines() if line.strip()]
     except OSError:
         return ""
-    return lines[-1][-300:] if lines else ""
+    errors = [line for line in lines if re.search(r"\berror: ", line)]
+    return textwrap.shorten((errors or lines or [""])[-1], 300, placeholder=" ...")
 
 
 def _sweep(folder: Path) -> Sweep:

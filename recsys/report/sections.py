@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
+from recsys.evaluation import metrics_table
 from recsys.html.sortable_tables import Column, table
 from recsys.html.text import html, plain
 from recsys.report.cells import Dot, Paint, bar, dots, legend, tail
@@ -25,12 +26,20 @@ SHORT = 12  # rows of a plan that are not folded
 
 
 def slices(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
-    """AUC of the rows of each value, of the first run of each line; intervals by Hanley and McNeil."""
+    """Return tables of the main metric for each value of a feature, of the first run of each line.
+
+    AUC has intervals by Hanley and McNeil.
+    """
     kept = [line for line in lines if ((line.first.metrics or {}).get("slices") or {}).get("test")]
     kept = [line for line in kept if not paints[id(line)].faded]
     if not kept:
         return note("None: metrics.slices names no feature. Train with metrics.slices=[FEATURE,...] to have them.")
     found = {id(line): (line.first.metrics or {})["slices"]["test"] for line in kept}
+    main = metrics_table.main_metric(kept[0].first.test)
+    ranking = main == metrics_table.MAIN_RANKING
+    title = f"{metrics_table.label(main)}{', 95 % interval' if ranking else ''}"
+    chance, told = (0.5, "the dashed line: 0.5, chance") if ranking else (None, "")
+    count = "positives" if ranking else "targets"
     out = []
     for feature in dict.fromkeys(f for line in kept for f in found[id(line)]):
         having = [line for line in kept if feature in found[id(line)]]
@@ -40,33 +49,33 @@ def slices(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
         cells: list[list[Dot]] = []
         for value in values:
             there = [(paints[id(x)], by[id(x)][value]) for x in having if value in by[id(x)]]
-            cells.append([_slice(paint, e) for paint, e in there if e.get("auc") is not None])
-        spread = [v for row in cells for _, auc, ends, _ in row for v in (auc, *(ends or ()))]
+            cells.append([_slice(paint, e, main) for paint, e in there if e.get(main) is not None])
+        spread = [v for row in cells for _, value, ends, _ in row for v in (value, *(ends or ()))]
         bounds = bounds_of([max(v, 0.0) for v in spread]) if spread else (0.0, 1.0)
         rows = []
         for value, row in zip(values, cells, strict=True):
             e = next(by[id(line)][value] for line in having if value in by[id(line)])
-            base, last = by[id(having[0])].get(value, {}).get("auc"), row
-            positives = e.get("positives")
+            base, last = by[id(having[0])].get(value, {}).get(main), row
+            counted = e.get(count)
             rows.append([
-                html(value), f"{e.get('rows') or 0:,}", "–" if positives is None else f"{positives:,}",
-                f'<td class="l">{dots(last, bounds, 0.5, 340) if last else "one class only"}</td>',
+                html(value), f"{e.get('rows') or 0:,}", "–" if counted is None else f"{counted:,}",
+                f'<td class="l">{dots(last, bounds, chance, 340) if last else "one class only"}</td>',
                 "–" if base is None else f"{base:.4f}",
-                *(_off(by[id(line)].get(value, {}).get("auc"), base) for line in others),
+                *(_off(by[id(line)].get(value, {}).get(main), base) for line in others),
             ])  # fmt: skip
         columns = [
-            Column(feature, left=True), Column("rows"), Column("positives"),
-            Column("AUC, 95 % interval", left=True, told="the dashed line: 0.5, chance"),
+            Column(feature, left=True), Column("rows"), Column(count),
+            Column(title, left=True, told=told),
             Column(tail(having[0].name, 13)), *(Column(f"Δ {tail(x.name, 13)}") for x in others),
         ]  # fmt: skip
         out.append(f'<h3>{html(feature, 60)}</h3><div class="mid">{table(columns, rows)}</div>')
     return legend([paints[id(line)] for line in kept]) + "".join(out)
 
 
-def _slice(paint: Paint, e: dict[str, float]) -> Dot:
-    auc, positives, rows = e["auc"], e.get("positives"), int(e.get("rows") or 0)
-    told = f"{paint.name}\nAUC {auc:.4f}"
-    if positives is None:
+def _slice(paint: Paint, e: dict[str, float], main: str) -> Dot:
+    auc, positives, rows = e[main], e.get("positives"), int(e.get("rows") or 0)
+    told = f"{paint.name}\n{metrics_table.label(main)} {auc:.4f}"
+    if main != metrics_table.MAIN_RANKING or positives is None:
         return paint, auc, None, told
     half = Z * hanley_mcneil(auc, int(positives), rows - int(positives))
     return paint, auc, (auc - half, min(auc + half, 1.0)), f"{told}, 95 %: ± {half:.4f}"

@@ -31,6 +31,14 @@ def trials(s: Sweep) -> str:
     if done:
         command = shlex.join(["python", "-m", "recsys.train", *order[0].overrides])
         parts.append(f'<p>The best trial, {html(order[0].number)}:</p><pre class="wrap">{escape(command)}</pre>')
+    if len(keys) > 1 and len(done) > 1:
+        lines = done[::-1]  # the best is drawn last, over the others
+        axes = [charts.ParallelAxis(k, [t.values.get(k, "–") for t in lines]) for k in keys]
+        axes.append(charts.ParallelAxis(metric, [f"{values[t.number]:.6g}" for t in lines]))
+        tips = ["\n".join([f"trial {t.number}", *(f"{k}={v}" for k, v in t.values.items())]) for t in lines]
+        tips = [f"{tip}\n{metric} {values[t.number]:.5f}" for tip, t in zip(tips, lines, strict=True)]
+        title = f"{len(lines)} trials: each line is one, the orange one the best"
+        parts.append(charts.parallel(title, axes, tips, len(lines) - 1))
     pictures = []
     for key in keys:
         points = []

@@ -87,7 +87,7 @@ class Pipeline:
         """
         from recsys.data.tensors import Tensors
 
-        return Tensors.of(self.frame(rows, history), self.features, self.fitted.matrices)
+        return Tensors.from_frame(self.frame(rows, history), self.features, self.fitted.matrices)
 
     def frame(self, rows: Row | Sequence[Row], history: Sequence[Row] = ()) -> pl.DataFrame:
         """Return the features that a call returns as tensors: a column a feature, Float32, Int32 or List(Int32)."""

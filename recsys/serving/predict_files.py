@@ -34,7 +34,7 @@ def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str,
     predictor = Predictor.load(run, checkpoint)
     data = predictor.fitted.data
     for file in files:
-        sources.check_columns(sources.rows_to_predict(data, file), file, labelled=False)
+        sources.check_columns(sources.prediction_source(data, file), file, labelled=False)
     rows = 0
     fitted = predictor.fitted
     unknown = {f.name: 0.0 for f in fitted.features.sparse if f.table in fitted.vocabularies}
@@ -73,28 +73,28 @@ def file_blocks(data: DataConfig, file: Path) -> Iterator[tuple[pl.DataFrame, li
     """Yield a file's parsed rows in context, and those that cannot be read; the whole file at once if rows look at
     earlier ones.
     """
-    from recsys.data.group_features import in_context
+    from recsys.data.group_features import add_group_features
     from recsys.data.raw import sources
     from recsys.data.raw.blocks import Block
-    from recsys.data.transforms import typed
+    from recsys.data.transforms import parse_rows
 
-    blocks: Iterable[Block] = sources.read_blocks(sources.rows_to_predict(data, file), file, unlabelled=True)
+    blocks: Iterable[Block] = sources.read_blocks(sources.prediction_source(data, file), file, unlabelled=True)
     if data.group is not None and (every := list(blocks)):
         blocks = [Block(file, pl.concat(b.frame for b in every), [bad for b in every for bad in b.bad])]
     for block in blocks:
-        rows, bad = typed(data, block, labelled=False)
-        yield in_context(data, rows), bad
+        rows, bad = parse_rows(data, block, labelled=False)
+        yield add_group_features(data, rows), bad
 
 
 def input_files(patterns: list[str]) -> list[Path]:
     """Return the files that paths, folders and globs name. Raises UserError for one that is missing or empty."""
-    from recsys.data.raw.storage import is_remote, matching
+    from recsys.data.raw.storage import is_remote, list_remote_files
 
     files: list[Path] = []
     for pattern in patterns:
         path = Path(pattern)
         if is_remote(pattern):
-            matches = matching(pattern, "input")
+            matches = list_remote_files(pattern, "input")
         elif path.is_dir():
             matches = sorted(p for p in path.iterdir() if p.is_file())
         else:

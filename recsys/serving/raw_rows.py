@@ -13,11 +13,11 @@ from pathlib import Path
 import polars as pl
 
 from recsys.config.schema_data import JoinConfig
-from recsys.data.group_features import in_context
+from recsys.data.group_features import add_group_features
 from recsys.data.raw.blocks import LINE, BadRow, Block
-from recsys.data.raw.derive import Needs, derived, joined
+from recsys.data.raw.derive import FeatureInputs, add_derived_column, join_side_table
 from recsys.data.raw_schema import RawSchema
-from recsys.data.transforms import Fitted, raw_columns, typed
+from recsys.data.transforms import Fitted, parse_rows, raw_columns
 from recsys.data.transforms.index import Index
 from recsys.data.transforms.parse import RowParser
 from recsys.errors import UserError, did_you_mean
@@ -42,9 +42,9 @@ class SideTable:
         """Join as in batch, but only the rows that `frame` needs: a join hashes its whole right side."""
         table = self.table
         if not table[self.join.key].dtype.is_float():  # whose text does not tell which are equal
-            places = self.rows.of(frame[self.join.key].cast(pl.String)).to_list()
+            places = self.rows.look_up(frame[self.join.key].cast(pl.String)).to_list()
             table = table[sorted({place for place in places if place >= 0})]
-        return joined(frame, self.join, table)
+        return join_side_table(frame, self.join, table)
 
 
 class RawRows:
@@ -57,7 +57,7 @@ class RawRows:
 
     def __init__(self, fitted: Fitted, raw: RawSchema) -> None:
         self.fitted, self.raw, data = fitted, raw, fitted.data
-        needs = Needs.of(data)
+        needs = FeatureInputs.from_config(data)
         self.derive = needs.derive
         self.types = raw.columns.select(sorted(needs.raw)).schema
         self.sides: list[tuple[SideTable, list[str]]] = []
@@ -90,7 +90,7 @@ class RawRows:
                     values, there = given[name]
                     frame = frame.with_columns(pl.when(there).then(values).otherwise(pl.col(name)).alias(name))
         for column, sql in self.derive.items():
-            frame = derived(column, sql, frame)
+            frame = add_derived_column(column, sql, frame)
         return frame
 
     def from_frame(self, raw: pl.DataFrame) -> pl.DataFrame:
@@ -121,7 +121,7 @@ class RawRows:
 
     def parse(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, list[BadRow]]:
         """Return complete rows with typed columns, and those that cannot be read."""
-        return typed(self.fitted.data, Block(Path("rows"), frame), labelled=False)
+        return parse_rows(self.fitted.data, Block(Path("rows"), frame), labelled=False)
 
     def parse_known_types(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, list[BadRow]]:
         """Parse rows whose raw columns have the types of `self.types`: faster, for one row at a time."""
@@ -129,4 +129,4 @@ class RawRows:
 
     def in_context(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Return parsed rows with the values that they take from earlier rows of their group."""
-        return in_context(self.fitted.data, rows)
+        return add_group_features(self.fitted.data, rows)

@@ -95,11 +95,11 @@ class Recommender:
             k: length of a list; by default the run's.
             filter_history: leave out the items of the history; by default as the run was measured.
         """
-        from recsys.data.raw.sources import of_frame, rows_so_far
-        from recsys.data.transforms import typed
+        from recsys.data.raw.sources import block_from_frame, history_config
+        from recsys.data.transforms import parse_rows
 
-        data = rows_so_far(self.fitted.data)
-        rows, _ = typed(data, of_frame(data, raw), labelled=False)
+        data = history_config(self.fitted.data)
+        rows, _ = parse_rows(data, block_from_frame(data, raw), labelled=False)
         answers = [frame for frame, _ in self.answers(rows, self.length(k), filter_history)]
         if answers:
             return pl.concat(answers)
@@ -264,20 +264,20 @@ def recommend_files(
     """  # fmt: skip
     from recsys.data.prepare.writer import Output
     from recsys.data.raw import sources
-    from recsys.data.transforms import typed
+    from recsys.data.transforms import parse_rows
 
     out = Output(output)
     recommender = Recommender.load(run, checkpoint)
     k = recommender.length(k)
-    data = sources.rows_so_far(recommender.fitted.data)
-    sources_of = [(file, sources.rows_to_predict(data, file)) for file in files]
+    data = sources.history_config(recommender.fitted.data)
+    sources_of = [(file, sources.prediction_source(data, file)) for file in files]
     for file, source in sources_of:
         sources.check_columns(source, file, labelled=False)
     frames = []
     with bar("reading", unit="rows") as shown:
         for file, source in sources_of:
             for block in sources.read_blocks(source, file):
-                frame, bad = typed(source, block, labelled=False)
+                frame, bad = parse_rows(source, block, labelled=False)
                 frames.append(frame)
                 out.keep(bad)
                 shown.advance(frame.height)

@@ -106,7 +106,7 @@ def begin(cfg: DictConfig, world_size: int, restarted: bool = False) -> tuple[Ru
     if data.root is None and data.sample is not None:
         say(f"data.root is not set: using the built-in sample ({data.sample.rows:,} rows, seed {data.sample.seed})")
     from recsys.data.check import check_files
-    from recsys.data.prepare.engine import engine_of
+    from recsys.data.prepare.engine import open_engine
     from recsys.data.prepare.prepared import prepare
     from recsys.data.transforms import Fitted
     from recsys.training.run_dir import allow_restarts, check_ids, open_run_dir
@@ -118,7 +118,7 @@ def begin(cfg: DictConfig, world_size: int, restarted: bool = False) -> tuple[Ru
     path = folder.path
     log_to(path / "train.log")
     say(f"run folder: {path}")
-    with engine_of(engine_config(cfg), data) as engine:
+    with open_engine(engine_config(cfg), data) as engine:
         prepared = prepare(data, engine)
     if folder.resumed:
         check_ids(path, prepared)

@@ -14,8 +14,8 @@ from recsys.data.transforms import (
     Fitted,
     InMemory,
     fit,
+    parse_rows,
     text_columns,
-    typed,
 )
 
 
@@ -37,7 +37,7 @@ def rows(data: DataConfig, **columns: Any) -> pl.DataFrame:
 def some_rows(data: DataConfig, **columns: Any) -> tuple[pl.DataFrame, list[BadRow]]:
     frame = pl.DataFrame(columns, strict=False)
     frame = frame if "y" in columns else frame.with_columns(pl.lit(1).alias("y"))
-    return typed(data, Block(Path("f"), frame.with_columns(pl.int_range(1, pl.len() + 1).alias(LINE))))
+    return parse_rows(data, Block(Path("f"), frame.with_columns(pl.int_range(1, pl.len() + 1).alias(LINE))))
 
 
 def learn(data: DataConfig, *frames: pl.DataFrame) -> Fitted:

@@ -80,9 +80,9 @@ def test_each_step_is_fitted_on_the_ones_before_and_a_pass_serves_all_features()
     passes = []
 
     class Counted(InMemory):
-        def gather(self, gather: StatisticsPass) -> Iterator[PartialStatistics]:
+        def collect(self, statistics_pass: StatisticsPass) -> Iterator[PartialStatistics]:
             passes.append(1)
-            return super().gather(gather)
+            return super().collect(statistics_pass)
 
     learnt = fit(data, Counted(frame, {}))
     assert len(passes) == 3  # the median; log; standardise
@@ -94,27 +94,27 @@ MISTAKES = [
     ("x: {transform: [lgo]}", r"data.dense.x.transform: no transform lgo; did you mean log\?"),
     ("x: {transform: [{clpi: [0, 1]}]}", r"data.dense.x.transform: no transform clpi; did you mean clip\?"),
     ("x: {transform: [{clip: {uper: 1}}]}", r"x.transform: clip has no option uper; did you mean upper\?"),
-    ("x: {transform: [clip]}", r"clip: needs a lower or an upper bound, or quantiles"),
-    ("x: {transform: [{clip: [2, 1]}]}", r"clip: 2 is above 1"),
-    ("x: {transform: [{clip: [a, b]}]}", r"clip: \['a', 'b'\] are not what it takes"),
+    ("x: {transform: [clip]}", r"clip: needs either bounds"),
+    ("x: {transform: [{clip: [2, 1]}]}", r"clip: its lower bound 2 is above its upper bound 1"),
+    ("x: {transform: [{clip: [a, b]}]}", r"clip: its options \['a', 'b'\] have the wrong type"),
     ("x: {transform: [{clip: [1, 2, [0, 1], 4]}]}", r"clip takes at most lower, upper, quantiles"),
-    ("x: {transform: [{clip: {quantiles: [0.5]}}]}", r"clip: quantiles are two shares from 0 to 1"),
-    ("x: {transform: [{clip: {quantiles: [0.9, 0.1]}}]}", r"clip: 0.9 is above 0.1"),
-    ("x: {transform: [{clip: [0, .inf]}]}", r"clip: its bounds must be numbers"),
+    ("x: {transform: [{clip: {quantiles: [0.5]}}]}", r"clip: quantiles must be two numbers from 0 to 1"),
+    ("x: {transform: [{clip: {quantiles: [0.9, 0.1]}}]}", r"clip: its lower bound 0.9 is above its upper bound 0.1"),
+    ("x: {transform: [{clip: [0, .inf]}]}", r"clip: its bounds must be finite numbers"),
     ("x: {transform: [{log: 3}]}", r"log takes no options"),
-    ("x: {transform: [{log: {}, minmax: {}}]}", r"is neither a name nor one {name: options}"),
+    ("x: {transform: [{log: {}, minmax: {}}]}", r"must be a name or one {name: options}"),
     ("x: {transform: [{target: {folds: 1}}]}", r"target: folds must be 2 to 100"),
     ("x: {transform: [{target: {smoothing: -1}}]}", r"target: smoothing must not be negative"),
     ("x: {transform: [{target: {smothing: 1}}]}", r"target has no option smothing; did you mean smoothing\?"),
-    ("x: {transform: [log, count]}", r"count reads the raw column, so that it must come first"),
-    ("x: {fill: 0, transform: [count]}", r"x.fill=0: count does not heed it"),
-    ("x: {fill: medain}", r"x.fill=medain: is no number; did you mean median\?"),
-    ("x: {fill: [1]}", r"x.fill=\[1\]: is no number"),
+    ("x: {transform: [log, count]}", r"count reads the raw column; put it first"),
+    ("x: {fill: 0, transform: [count]}", r"x.fill=0: is ignored with count"),
+    ("x: {fill: medain}", r"x.fill=medain: must be a number, mean or median; did you mean median\?"),
+    ("x: {fill: [1]}", r"x.fill=\[1\]: must be a number"),
     ("x: {fill: .nan}", r"x.fill=nan: must be finite"),
     ("x: {cyclic: [huor]}", r"data.dense.x.cyclic: cyclic: no huor; did you mean hour\?"),
-    ("x: {cyclic: []}", r"data.dense.x.cyclic: names no part of a time"),
+    ("x: {cyclic: []}", r"data.dense.x.cyclic: is empty; list parts of a time"),
     ("x: {cyclic: [hour], transform: [log]}", r"takes neither fill nor transform"),
-    ("x: {cyclic: [hour]}, x_hour: {}, x_hour_sin: {}", r"gives x_hour_sin, which is another feature's name"),
+    ("x: {cyclic: [hour]}, x_hour: {}, x_hour_sin: {}", r"makes a feature x_hour_sin, which exists already"),
     ("x: {cyclic: [hour, hour]}", r"names hour twice"),
     ("x: {column: y}", r"data.dense.x: reads the label's column y"),
 ]
@@ -196,7 +196,7 @@ def test_a_sample_s_quantiles_are_as_near_as_it_says(monkeypatch: pytest.MonkeyP
     assert found == again.quantiles(shares)  # however the rows come
     for q, value in zip(shares, found, strict=True):
         assert abs(value / 1e5 - q) < 4 * math.sqrt(q * (1 - q) / 4000)
-    assert whole._held == 4000
+    assert whole._size == 4000
 
 
 @FEW
@@ -215,7 +215,7 @@ def test_defaults_of_numbers_are_not_of_times() -> None:
     data = of_yaml("dense_defaults: {fill: 3, transform: [log]}\ndense: {x: {cyclic: [hour]}, z: {transform: [count]}}")
     check_data(data)
     assert [c.fill for c in dense_columns(data).values()] == [None, None, None]
-    with pytest.raises(UserError, match=r"data.dense_defaults.cyclic: is for a feature"):
+    with pytest.raises(UserError, match=r"data.dense_defaults.cyclic: cannot be a default"):
         check_data(replace(data, dense_defaults=DenseConfig(cyclic=["hour"])))
 
 

@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 
 from recsys.config.schema_data import DataConfig
 from recsys.data.check import check_data
-from recsys.data.group_features import arranged
+from recsys.data.group_features import arrange
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare import shuffle
 from recsys.data.prepare.prepared import Prepared, prepare
@@ -73,7 +73,7 @@ def test_rows_before(events: list[Event], k: int, gap: int | None) -> None:
     """)
     x = [None if e[2] % 7 == 0 else float(e[2]) for e in events]
     items = [e[1] for e in events]
-    done = arranged(data, typed_rows(events, x=x, d=x, before=items, history=items)).sort(PLACE)
+    done = arrange(data, typed_rows(events, x=x, d=x, before=items, history=items)).sort(PLACE)
     expected: dict[int, Any] = {}
     splits = {
         p: 0 if len(rows) < 3 else {len(rows) - 1: 2, len(rows) - 2: 1}.get(i, 0)
@@ -104,7 +104,7 @@ def test_sequences(events: list[Event], longest: int, stride: int | None, revers
     """)
     which = [(e[2] >= bound) + (e[2] >= bound + more) for e in events]
     rows = typed_rows(events).with_columns(pl.Series(SPLIT, which, dtype=pl.UInt8))
-    done = arranged(data, rows)
+    done = arrange(data, rows)
     train, later = [], []
     for group in by_user(events):
         items = [events[p][1] for p in group]
@@ -153,7 +153,7 @@ def frames(prepared: Prepared) -> dict[str, pl.DataFrame]:
 def test_however_rows_are_piled_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = write(tmp_path / "raw", many())
     one = frames(prepare(config(SEQUENCES, root=str(root), prepared=str(tmp_path / "one"))))
-    monkeypatch.setattr(formats, "PIECE_BYTES", 300)
+    monkeypatch.setattr(formats, "RANGE_BYTES", 300)
     monkeypatch.setattr(shuffle, "PILE_ROWS", 37)
     monkeypatch.setattr(shuffle, "PART_ROWS", 5)
     prepared = prepare(config(SEQUENCES, root=str(root), prepared=str(tmp_path / "many")))
@@ -235,26 +235,29 @@ def test_one_by_one_with_their_history(tmp_path: Path) -> None:
 MISTAKES = [
     ("dense: {x: {lag: 1}}", "data.dense.x.lag=1: needs data.group"),
     ("group: {by: u}\ndense: {x: {lag: 0}}", "data.dense.x.lag=0: must be at least 1"),
-    ("group: {by: u}\ndense: {x: {lag: 1, difference: 1}}", "lag and difference do not go together"),
-    ("group: {by: u}\nsparse: {x: {difference: 1}}", "needs quantiles"),
-    ("group: {by: u}\nsparse: {x: {last: 2, split: ' '}}", "reads one value a row, not those of split"),
+    ("group: {by: u}\ndense: {x: {lag: 1, difference: 1}}", "lag and difference cannot be combined"),
+    ("group: {by: u}\nsparse: {x: {difference: 1}}", "set quantiles"),
+    ("group: {by: u}\nsparse: {x: {last: 2, split: ' '}}", "reads one value a row, but split makes several"),
     ("group: {by: u, gap: 3}\nsparse: {x: {}}", "data.group.gap=3.0: needs data.group.order"),
     ("split: {by: leave_one_out}\nsparse: {x: {}}", "needs data.group"),
     ("sequences: {max_length: 3}\nsparse: {x: {}}", "data.sequences: needs data.group"),
-    ("group: {by: u}\nsequences: {max_length: 3}\nsparse: {x: {}}\nsplit: {by: random}", "would tear sequences apart"),
+    (
+        "group: {by: u}\nsequences: {max_length: 3}\nsparse: {x: {}}\nsplit: {by: random}",
+        "would split sequences at random",
+    ),
     (
         "group: {by: u}\nsequences: {max_length: 3, pad: both}\nsparse: {x: {}}",
         "data.sequences.pad=both: must be left or right",
     ),
-    ("group: {by: u}\nsequences: {max_length: 1, min_length: 4}\nsparse: {x: {}}", "no row has more than"),
+    ("group: {by: u}\nsequences: {max_length: 1, min_length: 4}\nsparse: {x: {}}", "must be at most max_length"),
     (
         "group: {by: u}\nsequences: {max_length: 3}\nsparse: {x: {per: user}}",
         "data.sparse.x.per=user: must be item or group",
     ),
-    ("group: {by: u}\nsequences: {max_length: 3}\nsparse: {x: {per: group}}", "no sparse feature is of the items"),
+    ("group: {by: u}\nsequences: {max_length: 3}\nsparse: {x: {per: group}}", "needs a sparse feature of the items"),
     ("group: {by: u}\nsequences: {max_length: 3}\nsparse: {x: {split: ' '}}", "an item of a sequence has one value"),
-    ("sparse: {x: {per: group}}", "is of data.sequences"),
-    ("sparse_defaults: {last: 3}\ngroup: {by: u}\nsparse: {x: {}}", "data.sparse_defaults.last: is for a feature"),
+    ("sparse: {x: {per: group}}", "applies only with data.sequences"),
+    ("sparse_defaults: {last: 3}\ngroup: {by: u}\nsparse: {x: {}}", "data.sparse_defaults.last: cannot be a default"),
 ]
 
 

@@ -15,7 +15,7 @@ from recsys.config.schema_data import DataConfig, LabelConfig, SparseConfig
 from recsys.data.check import check_data
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw.blocks import LINE, Block
-from recsys.data.transforms import Fitted, typed
+from recsys.data.transforms import Fitted, parse_rows
 from recsys.data.transforms.hashing import MOST_BUCKETS, bucket_ids
 from recsys.errors import UserError
 
@@ -31,7 +31,7 @@ def config(sparse: dict[str, SparseConfig], defaults: dict[str, Any] | None = No
 
 def typed_rows(data: DataConfig, **columns: Any) -> pl.DataFrame:
     frame = pl.DataFrame(columns).with_columns(pl.lit(1).alias("y"), pl.int_range(1, pl.len() + 1).alias(LINE))
-    return typed(data, Block(Path("f"), frame))[0]
+    return parse_rows(data, Block(Path("f"), frame))[0]
 
 
 def by_the_book(value: str, buckets: int) -> int:
@@ -148,11 +148,23 @@ HASH = SparseConfig(encode="hash", buckets=9)
         ({"s": SparseConfig(encode="hash")}, None, "data.sparse.s.buckets=None: encode=hash needs it"),
         ({"s": SparseConfig(encode="hash", buckets=0)}, None, "data.sparse.s.buckets=0: must be 1 to 2147483646"),
         ({"s": SparseConfig(encode="hash", buckets=2**31)}, None, "must be 1 to 2147483646"),
-        ({"s": SparseConfig(encode="hash", buckets=9, min_count=2)}, None, "s.min_count=2: encode=hash counts nothing"),
-        ({"s": SparseConfig(buckets=9)}, None, "data.sparse.s.buckets=9: is of encode=hash, not of vocabulary"),
+        (
+            {"s": SparseConfig(encode="hash", buckets=9, min_count=2)},
+            None,
+            "s.min_count=2: does not apply to encode=hash",
+        ),
+        (
+            {"s": SparseConfig(buckets=9)},
+            None,
+            "data.sparse.s.buckets=9: applies only to encode=hash; this feature has encode=vocabulary",
+        ),
         ({"s": SparseConfig()}, {"buckets": 9}, "data.sparse_defaults.buckets=9: no feature has encode=hash"),
         ({"s": HASH, "t": SparseConfig(table="s")}, None, "data.sparse.t: shares its table with s"),
-        ({"s": HASH, "t": SparseConfig(table="s", encode="hash", buckets=8)}, None, "encode and buckets must be equal"),
+        (
+            {"s": HASH, "t": SparseConfig(table="s", encode="hash", buckets=8)},
+            None,
+            "both must have the same encode and buckets",
+        ),
     ],
 )
 def test_mistakes(sparse: dict[str, SparseConfig], defaults: dict[str, Any] | None, told: str) -> None:

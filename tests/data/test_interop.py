@@ -26,9 +26,8 @@ from recsys.config.settings import data_config
 from recsys.data.check import check_data, check_files
 from recsys.data.prepare.export_nvidia import export, id_type
 from recsys.data.prepare.prepared import Prepared, prepare
-from recsys.data.raw import fixed_width as packed
-from recsys.data.raw import formats, text
-from recsys.data.raw.nvidia_spec import expanded
+from recsys.data.raw import fixed_width, formats, text
+from recsys.data.raw.nvidia_spec import expand_spec
 from recsys.data.transforms import LABEL
 from recsys.errors import UserError
 from recsys.preprocess import preprocess
@@ -66,8 +65,8 @@ def part(of: Rows, a: int, b: int) -> Rows:
 
 @pytest.mark.parametrize("cuts", [(), (7, 500, 501)])
 def test_split_binary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cuts: tuple[int, ...]) -> None:
-    monkeypatch.setattr(formats, "PIECE_ROWS", 300)
-    monkeypatch.setattr(packed, "BLOCK_ROWS", 64)
+    monkeypatch.setattr(formats, "RANGE_ROWS", 300)
+    monkeypatch.setattr(fixed_width, "BLOCK_ROWS", 64)
     train, test = made.rows(1000), made.rows(600, 1)
     spec = made.split_binary(tmp_path / "raw", {"train": train, "test": test}, cuts)
     prepared = prepare(config(spec, tmp_path))
@@ -78,7 +77,7 @@ def test_split_binary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cuts: tup
     assert_rows(done["train"], part(train, 0, 900))  # without a mapping of its own, the last tenth validates
     assert_rows(done["validation"], part(train, 900, 1000))
     assert_rows(done["test"], test)
-    assert "the last 10% of train's rows validate, not train" in prepared.info["split"]
+    assert "the last 10% of the training rows validate" in prepared.info["split"]
     (tmp_path / "raw").rename(tmp_path / "moved")
     assert prepare(config(tmp_path / "moved" / spec.name, tmp_path)).folder == prepared.folder
 
@@ -89,7 +88,7 @@ def test_rows_one_by_one(tmp_path: Path) -> None:
     pipeline = Pipeline.load(prepared.folder)
     given_rows = [{n: v[i] for n, v in test.items()} for i in range(100)]
     assert pipeline.frame(given_rows).equals(frames(prepared)["test"].drop(LABEL))
-    with pytest.raises(UserError, match=r"column c_small: .*100.* is not a row of its table"):
+    with pytest.raises(UserError, match=r"column c_small: .*100.* is not a whole number"):
         pipeline({**given_rows[0], "c_small": 100})
     with pytest.raises(UserError, match="column c_small: None is missing"):
         pipeline({n: v for n, v in given_rows[0].items() if n != "c_small"})
@@ -144,7 +143,7 @@ def test_a_bad_line_of_one_chunk_takes_its_row_alone(tmp_path: Path) -> None:
     aside = pl.read_csv(Path(f"{prepared.folder}.bad_rows.csv"))
     assert aside["line"].to_list() == [60] and "2 fields, not 3" in aside["reason"][0]
     (spec.parent / "train" / "1_0.csv").write_text("\n".join(lines[:100]) + "\n")
-    with pytest.raises(UserError, match=r"1_0\.csv: its columns end after 100 lines"):
+    with pytest.raises(UserError, match=r"1_0\.csv: has only 100 lines"):
         prepare(config(spec, tmp_path, "data.max_bad_rows=0.01"))
 
 
@@ -222,7 +221,7 @@ def test_round_trip(tmp_path: Path) -> None:
     export(second, tmp_path / "again")  # from here on to the bit
     for file in (p for p in spec.parent.rglob("*") if p.is_file()):
         assert file.read_bytes() == (tmp_path / "again" / file.relative_to(spec.parent)).read_bytes()
-    with pytest.raises(UserError, match="is there already"):
+    with pytest.raises(UserError, match="exists already"):
         export(second, tmp_path / "again")
 
 
@@ -235,14 +234,14 @@ def test_shared_tables_and_what_cannot_be_exported(tmp_path: Path) -> None:
     data = DataConfig("t", str(tmp_path / "raw"), label=LabelConfig("y"), prepared=str(tmp_path / "prepared"))
     data.sparse, data.dense = dict(sparse), {"n": DenseConfig()}
     export(prepare(data), tmp_path / "out")
-    again = expanded(DataConfig("t", spec=str(tmp_path / "out" / "feature_spec.yaml")))
+    again = expand_spec(DataConfig("t", spec=str(tmp_path / "out" / "feature_spec.yaml")))
     assert [c and (c.table, c.rows) for c in again.sparse.values()] == [("s", 6), ("s", 6)]
     data.dense = dict(dense)
     with pytest.raises(UserError, match=r"n has values above 65504"):
         export(prepare(data), tmp_path / "large")
     assert not (tmp_path / "large").exists()
     data.dense, data.sparse = {}, sparse | {"t": SparseConfig(split=" ")}
-    with pytest.raises(UserError, match=r"leave it out: ~data\.sparse\.t"):
+    with pytest.raises(UserError, match=r"remove it: ~data\.sparse\.t"):
         export(prepare(data), tmp_path / "bags")
 
 
@@ -252,7 +251,7 @@ def test_types_of_ids(size: int) -> None:
 
 
 def test_days_of_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(formats, "PIECE_ROWS", 70)
+    monkeypatch.setattr(formats, "RANGE_ROWS", 70)
     raw = made.days(tmp_path / "raw", 12, 100)
     prepared = prepare(config(tmp_path / "raw", tmp_path, "data.sparse_defaults.min_count=1", data="criteo_npy"))
     names = [Path(f).name for f in prepared.info["files"]]
@@ -313,18 +312,24 @@ MISTAKES = [
     (edited(lambda c: c["channel_spec"]["categorical"].append("c_smal")), r"c_smal is not in .*did you mean c_small\?"),
     (edited(lambda c: c["channel_spec"].update(user=[])), r"channel_spec.user: unknown"),
     (edited(lambda c: c["channel_spec"].update(label=[])), r"must name one feature, not 0"),
-    (edited(lambda c: c["feature_spec"]["c_small"].update(dtype="int9")), r"c_small.dtype=int9: is no type of number"),
+    (
+        edited(lambda c: c["feature_spec"]["c_small"].update(dtype="int9")),
+        r"c_small.dtype=int9: must be a numeric type",
+    ),
     (edited(lambda c: c["feature_spec"]["c_small"].update(cardinality=0)), r"cardinality=0: must be a whole number"),
     (edited(lambda c: c["source_spec"]["train"].pop(0)), r"source_spec.train: no chunk has the feature n_0"),
-    (edited(lambda c: c["source_spec"]["train"][0].update(type="csvv")), r"type csvv is unknown; did you mean csv\?"),
+    (edited(lambda c: c["source_spec"]["train"][0].update(type="csvv")), r"unknown type csvv; did you mean csv\?"),
     (edited(lambda c: c["source_spec"]["train"][0].pop("files")), r"files: must be a list of names"),
     (edited(mixed), r"cannot be mixed"),
-    (edited(lambda c: c["feature_spec"]["c_small"].update(cardinality=99)), r"line 2: c_small is not a row .* to 98"),
+    (
+        edited(lambda c: c["feature_spec"]["c_small"].update(cardinality=99)),
+        r"line 2: c_small is not a whole number from 0 to 98",
+    ),
     (lambda spec: spec.write_text("a: [1, 2\nb: }"), r"feature_spec.yaml: line 2: not YAML"),
-    (lambda spec: spec.write_text("- a\n"), r"is no feature specification"),
+    (lambda spec: spec.write_text("- a\n"), r"is not a feature specification"),
     (lambda spec: spec.unlink(), r"data.spec=.*: no such file"),
     (lambda spec: (spec.parent / "train" / "c_small.bin").unlink(), r"c_small.bin: no such file; it should hold c_sm"),
-    (cut, r"c_large.bin: 803 bytes are no whole number of rows, which take 4 \(1 of int32\)"),
+    (cut, r"c_large.bin: 803 bytes are not a whole number of rows of 4 bytes \(1 x int32\)"),
     (longer, r"c_large.bin: 210 rows, but .*numerical_0.bin has 200"),
 ]
 
@@ -339,14 +344,14 @@ def test_mistakes(tmp_path: Path, break_it: Any, expected: str) -> None:
 
 
 def test_mistakes_without_a_file(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"data\.spec: set it to the path of a feature_spec\.yaml"):
+    with pytest.raises(UserError, match=r"data\.spec: missing; set it to the path of a feature_spec\.yaml"):
         check_data(data_config(compose("preprocess", ["data=nvidia_feature_spec"])))
     raw = made.days(tmp_path / "raw", 1, 10)
     np.save(tmp_path / "raw" / "day_0_dense.npy", raw[0][0][:, :12])
     with pytest.raises(UserError, match=r"day_0_dense\.npy: holds 10x12 of float32, not rows of 13"):
         check_files(config(tmp_path / "raw", tmp_path, data="criteo_npy"))
     np.save(tmp_path / "raw" / "day_0_dense.npy", np.asfortranarray(raw[0][0]))
-    with pytest.raises(UserError, match="column by column"):
+    with pytest.raises(UserError, match="column-major"):
         check_files(config(tmp_path / "raw", tmp_path, data="criteo_npy"))
     (tmp_path / "raw" / "day_0_dense.npy").write_bytes(b"nothing")
     with pytest.raises(UserError, match=r"day_0_dense\.npy: not a NumPy array"):
@@ -390,7 +395,7 @@ def test_ids_of_csv_and_parquet(tmp_path: Path, kind: str) -> None:
     assert done["b"].to_list()[:40] == [[int(v) for v in b.split()[:2]] for _, _, b in ROWS]
     assert {f.name: f.cardinality for f in prepared.fitted.features.sparse} == {"s": 7, "b": 5}
     aside = pl.read_csv(Path(f"{prepared.folder}.bad_rows.csv"))
-    odd = "is not a row of its table: a whole number from 0 to"
+    odd = "is not a whole number from 0 to"
     missing = "s is missing, and encode=id has no row for that"
     number = missing if kind == "typed parquet" else f"s {odd} 6"  # a cast made null of what was no number
     reasons = [f"s {odd} 6"] * 3 + [number, missing, f"b {odd} 4", f"b {odd} 4", f"s {odd} 6"]
@@ -400,7 +405,7 @@ def test_ids_of_csv_and_parquet(tmp_path: Path, kind: str) -> None:
     pipeline = Pipeline.load(prepared.folder)
     assert pipeline.frame([{"s": int(s), "b": b if kind != "typed parquet" else [int(v) for v in b.split()]}
                            for _, s, b in ROWS]).equals(done.head(40).drop(LABEL))  # fmt: skip
-    with pytest.raises(UserError, match=r"column s: .*7.* is not a row of its table"):
+    with pytest.raises(UserError, match=r"column s: .*7.* is not a whole number"):
         pipeline({"s": 7, "b": "1" if kind != "typed parquet" else [1]})
 
 
@@ -409,10 +414,10 @@ def test_ids_of_csv_and_parquet(tmp_path: Path, kind: str) -> None:
     [
         ({"encode": "id"}, r"rows=None: encode=id needs it"),
         ({"encode": "id", "rows": 0}, r"rows=0: must be 1 to"),
-        ({"encode": "id", "rows": 3, "min_count": 2}, r"min_count=2: encode=id counts nothing"),
-        ({"encode": "id", "rows": 3, "buckets": 2}, r"buckets=2: is of encode=hash"),
-        ({"encode": "id", "rows": 3, "cross": ["p", "q"]}, r"cross=.*: encode=id cannot"),
-        ({"encode": "id", "rows": 3, "lag": 1}, r"lag=1: encode=id cannot"),
+        ({"encode": "id", "rows": 3, "min_count": 2}, r"min_count=2: does not apply to encode=id"),
+        ({"encode": "id", "rows": 3, "buckets": 2}, r"buckets=2: applies only to encode=hash"),
+        ({"encode": "id", "rows": 3, "cross": ["p", "q"]}, r"cross=.*: cannot be combined with encode=id"),
+        ({"encode": "id", "rows": 3, "lag": 1}, r"lag=1: cannot be combined with encode=id"),
         ({"encode": "idd", "rows": 3}, r"did you mean id\?"),
     ],
 )

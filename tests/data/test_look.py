@@ -20,11 +20,10 @@ from raw_rows import learn
 from recsys import cli
 from recsys.config.compose import compose, conf_dir
 from recsys.config.schema_data import DataConfig, DenseConfig, SparseConfig, SplitConfig
-from recsys.data.prepare.prepared import prepare, typed_rows
-from recsys.data.profile import Found, Profiler, page
-from recsys.data.profile import profiler as gather
+from recsys.data.prepare.prepared import parsed_rows, prepare
+from recsys.data.profile import DataProfile, Profiler, page, profiler
 from recsys.data.profile.drift import drift, psi, wilson
-from recsys.data.profile.numbers import histogram, undraw
+from recsys.data.profile.numbers import from_axis, histogram
 from recsys.data.profile.tallies import KEPT, Distinct, RowSample
 from recsys.data.transforms import LABEL
 from recsys.preprocess import preprocess
@@ -36,7 +35,7 @@ def config(**more: Any) -> DataConfig:
     return DataConfig(name="t", root="/raw", **more)
 
 
-def look_at(data: DataConfig, frame: pl.DataFrame, which: np.ndarray, pieces: int = 1) -> Found:
+def look_at(data: DataConfig, frame: pl.DataFrame, which: np.ndarray, pieces: int = 1) -> DataProfile:
     """As if `frame` came in so many pieces, fitted on its training rows."""
     look = Profiler(data)
     ends = np.linspace(0, frame.height, pieces + 1).astype(int)
@@ -45,7 +44,7 @@ def look_at(data: DataConfig, frame: pl.DataFrame, which: np.ndarray, pieces: in
     return look.result(learn(data, frame.filter(which == 0)))
 
 
-def write(found: Found, **info: Any) -> str:
+def write(found: DataProfile, **info: Any) -> str:
     told: dict[str, Any] = {"name": "t", "root": "/raw", "rows": {}, "bad_rows": 0, "split": "order"}
     return page(found, told | info, NOWHERE)
 
@@ -123,7 +122,7 @@ def test_sample_is_of_rows_and_bounded() -> None:
         piece = pl.DataFrame({"a": np.arange(100) + 100 * i, "b": -np.arange(100) - 100 * i})
         for sample in (whole, cut, again):
             sample.add(piece)
-        assert sum(p.height for p in cut._pieces) <= 625 + 100
+        assert sum(p.height for p in cut._frames) <= 625 + 100
     assert whole.result().height == 4000 and cut.result().height == 500
     assert cut.result().equals(again.result()) and (cut.result()["a"] == -cut.result()["b"]).all()
     assert cut.result()["a"].mean() == pytest.approx(2000, rel=0.1)
@@ -183,7 +182,7 @@ def test_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert f.cells["train"].to_list() == [*cells, np.isnan(x[which == 0]).sum()]
     positive = (frame[LABEL].to_numpy() > 0.5) & (which == 0)
     assert f.cells["positives"][0] == (positive & (x <= bounds[0])).sum()
-    monkeypatch.setattr(gather, "SAMPLE_ROWS", 300)
+    monkeypatch.setattr(profiler, "SAMPLE_ROWS", 300)
     [f] = look_at(data, frame, which, 5).features
     assert f.numbers is not None and (f.numbers.sampled, f.numbers.seen) == (300, (which == 0).sum())
     assert f.numbers.spans[0]["mean"] == pytest.approx(train.mean())  # type: ignore[index]
@@ -194,7 +193,7 @@ def test_bins_of_whole_numbers_are_between_them() -> None:
     assert found is not None and found.edges.tolist() == [i - 0.5 for i in range(11)]
     skewed = histogram([np.array([0.0] * 50 + [1, 2, 10, 100_000.0])] * 3, time=False)
     assert skewed is not None and skewed.unit == 1.0
-    raw = undraw(skewed.edges, 1.0)
+    raw = from_axis(skewed.edges, 1.0)
     assert np.allclose(raw - 0.5, np.round(raw - 0.5)) and skewed.counts.sum() == 162
 
 
@@ -313,7 +312,7 @@ def test_rows_are_those_that_are_prepared(tmp_path: Path) -> None:
         )
         data.root = str(tmp_path / "raw")
         prepared = prepare(data)
-        which = np.concatenate([w for _, w in typed_rows(data)])
+        which = np.concatenate([w for _, w in parsed_rows(data)])
         assert np.bincount(which).tolist() == [prepared.rows(s) for s in ("train", "validation", "test")]
 
 
@@ -346,7 +345,7 @@ def test_bad_rows_and_text_that_is_html(tmp_path: Path, capsys: pytest.CaptureFi
     data.root = str(root)
     prepared = prepare(data)
     look = Profiler(data)
-    for frame, which in typed_rows(data):
+    for frame, which in parsed_rows(data):
         look.add(frame, which)
     html = page(look.result(prepared.fitted), prepared.info, Path(f"{prepared.folder}.bad_rows.csv"))
     seen = Plain(html)

@@ -26,7 +26,7 @@ from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw import formats, sources
 from recsys.data.raw.blocks import LINE, Block
 from recsys.data.tensors import Tensors
-from recsys.data.transforms import typed
+from recsys.data.transforms import parse_rows
 from recsys.errors import UserError
 from recsys.serving.pipeline import Pipeline
 from recsys.serving.predict_files import file_blocks
@@ -82,33 +82,33 @@ def raw_frame(data: DataConfig, file: Path) -> pl.DataFrame:
 
 def check(prepared: Prepared, data: DataConfig, pipeline: Pipeline, rows: int = ROWS) -> None:
     """The last rows, those of validation and test among them: one by one, all at once, in batch, and as prepared."""
-    files = sources.files_of(data, [*data.split.validation_files, *data.split.test_files] or None)
+    files = sources.find_files(data, [*data.split.validation_files, *data.split.test_files] or None)
     if data.split.by == "files":
         files = files[::-1]  # validation first
     raw = pl.concat([raw_frame(data, f) for f in files]).drop(LINE)
     blocks = [b.frame for f in files for b in sources.read_blocks(data, f)]
-    frame, bad = typed(data, Block(files[0], pl.concat(blocks)), labelled=False)
+    frame, bad = parse_rows(data, Block(files[0], pl.concat(blocks)), labelled=False)
     assert not bad and frame.height == raw.height
     batch = prepared.fitted.apply(frame)
     done = pl.concat([pl.read_parquet(f) for s in ("validation", "test") for f in prepared.files(s)])
-    held = Tensors.of(done, pipeline.features)
-    assert_same(Tensors.of(batch.tail(done.height), pipeline.features), held)
+    held = Tensors.from_frame(done, pipeline.features)
+    assert_same(Tensors.from_frame(batch.tail(done.height), pipeline.features), held)
     # the entries of recsys.predict: a data frame as the files have it, and the files
     frames = pipeline._rows
     parsed, bad = frames.parse(frames.from_frame(raw))
     assert not bad
     assert_same(
-        Tensors.of(frames.fitted.apply(frames.in_context(parsed)), pipeline.features),
-        Tensors.of(batch, pipeline.features),
+        Tensors.from_frame(frames.fitted.apply(frames.in_context(parsed)), pipeline.features),
+        Tensors.from_frame(batch, pipeline.features),
     )
     scored = pl.concat([prepared.fitted.apply(rows) for f in files for rows, _ in file_blocks(data, f)])
-    assert_same(Tensors.of(scored, pipeline.features), Tensors.of(batch, pipeline.features))
+    assert_same(Tensors.from_frame(scored, pipeline.features), Tensors.from_frame(batch, pipeline.features))
     asked = raw.tail(rows).to_dicts()
     text = data.source.format != "parquet"
     mixed = [as_numbers(row) if text and i % 2 else row for i, row in enumerate(asked)]
     # a few hundred at once: Python's collector walks over all tensors that are held
     single = together([together([pipeline(row) for row in mixed[i : i + 250]]) for i in range(0, len(mixed), 250)])
-    assert_same(single, Tensors.of(batch.tail(rows), pipeline.features))
+    assert_same(single, Tensors.from_frame(batch.tail(rows), pipeline.features))
     assert_same(pipeline(asked), single)
     last = min(done.height, rows)
     assert torch.equal(single.dense[-last:], held.dense[-last:])
@@ -329,11 +329,11 @@ def test_any_text_is_as_in_a_file(csv: Pipeline, tmp_path: Path, rows: list[dict
     (folder / "f.csv").write_text("\n".join(map(",".join, lines)) + "\n", encoding="utf-8")
     here = replace(data, root=str(folder))
     [block] = sources.read_blocks(here, folder / "f.csv")
-    frame, bad = typed(here, block, labelled=False)
+    frame, bad = parse_rows(here, block, labelled=False)
     wrong = {b.line - 2: b.reason for b in bad}
     asked = [row | {"clock": 24010103} for row in rows]
     good = [row for i, row in enumerate(asked) if i not in wrong]
-    expected = Tensors.of(csv.fitted.apply(frame), csv.features)
+    expected = Tensors.from_frame(csv.fitted.apply(frame), csv.features)
     assert_same(csv(good), expected)
     if good:
         assert_same(together([csv(row) for row in good]), expected)

@@ -19,9 +19,8 @@ from omegaconf import OmegaConf
 from recsys.config.schema_data import DataConfig
 from recsys.data.prepare.digests import digests
 from recsys.data.prepare.prepared import Prepared, prepare
-from recsys.data.raw import formats, sources
-from recsys.data.raw import storage as places
-from recsys.data.raw.storage import in_order, matching, place
+from recsys.data.raw import formats, sources, storage
+from recsys.data.raw.storage import list_remote_files, natural_sort, resolve_path
 from recsys.errors import UserError
 from recsys.serving.predict_files import input_files
 
@@ -96,8 +95,8 @@ def test_prepared_as_local_files_are(
 ) -> None:
     """With side tables, in several files, folders and chunks."""
     fs, raw = request.getfixturevalue(store), tmp_path / "raw"
-    monkeypatch.setattr(formats, "PIECE_BYTES", 50_000)
-    monkeypatch.setattr(formats, "PIECE_ROWS", 2000)
+    monkeypatch.setattr(formats, "RANGE_BYTES", 50_000)
+    monkeypatch.setattr(formats, "RANGE_ROWS", 2000)
     (write_parquet if kind == "parquet" else write_csv)(raw)
     yaml = PARQUET.replace("f.parquet", "days*/*.parquet") if kind == "parquet" else CSV
     for folder in ("days", "days-more"):  # which sort otherwise by their whole names
@@ -143,11 +142,11 @@ def test_files_to_predict(memory: Any) -> None:
 
 def test_paths_cross_processes(memory: Any, tmp_path: Path) -> None:
     memory.pipe("/in/a.csv", b"x\n1\n")
-    [path] = matching("memory://in", "input")
+    [path] = list_remote_files("memory://in", "input")
     assert pickle.loads(pickle.dumps(path)) == path
-    assert isinstance(place(str(tmp_path), "data.root"), PosixPath)
-    assert place(f"file://{tmp_path}", "data.root") == tmp_path
-    assert in_order([Path("a-b/x"), Path("a/x")]) == [Path("a/x"), Path("a-b/x")]
+    assert isinstance(resolve_path(str(tmp_path), "data.root"), PosixPath)
+    assert resolve_path(f"file://{tmp_path}", "data.root") == tmp_path
+    assert natural_sort([Path("a-b/x"), Path("a/x")]) == [Path("a/x"), Path("a-b/x")]
     code = (
         "import sys, recsys.data.prepare.prepared; print([m for m in ('upath', 's3fs', 'pyspark') if m in sys.modules])"
     )
@@ -160,23 +159,25 @@ def test_mistakes_are_told_in_one_line(s3: Any, memory: Any, tmp_path: Path, mon
     told = {
         "s3://bucket/logs": r"data.root=s3://bucket/logs: no such folder or file",
         "s3://none/logs": r"data.root=s3://none/logs: no such folder or file",
-        "nope://bucket": r"data.root=nope://bucket: no store is known as nope://",
-        "memory://empty": r"data.root=memory://empty: no file matches f.csv \(there: x.txt\)",
+        "nope://bucket": r"data.root=nope://bucket: nope:// is unknown",
+        "memory://empty": r"data.root=memory://empty: no file matches f.csv \(the folder holds x.txt\)",
     }
     memory.pipe("/empty/x.txt", b"x")
     for root, message in told.items():
         with pytest.raises(UserError, match=message) as e:
-            sources.files_of(replace(data, root=root))
+            sources.find_files(replace(data, root=root))
         assert "\n" not in str(e.value)
-    with pytest.raises(UserError, match=r"data.prepared=s3://bucket/prepared: must be a folder of this machine"):
+    with pytest.raises(UserError, match=r"data.prepared=s3://bucket/prepared: must be a local folder"):
         prepare(replace(data, prepared="s3://bucket/prepared"))
-    monkeypatch.setattr(places, "EXTRAS", places.EXTRAS)
+    monkeypatch.setattr(storage, "EXTRAS", storage.EXTRAS)
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     with pytest.raises(UserError, match=r"data.root=gs://b/x: gs:// needs pip install recsys\[gcs\]"):
-        place("gs://b/x", "data.root")
+        resolve_path("gs://b/x", "data.root")
     memory.pipe("/broken/f.parquet", b"PAR1 and nothing")
     with pytest.raises(UserError, match=r"f.parquet: not a Parquet file"):
-        sources.check_columns(of_yaml(PARQUET, "memory://broken", tmp_path), matching("memory://broken", "x")[0])
+        sources.check_columns(
+            of_yaml(PARQUET, "memory://broken", tmp_path), list_remote_files("memory://broken", "x")[0]
+        )
 
 
 def test_no_credentials(s3: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -185,13 +186,13 @@ def test_no_credentials(s3: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setenv("HOME", str(tmp_path))
     type(s3).clear_instance_cache()
     with pytest.raises(UserError, match=r"^data.root=s3://bucket/x: .*credentials") as e:
-        place("s3://bucket/x", "data.root")
+        resolve_path("s3://bucket/x", "data.root")
     assert "\n" not in str(e.value)
 
 
 def test_digests_of_stores_that_tell_no_content(memory: Any, tmp_path: Path) -> None:
     memory.pipe("/in/a.csv", b"x\n1\n")
-    [file] = matching("memory://in", "input")
+    [file] = list_remote_files("memory://in", "input")
     first = digests([file], tmp_path)[file]
     assert digests([file], tmp_path)[file] == first
     memory.pipe("/in/a.csv", b"x\n2\n")

@@ -96,7 +96,7 @@ def test_too_many_bad_rows_stop_it_and_are_kept(tmp_path: Path) -> None:
 
 def test_an_early_stop_on_long_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bad_rows, "EARLY_STOP_ROWS", 50)
-    monkeypatch.setattr(formats, "PIECE_BYTES", 200)
+    monkeypatch.setattr(formats, "RANGE_BYTES", 200)
     write(tmp_path / "raw", rows=3000, bad=tuple(range(30)))
     with pytest.raises(UserError, match=r"of \d\d rows cannot be read"):
         prepare(config(tmp_path))
@@ -241,14 +241,14 @@ def test_text_is_cut_into_chunks_anywhere(tmp_path: Path, monkeypatch: pytest.Mo
     whole = prepare(config(tmp_path, max_bad_rows=0.1))
     aside = pl.read_csv(Path(f"{whole.folder}.bad_rows.csv"))
     for size in (7, 40, 333):
-        monkeypatch.setattr(formats, "PIECE_BYTES", size)
+        monkeypatch.setattr(formats, "RANGE_BYTES", size)
         cut = prepare(config(tmp_path, max_bad_rows=0.1, prepared=str(tmp_path / f"prepared {size}")))
         assert all(a.equals(b) for a, b in zip(frames(whole).values(), frames(cut).values(), strict=True))
         assert pl.read_csv(Path(f"{cut.folder}.bad_rows.csv")).equals(aside)
         assert aside["line"].to_list() == [5, 102, 192]
 
 
-@pytest.mark.parametrize("step", ["read_chunk", "_gather_chunk", "_write_job"])
+@pytest.mark.parametrize("step", ["read_chunk", "_collect_chunk", "_write_job"])
 def test_killed_it_goes_on_where_it_was(tmp_path: Path, step: str) -> None:
     """A process is killed in the middle of a pass; the next one does what is left, to the same bytes."""
     write(tmp_path / "raw", rows=5000)
@@ -258,7 +258,7 @@ from recsys.data.prepare import passes as p
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import formats
 from recsys.config.schema_data import *
-formats.PIECE_BYTES, p.FILE_ROWS = 9000, 1000
+formats.RANGE_BYTES, p.FILE_ROWS = 9000, 1000
 calls = []
 step = p.{step}
 def counted(*a):
@@ -281,7 +281,7 @@ print(len(calls), done.folder)
     assert run(4, "killed").returncode == -9
     rest = run(-1, "killed").stdout.split()
     # at most two chunks were being written when it was killed; a pass that fits begins anew
-    assert int(rest[0]) <= int(whole[0]) - (0 if step == "_gather_chunk" else 2)
+    assert int(rest[0]) <= int(whole[0]) - (0 if step == "_collect_chunk" else 2)
     a, b = Path(whole[1]), Path(rest[1])
     names = sorted(str(f.relative_to(a)) for f in a.rglob("*") if f.is_file())
     assert names == sorted(str(f.relative_to(b)) for f in b.rglob("*") if f.is_file()) and len(names) > 8

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from raw_rows import of_yaml
 
 from recsys.config.schema_data import DataConfig
-from recsys.data import group_features as arrange
+from recsys.data import group_features
 from recsys.data.check import check_data
-from recsys.data.group_features import arranged
+from recsys.data.group_features import arrange
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare import passes as build
 from recsys.data.prepare.prepared import Prepared, prepare
@@ -136,7 +136,7 @@ def test_queries_of_sequences(events: list[Event], way: str, longest: int, held_
     which = splits_of(events, way)
     held_out = "next" if way == "hash" else held_out
     data = config(sequences(way, longest, held_out, gap))
-    found = arranged(data, typed_rows(events, which, way)).select(SPLIT, "item", TARGETS, HISTORY).rows()
+    found = arrange(data, typed_rows(events, which, way)).select(SPLIT, "item", TARGETS, HISTORY).rows()
     assert sorted(found) == sorted(of_sequences(events, which, longest, held_out, gap))
 
 
@@ -152,7 +152,7 @@ def test_queries_of_rows(events: list[Event], way: str, gap: int | None, draws: 
         sparse: {{item: {{}}}}
     """)
     rows = typed_rows(events, which, way).with_columns(pl.col(PLACE).alias("place"))
-    done = arranged(data, rows)
+    done = arrange(data, rows)
     assert done[PLACE].is_sorted() or done.is_empty()
     found = done.select(SPLIT, PLACE, TARGETS, HISTORY).rows()
     assert sorted(found) == sorted(of_rows(events, which))
@@ -309,15 +309,15 @@ def test_sessions_as_lines(seed: int, how: tuple[str, str]) -> None:
 
 def test_a_history_that_would_be_too_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     events = [("bot", "a", t) for t in range(50)] + [("u", "b", t) for t in range(50)]
-    monkeypatch.setattr(arrange, "MOST_HISTORY", 700)
+    monkeypatch.setattr(group_features, "MOST_HISTORY", 700)
     for held_out, fails in (("next", True), ("all", False)):
         data = config(sequences("time", 3, held_out, None))
         rows = typed_rows(events, splits_of(events, "time"), "time")
         if not fails:
-            assert arranged(data, rows).height
+            assert arrange(data, rows).height
             continue
-        with pytest.raises(UserError, match=r"20 items of group 'bot' are held out, .* use held_out=all"):
-            arranged(data, rows)
+        with pytest.raises(UserError, match=r"group 'bot' has 20 held-out items, .* use held_out=all"):
+            arrange(data, rows)
 
 
 # --- the table of items ---------------------------------------------------------------------------------------------
@@ -420,7 +420,7 @@ BAD_TABLES = [
     ("id,price\n,0\ni0,1\ni1,much\n", "key: id", "data.items.file: items.csv: id 'i1': price is not a number"),
     ("id,price\ni0,1,3\n", "key: id", "data.items.file: items.csv line 2: "),
     ("id,price\n", "key: id", "data.items.file: items.csv has no rows"),
-    ("id,price\n0,1\n1,2\n", "key: id", "has a row of none of the items; data.items.key=id holds values such as '0'"),
+    ("id,price\n0,1\n1,2\n", "key: id", "has no row for any of the items; data.items.key=id holds values such as '0'"),
 ]  # fmt: skip
 
 
@@ -436,13 +436,19 @@ def test_tables_that_cannot_be_used(tmp_path: Path, table: str, key: str, expect
 MISTAKES = [
     ("file: no.csv, key: id, dense: {price: {}}", "data.items.file: no such file: "),
     ("file: items.csv, dense: {price: {}}", "needs data.items.key"),
-    ("file: items.csv, key: id", "names no feature of an item"),
+    ("file: items.csv, key: id", "needs features under data.items.dense"),
     ("dense: {price: {}}", "need data.items.file"),
-    ("file: items.csv, key: id, dense: {price: {fill: middle}}", "data.items.dense.price.fill=middle: is no number"),
+    (
+        "file: items.csv, key: id, dense: {price: {fill: middle}}",
+        "data.items.dense.price.fill=middle: must be a number",
+    ),
     ("file: items.csv, key: id, sparse: {tags: {encode: has}}", "data.items.sparse.tags.encode=has: unknown"),
-    ("file: items.csv, key: id, sparse: {tags: {lag: 1}}", "data.items.sparse.tags.lag: is not of an item"),
+    (
+        "file: items.csv, key: id, sparse: {tags: {lag: 1}}",
+        "data.items.sparse.tags.lag: does not apply to features of items",
+    ),
     ("file: items.csv, key: id, dense: {id: {vectors: {file: v.npy}}}", "data.items.dense.id.vectors: no such file"),
-    ("feature: itme", "data.items.feature=itme: no sparse feature is named so; did you mean item?"),
+    ("feature: itme", "data.items.feature=itme: there is no such sparse feature; did you mean item?"),
 ]
 
 
@@ -475,7 +481,9 @@ def test_a_row_without_an_item_is_set_aside(tmp_path: Path) -> None:
 def test_items_that_are_all_rare(tmp_path: Path) -> None:
     text = FILES + sequences("time", 3, "next", None).replace("item: {}", "item: {min_count: 999}")
     data = config(text, root=str(write(tmp_path / "raw", many())), prepared=str(tmp_path / "p"))
-    with pytest.raises(UserError, match=r"data\.sparse\.item\.min_count: no item is in the training rows so often"):
+    with pytest.raises(
+        UserError, match=r"data\.sparse\.item\.min_count: no item is frequent enough in the training rows"
+    ):
         prepare(data)
 
 
@@ -531,7 +539,7 @@ def test_rows_that_count(tmp_path: Path, kind: str) -> None:
     [
         ("t >= 4", "data.where: 't >= 4': cannot compare string with numeric type (i32); the file's columns are text"),
         ("t +", "data.where: 't +': "),
-        ("item", "data.where: 'item': is String, not true or false"),
+        ("item", "data.where: 'item': is String, not a condition"),
         ("MAX(t) = '3'", "data.where: \"MAX(t) = '3'\": must read one row at a time"),
         ("itme = 'a'", "data.where: \"itme = 'a'\": "),
         ("item = 'none such'", "no usable row"),

@@ -165,7 +165,7 @@ def test_what_is_no_csv(tmp_path: Path) -> None:
     plain = parquet(pl.DataFrame({"y": [1, 0] * 100, "a": [1.0, 2.0] * 100}))
     assert "set data.source.format=parquet" in error(tmp_path, plain)
     assert "set data.source.format=parquet" in error(tmp_path, plain, header=False, columns=["y", "a"])
-    assert "name it .gz" in error(tmp_path, gzip.compress(b"y,a\n1,2\n"))
+    assert "rename it to .gz" in error(tmp_path, gzip.compress(b"y,a\n1,2\n"))
     assert "UTF-8" in error(tmp_path, "y,a\n1,2\n".encode("utf-16"))
     for seed in range(40):
         noise = random.Random(seed).randbytes(4000)
@@ -254,7 +254,7 @@ def test_join_of_other_types_and_name(tmp_path: Path) -> None:
         (b"item,cost\n", {}, "no rows"),
         (b"item,cots\n7,1\n", {}, "no column cost; did you mean cots?"),
         (b"item,cost\n7,1\n", {"key": "itme"}, "no column itme; did you mean item?"),
-        (b"item,cost\n7,1\n", {"columns": {"y": "cost"}}, "column y is there already"),
+        (b"item,cost\n7,1\n", {"columns": {"y": "cost"}}, "column y exists already"),
         (b"item,cost\n7,1\n", {"file": "none.csv"}, "no such file"),
     ],
 )
@@ -309,21 +309,21 @@ def test_a_missing_column_is_told_before_a_row_is_read(tmp_path: Path, monkeypat
 def test_files(tmp_path: Path) -> None:
     data = config(tmp_path / "none")
     with pytest.raises(UserError, match="no such folder"):
-        sources.files_of(data)
+        sources.find_files(data)
     with pytest.raises(UserError, match="no file matches"):
-        sources.files_of(config(tmp_path))
+        sources.find_files(config(tmp_path))
     for name in ("b.csv", "a.csv", ".hidden", "_metadata"):
         (tmp_path / name).write_text("x")
     (tmp_path / "_SUCCESS").write_text("")
-    assert [p.name for p in sources.files_of(config(tmp_path))] == ["a.csv", "b.csv"]
-    assert [p.name for p in sources.files_of(config(tmp_path, files=["_m*", "a*"]))] == ["_metadata", "a.csv"]
-    assert sources.files_of(config(tmp_path / "b.csv")) == [tmp_path / "b.csv"]
+    assert [p.name for p in sources.find_files(config(tmp_path))] == ["a.csv", "b.csv"]
+    assert [p.name for p in sources.find_files(config(tmp_path, files=["_m*", "a*"]))] == ["_metadata", "a.csv"]
+    assert sources.find_files(config(tmp_path / "b.csv")) == [tmp_path / "b.csv"]
     for glob in ("/abs/*", ""):
         with pytest.raises(UserError, match=r"data\.source\.files"):
-            sources.files_of(config(tmp_path, files=[glob]))
+            sources.find_files(config(tmp_path, files=[glob]))
     (tmp_path / "c.csv").write_text("")
     with pytest.raises(UserError, match=r"c\.csv: the file is empty"):
-        sources.files_of(config(tmp_path))
+        sources.find_files(config(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -385,7 +385,11 @@ def test_lists_and_a_side_table_of_json(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert block.frame["list"].n_unique() == 4
     assert [(b.line, b.reason) for b in block.bad] == [(3, "an empty line"), (4, "1 fields, not 2 or more")]
-    for content, told in (("[1]", "not one JSON object"), ('{"a": ', "not JSON"), ('{"a": {}}', "not one JSON object")):
+    for content, told in (
+        ("[1]", "must be one JSON object"),
+        ('{"a": ', "not JSON"),
+        ('{"a": {}}', "must be one JSON object"),
+    ):
         (tmp_path / "side.json").write_text(content)
         with pytest.raises(UserError, match=told):
             check_files(data)

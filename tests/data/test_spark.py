@@ -27,7 +27,7 @@ from recsys.data.prepare import engine as engines
 from recsys.data.prepare import passes as build
 from recsys.data.prepare import prepared as preparing
 from recsys.data.prepare import shuffle
-from recsys.data.prepare.engine import OneMachine, check_engine, engine_of
+from recsys.data.prepare.engine import OneMachine, check_engine, open_engine
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw import formats
 from recsys.errors import UserError
@@ -36,8 +36,8 @@ from recsys.preprocess import preprocess
 pytest.importorskip("pyspark", reason="pyspark is not installed: uv sync --extra spark")
 
 from recsys.data.prepare import spark
-from recsys.data.prepare.spark import Spark, flat, start
-from recsys.data.prepare.spark_tasks import Run, put
+from recsys.data.prepare.spark import Spark, flatten_options, start_session
+from recsys.data.prepare.spark_tasks import ItemRunner, write_pickle
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = {"spark.sql.shuffle.partitions": 3, "spark.executorEnv.PYTHONPATH": str(Path(__file__).parent)}
@@ -76,7 +76,7 @@ QUERIES = (
 @pytest.fixture(scope="module", autouse=True)
 def _session() -> Iterator[None]:
     """One for all: an engine stops only what it has started itself."""
-    session = start(LOCAL)
+    session = start_session(LOCAL)
     yield
     session.stop()
 
@@ -92,7 +92,7 @@ def both(data: DataConfig, tmp_path: Path) -> tuple[Prepared, Prepared]:
     """Prepared by polars and by Spark, as which they are checked to be equal."""
     homes = [replace(data, prepared=str(tmp_path / name / "prepared")) for name in ("polars", "spark")]
     one = prepare(homes[0], OneMachine())
-    with engine_of(LOCAL, homes[1]) as cluster:
+    with open_engine(LOCAL, homes[1]) as cluster:
         other = prepare(homes[1], cluster)
     a, b = files(one.folder.parent), files(other.folder.parent)
     assert list(a) == list(b) and len(a) >= 8
@@ -114,8 +114,8 @@ def files(home: Path) -> dict[str, Path]:
 @pytest.fixture
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Chunks, piles and jobs are cut by the driver."""
-    monkeypatch.setattr(formats, "PIECE_BYTES", 70_000)
-    monkeypatch.setattr(formats, "PIECE_ROWS", 500)
+    monkeypatch.setattr(formats, "RANGE_BYTES", 70_000)
+    monkeypatch.setattr(formats, "RANGE_ROWS", 500)
     monkeypatch.setattr(build, "FILE_ROWS", 900)
     monkeypatch.setattr(shuffle, "PILE_ROWS", 150)
 
@@ -164,7 +164,7 @@ def test_bad_rows_and_rows_that_are_the_same(tmp_path: Path, small_chunks: None)
     _, prepared = both(data, tmp_path)
     aside = pl.read_csv(f"{prepared.folder}.bad_rows.csv")
     assert prepared.info["bad_rows"] == aside.height == 20 and aside["line"].to_list()[:2] == [7, 907]
-    with engine_of(LOCAL, data) as cluster, pytest.raises(UserError) as e:
+    with open_engine(LOCAL, data) as cluster, pytest.raises(UserError) as e:
         prepare(replace(data, max_bad_rows=1e-6, name="strict"), cluster)
     assert "20 of 18000 rows cannot be read" in str(e.value) and "\n" not in str(e.value)
 
@@ -177,7 +177,7 @@ def test_real_data(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(formats, "PIECE_BYTES", 700_000)
+    monkeypatch.setattr(formats, "RANGE_BYTES", 700_000)
     yaml = (ROOT / "conf" / "data" / f"{name}.yaml").read_text()
     both(of_yaml(yaml, tmp_path, root=str(real_data(folder))), tmp_path)
 
@@ -221,7 +221,7 @@ def test_order_progress_and_failures(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="No space left on device") as e:
         list(cluster.map(partial(fails, "disk"), range(9), rows.append))
     assert e.value.filename == "/shared/f" and "executor" in e.value.__notes__[0]
-    with pytest.raises(RuntimeError, match="a job of Spark's failed"):
+    with pytest.raises(RuntimeError, match="a Spark job failed"):
         list(cluster.map(partial(fails, "dies"), range(9), rows.append))
     some = cluster.map(partial(fails, "no"), range(9), rows.append)
     assert next(some) == 0
@@ -238,7 +238,7 @@ def test_what_a_task_still_writes_is_removed(tmp_path: Path) -> None:
     def write() -> None:
         while time.monotonic() < until:
             with suppress(FileNotFoundError):
-                put(results / "1.pickle", "x" * 1000)
+                write_pickle(results / "1.pickle", "x" * 1000)
 
     task = Thread(target=write)
     task.start()
@@ -255,7 +255,7 @@ def test_killed_it_goes_on_where_it_was(tmp_path: Path, small_chunks: None, monk
     def die(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as m, engine_of(LOCAL, data) as cluster:
+    with monkeypatch.context() as m, open_engine(LOCAL, data) as cluster:
         m.setattr(preparing.Fitted, "save", die)
         with pytest.raises(KeyboardInterrupt):
             prepare(data, cluster)
@@ -279,14 +279,14 @@ def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"engine.name=sprak: unknown; did you mean spark\?"):
         check_engine(EngineConfig("sprak"))
-    with pytest.raises(UserError, match=r"engine\.master and engine\.options are of engine=spark"):
+    with pytest.raises(UserError, match=r"engine\.master, engine\.options: apply only to engine=spark"):
         check_engine(EngineConfig(options={"a": 1}))
     monkeypatch.setattr(engines, "find_spec", lambda _: None)
     with pytest.raises(UserError, match=r"engine=spark needs PySpark: pip install recsys\[spark\]"):
         check_engine(EngineConfig("spark"))
     given = {"spark": {"executor": {"memory": "4g"}, "eventLog.enabled": True}, "spark.x": 3}
     expected = {"spark.executor.memory": "4g", "spark.eventLog.enabled": "true", "spark.x": "3"}
-    assert dict(flat(given)) == expected
+    assert dict(flatten_options(given)) == expected
 
 
 def test_spark_that_does_not_start_is_told_in_one_line(tmp_path: Path) -> None:
@@ -313,13 +313,13 @@ def test_executors_that_lack_something_say_what(tmp_path: Path, monkeypatch: pyt
     monkeypatch.syspath_prepend(tmp_path)
     function = importlib.import_module("here_alone").f
     with pytest.raises(
-        UserError, match=r"executors lack this package or what it needs \(No module named 'here_alone'\)"
+        UserError, match=r"executors lack recsys or a package it needs \(No module named 'here_alone'\)"
     ):
         list(Spark(LOCAL, tmp_path / "home").map(function, [1], lambda _: None))
     told: list[Any] = []
-    kinds = {"does not see .*nowhere: data.prepared must": ("/nowhere/x", pl.__version__)}
+    kinds = {"does not see .*nowhere; put data.prepared": ("/nowhere/x", pl.__version__)}
     kinds["has polars .*, the driver 0.1"] = (str(tmp_path), "0.1")
     for message, (results, version) in kinds.items():
         outcomes = SimpleNamespace(add=told.extend)
-        Run(SimpleNamespace(value=function), outcomes, results, "/no folder", version)([(0, 1)])
+        ItemRunner(SimpleNamespace(value=function), outcomes, results, "/no folder", version)([(0, 1)])
         assert re.search(message, told[-1][2].error)

@@ -38,10 +38,10 @@ def parts(folder: Path, times: list[list[float]], splits: list[int | None] | Non
 def splits_of(config: SplitConfig, made: list[ParsedChunk]) -> np.ndarray:
     splitter = Splitter(config, made)
     frames = [(f, c.split) for c in made for f in c.frames()]
-    which = [splitter.of(f, split) for f, split in frames]
+    which = [splitter.assign(f, split) for f, split in frames]
     for (f, split), w in zip(frames, which, strict=True):
         assert w.dtype == np.uint8 and len(w) == f.height and w.max(initial=0) <= 2
-        assert (splitter.of(f, split) == w).all()  # the same when asked again
+        assert (splitter.assign(f, split) == w).all()  # the same when asked again
     assert splitter.describe()
     return np.concatenate(which)
 
@@ -155,7 +155,7 @@ def test_files_without_validation(tmp_path: Path) -> None:
         (SplitConfig(by="time"), "column"),
         (SplitConfig(by="hash"), "column"),
         (SplitConfig(by="kfold", folds=2), "at least 3"),
-        (SplitConfig(by="kfold", fold=5), "one of them"),
+        (SplitConfig(by="kfold", fold=5), "from 0 to folds"),
         (SplitConfig(by="random", seed=-1), "not be negative"),
         (SplitConfig(by="files", train_files=["a"], validation_files=["b"]), "test_files"),
         (SplitConfig(validation=-0.1), "shares"),

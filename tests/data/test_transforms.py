@@ -21,7 +21,7 @@ from recsys.config.schema_data import (
 )
 from recsys.data.loader import batch_of
 from recsys.data.raw.blocks import LINE, Block
-from recsys.data.transforms import LABEL, TIME, Fitted, typed
+from recsys.data.transforms import LABEL, TIME, Fitted, parse_rows
 from recsys.errors import UserError
 
 FEW = settings(max_examples=60, deadline=None)
@@ -41,7 +41,7 @@ def block(**columns: Any) -> Block:
 
 
 def fitted(data: DataConfig, *blocks: Block) -> tuple[Fitted, pl.DataFrame]:
-    frames = [typed(data, b)[0] for b in blocks]
+    frames = [parse_rows(data, b)[0] for b in blocks]
     return learn(data, *frames), pl.concat(frames)
 
 
@@ -61,7 +61,7 @@ def test_closed_forms(transform: str, formula: Any) -> None:
     learnt, _ = fitted(data, block(x=X[:3]), block(x=X[3:]))
     train = np.array([0.25 if x is None else x for x in X])
     unseen = [*X, -50.0, 1e7]  # outside the training range
-    got = learnt.apply(typed(data, block(x=unseen))[0])["x"]
+    got = learnt.apply(parse_rows(data, block(x=unseen))[0])["x"]
     expected = formula(train, np.array([0.25 if x is None else x for x in unseen]))
     assert got.dtype == pl.Float32
     np.testing.assert_allclose(got.to_numpy(), expected, rtol=1e-6, atol=1e-6)
@@ -125,7 +125,7 @@ def test_vocabulary(least: int, expected: dict[str, int]) -> None:
     vocabulary = learnt.vocabularies["s"]
     assert dict(zip(vocabulary["value"], vocabulary["id"], strict=True)) == expected
     assert learnt.features.sparse[0].cardinality == len(expected) + 1
-    done = learnt.apply(typed(data, block(s=[*VALUES, "unseen", ""]))[0])["s"]
+    done = learnt.apply(parse_rows(data, block(s=[*VALUES, "unseen", ""]))[0])["s"]
     assert done.dtype == pl.Int32
     assert done.to_list() == [expected.get(v or "", 0) for v in [*VALUES, "unseen", ""]]
 
@@ -141,7 +141,7 @@ def test_multi_valued() -> None:
     done = learnt.apply(frame)["m"]
     assert done.dtype == pl.List(pl.Int32)
     assert done.to_list() == [[2, 3, 2], [], [], [3], [1, 1, 1]]
-    assert learnt.apply(typed(data, block(m=["zz a"], s=["x"]))[0])["m"].to_list() == [[0, 2]]
+    assert learnt.apply(parse_rows(data, block(m=["zz a"], s=["x"]))[0])["m"].to_list() == [[0, 2]]
 
 
 @pytest.mark.parametrize("kind", [pl.List(pl.Int64), pl.List(pl.String)])
@@ -180,7 +180,7 @@ def test_bad_values_are_set_aside_and_the_good_ones_kept() -> None:
         x=["1", "", "3", "4", "5", "six", "inf", "NaN", "1e39", "2", "3"],
         t=["1", "2", "3", "4", "5", "6", "7", "8", "9", "noon", "nan"],
     )
-    frame, bad = typed(data, raw)
+    frame, bad = parse_rows(data, raw)
     assert frame[LINE].to_list() == [1, 2, 8]
     reasons = {b.line: b.reason for b in bad}
     assert reasons[3] == reasons[4] == reasons[5] == "label y is neither 0 nor 1"
@@ -194,17 +194,17 @@ def test_bad_values_are_set_aside_and_the_good_ones_kept() -> None:
 def test_label_at_least() -> None:
     data = config({"x": DenseConfig()})
     data.label.at_least = 4
-    frame, bad = typed(data, block(y=[5.0, 4.0, 3.9, float("nan"), None], x=[1] * 5))
+    frame, bad = parse_rows(data, block(y=[5.0, 4.0, 3.9, float("nan"), None], x=[1] * 5))
     assert frame[LABEL].to_list() == [1, 1, 0] and [b.line for b in bad] == [4, 5]
 
 
 def test_types_that_hold_no_value() -> None:
     with pytest.raises(UserError, match=r"data\.sparse\.s: column s holds List.*set split"):
-        typed(config(sparse={"s": SparseConfig()}), block(s=[[1], [2]]))
+        parse_rows(config(sparse={"s": SparseConfig()}), block(s=[[1], [2]]))
     with pytest.raises(UserError, match=r"data\.dense\.s: column s holds"):
-        typed(config({"s": DenseConfig()}), block(s=[[1], [2]]))
+        parse_rows(config({"s": DenseConfig()}), block(s=[[1], [2]]))
     with pytest.raises(UserError, match=r"data\.sparse\.s"):
-        typed(config(sparse={"s": SparseConfig(split=",")}), block(s=[[[1]], [[2]]]))
+        parse_rows(config(sparse={"s": SparseConfig(split=",")}), block(s=[[[1]], [[2]]]))
 
 
 def test_floats_of_a_parquet_file_where_nan_is_missing() -> None:
@@ -216,7 +216,7 @@ def test_floats_of_a_parquet_file_where_nan_is_missing() -> None:
 
 def test_no_training_rows() -> None:
     for data in (config({"x": DenseConfig(transform=["log"])}), config(sparse={"x": SparseConfig()})):
-        empty = typed(data, block(x=["1"]))[0].head(0)
+        empty = parse_rows(data, block(x=["1"]))[0].head(0)
         for frames in ([], [empty]):
             with pytest.raises(UserError, match="train split has no rows"):
                 learn(data, *frames)
@@ -245,7 +245,7 @@ def test_anything_goes_in_and_finite_numbers_come_out(rows: list[tuple[Any, ...]
     columns = {
         n: pl.Series([None if r[i] is None else str(r[i]) for r in rows], dtype=pl.String) for i, n in enumerate("xzsm")
     }
-    frame, bad = typed(data, block(**columns))
+    frame, bad = parse_rows(data, block(**columns))
     assert sorted([*frame[LINE], *(b.line for b in bad)]) == list(range(1, len(rows) + 1))
 
     def number(x: Any) -> bool:

@@ -45,7 +45,7 @@ def prepared(tmp_path: Path, vectors: str) -> Prepared:
 @settings(max_examples=50, deadline=None)
 @given(hnp.arrays(np.float32, (3, 4), elements=st.floats(-1e3, 1e3, width=32)))
 def test_normalisation_is_torch_s(x: np.ndarray) -> None:
-    found = Vectors.of(pl.Series(["a", "b", "c"]), x, ["l2", "layer"]).matrix
+    found = Vectors.from_matrix(pl.Series(["a", "b", "c"]), x, ["l2", "layer"]).matrix
     lengths = torch.from_numpy(x).norm(dim=1, keepdim=True)
     expected = torch.nn.functional.layer_norm(torch.from_numpy(x) / torch.where(lengths > 0, lengths, 1), (4,))
     assert not found[0].any()
@@ -93,18 +93,18 @@ def bad(folder: Path) -> dict[str, Any]:
     return {
         "{file: none.npy}": "no such file",
         "{file: v.csv}": "must be a .parquet or a .npy file",
-        "{file: v.npy, key: id}": "vectors.key: is not of a .npy file",
+        "{file: v.npy, key: id}": "vectors.key: applies only to a .parquet file",
         "{file: v.parquet}": "has no column item",
         "{file: v.parquet, key: idd}": "has no column idd; did you mean id?",
         "{file: v.parquet, key: id, column: id}": "holds Int64, not lists of numbers",
-        "{file: v.npy, normalise: [l3]}": "no l3; did you mean l2?",
+        "{file: v.npy, normalise: [l3]}": "l3 is unknown; did you mean l2?",
         "{file: twice.parquet, key: id}": ("more than one vector for '1'", twice),
         "{file: ragged.parquet, key: id}": (
-            "vectors of different lengths (1, 2)", pl.DataFrame({"id": [1, 2], "vector": [[1.0], [2.0, 3.0]]})),
+            "its vectors differ in length (1, 2)", pl.DataFrame({"id": [1, 2], "vector": [[1.0], [2.0, 3.0]]})),
         "{file: nan.parquet, key: id}": (
-            "the vector of '2' holds what is not a finite number",
+            "the vector of '2' has an infinite or missing number",
             pl.DataFrame({"id": [1, 2], "vector": [[1.0], [float("nan")]]})),
-        "{file: v.npy, keys: f.csv}": "6 vectors, and 201 lines in f.csv",
+        "{file: v.npy, keys: f.csv}": "6 vectors, but f.csv has 201 lines",
     }  # fmt: skip
 
 

@@ -94,7 +94,7 @@ def test_side_by_side(model: str, real_data: RealData, prepared: Path, tmp_path:
         (["model=two_tower", "data=movielens_1m"], "TwoTower needs features of who asks"),
         (["model=dlrm", "data=movielens_1m"], "its rows have no label, and this model predicts one"),
         (["model=sasrec", "data=movielens_1m", "trainer.validate_every=0"], "trainer.validate_every=0"),
-        (["model=sasrec", "data=movielens_1m", "data.items.feature=itm"], "data.items.feature=itm: no sparse feature"),
+        (["model=sasrec", "data=movielens_1m", "data.items.feature=itm"], "data.items.feature=itm: there is no such sparse feature"),
         (["model=sasrec", "data=movielens_1m", "data.sequences.held_out=none"], "must be next or all"),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Rows that cannot be read: counted, kept in one file, and too many of them stop the command."""
+"""Count the rows that cannot be read, write them to one file, and stop if there are too many."""
 
 from pathlib import Path
 
@@ -13,24 +13,29 @@ EARLY_STOP_ROWS = 100_000
 
 
 class BadRows:
-    """Counts bad rows, keeps them in one file; stops where their share is too large."""
+    """Counts bad rows and appends them to a CSV file.
+
+    Raises:
+        UserError: (`add`, `report`) the share of bad rows is above data.max_bad_rows.
+    """
 
     def __init__(self, data: DataConfig, file: Path) -> None:
         self._data, self._file = data, file
         self._good, self.bad, self._first = 0, 0, ""
-        self._lines: tuple[Path | None, int] = (None, 0)
+        self._lines: tuple[Path | None, int] = (None, 0)  # the current file and its lines in the chunks so far
         file.unlink(missing_ok=True)
 
-    def add(self, chunk: Chunk, done: ParsedChunk) -> None:
-        before = self._lines[1] if self._lines[0] == chunk.file else 0  # in the chunks of the file before this one
-        self._lines = (chunk.file, before + done.info["lines"])
-        self._good, self.bad = self._good + done.rows, self.bad + done.info["bad"]
-        for frame in done.bad():
-            told = frame.select(pl.lit(str(chunk.file)).alias("file"), pl.col("line") + before, "reason", "text")
-            file, line, reason, _ = told.row(0)
+    def add(self, chunk: Chunk, parsed: ParsedChunk) -> None:
+        """Add a chunk's rows. Chunks must come in order."""
+        before = self._lines[1] if self._lines[0] == chunk.file else 0
+        self._lines = (chunk.file, before + parsed.info["lines"])
+        self._good, self.bad = self._good + parsed.rows, self.bad + parsed.info["bad"]
+        for frame in parsed.bad():
+            rows = frame.select(pl.lit(str(chunk.file)).alias("file"), pl.col("line") + before, "reason", "text")
+            file, line, reason, _ = rows.row(0)
             self._first = self._first or f"{file} line {line}: {reason}"
             with self._file.open("ab") as f:
-                told.write_csv(f, include_header=f.tell() == 0)
+                rows.write_csv(f, include_header=f.tell() == 0)
         if self._good + self.bad >= EARLY_STOP_ROWS:
             self._check()
 
@@ -39,11 +44,13 @@ class BadRows:
         if self.bad > self._data.max_bad_rows * all_rows:
             raise UserError(
                 f"data={self._data.name}: {self.bad} of {all_rows} rows cannot be read (first: {self._first}), more "
-                f"than data.max_bad_rows={self._data.max_bad_rows}; they lie in {self._file}"
+                f"than data.max_bad_rows={self._data.max_bad_rows}; they are listed in {self._file}"
             )
 
-    def tell(self) -> None:
+    def report(self) -> None:
+        """Print how many rows are bad."""
         self._check()
         if self.bad:
             all_rows = self._good + self.bad
-            say(f"{self.bad} of {all_rows} rows could not be read (first: {self._first}) and lie in {self._file}")
+            first = f"first: {self._first}"
+            say(f"{self.bad} of {all_rows} rows could not be read ({first}); they are listed in {self._file}")

@@ -1,10 +1,10 @@
-"""Raw files in chunks, each read once for all: typed rows and the values they are made of, kept under a fingerprint.
+"""Read raw files in chunks. A chunk is parsed once and kept under a fingerprint.
 
-READ/<fingerprint of the chunk's bytes and of what is read of them>/
-    rows-00000.parquet ...       typed rows, text as codes
+READ/<fingerprint of the chunk's bytes and of the config that parses them>/
+    rows-00000.parquet ...       parsed rows, text as codes
     values/<column>.parquet      the text of each code
     bad-00000.parquet ...        rows that cannot be read: line, reason, text
-    chunk.json                   how many of each
+    chunk.json                   the number of rows, bad rows and lines
 """
 
 import hashlib
@@ -27,40 +27,41 @@ from recsys.config.schema_data import DataConfig, SourceConfig, SparseConfig
 from recsys.data.prepare.dictionary import TextCoder
 from recsys.data.raw import sources
 from recsys.data.raw.blocks import LINE, BadRow, Block
-from recsys.data.raw.formats import pieces
+from recsys.data.raw.formats import file_ranges
 from recsys.data.raw.ranges import FileRange
 from recsys.data.raw.text import READERS
 from recsys.data.transforms import (
     PLACE,
     dense_columns,
     label_column,
+    parse_rows,
     sparse_columns,
     text_columns,
-    typed,
 )
 from recsys.data.transforms.columns import differences
 
-READ_FORMAT = 2  # raise it when the same bytes would be read differently
-TYPERS = READERS  # blocks typed at once, while others are parsed
+READ_FORMAT = 2  # raise it if a change makes the same bytes parse differently
+PARSERS = READERS  # threads that turn blocks into parsed rows, while others read CSV
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """A piece of a raw file; `digest` stands for the file's content, `split` where whole files are assigned."""
+    """A range of a raw file. digest: of the file's content; split: the file's split, with data.split.by=files."""
 
     file: Path
     digest: str
-    piece: FileRange
+    file_range: FileRange
     split: int | None
 
     def key(self, spec: str) -> str:
-        text = json.dumps([READ_FORMAT, spec, self.digest, self.piece.start, self.piece.stop])
+        """Return the fingerprint of the chunk. spec: what `read_spec` returns."""
+        text = json.dumps([READ_FORMAT, spec, self.digest, self.file_range.start, self.file_range.stop])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
 class ParsedChunk:
-    """A chunk that was read: `first_row` is the place of its first row among all rows."""
+    """A chunk that was parsed. first_row: the place of its first row among all rows."""
 
     folder: Path
     first_row: int
@@ -77,58 +78,59 @@ class ParsedChunk:
         return int(sum(self.info["rows"]))
 
     def frames(self, columns: Collection[str] | None = None) -> Iterator[pl.DataFrame]:
-        """Its typed rows (or those columns of them, where there are such), part by part, with their places."""
+        """Yield the parsed rows with their places, part by part. columns: those to read; missing ones are ignored."""
         place = self.first_row
         for i, rows in enumerate(self.info["rows"]):
             file = self.folder / f"rows-{i:05d}.parquet"
-            there = None if columns is None else [c for c in pl.read_parquet_schema(file) if c in {*columns, PLACE}]
-            frame = pl.read_parquet(file, columns=there)
+            names = None if columns is None else [c for c in pl.read_parquet_schema(file) if c in {*columns, PLACE}]
+            frame = pl.read_parquet(file, columns=names)
             if not frame.columns:
                 frame = pl.DataFrame({PLACE: range(place, place + rows)})
-            if PLACE not in frame.columns:  # arranged rows bring their own
+            if PLACE not in frame.columns:  # arranged rows have it already
                 frame = frame.with_columns(pl.int_range(place, place + rows, dtype=pl.Int64).alias(PLACE))
             yield frame
             place += rows
 
     def values(self, columns: Collection[str] | None = None) -> dict[str, pl.Series]:
-        """By column of text (of all, or of those), the text of each code."""
+        """Return the text of each code, for all columns of text or those in `columns`."""
         files = (self.folder / "values").glob("*.parquet")
         return {f.stem: pl.read_parquet(f)["value"] for f in files if columns is None or f.stem in columns}
 
     def bad(self) -> Iterator[pl.DataFrame]:
+        """Yield frames (line, reason, text) of the bad rows."""
         for file in sorted(self.folder.glob("bad-*.parquet")):
             yield pl.read_parquet(file)
 
 
-def cut(data: DataConfig, files: list[tuple[Path, int | None]], digests: dict[Path, str]) -> list[Chunk]:
-    """All chunks, in the order of their rows."""
-    if data.source.format == "lists":  # whose rows say which file they are of
+def cut_chunks(data: DataConfig, files: list[tuple[Path, int | None]], digests: dict[Path, str]) -> list[Chunk]:
+    """Return all chunks in the order of their rows. files: each with its split, or None."""
+    if data.source.format == "lists":  # rows contain the name of their file
         digests = {f: f"{d} {f}" for f, d in digests.items()}
-    return [Chunk(f, digests[f], piece, split) for f, split in files for piece in pieces(data.source, f)]
+    return [Chunk(f, digests[f], r, split) for f, split in files for r in file_ranges(data.source, f)]
 
 
 def read_chunk(data: DataConfig, chunk: Chunk, folder: Path, advance: Callable[[float], None]) -> None:
-    """Make `folder`, whole or not at all. Bad rows are set aside with their line, counted from the chunk's first."""
+    """Parse a chunk into `folder`, all or nothing. Lines of bad rows are counted from the chunk's first line."""
     building = beside(folder, unique=True)
     building.mkdir(parents=True)
     try:
         _read_into(building, data, chunk, advance)
-        if folder.exists() and not (folder / "chunk.json").exists():  # what was left of it
+        if folder.exists() and not (folder / "chunk.json").exists():  # the rest of an incomplete removal
             shutil.rmtree(folder, ignore_errors=True)
         os.replace(building, folder)
     except OSError:
-        if not (folder / "chunk.json").exists():  # else another process was quicker
+        if not (folder / "chunk.json").exists():  # else another process has made it meanwhile
             raise
     finally:
         shutil.rmtree(building, ignore_errors=True)
 
 
 def remove_chunk(folder: Path) -> None:
-    """Whole or not at all, too: a part of it would pass for all of it."""
+    """Remove a chunk's folder. Rename it first, so that a folder that is partly removed is not taken for a chunk."""
     removing = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
     try:
         folder.rename(removing)
-    except FileNotFoundError:  # equal pieces are one folder
+    except FileNotFoundError:  # equal chunks share one folder, which is removed already
         return
     shutil.rmtree(removing, ignore_errors=True)
 
@@ -138,25 +140,26 @@ def _read_into(folder: Path, data: DataConfig, chunk: Chunk, advance: Callable[[
     rows: list[int] = []
     bad = lines = 0
 
-    def type_and_write(block: Block, number: int) -> tuple[int, int, int]:
-        frame, wrong = typed(data, block)
+    def parse_and_write(block: Block, number: int) -> tuple[int, int, int]:
+        """Return the number of rows, bad rows and lines."""
+        frame, bad_rows = parse_rows(data, block)
         write_rows(folder, number, coder.encode(frame.drop(LINE)))
-        if wrong:
-            _write_bad(wrong, folder / f"bad-{number:05d}.parquet")
-        return frame.height, len(wrong), block.lines
+        if bad_rows:
+            _write_bad(bad_rows, folder / f"bad-{number:05d}.parquet")
+        return frame.height, len(bad_rows), block.lines
 
-    def finish(done: tuple[int, int, int]) -> None:
+    def finish(counts: tuple[int, int, int]) -> None:
         nonlocal bad, lines
-        rows.append(done[0])
-        bad, lines = bad + done[1], max(lines, done[2])
-        advance(done[0])
+        rows.append(counts[0])
+        bad, lines = bad + counts[1], max(lines, counts[2])
+        advance(counts[0])
 
-    with ThreadPoolExecutor(TYPERS, thread_name_prefix="type") as pool:
+    with ThreadPoolExecutor(PARSERS, thread_name_prefix="parse") as pool:
         waiting: deque[Future[tuple[int, int, int]]] = deque()
         try:
-            for number, block in enumerate(sources.read_blocks(data, chunk.file, chunk.piece)):
-                waiting.append(pool.submit(type_and_write, block, number))
-                if len(waiting) > TYPERS:
+            for number, block in enumerate(sources.read_blocks(data, chunk.file, chunk.file_range)):
+                waiting.append(pool.submit(parse_and_write, block, number))
+                if len(waiting) > PARSERS:
                     finish(waiting.popleft().result())
             while waiting:
                 finish(waiting.popleft().result())
@@ -186,21 +189,23 @@ def _write_bad(bad: list[BadRow], file: Path) -> None:
 
 
 def source_spec(source: SourceConfig) -> dict[str, Any]:
-    """How rows are read, whatever their files are called; what they are parts of is in the chunks' digests."""
+    """Return how rows are read, without the names of files; the chunks' digests cover the parts."""
     return {k: v for k, v in asdict(source).items() if k not in ("files", "parts")}
 
 
-def _as(c: SparseConfig) -> Any:
-    """What its values are typed as; ids that are no rows are bad."""
+def _parsed_as(c: SparseConfig) -> Any:
+    """Return how values are parsed, as JSON. For encode=id it includes the number of rows, which bounds valid ids."""
     return ["id", c.rows] if c.encode == "id" else c.encode == "quantiles"
 
 
 def read_spec(data: DataConfig, sides: dict[str, str]) -> str:
-    """All of the config that typed rows depend on, as text; `sides` stands for the side tables' content."""
+    """Return the part of the config that parsed rows depend on, as JSON. sides: digests of the side tables."""
     source = source_spec(data.source)
     label = [label_column(data), data.label.at_least]
-    dense = {c.typed: [c.column, c.reads] for c in dense_columns(data).values()}
-    sparse = {n: [c.column, c.cross, c.pattern, c.split, c.max_length, _as(c)] for n, c in sparse_columns(data).items()}
+    dense = {c.parsed: [c.column, c.reads] for c in dense_columns(data).values()}
+    sparse = {
+        n: [c.column, c.cross, c.pattern, c.split, c.max_length, _parsed_as(c)] for n, c in sparse_columns(data).items()
+    }
     split = [data.split.by, data.split.column] if data.split.column else None
     group = [data.group.by, data.group.order] if data.group else None
     derive = [*data.derive.items()]  # in order: one may read another

@@ -1,4 +1,4 @@
-"""Text of typed rows as codes, so that what is known of a value is looked up once, not in every row it stands in."""
+"""Encode the text of parsed rows as integer codes, so that each value is looked up once, not in every row."""
 
 import uuid
 from collections.abc import Iterable
@@ -7,20 +7,20 @@ import polars as pl
 
 
 class TextCoder:
-    """Codes of the values of some rows, by typed column: from 0, in the order in which they came.
+    """Assigns codes to the values of each column: 0, 1, ... in the order of first appearance.
 
-    Safe to use from several threads; their order then is not one that can be relied on.
+    It is thread-safe, but with several threads the order of the codes is arbitrary.
     """
 
     def __init__(self, columns: Iterable[str]) -> None:
         space = uuid.uuid4().hex
         self._kinds = {c: pl.Categorical(pl.Categories(c, namespace=space)) for c in columns}
-        # polars forgets the values of a kind that no series is of
+        # polars drops the values of a category type that no series uses
         self._alive = [pl.Series([""], dtype=kind) for kind in self._kinds.values()]
         self._sizes: dict[str, list[int]] = {c: [0] for c in self._kinds}
 
     def encode(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """With UInt32 (or lists of it) for text: a missing value is the empty text, a missing list an empty one."""
+        """Replace text by UInt32 codes, and lists of text by lists of codes. Missing values and lists become empty."""
         columns = []
         for name, kind in self._kinds.items():
             x = pl.col(name)
@@ -36,7 +36,7 @@ class TextCoder:
         return coded
 
     def values(self) -> dict[str, pl.Series]:
-        """By column, the text of each code."""
+        """Return the text of each code, by column."""
         return {
             name: pl.int_range(max(sizes), dtype=pl.UInt32, eager=True).cat.to(self._kinds[name]).cast(pl.String)
             for name, sizes in self._sizes.items()

@@ -1,57 +1,58 @@
-"""Who goes through the chunks: this machine's threads. Other engines do the same on more machines (spark.py)."""
+"""Engines, which call a function on every chunk: OneMachine uses this machine's threads, Spark (spark.py) a cluster."""
 
 import os
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import polars as pl
 
 from recsys.config.schema_data import DataConfig, EngineConfig
-from recsys.data.transforms import summed
+from recsys.data.transforms import sum_tables
 from recsys.errors import UserError, did_you_mean
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Advance = Callable[[float], None]
-CORES_A_CHUNK = 8  # that reading one keeps busy
+Advance = Callable[[float], None]  # reports progress: so many more rows are done
+Function = Callable[[Item, Advance], Result]
+CORES_PER_CHUNK = 8  # cores that reading one chunk keeps busy
 ENGINES = ("polars", "spark")
 
 
-class Engine(Protocol):
-    """What preparing asks of the machines that it runs on. Files are the only thing that they share."""
+class Engine(ABC):
+    """Runs the passes of preparing, on one machine or several. The machines share nothing but files."""
 
+    @abstractmethod
     def map(
-        self,
-        function: Callable[[Item, Advance], Result],
-        items: Sequence[Item],
-        advance: Advance,
-        *,
-        reads: bool = False,
+        self, function: Function[Item, Result], items: Sequence[Item], advance: Advance, *, reads: bool = False
     ) -> Iterator[Result]:
-        """function(item, advance) of every item, in their order. reads: it keeps several cores busy by itself."""
+        """Yield function(item, advance) for every item, in order.
+
+        Args:
+            function: what to call; it must be picklable.
+            items: its first arguments.
+            advance: reports progress.
+            reads: the function reads a chunk, and so keeps several cores busy by itself.
+        """
 
     def total(self, files: Sequence[Path], keys: Sequence[str], least: int) -> pl.DataFrame:
-        """`summed` over Parquet files of counts."""
+        """Sum Parquet files of counts, as `sum_tables` does."""
+        return sum_tables(pl.scan_parquet(list(files), glob=False), keys, least).collect(engine="streaming")
 
 
-class OneMachine:
-    """polars, in this process."""
+class OneMachine(Engine):
+    """Runs the passes in threads of this process."""
 
     def map(
-        self,
-        function: Callable[[Item, Advance], Result],
-        items: Sequence[Item],
-        advance: Advance,
-        *,
-        reads: bool = False,
+        self, function: Function[Item, Result], items: Sequence[Item], advance: Advance, *, reads: bool = False
     ) -> Iterator[Result]:
         cores = os.cpu_count() or 1
-        threads = max(1, cores // CORES_A_CHUNK) if reads else max(2, cores // 2)
+        threads = max(1, cores // CORES_PER_CHUNK) if reads else max(2, cores // 2)
         with ThreadPoolExecutor(threads, thread_name_prefix="chunk") as pool:
             waiting: deque[Future[Result]] = deque()
             try:
@@ -65,27 +66,25 @@ class OneMachine:
                 for future in waiting:
                     future.cancel()
 
-    def total(self, files: Sequence[Path], keys: Sequence[str], least: int) -> pl.DataFrame:
-        return summed(pl.scan_parquet(list(files), glob=False), keys, least).collect(engine="streaming")
-
 
 def check_engine(config: EngineConfig) -> None:
+    """Check the config of an engine, and that its packages are installed. Raises UserError if not."""
     if config.name not in ENGINES:
         raise UserError(f"engine.name={config.name}: unknown{did_you_mean(config.name, ENGINES)}")
     if config.name == "polars" and (config.master is not None or config.options):
-        raise UserError("engine.master and engine.options are of engine=spark")
+        raise UserError("engine.master, engine.options: apply only to engine=spark; this is engine=polars")
     if config.name == "spark" and find_spec("pyspark") is None:
         raise UserError("engine=spark needs PySpark: pip install recsys[spark] (in a checkout: uv sync --extra spark)")
 
 
 @contextmanager
-def engine_of(config: EngineConfig, data: DataConfig) -> Iterator[Engine]:
-    """The engine that the config names, for as long as it is needed."""
+def open_engine(config: EngineConfig, data: DataConfig) -> Iterator[Engine]:
+    """Yield the engine that the config names; close it at the end."""
     check_engine(config)
     if config.name == "polars":
         yield OneMachine()
         return
-    from recsys.data.prepare.spark import Spark
+    from recsys.data.prepare.spark import Spark  # pyspark is an extra
 
     spark = Spark(config, Path(data.prepared))
     try:

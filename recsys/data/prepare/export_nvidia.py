@@ -1,13 +1,13 @@
-"""Prepared data in the layout of NVIDIA's DLRM: split binary files and the feature_spec.yaml that describes them.
+"""Export prepared data in the layout of NVIDIA's DLRM: split binary files and a feature_spec.yaml.
 
     FOLDER/feature_spec.yaml
     FOLDER/train/numerical.bin            float16, row by row
-    FOLDER/train/label.bin                a byte a row, 0 or 1
-    FOLDER/train/categorical/NAME.bin     int8, int16 or int32, by the cardinality as there
-    FOLDER/test/, FOLDER/validation/      likewise
+    FOLDER/train/label.bin                one byte a row, 0 or 1
+    FOLDER/train/categorical/NAME.bin     int8, int16 or int32, depending on the cardinality
+    FOLDER/test/, FOLDER/validation/      the same files
 
-Its loader refuses a mapping beside train and test. So the validation rows stand under metadata, which it passes over
-and feature_spec_yaml.py reads.
+NVIDIA's loader rejects mappings other than train and test. So the validation rows are described under metadata, which
+it ignores and raw/nvidia_spec.py reads.
 """
 
 from collections.abc import Iterator
@@ -34,62 +34,67 @@ Chunks = list[dict[str, Any]]
 
 
 def id_type(cardinality: int) -> np.dtype:
-    """The smallest that NVIDIA's loader takes for granted: its bound is one below what the type could hold."""
+    """Return the type that NVIDIA's loader expects: the smallest whose maximum is above the cardinality."""
     return next((np.dtype(t) for t in IDS if cardinality < np.iinfo(t).max), np.dtype(np.int32))
 
 
 def export(prepared: Prepared, folder: Path) -> None:
-    """Make `folder`, whole or not at all. Raises UserError for data that the layout has no place for."""
+    """Export to a new folder, all or nothing.
+
+    Raises:
+        UserError: the layout cannot hold the data, or the folder exists.
+    """
     features = prepared.fitted.features
     check(features, folder)
     splits = [s for s in SPLITS if prepared.rows(s)]
     with whole_folder(folder) as building:
         with bar("exporting", sum(prepared.rows(s) for s in splits)) as shown:
             for split in splits:
-                for rows in _written(features, prepared.files(split), building / split):
+                for rows in _write_split(features, prepared.files(split), building / split):
                     shown.advance(rows)
         (building / "feature_spec.yaml").write_text(yaml.safe_dump(specification(features, splits), sort_keys=False))
 
 
 def check(features: FeatureSpec, folder: Path) -> None:
+    """Check that the layout can hold the features and that the folder is new. Raises UserError if not."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"export={folder}: is there already; name a new folder")
+        raise UserError(f"export={folder}: exists already; name a new folder")
     if not features.labels:
-        raise UserError("export: data of sequences has no label, which the layout needs")
+        raise UserError("export: the data (sequences) has no label, which the layout needs")
     if bags := [f.name for f in features.sparse if f.multi_valued]:
         raise UserError(
-            f"export: {bags[0]} has any number of values a row, the layout one; leave it out: ~data.sparse.{bags[0]}"
+            f"export: {bags[0]} has several values a row, but the layout holds one; remove it: ~data.sparse.{bags[0]}"
         )
 
 
 def specification(features: FeatureSpec, splits: list[str]) -> dict[str, Any]:
-    """What feature_spec.yaml says."""
+    """Return the content of feature_spec.yaml."""
     dense = [f.name for f in features.dense]
-    about = {f.name: _about(f) for f in features.sparse}
-    about |= {n: {"dtype": "float16"} for n in dense} | {LABEL_NAME: {"dtype": "bool"}}
+    feature_spec = {f.name: _sparse_spec(f) for f in features.sparse}
+    feature_spec |= {n: {"dtype": "float16"} for n in dense} | {LABEL_NAME: {"dtype": "bool"}}
     mappings = {s: _chunks(features, s) for s in splits}
-    aside = {"validation": mappings.pop("validation")} if "validation" in mappings else {}
+    metadata = {"validation": mappings.pop("validation")} if "validation" in mappings else {}
     return {
-        "feature_spec": about,
+        "feature_spec": feature_spec,
         "source_spec": mappings,
         "channel_spec": {CATEGORICAL: [f.name for f in features.sparse], NUMERICAL: dense, LABEL: [LABEL_NAME]},
-        "metadata": aside,
+        "metadata": metadata,
     }
 
 
-def _about(f: SparseFeature) -> dict[str, Any]:
-    about = {"dtype": id_type(f.cardinality).name, "cardinality": f.cardinality}
-    return about if f.table == f.name else about | {"table": f.table}
+def _sparse_spec(f: SparseFeature) -> dict[str, Any]:
+    spec = {"dtype": id_type(f.cardinality).name, "cardinality": f.cardinality}
+    return spec if f.table == f.name else spec | {"table": f.table}
 
 
 def _chunks(features: FeatureSpec, split: str) -> Chunks:
     by_file = {f"{split}/numerical.bin": [f.name for f in features.dense], f"{split}/label.bin": [LABEL_NAME]}
     by_file |= {f"{split}/categorical/{f.name}.bin": [f.name] for f in features.sparse}
-    return [{"type": "split_binary", "features": of, "files": [file]} for file, of in by_file.items() if of]
+    return [{"type": "split_binary", "features": names, "files": [file]} for file, names in by_file.items() if names]
 
 
-def _written(features: FeatureSpec, files: list[Path], folder: Path) -> Iterator[int]:
-    """Write a split, a file of prepared rows after the other; how many rows each had."""
+def _write_split(features: FeatureSpec, files: list[Path], folder: Path) -> Iterator[int]:
+    """Write a split, one prepared file after another; yield the number of rows of each."""
     (folder / "categorical").mkdir(parents=True)
     with ExitStack() as stack:
         label = stack.enter_context((folder / "label.bin").open("wb"))
@@ -111,7 +116,7 @@ def _float16(frame: pl.DataFrame) -> np.ndarray:
     if not np.isfinite(rows).all():
         name = frame.columns[int(np.argmin(np.isfinite(rows).all(axis=0)))]
         raise UserError(
-            f"export: {name} has values above 65504, more than the layout's float16 holds; give it a transform "
+            f"export: {name} has values above 65504, too large for the layout's float16; give it a transform "
             "(log, standardise, clip)"
         )
     return rows

@@ -1,8 +1,5 @@
-"""The table of items: what is known of each candidate, whether or not it was seen in training."""
+"""Read the item table: the features of every candidate, whether it was seen in training or not."""
 
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import polars as pl
@@ -20,80 +17,79 @@ from recsys.data.transforms import (
     raw_columns,
     sparse_columns,
     text_columns,
-    typed,
 )
 from recsys.data.transforms.column_names import ITEM
 from recsys.data.transforms.fitted import Fitted, Items
-from recsys.data.transforms.parse import as_value
+from recsys.data.transforms.parse import RowParser, as_value
 from recsys.errors import UserError
 
-WHERE = "data.items.file"
-
-
-@contextmanager
-def of_items() -> Iterator[None]:
-    """What goes wrong with a feature is told to be of an item."""
-    try:
-        yield
-    except UserError as e:
-        raise UserError(re.sub(r"^data\.(dense|sparse)\.", r"data.items.\1.", str(e))) from e
+ITEMS_KEY = "data.items"  # the config key of what `items_config` returns, for messages
+FILE_KEY = f"{ITEMS_KEY}.file"
 
 
 def items_join(data: DataConfig) -> JoinConfig | None:
-    """data.items as the side table that it is; columns that are read and not renamed are called as they are there."""
-    c, about = data.items, items_config(data)
-    if c.file is None or about is None:
+    """Return data.items as a side table. Columns that data.items.columns does not rename keep their names."""
+    c, items = data.items, items_config(data)
+    if c.file is None or items is None:
         return None
-    columns = {column: column for _, column in raw_columns(about)} | dict(c.columns)
+    columns = {column: column for _, column in raw_columns(items)} | dict(c.columns)
     return JoinConfig(c.file, c.key, columns, c.separator, c.quote)
 
 
 def items_vectors(data: DataConfig) -> dict[str, Path]:
-    """The files of items' vectors."""
-    about = items_config(data)
-    with of_items():
-        return {} if about is None else vector_files(about)
+    """Return the files of the items' vectors."""
+    items = items_config(data)
+    return {} if items is None else vector_files(items, ITEMS_KEY)
 
 
 def check_items_table(data: DataConfig) -> None:
-    """Raises UserError for files of items that are missing or lack a column."""
+    """Check that the items' files exist and have all columns. Raises UserError if not."""
     if (join := items_join(data)) is not None:
         items_vectors(data)
-        check_side_columns(data, join, WHERE)
+        check_side_columns(data, join, FILE_KEY)
 
 
 def read_items(data: DataConfig, fitted: Fitted) -> Items | None:
-    """Fitted on the items that training has seen. Raises UserError where there are none, or none are in the table."""
-    about, join, name = items_config(data), items_join(data), item_feature(data)
+    """Read the item table and fit its transforms on the items of the training split.
+
+    Returns:
+        The table; None if the data has none.
+
+    Raises:
+        UserError: the training split has no items, or none of them is in the table.
+    """
+    items, join, name = items_config(data), items_join(data), item_feature(data)
     if name is None:
         return None
-    known = fitted.vocabularies[sparse_columns(data)[name].table or name]["value"].alias(ITEM)
-    if known.is_empty():
-        raise UserError(f"data.sparse.{name}.min_count: no item is in the training rows so often; nothing is retrieved")
-    if about is None or join is None:
+    vocabulary = fitted.vocabularies[sparse_columns(data)[name].table or name]["value"].alias(ITEM)
+    if vocabulary.is_empty():
+        raise UserError(
+            f"data.sparse.{name}.min_count: no item is frequent enough in the training rows, so there is nothing to "
+            "retrieve; lower it"
+        )
+    if items is None or join is None:
         return None
-    side = side_table(data, join, WHERE)
-    with of_items():
-        rows, bad = typed(about, Block(Path(join.file), side.with_row_index(LINE, 1).cast({LINE: pl.Int64})))
+    side = side_table(data, join, FILE_KEY)
+    block = Block(Path(join.file), side.with_row_index(LINE, 1).cast({LINE: pl.Int64}))
+    rows, bad = RowParser(items, block.frame, labelled=True, key=ITEMS_KEY)(block)
     if bad:
         key = side[join.key][bad[0].line - 1]
-        raise UserError(f"{WHERE}: {join.file}: {join.key} {key!r}: {bad[0].reason}; mend the table")
+        raise UserError(f"{FILE_KEY}: {join.file}: {join.key} {key!r}: {bad[0].reason}; fix the table")
     key = side.select(as_value(side, join.key)).to_series()
     rows = rows.with_columns(key.alias(ITEM)).drop(LINE)
-    if not known.is_in(key.implode()).any():
+    if not vocabulary.is_in(key.implode()).any():
         raise UserError(
-            f"{WHERE}: {join.file} has a row of none of the items; data.items.key={join.key} holds values such as "
-            f"{key[0]!r}, the items are such as {known[0]!r}"
+            f"{FILE_KEY}: {join.file} has no row for any of the items; data.items.key={join.key} holds values such as "
+            f"{key[0]!r}, but the items are values such as {vocabulary[0]!r}"
         )
-    seen = known.to_frame().join(rows, on=ITEM, how="left", maintain_order="left")
-    unseen = rows.join(known.to_frame(), on=ITEM, how="anti", maintain_order="left").select(seen.columns)
-    with of_items():
-        own = fit(about, _training(about, seen), read_vectors(about))
-    every = pl.concat([seen.clear(1), seen, unseen])  # a row of nothing first
+    seen = vocabulary.to_frame().join(rows, on=ITEM, how="left", maintain_order="left")
+    unseen = rows.join(vocabulary.to_frame(), on=ITEM, how="anti", maintain_order="left").select(seen.columns)
+    own = fit(items, _training(items, seen), read_vectors(items, ITEMS_KEY))
+    every = pl.concat([seen.clear(1), seen, unseen])  # the first row, of nulls, is for unknown items
     return Items(own, own.apply(every).with_columns(every[ITEM]))
 
 
-def _training(about: DataConfig, seen: pl.DataFrame) -> InMemory:
-    coder = TextCoder(text_columns(about))
+def _training(items: DataConfig, seen: pl.DataFrame) -> InMemory:
+    coder = TextCoder(text_columns(items))
     coded = coder.encode(seen.drop(ITEM))
     return InMemory(coded, coder.values())

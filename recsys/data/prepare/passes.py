@@ -1,4 +1,4 @@
-"""The passes that make prepared data, each a function over chunks, run by an engine: read, arrange, fit, write."""
+"""The passes that prepare data: read, arrange, fit, write. Each is a function over chunks that an engine runs."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ import polars as pl
 from recsys.atomic import write_text
 from recsys.config.schema_data import DataConfig
 from recsys.console import Bar, bar, say
-from recsys.data.group_features import AGAIN, TRAIN, is_arranged
+from recsys.data.group_features import REPEATED, TRAIN, is_grouped
 from recsys.data.prepare.bad_rows import BadRows
 from recsys.data.prepare.chunks import Chunk, ParsedChunk, read_chunk, remove_chunk
 from recsys.data.prepare.engine import Engine
@@ -20,7 +20,7 @@ from recsys.data.prepare.item_table import read_items
 from recsys.data.prepare.shuffle import shuffle
 from recsys.data.prepare.split import SPLITS, Splitter
 from recsys.data.prepare.writer import FILE_ROWS, PartWriter
-from recsys.data.raw.fixed_width import FORMATS as OF_ROWS
+from recsys.data.raw.fixed_width import FORMATS as FIXED_WIDTH
 from recsys.data.raw.formats import parquet_file
 from recsys.data.raw.storage import is_remote
 from recsys.data.raw.vector_files import read_vectors
@@ -32,39 +32,48 @@ from recsys.errors import UserError
 
 @dataclass
 class Build:
-    """One preparation, into `folder`, which may hold part of it already."""
+    """One preparation of data.
+
+    data: the data config
+    chunks: the raw files' chunks
+    spec: the part of the config that parsed rows depend on (`read_spec`)
+    target: the folder of the prepared data
+    folder: the folder to build in, which becomes the target; it may hold what a killed run has written
+    engine: runs the passes
+    """
 
     data: DataConfig
     chunks: list[Chunk]
-    spec: str  # what of the config typed rows depend on
+    spec: str
     target: Path
-    folder: Path  # what becomes the target, when it is whole
+    folder: Path
     engine: Engine
 
     @property
     def bad_rows(self) -> Path:
         return Path(f"{self.target}.bad_rows.csv")
 
-    def typed(self) -> tuple[list[ParsedChunk], Splitter, int]:
-        """Typed rows, arranged where they are to be, their splitter, and how many rows are bad."""
+    def parsed(self) -> tuple[list[ParsedChunk], Splitter, int]:
+        """Return the parsed rows (arranged, if the data has groups), their splitter, and the number of bad rows."""
         chunks, bad = self._read()
         if not any(c.rows for c in chunks):
             where = f"; see {self.bad_rows}" if bad else ""
             raise UserError(f"data={self.data.name}: no usable row in {self.chunks[0].file}{where}")
         splitter = Splitter(self.data.split, chunks)
-        if is_arranged(self.data):
+        if is_grouped(self.data):
             chunks = shuffle(self.data, self.engine, chunks, splitter, self.folder / "arranged")
         return chunks, splitter, bad
 
     def run(self) -> None:
-        typed_chunks, splitter, bad = self.typed()
-        total = sum(c.rows for c in typed_chunks)
-        fitted = self._fitted(typed_chunks, splitter, total)
-        rows = self._write(fitted, typed_chunks, splitter, total)
+        """Prepare the data in `folder`. Raises UserError if a split has no rows."""
+        chunks, splitter, bad = self.parsed()
+        total = sum(c.rows for c in chunks)
+        fitted = self._fit(chunks, splitter, total)
+        rows = self._write(fitted, chunks, splitter)
         for split, n in rows.items():
             if n == 0 and (split != "validation" or self.data.split.validation > 0):
                 raise UserError(
-                    f"data={self.data.name}: the {split} split has no rows ({total} in all); see data.split"
+                    f"data={self.data.name}: the {split} split has no rows ({total} in all); change data.split"
                 )
         info = {
             "name": self.data.name,
@@ -84,42 +93,42 @@ class Build:
     # --- read ----------------------------------------------------------------------------------------
 
     def _read(self) -> tuple[list[ParsedChunk], int]:
-        """Pass 1: every chunk in typed rows, those that are there as they are; bad rows in one file."""
+        """Pass 1: parse the chunks that are not parsed yet; list the bad rows in one file and return their number."""
         folders = self._folders()
         by_folder = dict(zip(folders, self.chunks, strict=True))
-        todo = [(c, f) for f, c in by_folder.items() if not (f / "chunk.json").exists()]
-        if len(todo) < len(by_folder):
-            say(f"{len(by_folder) - len(todo)} of {len(by_folder)} pieces of the files have been read before")
-        unread = {f for _, f in todo}
-        found: list[ParsedChunk] = []
+        pending = [(c, f) for f, c in by_folder.items() if not (f / "chunk.json").exists()]
+        if len(pending) < len(by_folder):
+            say(f"{len(by_folder) - len(pending)} of {len(by_folder)} chunks of the raw files have been read before")
+        unread = {f for _, f in pending}
+        parsed: list[ParsedChunk] = []
         bad = BadRows(self.data, self.bad_rows)
-        with bar("reading", _expected_rows(self.data, [c for c, _ in todo])) as shown:
-            made = self.engine.map(partial(_read_one, self.data), todo, shown.advance, reads=True)
+        with bar("reading", _expected_rows(self.data, [c for c, _ in pending])) as progress:
+            results = self.engine.map(partial(_read_one, self.data), pending, progress.advance, reads=True)
             for chunk, folder in zip(self.chunks, folders, strict=True):
                 if folder in unread:
-                    next(made)
-                    unread.discard(folder)  # equal pieces are read once
-                first = found[-1].first_row + found[-1].rows if found else 0
-                found.append(ParsedChunk(folder, first, chunk.split))
-                bad.add(chunk, found[-1])
-            _finish(shown)
-        bad.tell()
-        return found, bad.bad
+                    next(results)
+                    unread.discard(folder)  # equal chunks are read once
+                first = parsed[-1].first_row + parsed[-1].rows if parsed else 0
+                parsed.append(ParsedChunk(folder, first, chunk.split))
+                bad.add(chunk, parsed[-1])
+            _finish(progress)
+        bad.report()
+        return parsed, bad.bad
 
     def _folders(self) -> list[Path]:
-        """Where each chunk is, or will be, as it was read."""
+        """Return the folder of each parsed chunk."""
         return [Path(self.data.prepared) / "read" / c.key(self.spec) for c in self.chunks]
 
     # --- fit -----------------------------------------------------------------------------------------
 
-    def _fitted(self, chunks: list[ParsedChunk], splitter: Splitter, total: int) -> Fitted:
+    def _fit(self, chunks: list[ParsedChunk], splitter: Splitter, total: int) -> Fitted:
+        """Pass 2: fit the transforms, unless a killed run has done so."""
         if (self.folder / RAW_SCHEMA).exists():
             return Fitted.load(self.folder)
         scratch = self.folder / "counts"
-        with bar("fitting", total) as shown:
-            fitted = fit(
-                self.data, _TrainingRows(self.engine, chunks, splitter, scratch, shown), read_vectors(self.data)
-            )
+        with bar("fitting", total) as progress:
+            training = _TrainingRows(self.engine, chunks, splitter, scratch, progress)
+            fitted = fit(self.data, training, read_vectors(self.data))
             fitted.items = read_items(self.data, fitted)
         fitted.save(self.folder)
         RawSchema.from_data(fitted.data).save(self.folder)
@@ -128,16 +137,19 @@ class Build:
 
     # --- write ---------------------------------------------------------------------------------------
 
-    def _write(self, fitted: Fitted, chunks: list[ParsedChunk], splitter: Splitter, total: int) -> dict[str, int]:
-        """Pass 3, in jobs of enough rows for a file; each leaves a note of what it wrote, when it is done."""
+    def _write(self, fitted: Fitted, chunks: list[ParsedChunk], splitter: Splitter) -> dict[str, int]:
+        """Pass 3: transform and write, in jobs of enough rows for a file. Return the number of rows of each split.
+
+        Each job writes a note of its files when it is finished, so that a killed run can go on.
+        """
         notes = self.folder / "written"
         notes.mkdir(exist_ok=True)
         jobs = list(enumerate(_jobs(chunks)))
         rows = dict.fromkeys(SPLITS, 0)
         written: set[str] = set()
-        todo = [(n, job) for n, job in jobs if not (notes / f"{n}.json").exists()]
-        with bar("writing", sum(c.rows for _, job in todo for c in job)) as shown:
-            for _ in self.engine.map(partial(_write_job, fitted, splitter, self.folder), todo, shown.advance):
+        pending = [(n, job) for n, job in jobs if not (notes / f"{n}.json").exists()]
+        with bar("writing", sum(c.rows for _, job in pending for c in job)) as progress:
+            for _ in self.engine.map(partial(_write_job, fitted, splitter, self.folder), pending, progress.advance):
                 pass
         for n, _ in jobs:
             note = json.loads((notes / f"{n}.json").read_text())
@@ -146,9 +158,9 @@ class Build:
                 written |= {f"{split}/{name}" for name in note["files"][split]}
         for split in SPLITS:
             for file in (self.folder / split).iterdir():
-                if f"{split}/{file.name}" not in written:  # what a killed run began
+                if f"{split}/{file.name}" not in written:  # a killed run left it incomplete
                     file.unlink()
-            if rows[split] == 0:  # so that its columns are known
+            if rows[split] == 0:  # write an empty file, so that readers find the columns
                 no_rows = pl.read_parquet(self.folder / min(written), n_rows=0)
                 no_rows.write_parquet(self.folder / split / "part-00000-000.parquet")
         shutil.rmtree(notes)
@@ -157,35 +169,35 @@ class Build:
 
 @dataclass
 class _TrainingRows:
-    """transforms.Training over chunks: tables of counts go from pass to sum as files under `scratch`."""
+    """A transforms.Training over chunks. Tables of counts are written under `scratch` and summed from there."""
 
     engine: Engine
     chunks: list[ParsedChunk]
     splitter: Splitter
     scratch: Path
-    shown: Bar
+    progress: Bar
     passes: int = 0
 
-    def gather(self, gather: StatisticsPass) -> Iterator[PartialStatistics]:
-        if self.passes:  # a later step of a transform: all rows once more
-            self.shown.total = (self.shown.total or 0) + sum(c.rows for c in self.chunks)
+    def collect(self, statistics_pass: StatisticsPass) -> Iterator[PartialStatistics]:
+        if self.passes:  # a later step of a transform reads all rows again
+            self.progress.total = (self.progress.total or 0) + sum(c.rows for c in self.chunks)
         self.passes += 1
         shutil.rmtree(self.scratch, ignore_errors=True)
         self.scratch.mkdir(parents=True)
-        job = partial(_gather_chunk, gather, self.splitter, self.scratch)
-        return self.engine.map(job, list(enumerate(self.chunks)), self.shown.advance)
+        job = partial(_collect_chunk, statistics_pass, self.splitter, self.scratch)
+        return self.engine.map(job, list(enumerate(self.chunks)), self.progress.advance)
 
     def total(self, names: Sequence[str], keys: Sequence[str], least: int) -> pl.DataFrame:
         files = [f for n in names for f in sorted((self.scratch / n).glob("*.parquet"))]
         return self.engine.total(files, keys, least)
 
 
-def _read_one(data: DataConfig, todo: tuple[Chunk, Path], advance: Callable[[float], None]) -> None:
-    read_chunk(data, *todo, advance)
+def _read_one(data: DataConfig, chunk_and_folder: tuple[Chunk, Path], advance: Callable[[float], None]) -> None:
+    read_chunk(data, *chunk_and_folder, advance)
 
 
-def _gather_chunk(
-    gather: StatisticsPass,
+def _collect_chunk(
+    statistics_pass: StatisticsPass,
     splitter: Splitter,
     scratch: Path,
     numbered: tuple[int, ParsedChunk],
@@ -194,17 +206,17 @@ def _gather_chunk(
     number, chunk = numbered
 
     def training() -> Iterator[pl.DataFrame]:
-        for frame in chunk.frames(gather.columns | splitter.columns):
-            placed, which = splitter.place(frame, chunk.split)
-            yield placed.filter(which == 0)
+        for frame in chunk.frames(statistics_pass.columns | splitter.columns):
+            rows, split = splitter.with_row(frame, chunk.split)
+            yield rows.filter(split == TRAIN)
 
-    found = gather(training(), chunk.values(gather.columns))
-    for name, table in found.tables.items() if found.rows else ():
+    partial_statistics = statistics_pass(training(), chunk.values(statistics_pass.columns))
+    for name, table in partial_statistics.tables.items() if partial_statistics.rows else ():
         (scratch / name).mkdir(exist_ok=True)
         table.write_parquet(scratch / name / f"{number:05d}.parquet", compression="lz4")
-    found.tables = {}
+    partial_statistics.tables = {}
     advance(chunk.rows)
-    return found
+    return partial_statistics
 
 
 def _jobs(chunks: list[ParsedChunk]) -> Iterator[list[ParsedChunk]]:
@@ -229,15 +241,15 @@ def _write_job(
     writers = {split: PartWriter(folder / split, f"part-{number:05d}") for split in SPLITS}
     rows = dict.fromkeys(SPLITS, 0)
     for chunk in chunks:
-        indices = fitted.indices(chunk.values())
+        indices = fitted.code_indices(chunk.values())
         for frame in chunk.frames():
-            placed, which = splitter.place(frame, chunk.split)
-            done = fitted.applied(placed, indices)
-            which = which.replace(AGAIN, TRAIN)
+            with_row, which = splitter.with_row(frame, chunk.split)
+            transformed = fitted.apply_codes(with_row, indices)
+            which = which.replace(REPEATED, TRAIN)
             for i, split in enumerate(SPLITS):
-                piece = done if (which == i).all() else done.filter(which == i)
-                rows[split] += piece.height
-                writers[split].write(piece)
+                part = transformed if (which == i).all() else transformed.filter(which == i)
+                rows[split] += part.height
+                writers[split].write(part)
             advance(frame.height)
     for writer in writers.values():
         writer.close()
@@ -245,19 +257,22 @@ def _write_job(
     write_text(folder / "written" / f"{number}.json", json.dumps(note))
 
 
-def _finish(shown: Bar) -> None:
-    shown.total = shown.done
-    shown.advance(0)
+def _finish(progress: Bar) -> None:
+    progress.total = progress.done
+    progress.advance(0)
 
 
 def _expected_rows(data: DataConfig, chunks: list[Chunk]) -> float | None:
-    """For the ETA: exact for Parquet; from the first lines' length for text; unknown for gzip."""
+    """Estimate the number of rows for the progress bar: exact for Parquet, from the first lines' length for text.
+
+    Return None if unknown: for gzip and remote files.
+    """
     total = 0.0
     for chunk in chunks:
-        start, stop = chunk.piece.start, chunk.piece.stop
+        start, stop = chunk.file_range.start, chunk.file_range.stop
         if is_remote(str(chunk.file)):
-            return None  # a request each
-        if data.source.format in OF_ROWS:
+            return None  # each file would take a request
+        if data.source.format in FIXED_WIDTH:
             total += (stop or 0) - start
         elif chunk.file.suffix == ".parquet":
             with parquet_file(chunk.file) as parquet:

@@ -1,7 +1,7 @@
-"""Rows brought together by group, however many there are: chunks of typed rows -> chunks of arranged ones.
+"""Bring rows together by group, in bounded memory: chunks of parsed rows -> chunks of arranged rows.
 
-Rows go into as many piles as keep one in memory, by a hash of their group; each pile, which holds whole groups, is
-arranged and becomes a chunk. Files are all that goes between the two steps.
+Rows are dealt into piles by a hash of their group, so many that one pile fits into memory. A pile holds whole groups;
+it is arranged and becomes a chunk. The two steps communicate by files only.
 """
 
 import shutil
@@ -14,7 +14,7 @@ import polars as pl
 from recsys.atomic import whole_folder
 from recsys.config.schema_data import DataConfig
 from recsys.console import bar
-from recsys.data.group_features import arranged
+from recsys.data.group_features import arrange
 from recsys.data.prepare.chunks import ParsedChunk, write_info, write_rows, write_values
 from recsys.data.prepare.dictionary import TextCoder
 from recsys.data.prepare.engine import Engine
@@ -29,38 +29,38 @@ PART_ROWS = 1 << 16
 def shuffle(
     data: DataConfig, engine: Engine, chunks: list[ParsedChunk], splitter: Splitter, folder: Path
 ) -> list[ParsedChunk]:
-    """Arranged chunks under `folder`, made now unless they are there."""
+    """Return arranged chunks under `folder`; arrange them if they do not exist."""
     total = sum(c.rows for c in chunks)
     piles = -(-total // PILE_ROWS)
-    done = [folder / f"pile-{p:05d}" for p in range(piles)]
-    todo = [(p, f) for p, f in enumerate(done) if not (f / "chunk.json").exists()]
+    folders = [folder / f"pile-{p:05d}" for p in range(piles)]
+    pending = [(p, f) for p, f in enumerate(folders) if not (f / "chunk.json").exists()]
     rows = folder / "rows"
-    with bar("grouping", 2 * total) as shown:
-        if todo:
+    with bar("grouping", 2 * total) as progress:
+        if pending:
             shutil.rmtree(rows, ignore_errors=True)
             rows.mkdir(parents=True)
             job = partial(_deal, piles, splitter, rows)
-            for _ in engine.map(job, list(enumerate(chunks)), shown.advance):
+            for _ in engine.map(job, list(enumerate(chunks)), progress.advance):
                 pass
-        for _ in engine.map(partial(_arrange, data, rows), todo, shown.advance):
+        for _ in engine.map(partial(_arrange_pile, data, rows), pending, progress.advance):
             pass
     shutil.rmtree(rows, ignore_errors=True)
-    found: list[ParsedChunk] = []
-    for pile in done:
-        found.append(ParsedChunk(pile, found[-1].first_row + found[-1].rows if found else 0))
-    return [c for c in found if c.rows]
+    arranged: list[ParsedChunk] = []
+    for pile in folders:
+        arranged.append(ParsedChunk(pile, arranged[-1].first_row + arranged[-1].rows if arranged else 0))
+    return [c for c in arranged if c.rows]
 
 
 def _deal(
     piles: int, splitter: Splitter, folder: Path, numbered: tuple[int, ParsedChunk], advance: Callable[[float], None]
 ) -> None:
-    """A chunk's rows, text as text, into the piles."""
+    """Write a chunk's rows, with decoded text, into the piles."""
     number, chunk = numbered
     values = chunk.values()
     for i, frame in enumerate(chunk.frames()):
         if splitter.config.by != "leave_one_out":
-            frame = frame.with_columns(pl.Series(SPLIT, splitter.of(frame, chunk.split)))
-        frame = frame.with_columns(decoded(name, frame, text) for name, text in values.items())
+            frame = frame.with_columns(pl.Series(SPLIT, splitter.assign(frame, chunk.split)))
+        frame = frame.with_columns(decode_column(name, frame, text) for name, text in values.items())
         pile = (shares(frame[GROUP], 0) * piles).astype(int)
         for (p,), rows in frame.with_columns(pl.Series("pile", pile)).partition_by(
             "pile", as_dict=True, include_key=False
@@ -71,8 +71,8 @@ def _deal(
         advance(frame.height)
 
 
-def decoded(name: str, frame: pl.DataFrame, text: pl.Series) -> pl.Series:
-    """A column of codes as text."""
+def decode_column(name: str, frame: pl.DataFrame, text: pl.Series) -> pl.Series:
+    """Return a column of codes as text. text: the text of each code."""
     column = frame[name]
     if column.dtype != pl.List:
         return text.gather(column).alias(name)
@@ -80,7 +80,7 @@ def decoded(name: str, frame: pl.DataFrame, text: pl.Series) -> pl.Series:
     return frame.select(pl.col(name).list.eval(gathered)).to_series()
 
 
-def _arrange(data: DataConfig, folder: Path, numbered: tuple[int, Path], advance: Callable[[float], None]) -> None:
+def _arrange_pile(data: DataConfig, folder: Path, numbered: tuple[int, Path], advance: Callable[[float], None]) -> None:
     number, target = numbered
     files = sorted((folder / f"{number:05d}").glob("*.parquet"))
     coder = TextCoder([*text_columns(data), *query_columns(data)])
@@ -90,7 +90,7 @@ def _arrange(data: DataConfig, folder: Path, numbered: tuple[int, Path], advance
         if files:
             frame = pl.concat([pl.read_parquet(f) for f in files])
             dealt = frame.height
-            for part in arranged(data, frame).iter_slices(PART_ROWS):
+            for part in arrange(data, frame).iter_slices(PART_ROWS):
                 write_rows(building, len(parts), coder.encode(part))
                 parts.append(part.height)
         write_values(building, coder)

@@ -1,11 +1,11 @@
-"""engine=spark: each chunk a task of a Spark cluster. pyspark is an extra: pip install recsys[spark]."""
+"""engine=spark: run each chunk as a task of a Spark cluster. pyspark is an extra: pip install recsys[spark]."""
 
 import os
 import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,27 +16,27 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from recsys.config.schema_data import EngineConfig
-from recsys.data.prepare.engine import Advance, Item, OneMachine, Result
+from recsys.data.prepare.engine import Advance, Engine, Function, Item, Result
 from recsys.data.prepare.spark_tasks import (
     DOCS,
+    ItemRunner,
     Job,
-    Listed,
+    ListAccumulator,
     Outcome,
-    Run,
-    failure,
-    taken,
+    job_failure,
+    take_result,
 )
 from recsys.data.raw.blocks import one_line
-from recsys.data.transforms import summed
+from recsys.data.transforms import sum_tables
 from recsys.errors import UserError
 
-LOOK_EVERY_SECONDS = 0.05
-STOPPING_SECONDS = 10  # that the tasks of a job that has ended may take
-SMALL_BYTES = 64 << 20  # tables that the driver sums sooner than Spark starts a job
+POLL_SECONDS = 0.05
+STOPPING_SECONDS = 10  # how long tasks of a job that has ended may go on writing
+SMALL_BYTES = 64 << 20  # tables up to this size are summed by the driver, which is quicker than a Spark job
 
 
-class Spark:
-    """A Spark cluster, which starts when it is first asked for. `home` is a folder that all its machines see."""
+class Spark(Engine):
+    """Runs the passes on a Spark cluster, which starts on first use. home: a folder that all its machines see."""
 
     def __init__(self, config: EngineConfig, home: Path) -> None:
         self._config, self._home = config, home.absolute()
@@ -47,40 +47,35 @@ class Spark:
     def session(self) -> SparkSession:
         if self._session is None:
             self._ours = SparkSession.getActiveSession() is None
-            self._session = start(self._config)
+            self._session = start_session(self._config)
         return self._session
 
     def close(self) -> None:
-        """Give the cluster back: training does not need it."""
+        """Stop the session, unless the caller started it: training does not need it."""
         if self._session is not None and self._ours:
             self._session.stop()
         self._session = None
 
     def map(
-        self,
-        function: Callable[[Item, Advance], Result],
-        items: Sequence[Item],
-        advance: Advance,
-        *,
-        reads: bool = False,
+        self, function: Function[Item, Result], items: Sequence[Item], advance: Advance, *, reads: bool = False
     ) -> Iterator[Result]:
-        """One job for all items; results, which may be large, go through files, so that the driver holds one."""
+        """Run one job for all items. Results, which may be large, go through files, so that the driver holds one."""
         if not items:
             return
         context, results = self.session.sparkContext, self._home / f"spark-{uuid.uuid4().hex[:8]}"
         results.mkdir(parents=True)
-        outcomes = context.accumulator([], Listed())
-        shipped = context.broadcast(function)  # unpickled once a worker: what it caches serves all of its tasks
-        run = Run(shipped, outcomes, str(results), os.getcwd(), pl.__version__)
+        outcomes = context.accumulator([], ListAccumulator())
+        shipped = context.broadcast(function)  # unpickled once a worker, so that its tasks share what it caches
+        run = ItemRunner(shipped, outcomes, str(results), os.getcwd(), pl.__version__)
         job = Job(context, str(results.name), context.parallelize(list(enumerate(items)), len(items)), run)
         job.start()
         try:
             for number, outcome in enumerate(_in_order(job, outcomes, len(items), advance)):
-                yield taken(results / f"{number}.pickle", outcome)
+                yield take_result(results / f"{number}.pickle", outcome)
             if job.error is not None:
-                raise failure(results, job.error)
+                raise job_failure(results, job.error)
         finally:
-            with suppress(Exception):  # a Spark that is gone
+            with suppress(Exception):  # Spark may have stopped
                 if job.is_alive():
                     context.cancelJobGroup(results.name)
                     job.join()
@@ -88,21 +83,21 @@ class Spark:
             _remove(results)
 
     def total(self, files: Sequence[Path], keys: Sequence[str], least: int) -> pl.DataFrame:
-        """A job of Spark's own, with its shuffle; what is left of the tables comes back as Parquet."""
+        """Sum large tables by a Spark job with its own shuffle, which writes the result as Parquet."""
         if sum(f.stat().st_size for f in files) < SMALL_BYTES:
-            return OneMachine().total(files, keys, least)
-        schema = summed(pl.scan_parquet(files[0], glob=False), keys, least).collect_schema()
+            return super().total(files, keys, least)
+        schema = sum_tables(pl.scan_parquet(files[0], glob=False), keys, least).collect_schema()
         target = self._home / f"spark-{uuid.uuid4().hex[:8]}"
         try:
-            # whatever is in their path: no partitions
+            # recursive, so that folders named like x=1 are not taken for partitions
             tables = self.session.read.option("recursiveFileLookup", "true").parquet(*map(_url, files))
             sums = [F.sum(c).alias(c) for c in schema if c not in keys]
             tables.groupBy(*keys).agg(*sums).where(F.col("count") >= least).write.parquet(_url(target))
-            found = [pl.scan_parquet(f, glob=False) for f in sorted(target.glob("*.parquet"))]
+            parts = [pl.scan_parquet(f, glob=False) for f in sorted(target.glob("*.parquet"))]
             empty = pl.LazyFrame(schema=schema)
-            # Spark has fewer types than polars
+            # cast back: Spark has fewer types than polars
             return pl.concat(
-                [empty, *(f.select(pl.col(n).cast(t) for n, t in schema.items()) for f in found)]
+                [empty, *(f.select(pl.col(n).cast(t) for n, t in schema.items()) for f in parts)]
             ).collect()
         except PySparkException as e:
             raise RuntimeError(f"Spark: {one_line(e)}") from e
@@ -111,36 +106,36 @@ class Spark:
 
 
 def _remove(folder: Path) -> None:
-    """A task of a job that has failed or was cancelled may still write: the folder is not empty once more."""
+    """Remove a folder; retry, because tasks of a failed or cancelled job may still write into it."""
     until = time.monotonic() + STOPPING_SECONDS
     while folder.exists() and time.monotonic() < until:
         shutil.rmtree(folder, ignore_errors=True)
         if folder.exists():
-            time.sleep(LOOK_EVERY_SECONDS)
+            time.sleep(POLL_SECONDS)
 
 
 def _in_order(job: Job, outcomes: Any, items: int, advance: Advance) -> Iterator[Outcome]:
-    """Each item's, once it is done; ends early where the job does."""
-    done: dict[int, Outcome] = {}
+    """Yield the outcomes in the order of the items as they finish; stop early if the job ends."""
+    finished: dict[int, Outcome] = {}
     seen = 0
     for number in range(items):
-        while number not in done:
-            ended = not job.is_alive()  # asked first: an ended job has told all of its outcomes
+        while number not in finished:
+            ended = not job.is_alive()  # checked first: once a job has ended, all of its outcomes have arrived
             for n, rows, outcome in outcomes.value[seen:]:
                 seen += 1
-                if n not in done:
+                if n not in finished:
                     advance(rows)
-                done[n] = outcome
-            if number not in done:
+                finished[n] = outcome
+            if number not in finished:
                 if ended:
                     return
-                job.join(LOOK_EVERY_SECONDS)
-        yield done[number]
+                job.join(POLL_SECONDS)
+        yield finished[number]
 
 
-def start(config: EngineConfig) -> SparkSession:
-    """The session that is there, or a new one."""
-    options = dict(flat(config.options))
+def start_session(config: EngineConfig) -> SparkSession:
+    """Return the active session, or start one. Raises UserError if Spark does not start."""
+    options = dict(flatten_options(config.options))
     local = str(config.master).startswith("local")
     defaults: dict[str, bool | float | int | str | None] = {
         "spark.log.level": "ERROR",
@@ -151,25 +146,25 @@ def start(config: EngineConfig) -> SparkSession:
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         defaults |= {"spark.ui.enabled": "false", "spark.driver.host": "localhost"}
         defaults |= {"spark.driver.bindAddress": "127.0.0.1"}
-    # a task writes files under names of its own, once
+    # no speculation: two copies of a task would write the same files
     given = defaults | options | {"spark.speculation": "false"}
     builder = SparkSession.Builder().appName("recsys").config(map=given)
     try:
         return (builder.master(config.master) if config.master else builder).getOrCreate()
     except Exception as e:
-        hint = f"it needs Java 17, and engine.master or spark-submit's; {DOCS}"
+        hint = f"it needs Java 17, and a master from engine.master or spark-submit; {DOCS}"
         raise UserError(f"engine=spark: Spark does not start ({one_line(e)}): {hint}") from e
 
 
-def flat(options: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """engine.options.spark.executor.memory=8g comes as mappings of mappings."""
+def flatten_options(options: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Yield nested options, as engine.options.spark.executor.memory=8g makes them, as (dotted name, value)."""
     for name, value in options.items():
         if isinstance(value, dict):
-            yield from flat(value, f"{prefix}{name}.")
+            yield from flatten_options(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _url(file: Path) -> str:
-    """Of the machines' own file system, whatever Spark's default; its globs escaped."""
+    """Return a URL on the machines' own file system, whatever Spark's default is, with globs escaped."""
     return "file://" + "".join(f"\\{c}" if c in "\\{}[]*?^" else c for c in str(file.absolute()))

@@ -1,4 +1,4 @@
-"""What Spark's executors do with an item, and how the driver hears of it: shared files, and small talk as tasks end."""
+"""Run items on Spark's executors. Results come back as shared files; outcomes as an accumulator when tasks end."""
 
 import os
 import pickle
@@ -20,8 +20,8 @@ from recsys.errors import UserError
 DOCS = "see docs/scale_out.md"
 
 
-class Listed(AccumulatorParam):
-    """What finished tasks say. Spark brings it to the driver when a task ends, once, however often it was tried."""
+class ListAccumulator(AccumulatorParam):
+    """A list of the outcomes of finished tasks. Spark adds a task's outcome once, however often it was tried."""
 
     def zero(self, value: list[Any]) -> list[Any]:
         return []
@@ -32,9 +32,9 @@ class Listed(AccumulatorParam):
 
 
 class Job(InheritableThread):
-    """A job that runs while the driver looks at what comes of it."""
+    """A Spark job in a thread, so that the driver can use its results meanwhile."""
 
-    def __init__(self, context: Any, group: str, rows: Any, run: "Run") -> None:
+    def __init__(self, context: Any, group: str, rows: Any, run: "ItemRunner") -> None:
         self.error: BaseException | None = None
 
         def body() -> None:
@@ -49,13 +49,18 @@ class Job(InheritableThread):
 
 @dataclass(frozen=True)
 class Outcome:
+    """The outcome of an item: the message of a UserError, and whether there is a result file."""
+
     error: str | None
-    kept: bool  # the result lies in a file
+    has_result: bool
 
 
 @dataclass
-class Run:
-    """What an executor does with an item. A user's mistake is an outcome, which no second try would change."""
+class ItemRunner:
+    """Calls the function on items, on an executor.
+
+    A UserError does not fail the task: it becomes an outcome, because trying again would not help.
+    """
 
     function: Any  # a Broadcast
     outcomes: Any  # an Accumulator
@@ -65,50 +70,50 @@ class Run:
 
     def __call__(self, numbered: Iterable[tuple[int, Any]]) -> None:
         for number, item in numbered:
-            rows, error, kept = [0.0], None, False
+            rows, error, has_result = [0.0], None, False
             try:
                 self._check_machine()
                 result = self.function.value(item, rows.append)
-                if kept := result is not None:
-                    put(Path(self.results, f"{number}.pickle"), result)
+                if has_result := result is not None:
+                    write_pickle(Path(self.results, f"{number}.pickle"), result)
             except UserError as e:
                 error = str(e)
             except Exception as e:
                 e.add_note(f"On Spark's executor {socket.gethostname()}:\n{traceback.format_exc()}")
-                with suppress(Exception):  # one that cannot be pickled, which Spark tells as text
-                    put(Path(self.results, "error"), e)
+                with suppress(Exception):  # if it cannot be pickled, Spark still reports it as text
+                    write_pickle(Path(self.results, "error"), e)
                 raise
-            self.outcomes.add([(number, sum(rows), Outcome(error, kept))])
+            self.outcomes.add([(number, sum(rows), Outcome(error, has_result))])
 
     def _check_machine(self) -> None:
         host = socket.gethostname()
-        if Path(self.cwd).is_dir():  # where the paths are relative ones
+        if Path(self.cwd).is_dir():  # relative paths start here
             os.chdir(self.cwd)
         if not Path(self.results).is_dir():
             folder = Path(self.results).parent
-            raise UserError(f"engine=spark: {host} does not see {folder}: data.prepared must be on all machines")
+            raise UserError(f"engine=spark: {host} does not see {folder}; put data.prepared on a shared folder")
         if pl.__version__ != self.polars:
             raise UserError(f"engine=spark: {host} has polars {pl.__version__}, the driver {self.polars}; {DOCS}")
 
 
-def put(file: Path, value: Any) -> None:
+def write_pickle(file: Path, value: Any) -> None:
     with whole_file(file, unique=True) as building:
         building.write_bytes(pickle.dumps(value, protocol=5))
 
 
-def taken(file: Path, outcome: Outcome) -> Any:
-    """The result. Raises UserError where the item was the user's mistake."""
+def take_result(file: Path, outcome: Outcome) -> Any:
+    """Read and remove the result file. Raises UserError if the function raised one."""
     if outcome.error is not None:
         raise UserError(outcome.error)
-    if not outcome.kept:
+    if not outcome.has_result:
         return None
     value = pickle.loads(file.read_bytes())
     file.unlink()
     return value
 
 
-def failure(results: Path, error: BaseException | None) -> BaseException:
-    """What an executor failed with, or what Spark says where it could not even tell."""
+def job_failure(results: Path, error: BaseException | None) -> BaseException:
+    """Return the exception that an executor wrote, or one made of Spark's message if it could not write any."""
     try:
         failed = pickle.loads((results / "error").read_bytes())
         assert isinstance(failed, BaseException)
@@ -118,8 +123,8 @@ def failure(results: Path, error: BaseException | None) -> BaseException:
     except Exception:
         text = str(error)
     if "No module named" in text or "unpickl" in text.lower():
-        told = next((line for line in text.splitlines() if "No module named" in line), "it cannot be unpickled")
-        return UserError(f"engine=spark: executors lack this package or what it needs ({told.strip()}); {DOCS}")
-    failed = RuntimeError("a job of Spark's failed")
+        reason = next((line for line in text.splitlines() if "No module named" in line), "it cannot be unpickled")
+        return UserError(f"engine=spark: executors lack recsys or a package it needs ({reason.strip()}); {DOCS}")
+    failed = RuntimeError("a Spark job failed")
     failed.__cause__ = error
     return failed

@@ -1,4 +1,4 @@
-"""Which rows train, which validate, which test."""
+"""Assign rows to the training, validation and test split."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -12,18 +12,18 @@ from recsys.data.transforms.hashing import shares, shares_of_places
 from recsys.errors import UserError
 
 SPLITS = ("train", "validation", "test")
-IN_MEMORY = 1 << 22  # numbers
+IN_MEMORY = 1 << 22  # numbers held in memory by `order_statistic`
 
 
 class Splitter:
-    """Tells each row's split (0 train, 1 validation, 2 test) from the row's place, time, key or file alone."""
+    """Assigns each row a split (0 train, 1 validation, 2 test) from its place, time, key or file alone."""
 
     def __init__(self, config: SplitConfig, chunks: Sequence[ParsedChunk]) -> None:
         self.config = config
         total = sum(c.rows for c in chunks)
         held_out = config.validation + config.test
         self._bounds = (total - round(total * held_out), total - round(total * config.test))
-        self._validates = _last(chunks, config.validation) if config.by == "files" else 0
+        self._first_validation = _first_validation(chunks, config.validation) if config.by == "files" else 0
         self._times = (0.0, 0.0)
         if config.by == "time":
 
@@ -37,18 +37,23 @@ class Splitter:
 
     @property
     def columns(self) -> set[str]:
-        """Of typed rows, those that tell the split."""
+        """The columns of parsed rows that the split depends on."""
         return {TIME, KEY, SPLIT}
 
-    def of(self, frame: pl.DataFrame, split: int | None) -> np.ndarray:
-        """(rows,) uint8, of rows with their places; `split` is that of their file, where whole files are assigned."""
+    def assign(self, frame: pl.DataFrame, split: int | None) -> np.ndarray:
+        """Return the split of each row: (rows,) uint8.
+
+        Args:
+            frame: parsed rows with their places.
+            split: the split of their file, with data.split.by=files.
+        """
         by = self.config.by
-        if SPLIT in frame.columns:  # by who arranged the rows
+        if SPLIT in frame.columns:  # arranged rows have it already
             return frame[SPLIT].to_numpy()
         if by == "files":
             assert split is not None
             if split == 0:
-                return (frame[PLACE].to_numpy() >= self._validates).astype(np.uint8)
+                return (frame[PLACE].to_numpy() >= self._first_validation).astype(np.uint8)
             return np.full(frame.height, split, dtype=np.uint8)
         if by == "order":
             return np.digitize(frame[PLACE].to_numpy(), self._bounds).astype(np.uint8)
@@ -65,31 +70,32 @@ class Splitter:
         held_out = self.config.validation + self.config.test
         return np.digitize(draws, (1 - held_out, 1 - self.config.test)).astype(np.uint8)
 
-    def place(self, frame: pl.DataFrame, split: int | None) -> tuple[pl.DataFrame, pl.Series]:
-        """The rows with ROW, and the split of each."""
-        which = pl.Series(self.of(frame, split))
+    def with_row(self, frame: pl.DataFrame, split: int | None) -> tuple[pl.DataFrame, pl.Series]:
+        """Add the column ROW; return the rows and the split of each, (rows,)."""
+        which = pl.Series(self.assign(frame, split))
         return frame.with_columns(pl.when(which == 0).then(pl.col(PLACE)).alias(ROW)), which
 
     def describe(self) -> str:
+        """Describe the split in one line."""
         c = self.config
         if c.by == "files":
             if c.validation_files:
                 return "files: train, validation and test as published"
-            held = f"; the last {c.validation:.0%} of train's rows validate, not train" if c.validation else ""
-            return f"files: train and test as published{held}"
+            rest = f"; the last {c.validation:.0%} of the training rows validate" if c.validation else ""
+            return f"files: train and test as published{rest}"
         if c.by == "leave_one_out":
-            return "leave_one_out: of each group the last row tests, the one before it validates"
+            return "leave_one_out: the last row of each group tests, the one before it validates"
         if c.by == "kfold":
-            of = f"of {c.column}" if c.column else "of rows at random"
-            return f"kfold: fold {c.fold} of {c.folds} tests, the next one validates; {of}, seed {c.seed}"
+            unit = f"by the values of {c.column}" if c.column else "by rows at random"
+            return f"kfold: fold {c.fold} of {c.folds} tests, the next one validates; {unit}, seed {c.seed}"
         sizes = f"{1 - c.validation - c.test:.0%} / {c.validation:.0%} / {c.test:.0%}"
         detail = {"order": "in the files' order", "time": f"by {c.column}", "random": f"at random, seed {c.seed}"}
-        detail["hash"] = f"of the values of {c.column}, seed {c.seed}"
+        detail["hash"] = f"by the values of {c.column}, seed {c.seed}"
         return f"{c.by}: {sizes} {detail[c.by]}"
 
 
-def _last(chunks: Sequence[ParsedChunk], share: float) -> int:
-    """The place from which on rows of the training files validate, where no files are there to."""
+def _first_validation(chunks: Sequence[ParsedChunk], share: float) -> int:
+    """Return the place from which on rows of the training files validate: their end if there are validation files."""
     places = [(c.first_row, c.rows) for c in chunks if c.split == 0]
     end = max((first + rows for first, rows in places), default=0)
     if any(c.split == 1 for c in chunks):
@@ -104,7 +110,10 @@ def _last(chunks: Sequence[ParsedChunk], share: float) -> int:
 
 
 def order_statistic(arrays: Callable[[], Iterator[np.ndarray]], k: int) -> float:
-    """The k-th smallest of all numbers, from 0; in memory for IN_MEMORY of them, however many there are."""
+    """Return the k-th smallest number, counted from 0, holding at most IN_MEMORY numbers. arrays: yields all numbers.
+
+    Each pass narrows the range that contains it by a histogram.
+    """
     low, high, below, inside = -np.inf, np.inf, 0, None
     while True:
         if inside is not None and inside <= IN_MEMORY:
@@ -115,7 +124,7 @@ def order_statistic(arrays: Callable[[], Iterator[np.ndarray]], k: int) -> float
             low, high = min(e[0] for e in ends), max(e[1] for e in ends)
             inside = sum(e[2] for e in ends)
             continue
-        if np.nextafter(low, np.inf) >= high:  # neighbours, or one number
+        if np.nextafter(low, np.inf) >= high:  # adjacent floats, or the same
             at_low = sum(int((a == low).sum()) for a in arrays())
             return float(low if k - below < at_low else high)
         edges = np.unique(np.linspace(low, high, 4097))
@@ -125,26 +134,27 @@ def order_statistic(arrays: Callable[[], Iterator[np.ndarray]], k: int) -> float
         bin_ = int(np.searchsorted(np.cumsum(counts), k - below, side="right"))
         below += int(counts[:bin_].sum())
         inside = int(counts[bin_])
-        last = bin_ == len(counts) - 1  # whose upper edge is within, unlike all others'
+        last = bin_ == len(counts) - 1  # only the last bin includes its upper edge
         low, high = edges[bin_], edges[bin_ + 1] if last else np.nextafter(edges[bin_ + 1], -np.inf)
 
 
 def check_split(split: SplitConfig) -> None:
+    """Check data.split. Raises UserError if it is wrong."""
     ways = ("order", "time", "random", "hash", "kfold", "files", "leave_one_out")
     if split.by not in ways:
         raise UserError(f"data.split.by={split.by}: must be {', '.join(ways[:-1])} or {ways[-1]}")
     if split.by in ("time", "hash") and not split.column:
-        raise UserError(f"data.split.column: needed for data.split.by={split.by}")
+        raise UserError(f"data.split.column: missing; data.split.by={split.by} needs it")
     if split.by == "kfold" and not (split.folds >= 3 and 0 <= split.fold < split.folds):
         raise UserError(
-            f"data.split: folds={split.folds} must be at least 3, and fold={split.fold} one of them, from 0"
+            f"data.split: folds={split.folds} must be at least 3, and fold={split.fold} from 0 to folds - 1"
         )
     if split.seed < 0:
         raise UserError(f"data.split.seed={split.seed}: must not be negative")
     if split.by == "files" and not (split.train_files and split.test_files):
         raise UserError(
-            "data.split.by=files needs train_files and test_files; without validation_files the last "
-            f"data.split.validation={split.validation} of the training rows validate"
+            "data.split.by=files: needs train_files and test_files; without validation_files, the last rows of the "
+            f"training files validate (data.split.validation={split.validation})"
         )
     if not (0 <= split.validation < 1 and 0 < split.test < 1 and split.validation + split.test < 1):
         raise UserError(

@@ -1,21 +1,21 @@
-"""Rows -> Parquet: prepared ones as files of equal row groups, the unit that the loader reads; a command's output."""
+"""Write Parquet: prepared rows as files of equal row groups, which the loader reads, and the output of a command."""
 
 from dataclasses import asdict
 from pathlib import Path
 
 import polars as pl
-import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pyarrow.parquet as pq
 
 from recsys.atomic import beside
 from recsys.data.raw.blocks import BadRow
 from recsys.errors import UserError
 
 ROW_GROUP_ROWS = 65_536
-FILE_ROWS = 16 * ROW_GROUP_ROWS  # each slice read parses its file's footer, so that it should be short
+FILE_ROWS = 16 * ROW_GROUP_ROWS  # every read parses the file's footer, which should be short
 
 
 class PartWriter:
-    """Writes NAME-000.parquet, NAME-001.parquet, ... each of whole row groups but the last."""
+    """Writes NAME-000.parquet, NAME-001.parquet, ... with full row groups, except for the last."""
 
     def __init__(self, folder: Path, name: str = "part") -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -48,9 +48,10 @@ class PartWriter:
 
 
 class Output:
-    """One Parquet file, whole or absent, and beside it NAME.bad_rows.csv where rows could not be read.
+    """Writes one Parquet file, all or nothing, and NAME.bad_rows.csv beside it if rows could not be read.
 
-    Raises UserError where it cannot be written.
+    Raises:
+        UserError: the file cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -72,6 +73,7 @@ class Output:
         self._writer.write_table(table)
 
     def keep(self, bad: list[BadRow]) -> None:
+        """Append bad rows to NAME.bad_rows.csv."""
         self.bad += len(bad)
         if bad:
             with self.bad_rows.open("ab") as f:

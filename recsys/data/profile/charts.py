@@ -1,4 +1,4 @@
-"""Pictures in HTML and SVG: histograms, rates with their intervals, shares of splits, coverage, sizes of tables."""
+"""Charts in HTML and SVG: histograms, rates with their intervals, shares of splits, coverage, sizes of tables."""
 
 from collections.abc import Callable, Sequence
 from html import escape
@@ -10,26 +10,26 @@ import polars as pl
 from recsys.data.prepare.split import SPLITS
 from recsys.data.profile.data_profile import Histogram, Table
 from recsys.data.profile.drift import wilson
-from recsys.data.profile.numbers import draw, undraw
+from recsys.data.profile.numbers import from_axis, to_axis
 from recsys.html.text import number, seconds, share, size
 
 COLOURS = {"train": "var(--c0)", "validation": "var(--c1)", "test": "var(--c2)"}
-WIDE, HIGH, FOOT = 560, 180, 22  # of a chart, in pixels
-PRICED = 12  # tables that have a colour of their own
+WIDE, HIGH, FOOT = 560, 180, 22  # a chart's width, height, and the height of its axis, in pixels
+COLOURED = 12  # so many of the largest tables get a colour of their own
 
 
 def histogram(h: Histogram, *, time: bool) -> str:
-    """Density as drawn: training filled, the others as outlines. Bins differ in width where numbers are whole."""
-    told = seconds if time else number
+    """Draw densities: training filled, the other splits as outlines. Bins of whole numbers differ in width."""
+    to_text = seconds if time else number
     low, width = h.edges[0], np.diff(h.edges)
     x = (h.edges - low) / (h.edges[-1] - low) * WIDE
     shares = h.counts / np.maximum(h.counts.sum(axis=1, keepdims=True), 1)
     density = shares / width
     y = (HIGH - FOOT) * (1 - density / (density.max() or 1) * 0.96)
-    raw = undraw(h.edges, h.unit)
+    raw = from_axis(h.edges, h.unit)
     shapes = []
     for i in range(len(width)):
-        tip = f"{told(raw[i])} – {told(raw[i + 1])}" + "".join(
+        tip = f"{to_text(raw[i])} – {to_text(raw[i + 1])}" + "".join(
             f"\n{s}: {share(shares[k, i])}" for k, s in enumerate(SPLITS) if h.counts[k].any()
         )
         shapes.append(
@@ -39,7 +39,7 @@ def histogram(h: Histogram, *, time: bool) -> str:
             f'data-t="{escape(tip)}"/>'
         )
     lines = [_steps(x, y[k], COLOURS[s]) for k, s in enumerate(SPLITS) if k and h.counts[k].any()]
-    return _svg(lines + shapes + _ticks(h, told), HIGH)
+    return _svg(lines + shapes + _ticks(h, to_text), HIGH)
 
 
 def _steps(x: np.ndarray, y: np.ndarray, colour: str) -> str:
@@ -47,43 +47,50 @@ def _steps(x: np.ndarray, y: np.ndarray, colour: str) -> str:
     return f'<path d="M{path[1:]}" fill="none" stroke="{colour}" stroke-width="1.6"/>'
 
 
-def _ticks(h: Histogram, told: Callable[[float], str]) -> list[str]:
+def _ticks(h: Histogram, to_text: Callable[[float], str]) -> list[str]:
     low, high = float(h.edges[0]), float(h.edges[-1])
     if h.unit:
         first = round(log10(h.unit))
         powers = [10.0**k for k in range(first, 39)]
-        marks = [m for m in [0.0, *powers, *(-p for p in powers)] if low <= float(draw(np.array(m), h.unit)) <= high]
+        marks = [m for m in [0.0, *powers, *(-p for p in powers)] if low <= float(to_axis(np.array(m), h.unit)) <= high]
     else:
         marks = list(np.linspace(low, high, 4))
-        if told is number:
+        if to_text is number:
             step = 10 ** np.floor(log10(max((high - low) / 4, 1e-300)))
             step *= next(m for m in (1, 2, 5, 10) if (high - low) / (step * m) <= 6)
             marks = list(np.arange(np.ceil(low / step), np.floor(high / step) + 1) * step)[:8]
     out = [f'<line x1="0" y1="{HIGH - FOOT}" x2="{WIDE}" y2="{HIGH - FOOT}" stroke="var(--hatch)"/>']
-    taken = [-100.0]
+    labelled = [-100.0]
     for mark in sorted(marks, key=abs):
-        at = (float(draw(np.array(mark), h.unit)) - low) / (high - low) * WIDE
-        room = 120 if told is seconds else 52
-        if min(abs(at - t) for t in taken) < room:
+        at = (float(to_axis(np.array(mark), h.unit)) - low) / (high - low) * WIDE
+        room = 120 if to_text is seconds else 52
+        if min(abs(at - t) for t in labelled) < room:
             continue
-        taken.append(at)
+        labelled.append(at)
         anchor = "start" if at < 20 else "end" if at > WIDE - 20 else "middle"
         out.append(
             f'<line x1="{at:.1f}" y1="{HIGH - FOOT}" x2="{at:.1f}" y2="{HIGH - FOOT + 4}" stroke="var(--soft)"/>'
         )
-        out.append(f'<text x="{at:.1f}" y="{HIGH - 3}" text-anchor="{anchor}">{escape(told(float(mark)))}</text>')
+        out.append(f'<text x="{at:.1f}" y="{HIGH - 3}" text-anchor="{anchor}">{escape(to_text(float(mark)))}</text>')
     return out
 
 
-def rate(positives: int, rows: int, base: float, top: float) -> str:
-    """A dot at the share of positives, its 95 % interval, and a line at that of all rows; `top` is the right edge."""
+def rate_interval(positives: int, rows: int, base: float, top: float) -> str:
+    """Draw a dot at the share of positives, its 95 % interval, and a line at the share of all rows.
+
+    Args:
+        positives: rows whose label is 1.
+        rows: all rows of the cell.
+        base: the share of positives in all rows.
+        top: the share at the right edge.
+    """
     if not rows:
         return ""
     low, high = wilson(positives, rows)
-    found, wide = positives / rows, 112
-    at = [min(v / top, 1) * (wide - 8) + 4 for v in (found, low, high, base)]
+    rate, wide = positives / rows, 112
+    at = [min(v / top, 1) * (wide - 8) + 4 for v in (rate, low, high, base)]
     colour = "var(--up)" if low > base else "var(--down)" if high < base else "var(--other)"
-    tip = f"{share(found)} of {rows:,} (95 %: {share(low)} to {share(high)}); all rows {share(base)}"
+    tip = f"{share(rate)} of {rows:,} (95 %: {share(low)} to {share(high)}); all rows {share(base)}"
     return (
         f'<svg class="cell" width="{wide}" height="16" data-t="{escape(tip)}">'
         f'<line x1="{at[3]:.1f}" y1="0" x2="{at[3]:.1f}" y2="16" stroke="var(--soft)" stroke-dasharray="2 2"/>'
@@ -93,7 +100,7 @@ def rate(positives: int, rows: int, base: float, top: float) -> str:
 
 
 def shares(parts: Sequence[float | None], top: float) -> str:
-    """A bar for each split that has rows; one above `top` goes to the edge and is pale."""
+    """Draw a bar for each split that has rows; a bar above `top` is cut at the edge and pale."""
     wide, bars = 90, []
     for i, (split, part) in enumerate(zip(SPLITS, parts, strict=True)):
         if part:
@@ -111,7 +118,7 @@ def bar(part: float, colour: str = "var(--c0)", wide: int = 110) -> str:
 
 
 def coverage(t: Table) -> str:
-    """Share of lookups against the number of most frequent values (logarithmic), with the thresholds on it."""
+    """Draw the share of lookups over the number of most frequent values (logarithmic), and mark the thresholds."""
     assert t.coverage is not None and t.thresholds is not None
     n, covered = t.coverage
     top = log10(max(int(n[-1]), 2))
@@ -147,19 +154,19 @@ def coverage(t: Table) -> str:
 
 
 def strip(tables: Sequence[Table]) -> str:
-    """All tables side by side, as wide as they have rows; the largest have a colour and a name."""
+    """Draw all tables side by side, in proportion to their rows; the largest have a colour and a name."""
     whole = sum(t.rows for t in tables) or 1
     order = sorted(tables, key=lambda t: -t.rows)
-    pieces = [
+    segments = [
         f'<i style="width:{t.rows / whole:.3%};background:{colour(i)}" data-t="{escape(t.name)}: {t.rows:,} rows, '
         f'{size(t.rows * 64)} at dim 16">{f"<em>{escape(t.name)}</em>" if t.rows / whole > 0.06 else ""}</i>'
         for i, t in enumerate(order)
     ]
-    return f'<div class="strip">{"".join(pieces)}</div>'
+    return f'<div class="strip">{"".join(segments)}</div>'
 
 
 def colour(rank: int) -> str:
-    return f"var(--c{rank})" if rank < PRICED else "var(--other)"
+    return f"var(--c{rank})" if rank < COLOURED else "var(--other)"
 
 
 def legend(splits: Sequence[str]) -> str:

@@ -1,5 +1,7 @@
-"""What a look has found. Frames of cells have label, special, train, validation, test (rows, or lookups of bags) and
-positives (of train).
+"""The data profile that `Profiler` computes.
+
+A cell is a value or a range of numbers. Frames of cells have the columns label, special (missing values, or the rest),
+train, validation, test (their rows; for bags, their lookups) and positives (those of train whose label is 1).
 """
 
 from dataclasses import dataclass, field
@@ -9,76 +11,117 @@ import polars as pl
 
 from recsys.data.profile.drift import Drift
 
-DIMS = (16, 128)  # widths at which bytes are told; 4 bytes (float32) a number
+DIMS = (16, 128)  # embedding dims for which the page shows bytes (float32)
 MIN_COUNTS = (1, 2, 3, 5, 10, 15, 30, 100)
 
 
 @dataclass(frozen=True)
 class Histogram:
-    """unit: 0 for a linear axis, else x is drawn at sign(x) ln(1 + |x| / unit)."""
+    """A histogram of each split.
 
-    edges: np.ndarray  # (bins + 1,) as drawn
-    counts: np.ndarray  # (3, bins), of sampled rows
+    edges: (bins + 1,) in axis coordinates
+    counts: (3, bins) of the sampled rows
+    unit: 0 for a linear axis, else x is drawn at sign(x) ln(1 + |x| / unit)
+    """
+
+    edges: np.ndarray
+    counts: np.ndarray
     unit: float
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """A column of numbers, or of times in seconds since 1970."""
+    """A column of numbers, or of times in seconds since 1970.
 
-    spans: list[dict[str, float] | None]  # by split: min, quantiles by share, max, mean, std; None where all miss
+    spans: min, quantiles, max, mean and std of each split; None if all values are missing
+    histogram: None if all values are missing
+    sampled: the number of training rows in the sample that quantiles, histogram and cells are computed from
+    seen: the number of training rows
+    """
+
+    spans: list[dict[str, float] | None]
     histogram: Histogram | None
-    sampled: int  # training rows that quantiles, histogram and cells are of
-    seen: int  # training rows
+    sampled: int
+    seen: int
 
 
 @dataclass(frozen=True)
 class Feature:
-    """One column of typed rows: the features that read it, and what it holds."""
+    """One column of parsed rows: its features and values.
+
+    name: the column
+    kind: dense, time, count, target, sparse, bag, cross or quantiles; followed by "hashed" or "id"
+    reads: the raw columns
+    encoding: the transforms or the encoding that the config sets, as text
+    table: the embedding table
+    missing: the share of rows without a value, by split
+    distinct: the number of distinct values in the training split
+    exact: `distinct` is exact, not an estimate
+    oov: the share of lookups that are out of vocabulary, in validation and test
+    cells: the rows of each cell
+    drift: from training to validation, and to test
+    iv: the information value
+    numbers: more about numbers and times
+    lengths: for bags, cells of the number of values
+    parts: for times, cells of each part (hour, ...)
+    """
 
     name: str
-    kind: str  # dense, time, count, target, sparse, bag, cross, quantiles; "hashed" behind it
-    reads: str  # raw columns
-    told: str  # what the config does with it
+    kind: str
+    reads: str
+    encoding: str
     table: str | None
-    missing: tuple[float | None, ...]  # share of rows by split
-    distinct: int  # in the training split
-    exact: bool  # the number of distinct values
-    oov: tuple[float | None, float | None] | None  # share of lookups in validation and test
+    missing: tuple[float | None, ...]
+    distinct: int
+    exact: bool
+    oov: tuple[float | None, float | None] | None
     cells: pl.DataFrame
     drift: tuple[Drift | None, Drift | None]
-    iv: float  # information value
+    iv: float
     numbers: Numbers | None = None
-    lengths: pl.DataFrame | None = None  # of bags: cells
-    parts: dict[str, pl.DataFrame] = field(default_factory=dict)  # of times: cells
+    lengths: pl.DataFrame | None = None
+    parts: dict[str, pl.DataFrame] = field(default_factory=dict)
 
     @property
     def worst(self) -> Drift | None:
+        """The larger drift; None if validation and test have no rows."""
         there = [d for d in self.drift if d is not None]
         return max(there, key=lambda d: d.psi, default=None)
 
 
 @dataclass(frozen=True)
 class Table:
-    """An embedding table as the config makes it, and what other thresholds would make of it."""
+    """An embedding table with the config's threshold (min_count), and its size with others.
+
+    name: the table
+    features: the features that share it
+    rows: its rows
+    encode: vocabulary, hash, id or quantiles
+    min_count: the config's threshold
+    distinct: the number of distinct values in the training split
+    lookups: the number of lookups by training rows
+    used: for hash, the number of rows that a training value falls into
+    thresholds: min_count, rows, covered (the share of training lookups whose value has a row of its own)
+    coverage: numbers n of the most frequent values, and the share of training lookups that they cover
+    """
 
     name: str
     features: tuple[str, ...]
     rows: int
     encode: str
     min_count: int
-    distinct: int  # values in the training split
-    lookups: int  # of training rows
-    used: int | None = None  # of hash: rows that some value of training has
-    thresholds: pl.DataFrame | None = (
-        None  # min_count, rows, covered: share of training's lookups with a row of their own
-    )
-    coverage: tuple[np.ndarray, np.ndarray] | None = None  # so many of the most frequent values, and what they cover
+    distinct: int
+    lookups: int
+    used: int | None = None
+    thresholds: pl.DataFrame | None = None
+    coverage: tuple[np.ndarray, np.ndarray] | None = None
 
 
 @dataclass(frozen=True)
-class Found:
-    rows: tuple[int, ...]  # by split
+class DataProfile:
+    """The profile of a data set: rows and positive rows by split, features and tables."""
+
+    rows: tuple[int, ...]
     positives: tuple[int, ...]
     features: list[Feature]
     tables: list[Table]

@@ -1,17 +1,19 @@
-"""How far two distributions over the same cells lie apart, and what chance alone would make of it."""
+"""Measure how far two distributions over the same cells differ, compared with chance."""
 
 from dataclasses import dataclass
 from math import sqrt
 
 import numpy as np
 
-FLOOR = 1e-4  # a smaller share counts as this one: an empty cell would be infinitely far
+FLOOR = 1e-4  # smaller shares count as this one: an empty cell would make the index infinite
 SOME, LARGE = 0.1, 0.25
 
 
 def psi(p: np.ndarray, q: np.ndarray) -> float:
-    """Population stability index: sum (p - q) ln(p / q) of shares, of rows by cell (Siddiqi 2006, Credit Risk
-    Scorecards). It is Jeffreys' divergence; between positive and negative rows it is the information value.
+    """Return the population stability index of rows by cell: (cells,), (cells,) -> sum (p - q) ln(p / q) of shares.
+
+    See Siddiqi 2006, Credit Risk Scorecards. It is Jeffreys' divergence; between positive and negative rows it is the
+    information value.
     """
     p, q = (np.maximum(n / n.sum(), FLOOR) for n in (p, q))
     return float(((p - q) * np.log(p / q)).sum())
@@ -19,24 +21,24 @@ def psi(p: np.ndarray, q: np.ndarray) -> float:
 
 @dataclass(frozen=True)
 class Drift:
-    """From the training split to another."""
+    """The drift from the training split to another one."""
 
     psi: float
-    chance: float  # what 95 % of draws of as many rows from one distribution stay below
+    chance: float  # the 95 % quantile of psi without drift, for as many rows
 
     @property
     def reading(self) -> str:
-        """stable below 0.1, some below 0.25, else large; stable where chance explains it."""
+        """stable below 0.1 or if chance explains it, some below 0.25, else large."""
         if self.psi < SOME or self.psi <= self.chance:
             return "stable"
         return "some" if self.psi < LARGE else "large"
 
 
 def drift(p: np.ndarray, q: np.ndarray) -> Drift | None:
-    """Of rows by cell; None where one of the splits has none.
+    """Return the drift between the rows by cell of two splits: (cells,), (cells,); None if one split has no rows.
 
-    Without drift the index of n and m rows is about (1/n + 1/m) times a chi-square variable of one degree of freedom
-    less than there are cells (Yurdakul 2018, Statistical Properties of Population Stability Index).
+    Without drift, the index of n and m rows is about (1/n + 1/m) times a chi-square variable with cells - 1 degrees of
+    freedom (Yurdakul 2018, Statistical Properties of Population Stability Index).
     """
     n, m = int(p.sum()), int(q.sum())
     if not n or not m:
@@ -46,13 +48,13 @@ def drift(p: np.ndarray, q: np.ndarray) -> Drift | None:
 
 
 def _chi_square(freedom: int) -> float:
-    """The 95 % point, to 1 % (Wilson and Hilferty 1931)."""
+    """Return the 95 % quantile, accurate to 1 % (Wilson and Hilferty 1931)."""
     share = 2 / (9 * freedom) if freedom else 0.0
     return freedom * (1 - share + 1.645 * sqrt(share)) ** 3
 
 
 def wilson(positives: float, rows: float) -> tuple[float, float]:
-    """The 95 % interval of a share (Wilson 1927)."""
+    """Return the 95 % interval of a share (Wilson 1927)."""
     if not rows:
         return 0.0, 1.0
     z, share = 1.96, positives / rows

@@ -1,9 +1,9 @@
-"""Tables of a page in HTML."""
+"""Tables of cells in HTML."""
 
 import polars as pl
 
 from recsys.data.prepare.split import SPLITS
-from recsys.data.profile import charts as pictures
+from recsys.data.profile import charts
 from recsys.data.profile.drift import wilson
 from recsys.html.sortable_tables import Column, table
 from recsys.html.text import html, share
@@ -12,12 +12,19 @@ MISSING = "<em>(missing)</em>"
 
 
 def cells(frame: pl.DataFrame, what: str, rows: str, base: float) -> str:
-    """Rows, shares by split and the rate of positives of each cell. base: the rate of all training rows."""
+    """Return a table with the rows, the shares by split and the rate of positives of each cell.
+
+    Args:
+        frame: the cells.
+        what: the header of the cells' labels.
+        rows: the header of the cells' rows.
+        base: the rate of positives in all training rows.
+    """
     totals = {s: int(frame[s].sum()) for s in SPLITS}
-    there = [s for s in SPLITS if totals[s]]
+    splits = [s for s in SPLITS if totals[s]]
     parts = [[r[s] / totals[s] if totals[s] else None for s in SPLITS] for r in frame.iter_rows(named=True)]
-    own = [of for of, r in zip(parts, frame.iter_rows(named=True), strict=True) if not (r["special"] and r["label"])]
-    widest = max((p for of in own for p in of if p), default=1.0)  # the others' bar may be cut
+    single = [p for p, r in zip(parts, frame.iter_rows(named=True), strict=True) if not (r["special"] and r["label"])]
+    widest = max((share for row in single for share in row if share), default=1.0)  # the bar of all others may be cut
     top = _top(frame, base)
     lines = []
     for r, of in zip(frame.iter_rows(named=True), parts, strict=True):
@@ -25,16 +32,16 @@ def cells(frame: pl.DataFrame, what: str, rows: str, base: float) -> str:
         lines.append([
             f"<em>{label}</em>" if r["special"] and r["label"] else label,
             f"{r['train']:,}",
-            pictures.shares(of, widest),
-            *(share(p) for s, p in zip(SPLITS, of, strict=True) if s in there),
+            charts.shares(of, widest),
+            *(share(p) for s, p in zip(SPLITS, of, strict=True) if s in splits),
             share(r["positives"] / r["train"]) if r["train"] else "–",
-            pictures.rate(r["positives"], r["train"], base, top),
+            charts.rate_interval(r["positives"], r["train"], base, top),
         ])  # fmt: skip
     columns = [
         Column(what, left=True),
         Column(rows),
         Column("share by split", left=True),
-        *(Column(s) for s in there),
+        *(Column(s) for s in splits),
         Column("positive"),
         Column("rate, 95 % interval", left=True, told="the dashed line: all training rows"),
     ]
@@ -46,7 +53,7 @@ def _shown(label: str) -> str:
 
 
 def _top(frame: pl.DataFrame, base: float) -> float:
-    """The right edge of rates: what the intervals of cells with some rows need."""
+    """Return the rate at the right edge of the charts, so that most intervals fit."""
     highs = [base * 1.25]
     for positives, n in frame.select("positives", "train").iter_rows():
         if n:

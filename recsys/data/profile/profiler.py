@@ -1,12 +1,12 @@
-"""One pass over typed rows of all splits. Memory grows with distinct values, not with rows."""
+"""Profile parsed rows of all splits in one pass. Memory grows with the number of distinct values, not of rows."""
 
 import numpy as np
 import polars as pl
 
 from recsys.config.schema_data import DataConfig, SparseConfig
 from recsys.data.prepare.split import SPLITS
-from recsys.data.profile import summary as result
-from recsys.data.profile.data_profile import Found
+from recsys.data.profile.data_profile import DataProfile
+from recsys.data.profile.summary import summarise
 from recsys.data.profile.tallies import (
     ByValue,
     Distinct,
@@ -19,21 +19,21 @@ from recsys.data.transforms.parse import JOINT
 from recsys.data.transforms.times import PARTS, Cyclic
 from recsys.data.transforms.training_statistics import Moments
 
-SAMPLE_ROWS = 1 << 18  # of a split: a quantile's rank is within 0.2 % of all rows, 95 % of the time
-SAMPLE_NUMBERS = 1 << 24  # of a split, over all columns: 128 MiB
+SAMPLE_ROWS = 1 << 18  # sampled rows of a split: 95 % of the time a quantile's rank is within 0.2 % of all rows
+SAMPLE_NUMBERS = 1 << 24  # sampled numbers of a split, over all columns: 128 MiB
 
 
 class Profiler:
-    """Fed the frames that `typed` makes; `result` tells what they held.
+    """Collects statistics of the frames that `parse_rows` returns.
 
-    Values are counted one by one. Numbers give exact moments, and a sample of rows from which quantiles, histograms
-    and the rates and shares of tenths are taken: all rows, where a split has no more than SAMPLE_ROWS.
+    Every value is counted. Moments of numbers are exact; quantiles, histograms and cells of numbers are computed from a
+    sample, which is all rows if a split has at most SAMPLE_ROWS.
     """
 
     def __init__(self, data: DataConfig) -> None:
         self.data = data
         dense, sparse = dense_columns(data), sparse_columns(data)
-        reads = {c.typed: c.reads for c in dense.values()}
+        reads = {c.parsed: c.reads for c in dense.values()}
         self.times = [n for n, kind in reads.items() if kind == "time"]
         numbers = [n for n, kind in reads.items() if kind == "number"]
         numbers += [n for n, c in sparse.items() if c.encode == "quantiles"]
@@ -42,7 +42,7 @@ class Profiler:
         self.values = {n: ByValue() for n in [*values, *(n for n in sparse if n not in numbers)]}
         self.absent = {n: absent(sparse.get(n)) for n in self.values}
         self.lengths = {n: ByValue() for n, c in sparse.items() if is_bag(c)}
-        cyclic = {(c.typed, s.part) for c in dense.values() for s in c.steps if isinstance(s, Cyclic)}
+        cyclic = {(c.parsed, s.part) for c in dense.values() for s in c.steps if isinstance(s, Cyclic)}
         self.parts = {key: ByValue() for key in sorted(cyclic)}
         self.rows, self.positives = np.zeros(3, np.int64), np.zeros(3, np.int64)
         self.missing = {n: np.zeros(3, np.int64) for n in [*self.numbers, *self.values]}
@@ -52,7 +52,7 @@ class Profiler:
         self.samples = [RowSample(limit) for _ in SPLITS]
 
     def add(self, frame: pl.DataFrame, which: np.ndarray) -> None:
-        """frame: of `typed`; which: (rows,) 0 train, 1 validation, 2 test."""
+        """Add parsed rows. which: the split of each row, (rows,): 0 train, 1 validation, 2 test."""
         if frame.is_empty():
             return
         labels = frame[LABEL] if LABEL in frame.columns else pl.zeros(frame.height, pl.Float32, eager=True)
@@ -82,13 +82,13 @@ class Profiler:
                 if split == 0:
                     self.distinct[name].add(part[name])
 
-    def result(self, fitted: Fitted) -> Found:
-        """fitted: of the same data; it says what is out of vocabulary, and how large tables are."""
-        return result.found(self, fitted)
+    def result(self, fitted: Fitted) -> DataProfile:
+        """Return the profile. fitted: the transforms fitted on the same data, with vocabularies and table sizes."""
+        return summarise(self, fitted)
 
 
 def as_text(values: pl.Series) -> pl.Series:
-    """Ids (encode: id), too, are counted as the values that they are."""
+    """Return values as text, or lists of text; ids (encode=id) are integers."""
     bag = values.dtype == pl.List
     return values if values.dtype in (pl.String, pl.List(pl.String)) else values.cast(
         pl.List(pl.String) if bag else pl.String
@@ -96,12 +96,12 @@ def as_text(values: pl.Series) -> pl.Series:
 
 
 def absent(c: SparseConfig | None) -> str:
-    """The value that stands for a missing one; of a cross, where all its columns miss."""
+    """Return the text of a missing value; for a cross, that of a row where all its columns are missing."""
     return JOINT.join([""] * len(c.cross)) if c is not None and c.cross else ""
 
 
 def _missing(values: pl.Series, absent: str) -> np.ndarray:
-    """(rows,) whether there is no value; a bag's, where it is empty."""
+    """Return (rows,) True for missing values and empty bags."""
     if values.dtype == pl.List:
         return (values.list.len().fill_null(0) == 0).to_numpy()
     return (values.fill_null("") == absent).to_numpy()

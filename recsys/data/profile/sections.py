@@ -1,4 +1,4 @@
-"""The folded section of a feature, and what bad rows hold."""
+"""Sections of the page: a feature, and the bad rows."""
 
 import calendar
 from html import escape
@@ -6,8 +6,8 @@ from html import escape
 import polars as pl
 
 from recsys.data.prepare.split import SPLITS
-from recsys.data.profile import charts as pictures
-from recsys.data.profile.data_profile import Feature, Found, Numbers
+from recsys.data.profile import charts
+from recsys.data.profile.data_profile import DataProfile, Feature, Numbers
 from recsys.data.profile.html_cells import cells
 from recsys.data.profile.numbers import QUANTILES
 from recsys.data.profile.table_sizes import thresholds
@@ -17,11 +17,11 @@ from recsys.html.text import html, number, seconds, share
 NAMES = {"day_of_week": list(calendar.day_abbr), "month": list(calendar.month_abbr)[1:]}
 
 
-def feature(f: Feature, at: int, found: Found) -> str:
-    """One fold: what it is, pictures, its cells."""
-    base = found.positives[0] / found.rows[0] if found.rows[0] else 0.0
-    of = next((t for t in found.tables if t.name == f.table), None)
-    facts = [f"reads {escape(f.reads)}" if f.reads != f.name else "", escape(f.told)]
+def feature(f: Feature, at: int, profile: DataProfile) -> str:
+    """Return the folded section of the feature with index `at`: its description, charts and cells."""
+    base = profile.positives[0] / profile.rows[0] if profile.rows[0] else 0.0
+    table_ = next((t for t in profile.tables if t.name == f.table), None)
+    facts = [f"reads {escape(f.reads)}" if f.reads != f.name else "", escape(f.encoding)]
     facts.append(f"{'' if f.exact else 'about '}{f.distinct:,} distinct in training")
     parts = [f"<p>{'; '.join(x for x in facts if x)}.</p>", _spans(f, f.numbers) if f.numbers is not None else ""]
     rows = "lookups" if f.lengths is not None else "rows"
@@ -32,16 +32,17 @@ def feature(f: Feature, at: int, found: Found) -> str:
     right = _histogram(f.numbers, time=f.kind == "time") if f.numbers is not None else ""
     if f.parts:
         left, right = right + left + "".join(_part(p, frame, base) for p, frame in f.parts.items()), ""
-    right += thresholds(of, f) if of is not None and of.thresholds is not None and of.lookups else ""
+    if table_ is not None and table_.thresholds is not None and table_.lookups:
+        right += thresholds(table_, f)
     parts.append(f'<div class="two"><div>{left}</div><div>{right}</div></div>' if right else left)
     return (
         f'<details class="feature" id="f-{at}"><summary><b>{escape(f.name)}</b><span class="kind">{escape(f.kind)}'
-        f"</span>{_drift_told(f)}</summary>{''.join(parts)}</details>"
+        f"</span>{_drift(f)}</summary>{''.join(parts)}</details>"
     )
 
 
 def _base(f: Feature, base: float) -> float:
-    """Of bags, the rate over lookups."""
+    """Return the rate of positives over the cells' rows, which for bags are lookups; `base` if there are none."""
     lookups = int(f.cells["train"].sum())
     return int(f.cells["positives"].sum()) / lookups if lookups else base
 
@@ -60,21 +61,21 @@ def chip(psi: float, reading: str) -> str:
     return f'<span class="chip {reading}">{psi:.3f}</span>'
 
 
-def _drift_told(f: Feature) -> str:
-    told = [f"{s} {chip(d.psi, d.reading)}" for s, d in zip(SPLITS[1:], f.drift, strict=True) if d is not None]
-    return f'<span class="told">drift: {" ".join(told)}</span>' if told else ""
+def _drift(f: Feature) -> str:
+    chips = [f"{s} {chip(d.psi, d.reading)}" for s, d in zip(SPLITS[1:], f.drift, strict=True) if d is not None]
+    return f'<span class="told">drift: {" ".join(chips)}</span>' if chips else ""
 
 
 def _spans(f: Feature, n: Numbers) -> str:
-    """Quantiles, mean and share missing of each split."""
+    """Return a table with the quantiles, the mean and the share of missing values of each split."""
     time = f.kind == "time"
-    told = seconds if time else number
+    to_text = seconds if time else number
     shares = [q for q in QUANTILES if not time or 0.1 < q < 0.9]
     names = ("min", *(f"{q:.0%}" for q in shares), "max", *(() if time else ("mean", "std")))
     lines = []
     for split, span, missing in zip(SPLITS, n.spans, f.missing, strict=True):
         if missing is not None:
-            values = [told(span[name]) if span else "–" for name in names]
+            values = [to_text(span[name]) if span else "–" for name in names]
             lines.append([split, *(escape(v) for v in values), share(missing)])
     shown = {"50%": "median"}
     columns = [Column("", left=True), *(Column(shown.get(x, x.replace("%", " %"))) for x in names), Column("missing")]
@@ -82,7 +83,7 @@ def _spans(f: Feature, n: Numbers) -> str:
 
 
 def _part(part: str, frame: pl.DataFrame, base: float) -> str:
-    """Hours by number, days and months by name."""
+    """Return the cells of a part of times: hours by number, days and months by name."""
     name = part.replace("_", " ")
     if part in NAMES:
         named = pl.col("label").replace({str(i): short for i, short in enumerate(NAMES[part])})
@@ -95,13 +96,18 @@ def _histogram(n: Numbers, *, time: bool) -> str:
         return ""
     splits = [s for i, s in enumerate(SPLITS) if n.histogram.counts[i].any()]
     scale = "; the axis is logarithmic" if n.histogram.unit else ""
-    sampled = f"; of {n.sampled:,} sampled rows of {n.seen:,}" if n.sampled < n.seen else ""
+    sampled = f"; {n.sampled:,} rows sampled from {n.seen:,}" if n.sampled < n.seen else ""
     title = f"<h4>Distribution of raw {'times' if time else 'numbers'}<small>{scale}{sampled}</small></h4>"
-    return title + pictures.legend(splits) + pictures.histogram(n.histogram, time=time)
+    return title + charts.legend(splits) + charts.histogram(n.histogram, time=time)
 
 
 def bad_rows(reasons: pl.DataFrame, examples: pl.DataFrame) -> str:
-    """Reasons counted, each with its first row, then some rows. Frames of reason, file, line, text (and count)."""
+    """Return a table of reasons, each with its count and first row, and a folded table of some rows.
+
+    Args:
+        reasons: reason, count, and file, line, text of the first row.
+        examples: reason, file, line, text.
+    """
     where = [Column("file", left=True), Column("line"), Column("text", left=True)]
     counted = [[html(r["reason"], 80), f"{r['count']:,}", *_place(r)] for r in reasons.iter_rows(named=True)]
     some = [[html(r["reason"], 80), *_place(r)] for r in examples.iter_rows(named=True)]

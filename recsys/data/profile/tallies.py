@@ -1,4 +1,4 @@
-"""What a look gathers beside what transforms learn from: tallies by split, a sample of rows, distinct values."""
+"""Statistics that a Profiler collects: tallies by split, a sample of rows, distinct values."""
 
 from collections.abc import Sequence
 
@@ -11,11 +11,11 @@ from recsys.data.transforms.hashing import mix
 
 TALLY = (*SPLITS, "positives")  # rows of each split; training rows whose label is 1
 HASH = "__hash__"  # the hash of a row's place
-KEPT = 1 << 14  # hashes of distinct values: 128 KiB a feature
+KEPT = 1 << 14  # hashes kept to estimate distinct values: 128 KiB a feature
 
 
 def tally(labels: pl.Series, which: np.ndarray) -> pl.DataFrame:
-    """(rows,) of TALLY: what each row adds to the value that it has."""
+    """Return the columns TALLY, which each row adds to the counts of its value: 0 or 1. which: (rows,) splits."""
     train = which == 0
     columns = {name: which == i for i, name in enumerate(SPLITS)}
     columns["positives"] = train & (labels.to_numpy() > 0.5)
@@ -23,64 +23,66 @@ def tally(labels: pl.Series, which: np.ndarray) -> pl.DataFrame:
 
 
 class ByValue:
-    """Rows of each value by split, and how many training rows of it are positive; memory is the distinct values'."""
+    """Counts the rows of each value by split, and its positive training rows. Memory grows with distinct values."""
 
     def __init__(self) -> None:
-        self._pieces: list[pl.DataFrame] = []
+        self._counts: list[pl.DataFrame] = []
         self._whole = 0
 
     def add(self, values: pl.Series, frame: pl.DataFrame) -> None:
-        """frame: of `tally`. A missing value is the empty string; of a bag every value counts."""
+        """Add rows. frame: their `tally`. A missing value is the empty string; every value of a bag counts."""
         rows = frame.select(values.alias("value"), *TALLY)
         if values.dtype == pl.List:
             rows = rows.explode("value").drop_nulls("value")
         elif values.dtype == pl.String:
             rows = rows.with_columns(pl.col("value").fill_null(""))
-        self._pieces.append(rows.group_by("value").sum())
-        # summed where they have doubled, so that the work is that of the values, not squared
-        if sum(p.height for p in self._pieces[1:]) > max(self._whole, 1 << 16):
+        self._counts.append(rows.group_by("value").sum())
+        # summed only when their size has doubled, so that the total work is linear
+        if sum(p.height for p in self._counts[1:]) > max(self._whole, 1 << 16):
             self.result()
 
     def result(self) -> pl.DataFrame:
-        if len(self._pieces) > 1:
-            self._pieces = [pl.concat(self._pieces).group_by("value").sum()]
-        self._whole = self._pieces[0].height
-        return self._pieces[0]
+        """Return the columns value and TALLY."""
+        if len(self._counts) > 1:
+            self._counts = [pl.concat(self._counts).group_by("value").sum()]
+        self._whole = self._counts[0].height
+        return self._counts[0]
 
 
 class RowSample:
-    """The rows whose place has the smallest hash: the same in every run; all of them while they are few."""
+    """A sample of `limit` rows, those whose place has the smallest hash, so that it is the same in every run."""
 
     def __init__(self, limit: int) -> None:
-        self.limit, self.seen, self._held = limit, 0, 0
-        self._pieces: list[pl.DataFrame] = []
+        self.limit, self.seen, self._size = limit, 0, 0
+        self._frames: list[pl.DataFrame] = []
         self._highest = np.uint64(2**64 - 1)
 
     def add(self, frame: pl.DataFrame) -> None:
         places = mix(np.arange(self.seen, self.seen + frame.height, dtype=np.uint64))
         self.seen += frame.height
         kept = frame.with_columns(pl.Series(HASH, places)).filter(pl.col(HASH) <= pl.lit(int(self._highest), pl.UInt64))
-        self._pieces.append(kept)
-        self._held += kept.height
-        if self._held > self.limit * 5 // 4:
+        self._frames.append(kept)
+        self._size += kept.height
+        if self._size > self.limit * 5 // 4:
             self._cut()
 
     def result(self) -> pl.DataFrame:
-        if self._held > self.limit:
+        """Return the sampled rows."""
+        if self._size > self.limit:
             self._cut()
-        return pl.concat(self._pieces).drop(HASH)
+        return pl.concat(self._frames).drop(HASH)
 
     def _cut(self) -> None:
-        kept = pl.concat(self._pieces).bottom_k(self.limit, by=HASH)
-        self._pieces, self._held = [kept], kept.height
+        kept = pl.concat(self._frames).bottom_k(self.limit, by=HASH)
+        self._frames, self._size = [kept], kept.height
         self._highest = kept[HASH].to_numpy().max()
 
 
 class Distinct:
-    """How many distinct numbers: exact up to KEPT of them, else from the smallest KEPT hashes.
+    """Counts distinct numbers: exactly up to KEPT of them, else by an estimate from the KEPT smallest hashes.
 
-    (KEPT - 1) / the largest of them, as a share of all hashes: its standard error is 1 / sqrt(KEPT - 2) = 0.8 %
-    (Bar-Yossef et al. 2002, Counting distinct elements in a data stream).
+    The estimate is (KEPT - 1) / (the largest kept hash, as a share of all hashes), with a standard error of
+    1 / sqrt(KEPT - 2) = 0.8 % (Bar-Yossef et al. 2002, Counting distinct elements in a data stream).
     """
 
     def __init__(self) -> None:
@@ -106,4 +108,5 @@ class Distinct:
 
 
 def with_label(columns: Sequence[pl.Series], labels: pl.Series) -> pl.DataFrame:
+    """Return a frame of the columns and LABEL."""
     return pl.DataFrame([*columns, labels.alias(LABEL)])

@@ -1,4 +1,4 @@
-"""Values: their cells, what is out of vocabulary, and what each threshold of frequency would keep."""
+"""Compute cells of values, shares out of vocabulary, and table sizes by threshold of frequency."""
 
 import numpy as np
 import polars as pl
@@ -7,12 +7,17 @@ from recsys.data.prepare.split import SPLITS
 from recsys.data.profile.data_profile import MIN_COUNTS, Table
 from recsys.data.profile.tallies import TALLY
 
-TOP = 20  # values that are cells of their own
-POINTS = 60  # of a curve
+TOP = 20  # the most frequent values, which are cells of their own
+POINTS = 60  # points of the coverage curve
 
 
 def cells(counts: pl.DataFrame, absent: str) -> pl.DataFrame:
-    """The values most frequent in training, then all others together. absent: what stands for a missing value."""
+    """Return a cell for each of the most frequent training values and one for all others.
+
+    Args:
+        counts: value and TALLY.
+        absent: the text of a missing value.
+    """
     order = counts.filter(pl.col("train") > 0).sort(["train", "value"], descending=[True, False])
     top = order.head(TOP)
     named = pl.when(pl.col("value") == absent).then(pl.lit("")).otherwise(pl.col("value")).alias("label")
@@ -20,23 +25,30 @@ def cells(counts: pl.DataFrame, absent: str) -> pl.DataFrame:
     rest = counts.select(TALLY).sum() - top.select(TALLY).sum()
     if rest.select(SPLITS).sum_horizontal().item():
         n = counts.height - top.height
-        told = pl.DataFrame({"label": [f"all {n:,} others" if n > 1 else "one other"], "special": [True]})
-        shown = pl.concat([shown, pl.concat([told, rest], how="horizontal")])
+        label = pl.DataFrame({"label": [f"all {n:,} others" if n > 1 else "one other"], "special": [True]})
+        shown = pl.concat([shown, pl.concat([label, rest], how="horizontal")])
     return shown
 
 
-def known(counts: pl.DataFrame, vocabulary: pl.DataFrame) -> pl.DataFrame:
+def in_vocabulary(counts: pl.DataFrame, vocabulary: pl.DataFrame) -> pl.DataFrame:
+    """Return the counts of the values in the vocabulary."""
     return counts.join(vocabulary.select("value"), on="value", how="semi")
 
 
-def unknown_share(counts: pl.DataFrame, inside: pl.DataFrame) -> tuple[float | None, float | None]:
-    """The share of lookups in validation and in test whose value is not among those `inside`."""
-    whole, found = counts.select(SPLITS).sum(), inside.select(SPLITS).sum()
-    return tuple(1 - found[s].item() / n if (n := whole[s].item()) else None for s in SPLITS[1:])  # type: ignore[return-value]
+def unknown_share(counts: pl.DataFrame, known: pl.DataFrame) -> tuple[float | None, float | None]:
+    """Return the share of lookups in validation and in test whose value is not in `known`."""
+    total, known_total = counts.select(SPLITS).sum(), known.select(SPLITS).sum()
+    validation, test = (1 - known_total[s].item() / n if (n := total[s].item()) else None for s in SPLITS[1:])
+    return validation, test
 
 
 def thresholds(train: np.ndarray, own: int) -> pl.DataFrame:
-    """Of rows by value in the training split: what each min_count keeps. A table has a row more, for what is rare."""
+    """Return the size and coverage of a table with each min_count; it has one row more, for rare values.
+
+    Args:
+        train: (values,) the training lookups of each value.
+        own: the config's min_count.
+    """
     least = np.array(sorted({*MIN_COUNTS, max(own, 1)}))
     kept = [train[train >= n] for n in least]
     total = max(int(train.sum()), 1)
@@ -46,12 +58,12 @@ def thresholds(train: np.ndarray, own: int) -> pl.DataFrame:
 
 
 def coverage(train: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """What share of training's lookups the n most frequent values have, at some n."""
+    """Return some numbers n and the share of training lookups that the n most frequent values have."""
     if len(train) < 3:
         return None
-    found = np.cumsum(np.sort(train)[::-1]) / train.sum()
+    covered = np.cumsum(np.sort(train)[::-1]) / train.sum()
     at = np.unique(np.geomspace(1, len(train), POINTS).round().astype(int))
-    return at, found[at - 1]
+    return at, covered[at - 1]
 
 
 def table(

@@ -1,4 +1,4 @@
-"""What readers give: rows with their lines, and those that cannot be read. Imports no reader, as serving needs none."""
+"""Blocks of raw rows with their line numbers, and bad rows. Imports no reader, because serving needs none."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,11 +7,14 @@ from pathlib import Path
 import polars as pl
 
 LINE = "__line__"  # the line (CSV, libfm) or row (Parquet) of a raw row, from 1
-NOT_TEXT = "\ufffd"  # stands for bytes that are not UTF-8
+NOT_TEXT = "\ufffd"  # replaces bytes that are not UTF-8
+EMPTY_LINE = "an empty line"  # the reason of a bad row that side tables ignore
 
 
 @dataclass(frozen=True)
 class BadRow:
+    """A row that cannot be read: its place, the reason, and its text."""
+
     file: str
     line: int
     reason: str
@@ -20,13 +23,16 @@ class BadRow:
 
 @dataclass
 class Block:
+    """Consecutive rows of one raw file."""
+
     file: Path
     frame: pl.DataFrame  # raw columns and LINE
     bad: list[BadRow] = field(default_factory=list)
-    as_text: Callable[[], "Block"] | None = None  # the same rows as strings, where numbers were parsed at once
-    lines: int = 0  # of the file, that it is made of
+    as_text: Callable[[], "Block"] | None = None  # returns the same rows as strings, if numbers are parsed already
+    lines: int = 0  # lines of the file range read so far, this block's included
 
 
 def one_line(e: Exception) -> str:
+    """Return the first line of an exception's message, printable and at most 160 characters long."""
     first = (str(e).splitlines() or [type(e).__name__])[0][:160]
     return "".join(c if c.isprintable() and c != NOT_TEXT else "?" for c in first)

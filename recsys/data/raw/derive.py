@@ -1,5 +1,6 @@
-"""Raw rows with their side tables' columns and derived ones; which of all these a config's features need."""
+"""Add joined and derived columns to raw rows; list the raw columns that a config's features read."""
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -11,74 +12,94 @@ from recsys.data.transforms import raw_columns
 from recsys.errors import UserError
 
 
-def joined(frame: pl.DataFrame, join: JoinConfig, side: pl.DataFrame) -> pl.DataFrame:
-    """With the side table's columns, null where it lacks the key."""
+def complete_rows(
+    frame: pl.DataFrame,
+    sides: Iterable[tuple[JoinConfig, pl.DataFrame]],
+    derive: Mapping[str, str],
+    where: str | None = None,
+) -> pl.DataFrame:
+    """Join the side tables, add the derived columns, then keep the rows for which `where` is true."""
+    for join, side in sides:
+        frame = join_side_table(frame, join, side)
+    for column, sql in derive.items():
+        frame = add_derived_column(column, sql, frame)
+    return frame if where is None else filter_rows(where, frame)
+
+
+def join_side_table(frame: pl.DataFrame, join: JoinConfig, side: pl.DataFrame) -> pl.DataFrame:
+    """Add the side table's columns, null in rows whose key it lacks."""
     key = pl.col(join.key)
     if frame.schema[join.key] == side.schema[join.key]:
         return frame.join(side, on=join.key, how="left", maintain_order="left")
-    left = key.cast(pl.String).alias("__key__")  # such as 7 here and "7" there
+    left = key.cast(pl.String).alias("__key__")  # the types differ, such as 7 and "7"
     side = side.select(left, pl.exclude(join.key))
     return frame.with_columns(left).join(side, on="__key__", how="left", maintain_order="left").drop("__key__")
 
 
-def derived(column: str, sql: str, frame: pl.DataFrame, where: str | None = None) -> pl.DataFrame:
-    """With the column that `sql` makes of each row."""
-    where = where or f"data.derive.{column}"
+def add_derived_column(column: str, sql: str, frame: pl.DataFrame, key: str | None = None) -> pl.DataFrame:
+    """Add the column that `sql` computes for each row. key: the config key of `sql`, for messages."""
+    key = key or f"data.derive.{column}"
     try:
-        expr, reads = of_sql(sql)
-        if reads and not _by_row(sql, tuple((n, frame[n].dtype) for n in reads if n in frame.columns)):
-            raise UserError(f"{where}: {sql!r}: must read one row at a time, no aggregate")
+        expr, reads = parse_sql(sql)
+        if reads and not _is_row_wise(sql, tuple((n, frame[n].dtype) for n in reads if n in frame.columns)):
+            raise UserError(f"{key}: {sql!r}: must read one row at a time; remove the aggregate function")
         return frame.with_columns(expr.alias(column))
     except pl.exceptions.PolarsError as e:
-        hint = "; TRY_CAST gives null where a value does not fit" if "conversion" in str(e) else ""
+        hint = "; TRY_CAST returns null for a value that cannot be converted" if "conversion" in str(e) else ""
         if "cannot compare string with numeric" in str(e):
             hint = "; the file's columns are text: write CAST(COLUMN AS DOUBLE)"
-        raise UserError(f"{where}: {sql!r}: {one_line(e)}{hint}") from e
+        raise UserError(f"{key}: {sql!r}: {one_line(e)}{hint}") from e
 
 
-def chosen(sql: str, frame: pl.DataFrame) -> pl.DataFrame:
-    """The rows for which `sql` is true."""
-    truth = "__where__"
-    made = derived(truth, sql, frame, "data.where")
-    if made.schema[truth] != pl.Boolean:
-        raise UserError(f"data.where: {sql!r}: is {made.schema[truth]}, not true or false; such as rating >= 4")
-    return made.filter(pl.col(truth)).drop(truth)
+def filter_rows(sql: str, frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows for which `sql` is true."""
+    condition = "__where__"
+    frame = add_derived_column(condition, sql, frame, "data.where")
+    if frame.schema[condition] != pl.Boolean:
+        dtype = frame.schema[condition]
+        raise UserError(f"data.where: {sql!r}: is {dtype}, not a condition; write one such as rating >= 4")
+    return frame.filter(pl.col(condition)).drop(condition)
 
 
 @lru_cache
-def of_sql(sql: str) -> tuple[pl.Expr, list[str]]:
-    """The expression, and the columns that it reads."""
+def parse_sql(sql: str) -> tuple[pl.Expr, list[str]]:
+    """Return the expression and the columns that it reads."""
     expr = pl.sql_expr(sql)
     return expr, expr.meta.root_names()
 
 
 @lru_cache
-def _by_row(sql: str, schema: tuple[tuple[str, pl.DataType], ...]) -> bool:
-    """Whether it makes no row of none, as an aggregate does."""
-    return pl.DataFrame(schema=dict(schema)).select(of_sql(sql)[0]).is_empty()
+def _is_row_wise(sql: str, schema: tuple[tuple[str, pl.DataType], ...]) -> bool:
+    """Return True if `sql` returns no row for an empty frame; an aggregate returns one."""
+    return pl.DataFrame(schema=dict(schema)).select(parse_sql(sql)[0]).is_empty()
 
 
 @dataclass(frozen=True)
-class Needs:
-    """What the features read, down to the raw files; not the label, nor what only it is made of."""
+class FeatureInputs:
+    """The columns that features read, traced back to the raw files. Columns that only the label needs are left out.
 
-    raw: set[str]  # columns of the files, as the YAML names them
-    sides: dict[int, list[str]]  # by the join's place, the side table's columns
+    raw: columns of the files, as the YAML names them
+    sides: for each join that is needed, its index in data.source.joins and the columns of its side table
+    derive: the derived columns that are needed, with their SQL
+    """
+
+    raw: set[str]
+    sides: dict[int, list[str]]
     derive: dict[str, str]
 
     @classmethod
-    def of(cls, data: DataConfig) -> "Needs":
-        wanted = {column for _, column in raw_columns(data)}
+    def from_config(cls, data: DataConfig) -> "FeatureInputs":
+        columns = {column for _, column in raw_columns(data)}
         if data.group is not None:
-            wanted |= {data.group.by, *filter(None, [data.group.order])}
+            columns |= {data.group.by, *filter(None, [data.group.order])}
         derive: dict[str, str] = {}
         for column, sql in reversed(data.derive.items()):
-            if column in wanted:
+            if column in columns:
                 derive = {column: sql} | derive
-                wanted = wanted - {column} | set(of_sql(sql)[1])
+                columns = columns - {column} | set(parse_sql(sql)[1])
         sides = {}
         for i, join in reversed([*enumerate(data.source.joins)]):
-            if names := [c for c in join.columns if c in wanted and c != join.key]:
+            if names := [c for c in join.columns if c in columns and c != join.key]:
                 sides[i] = names
-                wanted = wanted - set(names) | {join.key}
-        return cls(wanted, sides, derive)
+                columns = columns - set(names) | {join.key}
+        return cls(columns, sides, derive)

@@ -1,9 +1,9 @@
-"""One raw file as a stream of frames, in bounded memory: CSV, Parquet, libfm.
+"""Read a raw file as a stream of blocks, in bounded memory: CSV, Parquet, libfm, lists, JSON, binary formats.
 
-Text is UTF-8, plain or .gz; a row is a line: quotes keep separators together, not lines.
+Text is UTF-8, plain or .gz. A row is one line: quotes may enclose separators, but not line breaks.
 
-Every reader yields `Block`s: the rows that have the right number of fields, as strings (CSV, libfm)
-or in the file's own types (Parquet), the line each row came from, and the rows that did not fit.
+Every reader yields `Block`s: the rows with the right number of fields, as strings (CSV, libfm, lists) or in the
+file's own types (Parquet), the line of each row, and the bad rows.
 """
 
 import codecs
@@ -18,8 +18,7 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from recsys.config.schema_data import SourceConfig
-from recsys.data.raw import fixed_width as packed
-from recsys.data.raw import split_csv as side_by_side
+from recsys.data.raw import fixed_width, split_csv
 from recsys.data.raw.blocks import (
     LINE,
     NOT_TEXT,
@@ -39,22 +38,22 @@ from recsys.data.raw.ranges import (
 from recsys.data.raw.text import parse_options, read_csv
 from recsys.errors import UserError
 
-LIST = "list"  # of lists: the column that tells which line a row is of
-PIECE_BYTES, PIECE_ROWS = 128 << 20, 1 << 19
+LIST = "list"  # format=lists: the column that identifies a row's line
+RANGE_BYTES, RANGE_ROWS = 128 << 20, 1 << 19
 BLOCK_ROWS = 250_000
 
 
 def column_names(source: SourceConfig, file: Path) -> list[str]:
-    """The raw columns of `file`, from its header or schema alone, before any row is read."""
-    return list(no_rows(source, file).columns)
+    """Return the raw columns of `file` from its header or schema, without reading rows."""
+    return list(empty_frame(source, file).columns)
 
 
-def no_rows(source: SourceConfig, file: Path) -> pl.DataFrame:
-    """The raw columns of `file`, no rows."""
-    if source.format in packed.FORMATS:
-        return packed.no_rows(source, file)
-    if source.format == side_by_side.FORMAT:
-        return side_by_side.no_rows(source, file)
+def empty_frame(source: SourceConfig, file: Path) -> pl.DataFrame:
+    """Return a frame without rows that has the raw columns of `file` and their types."""
+    if source.format in fixed_width.FORMATS:
+        return fixed_width.empty_frame(source, file)
+    if source.format == split_csv.FORMAT:
+        return split_csv.empty_frame(source, file)
     if source.format == "parquet":
         try:
             with parquet_file(file) as parquet:
@@ -79,28 +78,28 @@ def no_rows(source: SourceConfig, file: Path) -> pl.DataFrame:
             raise UserError(f"{file}: its first line is not a header ({one_line(e)})") from e
         _check_names(names, file)
     elif not names:
-        raise UserError("data.source.columns: needed where the files have no header")
+        raise UserError("data.source.columns: missing; files without a header need it")
     return pl.DataFrame(schema=dict.fromkeys(names, pl.String))
 
 
 def _check_names(names: list[str], file: Path) -> None:
     if twice := [n for n in names if names.count(n) > 1]:
-        raise UserError(f"{file}: two columns are named {twice[0]}")
+        raise UserError(f"{file}: two columns are named {twice[0]}; rename one")
     if LINE in names:
         raise UserError(f"{file}: a column is named {LINE}, which is reserved; rename it")
 
 
 def _first_line(source: SourceConfig, file: Path) -> bytes:
-    """The first line, once it is sure that the file is text."""
+    """Return the first line. Raises UserError if the file is not text."""
     try:
         with open_bytes(file) as lines:
-            first = bytes(lines.readline(1 << 20)).removeprefix(codecs.BOM_UTF8)
+            first = lines.readline(1 << 20).removeprefix(codecs.BOM_UTF8)
             head = first + lines.read(1 << 12)
     except UNREADABLE as e:
         raise UserError(f"{file}: cannot be read ({one_line(e)})") from e
     kinds = {
         b"PAR1": "Parquet; set data.source.format=parquet",
-        b"\x1f\x8b": "gzip; name it .gz",
+        b"\x1f\x8b": "gzip; rename it to .gz",
         b"PK\x03\x04": "a zip archive; unpack it",
         b"\x28\xb5\x2f\xfd": "zstd; unpack it",
     }
@@ -108,70 +107,83 @@ def _first_line(source: SourceConfig, file: Path) -> bytes:
         if head.startswith(magic):
             raise UserError(f"{file}: not {source.format} but {kind}")
     if head.count(0) > len(head) // 100 or head.decode(errors="replace").count(NOT_TEXT) > len(head) // 10:
-        raise UserError(f"{file}: not {source.format}: its beginning is not UTF-8 text")
+        raise UserError(f"{file}: not {source.format}: it does not begin with UTF-8 text")
     if source.header and source.format == "csv" and NOT_TEXT in first.decode(errors="replace"):
         raise UserError(f"{file}: its header is not UTF-8 text")
     return first
 
 
 def read(
-    source: SourceConfig, file: Path, names: list[str], piece: FileRange = WHOLE, wanted: Projection = ALL
+    source: SourceConfig,
+    file: Path,
+    names: list[str],
+    file_range: FileRange = WHOLE,
+    projection: Projection = ALL,
 ) -> Iterator[Block]:
-    """The raw rows of `file`, whose columns are `names` where it does not name them itself.
+    """Read the raw rows of a range of `file`.
 
-    Lines (and rows of Parquet) count from 1 at the piece's beginning.
+    Lines (Parquet: rows) count from 1 at the beginning of the range.
+
+    Args:
+        source: the format and its options.
+        file: the raw file.
+        names: the columns of a file that does not name them itself.
+        file_range: the part of the file to read.
+        projection: the columns to read.
     """
     if source.format == "json":
         frame = _read_json(file)
         return iter([Block(file, frame.with_row_index(LINE, 1).cast({LINE: pl.Int64}), lines=frame.height)])
     readers = {"csv": read_csv, "parquet": _read_parquet, "libfm": _read_libfm, "lists": _read_lists}
-    readers[side_by_side.FORMAT] = side_by_side.read
-    readers |= dict.fromkeys(packed.FORMATS, packed.read)
-    return readers[source.format](source, file, names, piece, wanted)
+    readers[split_csv.FORMAT] = split_csv.read
+    readers |= dict.fromkeys(fixed_width.FORMATS, fixed_width.read)
+    return readers[source.format](source, file, names, file_range, projection)
 
 
-def pieces(source: SourceConfig, file: Path) -> list[FileRange]:
-    """`file` cut into pieces of about PIECE_BYTES or PIECE_ROWS; whole where it can be read in one go alone (.gz)."""
+def file_ranges(source: SourceConfig, file: Path) -> list[FileRange]:
+    """Cut `file` into ranges of about RANGE_BYTES or RANGE_ROWS. A .gz file, which cannot be cut, is one range."""
     if source.format == "parquet":
         with parquet_file(file) as parquet:
             sizes = [parquet.metadata.row_group(i).num_rows for i in range(parquet.metadata.num_row_groups)]
         cuts, rows = [0], 0
         for i, n in enumerate(sizes):
-            if rows and rows + n > PIECE_ROWS:
+            if rows and rows + n > RANGE_ROWS:
                 cuts, rows = [*cuts, i], 0
             rows += n
         return [FileRange(a, b) for a, b in zip(cuts, [*cuts[1:], len(sizes)], strict=True)]
-    if source.format in packed.FORMATS:
-        n = packed.rows(source, file)
-        return [FileRange(a, min(a + PIECE_ROWS, n)) for a in range(0, max(n, 1), PIECE_ROWS)]
+    if source.format in fixed_width.FORMATS:
+        n = fixed_width.count_rows(source, file)
+        return [FileRange(a, min(a + RANGE_ROWS, n)) for a in range(0, max(n, 1), RANGE_ROWS)]
     size = file.stat().st_size
     if file.suffix == ".gz" or len(source.parts.get(str(file), [])) > 1:
         return [WHOLE]
-    starts = range(0, max(size, 1), PIECE_BYTES)
-    return [FileRange(start, min(start + PIECE_BYTES, size)) for start in starts]
+    starts = range(0, max(size, 1), RANGE_BYTES)
+    return [FileRange(start, min(start + RANGE_BYTES, size)) for start in starts]
 
 
 def files_in(source: SourceConfig, file: Path) -> list[Path]:
-    """The files that a raw file is made of: nearly always itself."""
-    if source.format in packed.FORMATS:
-        return packed.files(source, file)
+    """Return the files that make up a raw file: usually itself."""
+    if source.format in fixed_width.FORMATS:
+        return fixed_width.files(source, file)
     return [Path(f) for part in source.parts.get(str(file), []) for f in part.files] or [file]
 
 
 def parquet_file(file: Path) -> pq.ParquetFile:
+    """Open a local or remote Parquet file."""
     if isinstance(file, PosixPath):
         return pq.ParquetFile(file)
-    return pq.ParquetFile(remote_bytes(file), pre_buffer=True)  # all that is read of a group in few requests
+    return pq.ParquetFile(remote_bytes(file), pre_buffer=True)  # fetches a row group's columns in few requests
 
 
 def _read_parquet(
-    _source: SourceConfig, file: Path, _names: list[str], piece: FileRange, wanted: Projection
+    _source: SourceConfig, file: Path, _names: list[str], file_range: FileRange, projection: Projection
 ) -> Iterator[Block]:
     row = 1
     try:
         with parquet_file(file) as parquet:
-            groups = list(range(parquet.num_row_groups))[piece.start : piece.stop]
-            columns = None if wanted.columns is None else [c for c in parquet.schema_arrow.names if c in wanted.columns]
+            groups = list(range(parquet.num_row_groups))[file_range.start : file_range.stop]
+            names = parquet.schema_arrow.names
+            columns = None if projection.columns is None else [c for c in names if c in projection.columns]
             for batch in parquet.iter_batches(batch_size=BLOCK_ROWS, row_groups=groups, columns=columns):
                 frame = pl.from_arrow(pa.Table.from_batches([batch]))
                 assert isinstance(frame, pl.DataFrame)
@@ -184,7 +196,7 @@ def _read_parquet(
 
 
 def _plain(frame: pl.DataFrame, file: Path) -> pl.DataFrame:
-    """Categories and bytes as the text that they are."""
+    """Convert categories and bytes to text."""
     coded = cs.categorical() | cs.enum() | cs.binary()
     try:
         return frame.with_columns(coded.cast(pl.String))
@@ -194,11 +206,11 @@ def _plain(frame: pl.DataFrame, file: Path) -> pl.DataFrame:
 
 
 def _read_libfm(
-    _source: SourceConfig, file: Path, names: list[str], piece: FileRange, _: Projection
+    _source: SourceConfig, file: Path, names: list[str], file_range: FileRange, _: Projection
 ) -> Iterator[Block]:
-    """'label index:value index:value ...': the i-th index is the i-th column's id, as a string."""
+    """Read lines 'label index:value index:value ...'; the i-th index becomes the i-th column's id, as a string."""
     lines = SourceConfig(separator="\x01", quote=None, header=False)
-    for block in read_csv(lines, file, ["text"], piece, ALL):
+    for block in read_csv(lines, file, ["text"], file_range, ALL):
         fields = block.frame.select(LINE, "text", parts=pl.col("text").str.strip_chars(" ").str.split(" "))
         ids = pl.col("parts").list.eval(pl.element().str.extract(r"^([^:]+):", 1))
         wide = pl.col("parts").list.len() != len(names)
@@ -221,11 +233,13 @@ def _read_libfm(
         yield block
 
 
-def _read_lists(source: SourceConfig, file: Path, names: list[str], piece: FileRange, _: Projection) -> Iterator[Block]:
-    """'user item item ...': a row an item, in order, with what stands before the items and which LIST it is of."""
+def _read_lists(
+    source: SourceConfig, file: Path, names: list[str], file_range: FileRange, _: Projection
+) -> Iterator[Block]:
+    """Read lines 'user item item ...' as one row per item, in order, with the leading columns and LIST."""
     lines = SourceConfig(separator="\x01", quote=None, header=False)
     *before, item, _list = names
-    for block in read_csv(lines, file, ["text"], piece, ALL):
+    for block in read_csv(lines, file, ["text"], file_range, ALL):
         parts = block.frame.select(
             LINE, parts=pl.col("text").str.strip_chars().str.split(source.separator)
         ).with_columns(pl.col("parts").list.eval(pl.element().filter(pl.element() != "")))
@@ -237,30 +251,30 @@ def _read_lists(source: SourceConfig, file: Path, names: list[str], piece: FileR
         rows = parts.filter(~short).with_columns(
             *(pl.col("parts").list.get(i).alias(name) for i, name in enumerate(before)),
             pl.col("parts").list.slice(len(before)).alias(item),
-            pl.concat_str(pl.lit(f"{file}:{piece.start}:"), pl.col(LINE)).alias(LIST),
+            pl.concat_str(pl.lit(f"{file}:{file_range.start}:"), pl.col(LINE)).alias(LIST),
         )
         block.frame = rows.explode(item).select(*before, item, LIST, LINE)
         yield block
 
 
 def _read_json(file: Path) -> pl.DataFrame:
-    """{key: value, ...} as the columns `key` (text) and `value`: text, or lists of it."""
+    """Read {key: value, ...} as the columns `key` (text) and `value` (text or lists of text)."""
     try:
         with open_bytes(file) as raw:
-            found = json.load(raw)
+            content = json.load(raw)
     except (ValueError, *UNREADABLE) as e:
         raise UserError(f"{file}: not JSON ({one_line(e)})") from e
-    if not isinstance(found, dict) or any(isinstance(v, dict) for v in found.values()):
-        raise UserError(f"{file}: not one JSON object of values or lists by key")
-    lists = any(isinstance(v, list) for v in found.values())
-    as_list = [[str(x) for x in (v if isinstance(v, list) else [v]) if x is not None] for v in found.values()]
+    if not isinstance(content, dict) or any(isinstance(v, dict) for v in content.values()):
+        raise UserError(f"{file}: must be one JSON object that maps keys to values or lists")
+    lists = any(isinstance(v, list) for v in content.values())
+    as_list = [[str(x) for x in (v if isinstance(v, list) else [v]) if x is not None] for v in content.values()]
     values = as_list if lists else [v[0] if v else None for v in as_list]
     dtype = pl.List(pl.String) if lists else pl.String
-    return pl.DataFrame({"key": list(found), "value": values}, schema={"key": pl.String, "value": dtype})
+    return pl.DataFrame({"key": list(content), "value": values}, schema={"key": pl.String, "value": dtype})
 
 
-def without_label(source: SourceConfig, label: str, file: Path, names: list[str]) -> list[str]:
-    """The columns of a header-less file that may lack the label, told by its first line's fields."""
+def drop_missing_label(source: SourceConfig, label: str, file: Path, names: list[str]) -> list[str]:
+    """Return the columns of a file without a header; drop the label if the first line has one field less."""
     with open_bytes(file) as lines:
         fields = lines.readline().decode(errors="replace").rstrip("\r\n").split(source.separator)
     rest = [n for n in names if n != label]

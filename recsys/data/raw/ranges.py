@@ -1,21 +1,25 @@
-"""What is read of a raw file: which piece, which columns."""
+"""Say which part of a raw file to read (FileRange) and which columns (Projection), and open the file."""
 
 import gzip
 import io
 import zlib
 from dataclasses import dataclass
 from pathlib import Path, PosixPath
-from typing import Any
+from typing import BinaryIO, cast
 
 import pyarrow as pa
 
-READ_AHEAD = 1 << 20  # stores' own are 5 MB and more, which a look at a header does not need
+READ_AHEAD = 1 << 20  # stores read 5 MB and more ahead, too much for reading a header
 UNREADABLE = (pa.ArrowException, OSError, EOFError, zlib.error, UnicodeDecodeError)
 
 
 @dataclass(frozen=True)
 class Projection:
-    """What is read of the rows: the columns, where the format can leave out others; those that are only numbers."""
+    """The columns to read.
+
+    columns: the columns to read, None for all; formats that cannot skip columns read all of them
+    numbers: the columns that are only used as numbers, so that they need not be read as text
+    """
 
     columns: frozenset[str] | None = None
     numbers: frozenset[str] = frozenset()
@@ -26,7 +30,7 @@ ALL = Projection()
 
 @dataclass(frozen=True)
 class FileRange:
-    """What is read of a file: bytes [start, stop) of text (the lines that begin there), row groups of Parquet."""
+    """A part [start, stop) of a file: bytes of text (the lines that begin there), row groups of Parquet, or rows."""
 
     start: int = 0
     stop: int | None = None
@@ -35,11 +39,12 @@ class FileRange:
 WHOLE = FileRange()
 
 
-def open_bytes(file: Path) -> Any:
+def open_bytes(file: Path) -> BinaryIO:
+    """Open a local or remote file, decompressed if its name ends in .gz."""
     raw = file.open("rb") if isinstance(file, PosixPath) else remote_bytes(file)
-    return gzip.open(raw) if file.suffix == ".gz" else raw
+    return cast(BinaryIO, gzip.open(raw) if file.suffix == ".gz" else raw)
 
 
 def remote_bytes(file: Path) -> io.BufferedReader:
-    """An object of a store, which is fetched as it is read."""
+    """Open an object in a remote store; its bytes are fetched as they are read."""
     return io.BufferedReader(file.open("rb", block_size=READ_AHEAD), READ_AHEAD)  # type: ignore[call-overload,no-any-return]

@@ -1,4 +1,4 @@
-"""CSV files that hold some columns each of the same rows, line by line: NVIDIA's csv chunks."""
+"""Read CSV files that each hold some columns of the same rows, line by line: NVIDIA's csv chunks."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,8 @@ from recsys.errors import UserError
 FORMAT = "split_csv"
 
 
-def no_rows(source: SourceConfig, file: Path) -> pl.DataFrame:
+def empty_frame(source: SourceConfig, file: Path) -> pl.DataFrame:
+    """Return a frame without rows that has all parts' columns, as strings."""
     parts = source.parts[str(file)]
     for part in parts:
         for name in part.files:
@@ -24,16 +25,18 @@ def no_rows(source: SourceConfig, file: Path) -> pl.DataFrame:
     return pl.DataFrame(schema=dict.fromkeys([c for part in parts for c in part.columns], pl.String))
 
 
-def read(source: SourceConfig, file: Path, _names: list[str], piece: FileRange, wanted: Projection) -> Iterator[Block]:
-    """Where one part has all columns, as CSV is read; else the lines of all parts together, in one piece."""
+def read(
+    source: SourceConfig, file: Path, _names: list[str], file_range: FileRange, projection: Projection
+) -> Iterator[Block]:
+    """Read one part that has all columns like any CSV; else zip the lines of all parts (file_range is ignored)."""
     parts = source.parts[str(file)]
     if len(parts) == 1 and len(parts[0].files) == 1:
-        return read_csv(source, file, list(parts[0].columns), piece, wanted)
-    return _zipped(file, [_Lines(part, _lines(source, part)) for part in parts])
+        return read_csv(source, file, list(parts[0].columns), file_range, projection)
+    return _zip_lines(file, [_PartLines(part, _read_part(source, part)) for part in parts])
 
 
-def _lines(source: SourceConfig, part: PartConfig) -> Iterator[Block]:
-    """A part's rows as text, their lines counted over all of its files."""
+def _read_part(source: SourceConfig, part: PartConfig) -> Iterator[Block]:
+    """Read a part's rows as text; lines are counted over all of its files."""
     before = 0
     for name in part.files:
         last = before
@@ -46,8 +49,8 @@ def _lines(source: SourceConfig, part: PartConfig) -> Iterator[Block]:
 
 
 @dataclass
-class _Lines:
-    """What has been read of a part, and not yet been handed on."""
+class _PartLines:
+    """The rows of a part that were read but not yet handed on."""
 
     part: PartConfig
     blocks: Iterator[Block]
@@ -56,7 +59,8 @@ class _Lines:
     lines: int = 0
     ended: bool = False
 
-    def more(self) -> None:
+    def read_more(self) -> None:
+        """Read the next block, or set `ended`."""
         block = next(self.blocks, None)
         if block is None:
             self.ended = True
@@ -65,30 +69,31 @@ class _Lines:
         self.bad += block.bad
         self.lines = block.lines
 
-    def upto(self, line: int) -> tuple[pl.DataFrame, list[BadRow]]:
-        done, self.frame = self.frame.filter(pl.col(LINE) <= line), self.frame.filter(pl.col(LINE) > line)
+    def take(self, line: int) -> tuple[pl.DataFrame, list[BadRow]]:
+        """Remove and return the rows, good and bad, up to `line`."""
+        rows, self.frame = self.frame.filter(pl.col(LINE) <= line), self.frame.filter(pl.col(LINE) > line)
         bad, self.bad = [b for b in self.bad if b.line <= line], [b for b in self.bad if b.line > line]
-        return done, bad
+        return rows, bad
 
 
-def _zipped(file: Path, parts: list[_Lines]) -> Iterator[Block]:
-    """A line that is bad in one of the parts is bad in all, so that the others stay with their rows."""
-    done = 0
+def _zip_lines(file: Path, parts: list[_PartLines]) -> Iterator[Block]:
+    """Join the parts' columns line by line. A line that is bad in one part is dropped from all, so that rows match."""
+    yielded = 0  # lines
     while not all(p.ended for p in parts):
-        min((p for p in parts if not p.ended), key=lambda p: p.lines).more()
+        min((p for p in parts if not p.ended), key=lambda p: p.lines).read_more()
         ready, short = min(p.lines for p in parts), min(parts, key=lambda p: p.lines)
         if short.ended and any(p.lines > ready for p in parts):
             long = next(p for p in parts if p.lines > ready)
             raise UserError(
-                f"{short.part.files[-1]}: its columns end after {ready} lines, those of {long.part.files[-1]} go on; "
-                "they must be of the same rows"
+                f"{short.part.files[-1]}: has only {ready} lines, fewer than {long.part.files[-1]}; both must hold "
+                "the same rows"
             )
-        if ready == done:
+        if ready == yielded:
             continue
-        (frame, bad), *others = [p.upto(ready) for p in parts]
-        for more, wrong in others:
-            frame = frame.join(more, on=LINE, how="inner", maintain_order="left")
-            bad = bad + wrong
+        (frame, bad), *others = [p.take(ready) for p in parts]
+        for other_columns, other_bad in others:
+            frame = frame.join(other_columns, on=LINE, how="inner", maintain_order="left")
+            bad = bad + other_bad
         first = {b.line: b for b in reversed(bad)}  # one reason a line
         yield Block(file, frame, [replace(first[n], file=str(file)) for n in sorted(first)], lines=ready)
-        done = ready
+        yielded = ready

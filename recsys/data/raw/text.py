@@ -1,13 +1,13 @@
-"""CSV as blocks of rows: lines of bytes, cut where they end, parsed by a few threads."""
+"""Read CSV as blocks of rows: bytes are cut at line ends and parsed by a few threads."""
 
 import codecs
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
 import numpy as np
 import polars as pl
@@ -16,6 +16,7 @@ import pyarrow.csv as pacsv
 
 from recsys.config.schema_data import SourceConfig
 from recsys.data.raw.blocks import (
+    EMPTY_LINE,
     LINE,
     NOT_TEXT,
     BadRow,
@@ -26,11 +27,12 @@ from recsys.data.raw.ranges import UNREADABLE, FileRange, Projection, open_bytes
 from recsys.errors import UserError
 
 BLOCK_BYTES = 16 << 20
-LINE_BYTES = 64 << 20  # the longest line, which tells a file of no lines
+LINE_BYTES = 64 << 20  # the longest line allowed; a file with a longer one is not text
 READERS = min(max((os.cpu_count() or 1) // 4, 1), 4)  # blocks parsed at once, each by several threads of polars
 
 
-def parse_options(source: SourceConfig, handler: Any = None) -> pacsv.ParseOptions:
+def parse_options(source: SourceConfig, handler: Callable[[pacsv.InvalidRow], str] | None = None) -> pacsv.ParseOptions:
+    """Return pyarrow's options for the config's separator and quote."""
     return pacsv.ParseOptions(
         delimiter=source.separator,
         quote_char=source.quote or False,
@@ -41,21 +43,21 @@ def parse_options(source: SourceConfig, handler: Any = None) -> pacsv.ParseOptio
 
 
 def read_csv(
-    source: SourceConfig, file: Path, names: list[str], piece: FileRange, wanted: Projection
+    source: SourceConfig, file: Path, names: list[str], file_range: FileRange, projection: Projection
 ) -> Iterator[Block]:
-    """Blocks of whole lines, parsed by a few threads and handed out in order."""
+    """Yield blocks of whole lines in order, parsed by a few threads."""
     waiting: deque[Future[Block]] = deque()
     line = 1
     with open_bytes(file) as raw, ThreadPoolExecutor(READERS, thread_name_prefix="csv") as pool:
-        text = _Utf8(_Lines(raw, piece))
+        text = _Utf8Reader(_RangeReader(raw, file_range))
         try:
             for lines in _blocks(text):
-                if line == 1 and source.header and piece.start == 0:
+                if line == 1 and source.header and file_range.start == 0:
                     lines = lines[lines.find(b"\n") + 1 or len(lines) :]
                     line = 2
                 if lines:
-                    given = Text(source, file, names, lines, line, text.replaced)
-                    waiting.append(pool.submit(given.parse, wanted.numbers))
+                    csv_lines = CsvLines(source, file, names, lines, line, text.replaced)
+                    waiting.append(pool.submit(csv_lines.parse, projection.numbers))
                 line += lines.count(b"\n")
                 if len(waiting) > READERS:
                     yield waiting.popleft().result()
@@ -71,16 +73,16 @@ def read_csv(
                 future.cancel()
 
 
-def _blocks(text: "_Utf8") -> Iterator[bytes]:
-    """The bytes in blocks of whole lines, about BLOCK_BYTES each."""
+def _blocks(text: "_Utf8Reader") -> Iterator[bytes]:
+    """Yield the bytes in blocks of whole lines, about BLOCK_BYTES each."""
     rest = b""
-    while piece := text.read(BLOCK_BYTES):
-        end = piece.rfind(b"\n") + 1
+    while data := text.read(BLOCK_BYTES):
+        end = data.rfind(b"\n") + 1
         if end:
-            yield rest + piece[:end]
-            rest = piece[end:]
+            yield rest + data[:end]
+            rest = data[end:]
         else:
-            rest += piece
+            rest += data
             if len(rest) > LINE_BYTES:
                 raise EOFError(f"a line of more than {LINE_BYTES >> 20} MiB")
     if rest:
@@ -88,29 +90,29 @@ def _blocks(text: "_Utf8") -> Iterator[bytes]:
 
 
 @dataclass(frozen=True)
-class Text:
-    """Whole lines of a CSV file, `line` being the number of the first."""
+class CsvLines:
+    """Whole lines of a CSV file."""
 
     source: SourceConfig
     file: Path
     names: list[str]
     text: bytes
-    line: int
-    replaced: bool  # some of it was not UTF-8
+    line: int  # the number of the first line
+    replaced: bool  # some bytes were not UTF-8
 
     def parse(self, numbers: frozenset[str] = frozenset()) -> Block:
-        """Its rows, those columns as Float64 where nothing is odd about the lines."""
-        found = self._plain(numbers)
-        if found is None:
-            found = _parse(self.source, self.file, self.names, self.text, self.line, self.replaced)
-        found.lines = self.line - 1 + self.text.count(b"\n") + (not self.text.endswith(b"\n"))
-        return found
+        """Parse the lines. The columns `numbers` become Float64 if the fast path applies, else strings."""
+        block = self._parse_fast(numbers)
+        if block is None:
+            block = _parse(self.source, self.file, self.names, self.text, self.line, self.replaced)
+        block.lines = self.line - 1 + self.text.count(b"\n") + (not self.text.endswith(b"\n"))
+        return block
 
-    def _plain(self, numbers: frozenset[str]) -> Block | None:
-        """Nearly all files are lines of equally many fields without quotes, which polars parses several times faster.
+    def _parse_fast(self, numbers: frozenset[str]) -> Block | None:
+        """Parse lines with equally many fields and no quotes, as in most files, several times faster than `_parse`.
 
-        Polars takes a line of too few fields for one with nulls at its end, and refuses one of too many: with as many
-        separators as so many lines need, and none refused, no line has too few.
+        Return None if that is not possible. Polars fills a line that is too short with nulls and rejects one that is
+        too long. So if the number of separators is right and no line is rejected, no line is too short.
         """
         separator, quote, text = self.source.separator.encode(), self.source.quote, self.text
         if self.replaced or len(self.names) < 2 or len(separator) != 1 or b"\r" in text:
@@ -121,7 +123,7 @@ class Text:
         if np.count_nonzero(np.frombuffer(text, np.uint8) == separator[0]) != lines * (len(self.names) - 1):
             return None
         if numbers and (text[:1] == b" " or b"\n " in text or separator + b" " in text):
-            numbers = frozenset()  # ' 7' is a number to polars' CSV, and none to its cast
+            numbers = frozenset()  # polars' CSV reader takes ' 7' for a number, its cast does not
         schema = {n: pl.Float64 if n in numbers else pl.String for n in self.names}
         for types in (schema, dict.fromkeys(self.names, pl.String)):
             try:
@@ -136,13 +138,13 @@ class Text:
         else:
             return None
         if all(c.null_count() for c in frame) and frame.select(pl.all_horizontal(pl.all().is_null()).any()).item():
-            return None  # an empty row, which is told
+            return None  # an empty row, which `_parse` reports
         frame = frame.with_columns(pl.int_range(self.line, self.line + lines, dtype=pl.Int64).alias(LINE))
         return Block(self.file, frame, as_text=self.parse if types is schema and numbers else None)
 
 
-def _parse(source: SourceConfig, file: Path, names: list[str], piece: bytes, line: int, replaced: bool) -> Block:
-    """The rows of whole lines, `line` being the number of the first; set aside are those that are no rows."""
+def _parse(source: SourceConfig, file: Path, names: list[str], data: bytes, line: int, replaced: bool) -> Block:
+    """Parse whole lines, the first of which has number `line`; lines that are not rows become bad rows."""
     wide: list[tuple[int, str, str]] = []  # rows of the wrong width: number, reason, text
 
     def skip(row: pacsv.InvalidRow) -> str:
@@ -150,11 +152,11 @@ def _parse(source: SourceConfig, file: Path, names: list[str], piece: bytes, lin
         return "skip"
 
     table = pacsv.read_csv(
-        pa.BufferReader(piece),
-        read_options=pacsv.ReadOptions(block_size=len(piece) + 1, column_names=names, use_threads=False),
+        pa.BufferReader(data),
+        read_options=pacsv.ReadOptions(block_size=len(data) + 1, column_names=names, use_threads=False),
         parse_options=parse_options(source, skip),
         convert_options=pacsv.ConvertOptions(
-            check_utf8=False,  # _Utf8 did
+            check_utf8=False,  # _Utf8Reader checked it
             column_types={name: pa.string() for name in names},
             strings_can_be_null=True,
             null_values=[""],
@@ -165,19 +167,19 @@ def _parse(source: SourceConfig, file: Path, names: list[str], piece: bytes, lin
     assert isinstance(frame, pl.DataFrame)
     empty = frame.select(pl.all_horizontal(pl.all().is_null())).to_series().to_numpy()
     breaks, garbled = np.zeros(frame.height, np.int64), np.zeros(frame.height, bool)
-    if source.quote is not None and source.quote.encode() in piece:
+    if source.quote is not None and source.quote.encode() in data:
         for name in names:
             if frame[name].str.contains("\n", literal=True).any():
                 breaks += frame[name].str.count_matches("\n", literal=True).fill_null(0).to_numpy()
     if replaced:
         for name in names:
             garbled |= frame[name].str.contains(NOT_TEXT, literal=True).fill_null(False).to_numpy()
-    taken = np.array([n for n, _, _ in wide], np.int64)
-    numbers = np.concatenate([np.setdiff1d(np.arange(1, frame.height + len(wide) + 1), taken), taken])
+    skipped = np.array([n for n, _, _ in wide], np.int64)
+    numbers = np.concatenate([np.setdiff1d(np.arange(1, frame.height + len(wide) + 1), skipped), skipped])
     inner = np.concatenate([breaks, np.array([t.strip("\r\n").count("\n") for _, _, t in wide], np.int64)])
-    if inner.any() and (found := _without_open_quotes(source, file, names, piece, line, replaced)) is not None:
-        return found
-    if inner.any():  # a row's line is its number and the line breaks within rows before it
+    if inner.any() and (block := _parse_without_open_quotes(source, file, names, data, line, replaced)) is not None:
+        return block
+    if inner.any():  # a row's line is its number plus the line breaks within the rows before it
         order = np.argsort(numbers)
         before = np.empty_like(numbers)
         before[order] = np.cumsum(inner[order]) - inner[order]
@@ -187,7 +189,7 @@ def _parse(source: SourceConfig, file: Path, names: list[str], piece: bytes, lin
     bad = [BadRow(str(file), int(n), why, text) for n, (_, why, text) in after]
     frame = frame.with_columns(pl.Series(LINE, numbers[: frame.height], dtype=pl.Int64))
     lost = np.zeros(frame.height, bool)
-    checks = ((breaks > 0, "a quoted field goes on over lines"), (garbled, "not UTF-8 text"), (empty, "an empty line"))
+    checks = ((breaks > 0, "a quoted field spans several lines"), (garbled, "not UTF-8 text"), (empty, EMPTY_LINE))
     for mask, why in checks:
         for values in frame.filter(pl.Series(mask & ~lost)).iter_rows() if mask.any() else ():
             bad.append(BadRow(str(file), values[-1], why, "\t".join(v for v in values[:-1] if v is not None)))
@@ -196,14 +198,14 @@ def _parse(source: SourceConfig, file: Path, names: list[str], piece: bytes, lin
     return Block(file, frame.filter(pl.Series(~lost)) if lost.any() else frame, bad)
 
 
-def _without_open_quotes(
-    source: SourceConfig, file: Path, names: list[str], piece: bytes, line: int, replaced: bool
+def _parse_without_open_quotes(
+    source: SourceConfig, file: Path, names: list[str], data: bytes, line: int, replaced: bool
 ) -> Block | None:
-    """As `_parse`, with lines set aside that open a quote and do not close it, and would swallow those behind them.
+    """Parse like `_parse`, but make lines bad rows that open a quote without closing it: they would swallow the next.
 
-    None where there are none.
+    Return None if there are no such lines.
     """
-    lines = piece.split(b"\n")
+    lines = data.split(b"\n")
     quote = (source.quote or "").encode()
     left_open = {line + i: text for i, text in enumerate(lines) if text.count(quote) % 2}
     if not left_open:
@@ -217,22 +219,22 @@ def _without_open_quotes(
     return block
 
 
-class _Lines:
-    """The bytes of the lines that begin in a piece of a file."""
+class _RangeReader:
+    """Reads the lines that begin within a range of a file."""
 
-    def __init__(self, raw: Any, piece: FileRange) -> None:
+    def __init__(self, raw: BinaryIO, file_range: FileRange) -> None:
         self._raw, at = raw, 0
-        if piece.start:  # the line before, or within which the piece begins, is the last piece's
-            raw.seek(piece.start - 1)
-            at = piece.start - 1 + len(_rest_of_line(raw))
-        self._left = None if piece.stop is None else max(piece.stop - at, 0)
-        self._ends = self._left == 0  # where the bytes end, a line does
+        if file_range.start:  # a line that begins before the range belongs to the previous one
+            raw.seek(file_range.start - 1)
+            at = file_range.start - 1 + len(_rest_of_line(raw))
+        self._left = None if file_range.stop is None else max(file_range.stop - at, 0)
+        self._ends = self._left == 0  # the bytes read so far end with a line
 
     def read(self, size: int) -> bytes:
         if self._left is None:
-            return bytes(self._raw.read(size))
+            return self._raw.read(size)
         if self._left > 0:
-            data = bytes(self._raw.read(min(size, self._left)))
+            data = self._raw.read(min(size, self._left))
             self._left = self._left - len(data) if data else 0
             self._ends = not data or (self._left == 0 and data.endswith(b"\n"))
             return data
@@ -242,32 +244,32 @@ class _Lines:
         return _rest_of_line(self._raw)
 
 
-def _rest_of_line(raw: Any) -> bytes:
-    line = bytes(raw.readline(LINE_BYTES))
+def _rest_of_line(raw: BinaryIO) -> bytes:
+    line = raw.readline(LINE_BYTES)
     if len(line) == LINE_BYTES and not line.endswith(b"\n"):
         raise EOFError(f"a line of more than {LINE_BYTES >> 20} MiB")
     return line
 
 
-class _Utf8:
-    """Bytes as valid UTF-8: bytes that are none become NOT_TEXT, and `replaced` tells so."""
+class _Utf8Reader:
+    """Reads bytes as valid UTF-8: invalid bytes become NOT_TEXT and set `replaced`."""
 
     closed = False
 
-    def __init__(self, raw: _Lines) -> None:
+    def __init__(self, raw: _RangeReader) -> None:
         self._raw, self._decoder, self._rest = raw, codecs.getincrementaldecoder("utf-8")("replace"), b""
         self.replaced = False
 
     def read(self, size: int) -> bytes:
         while not self._rest:
-            piece = self._raw.read(size)
-            if piece.isascii() and not self._decoder.getstate()[0]:  # nearly always, and quick to tell
-                self._rest = piece
+            data = self._raw.read(size)
+            if data.isascii() and not self._decoder.getstate()[0]:  # the usual case, which is quick to check
+                self._rest = data
             else:
-                text = self._decoder.decode(piece, final=not piece)
+                text = self._decoder.decode(data, final=not data)
                 self.replaced |= NOT_TEXT in text
                 self._rest = text.encode()
-            if not piece:
+            if not data:
                 break
-        done, self._rest = self._rest[:size], self._rest[size:]
-        return done
+        data, self._rest = self._rest[:size], self._rest[size:]
+        return data

@@ -1,4 +1,4 @@
-"""Files of pretrained vectors."""
+"""Read files of pretrained vectors."""
 
 from pathlib import Path
 
@@ -7,36 +7,49 @@ import polars as pl
 
 from recsys.config.schema_data import DataConfig, VectorsConfig
 from recsys.data.raw.blocks import one_line
-from recsys.data.raw.storage import place
+from recsys.data.raw.storage import resolve_path
 from recsys.data.transforms import dense_columns
 from recsys.data.transforms.vectors import Vectors
 from recsys.errors import UserError, did_you_mean
 
 
-def vector_files(data: DataConfig) -> dict[str, Path]:
-    """By the name that the config gives it, each file. Raises UserError where one is missing."""
-    found = {}
-    for name, c in dense_columns(data).items():
+def vector_files(data: DataConfig, key: str = "data") -> dict[str, Path]:
+    """Return the path of each file by the name that the config gives it.
+
+    Args:
+        data: the data config.
+        key: the config key of `data`, for messages; data.items has features of its own.
+
+    Raises:
+        UserError: a file is missing.
+    """
+    files = {}
+    for name, c in dense_columns(data, key).items():
         for file in [f for f in (c.vectors.file, c.vectors.keys) if f] if c.vectors else []:
-            found[file] = _path(data, file)
-            if not found[file].is_file():
-                raise UserError(f"data.dense.{name}.vectors: no such file: {found[file]}")
-    return found
+            files[file] = _path(data, file)
+            if not files[file].is_file():
+                raise UserError(f"{key}.dense.{name}.vectors: no such file: {files[file]}")
+    return files
 
 
-def read_vectors(data: DataConfig) -> dict[str, Vectors]:
-    """By dense feature. Raises UserError for what no vectors can be made of."""
-    return {n: _read(data, n, c.column, c.vectors) for n, c in dense_columns(data).items() if c.vectors is not None}
+def read_vectors(data: DataConfig, key: str = "data") -> dict[str, Vectors]:
+    """Read the vectors of each dense feature that has some.
+
+    Raises:
+        UserError: a file does not hold one vector of finite numbers for each value.
+    """
+    columns = dense_columns(data, key).items()
+    return {n: _read(data, f"{key}.dense.{n}", c.column, c.vectors) for n, c in columns if c.vectors is not None}
 
 
 def _path(data: DataConfig, file: str) -> Path:
-    root = place(data.root or ".", "data.root")
+    root = resolve_path(data.root or ".", "data.root")
     return (root.parent if root.is_file() else root) / file
 
 
-def _read(data: DataConfig, name: str, column: str, c: VectorsConfig) -> Vectors:
+def _read(data: DataConfig, feature: str, column: str, c: VectorsConfig) -> Vectors:
     file = _path(data, c.file)
-    where = f"data.dense.{name}.vectors: {file}"
+    where = f"{feature}.vectors: {file}"
     values, matrix = _npy(data, c, file, where) if file.suffix == ".npy" else _parquet(c, file, column, where)
     if not len(matrix) or not matrix.shape[1]:
         raise UserError(f"{where}: holds no vectors")
@@ -44,8 +57,8 @@ def _read(data: DataConfig, name: str, column: str, c: VectorsConfig) -> Vectors
         raise UserError(f"{where}: more than one vector for {twice[0]!r}")
     if not np.isfinite(matrix).all():
         odd = values[int(np.flatnonzero(~np.isfinite(matrix).all(axis=1))[0])]
-        raise UserError(f"{where}: the vector of {odd!r} holds what is not a finite number")
-    return Vectors.of(values, matrix, list(c.normalise))
+        raise UserError(f"{where}: the vector of {odd!r} has an infinite or missing number")
+    return Vectors.from_matrix(values, matrix, list(c.normalise))
 
 
 def _parquet(c: VectorsConfig, file: Path, column: str, where: str) -> tuple[pl.Series, np.ndarray]:
@@ -55,9 +68,9 @@ def _parquet(c: VectorsConfig, file: Path, column: str, where: str) -> tuple[pl.
     except (pl.exceptions.PolarsError, OSError) as e:
         raise UserError(f"{where}: not a Parquet file ({one_line(e)})") from e
     key = c.key or column
-    for wanted in (key, c.column):
-        if wanted not in frame.columns:
-            raise UserError(f"{where}: has no column {wanted}{did_you_mean(wanted, frame.columns)}")
+    for name in (key, c.column):
+        if name not in frame.columns:
+            raise UserError(f"{where}: has no column {name}{did_you_mean(name, frame.columns)}")
     frame = frame.select(pl.col(key).cast(pl.String).alias("key"), pl.col(c.column).alias("vector")).drop_nulls()
     dtype = frame.schema["vector"]
     if not isinstance(dtype, pl.List | pl.Array) or not dtype.inner.is_numeric():  # type: ignore[union-attr]
@@ -65,7 +78,7 @@ def _parquet(c: VectorsConfig, file: Path, column: str, where: str) -> tuple[pl.
     lists = frame["vector"].cast(pl.List(pl.Float32))
     widths = lists.list.len().unique()
     if len(widths) > 1:
-        raise UserError(f"{where}: vectors of different lengths ({', '.join(map(str, widths.sort().head(3)))})")
+        raise UserError(f"{where}: its vectors differ in length ({', '.join(map(str, widths.sort().head(3)))})")
     flat = lists.explode(empty_as_null=False).to_numpy()
     return frame["key"], flat.reshape(len(lists), -1 if len(flat) else 0)
 
@@ -77,10 +90,10 @@ def _npy(data: DataConfig, c: VectorsConfig, file: Path, where: str) -> tuple[pl
     except (ValueError, OSError, EOFError) as e:
         raise UserError(f"{where}: not a .npy file ({one_line(e)})") from e
     if matrix.ndim != 2 or matrix.dtype.kind not in "fiu":
-        raise UserError(f"{where}: holds {matrix.dtype} of shape {matrix.shape}, not (values, width) numbers")
+        raise UserError(f"{where}: holds {matrix.dtype} of shape {matrix.shape}, not numbers of shape (values, width)")
     if c.keys is None:
         return pl.int_range(len(matrix), eager=True).cast(pl.String), matrix
     lines = pl.Series(_path(data, c.keys).read_text().splitlines(), dtype=pl.String)
     if len(lines) != len(matrix):
-        raise UserError(f"{where}: {len(matrix)} vectors, and {len(lines)} lines in {c.keys}")
+        raise UserError(f"{where}: {len(matrix)} vectors, but {c.keys} has {len(lines)} lines")
     return lines, matrix

@@ -1,6 +1,6 @@
-"""The built-in sample: rows in Criteo's raw format, labelled by a known teacher.
+"""The built-in sample for ranking: rows in Criteo's raw format, labelled by a known teacher.
 
-The teacher. A row shows thirteen integers I1..I13 and 26 categoricals C1..C26, all drawn independently;
+The teacher. A row has thirteen integers I1..I13 and 26 categoricals C1..C26, all drawn independently;
 the categoricals are Zipf-distributed over vocabularies of Criteo's sizes (3 to 1,000,000 values), and
 "missing" is one more value of a column that has it. The label is Bernoulli(p), where
 
@@ -13,12 +13,12 @@ the categoricals are Zipf-distributed over vocabularies of Criteo's sizes (3 to 
                                           each USER column interacts with each ITEM column
     gate  = z_GATE_INT * g[v_GATE_CAT]    an integer whose slope depends on a categorical
 
-P, Q and g have mean zero under their columns' distributions, so `pairs` and `gate` have no part that a sum
-of single effects could express: that is what logistic regression lacks. Only the HEAD most frequent
-values of a column (and "missing") have effects; the others have none, so that a finite sample can teach
-all there is to know. Each term is scaled to its standard deviation in SPREAD, and the bias to CLICK_RATE.
+P, Q and g have mean zero under their columns' distributions, so no part of `pairs` and `gate` can be expressed
+by a sum of single effects, which is all that logistic regression can learn. Only the HEAD most frequent values
+of a column (and "missing") have effects, so that a finite sample suffices to learn all of them.
+Each term is scaled to its standard deviation in SPREAD, and the bias to CLICK_RATE.
 
-p depends on nothing but what the row shows, so no model's expected AUC or log loss can be better than its.
+p depends only on the row, so no model can have a better expected AUC or log loss than p itself.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-BLOCK = 50_000  # rows drawn at a time, always whole, so that more rows only append to fewer
+BLOCK = 50_000  # rows drawn at a time, always whole blocks, so that a larger sample begins with the smaller one
 CLICK_RATE = 0.25
 HEAD = 30
 ZIPF = 1.4
@@ -66,7 +66,7 @@ _HEX = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), dty
 
 
 class Rows(NamedTuple):
-    """What the rows show: integers (0 where missing), and categoricals' ranks by frequency (-1: missing)."""
+    """The features of n rows: integers (0 if missing), and the categoricals' ranks by frequency (-1 if missing)."""
 
     ints: Ints  # (n, 13)
     int_missing: Bools  # (n, 13)
@@ -74,7 +74,7 @@ class Rows(NamedTuple):
 
 
 def draw(rng: np.random.Generator, n: int) -> Rows:
-    """Features of n rows. A column's value of rank k = 0, 1, .. has a share of about (k + 1) ** -ZIPF."""
+    """Draw the features of n rows. A column's value of rank k = 0, 1, .. has a share of about (k + 1) ** -ZIPF."""
     missing = rng.random((n, 13)) < INT_MISSING
     drawn = np.exp(INT_LOG_MEDIAN + INT_LOG_SPREAD * rng.standard_normal((n, 13)))
     ints = np.minimum(drawn, INT_MAX).astype(np.int64) + INT_MIN
@@ -92,7 +92,7 @@ def _look_up(effects: Floats, ids: Ints) -> Floats:
 
 
 class Teacher:
-    """The teacher of one seed: the formula is in the module's docstring."""
+    """The teacher of one seed; the module's docstring has the formula."""
 
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng([seed, 0])
@@ -114,7 +114,7 @@ class Teacher:
 
     @staticmethod
     def _effects(rng: np.random.Generator, c: int, dim: int) -> Floats:
-        """(entries, dim): effects of the head's values, zeros for all others, and last those of missing."""
+        """Draw effects (entries, dim): of the head's values, then a row of zeros for all others, then of missing."""
         size, head = VOCABULARY[c], min(VOCABULARY[c], HEAD)
         edges = (np.arange(1, head + 2) ** (1 - ZIPF) - 1) / ((size + 1) ** (1 - ZIPF) - 1)
         mass = np.append(np.diff(edges) * (1 - CAT_MISSING[c]), CAT_MISSING[c])
@@ -123,7 +123,7 @@ class Teacher:
         return np.concatenate([values[:head], np.zeros((1, dim)), values[head:]])
 
     def terms(self, rows: Rows) -> dict[str, Floats]:
-        """The scaled terms of the logit, by the names of SPREAD."""
+        """Return the scaled terms of the logit by their names in SPREAD, (n,) each."""
         z = (np.log(rows.ints - INT_MIN + 1.0) - self._mean) / self._std
         latent = {c: _look_up(table, rows.ids[c]) for c, table in self._latent.items()}
         terms = {
@@ -135,12 +135,12 @@ class Teacher:
         return {name: term * self._scale[name] for name, term in terms.items()}
 
     def probability(self, rows: Rows) -> Floats:
-        """P(label = 1) of each row."""
+        """Return P(label = 1) of each row: (n,)."""
         return 1 / (1 + np.exp(-np.sum(list(self.terms(rows).values()), axis=0) - self._bias))
 
 
 def _hex(c: int, ids: Ints) -> pl.Series:
-    """Eight hex digits for each value of column c, no two alike in the whole data set; null for missing."""
+    """Return eight hex digits for each value of column c, unique in the whole data set; null if missing."""
     keys = ((c << 20) | (ids & 0xFFFFF)).astype(np.uint32)
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35), (16, 1)):  # MurmurHash3's mixer: one to one
         keys = (keys ^ (keys >> np.uint32(shift))) * np.uint32(factor)
@@ -153,8 +153,8 @@ def _hex(c: int, ids: Ints) -> pl.Series:
 def write_sample(folder: Path, *, rows: int, seed: int, progress: Callable[[int], None] | None = None) -> None:
     """Write `train.tsv` (raw Criteo) and `teacher.parquet` (`probability`, in the same order) to `folder`.
 
-    The same seed gives the same bytes, and more rows only append to fewer. Memory does not grow with
-    `rows`, but for the eight bytes of each probability. `progress` gets the number of rows written so far.
+    The same seed gives the same bytes, and a larger sample begins with the smaller one. Memory grows by eight bytes a
+    row, for its probability. `progress` is called with the number of rows written so far.
     """
     teacher = Teacher(seed)
     probabilities: list[Floats] = []

@@ -1,12 +1,12 @@
 """The built-in sample for retrieval: users who choose items one after another, by a known rule.
 
-ITEMS items lie in KINDS kinds, and each has a popularity, Zipf's. A user likes LIKED kinds, drawn by their popularity.
-After item i a user goes on with probability GOES_ON: to one of i's FOLLOWERS, which are drawn once, by popularity, most
-of them of i's kind, and are the likelier the earlier they were drawn. Else he takes an item of a kind that he likes,
-by popularity. Nobody chooses an item twice; how long users stay is geometric, of MEAN_LENGTH items and MIN_LENGTH or
-more.
+There are ITEMS items of KINDS kinds, with Zipf-distributed popularity. A user likes LIKED kinds, drawn by popularity.
+After item i, a user chooses one of i's FOLLOWERS with probability GOES_ON. Followers are drawn once, by popularity,
+most of them from i's kind; those drawn earlier are chosen more often. Otherwise, the user chooses an item of a liked
+kind, by popularity. Nobody chooses an item twice. The number of items of a user is geometric with mean MEAN_LENGTH,
+and at least MIN_LENGTH.
 
-So what most choose says little, what is chosen together more (kinds), and most is said by what was chosen last.
+So popularity predicts the next item a little, the items chosen together better (kinds), and the last item best.
 """
 
 from collections.abc import Callable
@@ -18,17 +18,17 @@ from numpy.typing import NDArray
 
 ITEMS, KINDS, LIKED, FOLLOWERS = 200, 20, 3, 3
 ZIPF = 0.6
-SAME_KIND = 0.7  # of an item's followers
+SAME_KIND = 0.7  # the share of an item's followers that are of its kind
 GOES_ON = 0.8
 MEAN_LENGTH, MIN_LENGTH = 15, 5
-TRIES = 20  # to find an item that a user has not had
+TRIES = 20  # draws to find an item that a user has not chosen yet
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
 class World:
-    """What is the same for all users: kinds (ITEMS,), popularity (ITEMS,) and followers (ITEMS, FOLLOWERS)."""
+    """The rule, which is the same for all users: kinds (ITEMS,), popularity (ITEMS,), followers (ITEMS, FOLLOWERS)."""
 
     def __init__(self, seed: int) -> None:
         rng = np.random.default_rng([seed, 0])
@@ -47,31 +47,31 @@ class World:
         return rng.choice(ITEMS, FOLLOWERS, replace=False, p=weights / weights.sum())
 
     def next(self, rng: np.random.Generator, item: Ints, liked: Ints) -> Ints:
-        """(U,) what users choose after these items; liked (U, LIKED)."""
+        """Draw the items (U,) that users choose after `item` (U,). liked: their kinds, (U, LIKED)."""
         rank = np.minimum(rng.geometric(0.5, len(item)) - 1, FOLLOWERS - 1)
         return np.where(rng.random(len(item)) < GOES_ON, self.followers[item, rank], self.by_taste(rng, liked))
 
     def by_taste(self, rng: np.random.Generator, liked: Ints) -> Ints:
-        """(U,) an item of one of each user's kinds."""
+        """Draw an item of one of each user's kinds: (U, LIKED) -> (U,)."""
         kind = liked[np.arange(len(liked)), rng.integers(0, LIKED, len(liked))]
-        found = np.zeros(len(liked), np.int64)
+        items = np.zeros(len(liked), np.int64)
         for k in range(KINDS):
             mine, p = kind == k, self.popularity[self.members[k]]
-            found[mine] = rng.choice(self.members[k], mine.sum(), p=p / p.sum())
-        return found
+            items[mine] = rng.choice(self.members[k], mine.sum(), p=p / p.sum())
+        return items
 
 
 def write_sample(folder: Path, *, rows: int, seed: int, progress: Callable[[int], None] | None = None) -> None:
     """Write `log.csv` (user,item,time), of `rows` rows, and `items.csv` (item,kind,price) to `folder`.
 
-    The same seed gives the same bytes. `progress` gets the number of rows written so far.
+    The same seed gives the same bytes. `progress` is called with the number of rows written so far.
     """
     world, rng = World(seed), np.random.default_rng([seed, 1])
-    users = rows // MIN_LENGTH + 1  # enough, however soon they leave
+    users = rows // MIN_LENGTH + 1  # enough even if all of them choose only MIN_LENGTH items
     lengths = MIN_LENGTH - 1 + rng.geometric(1 / (MEAN_LENGTH - MIN_LENGTH + 1), users).clip(max=ITEMS // 2)
     users = int(np.searchsorted(lengths.cumsum(), rows)) + 1
     lengths = lengths[:users]
-    likings = np.log(world.taste) + rng.gumbel(size=(users, KINDS))  # the greatest are drawn without replacement
+    likings = np.log(world.taste) + rng.gumbel(size=(users, KINDS))  # taking the largest draws without replacement
     liked = np.argsort(-likings, axis=1)[:, :LIKED]
     chosen = np.zeros((users, lengths.max()), np.int64)
     chosen[:, 0] = world.by_taste(rng, liked)

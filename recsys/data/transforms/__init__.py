@@ -1,8 +1,8 @@
-"""Transforms: fitted on the training split, applied by one code when preparing and when predicting.
+"""Transforms: fitted on the training split, applied by the same code when preparing and when predicting.
 
-`typed` turns raw columns into label, numbers, times and text, and tells unparsable rows; `fit` learns from those of the
-training split; `Fitted.apply` turns them into what models read: dense Float32, ids Int32 (lists where multi-valued).
-Both take text as codes, too, of which each stands for one value.
+`parse_rows` turns raw columns into label, numbers, times and text, and returns the rows that cannot be parsed. `fit`
+learns from the parsed rows of the training split. `Fitted.apply` turns parsed rows into model inputs: dense Float32 and
+ids Int32 (lists if multi-valued). `fit` and `Fitted.apply_codes` also take text as integer codes, one for each value.
 """
 
 from recsys.data.transforms.column_names import (
@@ -33,9 +33,9 @@ from recsys.data.transforms.columns import (
     sparse_columns,
     text_columns,
 )
-from recsys.data.transforms.fit import InMemory, PartialStatistics, StatisticsPass, Training, fit, summed
+from recsys.data.transforms.fit import InMemory, PartialStatistics, StatisticsPass, Training, fit, sum_tables
 from recsys.data.transforms.fitted import Fitted
-from recsys.data.transforms.parse import typed
+from recsys.data.transforms.parse import parse_rows
 from recsys.data.transforms.steps import TRANSFORMS
 
 __all__ = [
@@ -66,10 +66,10 @@ __all__ = [
     "items_config",
     "known_rows",
     "label_column",
+    "parse_rows",
     "query_columns",
     "raw_columns",
     "sparse_columns",
-    "summed",
+    "sum_tables",
     "text_columns",
-    "typed",
 ]

@@ -1,13 +1,13 @@
-"""Columns of typed rows that are no features; no feature can be named so."""
+"""Names of the columns of parsed rows that are not features. They are reserved: no feature can have these names."""
 
 LABEL = "__label__"
-TIME = "__time__"  # what a split by time sorts by
-KEY = "__key__"  # what a split by hash keeps together
-GROUP = "__group__"  # whose row it is
-ORDER = "__order__"  # what a group's rows are sorted by
-SPLIT = "__split__"  # of a row that has been arranged: 0 train, 1 validation, 2 test
-PLACE = "__place__"  # a row's place among all rows
-ITEM = "__item__"  # of the table of items, the value that stands for one
-TARGETS = "__targets__"  # of a query, as candidates: what follows
-HISTORY = "__history__"  # and all that came before
-ROW = "__row__"  # the same of a training row; null in all other rows
+TIME = "__time__"  # the time that a split by time sorts by
+KEY = "__key__"  # the value whose rows a split by hash keeps together
+GROUP = "__group__"  # the group that the row belongs to
+ORDER = "__order__"  # the number or time that sorts the rows of a group
+SPLIT = "__split__"  # the split of an arranged row: 0 train, 1 validation, 2 test
+PLACE = "__place__"  # the row's position among all rows
+ITEM = "__item__"  # in the item table: the value that identifies an item
+TARGETS = "__targets__"  # the items that follow a query, as candidates
+HISTORY = "__history__"  # the items before a query, as candidates
+ROW = "__row__"  # PLACE in training rows, null in all others

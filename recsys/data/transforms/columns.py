@@ -1,8 +1,8 @@
-"""What a data config says of each feature, with the defaults filled in and the transforms' names looked up."""
+"""Resolve the features of a data config: fill in the defaults and look up the transforms' names."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from recsys.config.schema_data import (
     DataConfig,
@@ -11,100 +11,118 @@ from recsys.config.schema_data import (
     SparseConfig,
     VectorsConfig,
 )
-from recsys.data.transforms import encodings  # noqa: F401  (the names it gives to transforms)
+from recsys.data.transforms import encodings  # noqa: F401  (registers the transforms count and target)
 from recsys.data.transforms.column_names import HISTORY, TARGETS
-from recsys.data.transforms.steps import Fill, Reads, Step, step
+from recsys.data.transforms.steps import Fill, Reads, Step, parse_step
 from recsys.data.transforms.times import WAVES, Cyclic
 from recsys.errors import UserError, did_you_mean
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 
+C = TypeVar("C", DenseConfig, SparseConfig)
+
 FILLS = ("mean", "median")
 NORMALISE = ("l2", "layer")
-NUMBERS = ("quantiles", "id")  # encodings of numbers, which typed rows hold as such
+NUMBERS = ("quantiles", "id")  # encodings whose values are numbers, not text, in parsed rows
 
 
 @dataclass(frozen=True)
 class DenseColumn:
-    """One dense feature: `steps`, in order, over the column `typed` of typed rows, which is the raw `column` (of an
-    earlier row, where the feature says so).
+    """One dense feature: `steps` are applied in order to a column of parsed rows.
+
+    column: the raw column
+    parsed: the column of parsed rows, named like the feature; with a lag, it holds the raw column of an earlier row
+    reads: how the raw column is parsed
+    fill: the number that replaces missing values, unless it is fitted
+    steps: the transforms
+    vectors: the vectors that values are looked up in
     """
 
     column: str
-    typed: str
+    parsed: str
     reads: Reads
-    fill: float | None  # where it is known beforehand
+    fill: float | None
     steps: tuple[Step, ...]
-    vectors: VectorsConfig | None = None  # what it becomes is a row of them
+    vectors: VectorsConfig | None = None
 
 
-def dense_columns(data: DataConfig) -> dict[str, DenseColumn]:
-    """The dense features by name. Raises UserError for what a config may not say of them."""
+def dense_columns(data: DataConfig, key: str = "data") -> dict[str, DenseColumn]:
+    """Return the dense features by name.
+
+    Args:
+        data: the data config.
+        key: the config key of `data`, for messages; data.items has features of its own.
+
+    Raises:
+        UserError: the config of a feature is wrong.
+    """
     columns: dict[str, DenseColumn] = {}
-    for name, given in data.dense.items():
-        if given and given.cyclic is not None:
-            found = _cyclic(name, given)
-        elif given and given.vectors is not None:
-            found = {name: _of_vectors(name, given, given.vectors)}
+    for name, c in data.dense.items():
+        where = f"{key}.dense.{name}"
+        if c and c.cyclic is not None:
+            new = _cyclic(name, c, where)
+        elif c and c.vectors is not None:
+            new = {name: _vectors(name, c, c.vectors, where)}
         else:
-            found = {name: _numeric(data, name, given)}
-        if twice := set(found) & set(columns):
-            raise UserError(f"data.dense.{name}: gives {sorted(twice)[0]}, which is another feature's name")
-        columns |= found
+            new = {name: _numeric(data, name, c, where)}
+        if twice := set(new) & set(columns):
+            raise UserError(f"{where}: makes a feature {sorted(twice)[0]}, which exists already; rename one of them")
+        columns |= new
     return columns
 
 
-def _cyclic(name: str, given: DenseConfig) -> dict[str, DenseColumn]:
-    """NAME_hour_sin, NAME_hour_cos, ...: defaults are of numbers, and a time is none."""
+def _cyclic(name: str, given: DenseConfig, where: str) -> dict[str, DenseColumn]:
+    """Return NAME_hour_sin, NAME_hour_cos, ... Defaults apply to numbers, so not to these."""
+    where, column = f"{where}.cyclic", given.column or name
     if given.fill is not None or given.transform is not None:
-        raise UserError(f"data.dense.{name}.cyclic: takes neither fill nor transform; a missing time gives 0 and 0")
-    where, column = f"data.dense.{name}.cyclic", given.column or name
+        raise UserError(f"{where}: takes neither fill nor transform; a missing time becomes 0 and 0")
     if not given.cyclic:
-        raise UserError(f"{where}: names no part of a time; such as [hour, day_of_week, month]")
+        raise UserError(f"{where}: is empty; list parts of a time, such as [hour, day_of_week, month]")
     if twice := [part for part in given.cyclic if given.cyclic.count(part) > 1]:
         raise UserError(f"{where}: names {twice[0]} twice")
     return {
-        f"{name}_{part}_{wave}": DenseColumn(column, name, Cyclic.reads, None, (step({"cyclic": [part, wave]}, where),))
+        f"{name}_{part}_{wave}": DenseColumn(
+            column, name, Cyclic.reads, None, (parse_step({"cyclic": [part, wave]}, where),)
+        )
         for part in given.cyclic
         for wave in WAVES
     }
 
 
-def _of_vectors(name: str, given: DenseConfig, vectors: VectorsConfig) -> DenseColumn:
-    where = f"data.dense.{name}.vectors"
+def _vectors(name: str, given: DenseConfig, vectors: VectorsConfig, where: str) -> DenseColumn:
+    where = f"{where}.vectors"
     for key in ("fill", "transform", "lag", "difference"):
         if getattr(given, key) is not None:
             raise UserError(f"{where}: takes no {key}; a value without a vector gets zeros")
     for way in vectors.normalise:
         if way not in NORMALISE:
-            raise UserError(f"{where}.normalise: no {way}{did_you_mean(way, NORMALISE)}")
+            raise UserError(f"{where}.normalise: {way} is unknown{did_you_mean(way, NORMALISE)}")
     kind = vectors.file.rpartition(".")[2]
     if kind not in ("parquet", "npy"):
         raise UserError(f"{where}.file={vectors.file}: must be a .parquet or a .npy file")
-    if (
-        other := {"parquet": "keys", "npy": "key"}[kind]
-        if getattr(vectors, {"parquet": "keys", "npy": "key"}[kind])
-        else ""
-    ):
-        raise UserError(f"{where}.{other}: is not of a .{kind} file")
+    other, other_kind = {"parquet": ("keys", "npy"), "npy": ("key", "parquet")}[kind]
+    if getattr(vectors, other):
+        raise UserError(f"{where}.{other}: applies only to a .{other_kind} file; this is a .{kind} file")
     return DenseColumn(given.column or name, name, "value", None, (), vectors)
 
 
-def _numeric(data: DataConfig, name: str, given: DenseConfig | None) -> DenseColumn:
-    c: DenseConfig = _with_defaults(DenseConfig, data.dense_defaults, given, name)
-    where = f"data.dense.{name}"
-    steps = [step(entry, f"{where}.transform") for entry in c.transform or []]
+def _numeric(data: DataConfig, name: str, given: DenseConfig | None, where: str) -> DenseColumn:
+    c = _with_defaults(DenseConfig, data.dense_defaults, given, name)
+    steps = [parse_step(entry, f"{where}.transform") for entry in c.transform or []]
     for entry, s in zip((c.transform or [])[1:], steps[1:], strict=True):
         if s.reads != "number":
-            raise UserError(f"{where}.transform: {_named(entry)} reads the raw column, so that it must come first")
+            raise UserError(f"{where}.transform: {_entry_name(entry)} reads the raw column; put it first")
     reads: Reads = steps[0].reads if steps else "number"
     if reads != "number":
         if given is not None and given.fill is not None:
-            told = "to it a missing value is a value of its own" if reads == "value" else "a missing time gives 0"
-            raise UserError(f"{where}.fill={given.fill}: {_named((c.transform or [])[0])} does not heed it; {told}")
+            transform = _entry_name((c.transform or [])[0])
+            reason = "encodes a missing value like any other" if reads == "value" else "turns a missing time into 0"
+            raise UserError(f"{where}.fill={given.fill}: is ignored with {transform}, which {reason}; remove fill")
         return DenseColumn(c.column or name, name, reads, None, tuple(steps))
     if c.fill is not None and (isinstance(c.fill, bool) or not isinstance(c.fill, int | float)):
         if c.fill not in FILLS:
-            raise UserError(f"{where}.fill={c.fill}: is no number{did_you_mean(str(c.fill), FILLS)}")
+            raise UserError(
+                f"{where}.fill={c.fill}: must be a number, mean or median{did_you_mean(str(c.fill), FILLS)}"
+            )
         return DenseColumn(c.column or name, name, reads, None, (Fill(c.fill), *steps))
     fill = 0.0 if c.fill is None else float(c.fill)
     if not abs(fill) < float("inf"):
@@ -112,12 +130,13 @@ def _numeric(data: DataConfig, name: str, given: DenseConfig | None) -> DenseCol
     return DenseColumn(c.column or name, name, reads, fill, tuple(steps))
 
 
-def _named(entry: Any) -> str:
+def _entry_name(entry: Any) -> str:
+    """Return the name of the transform in `log` or `{clip: [0, 1]}`."""
     return entry if isinstance(entry, str) else str(next(iter(entry)))
 
 
 def sparse_columns(data: DataConfig) -> dict[str, SparseConfig]:
-    """Each sparse feature's config with the defaults filled in, single-valued ones first."""
+    """Return each sparse feature's config with the defaults filled in, single-valued features first."""
     columns = {n: _with_defaults(SparseConfig, data.sparse_defaults, c, n) for n, c in data.sparse.items()}
     for c in columns.values():
         c.encode = "quantiles" if c.quantiles is not None else c.encode
@@ -127,42 +146,42 @@ def sparse_columns(data: DataConfig) -> dict[str, SparseConfig]:
 
 
 def is_bag(c: SparseConfig) -> bool:
-    """Whether a row has any number of ids."""
+    """Return True if a row has a list of ids, not one."""
     return is_split(c) or c.last is not None
 
 
 def is_split(c: SparseConfig) -> bool:
-    """Whether a raw row has any number of values."""
+    """Return True if a raw row has any number of values."""
     return c.split is not None or c.pattern is not None
 
 
 def is_sequence(data: DataConfig, c: SparseConfig) -> bool:
-    """Whether a row has its ids in an order that counts."""
+    """Return True if a row has a list of ids whose order matters."""
     return data.sequences is not None and c.last is not None
 
 
 def known_rows(c: SparseConfig) -> int | None:
-    """Rows of the feature's table where its config alone says how many."""
+    """Return the number of rows of the feature's table if its config alone determines it, else None."""
     if c.encode == "id":
         return c.rows
     if c.encode == "hash" and c.buckets:
         return c.buckets + 1
-    return c.quantiles + 2 if c.quantiles else None  # 0, which nothing looks up, and one for what is missing
+    return c.quantiles + 2 if c.quantiles else None  # one row a bucket, row 0 (unused) and one for missing values
 
 
-def raw_columns(data: DataConfig) -> list[tuple[str, str]]:
-    """(who, raw column) for every column that a feature reads."""
-    dense = [(f"data.dense.{n}", (c and c.column) or n) for n, c in data.dense.items()]
-    sparse = [(f"data.sparse.{n}", x) for n, c in sparse_columns(data).items() for x in c.cross or [c.column or n]]
+def raw_columns(data: DataConfig, key: str = "data") -> list[tuple[str, str]]:
+    """Return (config key, raw column) for every column that a feature reads. key: the config key of `data`."""
+    dense = [(f"{key}.dense.{n}", (c and c.column) or n) for n, c in data.dense.items()]
+    sparse = [(f"{key}.sparse.{n}", x) for n, c in sparse_columns(data).items() for x in c.cross or [c.column or n]]
     return dense + sparse
 
 
 def column_reads(data: DataConfig) -> dict[str, set[str]]:
-    """By raw column, what features read it as: number, value, time."""
+    """Return how features read each raw column: as number, value or time."""
     reads: dict[str, set[str]] = {}
     moments = differences(data)
     for d in dense_columns(data).values():
-        reads.setdefault(d.column, set()).add("time" if d.typed in moments else d.reads)
+        reads.setdefault(d.column, set()).add("time" if d.parsed in moments else d.reads)
     for name, s in sparse_columns(data).items():
         number = name not in moments if s.encode == "quantiles" else s.encode == "id" and not is_split(s)
         for column in s.cross or [s.column or name]:
@@ -171,35 +190,35 @@ def column_reads(data: DataConfig) -> dict[str, set[str]]:
 
 
 def differences(data: DataConfig) -> set[str]:
-    """Features of a difference, which may be of times."""
+    """Return the features that are differences; their columns may be times."""
     return {n for n, c in [*data.dense.items(), *data.sparse.items()] if c and c.difference is not None}
 
 
 def text_columns(data: DataConfig) -> list[str]:
-    """The columns of typed rows that hold text, or lists of it."""
-    dense = [c.typed for c in dense_columns(data).values() if c.reads == "value"]
+    """Return the columns of parsed rows that hold text or lists of text."""
+    dense = [c.parsed for c in dense_columns(data).values() if c.reads == "value"]
     return dense + [name for name, s in sparse_columns(data).items() if s.encode not in NUMBERS]
 
 
 def label_column(data: DataConfig) -> str | None:
-    """The raw column of the label; None where rows have none, as sequences."""
+    """Return the raw column of the label; None if rows have no label, as in sequences."""
     return data.label.column if data.sequences is None else None
 
 
 def item_feature(data: DataConfig) -> str | None:
-    """The sparse feature whose values are retrieved, where rows are for that."""
+    """Return the sparse feature whose values are retrieved; None if the data is not for retrieval."""
     if data.items.feature is not None or data.sequences is None:
         return data.items.feature
     return next(name for name, c in data.sparse.items() if c is None or c.per != "group")
 
 
 def query_columns(data: DataConfig) -> list[str]:
-    """Of arranged rows, the columns that hold items beside features."""
+    """Return the columns of arranged rows that hold the items of a query."""
     return [] if item_feature(data) is None else [TARGETS, HISTORY]
 
 
 def items_config(data: DataConfig) -> DataConfig | None:
-    """The table of items as data of its own: a row an item, ITEM its value."""
+    """Return a data config for the item table, which has one row for each item; None if there is no such table."""
     if data.items.file is None:
         return None
     return DataConfig(
@@ -220,11 +239,15 @@ def feature_spec(
     *,
     items: bool = True,
 ) -> FeatureSpec:
-    """What models see of this config: a sparse feature's table has rows(name, config) rows, a vector width(name).
+    """Return the features that models see.
 
-    items: with what is known of items.
+    Args:
+        data: the data config.
+        rows: returns the number of rows of a sparse feature's table from its name and config.
+        width: returns the width of a dense feature's vectors from its name.
+        items: include the item table's features.
     """
-    about_items = items_config(data) if items else None
+    items_data = items_config(data) if items else None
     return FeatureSpec(
         dense=tuple(
             DenseFeature(n) if c.vectors is None else DenseFeature(n, width(n), True)
@@ -239,11 +262,11 @@ def feature_spec(
         ),
         labels=("label",) if label_column(data) else (),
         item=item_feature(data),
-        items=None if about_items is None else feature_spec(about_items, rows, width),
+        items=None if items_data is None else feature_spec(items_data, rows, width),
     )
 
 
-def _with_defaults(kind: Any, defaults: Any, given: Any, name: str) -> Any:
+def _with_defaults(kind: type[C], defaults: C, given: C | None, name: str) -> C:
     values = {k: v for k, v in vars(defaults).items() if v is not None}
     values |= {k: v for k, v in vars(given).items() if v is not None} if given else {}
     return kind(**({"column": name} | values))

@@ -1,4 +1,4 @@
-"""Dense floats for values (user, city): how often a value came in the training split, or how often its label was 1."""
+"""Encode values (user, city) as floats: their count in the training split, or their mean label there."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ from recsys.data.transforms.training_statistics import Counts, Statistic
 
 
 class Count(Transform, name="count"):
-    """ln(1 + rows of the value in the training split); 0 for values that it lacks. A missing value is a value."""
+    """ln(1 + count of the value in the training split); 0 for unseen values. A missing value counts as a value."""
 
     reads = "value"
     learns = Counts
@@ -27,7 +27,7 @@ class Count(Transform, name="count"):
 
 
 class Labels(Counts):
-    """Rows and sums of labels by value and by fold of the training row."""
+    """Count rows and sum labels by value and by the training row's fold."""
 
     keys = ("value", "fold")
 
@@ -41,18 +41,17 @@ class Labels(Counts):
         self._sum("sum", index, frame[LABEL].to_numpy().astype(np.float64))
 
     def table(self, values: pl.Series) -> pl.DataFrame:
-        """Columns value, fold, count, sum."""
+        """Return the columns value, fold, count, sum."""
         return self._rows(values, self._folds)
 
 
 @dataclass(frozen=True)
 class Target(Transform, name="target"):
-    """The mean label of the value in the training split, as if `smoothing` more rows of the overall mean were there.
+    """The mean label of the value in the training split, smoothed by `smoothing` extra rows of the overall mean.
 
-    A training row's own label is in no number that stands for it, or a model would read the label there: its value's
-    mean is that of the training rows of all other folds. A row's fold is a hash of its place. Rows that are not of the
-    training split get the mean over all of it; values that are not known get the overall mean, which in training as
-    later is one number for all rows.
+    A training row gets its value's mean over all other folds, so that its own label does not leak into its input.
+    A row's fold is a hash of its place. Rows outside the training split get the mean over all folds. Unseen values get
+    the overall mean, which is the same number in training and later.
     """
 
     smoothing: float = 20.0
@@ -70,7 +69,7 @@ class Target(Transform, name="target"):
         return Labels(self.folds)
 
     def fit(self, seen: pl.DataFrame) -> Params:
-        """table: by value, the mean over all folds (`all`) and over all but one (`but_0`, ...)."""
+        """Return the overall mean and a table: each value's mean over all folds (`all`) and all but one (`but_0`)."""
         prior = float(seen["sum"].sum()) / float(seen["count"].sum())
         whole = pl.col("sum").sum(), pl.col("count").sum()
         columns = [self._mean(*whole, prior).alias("all")]
@@ -82,7 +81,7 @@ class Target(Transform, name="target"):
 
     def _mean(self, total: pl.Expr, rows: pl.Expr, prior: float) -> pl.Expr:
         mean = (total + self.smoothing * prior) / (rows.cast(pl.Float64) + self.smoothing)
-        return pl.when(rows + self.smoothing > 0).then(mean).otherwise(prior)  # no rows, not even of the prior
+        return pl.when(rows + self.smoothing > 0).then(mean).otherwise(prior)  # 0 / 0 without smoothing
 
     def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
         means = np.vstack([np.full(1 + self.folds, p["prior"]), p["table"].drop("value").to_numpy()])
@@ -97,5 +96,5 @@ class Target(Transform, name="target"):
 
 
 def fold_of(rows: np.ndarray, folds: int) -> np.ndarray:
-    """(rows,) folds from 0, by a hash of the rows' places among all rows."""
+    """Return the fold of each row, from 0, by a hash of its place among all rows: (rows,) -> (rows,)."""
     return (mix(rows.astype(np.uint64)) % np.uint64(folds)).astype(np.int64)

@@ -1,7 +1,7 @@
-"""Learn transforms, vocabularies and quantiles from the training split, in as few passes as they need.
+"""Learn transforms, vocabularies and quantiles from the training split, in as few passes as possible.
 
-A pass is a `Gather`, which every chunk of the training split is shown to, wherever it lies; what comes of it is summed
-up in the chunks' order, so that it does not depend on who went through them.
+A pass is a `StatisticsPass`, which is called on every chunk of the training split, on any machine. The partial
+statistics are merged in the order of the chunks, so that the result does not depend on who read which chunk.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,16 +24,16 @@ from recsys.features import OUT_OF_VOCABULARY
 
 @dataclass
 class PartialStatistics:
-    """What a chunk has to say."""
+    """The statistics of one chunk."""
 
     rows: int = 0
     statistics: dict[str, Mergeable] = field(default_factory=dict)
-    tables: dict[str, pl.DataFrame] = field(default_factory=dict)  # of counts
+    tables: dict[str, pl.DataFrame] = field(default_factory=dict)  # counts of values
 
 
 @dataclass(frozen=True)
 class StatisticsPass:
-    """One pass: the next statistic of each dense feature, and in the first pass what sparse features need."""
+    """Collects the next statistic of each dense feature, and in the first pass those of sparse features."""
 
     data: DataConfig
     params: dict[str, list[Params]]
@@ -41,86 +41,102 @@ class StatisticsPass:
 
     @cached_property
     def columns(self) -> set[str]:
-        """Of typed rows, those that it reads."""
+        """The columns of parsed rows that this pass reads."""
         dense = dense_columns(self.data)
-        shown = {dense[n].typed for n, _ in _next(dense, self.params)}
-        return shown | ({self._read(n) for n, _ in _sparse(self.data)} if self.first else set()) | {LABEL}
+        names = {dense[n].parsed for n, _ in _next_statistics(dense, self.params)}
+        return names | ({self._column(n) for n, _ in _sparse_statistics(self.data)} if self.first else set()) | {LABEL}
 
-    def _read(self, name: str) -> str:
-        """The column of a feature's values: of sequences' items, that of all a group trains on, once."""
+    def _column(self, name: str) -> str:
+        """Return the column of a feature's values. A sequence's items are in HISTORY, each training item once."""
         return HISTORY if self.data.sequences is not None and name == item_feature(self.data) else name
 
     def __call__(self, frames: Iterable[pl.DataFrame], values: dict[str, pl.Series]) -> PartialStatistics:
-        """frames: a chunk's training rows, text as codes; values: the text of the codes."""
+        """Return the statistics of one chunk.
+
+        Args:
+            frames: the chunk's training rows, text as codes.
+            values: the text of the codes, by column.
+        """
         dense = dense_columns(self.data)
-        shown = dict(_next(dense, self.params)) | (dict(_sparse(self.data)) if self.first else {})
+        collected = dict(_next_statistics(dense, self.params))
+        if self.first:
+            collected |= dict(_sparse_statistics(self.data))
         fitted = Fitted(self.data, self.params)
-        columns = [dense_expr(dense[n], self.params[n], fitted.index(dense[n].typed, values)).alias(n)
-                   for n in shown if n in dense]  # fmt: skip
-        found = PartialStatistics()
+        columns = [dense_expr(dense[n], self.params[n], fitted.code_index(dense[n].parsed, values)).alias(n)
+                   for n in collected if n in dense]  # fmt: skip
+        partial = PartialStatistics()
         for frame in frames:
             if frame.is_empty():
                 continue
-            found.rows += frame.height
+            partial.rows += frame.height
             steps = frame.select(columns)
-            for name, statistic in shown.items():
-                column = steps[name] if name in dense else frame[self._read(name)]
+            for name, statistic in collected.items():
+                column = steps[name] if name in dense else frame[self._column(name)]
                 if column.dtype == pl.List:
                     items = frame.select(ROW, column.alias(name)).explode(name).drop_nulls(name)
                     statistic.add(items[name], items)
                 else:
                     statistic.add(column, frame)
-        for name, statistic in shown.items():
+        for name, statistic in collected.items():
             if isinstance(statistic, Counts):
-                text = values[dense[name].typed if name in dense else self._read(name)]
-                found.tables[name] = statistic.table(text)
+                text = values[dense[name].parsed if name in dense else self._column(name)]
+                partial.tables[name] = statistic.table(text)
             else:
-                found.statistics[name] = statistic  # type: ignore[assignment]
-        return found
+                partial.statistics[name] = statistic  # type: ignore[assignment]  # all but Counts merge
+        return partial
 
 
 class Training(Protocol):
     """The training split, in chunks."""
 
-    def gather(self, gather: StatisticsPass) -> Iterator[PartialStatistics]:
-        """What each chunk says, in their order; it may keep the tables to itself."""
+    def collect(self, statistics_pass: StatisticsPass) -> Iterator[PartialStatistics]:
+        """Yield the statistics of each chunk, in order. Tables may be left out and kept for `total`."""
 
     def total(self, names: Sequence[str], keys: Sequence[str], least: int) -> pl.DataFrame:
-        """The sum of all tables of these names that the last pass gave; what counts less than `least` is left out."""
+        """Return the sum of the last pass's tables of these names, without counts below `least`."""
 
 
 def fit(data: DataConfig, training: Training, vectors: dict[str, Vectors] | None = None) -> Fitted:
-    """Learn all that is to be learnt; vectors were learnt elsewhere.
+    """Fit all transforms and vocabularies.
 
-    One pass learns vocabularies and the first step of each dense feature, the next one second steps, and so on.
-    Ids follow descending counts, ties by value, from 1; id 0 is for what is rare or was never seen.
-    A missing value is a value of its own (the empty string), multi-valued columns have none.
-    Of hashed features there is nothing to learn.
+    The first pass fits vocabularies and the first step of each dense feature, the second pass the second steps, and so
+    on. Ids are assigned from 1 by descending count, ties by value; id 0 is for values that are rare or were never seen.
+    A missing value is a value of its own (the empty string), but multi-valued columns ignore it. Hashed features need
+    no fitting.
+
+    Args:
+        data: the data config.
+        training: the training split.
+        vectors: pretrained vectors by dense feature.
+
+    Raises:
+        UserError: the training split has no rows.
     """
     dense, sparse = dense_columns(data), sparse_columns(data)
     params: dict[str, list[Params]] = {name: [] for name in dense}
     bounds: dict[str, list[float]] = {}
     vocabularies: dict[str, pl.DataFrame] = {}
     first = True
-    while (todo := dict(_next(dense, params))) or first:
-        rows, merged = _merged(training.gather(StatisticsPass(data, params, first)))
+    while (pending := dict(_next_statistics(dense, params))) or first:
+        rows, merged = _merge(training.collect(StatisticsPass(data, params, first)))
         if not rows:
-            raise UserError(f"data={data.name}: the train split has no rows; see data.split")
-        for name, statistic in todo.items():
-            counted = isinstance(statistic, Counts)
-            seen = training.total([name], statistic.keys, 1) if counted else merged[name]  # type: ignore[attr-defined]
+            raise UserError(f"data={data.name}: the train split has no rows; change data.split")
+        for name, statistic in pending.items():
+            seen = training.total([name], statistic.keys, 1) if isinstance(statistic, Counts) else merged[name]
             params[name].append(dense[name].steps[len(params[name])].fit(seen))
         if first:
             vocabularies = _vocabularies(sparse, training)
-            for name, s in _sparse(data):
-                if isinstance(s, Sample):
-                    bounds[name] = _bounds(merged[name], sparse[name].quantiles or 1)  # type: ignore[arg-type]
+            for name, s in sparse.items():
+                if s.encode == "quantiles":
+                    sample = merged[name]
+                    assert isinstance(sample, Sample)
+                    bounds[name] = _bounds(sample, s.quantiles or 1)
         first = False
     return Fitted(data, params, vocabularies, vectors or {}, bounds)
 
 
-def _next(dense: dict[str, DenseColumn], params: dict[str, list[Params]]) -> Iterator[tuple[str, Statistic]]:
-    """What each feature's next step must see; steps that learn nothing are passed."""
+def _next_statistics(dense: dict[str, DenseColumn], params: dict[str, list[Params]]) -> Iterator[tuple[str, Statistic]]:
+    """Yield the statistic that each feature's next step is fitted to; steps that learn nothing are skipped."""
     for name, c in dense.items():
         for step in c.steps[len(params[name]) :]:
             if (statistic := step.statistic()) is not None:
@@ -129,7 +145,7 @@ def _next(dense: dict[str, DenseColumn], params: dict[str, list[Params]]) -> Ite
             params[name].append({})
 
 
-def _sparse(data: DataConfig) -> Iterator[tuple[str, Counts | Sample]]:
+def _sparse_statistics(data: DataConfig) -> Iterator[tuple[str, Counts | Sample]]:
     for name, s in sparse_columns(data).items():
         if s.encode == "quantiles":
             yield name, Sample()
@@ -137,12 +153,12 @@ def _sparse(data: DataConfig) -> Iterator[tuple[str, Counts | Sample]]:
             yield name, Counts()
 
 
-def _merged(found: Iterable[PartialStatistics]) -> tuple[int, dict[str, Mergeable]]:
+def _merge(partials: Iterable[PartialStatistics]) -> tuple[int, dict[str, Mergeable]]:
     rows = 0
     merged: dict[str, Mergeable] = {}
-    for one in found:
-        rows += one.rows
-        for name, statistic in one.statistics.items():
+    for partial in partials:
+        rows += partial.rows
+        for name, statistic in partial.statistics.items():
             if name in merged:
                 merged[name].merge(statistic)
             else:
@@ -151,45 +167,45 @@ def _merged(found: Iterable[PartialStatistics]) -> tuple[int, dict[str, Mergeabl
 
 
 def _vocabularies(sparse: dict[str, SparseConfig], training: Training) -> dict[str, pl.DataFrame]:
-    """By table: value, count, id."""
+    """Return a frame (value, count, id) for each table."""
     features: dict[str, list[str]] = {}
     for name, c in sparse.items():
         if known_rows(c) is None:
             features.setdefault(c.table or name, []).append(name)
-    found = {}
+    vocabularies = {}
     for table, names in features.items():
         least = max(sparse[n].min_count or 1 for n in names)
-        found[table] = (
+        vocabularies[table] = (
             training.total(names, ["value"], least)
             .sort(["count", "value"], descending=[True, False])
             .with_row_index("id", offset=OUT_OF_VOCABULARY + 1)
             .select("value", pl.col("count").cast(pl.UInt32), pl.col("id").cast(pl.Int32))
         )
-    return found
+    return vocabularies
 
 
 def _bounds(sample: Sample, n: int) -> list[float]:
-    """Of at most n buckets: a bucket holds what is above one bound and not above the next; ties share one."""
+    """Return the bounds of at most n buckets. A bucket is (lower bound, upper bound]; equal bounds are merged."""
     return sorted(set(sample.quantiles([i / n for i in range(1, n)])))
 
 
 class InMemory:
-    """A training split that is one frame of `typed` rows."""
+    """A training split that is one frame of parsed rows, text as codes."""
 
     def __init__(self, frame: pl.DataFrame, values: dict[str, pl.Series]) -> None:
         rows = pl.int_range(frame.height, dtype=pl.Int64, eager=True).alias(ROW)
         self._frame, self._values = frame.with_columns([rows] if ROW not in frame.columns else []), values
         self._tables: dict[str, pl.DataFrame] = {}
 
-    def gather(self, gather: StatisticsPass) -> Iterator[PartialStatistics]:
-        found = gather([self._frame], self._values)
-        self._tables = found.tables
-        yield found
+    def collect(self, statistics_pass: StatisticsPass) -> Iterator[PartialStatistics]:
+        partial = statistics_pass([self._frame], self._values)
+        self._tables = partial.tables
+        yield partial
 
     def total(self, names: Sequence[str], keys: Sequence[str], least: int) -> pl.DataFrame:
-        return summed(pl.concat([self._tables[n] for n in names]).lazy(), keys, least).collect()
+        return sum_tables(pl.concat([self._tables[n] for n in names]).lazy(), keys, least).collect()
 
 
-def summed(tables: pl.LazyFrame, keys: Sequence[str], least: int) -> pl.LazyFrame:
-    """Tables of counts that agree on `keys` as one; what counts less than `least` is left out."""
+def sum_tables(tables: pl.LazyFrame, keys: Sequence[str], least: int) -> pl.LazyFrame:
+    """Sum the rows of tables of counts that agree on `keys`; leave out counts below `least`."""
     return tables.group_by(keys).sum().filter(pl.col("count") >= least)

@@ -1,4 +1,4 @@
-"""What was learnt from the training split: applied to typed rows, saved, loaded."""
+"""Apply, save and load what was fitted on the training split."""
 
 import json
 import shutil
@@ -33,20 +33,23 @@ from recsys.data.transforms.vectors import Vectors
 from recsys.features import OUT_OF_VOCABULARY, FeatureSpec
 
 VOCABULARIES = "vocabularies"
-ITEMS = "items"  # of data for retrieval, what is known of each candidate: a Fitted of its own, and its rows
-RAW_SCHEMA = "raw.parquet"  # no rows: the raw columns and their types (online.py)
-SIDES = "sides"  # a side table each
+ITEMS = "items"  # the item table: a Fitted of its own, and the items' features
+RAW_SCHEMA = "raw.parquet"  # no rows: the raw columns and their types (raw_schema.py)
+SIDES = "sides"  # one Parquet file for each side table
 VECTORS = f"{VOCABULARIES}/vectors"
-ENCODINGS = f"{VOCABULARIES}/encodings"  # within, so that whoever copies a run's vocabularies has all that it needs
+ENCODINGS = f"{VOCABULARIES}/encodings"  # inside, so that a copy of a run's vocabularies folder is complete
 
-Known = Callable[[pl.Series], pl.Series]  # of text, what is known of each value
-Lookup = Callable[[pl.Expr], pl.Expr]  # the same, of a column of text or of codes
+TextLookup = Callable[[pl.Series], pl.Series]  # text -> the Int32 index of each value
+Lookup = Callable[[pl.Expr], pl.Expr]  # text or codes -> the Int32 index of each value
 
 
 @dataclass
 class Items:
-    """The table of items: `rows` are candidates, ITEM and what `fitted` makes of the rest; row 0 is any unknown one,
-    the vocabulary's follow by id, then those that it lacks.
+    """The item table.
+
+    fitted: the transforms of the items' features
+    rows: one row for each candidate, with ITEM and the transformed features. Row 0 represents any unknown item, then
+        follow the items of the vocabulary by id, then items that are not in it.
     """
 
     fitted: "Fitted"
@@ -63,17 +66,26 @@ class Items:
 
 @dataclass
 class Fitted:
-    """Everything that was learnt from the training split, and the config it was learnt for."""
+    """Everything that was fitted on the training split, with the data config.
+
+    data: the data config
+    dense: for each dense feature, the fitted parameters of each step
+    vocabularies: for each table with a vocabulary, a frame (value, count, id)
+    vectors: for each dense feature with vectors, the vectors
+    quantiles: for each sparse feature of quantiles, the bounds of the buckets
+    items: the item table, if data.items.file is set
+    """
 
     data: DataConfig
-    dense: dict[str, list[Params]]  # per feature, a dict a step
-    vocabularies: dict[str, pl.DataFrame] = field(default_factory=dict)  # per table that has one: value, count, id
-    vectors: dict[str, Vectors] = field(default_factory=dict)  # per dense feature that has some
-    quantiles: dict[str, list[float]] = field(default_factory=dict)  # per feature of quantiles, the bounds of buckets
-    items: Items | None = None  # where data.items.file is given
+    dense: dict[str, list[Params]]
+    vocabularies: dict[str, pl.DataFrame] = field(default_factory=dict)
+    vectors: dict[str, Vectors] = field(default_factory=dict)
+    quantiles: dict[str, list[float]] = field(default_factory=dict)
+    items: Items | None = None
 
     @property
     def features(self) -> FeatureSpec:
+        """The features that models see, with the sizes of their tables."""
         spec = feature_spec(
             self.data,
             lambda n, c: known_rows(c) or self.vocabularies[c.table or n].height + 1,
@@ -84,7 +96,7 @@ class Fitted:
 
     @property
     def candidates(self) -> pl.Series:
-        """The items that can be retrieved, as text: candidate 1 first."""
+        """The items that can be retrieved, as text, beginning with candidate 1."""
         name = item_feature(self.data)
         assert name is not None
         if self.items is not None:
@@ -93,47 +105,47 @@ class Fitted:
 
     @property
     def matrices(self) -> dict[str, np.ndarray]:
-        """By dense feature that has vectors, (1 + values, width) float32: `apply` gives its rows."""
+        """The vectors of each dense feature that has some: (1 + values, width) float32. `apply` returns row numbers."""
         return {name: v.matrix for name, v in self.vectors.items()}
 
     def apply(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """From `typed` to what models read: dense Float32 (or, Int32, the row of `matrices`), ids Int32 or List(Int32),
-        in the spec's order.
+        """Transform parsed rows into model inputs, in the order of the feature spec.
 
-        Rows that have a ROW get what training sees; where the column is missing, none is of the training split.
+        Dense columns are Float32 (with vectors: Int32, the row of `matrices`), ids are Int32 or List(Int32). Rows with
+        a non-null ROW are treated as training rows; without the column, no row is.
         """
         if ROW not in frame.columns and self._reads_row:
             frame = frame.with_columns(pl.lit(None, pl.Int64).alias(ROW))
         if frame.height > SHORT:
-            return self._select(frame, self._of_text)
-        # of a few rows, polars' calls into Python and its threads cost more than what they do
+            return self._select(frame, self._text_columns)
+        # for a few rows, polars' threads and calls into Python cost more than the work itself
         label = [LABEL] if LABEL in frame.columns else []
         single = self._single
-        made = frame.select_seq(*label, *(e for n, e in self._of_text.items() if n not in single))
-        ids = zip(*(index.listed(frame[name]) for name, index in single.items()), strict=True)
-        found = pl.DataFrame(list(ids), schema=dict.fromkeys(single, pl.Int32), orient="row")  # quicker than Series
-        columns = {s.name: s for s in [*made.get_columns(), *found.get_columns()]}
-        return pl.DataFrame([columns[name] for name in (*label, *self._of_text)])
+        others = frame.select_seq(*label, *(e for n, e in self._text_columns.items() if n not in single))
+        ids = zip(*(index.look_up_list(frame[name]) for name, index in single.items()), strict=True)
+        singles = pl.DataFrame(list(ids), schema=dict.fromkeys(single, pl.Int32), orient="row")  # quicker than Series
+        columns = {s.name: s for s in [*others.get_columns(), *singles.get_columns()]}
+        return pl.DataFrame([columns[name] for name in (*label, *self._text_columns)])
 
     def candidate_ids(self, items: pl.Series) -> pl.Series:
-        """(P,) items as text -> the candidates that they are; 0 where they are none."""
-        return self._candidate_of(items)
+        """Return the candidate of each item, 0 if it is none: (P,) text -> (P,) Int32."""
+        return self._look_up_candidate(items)
 
-    def indices(self, values: Mapping[str, pl.Series]) -> dict[str, pl.Series]:
-        """By column of text: of each code, what is known of the value that it stands for."""
-        return {name: of(values[name]) for name, of in self._known.items() if name in values}
+    def code_indices(self, values: Mapping[str, pl.Series]) -> dict[str, pl.Series]:
+        """Return the index of each code, by column. values: the text of each code, by column."""
+        return {name: look_up(values[name]) for name, look_up in self._lookups.items() if name in values}
 
-    def applied(self, frame: pl.DataFrame, indices: Mapping[str, pl.Series]) -> pl.DataFrame:
-        """`apply`, of rows whose text is codes."""
-        lists = {n: _gathered(indices[n])(pl.element()) for n in query_columns(self.data) if n in frame.columns}
-        frame = frame.with_columns(pl.col(n).list.eval(of) for n, of in lists.items())
+    def apply_codes(self, frame: pl.DataFrame, indices: Mapping[str, pl.Series]) -> pl.DataFrame:
+        """Transform parsed rows whose text is codes. indices: what `code_indices` returns."""
+        lists = {n: _gather_from(indices[n])(pl.element()) for n in query_columns(self.data) if n in frame.columns}
+        frame = frame.with_columns(pl.col(n).list.eval(ids) for n, ids in lists.items())
         return self._select(frame, self._columns(indices))
 
-    def index(self, name: str, values: Mapping[str, pl.Series]) -> Lookup | None:
-        """Of a column's codes; None where it holds no text, or nothing is known of its values yet."""
+    def code_index(self, name: str, values: Mapping[str, pl.Series]) -> Lookup | None:
+        """Return the lookup of a column's codes; None if it holds no text or its first step is not fitted yet."""
         if name not in values or (c := _reader(self.data, name)) is None or not self.dense[c]:
             return None
-        return _gathered(self._known_of(name)(values[name]))
+        return _gather_from(self._text_lookup(name)(values[name]))
 
     def _select(self, frame: pl.DataFrame, columns: Mapping[str, pl.Expr]) -> pl.DataFrame:
         label = [LABEL] if LABEL in frame.columns else []
@@ -142,56 +154,57 @@ class Fitted:
 
     @cached_property
     def _reads_row(self) -> bool:
-        return any(ROW in e.meta.root_names() for e in self._of_text.values())
+        return any(ROW in e.meta.root_names() for e in self._text_columns.values())
 
     @cached_property
-    def _of_text(self) -> dict[str, pl.Expr]:
+    def _text_columns(self) -> dict[str, pl.Expr]:
+        """The features' expressions over text."""
         return self._columns({})
 
     def _columns(self, indices: Mapping[str, pl.Series]) -> dict[str, pl.Expr]:
-        """Every feature's expression: of text, or of codes that have `indices`."""
+        """Return each feature's expression, over codes for the columns in `indices`, else over text."""
         columns = {}
         for name, c in dense_columns(self.data).items():
-            looked_up = self._looked_up(c.typed, indices) if c.reads == "value" else None
+            lookup = self._lookup(c.parsed, indices) if c.reads == "value" else None
             dtype = pl.Float32 if c.vectors is None else pl.Int32
-            columns[name] = dense_expr(c, self.dense[name], looked_up).cast(dtype).alias(name)
+            columns[name] = dense_expr(c, self.dense[name], lookup).cast(dtype).alias(name)
         return columns | {n: self._ids(n, s, indices) for n, s in sparse_columns(self.data).items()}
 
     @cached_property
-    def _known(self) -> dict[str, Known]:
-        """By column of text: 1 + the value's row in what was learnt of it, 0 where it has none; or its hash."""
-        known = {name: self._known_of(name) for name in text_columns(self.data)}
-        return known | {n: self._candidate_of for n in query_columns(self.data)}  # noqa: C420 (read where there are such)
+    def _lookups(self) -> dict[str, TextLookup]:
+        """The lookup of each column of text: 1 + the value's row in its fitted table, 0 if unknown; or its hash."""
+        lookups = {name: self._text_lookup(name) for name in text_columns(self.data)}
+        return lookups | {n: self._look_up_candidate for n in query_columns(self.data)}  # noqa: C420 (there may be none)
 
     @cached_property
-    def _candidate_of(self) -> Known:
-        return Index.rows_of(self.candidates).of
+    def _look_up_candidate(self) -> TextLookup:
+        return Index.from_values(self.candidates).look_up
 
-    def _known_of(self, name: str) -> Known:
+    def _text_lookup(self, name: str) -> TextLookup:
         if name in self.vectors:
-            return Index.rows_of(self.vectors[name].values).of
+            return Index.from_values(self.vectors[name].values).look_up
         if (feature := _reader(self.data, name)) is not None:
-            return Index.rows_of(self.dense[feature][0]["table"]["value"]).of
+            return Index.from_values(self.dense[feature][0]["table"]["value"]).look_up
         c = sparse_columns(self.data)[name]
         if c.encode == "hash":
             return lambda values: bucket_ids(values.fill_null(""), c.buckets or 1)
-        return self._tables[c.table or name].of
+        return self._tables[c.table or name].look_up
 
     @cached_property
     def _tables(self) -> dict[str, Index]:
-        return {table: Index.rows_of(v["value"]) for table, v in self.vocabularies.items()}
+        return {table: Index.from_values(v["value"]) for table, v in self.vocabularies.items()}
 
     @cached_property
     def _single(self) -> dict[str, Index]:
-        """The vocabularies of features that have one value a row."""
+        """The vocabularies of features with one value a row."""
         sparse = sparse_columns(self.data)
         return {n: self._tables[c.table or n] for n, c in sparse.items() if known_rows(c) is None and not is_bag(c)}
 
-    def _looked_up(self, name: str, indices: Mapping[str, pl.Series]) -> Lookup:
+    def _lookup(self, name: str, indices: Mapping[str, pl.Series]) -> Lookup:
         if name in indices:
-            return _gathered(indices[name])
-        known = self._known[name]
-        return lambda text: text.map_batches(known, return_dtype=pl.Int32, is_elementwise=True)
+            return _gather_from(indices[name])
+        look_up = self._lookups[name]
+        return lambda text: text.map_batches(look_up, return_dtype=pl.Int32, is_elementwise=True)
 
     def _ids(self, name: str, c: SparseConfig, indices: Mapping[str, pl.Series]) -> pl.Expr:
         if c.encode == "id":
@@ -200,14 +213,14 @@ class Fitted:
             bounds = self.quantiles[name]
             ids = lambda x: _bucket(x, bounds, c.quantiles or 1)  # noqa: E731
         else:
-            ids = self._looked_up(name, indices)
+            ids = self._lookup(name, indices)
         if not is_bag(c):
             return ids(pl.col(name)).alias(name)
         lists = pl.col(name).list.eval(ids(pl.element())).fill_null([]).cast(pl.List(pl.Int32))
-        return _padded(lists, self.data).alias(name) if is_sequence(self.data, c) else lists.alias(name)
+        return _pad(lists, self.data).alias(name) if is_sequence(self.data, c) else lists.alias(name)
 
     def save(self, folder: Path) -> None:
-        """transforms.json, features.json, vocabularies/<table>.parquet and vocabularies/encodings/<feature>.parquet."""
+        """Write transforms.json, features.json, vocabularies/, its encodings/ and vectors/, and items/."""
         (folder / VOCABULARIES).mkdir(parents=True, exist_ok=True)
         for kind, tables in {VOCABULARIES: self.vocabularies, ENCODINGS: self._encodings()}.items():
             for name, table in tables.items():
@@ -220,14 +233,15 @@ class Fitted:
         self.features.save(folder / "features.json")
         dense = {n: [{k: v for k, v in p.items() if k != "table"} for p in ps] for n, ps in self.dense.items()}
         state = {"version": 1, "data": asdict(self.data), "dense": dense, "quantiles": self.quantiles}
-        write_text(folder / "transforms.json", json.dumps(state, indent=1) + "\n")  # last
+        write_text(folder / "transforms.json", json.dumps(state, indent=1) + "\n")  # last: it marks a complete folder
 
     def _encodings(self) -> dict[str, pl.DataFrame]:
-        """Of features whose first transform has a table: no other can have one."""
+        """Return the tables of features whose first transform has one; later transforms cannot have one."""
         return {name: ps[0]["table"] for name, ps in self.dense.items() if ps and "table" in ps[0]}
 
     @classmethod
     def load(cls, folder: Path) -> "Fitted":
+        """Read what `save` wrote."""
         state = json.loads((folder / "transforms.json").read_text())
         data = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), state["data"]))
         assert isinstance(data, DataConfig)
@@ -244,7 +258,7 @@ class Fitted:
 
     @staticmethod
     def copy(source: Path, target: Path) -> None:
-        """Copy a saved Fitted, so that a run can be used without the prepared data; of features, those models see."""
+        """Copy a saved Fitted, with the features that models see, so that a run works without the prepared data."""
         target.mkdir(parents=True, exist_ok=True)
         state = json.loads((source / "transforms.json").read_text())
         sparse = state["data"]["sparse"]
@@ -260,20 +274,20 @@ class Fitted:
 
 
 def _bucket(x: pl.Expr, bounds: list[float], n: int) -> pl.Expr:
-    """1 + how many of the bounds are below x; n + 1 where it is missing."""
-    places = pl.Series([*bounds], dtype=pl.Float64)
-    found = x.map_batches(
-        lambda s: places.search_sorted(s, side="left").cast(pl.Int32) + 1, return_dtype=pl.Int32, is_elementwise=True
+    """Return 1 + the number of bounds below x; n + 1 if x is missing."""
+    edges = pl.Series([*bounds], dtype=pl.Float64)
+    bucket = x.map_batches(
+        lambda s: edges.search_sorted(s, side="left").cast(pl.Int32) + 1, return_dtype=pl.Int32, is_elementwise=True
     )
-    return pl.when(x.is_null()).then(pl.lit(n + 1, pl.Int32)).otherwise(found)
+    return pl.when(x.is_null()).then(pl.lit(n + 1, pl.Int32)).otherwise(bucket)
 
 
-def _gathered(index: pl.Series) -> Lookup:
+def _gather_from(index: pl.Series) -> Lookup:
     return lambda codes: codes.map_batches(index.gather, return_dtype=index.dtype, is_elementwise=True)
 
 
-def _padded(lists: pl.Expr, data: DataConfig) -> pl.Expr:
-    """Sequences of max_length + 1 ids, where they are to be; row 0 fills up."""
+def _pad(lists: pl.Expr, data: DataConfig) -> pl.Expr:
+    """Pad sequences with id 0 to max_length + 1 ids, if data.sequences.pad is set."""
     c = data.sequences
     if c is None or c.pad is None:
         return lists
@@ -281,16 +295,16 @@ def _padded(lists: pl.Expr, data: DataConfig) -> pl.Expr:
     return pl.concat_list([fill, lists] if c.pad == "left" else [lists, fill])
 
 
-def _reader(data: DataConfig, typed: str) -> str | None:
-    """The dense feature that reads this column of text."""
-    return next((n for n, c in dense_columns(data).items() if c.typed == typed and c.reads == "value"), None)
+def _reader(data: DataConfig, parsed: str) -> str | None:
+    """Return the dense feature that reads this column of text."""
+    return next((n for n, c in dense_columns(data).items() if c.parsed == parsed and c.reads == "value"), None)
 
 
-def dense_expr(c: DenseColumn, params: list[Params], looked_up: Lookup | None) -> pl.Expr:
-    """The column filled, where that is known, and passed through the first len(params) of its steps."""
-    x = pl.col(c.typed)
-    if c.reads == "value" and looked_up is not None:
-        x = looked_up(x)
+def dense_expr(c: DenseColumn, params: list[Params], lookup: Lookup | None) -> pl.Expr:
+    """Return the column after filling missing values and applying the first len(params) steps."""
+    x = pl.col(c.parsed)
+    if c.reads == "value" and lookup is not None:
+        x = lookup(x)
     if c.fill is not None:
         x = x.fill_null(c.fill)
     for step, p in zip(c.steps, params, strict=False):

@@ -1,11 +1,11 @@
-"""The hash of `encode: hash`: the same on every machine, in every version of this package and of polars.
+"""The hash of `encode: hash`. It is the same on every machine, and in every version of this package and of polars.
 
     h    = CRC-32 of the value's UTF-8 bytes (ISO 3309: zlib.crc32)
     h    = fmix64(h), the finalizer of MurmurHash3
     id   = 1 + h mod buckets
 
-CRC-32 alone fills some buckets more than others where values are alike and `buckets` is a power of two: it is linear.
-Changing any of it makes every hashed checkpoint worthless.
+CRC-32 alone is linear: it fills buckets unevenly if values are similar and `buckets` is a power of two.
+Any change here makes every checkpoint with hashed features useless.
 """
 
 import zlib
@@ -17,25 +17,25 @@ MOST_BUCKETS = 2**31 - 2  # ids are Int32, and 0 is taken
 
 
 def bucket_ids(values: pl.Series, buckets: int) -> pl.Series:
-    """Int32 ids from 1 to `buckets` of a String column without nulls."""
+    """Return Int32 ids from 1 to `buckets` for a String column without nulls."""
     texts = values.cast(pl.Binary).to_list()
     h = mix(np.fromiter(map(zlib.crc32, texts), np.uint64, len(texts)))
     return pl.Series(values.name, (h % np.uint64(buckets)).astype(np.int32) + np.int32(1))
 
 
 def shares(values: pl.Series, seed: int) -> np.ndarray:
-    """(rows,) numbers in [0, 1), uniform over values, the same for equal ones: of a String column without nulls."""
+    """Hash a String column without nulls to (rows,) uniform numbers in [0, 1); equal values get equal numbers."""
     texts = values.cast(pl.Binary).to_list()
     return shares_of_places(np.fromiter(map(zlib.crc32, texts), np.uint64, len(texts)), seed)
 
 
 def shares_of_places(places: np.ndarray, seed: int) -> np.ndarray:
-    """(rows,) numbers in [0, 1), uniform over whole numbers, the same for equal ones."""
+    """Hash (rows,) whole numbers to (rows,) uniform numbers in [0, 1); equal ones get equal numbers."""
     return mix(places.astype(np.uint64) + np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15)) / 2.0**64
 
 
 def mix(h: np.ndarray) -> np.ndarray:
-    """Appleby's MurmurHash3: every bit of the outcome depends on every bit of `h`."""
+    """Mix the bits of `h` (Appleby's MurmurHash3): every bit of the result depends on every bit of `h`."""
     for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
         h = (h ^ (h >> np.uint64(33))) * np.uint64(factor)
     return h ^ (h >> np.uint64(33))

@@ -1,4 +1,4 @@
-"""What a table says of each value: the one place that turns values into ids, counts or means."""
+"""Look up values in a table: the one place that turns values into ids, counts or means."""
 
 from functools import cached_property
 from typing import Any
@@ -7,47 +7,43 @@ import polars as pl
 
 from recsys.features import OUT_OF_VOCABULARY
 
-SHORT = 256  # rows up to which a dict is quicker: polars hashes the whole table at every call
+SHORT = 256  # up to so many rows a dict is quicker: polars hashes the whole table at every call
 
 
 class Index:
-    """`values` (distinct text) with what each of them stands for, and the `default` of all others.
+    """Maps `values` (distinct text) to `results`, and all other values to `default`.
 
-    Short columns are looked up in a dict, which is made at the first of them and takes some 150 bytes a value; long
-    ones by polars. Both give the same.
+    Short columns are looked up in a dict, which is built on first use and takes about 150 bytes a value; long ones are
+    looked up by polars. Both give the same results.
     """
 
     def __init__(self, values: pl.Series, results: pl.Series, default: Any) -> None:
         self._values, self._results, self._default = values, results, default
 
     @classmethod
-    def rows_of(cls, values: pl.Series) -> "Index":
-        """1 + the place in `values`; 0 of all others."""
+    def from_values(cls, values: pl.Series) -> "Index":
+        """Map each value to 1 + its position in `values`, all others to 0."""
         return cls(values, pl.int_range(1, values.len() + 1, dtype=pl.Int32, eager=True), OUT_OF_VOCABULARY)
 
     @property
     def dtype(self) -> pl.DataType:
         return self._results.dtype
 
-    def of(self, column: pl.Series) -> pl.Series:
-        """(rows,) what the values of a String column stand for; a missing value is the empty text."""
-        if len(column) <= SHORT or self._values.is_empty():  # which replace_strict refuses
-            return pl.Series(column.name, self.listed(column), dtype=self.dtype)
+    def look_up(self, column: pl.Series) -> pl.Series:
+        """Return the results for a String column, (rows,) -> (rows,). A missing value is the empty text."""
+        if len(column) <= SHORT or self._values.is_empty():  # replace_strict rejects an empty table
+            return pl.Series(column.name, self.look_up_list(column), dtype=self.dtype)
         return column.fill_null("").replace_strict(
             self._values, self._results, default=self._default, return_dtype=self.dtype
         )
 
-    def listed(self, column: pl.Series) -> list[Any]:
-        """`of` a short column, as Python's values."""
-        found, default = self._found, self._default
-        return [found.get(v, default) for v in column.to_list()]
-
-    def expr(self, values: pl.Expr) -> pl.Expr:
-        """`of`, as an expression."""
-        return values.map_batches(self.of, return_dtype=self.dtype, is_elementwise=True)
+    def look_up_list(self, column: pl.Series) -> list[Any]:
+        """Return the results for a short column as a list."""
+        results, default = self._dict, self._default
+        return [results.get(v, default) for v in column.to_list()]
 
     @cached_property
-    def _found(self) -> dict[str | None, Any]:
-        found: dict[str | None, Any] = dict(zip(self._values.to_list(), self._results.to_list(), strict=True))
-        found[None] = found.get("", self._default)
-        return found
+    def _dict(self) -> dict[str | None, Any]:
+        results: dict[str | None, Any] = dict(zip(self._values.to_list(), self._results.to_list(), strict=True))
+        results[None] = results.get("", self._default)
+        return results

@@ -1,4 +1,4 @@
-"""Raw columns -> label, numbers, times and text; rows that cannot be read are set aside."""
+"""Parse raw columns into label, numbers, times and text; separate the rows that cannot be parsed."""
 
 import polars as pl
 
@@ -26,24 +26,43 @@ from recsys.data.transforms.steps import FLOAT32_MAX
 from recsys.data.transforms.times import as_time
 from recsys.errors import UserError
 
-JOINT = "\x1f"  # between the values of a cross: ASCII's unit separator
+JOINT = "\x1f"  # joins the values of a cross: ASCII's unit separator
 
 
-def typed(data: DataConfig, block: Block, *, labelled: bool = True) -> tuple[pl.DataFrame, list[BadRow]]:
-    """Label (Float32), numbers (Float64, null where missing), times (Datetime), values (String), ids (Int64) and what
-    splits and groups go by; rows whose label, numbers, times or ids cannot be read are set aside with the reason.
+def parse_rows(data: DataConfig, block: Block, *, labelled: bool = True) -> tuple[pl.DataFrame, list[BadRow]]:
+    """Parse the rows of a block.
+
+    Args:
+        data: the data config.
+        block: raw rows with joined and derived columns.
+        labelled: parse the columns of the label and the split.
+
+    Returns:
+        The good rows: label (Float32), numbers (Float64, null if missing), times (Datetime), values (String), ids
+        (Int64), and the columns that splits and groups use; and the bad rows: those with a label, number, time or id
+        that cannot be parsed, with the reason.
+
+    Raises:
+        UserError: a column has a type that cannot be parsed.
     """
     return RowParser(data, block.frame, labelled=labelled)(block)
 
 
 class RowParser:
-    """`typed`, of blocks whose columns and types are those of `like`: what follows from them is worked out once."""
+    """Parses blocks like `parse_rows`, with the work that depends only on columns and types done once.
 
-    def __init__(self, data: DataConfig, like: pl.DataFrame, *, labelled: bool) -> None:
+    Args:
+        data: the data config.
+        like: a frame with the columns and types of all blocks.
+        labelled: parse the columns of the label and the split.
+        key: the config key of `data`, for messages; data.items has features of its own.
+    """
+
+    def __init__(self, data: DataConfig, like: pl.DataFrame, *, labelled: bool, key: str = "data") -> None:
         self._data, self._labelled, self._kinds = data, labelled, _kinds(data)
         self._ids = id_columns(data)
         label = label_column(data) if labelled else None
-        _check_types(data, like, label)
+        _check_types(data, like, label, key)
         self._has_label = label is not None
         columns = [pl.col(LINE), *_group(data, like)]
         columns += ([_label(data, label)] if label is not None else []) + (_split(data, like) if labelled else [])
@@ -62,18 +81,18 @@ class RowParser:
         reason = _reasons(self._data, raw, frame, self._kinds, self._ids, self._has_label)
         if reason is None:
             return frame, block.bad
-        if block.as_text is not None:  # so that the texts of bad rows are what stands in the file
-            return typed(self._data, block.as_text(), labelled=self._labelled)
+        if block.as_text is not None:  # show bad rows with the file's own text
+            return parse_rows(self._data, block.as_text(), labelled=self._labelled)
         wrong = reason.is_not_null()
-        fields = [_told(n, dtype) for n, dtype in raw.schema.items() if n != LINE]
+        fields = [_as_text(n, dtype) for n, dtype in raw.schema.items() if n != LINE]
         texts = raw.select(pl.concat_str(fields, separator="\t", ignore_nulls=True))
-        told = zip(frame[LINE].filter(wrong), reason.filter(wrong), texts.to_series().filter(wrong), strict=True)
-        bad = [BadRow(str(block.file), line, why, text) for line, why, text in told]
+        rows = zip(frame[LINE].filter(wrong), reason.filter(wrong), texts.to_series().filter(wrong), strict=True)
+        bad = [BadRow(str(block.file), line, why, text) for line, why, text in rows]
         return frame.filter(~wrong), block.bad + bad
 
 
-def _told(name: str, dtype: pl.DataType) -> pl.Expr:
-    """A field of a bad row as text, lists with spaces between their elements."""
+def _as_text(name: str, dtype: pl.DataType) -> pl.Expr:
+    """Return a field of a bad row as text; the elements of a list are separated by spaces."""
     x = pl.col(name)
     if isinstance(dtype, pl.Array):
         x, dtype = x.arr.to_list(), pl.List(dtype.inner)
@@ -83,8 +102,11 @@ def _told(name: str, dtype: pl.DataType) -> pl.Expr:
 
 
 def _kinds(data: DataConfig) -> dict[str, tuple[str, str]]:
-    """By typed column, but those of sparse values: the raw column, and whether it is number, time or value."""
-    kinds: dict[str, tuple[str, str]] = {c.typed: (c.column, c.reads) for c in dense_columns(data).values()}
+    """Return the raw column of each parsed column and its kind: number, time, moment or value.
+
+    Sparse values are left out, except those of quantiles.
+    """
+    kinds: dict[str, tuple[str, str]] = {c.parsed: (c.column, c.reads) for c in dense_columns(data).values()}
     kinds |= {n: (c.column or n, "number") for n, c in sparse_columns(data).items() if c.encode == "quantiles"}
     moments = differences(data)
     return {n: (column, "moment" if n in moments else kind) for n, (column, kind) in kinds.items()}
@@ -112,7 +134,7 @@ def _group(data: DataConfig, raw: pl.DataFrame) -> list[pl.Expr]:
 
 
 def _moment(raw: pl.DataFrame, column: str) -> pl.Expr:
-    """Float64: numbers as they are, times as seconds since 1970."""
+    """Return Float64: numbers as they are, times as seconds since 1970."""
     dtype = raw.schema[column]
     if dtype.is_numeric():
         return _number(column)
@@ -133,20 +155,20 @@ def _number(column: str) -> pl.Expr:
 
 
 def as_value(raw: pl.DataFrame, column: str) -> pl.Expr:
-    """Text: what stands for the value wherever it is looked up."""
+    """Return the column as text: the form in which values are looked up."""
     dtype, values = raw.schema[column], pl.col(column)
     if dtype == pl.String:
         return values
     if not dtype.is_float():
         return values.cast(pl.String)
-    # 7.0 is 7: a column of whole numbers turns into floats where some are missing
+    # 7.0 is 7: a column of whole numbers with missing values is stored as floats
     values = values.fill_nan(None)
     whole = values.cast(pl.Int64, strict=False)
     return pl.when(whole.cast(dtype) == values).then(whole.cast(pl.String)).otherwise(values.cast(pl.String))
 
 
 def _values(raw: pl.DataFrame, name: str, c: SparseConfig) -> pl.Expr:
-    """Text, or lists of text without what is empty or missing."""
+    """Return text, or lists of text without empty and missing elements."""
     column = c.column or name
     if c.cross is not None:
         return pl.concat_str([as_value(raw, x).fill_null("") for x in c.cross], separator=JOINT)
@@ -163,23 +185,23 @@ def _values(raw: pl.DataFrame, name: str, c: SparseConfig) -> pl.Expr:
     return values.list.head(c.max_length) if c.max_length else values
 
 
-def _check_types(data: DataConfig, raw: pl.DataFrame, label_column: str | None) -> None:
-    """Raises UserError for a column whose type (known for Parquet alone) holds no number, time or value."""
-    lists = {f"data.sparse.{n}": c.column or n for n, c in sparse_columns(data).items() if c.split is not None}
-    label = [("data.label", label_column)] if label_column is not None else []
-    for who, column in [*((w, x) for w, x in raw_columns(data) if w not in lists), *label]:
+def _check_types(data: DataConfig, raw: pl.DataFrame, label_column: str | None, key: str) -> None:
+    """Check that each column's type can be parsed (only Parquet has types). Raises UserError if not."""
+    lists = {f"{key}.sparse.{n}": c.column or n for n, c in sparse_columns(data).items() if c.split is not None}
+    label = [(f"{key}.label", label_column)] if label_column is not None else []
+    for where, column in [*((w, x) for w, x in raw_columns(data, key) if w not in lists), *label]:
         dtype = raw.schema[column]
         if dtype.is_nested():
-            hint = "; set split (to any text) and every element counts" if "sparse" in who else ""
-            raise UserError(f"{who}: column {column} holds {dtype}, not one value a row{hint}")
-    for who, column in lists.items():
+            hint = "; set split (to any text) to use every element" if "sparse" in where else ""
+            raise UserError(f"{where}: column {column} holds {dtype}, not one value a row{hint}")
+    for where, column in lists.items():
         dtype = raw.schema[column]
         if dtype.is_nested() and (dtype == pl.Struct or dtype.inner.is_nested()):  # type: ignore[attr-defined]
-            raise UserError(f"{who}: column {column} holds {dtype}, not a list of values")
+            raise UserError(f"{where}: column {column} holds {dtype}, not a list of values")
     for name, (column, kind) in _kinds(data).items():
         dtype = raw.schema[column]
         if kind in ("time", "moment") and dtype in (pl.Time, pl.Duration, pl.Boolean):
-            raise UserError(f"data.dense.{name}: column {column} holds {dtype}, not a date or time")
+            raise UserError(f"{key}.dense.{name}: column {column} holds {dtype}, not a date or time")
 
 
 def _reasons(
@@ -190,11 +212,11 @@ def _reasons(
     ids: dict[str, tuple[str, int]],
     labelled: bool,
 ) -> pl.Series | None:
-    """Why a row cannot be used, null where it can; None where all can."""
+    """Return the reason why each row is bad, null for good rows; None if all rows are good."""
     checks = (_label_checks(data, frame) if labelled else []) + _order_checks(data, frame) + _item_checks(data, frame)
     checks += id_checks(ids, raw, frame)
     for name, (column, kind) in kinds.items():
-        if kind == "value" or _all_read(raw[column], frame[name], kind):
+        if kind == "value" or _all_parsed(raw[column], frame[name], kind):
             continue
         lost = frame[name].is_null() & raw[column].is_not_null()
         if lost.any() and raw.schema[column].is_float():
@@ -212,41 +234,41 @@ def _reasons(
         if mask.any():
             if reason is None:
                 reason = pl.Series("reason", [None] * frame.height, dtype=pl.String)
-            told = pl.Series([why], dtype=pl.String).new_from_index(0, frame.height)
-            reason = reason.zip_with(~mask | reason.is_not_null(), told)
+            same = pl.Series([why], dtype=pl.String).new_from_index(0, frame.height)
+            reason = reason.zip_with(~mask | reason.is_not_null(), same)
     return reason
 
 
-def _all_read(raw: pl.Series, read: pl.Series, kind: str) -> bool:
-    """Whether no row needs a closer look: nearly always, and quick to tell."""
-    if read.null_count() != raw.null_count():
+def _all_parsed(raw: pl.Series, parsed: pl.Series, kind: str) -> bool:
+    """Return True if all values were parsed: the usual case, which is quick to check."""
+    if parsed.null_count() != raw.null_count():
         return False
-    if kind == "time" or read.null_count() == read.len():
+    if kind == "time" or parsed.null_count() == parsed.len():
         return True
-    low, high = read.min(), read.max()
+    low, high = parsed.min(), parsed.max()
     assert isinstance(low, float) and isinstance(high, float)
     return low >= -FLOAT32_MAX and high <= FLOAT32_MAX
 
 
 def _label_checks(data: DataConfig, frame: pl.DataFrame) -> list[tuple[pl.Series, str]]:
-    what = "neither 0 nor 1" if data.label.at_least is None else "not a number"
+    problem = "neither 0 nor 1" if data.label.at_least is None else "not a number"
     valid = frame[LABEL].is_in([0.0, 1.0]).fill_null(False)
-    return [(~valid, f"label {data.label.column} is {what}")]
+    return [(~valid, f"label {data.label.column} is {problem}")]
 
 
 def _order_checks(data: DataConfig, frame: pl.DataFrame) -> list[tuple[pl.Series, str]]:
     checks = []
     for name, column in ((TIME, data.split.column), (ORDER, data.group and data.group.order)):
         if name in frame.columns:
-            odd = ~frame[name].is_finite().fill_null(False)
-            checks.append((odd, f"time {column} is neither a number nor a time"))
+            bad = ~frame[name].is_finite().fill_null(False)
+            checks.append((bad, f"time {column} is neither a number nor a time"))
     if data.group is not None:
         checks.append((frame[GROUP].is_null(), f"group {data.group.by} is missing"))
     return checks
 
 
 def _item_checks(data: DataConfig, frame: pl.DataFrame) -> list[tuple[pl.Series, str]]:
-    """Elsewhere a missing value is a value of its own; nobody wants one to be recommended."""
+    """Find rows without an item. For other features a missing value is a value, but it cannot be recommended."""
     name = item_feature(data)
     if name is None:
         return []

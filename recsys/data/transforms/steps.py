@@ -1,12 +1,12 @@
 """The transforms of dense features, by their names in YAML.
 
-A transform is one class: its fields are its options, `fit` says what it must know of the training split (from the
-statistic that it `learns`), `apply` is its expression. `step` reads one from YAML:
+A transform is one class. Its fields are its options, `learns` is the statistic that it needs of the training split,
+`fit` turns that statistic into parameters, and `apply` returns its expression. `parse_step` reads one from YAML:
 
     log      {clip: [0, 100]}      {clip: {quantiles: [0.01, 0.99]}}      {target: {smoothing: 20, folds: 5}}
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar, Literal
 
 import polars as pl
@@ -14,16 +14,16 @@ import polars as pl
 from recsys.data.transforms.training_statistics import Moments, Sample, Statistic
 from recsys.errors import UserError, did_you_mean
 
-Params = dict[str, Any]  # what JSON holds, and at most one DataFrame: "table"
+Params = dict[str, Any]  # JSON values, and at most one DataFrame: "table"
 Reads = Literal["number", "value", "time"]
 FLOAT32_MAX = 3.4e38
 TRANSFORMS: dict[str, type["Transform"]] = {}
 
 
 class Transform:
-    """One step from a column to a float. The first one of a feature says how its column is read."""
+    """One step from a column to a float. The first step of a feature determines how its column is parsed."""
 
-    reads: ClassVar[Reads] = "number"  # value: text, null where missing; time: Datetime, likewise
+    reads: ClassVar[Reads] = "number"  # value: text, null if missing; time: Datetime, null if missing
     learns: ClassVar[type[Statistic] | None] = None
 
     def __init_subclass__(cls, name: str, **more: Any) -> None:
@@ -31,20 +31,20 @@ class Transform:
         TRANSFORMS[name] = cls
 
     def statistic(self) -> Statistic | None:
-        """What is to be gathered from the training split; None where nothing is."""
+        """Return the statistic to collect from the training split; None if the transform learns nothing."""
         return self.learns() if self.learns else None
 
     def fit(self, seen: Any) -> Params:
-        """seen: the statistic, or where that is of counts the sum of its tables over all chunks."""
+        """Return the parameters. seen: the statistic; for counts, the sum of its tables over all chunks."""
         return {}
 
     def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
-        """x: of what it reads. To one that reads values: 1 + the value's row in p["table"], 0 where it has none."""
+        """Return the transformed column. x: the column; for values: 1 + their row in p["table"], 0 if unknown."""
         raise NotImplementedError
 
 
 class Log(Transform, name="log"):
-    """ln(x - min + 1), min that of the training split; smaller values count as min."""
+    """ln(x - min + 1) with the minimum of the training split; smaller values count as the minimum."""
 
     learns = Moments
 
@@ -56,14 +56,14 @@ class Log(Transform, name="log"):
 
 
 class Standardise(Log, name="standardise"):
-    """(x - mean) / std of the training split."""
+    """(x - mean) / std with the mean and standard deviation of the training split."""
 
     def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
         return ((x - p["mean"]) / (p["std"] or 1.0)).clip(-FLOAT32_MAX, FLOAT32_MAX)
 
 
 class MinMax(Log, name="minmax"):
-    """To [0, 1] over the training split's range."""
+    """Scale the range of the training split to [0, 1]; values outside are clipped."""
 
     def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
         return ((x - p["min"]) / ((p["max"] - p["min"]) or 1.0)).clip(0, 1)
@@ -71,7 +71,7 @@ class MinMax(Log, name="minmax"):
 
 @dataclass(frozen=True)
 class Clip(Transform, name="clip"):
-    """To [lower, upper], or to two quantiles of the training split."""
+    """Clip to [lower, upper], or to two quantiles of the training split."""
 
     lower: float | None = None
     upper: float | None = None
@@ -79,12 +79,12 @@ class Clip(Transform, name="clip"):
 
     def __post_init__(self) -> None:
         if (self.quantiles is None) == (self.lower is None and self.upper is None):
-            raise ValueError("needs a lower or an upper bound, or quantiles")
+            raise ValueError("needs either bounds (lower, upper) or quantiles")
         low, high = (self.lower, self.upper) if self.quantiles is None else check_quantiles(self.quantiles)
         if any(b is not None and not abs(b) <= FLOAT32_MAX for b in (low, high)):
-            raise ValueError("its bounds must be numbers")
+            raise ValueError("its bounds must be finite numbers")
         if low is not None and high is not None and low > high:
-            raise ValueError(f"{low} is above {high}")
+            raise ValueError(f"its lower bound {low} is above its upper bound {high}")
 
     def statistic(self) -> Statistic | None:
         return Sample() if self.quantiles else None
@@ -102,13 +102,16 @@ class Clip(Transform, name="clip"):
 
 def check_quantiles(given: Any) -> tuple[float, float]:
     if not isinstance(given, list) or len(given) != 2 or not all(0 <= q <= 1 for q in given):
-        raise ValueError("quantiles are two shares from 0 to 1, such as [0.01, 0.99]")
+        raise ValueError("quantiles must be two numbers from 0 to 1, such as [0.01, 0.99]")
     return given[0], given[1]
 
 
 @dataclass(frozen=True)
 class Fill:
-    """The training split's mean or median where a value is missing; 0 where all are. Of `fill`, not of `transform`."""
+    """Replace missing values by the mean or median of the training split; 0 if all are missing.
+
+    The config sets it by `fill`, not by `transform`.
+    """
 
     kind: str
 
@@ -125,15 +128,23 @@ class Fill:
 Step = Transform | Fill
 
 
-def step(entry: Any, where: str) -> Transform:
-    """The transform that an entry of YAML names. Raises UserError, beginning with `where`."""
+def parse_step(entry: Any, where: str) -> Transform:
+    """Return the transform that an entry of YAML names.
+
+    Args:
+        entry: a name or {name: options}.
+        where: the config key of the entry, which begins messages.
+
+    Raises:
+        UserError: the name or an option is wrong.
+    """
     if not isinstance(entry, str) and not (isinstance(entry, dict) and len(entry) == 1):
-        raise UserError(f"{where}: {entry!r} is neither a name nor one {{name: options}}")
+        raise UserError(f"{where}: {entry!r} must be a name or one {{name: options}}")
     name, given = (entry, {}) if isinstance(entry, str) else next(iter(entry.items()))
     if name not in TRANSFORMS:
         raise UserError(f"{where}: no transform {name}{did_you_mean(str(name), TRANSFORMS)}")
     kind = TRANSFORMS[name]
-    options = [f.name for f in fields(kind)] if hasattr(kind, "__dataclass_fields__") else []  # type: ignore[arg-type]
+    options: list[str] = [f.name for f in fields(kind)] if is_dataclass(kind) else []
     values = given if isinstance(given, list) else [] if isinstance(given, dict) else [given]
     if len(values) > len(options):
         raise UserError(f"{where}: {name} takes " + (f"at most {', '.join(options)}" if options else "no options"))
@@ -144,5 +155,5 @@ def step(entry: Any, where: str) -> Transform:
     try:
         return kind(**named)
     except (ValueError, TypeError) as e:
-        told = str(e) if isinstance(e, ValueError) else f"{given!r} are not what it takes"
-        raise UserError(f"{where}: {name}: {told}") from e
+        problem = str(e) if isinstance(e, ValueError) else f"its options {given!r} have the wrong type"
+        raise UserError(f"{where}: {name}: {problem}") from e

@@ -1,6 +1,7 @@
-"""Times: in whatever usual format, and their hour, day of week and month as points on a circle."""
+"""Parse times in the usual formats; encode their hour, day of week and month as points on a circle."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import polars as pl
@@ -8,8 +9,8 @@ import polars as pl
 from recsys.data.transforms.steps import Params, Transform
 from recsys.errors import did_you_mean
 
-# of each part: how many there are, and its number from 0
-PARTS = {
+# the number of hours, weekdays and months, and an expression that numbers them from 0
+PARTS: dict[str, tuple[int, Callable[[pl.Expr], pl.Expr]]] = {
     "hour": (24, lambda t: t.dt.hour()),
     "day_of_week": (7, lambda t: t.dt.weekday() - 1),
     "month": (12, lambda t: t.dt.month() - 1),
@@ -22,14 +23,14 @@ ISO = (
     r"(?:[Tt ]\s*([0-9]{1,2}):?([0-9]{2})(?::?([0-9]{2}))?(?:[.,][0-9]*)?)?"
     r"\s*(?:[Zz]|UTC|([+-])([0-9]{2}):?([0-9]{2})?)?\s*$"
 )
-DAY = (19_000_101, 21_991_231)  # numbers from here to there are dates, yyyymmdd, where they name a day
-UNITS = ((1e11, 1_000_000), (1e14, 1_000), (1e17, 1))  # below 1e11: seconds (to the year 5138), and so on; else ns
+DAY = (19_000_101, 21_991_231)  # numbers in this range are dates yyyymmdd if there is such a day
+UNITS = ((1e11, 1_000_000), (1e14, 1_000), (1e17, 1))  # below 1e11: seconds (to the year 5138), ...; above all: ns
 LAST = 2**63 - 1
 
 
 @dataclass(frozen=True)
 class Cyclic(Transform, name="cyclic"):
-    """The sine or cosine of a part's place in its circle; 0, the middle of the circle, where the time is missing."""
+    """The sine or cosine of a part's angle on its circle; 0, the centre of the circle, if the time is missing."""
 
     part: str
     wave: str
@@ -48,9 +49,9 @@ class Cyclic(Transform, name="cyclic"):
 
 
 def as_time(column: str, dtype: pl.DataType) -> pl.Expr:
-    """Datetime (microseconds, UTC; the local time of a column that has a time zone), null where it is no time.
+    """Parse a column as Datetime (microseconds, UTC; local time if the column has a time zone), null if not a time.
 
-    Numbers count from 1970, in the unit that their magnitude tells; ISO 8601 and dates are text.
+    Numbers count from 1970 in the unit that fits their magnitude; text is ISO 8601, a date, or a number.
     """
     x = pl.col(column)
     if dtype == pl.Datetime:
@@ -72,13 +73,13 @@ def _of_number(x: pl.Expr) -> pl.Expr:
 
 
 def _of_texts(texts: pl.Series) -> pl.Series:
-    """Numbers and ISO 8601; null where it is neither, or names a day or an hour that there is not."""
+    """Parse numbers and ISO 8601; null for other text and for days and hours that do not exist."""
     x = pl.col("x")
     frame = texts.alias("x").to_frame()
     numbers = frame.select(_of_number(x.str.strip_chars().cast(pl.Float64, strict=False))).to_series()
-    if numbers.null_count() == texts.null_count():  # no text left to read, which takes longer
+    if numbers.null_count() == texts.null_count():  # no text left, which takes longer to parse
         return numbers
-    parts = frame.select(x.str.extract_groups(ISO)).unnest("x")  # columns 1 to 11, as the groups of ISO
+    parts = frame.select(x.str.extract_groups(ISO)).unnest("x")  # columns 1 to 11, the groups of ISO
     day = [pl.col("1"), pl.coalesce("2", "3", "4"), pl.col("5")]
     clock = pl.col("6", "7", "8").fill_null("0")
     local = pl.concat_str([*day, clock], separator=" ")

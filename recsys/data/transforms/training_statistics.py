@@ -1,4 +1,4 @@
-"""What transforms learn from: statistics gathered over the training split, block by block, in bounded memory."""
+"""Statistics of the training split, collected block by block in bounded memory, which transforms are fitted to."""
 
 from typing import Any, Protocol
 
@@ -8,22 +8,24 @@ import polars as pl
 from recsys.data.transforms.column_names import ROW
 from recsys.data.transforms.hashing import mix
 
-SAMPLE_ROWS = 1 << 20  # a statistic of quantiles holds 16 bytes for each, and a quarter more while it is gathered
+SAMPLE_ROWS = 1 << 20  # a sample takes 16 bytes a row, and a quarter more while it is collected
 
 
 class Statistic(Protocol):
+    """A statistic that is collected block by block."""
+
     def add(self, values: pl.Series, frame: pl.DataFrame) -> None:
-        """values: of the rows of `frame`, a part of the training split; those of text as codes."""
+        """Add the values (text as codes) of the training rows `frame`."""
 
 
 class Mergeable(Statistic, Protocol):
-    """One that chunks hand on, to be merged in their order."""
+    """A statistic that is merged over chunks, in their order."""
 
     def merge(self, other: Any) -> None: ...
 
 
 class Moments:
-    """min, max, mean and standard deviation of what is not missing (Chan et al. 1979); 0 where nothing is there."""
+    """Minimum, maximum, mean and standard deviation of the non-missing values (Chan et al. 1979); 0 without values."""
 
     def __init__(self) -> None:
         self.n, self.min, self.max, self.mean, self.var = 0, np.inf, -np.inf, 0.0, 0.0
@@ -48,28 +50,28 @@ class Moments:
     def params(self) -> dict[str, float]:
         if not self.n:
             return dict.fromkeys(("min", "max", "mean", "std"), 0.0)
-        std = self.var**0.5 if self.max > self.min else 0.0  # no rounding error passes for a deviation
+        std = self.var**0.5 if self.max > self.min else 0.0  # for equal values, the variance is a rounding error
         return {"min": self.min, "max": self.max, "mean": self.mean, "std": std}
 
 
 class Sample:
-    """Quantiles of what is not missing: exact up to SAMPLE_ROWS rows, else those of as many rows.
+    """Quantiles of the non-missing values: exact up to SAMPLE_ROWS rows, else those of a sample of as many rows.
 
-    The rows kept are those whose place among all rows has the smallest hash: the same in every run. A quantile q then
-    has a rank between q - 0.1 % and q + 0.1 % with 95 % probability, whatever the distribution (at q = 0.5, where the
-    error is largest: two standard deviations of sqrt(q (1 - q) / SAMPLE_ROWS)).
+    The sample is the rows whose place among all rows has the smallest hash, so it is the same in every run. The rank of
+    a quantile q is between q - 0.1 % and q + 0.1 % with 95 % probability, whatever the distribution (at q = 0.5, where
+    the error is largest: two standard deviations of sqrt(q (1 - q) / SAMPLE_ROWS)).
     """
 
     def __init__(self) -> None:
-        self._held = 0
+        self._size = 0
         self._values: list[np.ndarray] = []
         self._hashes: list[np.ndarray] = []
         self._limit = np.uint64(2**64 - 1)  # hashes above it are not among the smallest
 
     def add(self, values: pl.Series, frame: pl.DataFrame) -> None:
-        there = values.is_not_null()
-        hashes = mix(frame[ROW].filter(there).to_numpy().astype(np.uint64))
-        self._keep(values.filter(there).to_numpy().astype(np.float64), hashes)
+        given = values.is_not_null()
+        hashes = mix(frame[ROW].filter(given).to_numpy().astype(np.uint64))
+        self._keep(values.filter(given).to_numpy().astype(np.float64), hashes)
 
     def merge(self, other: "Sample") -> None:
         for values, hashes in zip(other._values, other._hashes, strict=True):
@@ -79,13 +81,13 @@ class Sample:
         kept = hashes <= self._limit
         self._values.append(values[kept])
         self._hashes.append(hashes[kept])
-        self._held += len(self._values[-1])
-        if self._held > SAMPLE_ROWS * 5 // 4:
+        self._size += len(self._values[-1])
+        if self._size > SAMPLE_ROWS * 5 // 4:
             self._cut()
 
     def quantiles(self, shares: list[float]) -> list[float]:
-        """Of each share, between the two values next to it as usual; 0 where nothing is there."""
-        if self._held > SAMPLE_ROWS:
+        """Return the quantiles at `shares`, interpolated linearly; 0 without values."""
+        if self._size > SAMPLE_ROWS:
             self._cut()
         values = np.sort(np.concatenate(self._values or [np.zeros(0)]))
         if not len(values):
@@ -96,13 +98,13 @@ class Sample:
         values, hashes = np.concatenate(self._values), np.concatenate(self._hashes)
         kept = np.argpartition(hashes, SAMPLE_ROWS - 1)[:SAMPLE_ROWS]
         self._values, self._hashes = [values[kept]], [hashes[kept]]
-        self._held, self._limit = SAMPLE_ROWS, hashes[kept].max()
+        self._size, self._limit = SAMPLE_ROWS, hashes[kept].max()
 
 
 class Counts:
-    """Rows of each value of a chunk: its `table` is what chunks hand on."""
+    """Counts the rows of each value of a chunk. Not merged as objects: the `table` of each chunk is summed."""
 
-    keys: tuple[str, ...] = ("value",)  # rows of tables that agree on these are summed
+    keys: tuple[str, ...] = ("value",)  # table rows that agree on these are summed
 
     def __init__(self) -> None:
         self._sums: dict[str, np.ndarray] = {}
@@ -117,7 +119,7 @@ class Counts:
         self._sums[name] = new
 
     def table(self, values: pl.Series) -> pl.DataFrame:
-        """`values`: the text of each code. Columns value, count."""
+        """Return the columns value, count. values: the text of each code."""
         return self._rows(values, 1).drop("fold")
 
     def _rows(self, values: pl.Series, folds: int) -> pl.DataFrame:

@@ -1,4 +1,4 @@
-"""Vectors that were learnt elsewhere, one a value."""
+"""Pretrained vectors, one for each value."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,17 +11,21 @@ EPS = 1e-5  # torch.nn.LayerNorm's
 
 @dataclass
 class Vectors:
-    """values (n,) distinct text; matrix (1 + n, width) float32: row 0, of all other values, is 0."""
+    """Pretrained vectors.
+
+    values: (n,) distinct text
+    matrix: (1 + n, width) float32; row 0 is 0 and belongs to all other values
+    """
 
     values: pl.Series
     matrix: np.ndarray
 
     @classmethod
-    def of(cls, values: pl.Series, matrix: np.ndarray, normalise: list[str]) -> "Vectors":
-        """matrix: (n, width), of the values in order."""
+    def from_matrix(cls, values: pl.Series, matrix: np.ndarray, normalise: list[str]) -> "Vectors":
+        """Normalise the vectors of the values: (n, width) in the order of `values`."""
         x = matrix.astype(np.float32)
-        for way in normalise:
-            x = {"l2": _l2, "layer": _layer}[way](x)
+        for name in normalise:
+            x = {"l2": _l2, "layer": _layer}[name](x)
         return cls(values, np.concatenate([np.zeros((1, x.shape[1]), np.float32), x]))
 
     def save(self, folder: Path, name: str) -> None:
@@ -31,19 +35,19 @@ class Vectors:
 
     @classmethod
     def load(cls, folder: Path, name: str) -> "Vectors":
-        """The matrix stays on disk: what is asked for is read."""
+        """Read what `save` wrote. The matrix is memory-mapped: rows are read when they are looked up."""
         return cls(pl.read_parquet(folder / f"{name}.parquet")["value"], np.load(folder / f"{name}.npy", mmap_mode="r"))
 
 
 def _l2(x: np.ndarray) -> np.ndarray:
-    """Of length 1; a vector of zeros stays."""
+    """Scale vectors to length 1; vectors of zeros stay."""
     lengths = np.linalg.norm(x, axis=1, keepdims=True)
-    found: np.ndarray = x / np.where(lengths > 0, lengths, 1)
-    return found
+    scaled: np.ndarray = x / np.where(lengths > 0, lengths, 1)
+    return scaled
 
 
 def _layer(x: np.ndarray) -> np.ndarray:
-    """Layer normalisation without weights (Ba et al. 2016, eq. 4): mean 0 and variance 1 over the vector's numbers."""
+    """Apply layer normalisation without weights (Ba et al. 2016, eq. 4): mean 0 and variance 1 over each vector."""
     centred = x - x.mean(axis=1, keepdims=True)
-    found: np.ndarray = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + EPS)
-    return found
+    normalised: np.ndarray = centred / np.sqrt((centred**2).mean(axis=1, keepdims=True) + EPS)
+    return normalised
