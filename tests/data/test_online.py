@@ -148,7 +148,7 @@ def test_a_predictor_completes_frames(yaml: str, write: Callable[[Path], None], 
     prepared = prepare(data)
     sums = SimpleNamespace(dmp=lambda batch: (None, batch.dense.tanh().mean(1, keepdim=True)))
     predictor = Predictor(sums, RawRows.load(prepared.folder))
-    [file] = sources.files_of(data)
+    [file] = sources.find_files(data)
     raw = raw_frame(data, file).drop(LINE)
     files = pl.concat([predictor.score(rows)[0] for rows, _ in file_blocks(data, file)])
     assert predictor.predict(raw).equals(files["probability"]) and files["probability"].n_unique() > 100
