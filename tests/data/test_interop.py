@@ -1,5 +1,6 @@
 """Other projects' prepared data: NVIDIA's feature specification, read and written; TorchRec's arrays; ids as they are."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ def test_split_binary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cuts: tup
     assert_rows(done["train"], part(train, 0, 900))  # without a mapping of its own, the last tenth validates
     assert_rows(done["validation"], part(train, 900, 1000))
     assert_rows(done["test"], test)
-    assert "the last 10% of the training rows validate" in prepared.info["split"]
+    assert "the last 10% of train's rows validate, not train" in prepared.info["split"]
     (tmp_path / "raw").rename(tmp_path / "moved")
     assert prepare(config(tmp_path / "moved" / spec.name, tmp_path)).folder == prepared.folder
 
@@ -233,16 +234,16 @@ def test_shared_tables_and_what_cannot_be_exported(tmp_path: Path) -> None:
     dense = {"n": DenseConfig(transform=[])}
     data = ResolvedData("t", str(tmp_path / "raw"), label=LabelConfig("y"), prepared=str(tmp_path / "prepared"))
     data.sparse, data.dense = dict(sparse), {"n": DenseConfig()}
-    export(prepare(data), tmp_path / "out")
+    export(prepare(replace(data)), tmp_path / "out")
     again = expand_spec(ResolvedData("t", spec=str(tmp_path / "out" / "feature_spec.yaml")))
     assert [c and (c.table, c.rows) for c in again.sparse.values()] == [("s", 6), ("s", 6)]
     data.dense = dict(dense)
     with pytest.raises(UserError, match=r"n has values above 65504"):
-        export(prepare(data), tmp_path / "large")
+        export(prepare(replace(data)), tmp_path / "large")
     assert not (tmp_path / "large").exists()
     data.dense, data.sparse = {}, sparse | {"t": SparseConfig(split=" ")}
     with pytest.raises(UserError, match=r"remove it: ~data\.sparse\.t"):
-        export(prepare(data), tmp_path / "bags")
+        export(prepare(replace(data)), tmp_path / "bags")
 
 
 @pytest.mark.parametrize("size", [1, 126, 127, 128, 32766, 32767, 2**31 - 2])

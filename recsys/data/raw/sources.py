@@ -71,8 +71,7 @@ def check_columns(data: ResolvedData, file: Path, *, labelled: bool = True) -> N
         frame = add_derived_column(column, sql, frame)
     if data.where is not None:
         filter_rows(data.where, frame)
-    columns = data.raw_columns
-    columns += group_columns(data) + (split_columns(data) if labelled else [])
+    columns = [*data.raw_columns, *group_columns(data), *(split_columns(data) if labelled else [])]
     for key, column in columns:
         _check_column(key, column, file, frame)
 
@@ -118,7 +117,7 @@ def block_from_frame(data: ResolvedData, frame: pl.DataFrame) -> Block:
     for join in joins:
         _check_column("data.source.joins", join.key, file, frame)
     frame = complete_rows(frame, [(join, side_table(data, join)) for join in joins], data.derive, data.where)
-    for key, column in data.raw_columns + group_columns(data):
+    for key, column in [*data.raw_columns, *group_columns(data)]:
         _check_column(key, column, file, frame)
     return Block(file, frame, lines=frame.height)
 

@@ -1,6 +1,6 @@
 """Resolve the features of a data config: fill in the defaults and look up the transforms' names."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, TypeVar
@@ -142,7 +142,7 @@ class ResolvedData(DataConfig):
     key = "data"
 
     @cached_property
-    def dense_columns(self) -> dict[str, DenseColumn]:
+    def dense_columns(self) -> Mapping[str, DenseColumn]:
         """The dense features by name. Raises UserError if the config of a feature is wrong."""
         columns: dict[str, DenseColumn] = {}
         for name, c in self.dense.items():
@@ -159,7 +159,7 @@ class ResolvedData(DataConfig):
         return columns
 
     @cached_property
-    def sparse_columns(self) -> dict[str, SparseConfig]:
+    def sparse_columns(self) -> Mapping[str, SparseConfig]:
         """The sparse features by name with the defaults filled in, single-valued features first."""
         columns = {n: _with_defaults(SparseConfig, self.sparse_defaults, c, n) for n, c in self.sparse.items()}
         for c in columns.values():
@@ -169,13 +169,13 @@ class ResolvedData(DataConfig):
         return dict(sorted(columns.items(), key=lambda item: is_bag(item[1])))
 
     @cached_property
-    def raw_columns(self) -> list[tuple[str, str]]:
+    def raw_columns(self) -> tuple[tuple[str, str], ...]:
         """(config key, raw column) for every column that a feature reads."""
         dense = [(f"{self.key}.dense.{n}", (c and c.column) or n) for n, c in self.dense.items()]
         sparse = [
             (f"{self.key}.sparse.{n}", x) for n, c in self.sparse_columns.items() for x in c.cross or [c.column or n]
         ]
-        return dense + sparse
+        return (*dense, *sparse)
 
     @property
     def column_reads(self) -> dict[str, set[str]]:
@@ -190,15 +190,15 @@ class ResolvedData(DataConfig):
         return reads
 
     @cached_property
-    def differences(self) -> set[str]:
+    def differences(self) -> frozenset[str]:
         """The features that are differences; their columns may be times."""
-        return {n for n, c in [*self.dense.items(), *self.sparse.items()] if c and c.difference is not None}
+        return frozenset(n for n, c in [*self.dense.items(), *self.sparse.items()] if c and c.difference is not None)
 
     @cached_property
-    def text_columns(self) -> list[str]:
+    def text_columns(self) -> tuple[str, ...]:
         """The columns of parsed rows that hold text or lists of text."""
         dense = [c.parsed for c in self.dense_columns.values() if c.reads == "value"]
-        return dense + [name for name, s in self.sparse_columns.items() if s.encode not in NUMBERS]
+        return (*dense, *(name for name, s in self.sparse_columns.items() if s.encode not in NUMBERS))
 
     @property
     def label_column(self) -> str | None:

@@ -4,7 +4,7 @@ A pass is a `StatisticsPass`, which is called on every chunk of the training spl
 statistics are merged in the order of the chunks, so that the result does not depend on who read which chunk.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -135,7 +135,9 @@ def fit(data: ResolvedData, training: Training, vectors: dict[str, Vectors] | No
     return Fitted(data, params, vocabularies, vectors or {}, bounds)
 
 
-def _next_statistics(dense: dict[str, DenseColumn], params: dict[str, list[Params]]) -> Iterator[tuple[str, Statistic]]:
+def _next_statistics(
+    dense: Mapping[str, DenseColumn], params: dict[str, list[Params]]
+) -> Iterator[tuple[str, Statistic]]:
     """Yield the statistic that each feature's next step is fitted to; steps that learn nothing are skipped."""
     for name, c in dense.items():
         for step in c.steps[len(params[name]) :]:
@@ -166,7 +168,7 @@ def _merge(partials: Iterable[PartialStatistics]) -> tuple[int, dict[str, Mergea
     return rows, merged
 
 
-def _vocabularies(sparse: dict[str, SparseConfig], training: Training) -> dict[str, pl.DataFrame]:
+def _vocabularies(sparse: Mapping[str, SparseConfig], training: Training) -> dict[str, pl.DataFrame]:
     """Return a frame (value, count, id) for each table."""
     features: dict[str, list[str]] = {}
     for name, c in sparse.items():
