@@ -15,6 +15,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -46,25 +47,32 @@ FORMAT = 6  # raise it if a change prepares the same config and files differentl
 
 @dataclass(frozen=True)
 class Prepared:
-    """A folder of prepared data."""
+    """A folder of prepared data. What it reads of the folder, it reads once."""
 
     folder: Path
 
-    @property
+    @cached_property
     def info(self) -> dict[str, Any]:
+        """Name, split, rows and bad rows."""
         info = json.loads((self.folder / "prepared.json").read_text())
         assert isinstance(info, dict)
         return info
 
-    @property
+    @cached_property
     def fitted(self) -> Fitted:
+        """The fitted transforms."""
         return Fitted.load(self.folder)
 
     def files(self, split: str) -> list[Path]:
+        """Return the Parquet files of a split."""
         return sorted((self.folder / split).glob("*.parquet"))
 
     def rows(self, split: str) -> int:
+        """Return the number of rows of a split."""
         return int(self.info["rows"][split])
+
+    def __reduce__(self) -> tuple[type["Prepared"], tuple[Path]]:
+        return Prepared, (self.folder,)  # another process reads the folder itself
 
 
 def prepare(data: DataConfig, engine: Engine | None = None) -> Prepared:
