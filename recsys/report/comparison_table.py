@@ -125,7 +125,7 @@ def comparison(group: Group, paints: dict[int, Paint]) -> str:
     columns = [Column("run", left=True), Column(f"{label(main)}, 95\u00a0% interval", left=True)]
     if versus:
         columns.append(Column(f"difference from {tail(group.lines[0].name, 18)}", left=True))
-    columns += [Column(label(n), told=_meaning(n)) for n in group.metrics]
+    columns += [Column(label(n), tooltip=_meaning(n)) for n in group.metrics]
     return folded(columns, rows, kinds, order.index(0))
 
 

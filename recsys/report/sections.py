@@ -65,7 +65,7 @@ def slices(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
             ])  # fmt: skip
         columns = [
             Column(feature, left=True), Column("rows"), Column(count),
-            Column(title, left=True, told=told),
+            Column(title, left=True, tooltip=told),
             Column(tail(having[0].name, 13)), *(Column(f"Δ {tail(x.name, 13)}") for x in others),
         ]  # fmt: skip
         out.append(f'<h3>{html(feature, 60)}</h3><div class="mid">{table(columns, rows)}</div>')
@@ -110,7 +110,7 @@ def times(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
     columns = [
         Column("run", left=True), Column("samples/s"), Column("", left=True), Column("seconds"),
         Column("where the time went", left=True),
-        Column("collectives", told="share of steps' time in collectives, waiting for other ranks included; it lies "
+        Column("collectives", tooltip="share of steps' time in collectives, waiting for other ranks included; it lies "
                "within forward, backward and optimizer"),
     ]  # fmt: skip
     marks = "".join(f'<span><i style="background:var({c})"></i>{n}</span>' for n, c in PARTS.items())
