@@ -119,7 +119,7 @@ def test_two_jobs_run_at_once_and_share_the_cores(monkeypatch: pytest.MonkeyPatc
 def test_under_torchrun_there_is_no_sweep(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     assert sweep("model.dim=8,16") == 2
-    assert "start it without torchrun" in capsys.readouterr().err
+    assert "run it without torchrun" in capsys.readouterr().err
 
 
 def test_jobs_have_gpus_of_their_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -129,7 +129,7 @@ def test_jobs_have_gpus_of_their_own(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert [calls(str(n))[0]["CUDA_VISIBLE_DEVICES"] for n in range(2)] == ["0,1", "2,3"]
     assert calls("2")[0]["CUDA_VISIBLE_DEVICES"] in ("0,1", "2,3")
     assert begin.begin(["model.dim=8,16", "sweep.jobs=3", "trainer.devices=2", "run_dir=t"]) == 2
-    assert "sweep.jobs=3: with trainer.devices=2 they take 6 GPUs; 4 are here" in capsys.readouterr().err
+    assert "sweep.jobs=3: with trainer.devices=2 they need 6 GPUs, but there are 4" in capsys.readouterr().err
     assert not Path("t").exists()
 
 
@@ -181,7 +181,7 @@ def test_kill_9_and_resume(method: str, monkeypatch: pytest.MonkeyPatch, capsys:
     out = capsys.readouterr()
     assert "running (epoch" in out.out and "validation/auc" in out.out and "resume with" not in out.err
     assert sweeps(monkeypatch, "resume", "s") == 2
-    assert "s: its sweep is running in another process" in capsys.readouterr().err
+    assert "s: another process is running this sweep" in capsys.readouterr().err
     running.kill()
     running.wait()
     assert sweeps(monkeypatch, "status", "s") == 0
@@ -306,7 +306,7 @@ def test_mistakes_of_submitit(capsys: pytest.CaptureFixture[str], monkeypatch: p
     assert re.search(r"error: sweep.launcher=slurm: Could not detect .srun", capsys.readouterr().err)
     monkeypatch.setitem(sys.modules, "submitit", None)
     assert sweep(*slurm) == 2
-    assert "needs submitit; install it: pip install 'recsys[slurm]'" in capsys.readouterr().err
+    assert "needs submitit; run: pip install 'recsys[slurm]'" in capsys.readouterr().err
 
 
 def test_mistakes_of_the_tools(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
