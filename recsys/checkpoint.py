@@ -28,14 +28,14 @@ from recsys.console import bar, results, say
 from recsys.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
-    from recsys.sharding.stored_checkpoint import Stored
+    from recsys.sharding.stored_checkpoint import StoredCheckpoint
 
 ACTIONS = ("inspect", "reshard", "export-embeddings")
 USAGE = f"python -m recsys.checkpoint {'|'.join(ACTIONS)} RUN_DIR [key=value ...]"
 FILES = ("features.json", "transforms.json")
 
 
-def inspect(stored: Stored) -> dict[str, Any]:
+def inspect(stored: StoredCheckpoint) -> dict[str, Any]:
     """Return step, world size, plan, and bytes of every table, of its optimizer's state and of the rest."""
 
     def size(key: str) -> int:
@@ -77,7 +77,7 @@ def show(found: dict[str, Any]) -> None:
     )
 
 
-def reshard(run: Path, stored: Stored, cfg: DictConfig, output: Path, devices: int) -> None:
+def reshard(run: Path, stored: StoredCheckpoint, cfg: DictConfig, output: Path, devices: int) -> None:
     """Write a run's folder with this checkpoint as `devices` processes under cfg.sharding would have written it.
 
     It can be resumed, evaluated and predicted with. Raises UserError if no plan fits.
@@ -122,7 +122,9 @@ def reshard(run: Path, stored: Stored, cfg: DictConfig, output: Path, devices: i
         OmegaConf.save(cfg, building / "config.yaml", resolve=True)
 
 
-def export_embeddings(run: Path, stored: Stored, output: Path, *, format: str, globs: list[str]) -> list[Path]:
+def export_embeddings(
+    run: Path, stored: StoredCheckpoint, output: Path, *, format: str, globs: list[str]
+) -> list[Path]:
     """Write each table as Parquet (id, value, count, embedding), or all as one safetensors file beside vocabularies.
 
     value and count come from the training split; they are null if no value has the row (row 0: rare and unseen ones).
@@ -200,7 +202,7 @@ def _safetensors(run: Path, output: Path, chosen: dict[str, dict[str, Any]], row
 def _command(cfg: DictConfig) -> None:
     from recsys.config.check import check
     from recsys.config.kinds import kind_of
-    from recsys.sharding.stored_checkpoint import Stored
+    from recsys.sharding.stored_checkpoint import StoredCheckpoint
     from recsys.training.run_dir import choose_checkpoint, open_run
 
     if OmegaConf.is_missing(cfg, "action") or OmegaConf.is_missing(cfg, "run"):
@@ -212,7 +214,7 @@ def _command(cfg: DictConfig) -> None:
         raise UserError(
             f"run={cfg.run}: its model was fitted at once and has no table; checkpoints/ holds its model.pt"
         )
-    stored = Stored(choose_checkpoint(run, cfg.checkpoint))
+    stored = StoredCheckpoint(choose_checkpoint(run, cfg.checkpoint))
     if cfg.action == "inspect":
         show(inspect(stored))
         return
@@ -235,7 +237,7 @@ def _command(cfg: DictConfig) -> None:
         raise UserError(f"trainer.batch_size={run_cfg.trainer.batch_size} is not divisible by {devices} processes")
     check(run_cfg)
     reshard(run, stored, run_cfg, output, devices)
-    show(inspect(Stored(output / "checkpoints" / stored.path.name)))
+    show(inspect(StoredCheckpoint(output / "checkpoints" / stored.path.name)))
     say(f"go on with: python -m recsys.train ... resume={output}")
 
 

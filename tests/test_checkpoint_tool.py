@@ -17,7 +17,7 @@ from recsys.checkpoint import export_embeddings, inspect
 from recsys.config.compose import compose
 from recsys.errors import UserError
 from recsys.serving.predictor import Predictor
-from recsys.sharding.stored_checkpoint import Stored
+from recsys.sharding.stored_checkpoint import StoredCheckpoint
 from recsys.training.evaluate import evaluate
 from recsys.training.run import train
 from recsys.training.run_dir import choose_checkpoint, open_run
@@ -37,7 +37,7 @@ def command(*arguments: str) -> tuple[int, str]:
 
 
 def test_inspect_tells_sizes_without_reading_a_table(run: Path) -> None:
-    stored = Stored(choose_checkpoint(run, "last"))
+    stored = StoredCheckpoint(choose_checkpoint(run, "last"))
     found = inspect(stored)
     tables = {t["table"]: t for t in found["tables"]}
     features = json.loads((run / "features.json").read_text())["sparse"]
@@ -53,7 +53,7 @@ def test_inspect_tells_sizes_without_reading_a_table(run: Path) -> None:
 def test_a_resharded_run_gives_the_same_numbers_and_goes_on(run: Path, tmp_path: Path) -> None:
     code, told = command("reshard", str(run), "sharding=dataparallel", "trainer.devices=4", f"output={tmp_path / 'b'}")
     assert code == 0, told
-    new = Stored(choose_checkpoint(tmp_path / "b", "last"))
+    new = StoredCheckpoint(choose_checkpoint(tmp_path / "b", "last"))
     assert new.plan["world_size"] == 4
     assert {e["type"] for e in new.plan["tables"]} == {"data_parallel"}
     before = evaluate(str(run), checkpoint="last")["test"]
@@ -65,7 +65,7 @@ def test_a_resharded_run_gives_the_same_numbers_and_goes_on(run: Path, tmp_path:
 
 @pytest.mark.parametrize("format", ["parquet", "safetensors"])
 def test_exported_tables_are_those_that_the_model_reads(run: Path, tmp_path: Path, format: str) -> None:
-    stored = Stored(choose_checkpoint(run, "best"))
+    stored = StoredCheckpoint(choose_checkpoint(run, "best"))
     export_embeddings(run, stored, tmp_path, format=format, globs=["cat_1*"])
     state: dict[str, Any] = Predictor.load(str(run)).module.dmp.state_dict()
     vocabulary = pl.read_parquet(run / "vocabularies" / "cat_1.parquet")
@@ -129,4 +129,4 @@ def test_a_damaged_checkpoint_is_told(run: Path, tmp_path: Path) -> None:
     path = choose_checkpoint(tmp_path / "run", "last")
     (path / ".metadata").unlink()
     with pytest.raises(Exception, match="not a checkpoint"):
-        Stored(path)
+        StoredCheckpoint(path)

@@ -69,7 +69,7 @@ def test_rules_by_name_glob_and_size() -> None:
 
 def test_what_does_not_fit_is_cached_from_host_memory() -> None:
     told = (
-        r"no plan fits a100_80 \(1 device\): .* GiB over in all \(needed: 98\.\d, .*; this fits: sharding\.types=\[\]"
+        r"no plan fits a100_80 \(1 device\): .* GiB over in total \(needed: 98\.\d, .*; this fits: sharding\.types=\[\]"
     )
     with pytest.raises(DoesNotFit, match=told):
         planned("cluster=a100_80", "sharding=tablewise")
@@ -86,9 +86,9 @@ def test_what_does_not_fit_is_cached_from_host_memory() -> None:
     [
         ("sharding.per_table.cat_3.typs=[row_wise]", r"per_table.cat_3.typs: no such key; did you mean types"),
         ("sharding.per_table.cat_33.types=[row_wise]", r"per_table.cat_33: matches no table; did you mean cat_"),
-        ("sharding.per_table.cat_3.types=[rowwise]", r"per_table.cat_3.types: no sharding type rowwise"),
+        ("sharding.per_table.cat_3.types=[rowwise]", r"per_table.cat_3.types: no such sharding type: rowwise"),
         ("sharding.per_table.cat_3.min_rows=many", r"per_table.cat_3: .*many"),
-        ("sharding.kernels=[uvm]", r"sharding.kernels: no kernel uvm"),
+        ("sharding.kernels=[uvm]", r"sharding.kernels: no such kernel: uvm"),
         ("sharding.cache_load_factor=2", r"cache_load_factor=2.0: must be between 0 and 1"),
         ("cluster.nodes=0", r"cluster.nodes=0: must be above 0"),
         ("trainer.batch_size=1001", r"not divisible by 8 devices"),
@@ -196,7 +196,7 @@ def test_training_tells_the_same() -> None:
     module = torch.nn.Sequential(EmbeddingBagCollection(tables=[huge, small], device=torch.device("meta")))
     ensure_process_group()
     with pytest.raises(
-        DoesNotFit, match=r"fits 1 x cpu: [\d,.]+ GiB over in all \(needed: 242,143.9, .*t_huge 242,143.9;"
+        DoesNotFit, match=r"fits 1 x cpu: [\d,.]+ GiB over in total \(needed: 242,143.9, .*t_huge 242,143.9;"
     ) as told:
         make_plan(
             module,
@@ -239,7 +239,7 @@ def test_one_command_line_a_choice() -> None:
         ("output={0}/a.pdf", 2, "must end in .json or .html"),
         ("model=dlrm,dcn", 2, "error: Ambiguous value for argument 'model=dlrm,dcn'"),
         ("sharding=rowwise,tablewise cluster=v100", 2, "error: sharding: none of rowwise, tablewise fits; this fits: "),
-        ("sharding=rowwise cluster=v100", 2, "what does not fit: 1 x "),
+        ("sharding=rowwise cluster=v100", 2, "tables that do not fit: 1 x "),
     ],
 )
 def test_commands(

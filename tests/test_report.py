@@ -200,7 +200,7 @@ def test_seeds_of_one_config_are_one_line(tmp_path: Path) -> None:
     [
         ({"rows": 500}, "test rows 500, not 4000"),
         ({"data": "avazu"}, "data avazu, not criteo"),
-        ({"labels": 1}, "its labels differ, or lie in another order"),
+        ({"labels": 1}, "other labels, or another order of rows"),
     ],
 )
 def test_other_rows_are_not_compared(tmp_path: Path, other: dict[str, int], why: str) -> None:
@@ -224,7 +224,7 @@ def test_without_predictions_there_are_no_intervals(tmp_path: Path) -> None:
     found = read([str(a), str(b)])
     groups = compare(found.runs, 100, 0)
     assert groups[0].lines[1].measures["auc"].low is None
-    assert "so that the difference has no interval" in verdict(groups[0])
+    assert "the difference has no interval" in verdict(groups[0])
     assert "<html" in page(found, groups, 100, 0)
 
 
@@ -292,7 +292,7 @@ def test_what_of_a_sweep_is_read(tmp_path: Path) -> None:
         ("ok", {"optim.sparse.lr": "0"}),
         ("failed (1)", {"optim.sparse.lr": "1"}),
     ]
-    assert [(t.status, len(t.found)) for t in found.sweeps[1].trials] == [("ok", 2), ("killed", 0)]
+    assert [(t.status, len(t.runs)) for t in found.sweeps[1].trials] == [("ok", 2), ("killed", 0)]
     shown = page(found, compare(found.runs, 100, 0), 100, 0)
     assert "python -m recsys.train optim.sparse.lr=0.3" in shown and "2 seeds" in shown and "killed" in shown
 
@@ -343,7 +343,7 @@ def test_missing_parts_are_told_in_a_line(tmp_path: Path) -> None:
     found = read([str(a)])
     shown = page(found, compare(found.runs, 100, 0), 100, 0)
     for line in (
-        "No curve: models that are fitted at once",
+        "No curves: these models are fitted at once",
         "No run has validation in its history",
         "No run has curves.json.",
         "metrics.slices=[FEATURE,...]",
@@ -404,26 +404,26 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
         write_run(tmp_path / name, len(name) / 10, rows=400)
     assert run(monkeypatch, "a", "it's [b], c=1", "resamples=100", "output=out/r.html") == 0
     out, err = capsys.readouterr()
-    assert "it's [b], c=1 is best: AUC" in out and "400 test rows" in out and "the page: out/r.html" in err
+    assert "it's [b], c=1 is best: AUC" in out and "400 test rows" in out and "wrote out/r.html" in err
     assert "it&#x27;s [b], c=1" in (tmp_path / "out/r.html").read_text()
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no run is given; python -m recsys.report RUN_DIR... [SWEEP_DIR] [output=report.html]"),
+        ([], "no run given; usage: python -m recsys.report RUN_DIR... [SWEEP_DIR] [output=report.html]"),
         (["gone"], "gone: no such folder"),
-        (["file"], "file: is a file; give a run's folder"),
-        (["empty"], "empty: holds no run (no config.yaml)"),
-        (["."], ".: holds no run (no config.yaml); runs lie in it: ./*"),
-        (["a", "output=empty"], "output=empty: is a folder; name a file in it"),
-        (["a", "output=file/r.html"], "output=file/r.html: lies below a file"),
+        (["file"], "file: is a file, not a run's folder"),
+        (["empty"], "empty: not a run (it has no config.yaml)"),
+        (["."], ".: not a run (it has no config.yaml); its subfolders are runs: use ./*"),
+        (["a", "output=empty"], "output=empty: is a folder; add the name of a file"),
+        (["a", "output=file/r.html"], "output=file/r.html: its folder is a file"),
         (["a", "resamples=5"], "resamples=5: must be 100 or more"),
         (["a", "seed=-1"], "seed=-1: must not be negative"),
         (["a", "resample=5"], "resample: no such key; did you mean resamples?"),
         (["broken"], "broken/config.yaml: cannot be read: "),
         (["half"], "half/sweep.json: cannot be read: "),
-        (["odd"], "odd/sweep.json: tells of no trials"),
+        (["odd"], "odd/sweep.json: has no list of trials"),
         (["young"], "young: none of its trials has a folder yet"),
     ],
 )

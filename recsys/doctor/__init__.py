@@ -1,1 +1,1 @@
-"""python -m recsys.doctor: what is installed here, what works, how fast, and the command that mends what does not."""
+"""python -m recsys.doctor: check the installation and print the command that fixes each problem."""

@@ -1,8 +1,8 @@
 """python -m recsys.doctor [data=mine data.root=DIR]
 
-Tells what is installed, whether torch, torchrec and fbgemm fit each other, which devices and kernels work (it tries
-each), how fast memory and disk are, and whether the data can be read; each problem with what mends it. Exit status 1
-where something that training needs does not work.
+Checks the installed packages, whether torch, torchrec and fbgemm match, which devices and kernels work (it runs each),
+how fast memory and disk are, and whether the data can be read. Each problem comes with the command that fixes it. The
+exit status is 1 if something that training needs does not work.
 """
 
 from omegaconf import DictConfig
@@ -21,21 +21,21 @@ def _command(cfg: DictConfig) -> None:
 
     problems = []
     for title, check in CHECKS.items():
-        say(f"looking at {title}")
+        say(f"checking {title}")
         table = Table(title=title, title_justify="left", show_header=False)
         for finding in check(cfg):
-            told = escape(finding.found) + (f"\n[bold]{escape(finding.fix)}[/]" if finding.fix else "")
-            table.add_row(MARKS[finding.state], escape(finding.what), told)
+            result = escape(finding.result) + (f"\n[bold]{escape(finding.fix)}[/]" if finding.fix else "")
+            table.add_row(MARKS[finding.state], escape(finding.what), result)
             problems += [finding] if finding.state == "problem" else []
         results.print(table)
     if problems:
-        say("\n".join(f"problem: {p.what}: {p.found}; run: {p.fix}" for p in problems))
+        say("\n".join(f"problem: {p.what}: {p.result}; fix: {p.fix}" for p in problems))
         raise SystemExit(1)
-    say("all that training needs works here")
+    say("everything that training needs works")
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     cli.run("doctor", _command)
 
 

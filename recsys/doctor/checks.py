@@ -1,4 +1,4 @@
-"""What is looked at, and what mends it. No check needs another one to have gone well."""
+"""The checks of the doctor. No check depends on another one."""
 
 import importlib.util
 import json
@@ -25,76 +25,90 @@ EXTRAS = {"pyspark": "spark", "s3fs": "s3", "gcsfs": "gcs", "submitit": "slurm"}
 PROBE_SECONDS = 180
 LEAST_FREE_GIB = 5
 LEAST_SHARED_MIB = 512
-BYTES = 256 << 20  # copied, written and read to tell how fast that is
+BYTES = 256 << 20  # bytes to copy, write and read to measure speeds
 
 
 @dataclass(frozen=True)
 class Finding:
-    """note: training works without it, or slower. mend: what to type."""
+    """Result of one check.
+
+    state: "note" if training works without it, or slower
+    what: the thing that was checked
+    result: one line
+    fix: the command or setting that fixes it
+    """
 
     state: Literal["ok", "note", "problem"]
     what: str
-    found: str
+    result: str
     fix: str = ""
 
 
 def packages(_: DictConfig) -> Iterator[Finding]:
+    """Check the installed packages and their versions."""
     from recsys.versions import VersionMismatch, check_versions
 
     python = platform.python_version()
     fits = (3, 11) <= sys.version_info[:2] < (3, 14)
     yield Finding("ok" if fits else "problem", "Python", python, "" if fits else "use Python 3.11, 3.12 or 3.13")
     for name in PACKAGES:
-        found = _version(name)
-        yield Finding("ok" if found else "problem", name, found or "missing", "" if found else f"pip install {name}")
+        installed = _version(name)
+        yield Finding(
+            "ok" if installed else "problem", name, installed or "missing", "" if installed else f"pip install {name}"
+        )
     fbgemm = next(((n, v) for n in ("fbgemm-gpu", "fbgemm-gpu-cpu") if (v := _version(n))), None)
     try:
         check_versions()
-        yield Finding("ok", "torch, torchrec, fbgemm", f"fit each other ({' '.join(fbgemm or ())})")
+        yield Finding("ok", "torch, torchrec, fbgemm", f"match ({' '.join(fbgemm or ())})")
     except VersionMismatch as e:
         yield Finding("problem", "torch, torchrec, fbgemm", e.problem, e.command)
     missing = [f"recsys[{extra}]" for module, extra in EXTRAS.items() if importlib.util.find_spec(module) is None]
     if missing:
         yield Finding(
-            "note", "extras", "not installed: " + ", ".join(missing), f"pip install '{missing[0]}' where needed"
+            "note", "extras", "not installed: " + ", ".join(missing), f"pip install '{missing[0]}', if you need it"
         )
     if importlib.util.find_spec("pyspark") is not None and shutil.which("java") is None:
-        yield Finding("note", "Java", "not there; engine=spark needs it", "install a Java 17 runtime")
+        yield Finding("note", "Java", "not installed; engine=spark needs it", "install a Java 17 runtime")
 
 
 def kernels(_: DictConfig) -> Iterator[Finding]:
-    yield _tried("cpu", "FBGEMM's kernels on the CPU")
-    yield _tried("gloo", "collectives on the CPU (gloo)")
+    """Run kernels and collectives on each device."""
+    yield _probe("cpu", "FBGEMM's kernels on the CPU")
+    yield _probe("gloo", "collectives on the CPU (gloo)")
     gpus, driver = _gpus()
     if not gpus:
-        yield Finding("note", "GPUs", "none: training runs on the CPU")
+        yield Finding("note", "GPUs", "none; training runs on the CPU")
         return
     yield Finding("ok", "GPUs", f"{', '.join(gpus)} (driver {driver})")
     if _version("fbgemm-gpu") is None:
         fix = "uv sync --no-group cpu --group cuda"
-        yield Finding("problem", "FBGEMM's kernels on the GPU", "fbgemm-gpu-cpu has none", fix)
+        yield Finding("problem", "FBGEMM's kernels on the GPU", "fbgemm-gpu-cpu has no GPU kernels", fix)
         return
-    yield _tried("cuda", "FBGEMM's kernels on the GPU")
-    yield _tried("nccl", "collectives on the GPU (NCCL)")
+    yield _probe("cuda", "FBGEMM's kernels on the GPU")
+    yield _probe("nccl", "collectives on the GPU (NCCL)")
 
 
 def machine(cfg: DictConfig) -> Iterator[Finding]:
+    """Check cores, memory and disk."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    yield Finding("ok", "CPU cores", f"{cores} of {os.cpu_count()} may be used")
+    yield Finding("ok", "CPU cores", f"{cores} of {os.cpu_count()} are available to this process")
     if memory := _memory():
         free, total = memory
         low = free < 2 * GIB
-        fix = "end other programs, or lower loader.buffer_rows and trainer.batch_size" if low else ""
+        fix = "close other programs, or lower loader.buffer_rows and trainer.batch_size" if low else ""
         yield Finding("note" if low else "ok", "memory", f"{free / GIB:.1f} GiB free of {total / GIB:.1f}", fix)
-    yield Finding("ok", "copying memory", f"{_copied():.1f} GB/s")
+    yield Finding("ok", "copying memory", f"{_copy_speed():.1f} GB/s")
     shared = Path("/dev/shm")
     if shared.is_dir() and (size := shutil.disk_usage(shared).total) < LEAST_SHARED_MIB << 20:
-        found = f"{size >> 20} MiB: processes on one machine share less than {LEAST_SHARED_MIB} MiB"
-        yield Finding("note", "/dev/shm", found, "docker run --shm-size=8g ...")
+        small = (
+            f"{size >> 20} MiB: less than the {LEAST_SHARED_MIB} MiB that processes on one machine may need to share"
+        )
+        yield Finding("note", "/dev/shm", small, "docker run --shm-size=8g ...")
     yield from _disk(Path(cfg.data.prepared))
 
 
 def data(cfg: DictConfig) -> Iterator[Finding]:
+    """Check that the data of the config can be read."""
     from recsys.config.settings import data_config
     from recsys.data.check import check_data, check_files
     from recsys.data.raw.sources import read_blocks
@@ -102,7 +116,9 @@ def data(cfg: DictConfig) -> Iterator[Finding]:
     config = data_config(cfg)
     what = f"data={config.name}"
     if config.root is None and config.sample is not None:
-        yield Finding("note", what, "no data.root: the built-in sample", f"data={config.name} data.root=DIR")
+        yield Finding(
+            "note", what, "data.root is not set: the built-in sample is used", f"data={config.name} data.root=DIR"
+        )
         return
     try:
         check_data(config)
@@ -130,12 +146,12 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _tried(probe: str, what: str) -> Finding:
-    """In a process of its own: a kernel that does not fit may take the process with it."""
+def _probe(name: str, what: str) -> Finding:
+    """Run a probe in a process of its own, since a mismatched kernel may crash the process."""
     fix = "uv sync --reinstall-package torch --reinstall-package fbgemm-gpu-cpu"
-    if probe in ("cuda", "nccl"):
+    if name in ("cuda", "nccl"):
         fix = "nvidia-smi; then: uv sync --no-group cpu --group cuda"
-    command = [sys.executable, "-m", "recsys.doctor.probe", probe]
+    command = [sys.executable, "-m", "recsys.doctor.probe", name]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=PROBE_SECONDS)
     except subprocess.TimeoutExpired:
@@ -144,16 +160,16 @@ def _tried(probe: str, what: str) -> Finding:
         lines = [line for line in done.stderr.splitlines() if line.strip()]
         why = lines[-1] if done.returncode > 0 and lines else f"the process ended by signal {-done.returncode}"
         return Finding("problem", what, why, fix)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    if not found["right"]:
-        return Finding("problem", what, "gives wrong numbers", fix)
-    speed = found.get("lookups_per_second")
-    told = f"right; {speed / 1e6:,.1f} million rows looked up and updated a second" if speed else "works"
-    return Finding("ok", what, told)
+    measured: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    if not measured["right"]:
+        return Finding("problem", what, "returns wrong numbers", fix)
+    speed = measured.get("lookups_per_second")
+    result = f"works; {speed / 1e6:,.1f} million rows looked up and updated per second" if speed else "works"
+    return Finding("ok", what, result)
 
 
 def _gpus() -> tuple[list[str], str]:
-    """Names and the driver's version, as nvidia-smi tells."""
+    """Return the GPUs' names and the driver's version, as nvidia-smi prints them."""
     try:
         query = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
         lines = subprocess.run(query, capture_output=True, text=True, timeout=30, check=True).stdout.splitlines()
@@ -164,7 +180,7 @@ def _gpus() -> tuple[list[str], str]:
 
 
 def _memory() -> tuple[int, int] | None:
-    """Bytes free for programs, and in all; on Linux."""
+    """Return the available and the total bytes of memory; None outside of Linux."""
     file = Path("/proc/meminfo")
     if not file.exists():
         return None
@@ -173,8 +189,8 @@ def _memory() -> tuple[int, int] | None:
     return free, total
 
 
-def _copied() -> float:
-    """GB/s, read and written, the best of three."""
+def _copy_speed() -> float:
+    """Return the speed of copying memory in GB/s, read and written, the best of three."""
     import numpy as np
 
     source = np.ones(BYTES // 8)
@@ -188,7 +204,7 @@ def _copied() -> float:
 
 
 def _disk(folder: Path) -> Iterator[Finding]:
-    """Where prepared data goes: space, and the speed of writing and of reading past the system's cache."""
+    """Check the disk of prepared data: free space, and the speed of writing and of reading past the page cache."""
     what, there = f"disk of data.prepared={folder}", folder
     while not there.exists() and there != there.parent:
         there = there.parent

@@ -1,4 +1,4 @@
-"""python -m recsys.doctor.probe cpu|cuda|gloo|nccl: tries one thing in a process of its own, which may crash.
+"""python -m recsys.doctor.probe cpu|cuda|gloo|nccl: run one test in a process of its own, which may crash.
 
 Prints a line of JSON.
 """
@@ -10,7 +10,11 @@ from typing import Any
 
 
 def kernel(device: str) -> dict[str, Any]:
-    """FBGEMM's fused lookup, backward and row-wise Adagrad on a small table, against plain torch; lookups a second."""
+    """Compare FBGEMM's fused lookup, backward and row-wise Adagrad on a small table with plain PyTorch.
+
+    Returns:
+        right: whether they are equal; lookups_per_second.
+    """
     import torch
     from fbgemm_gpu.split_embedding_configs import EmbOptimType
     from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
@@ -37,11 +41,11 @@ def kernel(device: str) -> dict[str, Any]:
     expected.square().sum().backward()  # type: ignore[no-untyped-call]
     assert before.grad is not None
     size = before.grad.square().mean(1, keepdim=True).sqrt() + 1e-8
-    wanted = before.detach() - 0.1 * before.grad / size
+    updated = before.detach() - 0.1 * before.grad / size
     out = table(ids, offsets)
     out.square().sum().backward()
     right = torch.allclose(out, expected, atol=1e-4) and torch.allclose(
-        table.split_embedding_weights()[0], wanted, atol=1e-3
+        table.split_embedding_weights()[0], updated, atol=1e-3
     )
     begun, steps = time.perf_counter(), 10
     for _ in range(steps):
@@ -52,7 +56,7 @@ def kernel(device: str) -> dict[str, Any]:
 
 
 def collective(backend: str) -> dict[str, Any]:
-    """An all-reduce of this process alone: whether the backend is there at all."""
+    """All-reduce within this process alone, to check that the backend exists."""
     import torch
     import torch.distributed as dist
 

@@ -1,11 +1,16 @@
-"""Pages that need no other file: the frame, the look and the tooltips that all of them share."""
+"""Self-contained HTML pages: the frame, style and tooltips that all of them share."""
 
 from html import escape
 from pathlib import Path
 
 
 def document(title: str, body: str, folder: Path, kind: str = "") -> str:
-    """A page. folder: of its own page.css and, where it has one, page.js; kind: the class of <main>."""
+    """Return a page.
+
+    Args:
+        folder: folder of the page's own page.css and, if it has one, page.js.
+        kind: class of <main>.
+    """
     here = Path(__file__).parent
     css = "".join((f / name).read_text() for f, name in ((here, "base.css"), (folder, "page.css")))
     script = (here / "tip.js").read_text()
@@ -20,6 +25,6 @@ def document(title: str, body: str, folder: Path, kind: str = "") -> str:
     )
 
 
-def footer(told: str, notes: tuple[str, ...]) -> str:
-    """Notes in small print."""
-    return f"<footer>{told}<ul>{''.join(f'<li>{escape(n)}</li>' for n in notes)}</ul></footer>"
+def footer(sentence: str, notes: tuple[str, ...]) -> str:
+    """Return a footer: a sentence, then a list of notes."""
+    return f"<footer>{sentence}<ul>{''.join(f'<li>{escape(n)}</li>' for n in notes)}</ul></footer>"

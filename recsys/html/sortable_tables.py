@@ -1,4 +1,4 @@
-"""Tables in HTML."""
+"""Sortable tables in HTML."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,16 +7,23 @@ from html import escape
 
 @dataclass(frozen=True)
 class Column:
+    """A column: its name, alignment and the tooltip of its head."""
+
     name: str
     left: bool = False
-    told: str = ""  # in the tooltip
+    tooltip: str = ""
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[str]], kinds: Sequence[str] = (), cls: str = "") -> str:
-    """Cells in HTML; those that begin with a <td are whole."""
+    """Return a table of cells in HTML. A cell that begins with <td is a whole element.
+
+    Args:
+        kinds: classes of the rows.
+        cls: class of the table.
+    """
     head = "".join(
-        f'<th class="{"l" if c.left else ""}" data-t="{escape(c.told)}">{escape(c.name)}</th>'
-        if c.told
+        f'<th class="{"l" if c.left else ""}" data-t="{escape(c.tooltip)}">{escape(c.name)}</th>'
+        if c.tooltip
         else f'<th class="{"l" if c.left else ""}">{escape(c.name)}</th>'
         for c in columns
     )

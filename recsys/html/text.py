@@ -1,22 +1,22 @@
-"""Data as text that a page can show: numbers, times, bytes, and values that hold anything."""
+"""Formatting of numbers, times, bytes and arbitrary text for a page."""
 
 from datetime import UTC, datetime, timedelta
 from html import escape
 
 from recsys.memory import GIB
 
-LONGEST = 36  # characters of a value that are shown
+LONGEST = 36  # number of characters shown of a value
 
 
 def number(x: float) -> str:
-    """Whole numbers in full up to ten digits, others to four."""
+    """Format whole numbers in full up to ten digits, others to four digits."""
     if x == int(x) and abs(x) < 1e10:
         return f"{int(x):,}"
     return f"{x:,.4g}" if 1e-3 <= abs(x) < 1e4 else f"{x:,.0f}" if 1e4 <= abs(x) < 1e10 else f"{x:.3g}"
 
 
 def seconds(x: float) -> str:
-    """Since 1970, as a date and a time."""
+    """Format seconds since 1970 as a date and a time."""
     try:
         return f"{datetime(1970, 1, 1, tzinfo=UTC) + timedelta(seconds=x):%Y-%m-%d %H:%M}"
     except OverflowError:  # before the year 1 or after 9999
@@ -24,6 +24,7 @@ def seconds(x: float) -> str:
 
 
 def share(x: float | None) -> str:
+    """Format a share as a percentage."""
     if x is None:
         return "–"
     if 0 < x < 0.0005 or 0.9995 < x < 1:
@@ -32,7 +33,7 @@ def share(x: float | None) -> str:
 
 
 def size(n: float) -> str:
-    """Bytes in the unit that suits them."""
+    """Format bytes in a suitable unit."""
     for unit in ("B", "KiB", "MiB"):
         if n < 1000:
             return f"{n:,.0f} {unit}" if unit == "B" or n >= 10 else f"{n:.1f} {unit}"
@@ -41,12 +42,12 @@ def size(n: float) -> str:
 
 
 def plain(text: str, longest: int = LONGEST) -> str:
-    """Printable, on one line, and short: control characters and those that turn the writing are shown as escapes."""
+    """Shorten text to one printable line. Control characters, including those for direction, become escapes."""
     cut = text if len(text) <= longest else text[: longest - 1] + "…"
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in cut)
 
 
 def html(text: str, longest: int = LONGEST) -> str:
-    """Text of the data in HTML; what is cut lies in the tooltip."""
+    """Escape and shorten text of the data; the tooltip has the part that was cut."""
     shown = escape(plain(text, longest))
     return shown if len(text) <= longest else f'<span data-t="{escape(plain(text, 400))}">{shown}</span>'

@@ -8,5 +8,5 @@ const show = (text, e) => {
 document.addEventListener('mousemove', e => {
   const at = e.target.closest('[data-t]');
   if (at) show(at.dataset.t, e);
-  else if (!e.target.closest('.plot')) tip.style.display = 'none';  // charts have tips of their own
+  else if (!e.target.closest('.plot')) tip.style.display = 'none';  // charts show their own tooltips
 });

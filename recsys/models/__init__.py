@@ -1,1 +1,1 @@
-"""Models: logits from (dense, sparse). A model is one file here and one YAML in conf/model/."""
+"""Models: one file here and one YAML file in conf/model/ each. protocols.py defines the three kinds."""

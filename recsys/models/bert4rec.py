@@ -20,7 +20,7 @@ from recsys.models.protocols import RetrievalModel
 
 
 class Block(nn.Module):
-    """Attention to both sides and two linear layers, each with residual and norm: (P, dim), (B,) -> (P, dim)."""
+    """Bidirectional self-attention, then a feed-forward network, each with a residual and a norm after it."""
 
     def __init__(self, dim: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -31,17 +31,19 @@ class Block(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Transform the states of B lists: (P, dim), lengths (B,) -> (P, dim)."""
         x = self.between(x + self.attention(x, x, lengths))
         return self.after(x + self.dropout(self.feed_forward(x)))
 
 
 class BERT4Rec(nn.Module, RetrievalModel):
-    """A bidirectional transformer that is asked for the items which a mask hides: some of a list in training, the
-    last one in the end.
+    """Bidirectional transformer that predicts masked items: random items in training, the last item in evaluation.
 
-    mask: the share of a list's items that are hidden in training
-    mask_last: the share of lists of which, instead, the last one alone is
-    max_length: places that have a vector of their own, counted from the end, the item that is asked for among them
+    Args:
+        mask: share of a list's items that are masked in training.
+        mask_last: share of lists in which only the last item is masked, as in evaluation.
+        max_length: number of learnt position vectors, counted from the end and including the masked last item.
+            Earlier items share the vector of the first position.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class BERT4Rec(nn.Module, RetrievalModel):
     ) -> None:
         super().__init__()
         if not 0 < mask < 1 or not 0 <= mask_last <= 1:
-            raise ValueError(f"mask {mask} and mask_last {mask_last} are shares")
+            raise ValueError(f"mask={mask}, mask_last={mask_last}: must be 0 < mask < 1 and 0 <= mask_last <= 1")
         self.mask, self.mask_last = mask, mask_last
         self.items = Items(features, dim, init_std=init_std, device=device)
         self.hidden = nn.Parameter(torch.randn(dim) * init_std)
@@ -78,7 +80,7 @@ class BERT4Rec(nn.Module, RetrievalModel):
         return masked_items(items, lengths, share=self.mask, only_last=self.mask_last)
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
-        """vectors of asked.inputs (P, dim) -> queries (Q, dim)."""
+        """Return queries (Q, dim) from the vectors (P, dim) of query_batch.inputs."""
         x = hide(vectors, query_batch.at, self.hidden)
         x = self.before(x + self.places(from_end(query_batch.lengths).clamp(max=self.places.num_embeddings - 1)))
         for block in self.blocks:

@@ -12,10 +12,10 @@ from recsys.models.common.layers import MLP, flat_width, flatten, require_sparse
 
 
 class VectorCross(nn.Module):
-    """x_{l+1} = x_0 (w_l . x_l) + b_l + x_l, for each of `layers` layers: (B, N) -> (B, N).
+    """Cross network with vector weights: x_{l+1} = x_0 (w_l . x_l) + b_l + x_l.
 
-    torchrec's VectorCrossNet computes the same, as matrix products over (B, N, 1), in 3 times the time
-    (2 CPU cores, forward and backward, B 8192, N 429, 3 layers: 69 ms against 21 ms).
+    torchrec's VectorCrossNet computes the same with matrix products over (B, N, 1) and takes 3 times as long: 69 ms
+    against 21 ms for forward and backward on 2 CPU cores with B 8192, N 429 and 3 layers.
     """
 
     def __init__(self, width: int, layers: int) -> None:
@@ -26,6 +26,7 @@ class VectorCross(nn.Module):
             nn.init.xavier_normal_(parameter)
 
     def forward(self, x0: Tensor) -> Tensor:
+        """Cross the input with itself: (B, N) -> (B, N)."""
         x = x0
         for weight, bias in zip(self.weights, self.biases, strict=True):
             x = torch.addcmul(x + bias, x0, weight(x))
@@ -33,11 +34,11 @@ class VectorCross(nn.Module):
 
 
 class DCN(nn.Module):
-    """A cross network and a deep network side by side over (dense, embeddings), then one linear layer.
+    """Cross network and deep network in parallel over dense features and embeddings, followed by a linear layer.
 
-    deep_mlp: hidden widths of the deep network.
-
-    dense (B, D), sparse of F keys -> logits (B, T)
+    Args:
+        cross_layers: number of layers of the cross network.
+        deep_mlp: hidden widths of the deep network.
     """
 
     def __init__(
@@ -61,5 +62,6 @@ class DCN(nn.Module):
         self.logits = nn.Linear(width + self.deep.out_features, len(features.labels))
 
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
+        """Return logits: dense (B, D), sparse with F keys of B bags -> (B, T)."""
         x0 = flatten(dense, self.embeddings(sparse))  # (B, D + F * dim)
         return self.logits(torch.cat([self.cross(x0), self.deep(x0)], dim=1))

@@ -1,4 +1,6 @@
-"""DCN V2: Wang et al., Improved Deep & Cross Network, 2021, https://arxiv.org/abs/2008.13535."""
+"""DCN V2: Wang et al., DCN V2: Improved Deep & Cross Network and Practical Lessons for Web-scale Learning to Rank
+Systems, 2021, https://arxiv.org/abs/2008.13535.
+"""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -14,14 +16,13 @@ from recsys.models.common.layers import MLP, flat_width, flatten, require_sparse
 
 
 class DCNv2(nn.Module):
-    """A cross network x_{l+1} = x_0 * (W_l x_l + b_l) + x_l and a deep network over (dense, embeddings).
+    """Cross network, x_{l+1} = x_0 * (W_l x_l + b_l) + x_l, and deep network over dense features and embeddings.
 
-    rank: W_l = U_l V_l^T with matrices of `rank` columns; none for a full W_l. The paper finds N / 4 of the
-        width N = D + F * dim enough.
-    structure: "stacked" runs the deep network on the cross network's output, "parallel" both on x_0.
-    deep_mlp: hidden widths of the deep network.
-
-    dense (B, D), sparse of F keys -> logits (B, T)
+    Args:
+        rank: W_l = U_l V_l^T with matrices of `rank` columns; None for a full W_l. The paper reports that a quarter of
+            the width N = D + F * dim is enough.
+        structure: "stacked" runs the deep network on the cross network's output, "parallel" runs both on x_0.
+        deep_mlp: hidden widths of the deep network.
     """
 
     def __init__(
@@ -41,9 +42,9 @@ class DCNv2(nn.Module):
         super().__init__()
         require_sparse(features, "DCNv2")
         if structure not in ("stacked", "parallel"):
-            raise ValueError(f"structure {structure!r} is neither 'stacked' nor 'parallel'")
+            raise ValueError(f"structure={structure!r}: must be 'stacked' or 'parallel'")
         if rank is not None and rank < 1:
-            raise ValueError(f"rank {rank} is not positive; leave it out (null) for full-rank crosses")
+            raise ValueError(f"rank={rank}: must be at least 1, or null for full-rank crosses")
         self.structure = structure
         self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device)
         width = flat_width(features, dim)
@@ -55,6 +56,7 @@ class DCNv2(nn.Module):
         self.logits = nn.Linear(crossed + self.deep.out_features, len(features.labels))
 
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
+        """Return logits: dense (B, D), sparse with F keys of B bags -> (B, T)."""
         x0 = flatten(dense, self.embeddings(sparse))  # (B, D + F * dim)
         crossed = self.cross(x0)
         if self.structure == "stacked":

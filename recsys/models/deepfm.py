@@ -1,4 +1,6 @@
-"""DeepFM: Guo et al., A Factorization-Machine based Neural Network, 2017, https://arxiv.org/abs/1703.04247."""
+"""DeepFM: Guo et al., DeepFM: A Factorization-Machine based Neural Network for CTR Prediction, 2017,
+https://arxiv.org/abs/1703.04247.
+"""
 
 from collections.abc import Sequence
 
@@ -18,21 +20,20 @@ from recsys.models.common.layers import (
 
 
 def second_order(vectors: Tensor) -> Tensor:
-    """The sum of the dot products of all pairs of F vectors, in time linear in F: (B, F, dim) -> (B, 1)."""
+    """Sum the dot products of all pairs of F vectors, in time linear in F: (B, F, dim) -> (B, 1)."""
     squared_sum = vectors.sum(dim=1).square()  # (B, dim)
     sum_of_squares = vectors.square().sum(dim=1)
     return 0.5 * (squared_sum - sum_of_squares).sum(dim=1, keepdim=True)
 
 
 class DeepFM(nn.Module):
-    """A factorization machine and a deep network that share embeddings, their logits summed.
+    """Factorization machine and deep network that share embeddings; their logits are summed.
 
-    Dense features enter the linear part and the deep network; the second-order part is over the F sparse
-    features. Of several labels, each has its own logit from the deep network; the machine's is shared.
+    Dense features enter the linear part and the deep network; the second-order part is over the F sparse features. With
+    several labels, the deep network has a logit for each; the logit of the factorization machine is shared.
 
-    deep_mlp: hidden widths; a linear layer to the T logits follows.
-
-    dense (B, D), sparse of F keys -> logits (B, T)
+    Args:
+        deep_mlp: hidden widths; a linear layer to the T logits follows.
     """
 
     def __init__(
@@ -55,6 +56,7 @@ class DeepFM(nn.Module):
         self.logits = nn.Linear(self.deep.out_features, len(features.labels))
 
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
+        """Return logits: dense (B, D), sparse with F keys of B bags -> (B, T)."""
         vectors = self.embeddings(sparse)  # (B, F, dim)
         machine = self.first_order(dense, self.wide(sparse)) + second_order(vectors)  # (B, 1)
         return machine + self.logits(self.deep(flatten(dense, vectors)))

@@ -1,6 +1,7 @@
 """GRU4Rec: Hidasi et al., Session-based Recommendations with Recurrent Neural Networks, 2015,
-https://arxiv.org/abs/1511.06939. With one table for what is read and what is asked for, "constrained embeddings" in
-Hidasi & Karatzoglou, Recurrent Neural Networks with Top-k Gains, 2018, https://arxiv.org/abs/1706.03847.
+https://arxiv.org/abs/1511.06939. Input and output items share one table, the "constrained embeddings" of Hidasi &
+Karatzoglou, Recurrent Neural Networks with Top-k Gains for Session-based Recommendations, 2018,
+https://arxiv.org/abs/1706.03847.
 """
 
 import torch
@@ -15,8 +16,14 @@ from recsys.models.protocols import RetrievalModel
 
 
 def packed(x: Tensor, lengths: Tensor) -> tuple[PackedSequence, Tensor]:
-    """Lists one after another by step, the longest list first, as nn.GRU reads them without padding:
-    (P, d), (B,) -> P rows, (P,) which value of x each is.
+    """Pack concatenated lists for nn.GRU, step by step and the longest list first, without padding.
+
+    Args:
+        x: (P, d) values of the lists, one list after another.
+        lengths: (B,).
+
+    Returns:
+        The packed sequence of P rows, and (P,) the index in x of each of them.
     """
     rank = torch.empty_like(lengths)
     rank[lengths.argsort(descending=True, stable=True)] = torch.arange(len(lengths), device=lengths.device)
@@ -26,10 +33,13 @@ def packed(x: Tensor, lengths: Tensor) -> tuple[PackedSequence, Tensor]:
 
 
 class GRU4Rec(nn.Module, RetrievalModel):
-    """A recurrent network over the items of a list; each state is the query for the item that follows.
+    """Recurrent network over the items of a list; each state is the query for the next item.
 
-    hidden: width of the states; where it is not `dim`, a linear layer makes queries of them
-    dropout_items, dropout: of the vectors read, and of each layer's states
+    Args:
+        hidden: width of the states; if it differs from `dim`, a linear layer maps states to queries.
+        layers: number of GRU layers.
+        dropout_items: dropout of the input vectors.
+        dropout: dropout of the states of each layer.
     """
 
     def __init__(
@@ -46,11 +56,11 @@ class GRU4Rec(nn.Module, RetrievalModel):
     ) -> None:
         super().__init__()
         if hidden < 1 or layers < 1:
-            raise ValueError(f"hidden {hidden} and layers {layers} must be positive")
+            raise ValueError(f"hidden={hidden}, layers={layers}: must be at least 1")
         self.items = Items(features, dim, init_std=init_std, device=device)
         self.before = nn.Dropout(dropout_items)
         self.gru = nn.GRU(dim, hidden, layers, dropout=dropout if layers > 1 else 0.0)
-        self.after = nn.Dropout(dropout)  # nn.GRU drops nothing of its last layer
+        self.after = nn.Dropout(dropout)  # nn.GRU applies no dropout to its last layer
         self.out = nn.Identity() if hidden == dim else nn.Linear(hidden, dim)
 
     def make_queries(self, batch: Batch) -> QueryBatch:
@@ -58,8 +68,8 @@ class GRU4Rec(nn.Module, RetrievalModel):
         return next_items(lists.values().long(), lists.lengths().long(), every=self.training)
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
-        """vectors of asked.inputs (P, dim) -> queries (Q, dim)."""
-        if not len(vectors):  # there is no packed sequence of nothing
+        """Return queries (Q, dim) from the vectors (P, dim) of query_batch.inputs."""
+        if not len(vectors):  # nn.GRU takes no empty sequence
             return states_at(vectors, query_batch.at)
         steps, order = packed(self.before(vectors), query_batch.lengths)
         states = self.gru(steps)[0].data

@@ -15,18 +15,17 @@ from recsys.models.protocols import RetrievalModel
 
 
 class Block(nn.Module):
-    """Attention whose weights need not sum to one, SiLU(Q K^T + bias) / N, so that a state tells how much it found;
-    what comes out is gated by U. The bias is learnt for each head and distance.
+    """Attention with pointwise weights, SiLU(Q K^T + bias) / N, gated by U.
 
-    N is `length`, not the batch's longest list, on which no other list's states may depend.
-
-    x (P, dim), lengths (B,) -> (P, dim)
+    The weights need not sum to one, so that a state can express how strongly its list matches. The bias is learnt for
+    each head and distance. N is `length` rather than the batch's longest list, so that a list's states do not depend on
+    the other lists of its batch.
     """
 
     def __init__(self, dim: int, heads: int, dropout: float, length: int) -> None:
         super().__init__()
         if heads < 1 or dim % heads:
-            raise ValueError(f"dim {dim} is not divisible by heads {heads}")
+            raise ValueError(f"dim={dim} is not divisible by heads={heads}")
         self.heads, self.length = heads, length
         self.before = nn.LayerNorm(dim)
         self.uvqk = nn.Sequential(nn.Linear(dim, 4 * dim), nn.SiLU())
@@ -35,6 +34,7 @@ class Block(nn.Module):
         self.out = nn.Sequential(nn.Dropout(dropout), nn.Linear(dim, dim))
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Transform the states of B lists: (P, dim), lengths (B,) -> (P, dim)."""
         dim = x.shape[1]
         u, vqk = self.uvqk(self.before(x)).split([dim, 3 * dim], dim=1)
         block, at = padded(vqk, lengths)
@@ -48,10 +48,14 @@ class Block(nn.Module):
 
 
 class HSTU(nn.Module, RetrievalModel):
-    """Causal blocks over the items of a list; each state is the query for the item that follows. Of the paper's
-    relative biases it has that of places, not that of times.
+    """Causal HSTU blocks over the items of a list; each state is the query for the next item.
 
-    max_length: places, counted from the end, and distances that have weights of their own; the N of the paper
+    The paper's relative bias has a part for positions and one for timestamps. This implementation has that for
+    positions.
+
+    Args:
+        max_length: number of learnt position vectors, counted from the end, and of distances with a bias of their own;
+            the N of the paper.
     """
 
     def __init__(
@@ -68,7 +72,7 @@ class HSTU(nn.Module, RetrievalModel):
     ) -> None:
         super().__init__()
         if max_length < 1:
-            raise ValueError(f"max_length {max_length} is not positive")
+            raise ValueError(f"max_length={max_length}: must be at least 1")
         self.items = Items(features, dim, init_std=init_std, device=device)
         self.places = nn.Embedding(max_length, dim)
         nn.init.normal_(self.places.weight, std=init_std)
@@ -81,7 +85,7 @@ class HSTU(nn.Module, RetrievalModel):
         return next_items(lists.values().long(), lists.lengths().long(), every=self.training)
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
-        """vectors of asked.inputs (P, dim) -> queries (Q, dim)."""
+        """Return queries (Q, dim) from the vectors (P, dim) of query_batch.inputs."""
         x = vectors * math.sqrt(vectors.shape[1]) + self.places(
             from_end(query_batch.lengths).clamp(max=self.places.num_embeddings - 1)
         )

@@ -10,24 +10,23 @@ from recsys.features import FeatureSpec
 from recsys.models.common.co_occurrence import candidates, co_occurrences, distinct
 from recsys.models.protocols import ClosedFormModel
 
-_CHUNK = 1024  # items whose neighbours are looked for at a time
+_CHUNK = 1024  # number of items whose neighbours are computed at a time
 
 
 class ItemKNN(nn.Module, ClosedFormModel):
-    """The items nearest to those of a history, by the cosine of who chose them.
+    """Nearest items to those of a history, by the cosine similarity of the lists that contain them.
 
-    Of items in n_i and n_j lists, n_ij of them the same, the similarity is n_ij / (sqrt(n_i n_j) + shrink). Each
-    item of a history votes for its k nearest; a score is the sum of the votes' similarities.
+    Two items that are in n_i and n_j lists, and together in n_ij, have the similarity n_ij / (sqrt(n_i n_j) + shrink).
+    Each item of a history adds the similarities of its k nearest items to their scores.
 
-    k: neighbours kept of each item, of equals the lower ids.
-    shrink: the greater, the less the similarities of rare items count.
-    normalise: each item's kept similarities are divided by their sum, so that all items have an equal vote.
-
-    history of B lists -> scores (B, N); zeros where a history is empty
+    Args:
+        k: number of neighbours kept per item; ties go to the lower id.
+        shrink: the greater it is, the less the similarities of rare items count.
+        normalise: divide each item's kept similarities by their sum, so that all items have an equal vote.
     """
 
     neighbours: Tensor  # (N, k) int64, nearest first
-    similarities: Tensor  # (N, k) float32, 0 where there are fewer
+    similarities: Tensor  # (N, k) float32, 0 if an item has fewer neighbours
 
     def __init__(
         self,
@@ -51,6 +50,7 @@ class ItemKNN(nn.Module, ClosedFormModel):
         self.register_buffer("similarities", torch.zeros(size, device=device))
 
     def fit(self, interactions: JaggedIds) -> None:
+        """Find the k nearest neighbours of each item."""
         lists = distinct(interactions, self.rows)
         root = torch.bincount(lists.values, minlength=self.rows).double().sqrt()
         self.neighbours.zero_()
@@ -63,7 +63,14 @@ class ItemKNN(nn.Module, ClosedFormModel):
             self.similarities /= self.similarities.sum(dim=1, keepdim=True).clamp(min=torch.finfo(torch.float32).tiny)
 
     def _keep(self, start: int, one: Tensor, other: Tensor, similarity: Tensor) -> None:
-        """The k nearest of each item of a chunk, of pairs in ascending order of items."""
+        """Store the k nearest neighbours of each item of a chunk.
+
+        Args:
+            start: first item of the chunk.
+            one: (pairs,) items of the chunk in ascending order, relative to `start`.
+            other: (pairs,) the other item of each pair.
+            similarity: (pairs,).
+        """
         order = torch.argsort(similarity, descending=True, stable=True)
         order = order[torch.argsort(one[order], stable=True)]
         one, other, similarity = one[order], other[order], similarity[order]
@@ -74,6 +81,7 @@ class ItemKNN(nn.Module, ClosedFormModel):
         self.similarities[where] = similarity[near].float()
 
     def score(self, history: JaggedIds) -> Tensor:
+        """Return scores (B, N) for B histories; zeros for an empty history."""
         items = distinct(history, self.rows)
         scores = self.similarities.new_zeros(len(items) * self.rows)
         places = items.segment_ids[:, None] * self.rows + self.neighbours[items.values]  # (P, k)

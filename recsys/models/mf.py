@@ -1,4 +1,7 @@
-"""Matrix factorisation: Koren et al. 2009; with loss=bpr, Rendle et al. 2009, https://arxiv.org/abs/1205.2618."""
+"""Matrix factorisation: Koren et al., Matrix Factorization Techniques for Recommender Systems, 2009,
+https://doi.org/10.1109/MC.2009.263. With loss=bpr, Rendle et al., BPR: Bayesian Personalized Ranking from Implicit
+Feedback, 2009, https://arxiv.org/abs/1205.2618.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -12,9 +15,12 @@ from recsys.models.protocols import RetrievalModel
 
 
 class MF(nn.Module, RetrievalModel):
-    """A vector a user and one an item, with a bias: the item's last column, against 1.
+    """Dot product of a user vector and an item vector, plus an item bias.
 
-    user: the feature that tells who asks; by default the only one beside the items'.
+    The bias is the item's last column; the user's is 1.
+
+    Args:
+        user: name of the user feature; by default the only single-valued feature beside the item's.
     """
 
     def __init__(
@@ -37,6 +43,6 @@ class MF(nn.Module, RetrievalModel):
         return chosen_items(batch, self.items.name)
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
-        """-> queries (B, dim + 1)."""
+        """Return queries (B, dim + 1): a user's vector and a 1 for the item bias."""
         users = self.users(only(batch.sparse, [self.user]))[:, 0]
         return torch.cat([users, users.new_ones(len(users), 1)], dim=1)

@@ -16,12 +16,14 @@ from recsys.models.protocols import RetrievalModel
 
 
 class MultVAE(nn.Module, RetrievalModel):
-    """A row's items as a set -> a normal distribution -> a multinomial over all items (loss=full_softmax).
+    """Variational autoencoder: set of items -> normal distribution -> multinomial over all items (loss=full_softmax).
 
-    hidden: width of what the set becomes first, and of the layer before the items' scores
-    latent: of the distribution
-    dropout: the share of a set's items that the encoder does not see
-    beta, anneal: weight of the KL term, and the steps over which it grows to that
+    Args:
+        hidden: width of the encoder's first layer and of the decoder's last.
+        latent: width of the normal distribution.
+        dropout: share of a set's items that the encoder does not see in training.
+        beta: weight of the KL term.
+        anneal: steps over which that weight grows from 0 to beta.
     """
 
     def __init__(
@@ -40,7 +42,7 @@ class MultVAE(nn.Module, RetrievalModel):
         self.items = Items(features, hidden + 1, about=False, init_std=init_std, device=device)
         own = features.feature(self.items.name)
         if not own.sequence:
-            raise ValueError("MultVAE reads lists: data.sequences.max_length must be set")
+            raise ValueError("MultVAE reads lists of items: set data.sequences.max_length")
         alone = FeatureSpec(dense=(), sparse=(replace(own, pooling="sum"),), labels=())
         self.read = PooledEmbeddings(alone, hidden, prefix="read_", init_std=init_std, device=device)
         self.encoder = nn.Sequential(nn.Tanh(), nn.Linear(hidden, 2 * latent))
@@ -54,7 +56,7 @@ class MultVAE(nn.Module, RetrievalModel):
         return chosen_items(batch, self.items.name)
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
-        """-> queries (B, hidden + 1): in training of all of a row's items, else of all but the last."""
+        """Return queries (B, hidden + 1). In training they encode all items of a row, else all but the last."""
         lists = batch.sparse[self.items.name]
         items, lengths = lists.values().long(), lists.lengths().long()
         if not self.training:
@@ -67,7 +69,7 @@ class MultVAE(nn.Module, RetrievalModel):
             kl = (mean.square() + log_variance.exp() - log_variance - 1).sum() / 2
             self.steps += 1
             weight = self.beta * min(1.0, float(self.steps) / max(self.anneal, 1))
-            self._penalty = weight * kl / max(len(query_batch.targets), 1)  # the loss is a mean over them
+            self._penalty = weight * kl / max(len(query_batch.targets), 1)  # the loss is a mean over targets
         decoded = self.decoder(z)
         return torch.cat([decoded, decoded.new_ones(len(decoded), 1)], dim=1)
 
@@ -76,7 +78,7 @@ class MultVAE(nn.Module, RetrievalModel):
         return self._penalty
 
     def _read(self, items: Tensor, lengths: Tensor) -> Tensor:
-        """(B, hidden) the sum of the rows of a set's items over the square root of their number."""
+        """Sum the rows of each set's items, divided by the square root of their number: (P,), (B,) -> (B, hidden)."""
         sizes = lengths
         if self.training and self.dropout:
             kept = torch.rand(len(items), device=items.device) >= self.dropout

@@ -13,13 +13,13 @@ from recsys.models.common.layers import MLP
 from recsys.models.common.pairs import chosen_items, only, user_feature
 from recsys.models.protocols import RetrievalModel
 
-AT_ONCE = 1 << 22  # pairs' first hidden numbers
+AT_ONCE = 1 << 22  # numbers in the first hidden layer of a block of pairs
 
 
 class PairScores(nn.Module):
-    """(user, item) -> score: a weighted product of `dim` columns of each, and a network over the `dim` others.
+    """Scorer of (user, item) pairs: a weighted product of `dim` columns of each and an MLP over the other `dim`.
 
-    The network's first layer is linear in each side, so that of M items it is worked out once, not once a user.
+    The MLP's first layer is linear in either side, so that it is computed once per item rather than once per pair.
     """
 
     def __init__(self, dim: int, mlp: Sequence[int], dropout: float) -> None:
@@ -32,13 +32,13 @@ class PairScores(nn.Module):
         self.out = nn.Linear(mlp[-1], 1)
 
     def score_pairs(self, queries: Tensor, items: Tensor) -> Tensor:
-        """(..., 2 dim), (..., 2 dim) -> (...)"""
+        """Score pairs: (..., 2 dim), (..., 2 dim) -> (...)."""
         (user, deep_user), (item, deep_item) = queries.split(self.dim, -1), items.split(self.dim, -1)
         hidden = self.of_user(deep_user) + self.of_item(deep_item)
         return (self.product(user * item) + self.out(self.deep(hidden)))[..., 0]
 
     def score_all(self, queries: Tensor, items: Tensor) -> Tensor:
-        """(Q, 2 dim), (M, 2 dim) -> (Q, M), some users at a time."""
+        """Score every item for every query, a block of queries at a time: (Q, 2 dim), (M, 2 dim) -> (Q, M)."""
         step = max(1, AT_ONCE // (len(items) * self.of_user.out_features))
         (item, deep_item) = items.split(self.dim, 1)
         of_item = self.of_item(deep_item)
@@ -51,10 +51,12 @@ class PairScores(nn.Module):
 
 
 class NeuMF(nn.Module, RetrievalModel):
-    """A factorisation and a deep network side by side, each with vectors of its own.
+    """Generalised matrix factorisation and MLP in parallel, with vectors of their own.
 
-    dim: of each of the two; mlp: hidden widths of the network.
-    user: the feature that tells who asks; by default the only one beside the items'.
+    Args:
+        user: name of the user feature; by default the only single-valued feature beside the item's.
+        dim: width of a user's and of an item's vector, in each of the two parts.
+        mlp: hidden widths of the MLP.
     """
 
     def __init__(
@@ -70,7 +72,7 @@ class NeuMF(nn.Module, RetrievalModel):
     ) -> None:
         super().__init__()
         if not mlp:
-            raise ValueError("mlp names no width")
+            raise ValueError("mlp=[]: must have at least one width")
         who = user_feature(features, user, "NeuMF")
         alone = FeatureSpec(dense=(), sparse=(who,), labels=())
         self.users = PooledEmbeddings(alone, 2 * dim, prefix="user_", init_std=init_std, device=device)
@@ -80,11 +82,11 @@ class NeuMF(nn.Module, RetrievalModel):
 
     @property
     def scorer(self) -> PairScores:
-        return self.match  # the name that checkpoints have
+        return self.match  # checkpoints have this name
 
     def make_queries(self, batch: Batch) -> QueryBatch:
         return chosen_items(batch, self.items.name)
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
-        """-> queries (B, 2 dim)."""
+        """Return queries (B, 2 dim): the users' vectors of both parts."""
         return self.users(only(batch.sparse, [self.user]))[:, 0]

@@ -1,4 +1,4 @@
-"""Popularity: what most have chosen, the same for everyone; the floor under every other recommender."""
+"""Popularity: the most chosen items, the same for every user. Every other recommender should beat it."""
 
 import torch
 from torch import Tensor, nn
@@ -10,10 +10,7 @@ from recsys.models.protocols import ClosedFormModel
 
 
 class Popularity(nn.Module, ClosedFormModel):
-    """An item's score is the number of its interactions; one that is twice in a list counts twice.
-
-    history of B lists -> scores (B, N), whatever the history
-    """
+    """Score of an item = number of its interactions. An item that is in a list twice counts twice."""
 
     counts: Tensor  # (N,) int64
 
@@ -23,7 +20,9 @@ class Popularity(nn.Module, ClosedFormModel):
         self.register_buffer("counts", torch.zeros(self.rows, dtype=torch.int64, device=device))
 
     def fit(self, interactions: JaggedIds) -> None:
+        """Count the interactions of each item."""
         self.counts.copy_(torch.bincount(known(interactions, self.rows).values, minlength=self.rows))
 
     def score(self, history: JaggedIds) -> Tensor:
+        """Return the counts (B, N), the same for each of B histories."""
         return self.counts.float().repeat(len(history), 1)

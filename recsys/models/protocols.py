@@ -1,10 +1,10 @@
-"""What a model of each kind must have.
+"""Protocols that models of each kind implement.
 
-A model says its kind by the protocol that it subclasses beside nn.Module: RetrievalModel or ClosedFormModel; any other
-module is a RankingModel. `model_kind` is the one place that asks. Optional parts have defaults here, so that callers
-never look for attributes.
+A model declares its kind by subclassing RetrievalModel or ClosedFormModel beside nn.Module; any other module is a
+RankingModel. Only `model_kind` checks for this. Optional methods have defaults here, so that callers never test for
+attributes.
 
-B rows; F sparse features; D dense columns; T labels; N candidates, of which 0 stands for an unknown item.
+B rows; F sparse features; D dense columns; T labels; N candidates, of which 0 is the unknown item.
 """
 
 import inspect
@@ -33,7 +33,8 @@ class RankingModel(Protocol):
 class RetrievalModel(Protocol):
     """Ranks items for queries and is trained step by step: SASRec, TwoTower, NeuMF.
 
-    items: item ids (M,) -> vectors (M, d), looked up once a step for inputs, chosen items and negatives together.
+    items: module that maps item ids (M,) to vectors (M, d). It is called once a step, for inputs, targets and negatives
+        together.
     """
 
     items: Items | Any
@@ -43,12 +44,16 @@ class RetrievalModel(Protocol):
         ...
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
-        """Return queries (Q, d), one for each of query_batch.at or for each row: vectors (P, d) of its inputs."""
+        """Return queries (Q, d): one for each of query_batch.at if it has inputs, else one for each row.
+
+        Args:
+            vectors: (P, d) vectors of query_batch.inputs.
+        """
         ...
 
     @property
     def scorer(self) -> Scorer | Any:
-        """Scores of queries and item vectors; dot products by default."""
+        """Module that scores queries against item vectors; dot products by default."""
         return _DOT
 
     def penalty(self) -> Tensor | None:
@@ -59,13 +64,13 @@ class RetrievalModel(Protocol):
 class ClosedFormModel(Protocol):
     """Ranks items for histories and is fitted at once, in one process: EASE, ItemKNN, Popularity.
 
-    rows: N
+    rows: N, the number of candidates
     """
 
     rows: int
 
     def fit(self, interactions: JaggedIds) -> None:
-        """Fit to what each group has chosen in training, a list a group."""
+        """Fit the model to the items that each group has chosen in training, one list per group."""
         ...
 
     def score(self, history: JaggedIds) -> Tensor:

@@ -13,7 +13,7 @@ from recsys.models.protocols import RetrievalModel
 
 
 class Block(nn.Module):
-    """Causal self-attention, then two linear layers, each with its residual: (P, dim), (B,) -> (P, dim)."""
+    """Causal self-attention, then a feed-forward network, each with its residual."""
 
     def __init__(self, dim: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -25,15 +25,18 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Transform the states of B lists: (P, dim), lengths (B,) -> (P, dim)."""
         queries = self.before(x)
         x = self.between(queries + self.attention(queries, x, lengths))
         return x + self.feed_forward(x)
 
 
 class SASRec(nn.Module, RetrievalModel):
-    """A causal transformer over the items of a list; each state is the query for the item that follows.
+    """Causal transformer over the items of a list; each state is the query for the next item.
 
-    max_length: places that have a vector of their own, counted from the end; earlier items share the last one's.
+    Args:
+        max_length: number of learnt position vectors, counted from the end; earlier items share the vector of the first
+            position.
     """
 
     def __init__(
@@ -61,7 +64,7 @@ class SASRec(nn.Module, RetrievalModel):
         return next_items(lists.values().long(), lists.lengths().long(), every=self.training)
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
-        """vectors of asked.inputs (P, dim) -> queries (Q, dim)."""
+        """Return queries (Q, dim) from the vectors (P, dim) of query_batch.inputs."""
         x = vectors * math.sqrt(vectors.shape[1]) + self.places(
             from_end(query_batch.lengths).clamp(max=self.places.num_embeddings - 1)
         )

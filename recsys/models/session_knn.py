@@ -1,4 +1,4 @@
-"""SessionKNN: Ludewig & Jannach, Evaluation of Session-based Recommendation Algorithms, 2018 (SKNN and V-SKNN),
+"""SessionKNN (SKNN and V-SKNN): Ludewig & Jannach, Evaluation of Session-based Recommendation Algorithms, 2018,
 https://arxiv.org/abs/1803.09587.
 """
 
@@ -21,22 +21,24 @@ from recsys.models.protocols import ClosedFormModel
 
 
 class SessionKNN(nn.Module, ClosedFormModel):
-    """What the past sessions nearest to the current one hold.
+    """Items of the past sessions nearest to the current one.
 
-    Of the past sessions that share an item with the current one, the `sample_size` most recent are looked at, and
-    the k nearest of these (of equals the more recent) are its neighbours; an item's score is the sum of the
-    similarities of the neighbours that hold it. Sessions count as sets; the later of those fitted are the more recent.
+    Among the past sessions that share an item with the current one, take the `sample_size` most recent, and of these
+    the k most similar as neighbours; ties go to the more recent. An item's score is the sum of the similarities of the
+    neighbours that contain it. Sessions count as sets. Sessions that are fitted later are more recent.
 
-    weighting: of the L items of the current session, the p-th counts p / L (linear), or each 1 (none).
-    similarity: dot, the weights' sum over the shared items; or cosine, that divided by both vectors' lengths, so that
-        long sessions are no nearer. linear and dot are the paper's V-SKNN; none and cosine its SKNN.
-
-    history of B lists, oldest first -> scores (B, N); zeros where a history shares no item with any session
+    Args:
+        k: number of neighbours.
+        sample_size: number of recent sessions to compare.
+        weighting: "linear" gives the p-th of the current session's L items the weight p / L, "none" gives each 1.
+        similarity: "dot" is the sum of the weights over shared items; "cosine" divides it by the norms of both
+            sessions, so that long sessions have no advantage. linear and dot are the paper's V-SKNN, none and cosine
+            its SKNN.
     """
 
-    items: Tensor  # (P,) int64: of M sessions, one after another
+    items: Tensor  # (P,) int64: items of M sessions, concatenated
     item_starts: Tensor  # (M + 1,) int64
-    sessions: Tensor  # (P,) int64: of N items, the sessions that hold it, oldest first
+    sessions: Tensor  # (P,) int64: for each of N items, the sessions that contain it, oldest first
     session_starts: Tensor  # (N + 1,) int64
 
     def __init__(
@@ -53,9 +55,9 @@ class SessionKNN(nn.Module, ClosedFormModel):
         if k < 1 or sample_size < k:
             raise ValueError(f"k={k}, sample_size={sample_size}: must be 1 <= k <= sample_size")
         if weighting not in ("linear", "none"):
-            raise ValueError(f"weighting {weighting!r} is neither 'linear' nor 'none'")
+            raise ValueError(f"weighting={weighting!r}: must be 'linear' or 'none'")
         if similarity not in ("dot", "cosine"):
-            raise ValueError(f"similarity {similarity!r} is neither 'dot' nor 'cosine'")
+            raise ValueError(f"similarity={similarity!r}: must be 'dot' or 'cosine'")
         self.k = k
         self.sample_size = sample_size
         self.linear = weighting == "linear"
@@ -67,12 +69,16 @@ class SessionKNN(nn.Module, ClosedFormModel):
         self.register_load_state_dict_pre_hook(_take_sizes)
 
     def fit(self, interactions: JaggedIds) -> None:
+        """Store the sessions of each item and the items of each session."""
         lists = distinct(interactions, self.rows)
         inverse = invert(lists, self.rows)
         self.items, self.item_starts = lists.values, starts(lists.lengths)
         self.sessions, self.session_starts = inverse.values, starts(inverse.lengths)
 
     def score(self, history: JaggedIds) -> Tensor:
+        """Return scores (B, N) for B histories, oldest item first; zeros if a history shares no item with any
+        session.
+        """
         current = known(history, self.rows)
         scores = torch.zeros(len(history), self.rows, device=self.items.device)
         for row, items in zip(scores, current.values.split(current.lengths.tolist()), strict=True):
@@ -81,12 +87,12 @@ class SessionKNN(nn.Module, ClosedFormModel):
         return scores
 
     def _nearest(self, current: Tensor) -> tuple[Tensor, Tensor]:
-        """The neighbours of a session of L items, and their similarities: (L,) -> (up to k,), (up to k,)."""
+        """Return the neighbours of a session and their similarities: (L,) items -> (up to k,), (up to k,)."""
         positions = torch.arange(1, len(current) + 1, device=current.device)
         items, place = torch.unique(current, return_inverse=True)
         last = torch.zeros_like(items).scatter_reduce(0, place, positions, "amax")
         weights = last.double() / len(current) if self.linear else torch.ones_like(items, dtype=torch.float64)
-        # none of the most recent sessions in all is older than the most recent ones that hold an item it holds
+        # the most recent sessions overall are among the most recent ones of each item, so older ones can be left out
         stop = self.session_starts[items + 1]
         begin = torch.maximum(self.session_starts[items], stop - self.sample_size)
         places, owner = ranges(begin, stop - begin)
@@ -96,19 +102,19 @@ class SessionKNN(nn.Module, ClosedFormModel):
         if self.cosine:
             lengths = self.item_starts[sessions + 1] - self.item_starts[sessions]
             similarity = similarity / (weights.norm() * lengths.double().sqrt())
-        # rounded, since equals are told apart by their age
+        # rounded, so that ties are broken by age
         order = torch.argsort(similarity.round(decimals=9), descending=True, stable=True)[: self.k]
         return sessions[order], similarity[order].float()
 
     def _add(self, scores: Tensor, sessions: Tensor, similarity: Tensor) -> None:
-        """Adds to each item's score (N,) the similarities of the sessions that hold it."""
+        """Add the similarities of sessions (k,) to the scores (N,) of the items that they contain."""
         begin = self.item_starts[sessions]
         places, owner = ranges(begin, self.item_starts[sessions + 1] - begin)
         scores.index_add_(0, self.items[places], similarity[owner])
 
 
 def _take_sizes(model: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Gives the buffers that have a session's sizes those of the state to be loaded."""
+    """Resize the buffers whose sizes depend on the sessions to those of the state to load."""
     for name in ("items", "item_starts", "sessions"):
         if f"{prefix}{name}" in state:
             setattr(model, name, getattr(model, name).new_empty(state[f"{prefix}{name}"].shape))

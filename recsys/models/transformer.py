@@ -1,5 +1,5 @@
-"""A transformer over all that is known of each item of a list, as in Transformers4Rec: de Souza Pereira Moreira et al.,
-Transformers4Rec: Bridging the Gap between NLP and Sequential / Session-Based Recommendation, 2021,
+"""Transformer over all features of each item of a list, after de Souza Pereira Moreira et al., Transformers4Rec:
+Bridging the Gap between NLP and Sequential / Session-Based Recommendation, 2021,
 https://dl.acm.org/doi/10.1145/3460231.3474255.
 """
 
@@ -25,7 +25,7 @@ ATTENTION = {"plain": Attention, "relative": RelativeAttention}
 
 
 class Block(nn.Module):
-    """Attention, then two linear layers, each with its norm before and its residual: (P, dim), (B,) -> (P, dim)."""
+    """Attention, then a feed-forward network, each with a norm before it and a residual."""
 
     def __init__(self, attention: nn.Module, dim: int, dropout: float) -> None:
         super().__init__()
@@ -37,41 +37,45 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        """Transform the states of B lists: (P, dim), lengths (B,) -> (P, dim)."""
         y = self.before(x)
         x = x + self.attention(y, y, lengths)
         return x + self.feed_forward(self.between(x))
 
 
 class Context(nn.Module):
-    """What a row tells beside its lists, as one vector: (B, D), sparse of B bags -> (B, dim)."""
+    """One vector for the features of a row that are not lists."""
 
     def __init__(self, features: FeatureSpec, dim: int, *, init_std: float, device: torch.device | None) -> None:
         super().__init__()
         sparse = tuple(f for f in features.sparse if not f.sequence)
         if not sparse and not features.dense:
-            raise ValueError("context: there is no feature beside those of the items; leave it out")
+            raise ValueError("context=true: data has only features of items; set model.context=false")
         own = FeatureSpec(dense=features.dense, sparse=sparse, labels=())
         self.bags = PooledEmbeddings(own, dim, prefix="context_", init_std=init_std, device=device) if sparse else None
         self.dense = nn.Linear(own.dense_width, dim) if own.dense else None
 
     def forward(self, batch: Batch) -> Tensor:
+        """Return the sum of pooled embeddings and a linear map of the dense features: B rows -> (B, dim)."""
         parts = [] if self.bags is None else [self.bags(batch.sparse).sum(dim=1)]
         parts += [] if self.dense is None else [self.dense(batch.dense)]
         return sum(parts[1:], parts[0])
 
 
 class Transformer(nn.Module, RetrievalModel):
-    """Reads the item and every other sparse feature of a list's items (category, time since the last one by quantiles
-    ...), each from a table of its own. Of the item that is asked for it sees no feature at all.
+    """Transformer that reads the item and all other sparse list features of each item, such as category or time gap.
 
-    merge: sum | concat, of an item's vectors; the latter makes `dim` of them with a linear layer
-    objective: causal, each state asks for the item that follows | masked, for the items hidden behind a mask
-    block: plain, with a vector for each place | relative, whose attention knows distances instead
-    context: the row's own features are added to each place. They stand in its last row, that of the item asked for:
-        such as are not known before, or change within a list, tell the answer.
-    mask, mask_last: of the masked objective, the share of a list's items that are hidden in training, and the share
-        of lists of which, instead, the last one alone is
-    max_length: places that have a vector of their own, counted from the end
+    Each feature has a table of its own. The model sees no feature of the item that it is to predict.
+
+    Args:
+        merge: how to merge the vectors of an item: "sum", or "concat" followed by a linear layer to `dim`.
+        objective: "causal" predicts the next item from each state, "masked" the items that are masked.
+        block: "plain" with learnt position vectors, or "relative" with attention over distances.
+        context: add the features of the row itself to each position. They are the values of the list's last row, that
+            of the item to predict: features that are unknown before it, or that change within a list, leak the answer.
+        mask: for objective=masked, share of a list's items that are masked in training.
+        mask_last: for objective=masked, share of lists in which only the last item is masked.
+        max_length: number of learnt position vectors, counted from the end.
     """
 
     def __init__(
@@ -93,17 +97,17 @@ class Transformer(nn.Module, RetrievalModel):
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
-        for name, value, known in (
+        for name, value, choices in (
             ("merge", merge, ("sum", "concat")),
             ("objective", objective, ("causal", "masked")),
             ("block", block, tuple(ATTENTION)),
         ):
-            if value not in known:
-                raise ValueError(f"{name} {value!r} is not one of {', '.join(known)}")
+            if value not in choices:
+                raise ValueError(f"{name}={value!r}: must be {' or '.join(choices)}")
         if not 0 < mask < 1 or not 0 <= mask_last <= 1:
-            raise ValueError(f"mask {mask} and mask_last {mask_last} are shares")
+            raise ValueError(f"mask={mask}, mask_last={mask_last}: must be 0 < mask < 1 and 0 <= mask_last <= 1")
         if max_length < 1:
-            raise ValueError(f"max_length {max_length} is not positive")
+            raise ValueError(f"max_length={max_length}: must be at least 1")
         self.mask, self.mask_last = mask, mask_last
         self.items = Items(features, dim, init_std=init_std, device=device)
         beside = [f.name for f in features.sparse if f.sequence and f.name != self.items.name]
@@ -134,7 +138,7 @@ class Transformer(nn.Module, RetrievalModel):
         return masked_items(items, lengths, share=self.mask, only_last=self.mask_last)
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
-        """vectors of asked.inputs (P, dim) -> queries (Q, dim)."""
+        """Return queries (Q, dim) from the vectors (P, dim) of query_batch.inputs."""
         x = self._merged(batch, query_batch, vectors)
         if self.hidden is not None:
             x = hide(x, query_batch.at, self.hidden)
@@ -148,7 +152,7 @@ class Transformer(nn.Module, RetrievalModel):
         return states_at(self.norm(x), query_batch.at)
 
     def _merged(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
-        """One vector for each of asked.inputs: (P, dim) -> (P, dim)."""
+        """Merge the vectors of all features of each item of query_batch.inputs: (P, dim) -> (P, dim)."""
         if self.beside is None:
             return vectors
         parts = [vectors, *(rows.values()[query_batch.places] for rows in self.beside(batch.sparse).values())]

@@ -1,5 +1,7 @@
-"""Two towers: Covington et al. 2016, https://dl.acm.org/doi/10.1145/2959100.2959190; Yi et al. 2019,
-https://dl.acm.org/doi/10.1145/3298689.3346996 (in-batch softmax corrected for how often items are drawn).
+"""Two towers: Covington et al., Deep Neural Networks for YouTube Recommendations, 2016,
+https://dl.acm.org/doi/10.1145/2959100.2959190, and Yi et al., Sampling-Bias-Corrected Neural Modeling for Large Corpus
+Item Recommendations, 2019, https://dl.acm.org/doi/10.1145/3298689.3346996 (in-batch softmax, corrected for the
+frequency of items).
 """
 
 from collections.abc import Sequence
@@ -13,12 +15,12 @@ from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.items import Items, QueryBatch
 from recsys.models.common.layers import MLP, flat_width, flatten
-from recsys.models.common.pairs import beside_items, chosen_items, only
+from recsys.models.common.pairs import chosen_items, only, user_features
 from recsys.models.protocols import RetrievalModel
 
 
 class ItemTower(nn.Module):
-    """ids (M,) -> (M, out): a network over the item's vector by id and features."""
+    """Network over the vector of an item, which is made of its id and its features."""
 
     def __init__(self, items: Items, dim: int, mlp: Sequence[int], out: int, *, normalise: bool) -> None:
         super().__init__()
@@ -39,19 +41,22 @@ class ItemTower(nn.Module):
         self.vectors.candidates = candidates
 
     def forward(self, ids: Tensor) -> Tensor:
+        """Return item vectors: ids (M,) -> (M, out)."""
         x = self.deep(self.vectors(ids))
         return nn.functional.normalize(x, dim=1) if self.normalise else x
 
 
 class TwoTower(nn.Module, RetrievalModel):
-    """One network over what is known of who asks (all features but the items'), one over what is known of an item
-    (its id and data.items); the score is the product of the two.
+    """Dot product of a network over the user's features and a network over the item's id and features (data.items).
 
-    user_mlp, item_mlp: hidden widths; a linear layer to `out` follows.
-    Features of a held-out row are those of the first interaction that it asks for: only what was known before it (who,
-    where, `last`, `lag`) may be among them, or the answer is.
+    The user's features are all but the item's. Those of a held-out row are the values of the first interaction to
+    predict: use only features that are known before it (user, place, `last`, `lag`), otherwise they leak the answer.
 
-    normalise: both to length 1, so that scores are cosines; the loss then needs a temperature near 0.05.
+    Args:
+        user_mlp: hidden widths of the user tower; a linear layer to `out` follows.
+        item_mlp: hidden widths of the item tower; a linear layer to `out` follows.
+        out: width of queries and item vectors.
+        normalise: scale both to length 1, so that scores are cosines; the loss then needs a temperature near 0.05.
     """
 
     def __init__(
@@ -67,7 +72,7 @@ class TwoTower(nn.Module, RetrievalModel):
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
-        self.user_features = beside_items(features, "TwoTower")
+        self.user_features = user_features(features, "TwoTower")
         self.users = None
         if self.user_features.sparse:
             self.users = PooledEmbeddings(self.user_features, dim, prefix="user_", init_std=init_std, device=device)
@@ -80,7 +85,7 @@ class TwoTower(nn.Module, RetrievalModel):
         return chosen_items(batch, self.item)
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
-        """-> queries (B, out)."""
+        """Return queries (B, out)."""
         x = batch.dense
         if self.users is not None:
             x = flatten(x, self.users(only(batch.sparse, [f.name for f in self.user_features.sparse])))

@@ -18,14 +18,13 @@ from recsys.models.common.layers import (
 
 
 class WideDeep(nn.Module):
-    """A linear model and a deep network over (dense, embeddings), their logits summed.
+    """Linear model and deep network over dense features and embeddings; their logits are summed.
 
-    The paper's hand-made cross-product features are columns like any other here: make them in the data.
-    Of several labels, each has its own logit from the deep network; the linear model's is shared.
+    The paper's hand-made cross-product features are ordinary columns here: add them to the data. With several labels,
+    the deep network has a logit for each; the logit of the linear model is shared.
 
-    deep_mlp: hidden widths; a linear layer to the T logits follows.
-
-    dense (B, D), sparse of F keys -> logits (B, T)
+    Args:
+        deep_mlp: hidden widths; a linear layer to the T logits follows.
     """
 
     def __init__(
@@ -48,6 +47,7 @@ class WideDeep(nn.Module):
         self.logits = nn.Linear(self.deep.out_features, len(features.labels))
 
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
+        """Return logits: dense (B, D), sparse with F keys of B bags -> (B, T)."""
         vectors = self.embeddings(sparse)  # (B, F, dim)
         deep = self.logits(self.deep(flatten(dense, vectors)))  # (B, T)
         return deep + self.first_order(dense, self.wide(sparse))

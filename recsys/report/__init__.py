@@ -1,1 +1,1 @@
-"""Runs beside each other: read (runs), compared (statistics, compare), shown as one HTML page (page)."""
+"""Comparison of runs: read (runs), compared (comparison, resampling), and shown as one HTML page (report_page)."""

@@ -1,7 +1,7 @@
 """python -m recsys.report RUN_DIR... [SWEEP_DIR] [output=report.html]
 
-Compares runs with the first of them: metrics with intervals, curves, calibration, slices, time, plans and configs, on
-one HTML page.
+Compares runs with the first one on one HTML page: metrics with intervals, curves, calibration, slices, time, plans and
+configs.
 """
 
 from __future__ import annotations
@@ -25,41 +25,41 @@ def report(folders: list[str], output: Path, resamples: int = 1000, seed: int = 
     from recsys.report.report_page import not_compared, page
     from recsys.report.runs import read
 
-    found = read(folders)
-    if not found.runs:
-        raise UserError(f"{folders[0]}: none of its trials has a folder yet")
-    say(f"{len(found.runs)} runs: resampling their test rows {resamples:,} times")
-    groups = compare(found.runs, resamples, seed)
+    run_set = read(folders)
+    if not run_set.runs:
+        raise UserError(f"{folders[0]}: no trial of this sweep has a folder yet")
+    say(f"{len(run_set.runs)} runs: resampling the test rows {resamples:,} times")
+    groups = compare(run_set.runs, resamples, seed)
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(page(found, groups, resamples, seed), encoding="utf-8")
+    output.write_text(page(run_set, groups, resamples, seed), encoding="utf-8")
     for group in groups:
         results.print(terminal(group))
         results.print(escaped(verdict(group)))
     for line in not_compared(groups):
         say(line)
-    for run in found.runs:
+    for run in run_set.runs:
         if run.metrics is None:
-            say(f"{run.name}: has not finished (no metrics.json)")
-    say(f"the page: {output}")
+            say(f"{run.name}: not finished (it has no metrics.json)")
+    say(f"wrote {output}")
 
 
 def _command(cfg: DictConfig) -> None:
     if not cfg.runs:
-        raise UserError(f"no run is given; {USAGE}")
+        raise UserError(f"no run given; usage: {USAGE}")
     if cfg.resamples < 100:
         raise UserError(f"resamples={cfg.resamples}: must be 100 or more")
     if cfg.seed < 0:
         raise UserError(f"seed={cfg.seed}: must not be negative")
     output = Path(cfg.output)
     if output.is_dir():
-        raise UserError(f"output={cfg.output}: is a folder; name a file in it")
+        raise UserError(f"output={cfg.output}: is a folder; add the name of a file")
     if any(p.is_file() for p in output.parents):
-        raise UserError(f"output={cfg.output}: lies below a file")
+        raise UserError(f"output={cfg.output}: its folder is a file")
     report([str(r) for r in cfg.runs], output, cfg.resamples, cfg.seed)
 
 
 def main() -> None:
-    """The command line: folders, or runs=[...]; a folder may have a = in its name."""
+    """Run the command line, which takes folders or runs=[...]. A folder's name may contain a =."""
     words = [a for a in sys.argv[1:] if not a.startswith("-") and ("=" not in a or Path(a).is_dir())]
     rest = [a for a in sys.argv[1:] if a not in words]
     quoted = ["'" + w.replace("\\", "\\\\").replace("'", "\\'") + "'" for w in words]

@@ -1,4 +1,4 @@
-"""Small pictures, of cells of tables and of legends."""
+"""Small pictures in table cells and legends."""
 
 import re
 from collections.abc import Sequence
@@ -8,12 +8,12 @@ from html import escape
 from recsys.html.text import plain
 
 Interval = tuple[float, float]
-BRIGHT = 8  # lines that have a colour of their own
+BRIGHT = 8  # number of lines with a colour of their own
 
 
 @dataclass(frozen=True)
 class Paint:
-    """How a line is drawn on the whole page."""
+    """Number, name and colour of a line, the same on the whole page."""
 
     number: int
     name: str
@@ -25,19 +25,23 @@ class Paint:
         return f'<i style="background:{self.colour}"></i>'
 
 
-Dot = tuple[Paint, float, Interval | None, str]  # value, its interval, what the tooltip says
+Dot = tuple[Paint, float, Interval | None, str]  # paint, value, interval, tooltip
 
 
-def dots(found: Sequence[Dot], bounds: Interval, zero: float | None = None, wide: int = 220) -> str:
-    """Values with their intervals, one below the other, on a common scale. zero: where a dashed line is."""
-    row = 20 if len(found) == 1 else 9
+def dots(values: Sequence[Dot], bounds: Interval, zero: float | None = None, wide: int = 220) -> str:
+    """Draw values with their intervals, one below the other, on a common scale.
+
+    Args:
+        zero: value of a dashed vertical line.
+    """
+    row = 20 if len(values) == 1 else 9
     x = lambda v: 6 + (v - bounds[0]) / (bounds[1] - bounds[0]) * (wide - 12)  # noqa: E731
-    high = row * len(found)
+    high = row * len(values)
     shapes = []
     if zero is not None and bounds[0] <= zero <= bounds[1]:
         at = x(zero)
         shapes.append(f'<path d="M{at:.1f} 0V{high}" stroke="var(--soft)" stroke-dasharray="2 3"/>')
-    for i, (paint, value, interval, tip) in enumerate(found):
+    for i, (paint, value, interval, tip) in enumerate(values):
         y = row * (i + 0.5)
         inner = f'<circle cx="{x(value):.1f}" cy="{y:g}" r="3.8" fill="{paint.colour}"/>'
         if interval is not None:
@@ -50,7 +54,7 @@ def dots(found: Sequence[Dot], bounds: Interval, zero: float | None = None, wide
 
 
 def bar(parts: Sequence[tuple[float, str, str]], wide: int = 300) -> str:
-    """(share, colour, tooltip) side by side."""
+    """Draw (share, colour, tooltip) parts side by side."""
     at, shapes = 0.0, []
     for share, colour, tip in parts:
         shapes.append(
@@ -60,18 +64,18 @@ def bar(parts: Sequence[tuple[float, str, str]], wide: int = 300) -> str:
     return f'<svg class="cell" width="{wide}" height="14">{"".join(shapes)}</svg>'
 
 
-TRIAL = re.compile(r"(.*/)?\d+: ")  # the name of a trial: 3: lr=0.1, dim=8
+TRIAL = re.compile(r"(.*/)?\d+: ")  # name of a trial, such as 3: lr=0.1, dim=8
 
 
 def tail(name: str, most: int) -> str:
-    """Return the end of a path, where paths differ that begin alike; the beginning of a trial's name."""
+    """Shorten a name: keep the beginning of a trial's name, and the end of a path."""
     return (
         plain(name, most) if len(name) <= most or TRIAL.match(name) else "…\u2060" + plain(name[1 - most :])
-    )  # no break behind it
+    )  # U+2060: no line break after the ellipsis
 
 
 def legend(paints: Sequence[Paint]) -> str:
-    """Those with a colour, and how many have none."""
+    """Return the lines that have a colour, and the number of those that do not."""
     entries = [
         f'<span data-r="{p.number}" data-t="{escape(plain(p.name, 200))}">{p.mark}{escape(tail(p.name, 40))}</span>'
         for p in paints

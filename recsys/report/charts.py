@@ -1,4 +1,4 @@
-"""Charts in SVG: lines over steps, curves of rates, reliability, swept parameters."""
+"""Charts in SVG: metrics over steps, ROC and precision-recall curves, reliability, swept parameters."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,20 +11,22 @@ import numpy as np
 from recsys.html.text import plain
 from recsys.report.cells import Interval, Paint, tail
 
-WIDE, HIGH = 560, 262  # of a chart, in pixels
+WIDE, HIGH = 560, 262  # size of a chart in pixels
 LEFT, RIGHT, TOP, FOOT = 54, 14, 10, 40
-POINTS = 160  # of a line; more are drawn as means of neighbours
+POINTS = 160  # points of a line; more are averaged
 
 
 @dataclass(frozen=True)
 class Series:
+    """Points of one line."""
+
     paint: Paint
     points: Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True)
 class Axis:
-    """From values to pixels."""
+    """Scale from values to pixels."""
 
     low: float
     high: float
@@ -37,8 +39,8 @@ class Axis:
         return self.start + (v - self.low) / (self.high - self.low) * (self.stop - self.start)
 
     @property
-    def told(self) -> str:
-        """For the page's script."""
+    def attribute(self) -> str:
+        """Return the scale for page.js."""
         return f"{self.low:.8g},{self.high:.8g},{self.start:g},{self.stop:g},{int(self.log)}"
 
     def ticks(self, most: int = 6) -> list[float]:
@@ -58,7 +60,7 @@ class Axis:
 
 
 def axis(values: Sequence[float], start: float, stop: float, log: bool = False) -> Axis:
-    """Around the values, with some room."""
+    """Return an axis around the values, with a margin."""
     low, high = min(values), max(values)
     if log:
         low, high = log10(low), log10(high)
@@ -67,12 +69,12 @@ def axis(values: Sequence[float], start: float, stop: float, log: bool = False) 
 
 
 def spans(values: Sequence[float], ratio: float = 30) -> bool:
-    """Whether a logarithmic axis shows them better."""
+    """Return whether the values suit a logarithmic axis."""
     return min(values) > 0 and max(values) / min(values) > ratio
 
 
 def tick(value: float, step: float) -> str:
-    """With as many digits as ticks that are a step apart need."""
+    """Format a tick with the digits that a distance of `step` between ticks needs."""
     if abs(value) >= 10_000:
         return f"{value / 1e6:g}M" if abs(value) >= 1e6 else f"{value / 1e3:g}k"
     if value and abs(value) < 1e-3:
@@ -81,7 +83,7 @@ def tick(value: float, step: float) -> str:
 
 
 def _across(x: Axis, y: Axis) -> str:
-    """Lines and numbers of the values."""
+    """Draw the horizontal grid lines and their numbers."""
     out, marks = [], y.ticks()
     for v in marks:
         at, step = y.at(v), v if y.log else _step(marks)
@@ -92,7 +94,7 @@ def _across(x: Axis, y: Axis) -> str:
 
 
 def _along(x: Axis, y: Axis, of: str) -> str:
-    """Numbers below, and what they are."""
+    """Draw the numbers and the name of the x axis."""
     marks = x.ticks(7)
     names = [(x.at(v), tick(v, v if x.log else _step(marks))) for v in marks]
     return _below(names, y) + f'<text x="{x.stop:g}" y="{y.start + 33:g}" text-anchor="end">{escape(of)}</text>'
@@ -109,7 +111,7 @@ def _step(marks: Sequence[float]) -> float:
 
 
 def lines(title: str, series: Sequence[Series], linear: bool = False) -> str:
-    """A chart of values over steps; those that span much have a logarithmic axis, unless it is to be linear."""
+    """Draw values over steps. The axis is logarithmic if they span orders of magnitude, unless `linear` is set."""
     series = [Series(s.paint, thinned(s.points)) for s in series if s.points]
     ys = [v for s in series for _, v in s.points]
     xs = [v for s in series for v, _ in s.points]
@@ -119,14 +121,14 @@ def lines(title: str, series: Sequence[Series], linear: bool = False) -> str:
 
 
 def rates(title: str, series: Sequence[Series], of: str, diagonal: bool) -> str:
-    """A chart of one rate over another, both from 0 to 1."""
+    """Draw one rate over another, both from 0 to 1."""
     x, y = Axis(0, 1, LEFT, WIDE - RIGHT), Axis(0, 1, HIGH - FOOT, TOP)
     chance = f'<path d="M{x.at(0)} {y.at(0)}L{x.at(1)} {y.at(1)}" stroke="var(--other)" stroke-dasharray="4 4"/>'
     return _figure(title, [s for s in series if s.points], x, y, of, chance if diagonal else "")
 
 
 def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """At most POINTS, each the mean of its neighbours; the last one stays."""
+    """Reduce points to POINTS at most, each the mean of its neighbours; the last one stays."""
     if len(points) <= POINTS:
         return list(points)
     parts = np.array_split(np.array(points), POINTS)
@@ -134,7 +136,9 @@ def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _figure(title: str, series: Sequence[Series], x: Axis, y: Axis, of: str, under: str = "") -> str:
-    order = sorted(series, key=lambda s: -s.paint.number + (-10_000 if s.paint.faded else 0))  # the first is on top
+    order = sorted(
+        series, key=lambda s: -s.paint.number + (-10_000 if s.paint.faded else 0)
+    )  # the first line is drawn on top
     shapes = []
     for s in order:
         place = [(x.at(a), y.at(b)) for a, b in s.points]
@@ -149,7 +153,7 @@ def _figure(title: str, series: Sequence[Series], x: Axis, y: Axis, of: str, und
     rule = f'<line class="rule" y1="{y.stop:g}" y2="{y.start:g}" stroke="var(--soft)" style="display:none"/>'
     return (
         f'<figure><figcaption>{escape(title)}</figcaption><svg class="plot" viewBox="0 0 {WIDE} {HIGH}" role="img" '
-        f'data-x="{x.told}" data-y="{y.told}" data-of="{escape(of)}">{_across(x, y)}{_along(x, y, of)}{under}'
+        f'data-x="{x.attribute}" data-y="{y.attribute}" data-of="{escape(of)}">{_across(x, y)}{_along(x, y, of)}{under}'
         f"{''.join(shapes)}{rule}</svg></figure>"
     )
 
@@ -157,8 +161,14 @@ def _figure(title: str, series: Sequence[Series], x: Axis, y: Axis, of: str, und
 Bin = tuple[float, float, int]  # mean probability, share of positives, rows
 
 
-def reliability(paint: Paint, told: str, bins: Sequence[Bin], bounds: Sequence[Interval], top: float) -> str:
-    """Share of positives over the mean probability of each bin, with intervals, and the diagonal, up to `top`."""
+def reliability(paint: Paint, caption: str, bins: Sequence[Bin], bounds: Sequence[Interval], top: float) -> str:
+    """Draw the share of positives over the mean probability of each bin, with intervals and the diagonal.
+
+    Args:
+        caption: small text below the name.
+        bounds: interval of each bin's share.
+        top: end of both axes.
+    """
     size, left, foot = 250, 44, 36
     top = top * 1.04 or 1.0
     x, y = Axis(0, top, left, size - 10), Axis(0, top, size - foot, 10)
@@ -172,14 +182,16 @@ def reliability(paint: Paint, told: str, bins: Sequence[Bin], bounds: Sequence[I
         )
     return (
         f'<figure><figcaption><i style="background:{paint.colour}"></i>{escape(tail(paint.name, 26))}'
-        f'<small>{escape(told)}</small></figcaption><svg viewBox="0 0 {size} {size}" role="img">'
+        f'<small>{escape(caption)}</small></figcaption><svg viewBox="0 0 {size} {size}" role="img">'
         f'{_across(x, y)}{_along(x, y, "mean probability")}<g fill="none">{"".join(shapes)}</g></svg></figure>'
     )
 
 
 def swept(title: str, points: Sequence[tuple[str, float, str, str]], of: str) -> str:
-    """(value, metric, tooltip, colour) a trial over one swept parameter: a scale where all are numbers, else a column
-    a value."""
+    """Draw (value, metric, tooltip, colour) of each trial over one swept parameter.
+
+    The x axis is a scale if all values are numbers, else it has a column for each value.
+    """
     ys = [m for _, m, _, _ in points]
     y = axis(ys, HIGH - FOOT, TOP)
     numbers = [_as_number(v) for v, *_ in points]

@@ -1,4 +1,4 @@
-"""Runs against the first of them, metric by metric, where they were tested on the same rows."""
+"""Comparison of runs with the first of them, metric by metric, if they were tested on the same rows."""
 
 import json
 from collections.abc import Sequence
@@ -21,20 +21,20 @@ from recsys.report.resampling import (
     holm,
     interval,
 )
-from recsys.report.runs import SAME, Run
+from recsys.report.runs import UNCOMPARED, Run
 
 PREDICTIONS, RANKS = "test_predictions.parquet", "test_ranks.parquet"
 
 
 @dataclass
 class Line:
-    """A run, or seeds of one config: means over them."""
+    """A run, or the seeds of one config, whose metrics are means over seeds."""
 
     runs: list[Run]
     name: str
-    told: str = ""  # what it differs in from the first one
+    detail: str = ""  # its config's differences from the first line's; the last log line of an unfinished run
     measures: dict[str, "Measure"] = field(default_factory=dict)
-    delong: float | None = None  # p of the difference of AUCs, of single runs
+    delong: float | None = None  # p-value of the difference of AUCs, for single runs
 
     @property
     def first(self) -> Run:
@@ -43,21 +43,23 @@ class Line:
 
 @dataclass(frozen=True)
 class Measure:
+    """A metric of a line."""
+
     value: float
-    low: float | None = None  # of the 95 % interval over test rows
+    low: float | None = None  # 95 % interval over test rows
     high: float | None = None
-    deviation: float | None = None  # the sample's, over seeds
+    deviation: float | None = None  # sample deviation over seeds
     difference: Difference | None = None  # from the first line
 
 
 @dataclass
 class Group:
-    """Lines whose runs were tested on the same rows; the first is what the others are compared to."""
+    """Lines whose runs were tested on the same rows. The others are compared with the first line."""
 
     lines: list[Line]
     rows: int
-    why: str = ""  # what it was tested on that the first group was not
-    holm: dict[int, float] = field(default_factory=dict)  # line -> p of the main metric, adjusted
+    why: str = ""  # difference of its test rows from the first group's
+    holm: dict[int, float] = field(default_factory=dict)  # line -> adjusted p-value of the main metric
 
     @property
     def retrieves(self) -> bool:
@@ -65,7 +67,7 @@ class Group:
 
     @property
     def metrics(self) -> list[str]:
-        """The main one first."""
+        """All metrics, the main one first."""
         return list(dict.fromkeys(m for line in self.lines for m in line.measures))
 
     @property
@@ -82,7 +84,7 @@ def main_metric(run: Run) -> str:
 
 
 def compare(runs: Sequence[Run], resamples: int, seed: int) -> list[Group]:
-    """Groups of finished runs, that of the first run first."""
+    """Return groups of finished runs; the first run is in the first group."""
     lines = _lines([r for r in runs if r.metrics is not None])
     groups: list[tuple[dict[str, Any], bytes | None, list[Line], list[Measured | None]]] = []
     for line in lines:
@@ -99,7 +101,7 @@ def compare(runs: Sequence[Run], resamples: int, seed: int) -> list[Group]:
     for protocol, _, inside, data in groups:
         why = _why(groups[0][0], protocol) if made else ""
         for line in inside[1:]:
-            line.told = told(line.first, inside[0].first)
+            line.detail = differences(line.first, inside[0].first)
         group = Group(inside, int(inside[0].first.test.get("rows") or 0), why)
         _measure(group, data, resamples, seed)
         made.append(group)
@@ -107,11 +109,11 @@ def compare(runs: Sequence[Run], resamples: int, seed: int) -> list[Group]:
 
 
 def _lines(runs: Sequence[Run]) -> list[Line]:
-    """Seeds of one config together."""
+    """Join the seeds of each config into a line."""
     lines: dict[tuple[Any, ...], list[Line]] = {}
     order: list[Line] = []
     for run in runs:
-        of = lines.setdefault(run.same, [])
+        of = lines.setdefault(run.config_key, [])
         line = next((x for x in of if run.seed not in [r.seed for r in x.runs]), None)
         if line is None:
             line = Line([], run.name)
@@ -130,8 +132,8 @@ def _common(runs: list[Run]) -> str:
     return runs[0].name if parents or parent == "." else parent
 
 
-def told(run: Run, first: Run) -> str:
-    """What its config has that the first one's has otherwise, the model first."""
+def differences(run: Run, first: Run) -> str:
+    """Return the keys and values of a run's config that differ from the first run's, the model first."""
     differ = [k for k in differing([run, first]) if not k.startswith("model.") or k.count(".") == 1]
     parts = [run.model] if "model._target_" in differ else []
     keys = [k for k in differ if k in run.config and not k.startswith("model._target_")]
@@ -145,13 +147,13 @@ def _short(value: Any) -> str:
 
 
 def differing(runs: Sequence[Run]) -> list[str]:
-    """Keys whose values differ, but for the folder and the seed."""
-    keys = dict.fromkeys(k for r in runs for k in r.config if k not in SAME)
+    """Return the keys whose values differ, without the run's folder and the seed."""
+    keys = dict.fromkeys(k for r in runs for k in r.config if k not in UNCOMPARED)
     return [k for k in keys if any(r.config.get(k) != runs[0].config.get(k) for r in runs)]
 
 
 def _protocol(run: Run) -> dict[str, Any]:
-    """What must be equal so that test metrics mean the same."""
+    """Return everything that must be equal for test metrics to be comparable."""
     p = (run.metrics or {}).get("protocol") or {}
     ranking = {k: v for k, v in (p.get("ranking") or {}).items() if k != "k"}
     return {
@@ -170,16 +172,16 @@ def _why(first: dict[str, Any], other: dict[str, Any]) -> str:
     for key, value in other.items():
         if value != first[key]:
             return f"{key} {value}, not {first[key]}"
-    return "its labels differ, or lie in another order"
+    return "other labels, or another order of rows"
 
 
 def _rows(line: Line) -> tuple[bytes | None, list[Measured | None]]:
-    """What tells test rows apart, and the rows of each run; None where they were not kept or differ between seeds."""
-    found = [_read(run) for run in line.runs]
-    keys = {key for key, _ in found}
+    """Return a hash of the test rows, and the rows of each run; None if they were not kept or differ between seeds."""
+    tested = [_read(run) for run in line.runs]
+    keys = {key for key, _ in tested}
     if len(keys) > 1 or None in keys:
-        return None, [None] * len(found)
-    return keys.pop(), [measured for _, measured in found]
+        return None, [None] * len(tested)
+    return keys.pop(), [measured for _, measured in tested]
 
 
 def _read(run: Run) -> tuple[bytes | None, Measured | None]:
@@ -200,7 +202,7 @@ def _read(run: Run) -> tuple[bytes | None, Measured | None]:
 
 
 def _queries(run: Run, query: np.ndarray, frame: Any) -> Queries:
-    """By metrics.json's names: those of full are bare."""
+    """Return metrics of each query under the names of metrics.json, where those of the full protocol have no suffix."""
     from recsys.evaluation.retrieval import query_metrics
 
     k = tuple(sorted({int(m.rpartition("@")[2]) for m in run.test if m.startswith("ndcg@") and "_" not in m}))
@@ -208,32 +210,32 @@ def _queries(run: Run, query: np.ndarray, frame: Any) -> Queries:
     columns: dict[str, np.ndarray] = {}
     for name in (c.removeprefix("greater_") for c in frame.columns if c.startswith("greater_")):
         greater, ties = (frame[f"{c}_{name}"].to_numpy().astype(np.int64) for c in ("greater", "ties"))
-        found = query_metrics(query, greater, ties, k, one_list=name == "full")
-        columns |= {m if name == "full" else f"{m}_{name}": v for m, v in found.items()}
+        metrics = query_metrics(query, greater, ties, k, one_list=name == "full")
+        columns |= {m if name == "full" else f"{m}_{name}": v for m, v in metrics.items()}
     return Queries(tuple(columns), np.stack(list(columns.values()), 1))
 
 
 def _measure(group: Group, data: list[Measured | None], resamples: int, seed: int) -> None:
-    """Values, intervals and differences of all lines."""
+    """Set values, intervals and differences of all lines."""
     runs = [run for line in group.lines for run in line.runs]
-    there = [i for i, rows in enumerate(data) if rows is not None]
+    resampled_runs = [i for i, rows in enumerate(data) if rows is not None]
     names: list[str] = []
     place: dict[int, int] = {}
-    off = np.zeros((0, 0, 0))
-    if there:
+    resampled_deviations = np.zeros((0, 0, 0))
+    if resampled_runs:
         kept = [rows for rows in data if rows is not None]
         names = [m for m in kept[0].names if all(m in rows.names for rows in kept)]
-        off = deviations(kept, resamples, seed)
+        resampled_deviations = deviations(kept, resamples, seed)
         columns = [[rows.names.index(m) for m in names] for rows in kept]
-        off = np.stack([off[:, i, c] for i, c in enumerate(columns)], 1)
-        place = {id(runs[i]): k for k, i in enumerate(there)}
+        resampled_deviations = np.stack([resampled_deviations[:, i, c] for i, c in enumerate(columns)], 1)
+        place = {id(runs[i]): k for k, i in enumerate(resampled_runs)}
     shown = _shown(group.lines[0].first)
 
     def resampled(line: Line, metric: str) -> np.ndarray | None:
         at = [place[id(run)] for run in line.runs if id(run) in place]
         if metric not in names or len(at) < len(line.runs):
             return None
-        mean: np.ndarray = off[:, at, names.index(metric)].mean(1)
+        mean: np.ndarray = resampled_deviations[:, at, names.index(metric)].mean(1)
         return mean
 
     reference = group.lines[0]
@@ -254,17 +256,17 @@ def _measure(group: Group, data: list[Measured | None], resamples: int, seed: in
     main = [line.measures.get(group.main) for line in group.lines]
     tested = [(i, m.difference.p) for i, m in enumerate(main) if m is not None and m.difference is not None]
     group.holm = dict(zip([i for i, _ in tested], holm([p for _, p in tested]), strict=True))
-    _delong(group, {id(runs[i]): data[i] for i in there})
+    _delong(group, {id(runs[i]): data[i] for i in resampled_runs})
 
 
 def _seeds(line: Line, metric: str) -> list[tuple[float, float]]:
-    """The variance of a mean over seeds, and its degrees of freedom; unknown of one seed."""
+    """Return the variance of the mean over seeds, and its degrees of freedom; an empty list for one seed."""
     n = len(line.runs)
     return [(variance(run.test[metric] for run in line.runs) / n, n - 1.0)] if n > 1 else []
 
 
 def _delong(group: Group, data: dict[int, Any]) -> None:
-    """The closed form, beside the resampled one."""
+    """Set DeLong's p-value of single runs, beside the resampled one."""
     reference = data.get(id(group.lines[0].first))
     if not isinstance(reference, Predictions) or not 0 < reference.label.sum() < len(reference):
         return
@@ -276,10 +278,10 @@ def _delong(group: Group, data: dict[int, Any]) -> None:
 
 
 def _shown(run: Run) -> list[str]:
-    """Metrics of a table, the main one first."""
+    """Return the metrics of the table, the main one first."""
     if not run.retrieves:
         return [m for m in metrics_table.METRICS if m in run.test]
-    several = (run.test.get("targets") or 0) > (run.test.get("rows") or 0)  # else recall is the hit rate
+    several = (run.test.get("targets") or 0) > (run.test.get("rows") or 0)  # else recall = hit rate
     full = [m for m in run.test if ("@" in m or m == "mrr") and "_" not in m]
     main = main_metric(run)
     sampled = [m for m in run.test if m.startswith((f"{main.split('_')[0]}_", "hr@10_"))]

@@ -1,4 +1,4 @@
-"""The comparison of runs: in one sentence, as a table on the page and on the terminal."""
+"""Comparison of runs: as a sentence, as a table on the page, and on the terminal."""
 
 from collections.abc import Sequence
 from html import escape
@@ -12,17 +12,21 @@ from recsys.report.cells import Interval, Paint, dots, tail
 from recsys.report.comparison import Group, Line, Measure
 from recsys.report.resampling import Difference
 
-TOP = 20  # runs of a table before the rest is folded
+TOP = 20  # number of rows before the rest is collapsed
 
 
-def folded(columns: Sequence[Column], rows: Sequence[Sequence[str]], kinds: Sequence[str] = (), keep: int = 0) -> str:
-    """The TOP rows, and row `keep`, which the others are compared to; the rest is folded where there are many."""
+def collapsible_table(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], kinds: Sequence[str] = (), keep: int = 0
+) -> str:
+    """Return a table of the first TOP rows and the reference row `keep`. Further rows are collapsed if there are
+    many.
+    """
     if len(rows) <= TOP + 5:
         return table(columns, rows, kinds)
     shown = [*range(TOP), *([keep] if keep >= TOP else [])]
     rest = [i for i in range(len(rows)) if i not in shown]
-    some = lambda of: table(columns, [rows[i] for i in of], [kinds[i] for i in of] if kinds else ())  # noqa: E731
-    return f"{some(shown)}<details><summary>{len(rest)} more</summary>{some(rest)}</details>"
+    part = lambda of: table(columns, [rows[i] for i in of], [kinds[i] for i in of] if kinds else ())  # noqa: E731
+    return f"{part(shown)}<details><summary>{len(rest)} more</summary>{part(rest)}</details>"
 
 
 def _meaning(name: str) -> str:
@@ -48,7 +52,7 @@ def p_value(p: float) -> str:
 
 def run_cell(line: Line, paint: Paint) -> str:
     seeds = f'<span class="chip">{len(line.runs)} seeds</span>' if len(line.runs) > 1 else ""
-    what = line.told or line.first.model
+    what = line.detail or line.first.model
     name = f'<span class="name">{escape(tail(line.name, 26))}</span>'
     return (
         f'<td class="l run" data-r="{paint.number}" data-t="{escape(plain(line.name, 200))}">{paint.mark}{name}{seeds}'
@@ -63,7 +67,7 @@ def bounds_of(values: Sequence[float]) -> Interval:
 
 
 def verdict(group: Group) -> str:
-    """Which is best by the main metric, and by how much against the first."""
+    """Return a sentence that names the best run by the main metric, and its difference from the first run."""
     order, lines, main = group.best_first(), group.lines, group.main
     best, first = lines[order[0]], lines[0]
     m = best.measures.get(main)
@@ -76,20 +80,24 @@ def verdict(group: Group) -> str:
     if best is first:
         second = lines[order[1]]
         other = second.measures.get(main)
-        said = f"{best.name}, the first run, is best: {value}."
+        sentence = f"{best.name}, the first run, is best: {value}."
         d = other.difference if other else None
-        return said + (f" {second.name} comes next, {_by(d, group.holm, order[1])}" if d else "")
+        return sentence + (f" {second.name} is second, {_significance(d, group.holm, order[1])}" if d else "")
     d = m.difference
     if d is None:
-        kept = "the predictions of both were not kept, so that the difference has no interval"
+        reason = "the difference has no interval, because not all predictions were kept"
         return (
-            f"{best.name} is best: {value}, {signed(m.value - first.measures[main].value)} over {first.name}; {kept}."
+            f"{best.name} is best: {value}, {signed(m.value - first.measures[main].value)} over {first.name}; {reason}."
         )
-    return f"{best.name} is best: {value}, against {first.name} {_by(d, group.holm, order[0])}"
+    return f"{best.name} is best: {value}, against {first.name} {_significance(d, group.holm, order[0])}"
 
 
-def _by(d: Difference, adjusted: dict[int, float], line: int) -> str:
-    """adjusted: p by line, where several are compared."""
+def _significance(d: Difference, adjusted: dict[int, float], line: int) -> str:
+    """Return a difference with its interval and significance.
+
+    Args:
+        adjusted: adjusted p-value by line, if several are compared.
+    """
     p = adjusted.get(line, d.p)
     sure = "significant" if p < 0.05 else "not significant"
     many = f" adjusted for {len(adjusted)} comparisons" if len(adjusted) > 1 else ""
@@ -97,13 +105,15 @@ def _by(d: Difference, adjusted: dict[int, float], line: int) -> str:
 
 
 def comparison(group: Group, paints: dict[int, Paint]) -> str:
-    """Best first; each cell a value, its interval or deviation, and the difference from the first run."""
+    """Return the table, best line first. Each cell has a value, its interval or deviation, and the difference from the
+    first run.
+    """
     order, main = group.best_first(), group.main
-    found = [line.measures[main] for line in group.lines if main in line.measures]
-    spread = [v for m in found for v in (m.value, m.low, m.high) if v is not None]
+    measures = [line.measures[main] for line in group.lines if main in line.measures]
+    spread = [v for m in measures for v in (m.value, m.low, m.high) if v is not None]
     bounds = bounds_of(spread)
-    versus = [m.difference for m in found if m.difference is not None]
-    off = bounds_of([0.0, *(v for d in versus for v in (d.low, d.high))])
+    versus = [m.difference for m in measures if m.difference is not None]
+    versus_bounds = bounds_of([0.0, *(v for d in versus for v in (d.low, d.high))])
     rows, kinds = [], []
     for i in order:
         line = group.lines[i]
@@ -113,30 +123,30 @@ def comparison(group: Group, paints: dict[int, Paint]) -> str:
             cells += [""] * (2 if versus else 1)
         else:
             between = (m.low, m.high) if m.low is not None and m.high is not None else None
-            told = f"{line.name}\n{label(main)} {m.value:.5f}" + (
+            tip = f"{line.name}\n{label(main)} {m.value:.5f}" + (
                 f"\n95\u00a0%: {m.low:.5f} to {m.high:.5f}" if between else ""
             )
-            cells.append(f'<td class="l">{dots([(paint, m.value, between, told)], bounds, None, 150)}</td>')
+            cells.append(f'<td class="l">{dots([(paint, m.value, between, tip)], bounds, None, 150)}</td>')
             if versus:
-                cells.append(_versus(line, m, paint, off, group.holm.get(i)))
+                cells.append(_versus(line, m, paint, versus_bounds, group.holm.get(i)))
         cells += [_cell(n, line.measures.get(n)) for n in group.metrics]
         rows.append(cells)
         kinds.append("best" if i == order[0] and len(order) > 1 else "")
     columns = [Column("run", left=True), Column(f"{label(main)}, 95\u00a0% interval", left=True)]
     if versus:
         columns.append(Column(f"difference from {tail(group.lines[0].name, 18)}", left=True))
-    columns += [Column(label(n), told=_meaning(n)) for n in group.metrics]
-    return folded(columns, rows, kinds, order.index(0))
+    columns += [Column(label(n), tooltip=_meaning(n)) for n in group.metrics]
+    return collapsible_table(columns, rows, kinds, order.index(0))
 
 
 def _versus(line: Line, m: Measure, paint: Paint, bounds: Interval, adjusted: float | None) -> str:
     d = m.difference
     if d is None:
-        return '<td class="l"><small>the first run</small></td>' if not line.told else "<td></td>"
-    told = f"{signed(d.value)}, 95\u00a0%: {signed(d.low)} to {signed(d.high)}\npaired bootstrap: {p_value(d.p)}"
-    told += f"\nDeLong's test: {p_value(line.delong)}" if line.delong is not None else ""
-    told += f"\nHolm, of all comparisons: {p_value(adjusted)}" if adjusted is not None else ""
-    picture = dots([(paint, d.value, (d.low, d.high), told)], bounds, 0.0, 160)
+        return '<td class="l"><small>the first run</small></td>' if not line.detail else "<td></td>"
+    tip = f"{signed(d.value)}, 95\u00a0%: {signed(d.low)} to {signed(d.high)}\npaired bootstrap: {p_value(d.p)}"
+    tip += f"\nDeLong's test: {p_value(line.delong)}" if line.delong is not None else ""
+    tip += f"\nadjusted by Holm's method: {p_value(adjusted)}" if adjusted is not None else ""
+    picture = dots([(paint, d.value, (d.low, d.high), tip)], bounds, 0.0, 160)
     delong = f"; DeLong {p_value(line.delong)}" if line.delong is not None else ""
     return f'<td class="l">{picture}<small>{p_value(d.p)}{delong}</small></td>'
 
@@ -158,27 +168,27 @@ def _cell(metric: str, m: Measure | None) -> str:
 
 
 def terminal(group: Group) -> Any:
-    """The same as a rich table."""
+    """Return the comparison as a rich table."""
     from rich.table import Table
 
     shown = group.metrics[:5]
-    told = Table(title=f"{group.rows:,} test rows", title_justify="left")
+    rich_table = Table(title=f"{group.rows:,} test rows", title_justify="left")
     for name in ("run", *map(label, shown), f"difference in {label(group.main)}", "p"):
-        told.add_column(name, justify="left" if name == "run" else "right", overflow="fold")
+        rich_table.add_column(name, justify="left" if name == "run" else "right", overflow="fold")
     for i in group.best_first():
         line = group.lines[i]
         m = line.measures.get(group.main)
         d = m.difference if m else None
         seeds = f" ({len(line.runs)} seeds)" if len(line.runs) > 1 else ""
-        off = "" if d is None else f"{signed(d.value)} ({signed(d.low)} to {signed(d.high)})"
+        versus = "" if d is None else f"{signed(d.value)} ({signed(d.low)} to {signed(d.high)})"
         values = [f"{line.measures[n].value:.5f}" if n in line.measures else "" for n in shown]
         p = "" if d is None else p_value(d.p).removeprefix("p ").removeprefix("= ")
-        told.add_row(escaped(plain(line.name, 60) + seeds), *values, off, p)
-    return told
+        rich_table.add_row(escaped(plain(line.name, 60) + seeds), *values, versus, p)
+    return rich_table
 
 
 def escaped(text: str) -> str:
-    """For rich, to which [x] is markup."""
+    """Escape rich's markup."""
     from rich.markup import escape as quoted
 
     return quoted(text)

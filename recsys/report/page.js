@@ -1,4 +1,4 @@
-// charts: what every line is at the pointer, the nearest first; points and scales are read off the picture
+// charts: values of all lines at the pointer, the nearest first, read from the SVG's points and scales
 const scale = text => {
   const [a, b, pa, pb, log] = text.split(',').map(Number);
   return at => { const v = a + (at - pa) / (pb - pa) * (b - a); return log ? 10 ** v : v; };
@@ -21,12 +21,12 @@ for (const svg of document.querySelectorAll('svg.plot')) {
     if (!near.length) { tip.style.display = 'none'; return; }
     rule.setAttribute('transform', `translate(${near[0].px} 0)`);
     const more = near.length > 8 ? `\n${near.length - 8} more` : '';
-    const told = near.slice(0, 8).map(p => `${p.name}: ${shown(y(p.py))}`).join('\n');
-    show(`${svg.dataset.of} ${shown(x(near[0].px))}\n${told}${more}`, e);
+    const values = near.slice(0, 8).map(p => `${p.name}: ${shown(y(p.py))}`).join('\n');
+    show(`${svg.dataset.of} ${shown(x(near[0].px))}\n${values}${more}`, e);
   });
   svg.addEventListener('mouseleave', () => { rule.style.display = 'none'; });
 }
-// a run that is pointed at in a legend or a table stands out in all pictures
+// highlight a run in all pictures while the pointer is on it in a legend or table
 const only = document.head.appendChild(document.createElement('style'));
 document.addEventListener('mouseover', e => {
   const of = e.target.closest('[data-r]')?.dataset.r;

@@ -1,4 +1,4 @@
-"""Runs beside each other as one HTML page that needs no other file."""
+"""Comparison of runs as one self-contained HTML page."""
 
 from collections.abc import Sequence
 from html import escape
@@ -15,46 +15,46 @@ from recsys.report.charts import Series
 from recsys.report.comparison import Group, Line, main_metric
 from recsys.report.comparison_table import comparison, note, verdict
 from recsys.report.resampling import ROWS
-from recsys.report.runs import Found
+from recsys.report.runs import RunSet
 from recsys.report.trials import trials
 
 VALIDATION = [f"{m.name}@10" if m.at_k else m.name for m in METRICS.values() if m.curve]
 NOTES = (
-    "Intervals: 95 %, percentiles of {resamples:,} resamples of the test rows with replacement (bootstrap, Efron & "
-    "Tibshirani 1993; of models that retrieve, of queries), drawn with seed {seed}. A resample is a weight a row; AUC "
-    "and average precision are computed from the rows sorted once by score, exactly, equal scores counted half. Of "
-    "more than {rows:,} rows a random sample of so many is resampled, and deviations are scaled by the root of its "
-    "share (Bickel, Götze & van Zwet 1997).",
-    "Differences: paired, all runs getting the same resamples. Their interval and p-value are those of Student's t: "
-    "the difference over its standard error in the resamples, to whose variance that of the mean over seeds is added "
-    "where there are several (degrees of freedom: Welch, Satterthwaite). One seed does not tell how far another would "
-    "be off: then they are of these weights, not of the recipe.",
-    "DeLong: the closed form for two AUCs over the same rows (DeLong, DeLong & Clarke-Pearson 1988). Where several "
-    "runs are compared, p in the verdict is adjusted by Holm's method (1979); those of the table are not.",
-    "The best of many runs by the test rows looks better than it is: choose by validation, then test.",
+    "Intervals: 95 %, percentiles of {resamples:,} resamples of the test rows (for retrieval models, of queries) with "
+    "replacement, seed {seed} (bootstrap, Efron & Tibshirani 1993). A resample is a weight for each row. AUC and "
+    "average precision are exact: rows are sorted once by score, and equal scores count half. If there are more than "
+    "{rows:,} rows, a random sample of that size is resampled, and deviations are scaled by the root of its share "
+    "(Bickel, Götze & van Zwet 1997).",
+    "Differences: paired, since all runs get the same resamples. Interval and p-value are Student's t: the difference "
+    "over its standard error. Its variance is that of the resamples plus, with several seeds, that of the mean over "
+    "seeds (degrees of freedom: Welch, Satterthwaite). With one seed the result is about these weights, not about the "
+    "config: another seed may give another result.",
+    "DeLong: the closed form for two AUCs over the same rows (DeLong, DeLong & Clarke-Pearson 1988). If several runs "
+    "are compared, p in the sentence at the top is adjusted by Holm's method (1979); p in the table is not.",
+    "The best of many runs on the test rows looks better than it is: choose the run by validation, then test it.",
     "Slices: intervals by Hanley & McNeil (1982), from AUC, positives and negatives. Reliability: bins of equally many "
     "rows, Wilson's intervals (1927).",
 )
 
 
-def page(found: Found, groups: Sequence[Group], resamples: int, seed: int) -> str:
-    """The whole page."""
-    unfinished = [Line([run], run.name, run.last) for run in found.runs if run.metrics is None]
+def page(run_set: RunSet, groups: Sequence[Group], resamples: int, seed: int) -> str:
+    """Return the page."""
+    unfinished = [Line([run], run.name, run.last) for run in run_set.runs if run.metrics is None]
     compared = [line for group in groups for line in group.lines]
     lines = [*compared, *unfinished]
     paints = _paints(groups, unfinished)
     every = [paints[id(line)] for line in lines]
-    count = len(found.runs)
-    title = found.runs[0].name if count == 1 else f"{count} runs beside each other"
+    count = len(run_set.runs)
+    title = run_set.runs[0].name if count == 1 else f"Comparison of {count} runs"
     parts = [f"<h1>{escape(title)}</h1>", *_top(groups), _cards(groups, count)]
     for group in groups:
         if group is not groups[0]:
             parts.append(f"<h3>Tested on other rows: {escape(group.why)}</h3><p>{escape(verdict(group))}</p>")
         parts.append(comparison(group, paints))
     if unfinished:
-        rows = [[html(x.name, 80), f'<td class="l value">{html(x.told, 200)}</td>'] for x in unfinished]
-        parts.append("<h3>Not finished, or failed: no metrics.json</h3>")
-        parts.append(table([Column("run", left=True), Column("its log says last", left=True)], rows))
+        rows = [[html(x.name, 80), f'<td class="l value">{html(x.detail, 200)}</td>'] for x in unfinished]
+        parts.append("<h3>Not finished or failed (no metrics.json)</h3>")
+        parts.append(table([Column("run", left=True), Column("last line of its log", left=True)], rows))
     parts += ["<h2>Training</h2>", legend(every), _training(lines, paints)]
     parts += ["<h2>Validation</h2>", _validation(lines, paints, every)]
     predicting = [line for line in compared if not line.first.retrieves]
@@ -62,20 +62,22 @@ def page(found: Found, groups: Sequence[Group], resamples: int, seed: int) -> st
         parts += ["<h2>ROC and precision over recall</h2>", _rates(predicting, paints)]
         parts += ["<h2>Calibration</h2>", _calibration(predicting, paints)]
     else:
-        parts.append(note("ROC and calibration apply to ranking models; none is here."))
+        parts.append(note("ROC and calibration exist for ranking models only; none of these runs has one."))
     for sliced in (predicting, [line for line in compared if line.first.retrieves]):
         if sliced:
             parts += [f"<h2>{label(main_metric(sliced[0].first))} by slice</h2>", sections.slices(sliced, paints)]
-    parts += ["<h2>Throughput, and where the time went</h2>", sections.times(compared, paints)]
-    parts += [trials(sweep) for sweep in found.sweeps]
-    parts += ["<h2>Sharding plan</h2>", sections.plans(found.runs)]
+    parts += ["<h2>Throughput and time</h2>", sections.times(compared, paints)]
+    parts += [trials(sweep) for sweep in run_set.sweeps]
+    parts += ["<h2>Sharding plan</h2>", sections.plans(run_set.runs)]
     parts += ["<h2>Configs</h2>", sections.configs(lines, paints)]
     notes = tuple(n.format(resamples=resamples, seed=seed, rows=ROWS) for n in NOTES)
     return document(title, "\n".join(parts) + footer("", notes), Path(__file__).parent)
 
 
 def _paints(groups: Sequence[Group], unfinished: Sequence[Line]) -> dict[int, Paint]:
-    """By id of a line. Beyond BRIGHT lines the first of a group and the best have a colour, the others are faded."""
+    """Return the paint of each line, by id. With more than BRIGHT lines, only the first of each group and the best
+    have a colour.
+    """
     lines = [line for group in groups for line in group.lines] + list(unfinished)
     chosen = [id(line) for line in lines]
     if len(lines) > BRIGHT:
@@ -91,21 +93,21 @@ def _paints(groups: Sequence[Group], unfinished: Sequence[Line]) -> dict[int, Pa
 
 
 def not_compared(groups: Sequence[Group]) -> list[str]:
-    """One line for each group that was tested on other rows than the first."""
+    """Return a message for each group that was tested on other rows than the first."""
     first = groups[0].lines[0].name if groups else ""
-    found = []
+    messages = []
     for group in groups[1:]:
         names = ", ".join(line.name for line in group.lines[:4])
         more = f" and {len(group.lines) - 4} more" if len(group.lines) > 4 else ""
-        found.append(f"{names}{more}: not compared with {first}, which was tested on other rows ({group.why})")
-    return found
+        messages.append(f"{names}{more}: not compared with {first}, which was tested on other rows ({group.why})")
+    return messages
 
 
 def _top(groups: Sequence[Group]) -> list[str]:
     if not groups:
         return ['<p class="verdict">No run has finished.</p>']
-    said = [f'<p class="verdict"><b>{escape(verdict(groups[0]))}</b></p>']
-    return said + [f'<p class="warn">{escape(text)}</p>' for text in not_compared(groups)]
+    lines = [f'<p class="verdict"><b>{escape(verdict(groups[0]))}</b></p>']
+    return lines + [f'<p class="warn">{escape(text)}</p>' for text in not_compared(groups)]
 
 
 def _cards(groups: Sequence[Group], count: int) -> str:
@@ -116,26 +118,26 @@ def _cards(groups: Sequence[Group], count: int) -> str:
     cards = [(f"{count}", "run" if count == 1 else "runs")]
     cards.append((f"{group.rows:,}", "test queries" if group.retrieves else "test rows"))
     if (m := best.measures.get(group.main)) is not None:
-        cards.append((f"{m.value:.4f}", f"{label(group.main)}, the best"))
+        cards.append((f"{m.value:.4f}", f"best {label(group.main)}"))
         if m.difference is not None:
             cards.append((f"{m.difference.value:+.4f}", f"from {group.lines[0].name}"))
     speed = ((best.first.metrics or {}).get("train") or {}).get("samples_per_second")
     if speed:
-        cards.append((f"{speed:,.0f}", "samples a second in training, the best run"))
+        cards.append((f"{speed:,.0f}", "samples per second in training, best run"))
     inside = "".join(f"<div><b>{escape(b)}</b><span>{escape(s)}</span></div>" for b, s in cards)
     return f'<div class="cards">{inside}</div>'
 
 
 def _series(lines: Sequence[Line], paints: dict[int, Paint], name: str) -> list[Series]:
-    """A seed each."""
-    found = []
+    """Return a series for each seed of each line."""
+    series = []
     for line in lines:
         p = paints[id(line)]
         for run in line.runs:
             if points := run.history.get(name):
-                told = run.name if len(line.runs) > 1 else p.name
-                found.append(Series(Paint(p.number, told, p.colour, p.faded), points))
-    return found
+                name_of_seed = run.name if len(line.runs) > 1 else p.name
+                series.append(Series(Paint(p.number, name_of_seed, p.colour, p.faded), points))
+    return series
 
 
 def _training(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
@@ -145,12 +147,16 @@ def _training(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
         if any(len(s.points) > 1 for s in series):
             made.append(charts.lines(title, series, linear=name == "train/lr_factor"))
     if not made:
-        return note("No curve: models that are fitted at once, or trainer.log_every_n_steps beyond the run's steps.")
-    folded = any(len(s.points) > charts.POINTS for s in _series(lines, paints, "train/loss"))
-    told = (
-        note(f"Of more than {charts.POINTS} logged steps each point is the mean of its neighbours.") if folded else ""
+        return note(
+            "No curves: these models are fitted at once, or trainer.log_every_n_steps exceeds the number of steps."
+        )
+    averaged = any(len(s.points) > charts.POINTS for s in _series(lines, paints, "train/loss"))
+    remark = (
+        note(f"With more than {charts.POINTS} logged steps, each point is the mean of its neighbours.")
+        if averaged
+        else ""
     )
-    return f'<div class="grid">{"".join(made)}</div>{told}'
+    return f'<div class="grid">{"".join(made)}</div>{remark}'
 
 
 def _validation(lines: Sequence[Line], paints: dict[int, Paint], every: Sequence[Paint]) -> str:
@@ -162,8 +168,8 @@ def _validation(lines: Sequence[Line], paints: dict[int, Paint], every: Sequence
     if made:
         return legend(every) + f'<div class="grid">{"".join(made)}</div>'
     if any(name.startswith("validation/") for line in lines for name in line.first.history):
-        return note("Validated once: no curve. trainer.validate_every_n_steps=N, or more epochs, makes one.")
-    return note("No run has validation in its history: it has no validation rows, or was fitted at once.")
+        return note("No curve: validated once. Set trainer.validate_every_n_steps=N, or train more epochs, to get one.")
+    return note("No run has validations in its history: there are no validation rows, or the model was fitted at once.")
 
 
 def _rates(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
@@ -183,12 +189,12 @@ def _calibration(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
         bins = [(float(p), float(y), int(n)) for p, y, n in line.first.curves.get("calibration") or []]
         if not bins or paints[id(line)].faded:
             continue
-        told = [f"ECE {v:.4f}" for v in [line.first.test.get("ece")] if v is not None]
-        told += [f"predicted / observed {v:.3f}" for v in [line.first.test.get("calibration")] if v is not None]
+        caption = [f"ECE {v:.4f}" for v in [line.first.test.get("ece")] if v is not None]
+        caption += [f"predicted / observed {v:.3f}" for v in [line.first.test.get("calibration")] if v is not None]
         least, most = min(n for *_, n in bins), max(n for *_, n in bins)
-        told.append(f"{len(bins)} bins of {f'{least:,} to ' if least < most else ''}{most:,} rows")
+        caption.append(f"{len(bins)} bins of {f'{least:,} to ' if least < most else ''}{most:,} rows")
         bounds = [wilson(y * n, n) for _, y, n in bins]
-        made.append((paints[id(line)], ", ".join(told), bins, bounds))
+        made.append((paints[id(line)], ", ".join(caption), bins, bounds))
     if not made:
         return note("No run has curves.json.")
     top = max(v for _, _, bins, bounds in made for v in (*(b[0] for b in bins), *(high for _, high in bounds)))

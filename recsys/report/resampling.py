@@ -1,4 +1,4 @@
-"""Intervals of metrics by resampling the test rows, and the closed forms that they can be checked by."""
+"""Confidence intervals of metrics by resampling test rows, and closed forms to check them with."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ from typing import Protocol
 
 import numpy as np
 
-ROWS = 100_000  # of more, a sample of so many is resampled
+ROWS = 100_000  # of more rows, a random sample of this size is resampled
 LEVEL = 0.95
-Z = 1.959964  # of a normal variable, the bounds of LEVEL
+Z = 1.959964  # bounds of LEVEL for a normal variable
 
 
 class Measured(Protocol):
-    """A run's test rows, of which metrics under weights are known."""
+    """Test rows of a run, whose metrics can be computed with any weights."""
 
     @property
     def names(self) -> tuple[str, ...]: ...
@@ -21,13 +21,15 @@ class Measured(Protocol):
     def __len__(self) -> int: ...
 
     def weighted(self, weight: np.ndarray) -> np.ndarray:
-        """(metrics,) where row i counts weight[i] times."""
+        """Return metrics (metrics,) in which row i counts weight[i] times."""
 
     def take(self, rows: np.ndarray) -> "Measured": ...
 
 
 class Predictions:
-    """(R,) probabilities and labels of 0 and 1, sorted once: a resample then costs one cumulative sum over the rows."""
+    """Probabilities (R,) and labels (R,) of 0 and 1. They are sorted once, so that a resample costs one cumulative
+    sum.
+    """
 
     names: tuple[str, ...] = ("auc", "pr_auc", "logloss", "ne", "calibration")
 
@@ -35,11 +37,11 @@ class Predictions:
         self.probability, self.label = probability.astype(np.float64), label.astype(np.float64)
         self._order = np.argsort(-self.probability, kind="stable")
         score, positive = self.probability[self._order], self.label[self._order] > 0
-        last = np.flatnonzero(np.append(score[1:] != score[:-1], True))  # of each score its last row
+        last = np.flatnonzero(np.append(score[1:] != score[:-1], True))  # last row of each score
         self._positive = np.flatnonzero(positive)
-        group = np.searchsorted(last, self._positive)  # the score of each positive
-        some, self._first = np.unique(group, return_index=True)  # scores that positives have, and their first one
-        self._last, self._before = last[some], np.append(-1, last)[some]
+        group = np.searchsorted(last, self._positive)  # index of each positive's score
+        used, self._first = np.unique(group, return_index=True)  # scores of positives, and the first positive of each
+        self._last, self._before = last[used], np.append(-1, last)[used]
         p = np.clip(self.probability, 1e-7, 1 - 1e-7)
         self._sums = np.stack([self.probability, -np.where(self.label > 0, np.log(p), np.log1p(-p))])
 
@@ -50,8 +52,11 @@ class Predictions:
         return Predictions(self.probability[rows], self.label[rows])
 
     def weighted(self, weight: np.ndarray) -> np.ndarray:
-        """AUC by pairs (Mann & Whitney 1947), ties counted half, average precision, logloss, normalised entropy and
-        predicted over observed positives, as recsys.evaluation.binary has them; NaN with one class only."""
+        """Return metrics as recsys.evaluation.binary defines them; NaN if there is only one class.
+
+        They are AUC by pairs, ties counting half (Mann & Whitney 1947), average precision, logloss, normalised entropy,
+        and predicted over observed positives.
+        """
         sorted_ = weight[self._order].astype(np.float64)
         rows = np.append(0.0, np.cumsum(sorted_))
         total = rows[-1]
@@ -60,10 +65,10 @@ class Predictions:
         positives = float(tp[-1]) if len(tp) else 0.0
         if not 0 < positives < total:
             return np.full(len(self.names), np.nan)
-        above = (here - tp) + (rows[self._before + 1] - (tp - more))  # twice the negatives above, those tied half
+        above = (here - tp) + (rows[self._before + 1] - (tp - more))  # 2 x negatives above, ties count half
         auc = 1 - float((more * above).sum()) / 2 / (positives * (total - positives))
         precision = np.divide(tp, here, out=np.zeros_like(tp), where=here > 0)
-        probability, loss = np.einsum("i,ki->k", weight, self._sums)  # not BLAS, whose threads take longer to meet
+        probability, loss = np.einsum("i,ki->k", weight, self._sums)  # not BLAS: its threads synchronise slowly
         loss, rate = loss / total, positives / total
         entropy = -(rate * np.log(rate) + (1 - rate) * np.log1p(-rate))
         return np.array([auc, (more * precision).sum() / positives, loss, loss / entropy, probability / positives])
@@ -71,7 +76,7 @@ class Predictions:
 
 @dataclass(frozen=True)
 class Queries:
-    """(Q, metrics) of each query what it adds to the means."""
+    """Metrics of each query, (Q, metrics)."""
 
     names: tuple[str, ...]
     values: np.ndarray
@@ -87,39 +92,39 @@ class Queries:
 
 
 def deviations(runs: Sequence[Measured], resamples: int, seed: int) -> np.ndarray:
-    """(resamples, runs, metrics): how far metrics of rows drawn with replacement lie from those of the rows themselves.
+    """Return how far metrics of resampled rows are from those of the rows themselves: (resamples, runs, metrics).
 
-    Every run gets the same draws, so that differences are paired (Efron & Tibshirani 1993, An Introduction to the
-    Bootstrap). Of n > ROWS rows a random sample of m = ROWS is resampled, and deviations, which go with one over the
-    root of the rows, are scaled by sqrt(m / n) (Bickel, Götze & van Zwet 1997).
+    All runs get the same resamples, so that differences are paired (Efron & Tibshirani, An Introduction to the
+    Bootstrap, 1993). Of n > ROWS rows a random sample of m = ROWS is resampled. Deviations are proportional to one over
+    the root of the number of rows, so they are scaled by sqrt(m / n) (Bickel, Götze & van Zwet 1997).
     """
     draws, n = np.random.default_rng(seed), len(runs[0])
     scale = 1.0
     if n > ROWS:
-        some = np.sort(draws.choice(n, ROWS, replace=False))
-        runs, scale = [run.take(some) for run in runs], sqrt(ROWS / n)
+        sample = np.sort(draws.choice(n, ROWS, replace=False))
+        runs, scale = [run.take(sample) for run in runs], sqrt(ROWS / n)
     m = len(runs[0])
     points = np.stack([run.weighted(np.ones(m)) for run in runs])
-    found = np.empty((resamples, *points.shape))
+    metrics = np.empty((resamples, *points.shape))
     for i in range(resamples):
         weight = np.bincount(draws.integers(0, m, m), minlength=m).astype(np.float64)
         for k, run in enumerate(runs):
-            found[i, k] = run.weighted(weight)
-    return (found - points) * scale
+            metrics[i, k] = run.weighted(weight)
+    return (metrics - points) * scale
 
 
-def interval(value: float, off: np.ndarray) -> tuple[float, float]:
-    """The 95 % interval of a value whose resamples are `off` it: their percentiles."""
-    off = off[np.isfinite(off)]
-    if not len(off):
+def interval(value: float, deviation: np.ndarray) -> tuple[float, float]:
+    """Return the 95 % interval of a value from the percentiles of its resamples' deviations."""
+    deviation = deviation[np.isfinite(deviation)]
+    if not len(deviation):
         return float("nan"), float("nan")
-    low, high = np.quantile(off, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = np.quantile(deviation, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     return value + float(low), value + float(high)
 
 
 @dataclass(frozen=True)
 class Difference:
-    """With its 95 % interval, and the probability of one as large by chance where there is none."""
+    """A difference with its 95 % interval, and the probability of one at least as large by chance."""
 
     value: float
     low: float
@@ -128,9 +133,11 @@ class Difference:
 
 
 def difference(value: float, parts: Sequence[tuple[float, float]]) -> Difference:
-    """parts: (variance, degrees of freedom) whose sum is the value's variance: of resamples, and of seeds.
+    """Return a difference with its interval and p-value, by Student's t with Welch's and Satterthwaite's degrees of
+    freedom; by the normal distribution if they are infinite.
 
-    Student's t with Welch's and Satterthwaite's degrees of freedom; normal where they are infinite.
+    Args:
+        parts: (variance, degrees of freedom) of resamples and of seeds; the variances add up to the value's variance.
     """
     variance = sum(v for v, _ in parts)
     if not variance > 0:
@@ -142,7 +149,10 @@ def difference(value: float, parts: Sequence[tuple[float, float]]) -> Difference
 
 
 def student_p(t: float, freedom: float) -> float:
-    """P(|T| >= |t|) of Student's t; its density is that of cos^(freedom - 1) of the angle atan(t / sqrt(freedom))."""
+    """Return P(|T| >= |t|) of Student's t.
+
+    Its density is that of cos^(freedom - 1) of the angle atan(t / sqrt(freedom)).
+    """
     if not isfinite(freedom) or freedom > 1000:
         return erfc(abs(t) / sqrt(2))
     angle = np.linspace(0, np.pi / 2, 20_001)
@@ -152,7 +162,7 @@ def student_p(t: float, freedom: float) -> float:
 
 
 def student_bound(freedom: float) -> float:
-    """The t that |T| is beyond in 5 % of cases."""
+    """Return the t that |T| exceeds in 5 % of cases."""
     if not isfinite(freedom) or freedom > 1000:
         return Z
     low, high = 0.0, 1000.0
@@ -163,20 +173,22 @@ def student_bound(freedom: float) -> float:
 
 
 def holm(p: Sequence[float]) -> list[float]:
-    """p-values of several comparisons, adjusted so that 5 % is the chance of any false one (Holm 1979)."""
-    found, worst = [0.0] * len(p), 0.0
+    """Adjust p-values of several comparisons so that the chance of any false positive is 5 % (Holm 1979)."""
+    adjusted, worst = [0.0] * len(p), 0.0
     for rank, i in enumerate(sorted(range(len(p)), key=lambda i: p[i])):
         worst = max(worst, min(p[i] * (len(p) - rank), 1.0))
-        found[i] = worst
-    return found
+        adjusted[i] = worst
+    return adjusted
 
 
 def delong(probability: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(N,) AUC of (N, R) predictions for the same rows, and their (N, N) covariance (DeLong, DeLong & Clarke-Pearson
-    1988), by ranks (Sun & Xu 2014)."""
+    """Return AUCs (N,) of predictions (N, R) for the same rows, and their covariance (N, N).
+
+    DeLong, DeLong & Clarke-Pearson 1988, computed by ranks (Sun & Xu 2014).
+    """
     positive = label > 0
     m, n = int(positive.sum()), int((~positive).sum())
-    above, below = [], []  # of each positive, the share of negatives below it; of each negative, of positives above it
+    above, below = [], []  # share of negatives below each positive, and of positives above each negative
     for p in probability:
         ranks = _midranks(p)
         above.append((ranks[positive] - _midranks(p[positive])) / n)
@@ -186,13 +198,13 @@ def delong(probability: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.n
 
 
 def _midranks(x: np.ndarray) -> np.ndarray:
-    """(R,) ranks from 1 on, equal values sharing their mean."""
+    """Return ranks (R,) from 1 on; equal values share their mean rank."""
     _, place, count = np.unique(x, return_inverse=True, return_counts=True)
     return (np.cumsum(count) - (count - 1) / 2)[place]
 
 
 def hanley_mcneil(auc: float, positives: int, negatives: int) -> float:
-    """The standard error of an AUC from it and the numbers of rows alone (Hanley & McNeil 1982)."""
+    """Return the standard error of an AUC from the AUC and the numbers of rows (Hanley & McNeil 1982)."""
     q1, q2 = auc / (2 - auc), 2 * auc * auc / (1 + auc)
     spread = auc * (1 - auc) + (positives - 1) * (q1 - auc * auc) + (negatives - 1) * (q2 - auc * auc)
     return sqrt(max(spread, 0.0) / (positives * negatives))

@@ -1,4 +1,6 @@
-"""What folders of runs and of sweeps hold. Read leniently: a run may have failed, or be under way."""
+"""Reader of the folders of runs and sweeps. Files may be missing or incomplete, since a run may have failed or still be
+running.
+"""
 
 import csv
 import json
@@ -15,22 +17,22 @@ from recsys.config.flatten import flatten_config
 from recsys.errors import UserError
 from recsys.evaluation import metrics_table
 
-SAME = {"seed", "run_dir", "resume"}  # what seeds of one config differ in
+UNCOMPARED = {"seed", "run_dir", "resume"}  # keys that differ between seeds of the same config
 
 
 @dataclass
 class Run:
-    """A run's folder, as far as it goes."""
+    """A run, as far as its folder has its parts."""
 
     path: Path
     name: str
-    config: dict[str, Any]  # flat: "trainer.batch_size"
+    config: dict[str, Any]  # flattened: "trainer.batch_size"
     text: str  # config.yaml
-    metrics: dict[str, Any] | None = None  # None: it has not finished
+    metrics: dict[str, Any] | None = None  # None if it has not finished
     curves: dict[str, list[Any]] = field(default_factory=dict)  # of the test rows
     plan: dict[str, Any] | None = None
     history: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # metric -> (step, value)
-    last: str = ""  # what its log says last
+    last: str = ""  # last error or line of its log
 
     @property
     def test(self) -> dict[str, Any]:
@@ -49,59 +51,65 @@ class Run:
         return str(self.config.get("model._target_", "")).rpartition(".")[2]
 
     @property
-    def same(self) -> tuple[tuple[str, str], ...]:
-        """Its config but for the seed."""
-        return tuple(sorted((k, repr(v)) for k, v in self.config.items() if k not in SAME))
+    def config_key(self) -> tuple[tuple[str, str], ...]:
+        """The config without the seed and the folder."""
+        return tuple(sorted((k, repr(v)) for k, v in self.config.items() if k not in UNCOMPARED))
 
 
 @dataclass
 class Trial:
+    """A trial of a sweep."""
+
     number: str
     values: dict[str, str]  # swept key -> value
     overrides: list[str]
     status: str
     paths: list[Path]
-    found: list[Run] = field(default_factory=list)  # what lies there
+    runs: list[Run] = field(default_factory=list)
 
 
 @dataclass
 class Sweep:
+    """A sweep."""
+
     folder: Path
     trials: list[Trial]
-    metric: str | None = None  # validation/auc: what it was for
+    metric: str | None = None  # the metric that it optimises, such as validation/auc
     minimize: bool = False
 
 
 @dataclass
-class Found:
+class RunSet:
+    """The runs and sweeps to compare."""
+
     runs: list[Run]
     sweeps: list[Sweep]
 
 
-def read(folders: Sequence[str]) -> Found:
-    """Runs in the order given, those of a sweep in its. Raises UserError where a folder holds neither."""
+def read(folders: Sequence[str]) -> RunSet:
+    """Read runs in the order given, and those of a sweep in its order. Raises UserError if a folder has neither."""
     paths: list[Path] = []
     sweeps = []
     for folder in map(Path, folders):
         if not folder.exists():
             raise UserError(f"{folder}: no such folder")
         if not folder.is_dir():
-            raise UserError(f"{folder}: is a file; give a run's folder")
+            raise UserError(f"{folder}: is a file, not a run's folder")
         if (folder / "sweep.json").exists():
             sweeps.append(_sweep(folder))
             paths += [run for trial in sweeps[-1].trials for run in trial.paths]
         elif (folder / "config.yaml").exists():
             paths.append(folder)
         else:
-            hint = f"; runs lie in it: {folder}/*" if any(folder.glob("*/config.yaml")) else ""
-            raise UserError(f"{folder}: holds no run (no config.yaml){hint}")
+            hint = f"; its subfolders are runs: use {folder}/*" if any(folder.glob("*/config.yaml")) else ""
+            raise UserError(f"{folder}: not a run (it has no config.yaml){hint}")
     unique = list({p.resolve(): p for p in paths}.values())
     runs = {p.resolve(): _run(p, name) for p, name in zip(unique, _names(unique), strict=True)}
     for trial in (t for sweep in sweeps for t in sweep.trials):
-        trial.found = [runs[p.resolve()] for p in trial.paths]
-        for run in trial.found:
+        trial.runs = [runs[p.resolve()] for p in trial.paths]
+        for run in trial.runs:
             run.name = _trial_name(run.name, trial.values)
-    return Found(list(runs.values()), sweeps)
+    return RunSet(list(runs.values()), sweeps)
 
 
 def _trial_name(name: str, values: dict[str, str]) -> str:
@@ -116,7 +124,7 @@ def _unique_tail(key: str, values: dict[str, str]) -> bool:
 
 
 def _names(paths: list[Path]) -> list[str]:
-    """Paths below what all have in common."""
+    """Return the paths relative to their common parent."""
     whole = [p.resolve() for p in paths]
     if len(whole) < 2:
         return [p.name for p in whole]
@@ -130,7 +138,7 @@ def _run(path: Path, name: str) -> Run:
     try:
         text = (path / "config.yaml").read_text()
         config = OmegaConf.to_container(OmegaConf.create(text))
-    except Exception as e:  # YAML's, OmegaConf's, or bytes that are no text
+    except Exception as e:  # errors of YAML, OmegaConf, or of decoding
         raise UserError(f"{path / 'config.yaml'}: cannot be read: {str(e).splitlines()[0]}") from e
     metrics = _json(path / "metrics.json")
     curves = (_json(path / "curves.json") or {}).get("test") or {}
@@ -141,18 +149,20 @@ def _run(path: Path, name: str) -> Run:
 
 
 def _json(path: Path) -> dict[str, Any] | None:
-    """None where there is none, or half of one."""
+    """Return the mapping in a JSON file; None if it is missing or incomplete."""
     try:
-        found = json.loads(path.read_text(), parse_constant=lambda _: None)  # NaN, which is no JSON
+        content = json.loads(path.read_text(), parse_constant=lambda _: None)  # NaN is not valid JSON
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return content if isinstance(content, dict) else None
 
 
 def _history(path: Path) -> dict[str, list[tuple[float, float]]]:
-    """Every finite number of metrics.csv, by its step; without validation after the test, which is of the best
-    checkpoint again."""
-    found: dict[str, list[tuple[float, float]]] = {}
+    """Return (step, value) of all finite numbers in metrics.csv, by metric.
+
+    The validation after the test is left out, since it measures the best checkpoint again.
+    """
+    history: dict[str, list[tuple[float, float]]] = {}
     tested: float | None = None
     try:
         with (path / "metrics.csv").open(newline="") as f:
@@ -165,10 +175,10 @@ def _history(path: Path) -> dict[str, list[tuple[float, float]]]:
                     if step is not None and value is not None and name not in ("step", "epoch"):
                         if step == tested and name.startswith("validation/"):
                             continue
-                        found.setdefault(name, []).append((step, value))
+                        history.setdefault(name, []).append((step, value))
     except (OSError, csv.Error, UnicodeDecodeError):
         return {}
-    return found
+    return history
 
 
 def _number(text: Any) -> float | None:
@@ -189,30 +199,30 @@ def _last_line(path: Path) -> str:
 
 
 def _sweep(folder: Path) -> Sweep:
-    """A list of trials, or a mapping with them under "trials"."""
+    """Read sweep.json: a list of trials, or a mapping with the list under "trials"."""
     try:
-        told = json.loads((folder / "sweep.json").read_text())
+        content = json.loads((folder / "sweep.json").read_text())
     except (OSError, ValueError) as e:
         raise UserError(f"{folder / 'sweep.json'}: cannot be read: {e}") from e
-    about = told if isinstance(told, dict) else {}
-    trials = about.get("trials", told)
+    about = content if isinstance(content, dict) else {}
+    trials = about.get("trials", content)
     entries = list(trials.values()) if isinstance(trials, dict) else trials
     if not isinstance(entries, list) or not all(isinstance(e, dict) for e in entries):
-        raise UserError(f"{folder / 'sweep.json'}: tells of no trials")
+        raise UserError(f"{folder / 'sweep.json'}: has no list of trials")
     metric = about.get("metric")
-    found = [_trial(folder, str(e.get("number", i)), e) for i, e in enumerate(entries)]
-    given = [t.overrides for t in found]
-    for trial in found:  # of the old form, which does not say what was swept
+    read_trials = [_trial(folder, str(e.get("number", i)), e) for i, e in enumerate(entries)]
+    given = [t.overrides for t in read_trials]
+    for trial in read_trials:  # the old format does not list the swept values
         if not trial.values:
             own = [o for o in trial.overrides if not all(o in other for other in given)]
             trial.values = {k.lstrip("+"): v for k, _, v in (o.partition("=") for o in own)}
-    return Sweep(folder, found, str(metric) if metric else None, about.get("direction") == "minimize")
+    return Sweep(folder, read_trials, str(metric) if metric else None, about.get("direction") == "minimize")
 
 
 def _trial(folder: Path, number: str, entry: dict[str, Any]) -> Trial:
-    """Its runs lie in SWEEP/N or SWEEP/N/seed-S, wherever the sweep lay when it wrote."""
-    told = entry.get("overrides") or []
-    overrides = [f"{k}={v}" for k, v in told.items()] if isinstance(told, dict) else [str(o) for o in told]
+    """Read a trial, whose runs are in SWEEP/N or SWEEP/N/seed-S even if the sweep was moved."""
+    listed = entry.get("overrides") or []
+    overrides = [f"{k}={v}" for k, v in listed.items()] if isinstance(listed, dict) else [str(o) for o in listed]
     overrides = [o for o in overrides if not o.startswith("run_dir=")]
     inside = [r for r in entry.get("runs") or [] if isinstance(r, dict)]
     places = [folder / str(r["folder"]) for r in inside if r.get("folder")]

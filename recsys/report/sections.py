@@ -12,7 +12,7 @@ from recsys.report.cells import Dot, Paint, bar, dots, legend, tail
 from recsys.report.comparison import Line, differing
 from recsys.report.comparison_table import (
     bounds_of,
-    folded,
+    collapsible_table,
     note,
     run_cell,
     signed,
@@ -21,30 +21,30 @@ from recsys.report.resampling import Z, hanley_mcneil
 from recsys.report.runs import Run
 
 PARTS = {"loader": "--c1", "forward": "--c0", "backward": "--c6", "optimizer": "--c3", "other": "--other"}
-DELTAS = 4  # runs of which a table of slices tells differences
-SHORT = 12  # rows of a plan that are not folded
+DELTAS = 4  # number of runs whose differences a table of slices shows
+SHORT = 12  # number of rows up to which a plan is not collapsed
 
 
 def slices(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
-    """Return tables of the main metric for each value of a feature, of the first run of each line.
+    """Return tables of the main metric for each value of a feature, for the first run of each line.
 
     AUC has intervals by Hanley and McNeil.
     """
     kept = [line for line in lines if ((line.first.metrics or {}).get("slices") or {}).get("test")]
     kept = [line for line in kept if not paints[id(line)].faded]
     if not kept:
-        return note("None: metrics.slices names no feature. Train with metrics.slices=[FEATURE,...] to have them.")
-    found = {id(line): (line.first.metrics or {})["slices"]["test"] for line in kept}
+        return note("No slices: train with metrics.slices=[FEATURE,...] to get them.")
+    sliced = {id(line): (line.first.metrics or {})["slices"]["test"] for line in kept}
     main = metrics_table.main_metric(kept[0].first.test)
     ranking = main == metrics_table.MAIN_RANKING
     title = f"{metrics_table.label(main)}{', 95 % interval' if ranking else ''}"
-    chance, told = (0.5, "the dashed line: 0.5, chance") if ranking else (None, "")
+    chance, tooltip = (0.5, "dashed line: 0.5, chance") if ranking else (None, "")
     count = "positives" if ranking else "targets"
     out = []
-    for feature in dict.fromkeys(f for line in kept for f in found[id(line)]):
-        having = [line for line in kept if feature in found[id(line)]]
+    for feature in dict.fromkeys(f for line in kept for f in sliced[id(line)]):
+        having = [line for line in kept if feature in sliced[id(line)]]
         others = having[1 : 1 + DELTAS]
-        by = {id(line): {str(e.get("value")): e for e in found[id(line)][feature]} for line in having}
+        by = {id(line): {str(e.get("value")): e for e in sliced[id(line)][feature]} for line in having}
         values = list(dict.fromkeys(v for line in having for v in by[id(line)]))
         cells: list[list[Dot]] = []
         for value in values:
@@ -61,11 +61,11 @@ def slices(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
                 html(value), f"{e.get('rows') or 0:,}", "–" if counted is None else f"{counted:,}",
                 f'<td class="l">{dots(last, bounds, chance, 340) if last else "one class only"}</td>',
                 "–" if base is None else f"{base:.4f}",
-                *(_off(by[id(line)].get(value, {}).get(main), base) for line in others),
+                *(_delta(by[id(line)].get(value, {}).get(main), base) for line in others),
             ])  # fmt: skip
         columns = [
             Column(feature, left=True), Column("rows"), Column(count),
-            Column(title, left=True, told=told),
+            Column(title, left=True, tooltip=tooltip),
             Column(tail(having[0].name, 13)), *(Column(f"Δ {tail(x.name, 13)}") for x in others),
         ]  # fmt: skip
         out.append(f'<h3>{html(feature, 60)}</h3><div class="mid">{table(columns, rows)}</div>')
@@ -74,19 +74,19 @@ def slices(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
 
 def _slice(paint: Paint, e: dict[str, float], main: str) -> Dot:
     auc, positives, rows = e[main], e.get("positives"), int(e.get("rows") or 0)
-    told = f"{paint.name}\n{metrics_table.label(main)} {auc:.4f}"
+    tip = f"{paint.name}\n{metrics_table.label(main)} {auc:.4f}"
     if main != metrics_table.MAIN_RANKING or positives is None:
-        return paint, auc, None, told
+        return paint, auc, None, tip
     half = Z * hanley_mcneil(auc, int(positives), rows - int(positives))
-    return paint, auc, (auc - half, min(auc + half, 1.0)), f"{told}, 95 %: ± {half:.4f}"
+    return paint, auc, (auc - half, min(auc + half, 1.0)), f"{tip}, 95 %: ± {half:.4f}"
 
 
-def _off(value: float | None, base: float | None) -> str:
+def _delta(value: float | None, base: float | None) -> str:
     return "–" if value is None or base is None else signed(value - base)
 
 
 def times(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
-    """Samples a second, and shares of the time of steps."""
+    """Return a table of samples per second, and of the shares of a step's time."""
     rows, top = [], max((t.get("samples_per_second") or 0 for x in lines if (t := _train(x.first))), default=0) or 1
     for line in lines:
         t, paint = _train(line.first), paints[id(line)]
@@ -106,15 +106,15 @@ def times(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
             "–" if collectives is None else f"{collectives:.0%}",
         ])  # fmt: skip
     if not rows:
-        return note("Not known: no run has finished.")
+        return note("No run has finished.")
     columns = [
         Column("run", left=True), Column("samples/s"), Column("", left=True), Column("seconds"),
-        Column("where the time went", left=True),
-        Column("collectives", told="share of steps' time in collectives, waiting for other ranks included; it lies "
-               "within forward, backward and optimizer"),
+        Column("share of time", left=True),
+        Column("collectives", tooltip="share of the steps' time in collectives, including waiting for other ranks; "
+               "it is part of forward, backward and optimizer"),
     ]  # fmt: skip
     marks = "".join(f'<span><i style="background:var({c})"></i>{n}</span>' for n, c in PARTS.items())
-    return f'<div class="legend">{marks}</div><div class="mid">{folded(columns, rows)}</div>'
+    return f'<div class="legend">{marks}</div><div class="mid">{collapsible_table(columns, rows)}</div>'
 
 
 def _train(run: Run) -> dict[str, Any]:
@@ -122,13 +122,13 @@ def _train(run: Run) -> dict[str, Any]:
 
 
 def plans(runs: Sequence[Run]) -> str:
-    """Each plan once, with the runs that have it."""
+    """Return each plan once, with the runs that used it."""
     by: dict[str, list[Run]] = {}
     for run in runs:
         if run.plan and run.plan.get("tables"):
             by.setdefault(json.dumps(run.plan, sort_keys=True), []).append(run)
     if not by:
-        return note("None: these models have no sharded tables.")
+        return note("No plans: these models have no sharded tables.")
     out = []
     for of in by.values():
         plan = of[0].plan or {}
@@ -144,18 +144,20 @@ def plans(runs: Sequence[Run]) -> str:
             Column("kernel", left=True), Column("devices"),
         ]  # fmt: skip
         world = plan.get("world_size") or 1
-        told = f"{len(rows)} tables on {world} process{'' if world == 1 else 'es'}: {names}"
+        summary = f"{len(rows)} tables on {world} process{'' if world == 1 else 'es'}: {names}"
         opened = " open" if len(rows) <= SHORT and len(by) == 1 else ""
-        out.append(f"<details{opened}><summary>{escape(told)}</summary>{table(columns, rows)}</details>")
+        out.append(f"<details{opened}><summary>{escape(summary)}</summary>{table(columns, rows)}</details>")
     return "".join(out)
 
 
 def configs(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
-    """Keys that differ: one a row, or a column where there are many runs; each whole config, folded."""
+    """Return the keys that differ, one per row, or one per column if there are many runs; then each config,
+    collapsed.
+    """
     keys = differing([line.first for line in lines])
     out = []
     if len(lines) > 1 and not keys:
-        out.append(note("All have the same config, but for the seed and the folder."))
+        out.append(note("All configs are equal except for the seed and the folder."))
     if keys:
         value = lambda x, k: html(_text(x.first.config.get(k)), 60) if k in x.first.config else "–"  # noqa: E731
         cell = lambda x, k: f'<td class="l value">{value(x, k)}</td>'  # noqa: E731

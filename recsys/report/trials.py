@@ -1,4 +1,4 @@
-"""The section of a sweep."""
+"""Section of the page about a sweep."""
 
 import shlex
 from html import escape
@@ -13,7 +13,7 @@ from recsys.report.runs import Sweep
 
 
 def trials(s: Sweep) -> str:
-    """All trials, the best first, the metric over each parameter, and the best one's command."""
+    """Return all trials, the best first, charts of the metric over the parameters, and the best trial's command."""
     metric, values = _outcomes(s)
     sign = 1 if s.minimize else -1
     order = sorted(s.trials, key=lambda t: sign * values[t.number] if t.number in values else float("inf"))
@@ -37,21 +37,21 @@ def trials(s: Sweep) -> str:
         axes.append(charts.ParallelAxis(metric, [f"{values[t.number]:.6g}" for t in lines]))
         tips = ["\n".join([f"trial {t.number}", *(f"{k}={v}" for k, v in t.values.items())]) for t in lines]
         tips = [f"{tip}\n{metric} {values[t.number]:.5f}" for tip, t in zip(tips, lines, strict=True)]
-        title = f"{len(lines)} trials: each line is one, the orange one the best"
+        title = f"{len(lines)} trials: each line is a trial, the orange line the best one"
         parts.append(charts.parallel(title, axes, tips, len(lines) - 1))
     pictures = []
     for key in keys:
         points = []
         for t in reversed(done):
             if key in t.values:
-                told = [f"trial {t.number}", f"{metric} {values[t.number]:.5f}"]
-                tip = "\n".join([*told, *(f"{k}={v}" for k, v in t.values.items())])
+                heading = [f"trial {t.number}", f"{metric} {values[t.number]:.5f}"]
+                tip = "\n".join([*heading, *(f"{k}={v}" for k, v in t.values.items())])
                 points.append((t.values[key], values[t.number], tip, "var(--c2)" if t.number == best else "var(--c0)"))
         if len(points) > 1 and len({p[0] for p in points}) > 1:
             pictures.append(charts.swept(f"{metric} over {plain(key, 60)}", points, key))
     if pictures:
         parts.append(f'<div class="grid">{"".join(pictures)}</div>')
-        parts.append(note("Each dot is a trial, the orange one the best."))
+        parts.append(note("Each dot is a trial, the orange dot the best one."))
     kinds = ["best" if t.number == best else "" for t in order]
     shown = table(columns, rows, kinds)
     parts.append(shown if len(rows) <= 30 else f"<details><summary>{len(rows)} trials</summary>{shown}</details>")
@@ -59,14 +59,17 @@ def trials(s: Sweep) -> str:
 
 
 def _outcomes(s: Sweep) -> tuple[str, dict[str, float]]:
-    """What trials are ordered by: the sweep's own metric, else the main one of the test rows; means over seeds."""
-    done = [run for t in s.trials for run in t.found if run.metrics is not None]
+    """Return the metric that ranks trials and its mean over seeds, by trial.
+
+    It is the sweep's own metric, else the main metric of the test rows.
+    """
+    done = [run for t in s.trials for run in t.runs if run.metrics is not None]
     metric = s.metric or f"test/{main_metric(done[0]) if done else MAIN_RANKING}"
     split, _, name = metric.rpartition("/")
-    found: dict[str, float] = {}
+    means: dict[str, float] = {}
     for t in s.trials:
-        values = [(r.metrics or {}).get(split or "test", {}).get(name) for r in t.found]
+        values = [(r.metrics or {}).get(split or "test", {}).get(name) for r in t.runs]
         there = [v for v in values if v is not None]
         if there and len(there) == len(values):
-            found[t.number] = sum(there) / len(there)
-    return metric, found
+            means[t.number] = sum(there) / len(there)
+    return metric, means

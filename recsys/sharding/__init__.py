@@ -1,1 +1,1 @@
-"""Where tables lie: config -> TorchRec plan, the Lightning strategy over it, sharded checkpoints."""
+"""Sharding of embedding tables: TorchRec plans, the Lightning strategy that uses them, sharded checkpoints."""

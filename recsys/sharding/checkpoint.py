@@ -1,14 +1,14 @@
-"""Sharded checkpoints through torch.distributed.checkpoint, written atomically, loadable under any plan.
+"""Sharded checkpoints through torch.distributed.checkpoint, written atomically and loadable under any plan.
 
     CHECKPOINT/
-        .metadata __0_0.distcp ...   model weights, table optimizers' state: one file a rank, no gathering
+        .metadata __0_0.distcp ...   model weights and table optimizers' state, one file per rank, without gathering
         state.pt                     dense optimizer, schedulers, loops, loader position, callbacks
         rank-0.pt ...                each rank's random state
-        plan.json                    step, world size, and the plan it was written under
+        plan.json                    step, world size, and the plan of the run that wrote the checkpoint
 
-It is written beside its place and renamed into it, so that a kill leaves the previous one loadable.
-Tables are written in blocks of rows under names that no plan changes; so a rank reads what it needs of them, a
-block at a time, whatever the plan, padding and world size that wrote them.
+A checkpoint is written beside its final path and then renamed, so that a killed process leaves the previous one intact.
+Tables are written in blocks of rows under names that do not depend on the plan. A rank therefore reads only the rows
+that it needs, a block at a time, whatever plan, padding and world size wrote them.
 """
 
 import json
@@ -29,11 +29,11 @@ from torchrec.distributed import DistributedModelParallel
 from recsys.atomic import beside, put_in_place
 from recsys.errors import UserError
 from recsys.sharding.row_optimizer import RowOptimizer
-from recsys.sharding.stored_checkpoint import Stored
+from recsys.sharding.stored_checkpoint import StoredCheckpoint
 from recsys.sharding.table_shards import TableShards, table_shards_of
 from recsys.sharding.tables import TableInfo
 
-# FBGEMM's first state of a table is called momentum1 whatever it is; RowOptimizer's names are PyTorch's.
+# FBGEMM calls a table's first state momentum1 for every optimizer; RowOptimizer uses PyTorch's names.
 _FIRST_STATE = {"rowwise_adagrad": "sum", "adagrad": "sum", "adam": "exp_avg", "partial_rowwise_adam": "exp_avg"}
 ROWWISE = {("rowwise_adagrad", "sum"), ("partial_rowwise_adam", "exp_avg_sq")}
 
@@ -47,15 +47,22 @@ def save(
     state: dict[str, Any],
     plan: list[dict[str, Any]],
 ) -> None:
-    """Collective: every rank calls it. `path` appears complete or not at all. optimizer: the tables'."""
+    """Write a checkpoint to `path`, which appears complete or not at all. Collective.
+
+    Args:
+        optimizer: name of the tables' optimizer.
+        row_optimizer: optimizer of the tables with dense kernels, if there are any.
+        state: contents of state.pt.
+        plan: tables of plan.json.
+    """
     building = beside(path)
     if dist.get_rank() == 0:
         shutil.rmtree(building, ignore_errors=True)
         building.mkdir(parents=True)
     dist.barrier()
-    weights, states = held_tables(dmp, infos, optimizer, row_optimizer)
-    model = dmp.state_dict() | {name: pieces.to_save() for name, pieces in weights.items()}
-    tensors = {"model": model} | {f"tables.{name}": pieces.to_save() for name, pieces in states.items()}
+    weights, states = local_tables(dmp, infos, optimizer, row_optimizer)
+    model = dmp.state_dict() | {name: shards.to_save() for name, shards in weights.items()}
+    tensors = {"model": model} | {f"tables.{name}": shards.to_save() for name, shards in states.items()}
     dcp.save(tensors, storage_writer=dcp.FileSystemWriter(building))
     torch.save(_random_state(), building / f"rank-{dist.get_rank()}.pt")
     if dist.get_rank() == 0:
@@ -69,9 +76,9 @@ def save(
 
 
 def load_model(path: Path, dmp: DistributedModelParallel, infos: dict[str, TableInfo]) -> None:
-    """Collective: the weights of `path` into `dmp`, whatever plans wrote and reads them."""
-    stored = Stored(path)
-    weights, _ = held_tables(dmp, infos, "", None)
+    """Load the weights of `path` into `dmp`, whatever plan wrote them. Collective."""
+    stored = StoredCheckpoint(path)
+    weights, _ = local_tables(dmp, infos, "", None)
     _load(stored, dmp, infos, weights, {}, "")
 
 
@@ -83,70 +90,76 @@ def load_all(
     row_optimizer: RowOptimizer | None,
     step: int,
 ) -> None:
-    """Collective: restore weights, table optimizers and this rank's random state. step: the checkpoint's.
+    """Restore weights, table optimizers and this rank's random state. Collective.
 
-    Row-wise optimizers have one number a row and column block. Where the blocks differ from those that it was
-    written with, a new block's is the mean of the old ones' over its columns: the mean of g^2 that it stands for.
+    Row-wise optimizers have one number per row and column block. If the blocks differ from those of the checkpoint, a
+    new block's number is the mean of the old ones' over its columns, since the number stands for a mean of g^2.
+
+    Args:
+        step: step of the checkpoint.
     """
-    stored = Stored(path)
-    weights, states = held_tables(dmp, infos, optimizer, row_optimizer)
+    stored = StoredCheckpoint(path)
+    weights, states = local_tables(dmp, infos, optimizer, row_optimizer)
     if missing := sorted(name for name in states if f"tables.{name}" not in stored.tensors):
-        raise UserError(f"{path}: holds no optimizer state {missing[0]}; was optim.sparse.name another one?")
+        raise UserError(
+            f"{path}: has no optimizer state {missing[0]}; "
+            f"it was written with optim.sparse.name={stored.plan['optimizer']}"
+        )
     _load(stored, dmp, infos, weights, states, optimizer)
-    mine = path / f"rank-{dist.get_rank()}.pt"
-    if mine.exists():
-        _set_random_state(torch.load(mine, weights_only=False))
+    random_state = path / f"rank-{dist.get_rank()}.pt"
+    if random_state.exists():
+        _set_random_state(torch.load(random_state, weights_only=False))
     if row_optimizer is not None:
         for row_state in row_optimizer.state.values():
             row_state |= {"step": step} if "step" in row_state else {}
 
 
 def _load(
-    stored: Stored,
+    stored: StoredCheckpoint,
     dmp: DistributedModelParallel,
     infos: dict[str, TableInfo],
     weights: dict[str, TableShards],
     states: dict[str, TableShards],
     optimizer: str,
 ) -> None:
-    """Through torch.distributed.checkpoint where sizes are as they were written, else by streaming rows."""
+    """Load tensors of unchanged size through torch.distributed.checkpoint, and others by streaming rows."""
     dims = {i.parameter: i.dim for i in infos.values()}
     old = {t["parameter"]: column_edges(t) for t in stored.plan["tables"]}
     sizes = {t["parameter"]: (t["rows"], t["dim"]) for t in stored.plan["tables"]}
     for i in infos.values():
         if sizes.get(i.parameter) != (i.rows, i.dim):
-            there = "{} rows x {}".format(*sizes[i.parameter]) if i.parameter in sizes else "not there"
-            raise UserError(f"{stored.path}: table {i.name} is {there}, the model's is {i.rows} rows x {i.dim}")
+            size = "{} rows x {}".format(*sizes[i.parameter]) if i.parameter in sizes else "missing"
+            raise UserError(f"{stored.path}: table {i.name} is {size}, but the model's is {i.rows} rows x {i.dim}")
     tensors = {k: v for k, v in dmp.state_dict().items() if k not in weights}
     tensors = {f"model.{k}": v for k, v in tensors.items()}
-    for key, pieces in [(f"model.{k}", w) for k, w in weights.items()] + [
+    for key, shards in [(f"model.{k}", w) for k, w in weights.items()] + [
         (f"tables.{k}", s) for k, s in states.items()
     ]:
         parameter, _, state = key.partition(".")[2].partition("/")
         read = partial(stored.read, key)
         if (optimizer, state) in ROWWISE:
-            if old[parameter] == list(pieces.edges):
-                tensors[key] = pieces.to_load()
+            if old[parameter] == list(shards.edges):
+                tensors[key] = shards.to_load()
             else:
-                pieces.convert(read, dims[parameter], old[parameter])
-        elif stored.size(key) == list(pieces.size):
-            tensors[key] = pieces.to_load()
+                shards.convert(read, dims[parameter], old[parameter])
+        elif stored.size(key) == list(shards.size):
+            tensors[key] = shards.to_load()
         else:
-            pieces.fill(read, dims[parameter])
+            shards.fill(read, dims[parameter])
     dcp.load(tensors, storage_reader=dcp.FileSystemReader(stored.path))
     for lookup in (x for m in dmp.modules() for x in getattr(m, "_lookups", ())):
-        getattr(lookup, "module", lookup).purge()  # rows that a GPU caches are those of before
+        getattr(lookup, "module", lookup).purge()  # drop the GPU's cached rows, which are out of date
 
 
 def column_edges(entry: dict[str, Any]) -> list[int]:
-    """Of a table's column blocks, [0, ..., width], from its entry in plan.json."""
+    """Return the edges of a table's column blocks, [0, ..., width], from its entry in plan.json."""
     return [*sorted({s["offsets"][1] for s in entry["shards"]} or {0}), entry["width"]]
 
 
-def held_tables(
+def local_tables(
     dmp: DistributedModelParallel, infos: dict[str, TableInfo], optimizer: str, row_optimizer: RowOptimizer | None
 ) -> tuple[dict[str, TableShards], dict[str, TableShards]]:
-    """This rank's pieces of every table's weight, by parameter, and of its optimizer's state, by parameter/state."""
+    """Return this rank's shards of all weights, by parameter, and of optimizer states, by parameter/state."""
     values = dmp.state_dict()
     weights = {i.parameter: table_shards_of(values[i.parameter]) for i in infos.values()}
     states: dict[str, TableShards] = {}
@@ -162,7 +175,7 @@ def held_tables(
     for parameter, p in dmp.named_parameters() if row_optimizer is not None else ():
         for name, value in row_optimizer.state.get(p, {}).items():  # type: ignore[union-attr]
             if isinstance(value, Tensor):
-                local = list(value.split([m.rows for m in weights[parameter].mine]))
+                local = list(value.split([m.rows for m in weights[parameter].local_regions]))
                 states[f"{parameter}/{name}"] = weights[parameter].like(local, (optimizer, name) in ROWWISE)
     return weights, states
 

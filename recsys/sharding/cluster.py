@@ -1,4 +1,4 @@
-"""The machines that a plan is for: TorchRec's Topology from a few numbers."""
+"""TorchRec's Topology of the machines to plan for."""
 
 import os
 from pathlib import Path
@@ -12,7 +12,7 @@ from recsys.memory import GIB
 
 
 def this_machine(accelerator: str, devices: int) -> ClusterConfig:
-    """What is here, shared out to `devices` processes."""
+    """Return the cluster config of this machine, shared by `devices` processes."""
     here = ClusterConfig(name="this machine", device="cpu" if accelerator == "cpu" else "cuda", devices=devices)
     here.ddr_gib = _memory() / GIB
     if here.device == "cuda":
@@ -21,7 +21,7 @@ def this_machine(accelerator: str, devices: int) -> ClusterConfig:
 
 
 def _memory() -> int:
-    """Bytes of RAM: the container's limit where there is one."""
+    """Return the bytes of RAM, or the container's limit."""
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     limit = Path("/sys/fs/cgroup/memory.max")
     text = limit.read_text().strip() if limit.exists() else "max"
@@ -29,7 +29,7 @@ def _memory() -> int:
 
 
 def topology(cluster: ClusterConfig) -> Topology:
-    """GiB and GB/s into the bytes and bytes a millisecond that TorchRec plans with."""
+    """Convert GiB and GB/s into the bytes and bytes per millisecond that TorchRec plans with."""
     per_ms = 1e9 / 1e3
     return Topology(
         world_size=cluster.nodes * cluster.devices,
@@ -46,7 +46,7 @@ def topology(cluster: ClusterConfig) -> Topology:
 
 
 def check_cluster(cluster: ClusterConfig) -> None:
-    """Raises UserError for numbers that describe no machine. Memory that is not given is this machine's."""
+    """Raise UserError for impossible numbers. Fill in this machine's memory if the config leaves it unset."""
     if cluster.device not in ("cpu", "cuda"):
         raise UserError(f"cluster.device={cluster.device}: must be cpu or cuda")
     if cluster.ddr_gib is None:
@@ -55,4 +55,4 @@ def check_cluster(cluster: ClusterConfig) -> None:
         if not (getattr(cluster, name) or 0) > 0:
             raise UserError(f"cluster.{name}={getattr(cluster, name)}: must be above 0")
     if cluster.device == "cuda" and not (cluster.hbm_gib or 0) > 0:
-        raise UserError(f"cluster.hbm_gib={cluster.hbm_gib}: must be above 0 where cluster.device=cuda")
+        raise UserError(f"cluster.hbm_gib={cluster.hbm_gib}: must be above 0 if cluster.device=cuda")

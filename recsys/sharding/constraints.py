@@ -1,4 +1,4 @@
-"""sharding: and its rules for single tables -> what TorchRec's planner may choose from."""
+"""Planner constraints of each table, from the config's `sharding` and its rules for single tables."""
 
 from dataclasses import fields
 from fnmatch import fnmatchcase
@@ -13,13 +13,17 @@ from recsys.errors import UserError, did_you_mean
 from recsys.sharding.sharders import FUSED_OPTIMIZERS, KERNELS, SEQUENCE_TYPES, TYPES
 from recsys.sharding.tables import PADDINGS, TableInfo
 
-UNPOOLED = {"table_row_wise": "row_wise", "table_column_wise": "column_wise", "grid_shard": "row_wise"}  # nearest ones
+UNPOOLED = {
+    "table_row_wise": "row_wise",
+    "table_column_wise": "column_wise",
+    "grid_shard": "row_wise",
+}  # type -> nearest type of unpooled tables
 COLUMN_TYPES = {"column_wise", "table_column_wise", "grid_shard"}
-MOST_CACHED = 0.999  # TorchRec wants a load factor below 1
+MOST_CACHED = 0.999  # TorchRec requires a load factor below 1
 
 
 def check_sharding(sharding: ShardingConfig, optim: SparseOptimConfig) -> None:
-    """Raises UserError for names and numbers that no plan can be made of."""
+    """Raise UserError for a name or number in `sharding` that no plan can have."""
     if sharding.cache_hit_rate is not None and not 0 < sharding.cache_hit_rate < 1:
         raise UserError(f"sharding.cache_hit_rate={sharding.cache_hit_rate}: must be between 0 and 1")
     if sharding.hbm_gib is not None and sharding.hbm_gib <= 0:
@@ -30,10 +34,10 @@ def check_sharding(sharding: ShardingConfig, optim: SparseOptimConfig) -> None:
     for where, rule in rules.items():
         for t in rule.types or ():
             if t not in (*TYPES, "none"):
-                raise UserError(f"{where}.types: no sharding type {t}{did_you_mean(t, (*TYPES, 'none'))}")
+                raise UserError(f"{where}.types: no such sharding type: {t}{did_you_mean(t, (*TYPES, 'none'))}")
         for k in rule.kernels or ():
             if k not in KERNELS:
-                raise UserError(f"{where}.kernels: no kernel {k}{did_you_mean(k, KERNELS)}")
+                raise UserError(f"{where}.kernels: no such kernel: {k}{did_you_mean(k, KERNELS)}")
         if rule.column_block is not None and (rule.column_block <= 0 or rule.column_block % 4):
             raise UserError(f"{where}.column_block={rule.column_block}: must be a positive multiple of 4")
         if rule.cache_load_factor is not None and not 0 < rule.cache_load_factor < 1:
@@ -41,11 +45,13 @@ def check_sharding(sharding: ShardingConfig, optim: SparseOptimConfig) -> None:
     if optim.name not in FUSED_OPTIMIZERS:
         raise UserError(f"optim.sparse.name={optim.name}: unknown{did_you_mean(optim.name, FUSED_OPTIMIZERS)}")
     if optim.name == "sgd" and optim.weight_decay:
-        raise UserError("optim.sparse.weight_decay: FBGEMM's SGD has none; use rowwise_adagrad or adagrad")
+        raise UserError(
+            "optim.sparse.weight_decay: FBGEMM's SGD has none; set it to 0, or use rowwise_adagrad or adagrad"
+        )
 
 
 def rules_of(sharding: ShardingConfig) -> dict[str, TableRule]:
-    """sharding.per_table under its schema. Raises UserError for keys and values that it has not."""
+    """Return sharding.per_table under its schema. Raises UserError for unknown keys and ill-typed values."""
     rules = {}
     for name, given in sharding.per_table.items():
         where = f"sharding.per_table.{name}"
@@ -63,12 +69,12 @@ def rules_of(sharding: ShardingConfig) -> dict[str, TableRule]:
 
 
 def _matches(glob: str, table: TableInfo) -> bool:
-    """By the table's name, or the one that the data gives it."""
+    """Return whether the pattern matches the table's name or its name in the data."""
     return fnmatchcase(table.name, glob) or fnmatchcase(table.vocabulary, glob)
 
 
 def rule_of(table: TableInfo, sharding: ShardingConfig) -> TableRule:
-    """What holds for one table: for all tables, then what the matching rules say, the last one winning."""
+    """Return the rule for one table: that for all tables, overridden by the matching rules, the last one first."""
     rule = TableRule(
         types=list(sharding.types),
         kernels=list(sharding.kernels),
@@ -97,13 +103,16 @@ def constraints(
     nodes: int = 1,
     load_factors: dict[str, float] | None = None,
 ) -> dict[str, ParameterConstraints]:
-    """What the planner may choose from, for every table.
+    """Return the planner constraints of every table.
 
-    load_factors: by vocabulary, of those that are cached; a rule's own goes before it.
+    In one process, all types but `data_parallel` are equal to one whole table in one fused kernel, and so is a single
+    replica. `none` keeps tables whole: with several processes, as replicas. CPUs have one kind of memory, so that every
+    kernel is `fused` there.
 
-    In one process every type but `data_parallel` comes to the same whole table in one fused kernel;
-    so does a replica that has no twin. `none` keeps tables whole: with several processes, as replicas.
-    On CPU all memory is one, so that every kernel comes to `fused`.
+    Args:
+        device: "cpu" or "cuda".
+        nodes: number of machines.
+        load_factors: share of rows to cache, by vocabulary. A rule's own cache_load_factor takes precedence.
     """
     for name, given in rules_of(sharding).items():
         if not any(_matches(given.match or name, table) for table in tables.values()):
@@ -115,17 +124,19 @@ def constraints(
         types, kernels = _types(table, rule, world_size), list(rule.kernels or []) or ["fused"]
         width = table.width
         if width % 4:
-            raise UserError(f"model: dim {width} (table {table.name}) is not a multiple of 4; set sharding.padding=16")
+            raise UserError(
+                f"model.dim={width}: must be a multiple of 4 (table {table.name}), or set sharding.padding=16"
+            )
         parts = nodes if types == ["grid_shard"] else world_size
         block = rule.column_block or 4 * -(-width // (4 * parts))
         if types and COLUMN_TYPES.issuperset(types) and rule.column_block and width % block and width > block:
-            raise UserError(f"sharding.column_block={block} does not divide the dim {width} of table {table.name}")
+            raise UserError(f"sharding.column_block={block}: must divide the dim {width} of table {table.name}")
         cached = device == "cuda" and "fused_uvm_caching" in kernels
         measured = (load_factors or {}).get(table.vocabulary, sharding.cache_load_factor)
         load = rule.cache_load_factor if rule.cache_load_factor is not None else min(measured, MOST_CACHED)
         out[table.name] = ParameterConstraints(
             sharding_types=types or None,
-            # a replica's kernel is `dense` whatever the others may be
+            # replicas always have the kernel `dense`
             compute_kernels=[*kernels, "dense"] if device == "cuda" else None,
             min_partition=min(block, width),
             cache_params=CacheParams(load_factor=load) if cached else None,
@@ -134,7 +145,7 @@ def constraints(
 
 
 def _types(table: TableInfo, rule: TableRule, world_size: int) -> list[str]:
-    """The plan types that suit this table, of those that its rule allows; empty: the planner's choice of all."""
+    """Return the types that the planner may give this table; an empty list for all."""
     types = list(rule.types or [])
     if world_size == 1:
         return ["table_wise"]
@@ -144,11 +155,11 @@ def _types(table: TableInfo, rule: TableRule, world_size: int) -> list[str]:
         types = list(dict.fromkeys(UNPOOLED.get(t, t) for t in types)) or list(SEQUENCE_TYPES)
     if table.width == table.dim:
         return types
-    # a block's row-wise state would count its share of the padding
+    # the row-wise state of a column block would include its share of the padding
     allowed = [t for t in types or TYPES if t not in COLUMN_TYPES]
     if not allowed:
         raise UserError(
             f"sharding.types=[{','.join(types)}]: dim {table.dim} of table {table.name} is padded to {table.width}, "
-            f"and padded tables cannot be cut into columns; try model.dim={table.width} or another sharding.padding"
+            f"and padded tables cannot be split into columns; set model.dim={table.width} or another sharding.padding"
         )
     return allowed

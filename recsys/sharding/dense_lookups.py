@@ -1,4 +1,4 @@
-"""Unpooled lookups where FBGEMM's dense kernel on CPU adds the rows of each bag up though told not to (1.8)."""
+"""Workaround for FBGEMM 1.8's dense kernel on CPU, which pools the rows of unpooled lookups."""
 
 from types import MethodType
 
@@ -10,20 +10,20 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 
 def fix_dense_lookups(module: nn.Module) -> None:
-    """Give the sharded module's dense unpooled lookups on CPU a forward of plain PyTorch."""
+    """Replace the forward of a sharded module's dense unpooled lookups on CPU by plain PyTorch."""
     collections = [m for m in module.modules() if isinstance(m, ShardedEmbeddingCollection)]
-    lookups = [lookup for c in collections for lookup in c._lookups]  # not among its submodules
+    lookups = [lookup for c in collections for lookup in c._lookups]  # lookups are not registered as submodules
     for m in (m for lookup in lookups for m in lookup.modules()):
         if isinstance(m, BatchedDenseEmbedding) and m.emb_module.weights.device.type == "cpu":
             m.forward = MethodType(_rows, m)  # type: ignore[method-assign]
 
 
 def _rows(kernel: BatchedDenseEmbedding, features: KeyedJaggedTensor) -> Tensor:
-    """The row of each id, feature after feature, flattened: what BatchedDenseEmbedding returns on CUDA."""
+    """Return the row of each id, feature after feature, flattened, as BatchedDenseEmbedding does on CUDA."""
     weights, at, tables = kernel.emb_module.weights, 0, []
-    for rows, columns in zip(kernel._local_rows, kernel._local_cols, strict=True):
-        tables.append(weights[at : at + rows * columns].view(rows, columns))
-        at += rows * columns
+    for height, columns in zip(kernel._local_rows, kernel._local_cols, strict=True):
+        tables.append(weights[at : at + height * columns].view(height, columns))
+        at += height * columns
     ids = features.values().long().split(features.length_per_key())
-    found = [nn.functional.embedding(i, tables[t]) for i, t in zip(ids, kernel._feature_table_map, strict=True)]
-    return torch.cat([f.flatten() for f in found])
+    rows = [nn.functional.embedding(i, tables[t]) for i, t in zip(ids, kernel._feature_table_map, strict=True)]
+    return torch.cat([r.flatten() for r in rows])

@@ -1,8 +1,8 @@
-"""What does not fit, and by how much, where TorchRec's planner finds no plan.
+"""Memory that is missing when TorchRec's planner finds no plan.
 
-Its PlannerError tells little that one can act on. So this counts again, by its own estimates: of the ways to shard a
-table that the config allows, the one that takes least memory, of those that a device can hold if any can; then shards
-are laid out, largest first, each on the device with most room, and what is beyond a device's room is over there.
+Its PlannerError does not say which tables are too large, nor by how much. This module computes both from TorchRec's own
+estimates. For each table it takes the allowed way to shard it that needs least memory, preferring those whose shards
+each fit on a device. It then lays out the shards, the largest first, each on the device with most room.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ Layout = list[list[tuple[str, int]]]
 
 @dataclass
 class TableNeed:
-    """Bytes that one table needs at the least. largest: its largest shard, which must lie on one device."""
+    """Bytes that one table needs at least. `largest` is its largest shard, which must fit on one device."""
 
     table: str
     rows: int
@@ -41,7 +41,12 @@ class TableNeed:
 
 @dataclass
 class Infeasibility:
-    """kind: of memory; rooms: what is there for tables, by device; layout: (table, bytes) of shards, by device."""
+    """Bytes that the tables need and that the devices have.
+
+    kind: kind of memory
+    rooms: bytes that each device has for tables
+    layout: (table, bytes) of the shards on each device
+    """
 
     kind: str
     tables: list[TableNeed]  # the largest first
@@ -62,24 +67,24 @@ class Infeasibility:
 
     @property
     def over(self) -> dict[int, int]:
-        """By device, what is beyond its room."""
+        """Bytes beyond its room, for each device that has too little."""
         beyond = [sum(n for _, n in shards) - room for shards, room in zip(self.layout, self.rooms, strict=True)]
         return {d: n for d, n in enumerate(beyond) if n > 0}
 
     @property
     def bytes_over(self) -> int:
-        """Over all, or where all together would fit, on the worst device."""
+        """Bytes missing over all devices, or on the worst device if the total would fit."""
         return max(self.needed - self.room, *self.over.values(), 0)
 
     @property
     def where(self) -> str:
         if self.devices == 1 or self.needed > self.room:
-            return "in all"
+            return "in total"
         return f"on device {max(self.over, key=lambda d: self.over[d])}" if self.over else ""
 
     @property
     def most(self) -> list[TableNeed]:
-        """The tables that make up most of it: nine tenths."""
+        """The largest tables, which together need nine tenths of the memory."""
         out: list[TableNeed] = []
         for t in self.tables[:SHOWN]:
             if sum(o.needed for o in out) > 0.9 * self.needed:
@@ -88,16 +93,16 @@ class Infeasibility:
         return out
 
     def __str__(self) -> str:
-        told = ", ".join(f"{t.table} {gib(t.needed)}" for t in self.most[:3])
+        largest = ", ".join(f"{t.table} {gib(t.needed)}" for t in self.most[:3])
         if not self.bytes_over:
-            return "the tables are small enough, but the allowed types and kernels leave no layout"
+            return "the tables are small enough, but no layout has the allowed types and kernels"
         return (
-            f"{gib(self.bytes_over)} GiB over {self.where} (needed: {gib(self.needed)}, the largest tables: {told}; "
-            f"there: {gib(self.room)} GiB of {self.kind}, {gib(self.room / self.devices)} a device)"
+            f"{gib(self.bytes_over)} GiB over {self.where} (needed: {gib(self.needed)}, the largest tables: {largest}; "
+            f"available: {gib(self.room)} GiB of {self.kind}, {gib(self.room / self.devices)} per device)"
         )
 
     def rows(self) -> list[tuple[str, list[str]]]:
-        """(kind, cells under COLUMNS): the tables that make up most of it, the others in one, all."""
+        """Return (kind, cells under COLUMNS) of the largest tables, of the others together, and of all."""
 
         def sums(tables: list[TableNeed]) -> list[str]:
             numbers = (sum(getattr(t, key) for t in tables) for key in ("weights", "optimizer", "needed"))
@@ -112,11 +117,9 @@ class Infeasibility:
         return [*out, ("sum", ["all", *sums(self.tables)])]
 
     def table(self) -> Table:
-        """Which tables, how large, how far over: for the terminal."""
-        room = (
-            f"{self.devices} x {gib(self.room / self.devices)} GiB of {self.kind} are there for tables (sizes in GiB)"
-        )
-        table = Table(title=f"what does not fit: {room}", title_justify="left")
+        """Return a table for the terminal: the largest tables, their sizes, and the bytes that are missing."""
+        room = f"{self.devices} x {gib(self.room / self.devices)} GiB of {self.kind} are available (sizes in GiB)"
+        table = Table(title=f"tables that do not fit: {room}", title_justify="left")
         for name in COLUMNS:
             words = name in ("table", "type")
             table.add_column(name, justify="left" if words else "right", no_wrap=name in COLUMNS[1:6])
@@ -124,17 +127,17 @@ class Infeasibility:
             table.add_row(*cells, style="dim" if kind == "no" else None)
         table.add_section()
         if self.needed > self.room:
-            table.add_row("over in all", *[""] * 4, gib(self.needed - self.room), "", "")
+            table.add_row("missing in total", *[""] * 4, gib(self.needed - self.room), "", "")
         worst = sorted(self.over.items(), key=lambda item: -item[1])
         for device, n in worst[:4] if self.devices > 1 else ():
-            table.add_row(f"over on device {device}", *[""] * 4, gib(n), "", "")
+            table.add_row(f"missing on device {device}", *[""] * 4, gib(n), "", "")
         if len(worst) > 4:
-            table.add_row(f"and on {len(worst) - 4} others", *[""] * 7, style="dim")
+            table.add_row(f"and on {len(worst) - 4} other devices", *[""] * 7, style="dim")
         return table
 
 
 def gib(n: float) -> str:
-    """GiB with a decimal, or as many as a small number needs."""
+    """Format bytes in GiB, with one decimal or two digits."""
     return f"{n / GIB:,.1f}" if n == 0 or n >= 0.05 * GIB else f"{n / GIB:.2g}"
 
 
@@ -145,7 +148,7 @@ def infeasible(
     topology: Topology,
     optim: SparseOptimConfig,
 ) -> Infeasibility:
-    """Why `planner` has found no plan for `module`."""
+    """Compute why `planner` found no plan for `module`."""
     options: dict[str, list[ShardingOption]] = {}
     for o in planner._enumerator.enumerate(module, sharders):  # type: ignore[union-attr]
         options.setdefault(f"{o.path}.{o.name}", []).append(o)
@@ -162,7 +165,7 @@ def infeasible(
 
 
 def _kind(topology: Topology, options: Sequence[ShardingOption]) -> str:
-    """Which memory the tables may lie in."""
+    """Return the kind of memory that the tables may be in."""
     if topology.compute_device == "cpu":
         return "memory"
     return "HBM and host memory" if any("uvm" in o.compute_kernel for o in options) else "HBM"
@@ -181,7 +184,7 @@ def _need(o: ShardingOption, size: Any, optim: SparseOptimConfig) -> TableNeed:
 
 
 def _lay_out(options: Sequence[ShardingOption], rooms: list[int], size: Any, local: int) -> Layout:
-    """(table, bytes) by device, for shards laid out the largest first, each where most room is left."""
+    """Place the shards, the largest first, each on the device with most room: (table, bytes) by device."""
     left = list(rooms)
     layout: Layout = [[] for _ in rooms]
     for o in sorted(options, key=lambda o: -max(_sizes(o, size))):

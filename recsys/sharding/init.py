@@ -1,7 +1,7 @@
-"""Initial weights of the tables: by the seed alone, whatever the plan and the number of processes.
+"""Initial weights of the tables, which depend on the seed but not on the plan or the number of processes.
 
-TorchRec initialises each shard by itself. Where all ranks have one seed, the shards of a table then start
-equal: a column-wise table has the same columns twice, and trains as if it had half its dim.
+TorchRec initialises each shard by itself. If all ranks have the same seed, the shards of a table start equal: a
+column-wise table then has the same columns twice, and trains as if it had half its dim.
 """
 
 import zlib
@@ -14,34 +14,34 @@ from torchrec.distributed import DistributedModelParallel
 
 from recsys.sharding.tables import TableInfo
 
-BLOCK_ROWS = 65_536  # rows that are drawn at once, in full width
+BLOCK_ROWS = 65_536  # rows that are sampled at once, in full width
 
 
 @torch.no_grad()
 def init_tables(dmp: DistributedModelParallel, infos: dict[str, TableInfo], seed: int) -> None:
-    """Draw this rank's pieces of every table by its config's init_fn, block by block of rows."""
+    """Fill this rank's shards of every table by its config's init_fn, block by block of rows."""
     by_parameter = {i.parameter: i for i in infos.values()}
     for name, weight in dmp.state_dict().items():
         if name not in by_parameter:
             continue
         if isinstance(weight, ShardedTensor):
-            for shard in weight.local_shards():
-                row, column = shard.metadata.shard_offsets
-                _draw(shard.tensor, row, column, by_parameter[name], seed)
+            for local in weight.local_shards():
+                row, column = local.metadata.shard_offsets
+                _fill(local.tensor, row, column, by_parameter[name], seed)
         else:
-            _draw(weight, 0, 0, by_parameter[name], seed)
+            _fill(weight, 0, 0, by_parameter[name], seed)
 
 
-def _draw(piece: Tensor, row: int, column: int, info: TableInfo, seed: int) -> None:
-    rows, columns = piece.shape
-    cuda = [piece.device] if piece.device.type == "cuda" else []
+def _fill(shard: Tensor, row: int, column: int, info: TableInfo, seed: int) -> None:
+    rows, columns = shard.shape
+    cuda = [shard.device] if shard.device.type == "cuda" else []
     with torch.random.fork_rng(devices=cuda):
         for first in range(row - row % BLOCK_ROWS, row + rows, BLOCK_ROWS):
             key = [seed, zlib.crc32(info.name.encode()), first]
             torch.manual_seed(int(np.random.SeedSequence(key).generate_state(1, np.uint64)[0] >> 1))
             height = min(BLOCK_ROWS, info.rows - first)
-            block = torch.empty(height, info.dim, device=piece.device)
+            block = torch.empty(height, info.dim, device=shard.device)
             info.init(block)
             block = nn.functional.pad(block, (0, info.width - info.dim))
             start, stop = max(first, row), min(first + height, row + rows)
-            piece[start - row : stop - row] = block[start - first : stop - first, column : column + columns]
+            shard[start - row : stop - row] = block[start - first : stop - first, column : column + columns]

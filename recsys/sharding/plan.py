@@ -1,4 +1,4 @@
-"""TorchRec's plan for these processes -> DistributedModelParallel."""
+"""Sharding plans for the processes of a job, and modules sharded by them."""
 
 import logging
 import warnings
@@ -26,7 +26,7 @@ from recsys.sharding.infeasible import infeasible
 from recsys.sharding.sharders import SequenceSharder, Sharder, is_fused
 from recsys.sharding.tables import TableInfo, tables
 
-OPTIMIZER_CLASSES = {  # whose state is as large: for TorchRec's estimates
+OPTIMIZER_CLASSES = {  # optimizers with a state of the same size, for TorchRec's estimates
     "rowwise_adagrad": trec_optim.RowWiseAdagrad,
     "adagrad": trec_optim.Adagrad,
     "sgd": trec_optim.SGD,
@@ -45,10 +45,13 @@ def make_planner(
     seconds: int | None = None,
     load_factors: dict[str, float] | None = None,
 ) -> tuple[EmbeddingShardingPlanner, list[ModuleSharder[nn.Module]]]:
-    """TorchRec's planner for these machines, and its sharders.
+    """Return TorchRec's planner for these machines, and its sharders.
 
-    batch_size: rows a process and step; ids: expected ids a row, by table, for each of its features (1 by default);
-    seconds: after which the best plan so far is taken; load_factors: see `constraints`.
+    Args:
+        batch_size: rows per process and step.
+        ids: expected ids per row of each feature of a table, by table; 1 by default.
+        seconds: time limit, after which the planner returns its best plan so far.
+        load_factors: see `constraints`.
     """
     device = topology.compute_device
     infos, nodes = tables(module), topology.world_size // topology.local_world_size
@@ -75,11 +78,16 @@ def make_plan(
     load_factors: dict[str, float] | None = None,
     accumulate: int = 1,
 ) -> tuple[ShardingPlan, list[ModuleSharder[nn.Module]]]:
-    """Return the plan for the processes of the default group, made by rank 0's planner and shared.
+    """Return the plan for the processes of the default group, made by rank 0's planner and shared. Collective.
 
-    batch_size: rows a process and step
-    accumulate: batches whose gradients make one step: more than one needs kernels that do not update tables
-    Raises UserError where no plan fits.
+    Args:
+        batch_size: rows per process and step.
+        load_factors: see `constraints`.
+        accumulate: number of batches whose gradients make one step. Above 1 the tables need kernels that do not update
+            them in the backward pass.
+
+    Raises:
+        DoesNotFit: no plan fits.
     """
     world_size = dist.get_world_size()
     cluster = this_machine(device.type, local_world_size)
@@ -93,15 +101,16 @@ def make_plan(
             assert group is not None
             plan = planner.collective_plan(module, sharders, group)
         except PlannerError as e:
-            found = infeasible(planner, sharders, module, topology(cluster), optim)
-            raise DoesNotFit(f"sharding: no plan fits {world_size} x {device.type}: {found}", found) from e
+            reason = infeasible(planner, sharders, module, topology(cluster), optim)
+            raise DoesNotFit(f"sharding: no plan fits {world_size} x {device.type}: {reason}", reason) from e
     use_dense_kernels(plan, optim, device, accumulate)
     return plan, sharders
 
 
 def use_dense_kernels(plan: ShardingPlan, optim: SparseOptimConfig, device: torch.device, accumulate: int = 1) -> None:
-    """Give tables the dense kernel where FBGEMM does not fuse the optimizer, and where gradients are accumulated: a
-    fused kernel would update the tables with every batch. The planner itself accepts the dense kernel for replicas
+    """Give tables the dense kernel if FBGEMM does not fuse the optimizer, or if gradients are accumulated.
+
+    A fused kernel would update the tables with every batch. The planner itself allows the dense kernel for replicas
     only.
     """
     if is_fused(optim, device) and accumulate == 1:
@@ -114,7 +123,7 @@ def use_dense_kernels(plan: ShardingPlan, optim: SparseOptimConfig, device: torc
 def shard(
     module: nn.Module, plan: ShardingPlan, sharders: list[ModuleSharder[nn.Module]], device: torch.device
 ) -> DistributedModelParallel:
-    """`module` with its tables sharded by `plan` and, in several processes, its dense part replicated."""
+    """Shard the tables of `module` by `plan` and, with several processes, replicate its dense part."""
     with quiet_torchrec():
         dmp = DistributedModelParallel(
             module,
@@ -128,7 +137,7 @@ def shard(
 
 
 def describe(plan: ShardingPlan, infos: dict[str, TableInfo]) -> list[dict[str, Any]]:
-    """One entry a table: what plan.json and the loggers hold."""
+    """Return one entry per table, as in plan.json and the loggers."""
     rows = []
     for sharded in plan.plan.values():
         for name, p in sharded.items():  # type: ignore[attr-defined]
@@ -162,9 +171,10 @@ def describe(plan: ShardingPlan, infos: dict[str, TableInfo]) -> list[dict[str, 
 
 @contextmanager
 def optimizer_counted(module: nn.Module, optim: SparseOptimConfig) -> Iterator[None]:
-    """While planning, TorchRec's estimates of memory count the optimizer's state: it looks for this attribute.
+    """Make TorchRec's estimates of memory include the optimizer's state while planning.
 
-    Only while planning: where it is set when tables are sharded, TorchRec would take it for the optimizer to fuse.
+    TorchRec looks for an attribute of the weights. It must not be set when tables are sharded: TorchRec would then fuse
+    that optimizer.
     """
     configs = ("embedding_bag_configs", "embedding_configs")
     weights = [p for m in module.modules() if any(hasattr(m, c) for c in configs) for p in m.parameters()]
@@ -179,7 +189,7 @@ def optimizer_counted(module: nn.Module, optim: SparseOptimConfig) -> Iterator[N
 
 @contextmanager
 def quiet_torchrec() -> Iterator[None]:
-    """Without TorchRec's notes to its own developers."""
+    """Hide TorchRec's warnings for its own developers."""
     names = ("torchrec", "torchrec.distributed", "torch.distributed")
     before = [(logging.getLogger(n), logging.getLogger(n).level) for n in names]
     for logger, _ in before:

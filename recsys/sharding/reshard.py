@@ -1,4 +1,4 @@
-"""A checkpoint written anew for another plan, in one process, a block of rows at a time."""
+"""Rewriting of a checkpoint for another plan, in one process, a block of rows at a time."""
 
 import shutil
 from collections.abc import Callable
@@ -15,16 +15,20 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, TensorWr
 
 from recsys.atomic import whole_folder, write_json
 from recsys.sharding.checkpoint import ROWWISE, column_edges
-from recsys.sharding.stored_checkpoint import Stored
+from recsys.sharding.stored_checkpoint import StoredCheckpoint
 from recsys.sharding.table_shards import Region, TableShards, blocks
 
 Make = Callable[[], Tensor]
 
 
-def rewrite(stored: Stored, output: Path, entries: list[dict[str, Any]], world_size: int) -> None:
-    """`stored` as if it had been written under the plan `entries` (plan.json's) by `world_size` processes.
+def rewrite(stored: StoredCheckpoint, output: Path, entries: list[dict[str, Any]], world_size: int) -> None:
+    """Write `stored` as `world_size` processes would have written it under another plan.
 
-    The tensors of a block of rows are a file each, so that a rank opens those that it needs. Memory: one block.
+    Each tensor of a block of rows is a file of its own, so that a rank opens only the files that it needs. Memory: one
+    block.
+
+    Args:
+        entries: tables of the new plan, as in plan.json.
     """
     todo: dict[MetadataIndex, tuple[WriteItem, Make]] = {}
 
@@ -44,11 +48,11 @@ def rewrite(stored: Stored, output: Path, entries: list[dict[str, Any]], world_s
             continue
         entry, edges = tables[parameter], column_edges(tables[parameter])
         rowwise = (stored.plan["optimizer"], state) in ROWWISE
-        for place in _places(entry):
+        for region in _regions(entry):
             if rowwise:
-                place = Region(place.row, edges.index(place.column), place.rows, 1, place.rank)
+                region = Region(region.row, edges.index(region.column), region.rows, 1, region.rank)
             size = (entry["rows"], len(edges) - 1 if rowwise else entry["width"])
-            for block in blocks(place):
+            for block in blocks(region):
                 make = partial(_make, stored, key, block, edges, entry["dim"], old[parameter] if rowwise else None)
                 add(key, (block.row, block.column), (block.rows, block.columns), size, make)
     with whole_folder(output) as building:
@@ -59,24 +63,26 @@ def rewrite(stored: Stored, output: Path, entries: list[dict[str, Any]], world_s
         write_json(building / "plan.json", stored.plan | {"world_size": world_size, "tables": entries})
 
 
-def _places(entry: dict[str, Any]) -> list[Region]:
+def _regions(entry: dict[str, Any]) -> list[Region]:
     if not entry["shards"] or entry["type"] == "data_parallel":
         return [Region(0, 0, entry["rows"], entry["width"], 0)]
     shards = [Region(s["offsets"][0], s["offsets"][1], s["rows"], s["columns"], s["rank"]) for s in entry["shards"]]
     return [p for p in shards if p.rows and p.columns]
 
 
-def _make(stored: Stored, key: str, place: Region, edges: list[int], dim: int, old: list[int] | None) -> Tensor:
-    """One block of a table, or (old: the column blocks it had) of its row-wise state."""
-    out = torch.zeros(place.rows, place.columns)
-    pieces = TableShards((0, 0), (place,), (place,), (out,), tuple(edges))
+def _make(
+    stored: StoredCheckpoint, key: str, region: Region, edges: list[int], dim: int, old: list[int] | None
+) -> Tensor:
+    """Return one block of a table or, given the column blocks `old` of its row-wise state, of that state."""
+    out = torch.zeros(region.rows, region.columns)
+    shards = TableShards((0, 0), (region,), (region,), (out,), tuple(edges))
     read = partial(stored.read, key)
-    pieces.fill(read, dim) if old is None else pieces.convert(read, dim, old)
+    shards.fill(read, dim) if old is None else shards.convert(read, dim, old)
     return out
 
 
 class _Lazy(SavePlanner):
-    """Makes each tensor when it is its turn to be written."""
+    """Save planner that creates each tensor when it is written."""
 
     def __init__(self, todo: dict[MetadataIndex, tuple[WriteItem, Make]]) -> None:
         self._todo = todo

@@ -1,7 +1,7 @@
 """Row-sparse optimizers over dense gradients, equal to FBGEMM's fused ones.
 
-They serve the tables that FBGEMM's fused backward cannot: replicas (data_parallel, whose gradients are
-all-reduced first) and, on CPU, Adam and partial row-wise Adam. Only rows with a gradient are touched.
+They train the tables that FBGEMM's fused backward cannot: replicas (data_parallel, whose gradients are all-reduced
+first) and, on CPU, tables with Adam or partial row-wise Adam. They update only the rows that have a gradient.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,17 +15,19 @@ from recsys.config.schema_run import SparseOptimConfig
 
 
 class RowOptimizer(Optimizer):
-    """One of FBGEMM's update rules, on the rows of each parameter (rows, dim) that have a gradient.
+    """One of FBGEMM's update rules, for the rows of each parameter (rows, dim) that have a gradient.
 
-    rowwise_adagrad: s += mean_d(g^2); w -= lr g / (sqrt(s) + eps), one s a row
-    adagrad: the same with one s an element
-    adam: m, v as Kingma & Ba 2015 with bias correction by the global step
-    partial_rowwise_adam: v is one number a row, from mean_d(g^2)
-    weight_decay is L2 (g += weight_decay * w) for Adagrad and decoupled (w -= lr * weight_decay * w) for
-    Adam, as in FBGEMM, which also touches rows of a batch whose gradient is exactly zero.
+    - rowwise_adagrad: s += mean_d(g^2); w -= lr g / (sqrt(s) + eps), one s per row
+    - adagrad: as above, with one s per element
+    - adam: m, v as in Kingma & Ba 2015, with bias correction by the global step
+    - partial_rowwise_adam: as adam, with one v per row, from mean_d(g^2)
 
-    shares: dim / width of padded tables. Their state is the mean over the width, as FBGEMM's; steps are as if it
-    were over `dim`.
+    weight_decay is L2 (g += weight_decay * w) for Adagrad and decoupled (w -= lr * weight_decay * w) for Adam, as in
+    FBGEMM. Unlike this class, FBGEMM also updates rows of a batch whose gradient is exactly zero.
+
+    Args:
+        shares: dim / width of padded tables. As FBGEMM's, their state is the mean over the width; steps are as if it
+            were the mean over `dim`.
     """
 
     def __init__(
@@ -41,7 +43,7 @@ class RowOptimizer(Optimizer):
                 "weight_decay": config.weight_decay,
             },
         )
-        for group in self.param_groups:  # state from the start, so that a checkpoint can be loaded into it
+        for group in self.param_groups:  # create the state now, so that a checkpoint can be loaded into it
             for w in group["params"]:
                 self.state[w] = self._fresh_state(w)
 

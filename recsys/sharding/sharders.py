@@ -1,4 +1,4 @@
-"""TorchRec's sharders with every plan type, and FBGEMM's kernels with their fused optimizers."""
+"""TorchRec sharders with every sharding type, and FBGEMM's fused optimizers."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from recsys.config.schema_run import SparseOptimConfig
 from recsys.sharding.tables import TableInfo
 
 TYPES = ("data_parallel", "table_wise", "row_wise", "column_wise", "table_row_wise", "table_column_wise", "grid_shard")
-SEQUENCE_TYPES = ("data_parallel", "table_wise", "row_wise", "column_wise")  # what TorchRec has for unpooled tables
+SEQUENCE_TYPES = ("data_parallel", "table_wise", "row_wise", "column_wise")  # TorchRec's types of unpooled tables
 KERNELS = ("fused", "fused_uvm", "fused_uvm_caching")
 FUSED_OPTIMIZERS = {
     "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
@@ -23,14 +23,15 @@ FUSED_OPTIMIZERS = {
     "adam": EmbOptimType.ADAM,
     "partial_rowwise_adam": EmbOptimType.PARTIAL_ROWWISE_ADAM,
 }
-CPU_FUSED = {"rowwise_adagrad", "adagrad", "sgd"}  # what FBGEMM's CPU kernels can fuse
+CPU_FUSED = {"rowwise_adagrad", "adagrad", "sgd"}  # optimizers that FBGEMM's CPU kernels fuse
 
 
 class _EveryType:
-    """Every plan type on CPU too: TorchRec's sharders offer row-wise types on CUDA only, yet they run over gloo.
+    """Sharder with every sharding type on CPU too.
 
-    Where FBGEMM has no fused CPU kernel for the optimizer (Adam, partial row-wise Adam, any with weight decay),
-    tables use the dense kernel and `RowOptimizer` updates the rows a batch touched.
+    TorchRec's sharders offer row-wise types on CUDA only, although they run over gloo. If FBGEMM has no fused CPU
+    kernel for the optimizer (Adam, partial row-wise Adam, any with weight decay), tables use the dense kernel, and
+    `RowOptimizer` updates the rows of each batch.
     """
 
     TYPES = TYPES
@@ -51,33 +52,38 @@ class _EveryType:
 
     def shard(self, module: Any, params: Any, *args: Any, **kwargs: Any) -> Any:
         if self.fused:
-            info = self._infos[next(iter(params))]  # the tables of a collection have one dim
+            info = self._infos[next(iter(params))]  # all tables of a collection have the same dim
             self._fused_params = _fused_params(self._optim, info.dim / info.width)
         return super().shard(module, params, *args, **kwargs)  # type: ignore[misc]
 
 
 class Sharder(_EveryType, EmbeddingBagCollectionSharder):
-    """Of pooled tables."""
+    """Sharder of pooled tables."""
 
 
 class SequenceSharder(_EveryType, EmbeddingCollectionSharder):
-    """Of unpooled tables."""
+    """Sharder of unpooled tables."""
 
     TYPES = SEQUENCE_TYPES  # type: ignore[assignment]
 
 
 def is_fused(optim: SparseOptimConfig, device: torch.device) -> bool:
-    """Whether FBGEMM fuses this optimizer there: its CPU kernels take weight_decay and do not apply it."""
+    """Return whether FBGEMM fuses this optimizer. Its CPU kernels accept weight_decay but do not apply it."""
     return device.type != "cpu" or (optim.name in CPU_FUSED and not optim.weight_decay)
 
 
 def _fused_params(optim: SparseOptimConfig, share: float = 1.0) -> dict[str, Any]:
-    """share: dim / width of padded tables. Row-wise rules take the mean over the width, of which only `dim`
-    columns have a gradient: their state is `share` of what it would be, which a step of sqrt(share) undoes."""
+    """Return FBGEMM's parameters of the fused optimizer.
+
+    Args:
+        share: dim / width of padded tables. Row-wise rules take the mean over the width, of which only `dim` columns
+            have a gradient. Their state is thus `share` of the unpadded one, which a step scaled by sqrt(share) makes
+            up for.
+    """
     scale = share**0.5 if "rowwise" in optim.name else 1.0
     params: dict[str, Any] = {"optimizer": FUSED_OPTIMIZERS[optim.name], "learning_rate": optim.lr * scale}
     if optim.name != "sgd":
-        decay = optim.weight_decay / (scale if "adam" in optim.name else 1.0)  # Adam's is multiplied by the rate
+        decay = optim.weight_decay / (scale if "adam" in optim.name else 1.0)  # Adam multiplies it by the learning rate
         params |= {"eps": optim.eps * scale, "weight_decay": decay}
     if optim.name == "rowwise_adagrad":
         params["weight_decay_mode"] = WeightDecayMode.L2  # by default FBGEMM ignores weight_decay here

@@ -1,4 +1,4 @@
-"""What lies in a checkpoint on disk, read region by region, in one process and without a model."""
+"""Reader of a checkpoint on disk, region by region, in one process and without a model."""
 
 import json
 from functools import cached_property
@@ -21,12 +21,12 @@ from torch.distributed.checkpoint.planner_helpers import create_read_items_for_c
 from recsys.errors import UserError
 
 
-class Stored:
-    """The tensors of a checkpoint's folder, by key: `model.<parameter>`, `tables.<parameter>/<state>`."""
+class StoredCheckpoint:
+    """Tensors of a checkpoint folder, by key: `model.<parameter>`, `tables.<parameter>/<state>`."""
 
     def __init__(self, path: Path) -> None:
         if not (path / ".metadata").exists():
-            raise UserError(f"{path}: not a checkpoint")
+            raise UserError(f"{path}: not a checkpoint (it has no file .metadata)")
         self.path = path
         self._reader = FileSystemReader(path)
         self._metadata: Metadata = self._reader.read_metadata()
@@ -38,7 +38,7 @@ class Stored:
 
     @cached_property
     def plan(self) -> dict[str, Any]:
-        """plan.json: step, world size, the tables' optimizer, and its tables as they were sharded."""
+        """plan.json: step, world size, the tables' optimizer, and the tables as they were sharded."""
         plan = json.loads((self.path / "plan.json").read_text())
         assert isinstance(plan, dict)
         return plan
@@ -47,7 +47,7 @@ class Stored:
         return list(self.tensors[key].size)
 
     def read(self, key: str, first: int = 0, rows: int | None = None) -> Tensor:
-        """Rows [first, first + rows) in full width; reads no other block than those they lie in."""
+        """Read rows [first, first + rows) in full width, from the blocks that contain them only."""
         size = self.size(key)
         if size:
             size[0] = size[0] - first if rows is None else rows
@@ -59,7 +59,7 @@ class Stored:
 
 
 class _Into(DefaultLoadPlanner):
-    """Reads into one tensor, instead of those of a state dict."""
+    """Load planner that reads into one tensor."""
 
     def __init__(self, out: Tensor) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""A Lightning strategy that leaves the module to DistributedModelParallel and checkpoints through DCP."""
+"""Lightning strategy that leaves the module to DistributedModelParallel and writes checkpoints through DCP."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,14 +14,14 @@ from torch.optim import Optimizer
 
 
 class Checkpointable(Protocol):
-    """What the strategy asks of the LightningModule: it alone knows the shards and their optimizers."""
+    """Methods of the LightningModule that the strategy calls: only the module knows its shards and optimizers."""
 
     def save_checkpoint(self, path: Path, state: dict[str, Any]) -> None: ...
     def load_checkpoint(self, path: Path, training: bool) -> dict[str, Any]: ...
 
 
 class ProcessGroupEnvironment(ClusterEnvironment):
-    """Ranks as the process group, which exists before Lightning does, has them."""
+    """Ranks of the process group, which exists before Lightning starts."""
 
     def __init__(self, local_rank: int, local_world_size: int) -> None:
         self._local_rank, self._local_world_size = local_rank, local_world_size
@@ -62,7 +62,7 @@ class ProcessGroupEnvironment(ClusterEnvironment):
 
 
 class ShardedStrategy(DDPStrategy):
-    """One process a device; the module shards itself in `configure_model`."""
+    """One process per device; the module shards itself in `configure_model`."""
 
     def __init__(self, device: torch.device, local_rank: int, local_world_size: int) -> None:
         super().__init__(
@@ -88,7 +88,7 @@ class ShardedStrategy(DDPStrategy):
         return self.lightning_module  # type: ignore[return-value]
 
     def _configure_launcher(self) -> None:
-        pass  # the processes are there; Lightning's launcher would set the number of threads anew
+        pass  # the processes exist; Lightning's launcher would reset the number of threads
 
     def setup_distributed(self) -> None:
         self.set_world_ranks()
@@ -101,13 +101,13 @@ class ShardedStrategy(DDPStrategy):
         self.setup_precision_plugin()
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        return {}  # the module's own save_checkpoint writes it, shard by shard
+        return {}  # save_checkpoint writes it, shard by shard
 
     def optimizer_state(self, optimizer: Optimizer) -> dict[str, Any]:
         return {}
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
-        pass  # load_checkpoint has done it
+        pass  # load_checkpoint has loaded it
 
     def save_checkpoint(self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None) -> None:
         self.module.save_checkpoint(Path(filepath), checkpoint)

@@ -1,6 +1,6 @@
-"""A table's tensor in pieces: what this rank holds of it, where that lies in the whole, and where all others lie.
+"""Shards of a table: this rank's tensors, their regions in the whole table, and the regions of all other ranks.
 
-What a checkpoint writes and reads: the same names whatever the plan.
+Checkpoints are written and read through this class, under the same names for every plan.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,14 +16,14 @@ from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, Sharde
 from torch.distributed._shard.sharded_tensor.metadata import TensorProperties
 from torchrec.distributed.comm import get_local_size
 
-BLOCK_BYTES = 32 << 20  # of rows that are written, and so read, at once
+BLOCK_BYTES = 32 << 20  # bytes of a block of rows, which is written and read at once
 
-Read = Callable[[int, int], Tensor]  # (first, rows) -> those rows of what is stored, in full width
+Read = Callable[[int, int], Tensor]  # (first, rows) -> those rows of the stored tensor, in full width
 
 
 @dataclass(frozen=True)
 class Region:
-    """A rectangle of the whole tensor, and the rank that has it. It may be empty."""
+    """Rectangle of a table, and the rank that has it. It may be empty."""
 
     row: int
     column: int
@@ -34,68 +34,83 @@ class Region:
 
 @dataclass(frozen=True)
 class TableShards:
-    """size: of the whole; places: of all ranks; mine: of this one, with the tensor of each in `local`.
+    """Shards of a table's weight, or of its optimizer's state.
 
-    edges: of the table's column blocks, from 0 to its width
-    replicated: every rank has the whole; its places share out who writes what.
+    size: of the whole tensor
+    regions: regions of all ranks
+    local_regions: regions of this rank
+    local_tensors: tensors of this rank, one for each of `local_regions`
+    edges: edges of the table's column blocks, from 0 to its width
+    replicated: whether every rank has the whole tensor; `regions` then divides the writing among the ranks
     """
 
     size: tuple[int, int]
-    places: tuple[Region, ...]
-    mine: tuple[Region, ...]
-    local: tuple[Tensor, ...]
+    regions: tuple[Region, ...]
+    local_regions: tuple[Region, ...]
+    local_tensors: tuple[Tensor, ...]
     edges: tuple[int, ...]
     device: str = "cpu"
     replicated: bool = False
 
     def like(self, states: Sequence[Tensor], rowwise: bool) -> "TableShards":
-        """The optimizer's state of the same rows: a number an element, or (rowwise, 1-D) one a row and column block."""
+        """Return the optimizer state of the same rows.
+
+        Args:
+            states: tensors of this rank, with a number per element, or (rowwise) 1-D with one per row and column block.
+        """
         if not rowwise:
-            return replace(self, local=tuple(states))
+            return replace(self, local_tensors=tuple(states))
         block = {column: i for i, column in enumerate(self.edges)}
         narrow = lambda p: replace(p, column=block[p.column], columns=1)  # noqa: E731
         return replace(
             self,
             size=(self.size[0], len(self.edges) - 1),
-            places=tuple(map(narrow, self.places)),
-            mine=tuple(map(narrow, self.mine)),
-            local=tuple(s.reshape(-1, 1) for s in states),
+            regions=tuple(map(narrow, self.regions)),
+            local_regions=tuple(map(narrow, self.local_regions)),
+            local_tensors=tuple(s.reshape(-1, 1) for s in states),
         )
 
     def to_load(self) -> Any:
-        """What torch.distributed.checkpoint fills."""
+        """Return the tensor for torch.distributed.checkpoint to read into."""
         if self.replicated:
-            return self.local[0]
-        return self._sharded(self.places, list(zip(self.mine, self.local, strict=True)))
+            return self.local_tensors[0]
+        return self._sharded(self.regions, list(zip(self.local_regions, self.local_tensors, strict=True)))
 
     def to_save(self) -> ShardedTensor:
-        """In blocks of rows, so that a reader of a part need not read the whole; replicas share the work."""
-        held = [
+        """Return the tensor in blocks of rows, so that a reader of a part need not read the whole; replicas share
+        the work.
+        """
+        blocks_to_save = [
             (b, t[b.row - p.row : b.row - p.row + b.rows])
-            for p, t in zip(self.mine, self.local, strict=True)
+            for p, t in zip(self.local_regions, self.local_tensors, strict=True)
             for b in blocks(p)
         ]
         if not self.replicated:
-            return self._sharded([b for p in self.places for b in blocks(p)], held)
+            return self._sharded([b for p in self.regions for b in blocks(p)], blocks_to_save)
         world = dist.get_world_size()
-        held = [(replace(b, rank=i % world), t) for i, (b, t) in enumerate(held)]
-        return self._sharded([b for b, _ in held], [(b, t) for b, t in held if b.rank == dist.get_rank()])
+        blocks_to_save = [(replace(b, rank=i % world), t) for i, (b, t) in enumerate(blocks_to_save)]
+        return self._sharded(
+            [b for b, _ in blocks_to_save], [(b, t) for b, t in blocks_to_save if b.rank == dist.get_rank()]
+        )
 
     def fill(self, read: Read, dim: int) -> None:
-        """From a tensor that differs in padding: `dim` columns are copied, the others left as they are."""
-        for p, tensor in zip(self.mine, self.local, strict=True):
+        """Copy the first `dim` columns from a tensor with other padding; leave the other columns as they are."""
+        for p, tensor in zip(self.local_regions, self.local_tensors, strict=True):
             stop = min(p.column + p.columns, dim)
             for at in range(0, p.rows if stop > p.column else 0, rows_of_a_block(self.edges[-1])):
                 n = min(rows_of_a_block(self.edges[-1]), p.rows - at)
                 tensor[at : at + n, : stop - p.column] = read(p.row + at, n)[:, p.column : stop].to(tensor.device)
 
     def convert(self, read: Read, dim: int, old: Sequence[int]) -> None:
-        """Row-wise state from that of other column blocks, whose edges are `old`.
+        """Compute row-wise state from that of other column blocks.
 
-        A block's number is the mean of g^2 over its columns, those beyond `dim` being zero; a new block's is that of
-        the old ones' g^2, each spread evenly over its columns.
+        The state of a block is the mean of g^2 over its columns; those beyond `dim` are zero. The state of a new block
+        is the mean of the old ones' g^2, each spread evenly over its columns.
+
+        Args:
+            old: edges of the stored column blocks.
         """
-        for p, tensor in zip(self.mine, self.local, strict=True):
+        for p, tensor in zip(self.local_regions, self.local_tensors, strict=True):
             a, b = self.edges[p.column : p.column + 2]
             shares = [
                 max(min(b, y, dim) - max(a, x), 0) / max(min(y, dim) - x, 1) * (y - x) / (b - a)
@@ -105,15 +120,15 @@ class TableShards:
                 n = min(rows_of_a_block(len(shares)), p.rows - at)
                 tensor[at : at + n, 0] = (read(p.row + at, n) @ torch.tensor(shares)).to(tensor.device)
 
-    def _sharded(self, places: Sequence[Region], held: Sequence[tuple[Region, Tensor]]) -> ShardedTensor:
+    def _sharded(self, regions: Sequence[Region], local: Sequence[tuple[Region, Tensor]]) -> ShardedTensor:
         def meta(p: Region) -> ShardMetadata:
             index = f":{p.rank % get_local_size()}" if self.device == "cuda" else ""
             return ShardMetadata([p.row, p.column], [p.rows, p.columns], f"rank:{p.rank}/{self.device}{index}")
 
         return ShardedTensor._init_from_local_shards_and_global_metadata(
-            [Shard(t, meta(p)) for p, t in held if p.rows and p.columns],
+            [Shard(t, meta(p)) for p, t in local if p.rows and p.columns],
             ShardedTensorMetadata(
-                shards_metadata=[meta(p) for p in places if p.rows and p.columns],
+                shards_metadata=[meta(p) for p in regions if p.rows and p.columns],
                 size=torch.Size(self.size),
                 tensor_properties=TensorProperties(dtype=torch.float32),
             ),
@@ -125,33 +140,35 @@ def rows_of_a_block(columns: int) -> int:
     return max(BLOCK_BYTES // (4 * max(columns, 1)), 1)
 
 
-def blocks(place: Region) -> list[Region]:
-    """Of BLOCK_BYTES at most, rows by rows."""
-    step = rows_of_a_block(place.columns)
-    return [replace(place, row=place.row + at, rows=min(step, place.rows - at)) for at in range(0, place.rows, step)]
+def blocks(region: Region) -> list[Region]:
+    """Split a region into blocks of rows, of BLOCK_BYTES at most."""
+    step = rows_of_a_block(region.columns)
+    return [
+        replace(region, row=region.row + at, rows=min(step, region.rows - at)) for at in range(0, region.rows, step)
+    ]
 
 
 def table_shards_of(weight: Any) -> TableShards:
-    """Of a table's weight as a sharded module's state dict has it."""
+    """Return the shards of a table's weight, given as in a sharded module's state dict."""
     if not isinstance(weight, ShardedTensor):
         rows, width = weight.shape
         whole = Region(0, 0, rows, width, dist.get_rank())
         return TableShards((rows, width), (whole,), (whole,), (weight.detach(),), (0, width), weight.device.type, True)
 
-    def place(m: ShardMetadata) -> Region:
+    def region(m: ShardMetadata) -> Region:
         rank = m.placement.rank() if m.placement is not None else None  # type: ignore[union-attr]
         assert rank is not None
         (row, column), (rows, columns) = m.shard_offsets, m.shard_sizes
         return Region(row, column, rows, columns, rank)
 
-    held = weight.local_shards()
-    places = tuple(map(place, weight.metadata().shards_metadata))
+    local = weight.local_shards()
+    regions = tuple(map(region, weight.metadata().shards_metadata))
     rows, width = weight.size()
     return TableShards(
         (rows, width),
-        places,
-        tuple(place(s.metadata) for s in held),
-        tuple(s.tensor.detach() for s in held),
-        (*sorted({p.column for p in places}), width),
+        regions,
+        tuple(region(s.metadata) for s in local),
+        tuple(s.tensor.detach() for s in local),
+        (*sorted({p.column for p in regions}), width),
         weight.metadata().shards_metadata[0].placement.device().type,  # type: ignore[union-attr]
     )

@@ -1,4 +1,4 @@
-"""The tables of a module: their names, sizes and widths in memory."""
+"""The tables of a module: names, sizes and widths in memory."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,20 +11,22 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection, Embedding
 from recsys.errors import UserError
 from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
 
-# sharding.padding -> bytes that a row is a multiple of; YAML reads a bare `off` as False
+# sharding.padding -> bytes; YAML reads a bare `off` as False
 PADDINGS = {"off": 4, "False": 4, "16": 16, "64": 64, "128": 128}
 
 
 @dataclass(frozen=True)
 class TableInfo:
-    """One table. dim: its columns; width: those in memory, the ones after `dim` being zero.
+    """One table.
 
-    vocabulary: the name that the data gives it, which several tables of a model may share
+    vocabulary: its name in the data, which several tables of a model may share
+    dim: number of columns
+    width: number of columns in memory; those after `dim` are zero
     """
 
     name: str
     vocabulary: str
-    parameter: str  # its weight's name in a state dict
+    parameter: str  # name of its weight in a state dict
     rows: int
     dim: int
     width: int
@@ -33,25 +35,27 @@ class TableInfo:
 
 
 def tables(module: nn.Module) -> dict[str, TableInfo]:
-    """Every table in the module's embedding collections, by name; before it is sharded."""
-    ours = {t: m for m in module.modules() if isinstance(m, PooledEmbeddings | SequenceEmbeddings) for t in m.tables}
-    found: dict[str, TableInfo] = {}
+    """Return every table of the module's embedding collections, by name. The module must not be sharded yet."""
+    owners = {t: m for m in module.modules() if isinstance(m, PooledEmbeddings | SequenceEmbeddings) for t in m.tables}
+    infos: dict[str, TableInfo] = {}
     for where, c in _configs(module):
         assert c.init_fn is not None
-        if c.name in found:
-            raise UserError(f"model: two tables are named {c.name}; give one of the collections another prefix")
-        mine = ours.get(c.name)
-        found[c.name] = TableInfo(
+        if c.name in infos:
+            raise UserError(
+                f"model: two tables are named {c.name}; pass another `prefix` to one of the embedding collections"
+            )
+        owner = owners.get(c.name)
+        infos[c.name] = TableInfo(
             name=c.name,
-            vocabulary=getattr(mine, "vocabularies", "") + c.name.removeprefix(mine.prefix if mine else ""),
+            vocabulary=getattr(owner, "vocabularies", "") + c.name.removeprefix(owner.prefix if owner else ""),
             parameter=f"{where}.{c.name}.weight".lstrip("."),
             rows=c.num_embeddings,
-            dim=mine.dim if mine else c.embedding_dim,
+            dim=owner.dim if owner else c.embedding_dim,
             width=c.embedding_dim,
             pooled=where.endswith("embedding_bags"),
             init=c.init_fn,
         )
-    return found
+    return infos
 
 
 def _configs(module: nn.Module) -> Iterator[tuple[str, BaseEmbeddingConfig]]:
@@ -63,9 +67,9 @@ def _configs(module: nn.Module) -> Iterator[tuple[str, BaseEmbeddingConfig]]:
 
 
 def pad_tables(module: nn.Module, padding: str) -> None:
-    """Widen tables so that a row is a multiple of `padding` bytes: FBGEMM's kernels load rows in vectors of them.
+    """Widen tables so that a row is a multiple of `padding` bytes, the size of FBGEMM's vector loads.
 
-    For a module whose weights are not there yet (on the meta device): widened tables are made anew.
+    The module's weights must be on the meta device, since widened tables are created anew.
     """
     columns = PADDINGS[padding] // 4
     for m in module.modules():

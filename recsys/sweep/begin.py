@@ -1,4 +1,4 @@
-"""From a command line to a sweep that runs: everything is checked before its folder is made."""
+"""Start of a sweep from a command line. Everything is checked before its folder is made."""
 
 import os
 from dataclasses import asdict
@@ -28,14 +28,14 @@ METHODS, LAUNCHERS, DIRECTIONS = ("grid", "random", "optuna"), ("local", "slurm"
 
 
 def begin(arguments: list[str]) -> int:
-    """`python -m recsys.train -m ARGUMENTS`; its exit status."""
+    """Run `python -m recsys.train -m ARGUMENTS` and return its exit status."""
     code = 0
 
     def work() -> None:
         nonlocal code
         log_to(None)
         if "RANK" in os.environ:
-            raise UserError("-m: a sweep starts its own processes; start it without torchrun, with trainer.devices=N")
+            raise UserError("-m: a sweep starts its own processes; run it without torchrun and set trainer.devices=N")
         space = read_space(arguments)
         settings, given, default = _settings(space, arguments)
         check_settings(settings)
@@ -43,7 +43,7 @@ def begin(arguments: list[str]) -> int:
         folder = Path(given or default)
         if (folder / record.FILE).exists():
             raise UserError(
-                f"run_dir={folder}: holds a sweep; go on with python -m recsys.sweep resume {folder}, "
+                f"run_dir={folder}: already has a sweep; resume it with python -m recsys.sweep resume {folder}, "
                 "or choose another run_dir"
             )
         _check_trials(space, settings)
@@ -61,7 +61,7 @@ def begin(arguments: list[str]) -> int:
 
 
 def run(sweep: Sweep, space: Space, folder: Path, on: Machine | Cluster) -> int:
-    """All that is left of the sweep, whose lock is held; its exit status."""
+    """Run the remaining trials of a sweep, whose lock the caller holds, and return the exit status."""
     log_to(folder / "sweep.log")
     search = search_of(sweep, space, folder)
     sweep.save(folder)
@@ -73,13 +73,13 @@ def run(sweep: Sweep, space: Space, folder: Path, on: Machine | Cluster) -> int:
 
 
 def exit_status(sweep: Sweep) -> int:
-    """0 where no trial failed (pruned ones have not), else the worst of their statuses: one of ours is."""
+    """Return 0 if no trial failed (pruned ones have not), else the worst exit status; 1 is the worst."""
     failed = [r.exit or failures.OURS for t in sweep.trials for r in t.runs if r.status in FAILED]
     return failures.OURS if failures.OURS in failed else max(failed, default=0)
 
 
 def _settings(space: Space, arguments: list[str]) -> tuple[SweepConfig, str | None, str]:
-    """sweep.*, run_dir and the folder where none is given."""
+    """Return the sweep's settings, run_dir, and the default folder."""
     own = [a for a in arguments if a.lstrip("+").startswith(("sweep.", "sweep=", "run_dir=", "hydra."))]
     overrides = [*space.overrides(space.ends()[0]), *own]
     with cli.explained(overrides):
@@ -91,7 +91,7 @@ def _settings(space: Space, arguments: list[str]) -> tuple[SweepConfig, str | No
 
 
 def check_settings(s: SweepConfig) -> None:
-    """Raises UserError for what the schema lets through."""
+    """Raise UserError for values that the schema accepts but a sweep does not."""
     for key, value, valid in (
         ("method", s.method, METHODS),
         ("launcher", s.launcher, LAUNCHERS),
@@ -106,12 +106,12 @@ def check_settings(s: SweepConfig) -> None:
     if s.seed < 0:
         raise UserError(f"sweep.seed={s.seed}: must not be negative")
     if s.slurm and s.launcher != "slurm":
-        raise UserError("sweep.slurm: is of sweep.launcher=slurm")
+        raise UserError("sweep.slurm: only used with sweep.launcher=slurm")
 
 
 def _check_trials(space: Space, settings: SweepConfig) -> None:
-    """Raises UserError for a mistake of every trial's; one of a single value's is for its trials to tell."""
-    if settings.launcher != "local":  # whose machines are not this one
+    """Raise UserError for a mistake that all trials have. A trial reports mistakes of its own values itself."""
+    if settings.launcher != "local":  # other machines than this one
         return
     first, last = (composed(space.overrides(values)) for values in space.ends())
     try:
@@ -125,7 +125,7 @@ def _check_trials(space: Space, settings: SweepConfig) -> None:
 
 
 def metric_of(space: Space, settings: SweepConfig) -> str:
-    """The metric that trials are compared by. Raises UserError where it is none of theirs."""
+    """Return the metric that ranks the trials. Raises UserError if trials do not have it."""
     cfg = composed(space.overrides(space.ends()[0]))
     metric = settings.metric or monitor_of(cfg, cfg.checkpoint.monitor)
     valid = [f"{split}/{m}" for split in ("validation", "test") for m in metric_names(cfg)]
@@ -135,19 +135,21 @@ def metric_of(space: Space, settings: SweepConfig) -> str:
     if entry is not None and entry.better is None:
         raise UserError(
             f"sweep.metric={metric}: neither large nor small values are better ({entry.meaning}); "
-            "sweep.metric=validation/ece"
+            "use another metric, such as sweep.metric=validation/ece"
         )
     if settings.prune and metric.startswith("test/"):
-        raise UserError(f"sweep.metric={metric}: comes with a run's end, too late to prune; sweep.prune=false, or a "
-                        f"metric of validation")  # fmt: skip
+        raise UserError(
+            f"sweep.metric={metric}: known only at the end of a run, too late to prune; "
+            "set sweep.prune=false, or use a metric of validation"
+        )
     return metric
 
 
 def launcher(space: Space, settings: Any, folder: Path) -> Machine | Cluster:
-    """Raises UserError where there is none, or too little."""
+    """Return the machine or cluster that runs the trials. Raises UserError if it is unavailable or too small."""
     if settings.launcher == "slurm":
         return Cluster(folder, settings.slurm)
     first, last = space.ends()
     most = next((max(a.choices, key=int) for a in space.axes if a.key == "trainer.devices"), None)
     widest = {} if most is None else {"trainer.devices": most}
-    return Machine.of(settings.jobs, [composed(space.overrides(v | widest)) for v in (first, last)])
+    return Machine.for_trials(settings.jobs, [composed(space.overrides(v | widest)) for v in (first, last)])

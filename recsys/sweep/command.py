@@ -13,9 +13,9 @@ ACTIONS = ("resume", "status", "best")
 USAGE = f"python -m recsys.sweep {'|'.join(ACTIONS)} SWEEP_DIR"
 HELP = f"""{USAGE}
 
-    status    how each trial stands, also while the sweep is running
-    best      the best trial, and the command that trains it again
-    resume    goes on: what is done stays, what was running goes on, what failed is tried again;
+    status    show the state of each trial, also while the sweep is running
+    best      show the best trial and the command that trains it again
+    resume    resume the sweep: finished trials stay, interrupted ones continue, failed ones run again;
               sweep.trials=N and sweep.jobs=N may change
 
 SWEEP_DIR is the folder of python -m recsys.train -m (its run_dir; by default one under outputs/sweeps/)."""
@@ -36,8 +36,8 @@ def best(folder: Path) -> None:
 
 
 def resume(folder: Path, changes: list[str]) -> int:
-    """Go on with a sweep; its exit status."""
-    record.load(folder)  # is there one?
+    """Resume a sweep and return its exit status."""
+    record.load(folder)  # raises UserError if there is no sweep
     with record.lock(folder):
         return _resume(folder, changes)
 
@@ -46,7 +46,7 @@ def _resume(folder: Path, changes: list[str]) -> int:
     sweep = record.load(folder)
     _change(sweep, changes)
     if not Path(sweep.cwd).is_dir():
-        raise UserError(f"{folder}: was started in {sweep.cwd}, which is gone")
+        raise UserError(f"{folder}: was started in {sweep.cwd}, which no longer exists")
     if Path(sweep.cwd) != Path.cwd():
         folder = folder.resolve()
         os.chdir(sweep.cwd)
@@ -66,7 +66,7 @@ def _change(sweep: record.Sweep, changes: list[str]) -> None:
     for change in changes:
         key, _, value = change.partition("=")
         if key not in ("sweep.trials", "sweep.jobs"):
-            raise UserError(f"{change}: a sweep goes on as it began, but for sweep.trials and sweep.jobs")
+            raise UserError(f"{change}: cannot be changed; only sweep.trials=N and sweep.jobs=N can")
         if not value.isdigit():
             raise UserError(f"{change}: must be a whole number")
         sweep.settings[key.removeprefix("sweep.")] = int(value)
@@ -75,7 +75,7 @@ def _change(sweep: record.Sweep, changes: list[str]) -> None:
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     arguments = sys.argv[1:]
     if {"-h", "--help"} & set(arguments):
         results.print(HELP, markup=False)
@@ -91,7 +91,7 @@ def main() -> None:
         if action not in ACTIONS:
             raise UserError(f"{action}: no such action{did_you_mean(action, ACTIONS)}; {USAGE}")
         if changes and action != "resume":
-            raise UserError(f"{changes[0]}: {action} takes no more than the folder")
+            raise UserError(f"{changes[0]}: {action} takes only the folder")
         if action == "resume":
             code = resume(folder, changes)
         else:

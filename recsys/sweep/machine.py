@@ -1,4 +1,4 @@
-"""This machine, shared out among the runs that it runs at once."""
+"""This machine, whose GPUs and threads concurrent runs share."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from recsys.sweep.processes import Process
 
 
 def gpus_here() -> list[str]:
-    """Their names, as CUDA_VISIBLE_DEVICES has them."""
+    """Return the names of the visible GPUs, as in CUDA_VISIBLE_DEVICES."""
     import torch
 
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -20,27 +20,36 @@ def gpus_here() -> list[str]:
 
 
 class Machine:
-    """jobs: runs at once. gpus: shared out, `trainer.devices` each; none where runs are on the CPU."""
+    """Runs on this machine.
+
+    Args:
+        jobs: number of concurrent runs.
+        gpus: GPUs to share, `trainer.devices` for each run; empty if runs are on the CPU.
+    """
 
     def __init__(self, jobs: int, gpus: Sequence[str]) -> None:
         self.jobs, self._free, self._taken = jobs, list(gpus), dict[int, list[str]]()
 
     @classmethod
-    def of(cls, jobs: int, cfgs: Sequence[Any]) -> "Machine":
-        """For trials as these. Raises UserError where the GPUs are too few."""
+    def for_trials(cls, jobs: int, cfgs: Sequence[Any]) -> "Machine":
+        """Return the machine for trials with these configs. Raises UserError if it has too few GPUs."""
         if jobs == 1:
             return cls(1, [])
         devices = max(c.trainer.devices for c in cfgs)
         gpus = gpus_here() if any(accelerator_of(c) == "gpu" for c in cfgs) else []
         if gpus and jobs * devices > len(gpus):
             raise UserError(
-                f"sweep.jobs={jobs}: with trainer.devices={devices} they take {jobs * devices} GPUs; "
-                f"{len(gpus)} are here"
+                f"sweep.jobs={jobs}: with trainer.devices={devices} they need {jobs * devices} GPUs, but there are "
+                f"{len(gpus)}; set sweep.jobs={max(1, len(gpus) // devices)}"
             )
         return cls(jobs, gpus)
 
     def share(self, cfg: Any) -> tuple[list[str], dict[str, str], int]:
-        """Overrides, environment, and the number that gives the share back, for a run with this config."""
+        """Reserve a share for a run with this config.
+
+        Returns:
+            Overrides, environment variables, and the number to give the share back with.
+        """
         if self.jobs == 1:
             return [], {}, 0
         if cfg is None:

@@ -1,4 +1,4 @@
-"""A run's process on this machine: started in a session of its own, and ended with all that it has started."""
+"""Process of a run on this machine, started in a session of its own and ended with all of its children."""
 
 import contextlib
 import os
@@ -10,19 +10,19 @@ from pathlib import Path
 
 from recsys.sweep.watch import OUTPUT
 
-MARK = "RECSYS_TRIAL"  # the run's folder, in the environment of all its processes, whatever session they are in
-GRACE_SECONDS = 15.0  # torchrun's agent ends its workers, Lightning its batch
+MARK = "RECSYS_TRIAL"  # environment variable of all processes of a run: its folder
+GRACE_SECONDS = 15.0  # time for torchrun's agent to end its workers, and for Lightning to end its batch
 
 
 def marked(folder: Path) -> list[int]:
-    """The processes of this machine and user that belong to the run. torchrun's workers have sessions of their own."""
+    """Return the processes of this user that belong to the run, on this machine and in any session."""
     mark = f"{MARK}={folder.resolve()}".encode()
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
             if mark in path.read_bytes().split(b"\0") and _alive(path.parent):
-                found.append(int(path.parent.name))
-    return found
+                pids.append(int(path.parent.name))
+    return pids
 
 
 def _alive(process: Path) -> bool:
@@ -36,7 +36,7 @@ def signal_all(folder: Path, number: int) -> None:
 
 
 def end_left(folder: Path) -> None:
-    """End what an earlier sweep, killed, has left running of the run; waits until it is gone."""
+    """End the processes that a killed sweep has left of this run, and wait until they are gone."""
     deadline, number = time.monotonic() + GRACE_SECONDS, signal.SIGTERM
     while marked(folder):
         signal_all(folder, number)
@@ -46,7 +46,7 @@ def end_left(folder: Path) -> None:
 
 
 class Process:
-    """A run of this machine; what it says goes to output.log in its folder."""
+    """A run on this machine. Its output goes to output.log in its folder."""
 
     job: str | None = None
 
@@ -61,11 +61,11 @@ class Process:
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
-                start_new_session=True,  # Ctrl-C is the sweep's
+                start_new_session=True,  # so that Ctrl-C reaches only the sweep
             )
 
     def poll(self) -> int | None:
-        """The exit status (-N: killed by signal N) once all its processes are gone, else None."""
+        """Return the exit status (-N: killed by signal N) once all processes of the run are gone, else None."""
         status = self._process.poll()
         if status == 0:
             return 0
@@ -77,13 +77,13 @@ class Process:
             return None
         if not marked(self._folder):
             return status
-        if self._deadline is None:  # its main process was killed: the others know nothing of it
+        if self._deadline is None:  # the main process was killed, its children were not
             self._deadline = time.monotonic() + GRACE_SECONDS
         signal_all(self._folder, signal.SIGKILL if late else signal.SIGTERM)
         return None
 
     def end(self) -> None:
-        """Ask it to end; `poll` tells when it has, and ends it by force where it takes too long."""
+        """Terminate the run. `poll` reports its end, and kills it if it takes too long."""
         if self._deadline is None:
             self._deadline = time.monotonic() + GRACE_SECONDS
             self._process.terminate()

@@ -1,4 +1,4 @@
-"""sweep.json: what a sweep is, and how each of its trials stands. Whole at any moment, whoever is killed."""
+"""sweep.json: a sweep and the state of its trials. The file is written atomically."""
 
 import json
 import os
@@ -20,14 +20,14 @@ FAILED = ("failed", "killed")
 class Run:
     """A trial with one seed."""
 
-    folder: str  # under the sweep's
-    seed: int | None = None  # null: the config's
+    folder: str  # relative to the sweep's folder
+    seed: int | None = None  # null for the config's seed
     status: str = "waiting"  # waiting | running | interrupted | ok | failed | killed | pruned
-    exit: int | None = None  # its exit status; 128 + N where signal N killed it
+    exit: int | None = None  # exit status; 128 + N if signal N killed it
     error: str | None = None
     seconds: float = 0.0  # of all attempts
     attempts: int = 0
-    job: str | None = None  # the cluster's name of the last attempt
+    job: str | None = None  # the cluster's id of the last attempt
     metrics: dict[str, float] = field(default_factory=dict)  # validation/auc, test/auc, ...
 
 
@@ -37,11 +37,11 @@ class Trial:
 
     number: int
     values: dict[str, str]
-    overrides: list[str]  # all of its command's, but for seed and run_dir
+    overrides: list[str]  # overrides of its command, without seed and run_dir
     runs: list[Run]
     asked: int | None = None  # its number in Optuna's study
     mean: dict[str, float] = field(default_factory=dict)  # over seeds
-    deviation: dict[str, float] = field(default_factory=dict)  # the sample's; of one seed there is none
+    deviation: dict[str, float] = field(default_factory=dict)  # sample deviation over seeds; empty with one seed
 
     @property
     def status(self) -> str:
@@ -52,7 +52,7 @@ class Trial:
         return "ok" if set(states) == {"ok"} else "waiting"
 
     def summarise(self) -> None:
-        """mean and deviation of what all runs have."""
+        """Set the mean and deviation of the metrics that all runs have."""
         for name in self.runs[0].metrics:
             values = [r.metrics[name] for r in self.runs if name in r.metrics]
             if len(values) == len(self.runs):
@@ -63,17 +63,19 @@ class Trial:
 
 @dataclass
 class Sweep:
+    """A sweep: its settings, and its trials so far."""
+
     command: list[str]  # the overrides as given
-    cwd: str  # where: relative paths in them, and conf/
+    cwd: str  # working directory of the command
     settings: dict[str, Any]  # SweepConfig
     metric: str
     direction: str  # maximize | minimize
     seeds: list[int]
-    wanted: int  # trials, when all are there
+    wanted: int  # total number of trials
     trials: list[Trial] = field(default_factory=list)
 
     def best_first(self) -> list[Trial]:
-        """Those that are done by their metric, then the others as they came."""
+        """Return the finished trials sorted by their metric, then the others by number."""
         sign = -1 if self.direction == "maximize" else 1
 
         def key(t: Trial) -> tuple[bool, float, int]:
@@ -94,35 +96,35 @@ class Sweep:
 
 
 def load(folder: Path) -> Sweep:
-    """Raises UserError where no sweep lies there."""
+    """Load the sweep of a folder. Raises UserError if there is none."""
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
     if not (folder / FILE).exists():
-        raise UserError(f"{folder}: holds no sweep (no {FILE})")
+        raise UserError(f"{folder}: not a sweep (it has no {FILE})")
     try:
-        found = Sweep(**json.loads((folder / FILE).read_text()))
-        trials: list[Any] = found.trials
-        found.trials = [Trial(**t | {"runs": [Run(**r) for r in t["runs"]]}) for t in trials]
+        sweep = Sweep(**json.loads((folder / FILE).read_text()))
+        trials: list[Any] = sweep.trials
+        sweep.trials = [Trial(**t | {"runs": [Run(**r) for r in t["runs"]]}) for t in trials]
     except (TypeError, KeyError, ValueError) as e:
-        raise UserError(f"{folder / FILE}: is not of a sweep of this version ({e})") from e
-    if not under_way(folder):  # it was killed before it could say so
-        for trial in found.trials:
+        raise UserError(f"{folder / FILE}: not readable by this version of recsys ({e})") from e
+    if not under_way(folder):  # it was killed before it could record this
+        for trial in sweep.trials:
             trial.runs = [replace(r, status="interrupted") if r.status == "running" else r for r in trial.runs]
-    return found
+    return sweep
 
 
 def lock(folder: Path) -> FileLock:
-    """Held by the process that runs the sweep; gone with it. Raises UserError where another one has it."""
-    held = FileLock(folder / LOCK)
+    """Lock the sweep for this process; the lock ends with the process. Raises UserError if another process has it."""
+    file_lock = FileLock(folder / LOCK)
     try:
-        held.acquire(timeout=0.5)  # `status` takes it for a moment
+        file_lock.acquire(timeout=0.5)  # `status` locks it for a moment
     except Timeout:
-        raise UserError(f"{folder}: its sweep is running in another process") from None
-    return held
+        raise UserError(f"{folder}: another process is running this sweep") from None
+    return file_lock
 
 
 def under_way(folder: Path) -> bool:
-    """Whether a process runs the sweep."""
+    """Return whether a process is running the sweep."""
     if not (folder / LOCK).exists() or not os.access(folder / LOCK, os.W_OK):
         return False
     try:

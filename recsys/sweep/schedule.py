@@ -1,4 +1,4 @@
-"""Starts a sweep's runs, watches them, ends them; the record is written after every change."""
+"""Starts, watches and ends the runs of a sweep. sweep.json is written after every change."""
 
 import os
 import signal
@@ -28,38 +28,44 @@ STOPS = (signal.SIGTERM, signal.SIGHUP)
 
 @dataclass
 class Active:
+    """A run in progress."""
+
     trial: Trial
     run: Run
     process: Process | Job
     share: int
     since: float
     before: float  # seconds of earlier attempts
-    told: int = 0  # validations that the search knows of
+    reported: int = 0  # number of validations that the search knows
     pruned: bool = False
 
 
 class Schedule:
+    """The loop of a sweep."""
+
     def __init__(self, folder: Path, sweep: Sweep, search: Search, on: Machine | Cluster) -> None:
         self._folder, self._sweep, self._search, self._on = folder, sweep, search, on
         self._active: list[Active] = []
 
     def run(self) -> None:
-        """Until no trial is left; interrupted, it leaves no process behind, and the record says so."""
+        """Run until no trial is left. If interrupted, end all processes and record it."""
         with _stopping():
             try:
                 self._take_up()
                 while self._start_next() or self._active:
                     for active in list(self._active):
-                        self._look(active)
+                        self._check(active)
                     time.sleep(POLL_SECONDS)
             except (KeyboardInterrupt, SystemExit):
-                say(f"interrupted; go on with: python -m recsys.sweep resume {self._folder}")
+                say(f"interrupted; resume with: python -m recsys.sweep resume {self._folder}")
                 raise
             finally:
                 self._end_all()
 
     def _take_up(self) -> None:
-        """What an earlier process of this sweep has left: runs to go on with, failed ones to try again."""
+        """Update the runs of an earlier process: those that ended meanwhile, those to continue, failed ones to
+        repeat.
+        """
         for trial in self._sweep.trials:
             failed = trial.status in FAILED
             for run in trial.runs:
@@ -68,8 +74,8 @@ class Schedule:
                     if run.job is not None and isinstance(self._on, Cluster):
                         self._on.end_left(run.job, folder)
                     end_left(folder)
-                    if (found := outcome(folder)) is not None:  # it came to its end alone
-                        run.status, run.exit, run.metrics = "ok", 0, found
+                    if (metrics := outcome(folder)) is not None:  # it finished without the sweep
+                        run.status, run.exit, run.metrics = "ok", 0, metrics
                     else:
                         run.status = "waiting"
                 elif run.status in FAILED:
@@ -83,7 +89,7 @@ class Schedule:
     # --- start ---------------------------------------------------------------------------------------
 
     def _start_next(self) -> bool:
-        """Start what there is room for; whether a run is still to come."""
+        """Start as many runs as there is room for. Return whether a run is still waiting."""
         while True:
             waiting = self._waiting()
             if waiting is None and len(self._active) < self._sweep.settings["jobs"]:
@@ -94,7 +100,7 @@ class Schedule:
             self._start(*waiting)
 
     def _waiting(self) -> tuple[Trial, Run] | None:
-        """The first run that may start: of a trial that can be pruned, after its first seed."""
+        """Return the first run that may start. Trials that can be pruned start with their first seed."""
         for trial in self._sweep.trials:
             if trial.status in (*FAILED, "pruned"):
                 continue
@@ -113,15 +119,17 @@ class Schedule:
         command = [*TRAIN, *overrides, *more, f"run_dir={_quoted(folder)}", *resume]
         env["RECSYS_SWEEP"] = self._folder.resolve().name
         run.status, run.attempts = "running", run.attempts + 1
-        self._sweep.save(self._folder)  # before: a sweep that is killed here knows that the run may be there
+        self._sweep.save(self._folder)  # before the start, so that a sweep killed here looks for the run
         process = self._on.start(command, env, folder)
         run.job = process.job
         self._active.append(Active(trial, run, process, share, time.monotonic(), run.seconds))
         self._sweep.save(self._folder)
-        say(f"{show.name(trial, run)} starts: {show.differs(trial)} -> {folder}")
+        say(f"{show.name(trial, run)} starts: {show.differences(trial)} -> {folder}")
 
     def _config(self, overrides: list[str]) -> Any:
-        """Of a run that gets its share of the machine; None where it composes with no other's values: it will tell."""
+        """Return the config of a run that shares the machine; None if it does not compose, which the run itself
+        reports.
+        """
         try:
             return composed(overrides) if self._sweep.settings["jobs"] > 1 else None
         except UserError:
@@ -129,7 +137,7 @@ class Schedule:
 
     # --- watch ---------------------------------------------------------------------------------------
 
-    def _look(self, a: Active) -> None:
+    def _check(self, a: Active) -> None:
         status = a.process.poll()
         if a.run is a.trial.runs[0] and self._search.prunes:
             self._report(a, done=status is not None)
@@ -142,12 +150,12 @@ class Schedule:
         if all(r.status == "ok" for r in a.trial.runs) or a.trial.status in (*FAILED, "pruned"):
             self._close(a.trial)
         self._sweep.save(self._folder)
-        say(show.ended(a.trial, a.run, self._sweep, self._folder))
+        say(show.end_message(a.trial, a.run, self._sweep, self._folder))
 
     def _report(self, a: Active, done: bool) -> None:
         values = list(validations(self._folder / a.run.folder, self._sweep.metric))
-        for step, value in list(enumerate(values))[a.told :]:
-            a.told = step + 1
+        for step, value in list(enumerate(values))[a.reported :]:
+            a.reported = step + 1
             if self._search.report(a.trial, step, value) and not done and not a.pruned:
                 a.pruned = True
                 a.process.end()
@@ -156,9 +164,9 @@ class Schedule:
         run, folder = a.run, self._folder / a.run.folder
         run.seconds = round(a.before + time.monotonic() - a.since, 1)
         run.exit = status if status >= 0 else 128 - status
-        found = outcome(folder) if status == 0 else None
-        if found is not None:
-            run.status, run.metrics = "ok", found
+        metrics = outcome(folder) if status == 0 else None
+        if metrics is not None:
+            run.status, run.metrics = "ok", metrics
         elif a.pruned:
             run.status = "pruned"
             run.metrics = dict([(self._sweep.metric, v) for v in validations(folder, self._sweep.metric)][-1:])
@@ -168,7 +176,7 @@ class Schedule:
             run.exit = run.exit or 1
 
     def _close(self, trial: Trial) -> None:
-        """All that the trial will tell is there."""
+        """Finish a trial whose runs have all ended."""
         if trial.status == "ok" and any(self._sweep.metric not in r.metrics for r in trial.runs):
             trial.runs[0].status, trial.runs[0].exit = "failed", 1
             trial.runs[0].error = f"its metrics.json has no {self._sweep.metric}"
@@ -191,7 +199,7 @@ class Schedule:
 
 @contextmanager
 def _stopping() -> Iterator[None]:
-    """SIGTERM and a closed terminal end a sweep as Ctrl-C does; once it is ending, a second one changes nothing."""
+    """Let SIGTERM and SIGHUP end a sweep as Ctrl-C does; ignore further signals while it is ending."""
 
     def stop(number: int, _: Any) -> None:
         for s in (*STOPS, signal.SIGINT):
@@ -209,7 +217,7 @@ def _stopping() -> Iterator[None]:
 
 
 def _quoted(folder: Path) -> str:
-    """As Hydra's grammar has a path."""
+    """Quote a path by Hydra's grammar."""
     text = os.fspath(folder)
     if all(c.isalnum() or c in "/._-" for c in text):
         return text

@@ -1,4 +1,4 @@
-"""Which trial comes next, and whether one that runs is worth going on with."""
+"""Search methods: the next trial, and whether to prune a running one."""
 
 import itertools
 import math
@@ -13,27 +13,29 @@ from recsys.sweep.record import Sweep, Trial
 from recsys.sweep.space import Axis, Space
 
 JOURNAL = "study.journal"
-NEVER_PRUNED = 5  # the first trials: what others are compared with
+NEVER_PRUNED = 5  # number of first trials, which others are compared with
 LARGEST_GRID = 100_000
 
 
 class Search(Protocol):
+    """A search method."""
+
     prunes: bool
 
     def next(self) -> Trial | None:
-        """A trial that is new in the sweep, or None where all are there."""
+        """Add a trial to the sweep and return it; None if there are no more."""
 
     def report(self, trial: Trial, step: int, value: float) -> bool:
-        """The metric at a validation of the first seed, counted from 0; True: the trial is to be ended."""
+        """Report the metric of the first seed at a validation, counted from 0. Return whether to prune the trial."""
 
     def again(self, trial: Trial) -> None:
-        """A trial that failed is tried once more."""
+        """Prepare a failed trial to run once more."""
 
     def ended(self, trial: Trial) -> None: ...
 
 
 class Listed:
-    """A grid, or random draws: all trials are known from the start."""
+    """A grid or random samples: all trials are known from the start."""
 
     prunes = False
 
@@ -58,7 +60,7 @@ class Listed:
 
 
 class Study:
-    """Optuna's, asked and told; all that it knows lies in the sweep's folder."""
+    """Optuna's study. Its whole state is in the sweep's folder."""
 
     def __init__(self, sweep: Sweep, space: Space, folder: Path) -> None:
         import optuna
@@ -73,15 +75,15 @@ class Study:
         storage = JournalStorage(JournalFileBackend(str(folder / JOURNAL), lock_obj=_alone()))
         pruner = optuna.pruners.MedianPruner(n_startup_trials=NEVER_PRUNED, n_warmup_steps=1)
         self.study = optuna.create_study(
-            study_name="sweep",  # whatever the folder is called: it may be moved
+            study_name="sweep",  # independent of the folder's name, which may change
             storage=storage,
             direction=sweep.direction,  # type: ignore[arg-type]
             pruner=pruner if self.prunes else optuna.pruners.NopPruner(),
             load_if_exists=True,
         )
         known = {t.asked for t in sweep.trials}
-        for t in self.study.trials:  # asked by a process that was killed before it could use the answer
-            waiting = t.state == optuna.trial.TrialState.WAITING  # which the next one that is asked for takes up
+        for t in self.study.trials:  # of a process that was killed before it used the trial
+            waiting = t.state == optuna.trial.TrialState.WAITING  # the next `ask` returns it
             if t.number not in known and not t.state.is_finished() and not waiting:
                 self.study.tell(t.number, state=optuna.trial.TrialState.FAIL)
 
@@ -94,10 +96,10 @@ class Study:
         return self._sweep.new_trial(values, self._space.overrides(values), asked.number)
 
     def _ask(self, n: int) -> Any:
-        # A sampler of its own for each trial: one that is made anew when a sweep goes on would draw the first's again.
+        # One sampler per trial: a resumed sweep would otherwise repeat the samples of its first trials.
         seed = int(np.random.SeedSequence([self._sweep.settings["seed"], n]).generate_state(1)[0])
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # constant_liar is experimental; it keeps trials at once from being alike
+            warnings.simplefilter("ignore")  # constant_liar, which makes concurrent trials differ, is experimental
             self.study.sampler = self._optuna.samplers.TPESampler(seed=seed, constant_liar=True)
         return self.study.ask(self._distributions)
 
@@ -113,7 +115,7 @@ class Study:
         return self.prunes and bool(live.should_prune())
 
     def again(self, trial: Trial) -> None:
-        """As a new one with the same values: what Optuna has been told has failed is closed to it."""
+        """Ask for a new Optuna trial with the same values, since Optuna closes trials that have failed."""
         self.study.enqueue_trial(self._frozen(trial).params)
         trial.asked = self._ask(trial.number).number
 
@@ -127,7 +129,7 @@ class Study:
 
 
 def _alone() -> Any:
-    """No lock: the sweep's own is held, and a lock's file would outlive a process that is killed."""
+    """Return a lock that does nothing: the sweep holds its own, and a lock file would outlive a killed process."""
     from optuna.storages.journal import JournalFileOpenLock
 
     class Alone(JournalFileOpenLock):
@@ -140,13 +142,13 @@ def _alone() -> Any:
 
 
 def _numbers(axis: Axis) -> list[float] | None:
-    """The choices as evenly spaced rising numbers, as those of range(...); None where they are not."""
+    """Return the choices as evenly spaced ascending numbers, as in range(...); None if they are not."""
     try:
-        found = [float(c) for c in axis.choices]
+        numbers = [float(c) for c in axis.choices]
     except ValueError:
         return None
-    steps = {round(b - a, 9) for a, b in itertools.pairwise(found)}
-    return found if len(found) > 2 and len(steps) == 1 and steps.pop() > 0 else None
+    steps = {round(b - a, 9) for a, b in itertools.pairwise(numbers)}
+    return numbers if len(numbers) > 2 and len(steps) == 1 and steps.pop() > 0 else None
 
 
 def _distribution(axis: Axis) -> Any:
@@ -170,26 +172,26 @@ def _text(axis: Axis, value: Any) -> str:
 
 
 def check_method(space: Space, settings: Any) -> None:
-    """Raises UserError where the method does not go with the space."""
+    """Raise UserError if the method does not fit the space."""
     method, trials = settings.method, settings.trials
     if method == "grid":
         for axis in space.axes:
             if not axis.choices:
                 raise UserError(
-                    f"{axis.key}: a grid needs the values of an interval named (a,b,c or range(...)); "
-                    "sweep=random and sweep=optuna draw from it"
+                    f"{axis.key}: a grid needs a list of values, a,b,c or range(...); "
+                    "intervals need sweep=random or sweep=optuna"
                 )
         size = math.prod(len(a.choices) for a in space.axes)
         if size > LARGEST_GRID:
-            raise UserError(f"sweep.method=grid: {size:,} combinations; sweep=random or sweep=optuna tries some")
+            raise UserError(f"sweep.method=grid: {size:,} combinations are too many; use sweep=random or sweep=optuna")
         if trials is not None:
-            raise UserError(f"sweep.trials={trials}: a grid has all its {size} trials; sweep=random draws some")
+            raise UserError(f"sweep.trials={trials}: a grid runs all its {size} trials; use sweep=random for fewer")
     elif not space.axes:
-        raise UserError(f"sweep.method={method}: nothing to search; give a key values (a,b,c) or interval(low,high)")
+        raise UserError(f"sweep.method={method}: no key has several values; set one to a,b,c or interval(low,high)")
     elif trials is None:
-        raise UserError(f"sweep.method={method}: needs sweep.trials, how many")
+        raise UserError(f"sweep.method={method}: set sweep.trials, the number of trials")
     if settings.prune and method != "optuna":
-        raise UserError(f"sweep.prune=true: only sweep=optuna ends trials early, not {method}")
+        raise UserError(f"sweep.prune=true: only sweep=optuna can prune, not sweep={method}")
 
 
 def search_of(sweep: Sweep, space: Space, folder: Path) -> Search:

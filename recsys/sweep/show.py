@@ -1,4 +1,4 @@
-"""A sweep for the user: a line for what happens, a table for how its trials stand."""
+"""Messages and tables about a sweep."""
 
 import shlex
 import textwrap
@@ -13,28 +13,28 @@ from recsys.evaluation import metrics_table
 from recsys.sweep.record import FAILED, Run, Sweep, Trial
 from recsys.sweep.watch import progress
 
-WIDTH, LONGEST = 200, 160  # characters: of a table where standard output is no terminal; of a status in it
+WIDTH, LONGEST = 200, 160  # characters of a table outside of a terminal, and of a status in it
 
 
 def name(trial: Trial, run: Run) -> str:
     return f"trial {trial.number}" + ("" if run.seed is None else f", seed {run.seed}")
 
 
-def differs(trial: Trial) -> str:
-    """What is the trial's own; of a sweep without axes, all of its overrides."""
+def differences(trial: Trial) -> str:
+    """Return the trial's own values; all of its overrides if nothing is swept."""
     return " ".join(f"{k.lstrip('+')}={v}" for k, v in trial.values.items()) or " ".join(trial.overrides)
 
 
 def number(trial: Trial, metric: str) -> str:
-    """'0.71234', with the deviation over seeds '0.71234 ± 0.00123', '' where it is not known."""
+    """Return '0.71234', with the deviation over seeds '0.71234 ± 0.00123', or '' if it is unknown."""
     if metric not in trial.mean:
         return ""
     deviation = f" ± {trial.deviation[metric]:.5f}" if metric in trial.deviation else ""
     return f"{trial.mean[metric]:.5f}{deviation}"
 
 
-def ended(trial: Trial, run: Run, sweep: Sweep, folder: Path) -> str:
-    """The line of a run's end, and of its trial's where it is the last one."""
+def end_message(trial: Trial, run: Run, sweep: Sweep, folder: Path) -> str:
+    """Return the message at the end of a run, and of its trial if it is the last run."""
     value = f", {sweep.metric} {run.metrics[sweep.metric]:.5f}" if sweep.metric in run.metrics else ""
     line = f"{name(trial, run)} {status(run, sweep, folder)}{value} ({run.seconds:.0f} s)"
     if len(trial.runs) > 1 and trial.status == "ok":
@@ -53,22 +53,24 @@ def status(run: Run, sweep: Sweep, folder: Path) -> str:
 
 
 def _of_trial(trial: Trial, sweep: Sweep, folder: Path) -> str:
-    """The status of the run that decides it."""
+    """Return the status of the run that determines the trial's."""
     decides = next((r for r in trial.runs if r.status == trial.status), trial.runs[0])
     text = status(decides, sweep, folder)
     return text if trial.status in ("ok", "waiting") or decides.seed is None else f"seed {decides.seed}: {text}"
 
 
 def table(sweep: Sweep, folder: Path) -> None:
-    """How each trial stands, the best first."""
+    """Print the state of each trial, the best first."""
     keys = list(dict.fromkeys(k for t in sweep.trials for k in t.values))
     common = (
         [o for o in sweep.trials[0].overrides if all(o in t.overrides for t in sweep.trials)] if sweep.trials else []
     )
     shown = Table(title=Text(f"sweep {folder}: {' '.join(common)}"), title_justify="left")
-    told = list(dict.fromkeys([sweep.metric, *_told(next((t.mean for t in sweep.trials if t.status == "ok"), {}))]))
-    for column in ("trial", *(k.lstrip("+") for k in keys), "status", *told, "seconds", "run folder"):
-        right = column in ("trial", "seconds", *told)
+    metrics = list(
+        dict.fromkeys([sweep.metric, *_test_metrics(next((t.mean for t in sweep.trials if t.status == "ok"), {}))])
+    )
+    for column in ("trial", *(k.lstrip("+") for k in keys), "status", *metrics, "seconds", "run folder"):
+        right = column in ("trial", "seconds", *metrics)
         width = 24 if column == "status" else None
         shown.add_column(
             Text(column), justify="right" if right else "left", overflow="fold", no_wrap=right, min_width=width
@@ -80,15 +82,15 @@ def table(sweep: Sweep, folder: Path) -> None:
             str(t.number),
             *cells,
             Text(textwrap.shorten(_of_trial(t, sweep, folder), LONGEST)),
-            *(number(t, m) for m in told),
+            *(number(t, m) for m in metrics),
             f"{seconds:.0f}" if seconds else "",
             Text(str(folder / str(t.number))),
         )
     (results if results.is_terminal else Console(highlight=False, width=WIDTH)).print(shown)
 
 
-def _told(mean: dict[str, float]) -> list[str]:
-    """Of the test's metrics, those that tables show."""
+def _test_metrics(mean: dict[str, float]) -> list[str]:
+    """Return the test metrics to show."""
     measured = {m.removeprefix("test/"): v for m, v in mean.items() if m.startswith("test/")}
     main = metrics_table.main_metric(measured) if measured else ""
     beside = ("logloss", "ne") if main == metrics_table.MAIN_RANKING else ("mrr",)
@@ -96,7 +98,7 @@ def _told(mean: dict[str, float]) -> list[str]:
 
 
 def summary(sweep: Sweep, folder: Path, running: bool = False) -> None:
-    """How many are how far, and what to do."""
+    """Print the number of trials in each state, and the command to resume."""
     states = [t.status for t in sweep.trials]
     done = states.count("ok")
     rest = [f"{states.count(s)} {s}" for s in ("running", "interrupted", "pruned", *FAILED) if s in states]
@@ -105,12 +107,12 @@ def summary(sweep: Sweep, folder: Path, running: bool = False) -> None:
     say(f"{done} of {sweep.wanted} trials succeeded" + "".join(f", {r}" for r in rest))
     left = waiting or any(s in states for s in ("interrupted", "running", *FAILED))
     if left and not running:
-        say(f"go on with: python -m recsys.sweep resume {shlex.quote(str(folder))}")
+        say(f"resume with: python -m recsys.sweep resume {shlex.quote(str(folder))}")
 
 
 def best(trial: Trial, sweep: Sweep) -> None:
-    """A trial's metrics, and the command that trains it again."""
-    say(f"trial {trial.number}: {differs(trial)}")
+    """Print a trial's metrics and the command that trains it again."""
+    say(f"trial {trial.number}: {differences(trial)}")
     shown = Table(title=f"best by {sweep.metric} ({sweep.direction})", title_justify="left")
     for column in ("metric", "value"):
         shown.add_column(column)

@@ -1,4 +1,6 @@
-"""Runs as jobs of a cluster, by submitit. sweep.slurm.cluster=local has submitit run them on this machine."""
+"""Runs as jobs of a Slurm cluster, through submitit. sweep.slurm.cluster=local makes submitit run them on this
+machine.
+"""
 
 import os
 import time
@@ -9,13 +11,13 @@ from typing import Any
 from recsys.errors import UserError, did_you_mean
 from recsys.sweep.processes import Process, end_left
 
-JOBS = "jobs"  # under the sweep's folder: submitit's scripts, logs and results
-TIMEOUT_MINUTES = 24 * 60  # where none is given: submitit's own default is five
+JOBS = "jobs"  # folder in the sweep's, for submitit's scripts, logs and results
+TIMEOUT_MINUTES = 24 * 60  # default time limit; submitit's own is five minutes
 GONE_SECONDS = 120.0
 
 
 class Command:
-    """What a job runs: a run's process, watched on its own machine. Started again by the cluster, it goes on."""
+    """Function that a job executes: runs a process and watches it. If the cluster restarts the job, the run resumes."""
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str], folder: Path, cwd: str) -> None:
         self.command, self.env, self.folder, self.cwd = list(command), dict(env), folder, cwd
@@ -32,7 +34,7 @@ class Command:
             raise
 
     def checkpoint(self) -> Any:
-        """Asked by submitit where the cluster takes the job's machine away, or its time is over."""
+        """Return the job that continues this one. submitit calls it on preemption and at the time limit."""
         from submitit.helpers import DelayedSubmission
 
         end_left(self.folder)
@@ -41,13 +43,15 @@ class Command:
 
 
 class Cluster:
-    """submitit's executor with sweep.slurm as its parameters. Raises UserError where they, or it, are not there."""
+    """submitit's executor with sweep.slurm as its parameters. Raises UserError if they are invalid or submitit is
+    missing.
+    """
 
     def __init__(self, folder: Path, parameters: Mapping[str, Any]) -> None:
         try:
             import submitit
         except ImportError:
-            raise UserError("sweep.launcher=slurm: needs submitit; install it: pip install 'recsys[slurm]'") from None
+            raise UserError("sweep.launcher=slurm: needs submitit; run: pip install 'recsys[slurm]'") from None
         given = {"timeout_min": TIMEOUT_MINUTES} | dict(parameters)
         name = given.pop("cluster", "slurm")
         common = set(submitit.AutoExecutor._valid_parameters())
@@ -66,20 +70,22 @@ class Cluster:
         return Job(self._executor.submit(run), folder)
 
     def end_left(self, job: str, folder: Path) -> None:
-        """Cancel the job of a sweep that was killed, and wait until it is gone."""
+        """Cancel the job of a killed sweep, and wait until it is gone."""
         inner = self._executor._executor
         left = inner.job_class(inner.folder, job)
         left.cancel(check=False)
         deadline = time.monotonic() + GONE_SECONDS
         while not left.done(force_check=True):
             if time.monotonic() > deadline:
-                raise UserError(f"job {job} of {folder} is still there; cancel it (scancel {job}), then go on")
+                raise UserError(
+                    f"job {job} of {folder} is still running; cancel it (scancel {job}), then resume the sweep"
+                )
             time.sleep(1)
         end_left(folder)
 
 
 class Job:
-    """As Process."""
+    """A job, with the methods of Process."""
 
     def __init__(self, job: Any, folder: Path) -> None:
         self._job, self._folder, self.job = job, folder, str(job.job_id)
@@ -90,13 +96,13 @@ class Job:
             return None
         try:
             status: int = self._job.result()
-        except Exception as e:  # it could not be started, ran out of time, or was cancelled
+        except Exception as e:  # it did not start, ran out of time, or was cancelled
             if not self._ending:
                 with (self._folder / "output.log").open("a") as out:
                     out.write(f"error: job {self.job}: {str(e).strip().splitlines()[0]}\n")
             status = 1
         if status:
-            end_left(self._folder)  # of cluster=local; Slurm leaves none
+            end_left(self._folder)  # with cluster=local; Slurm ends all processes itself
         return status
 
     def end(self) -> None:

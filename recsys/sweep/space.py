@@ -1,4 +1,6 @@
-"""What a sweep tries: Hydra's overrides with several values, as axes; those of `seed` are seeds of every trial."""
+"""Search space of a sweep: Hydra's overrides with several values are axes; several values of `seed` are seeds of
+every trial.
+"""
 
 import itertools
 import math
@@ -13,17 +15,17 @@ from recsys.cli import explained
 from recsys.config.compose import compose, parse_overrides
 from recsys.errors import UserError, did_you_mean
 
-Values = dict[str, str]  # an axis' key -> the text behind its =
+Values = dict[str, str]  # key of an axis -> text of its value
 ONE_RUNS = ("run_dir", "resume")
-ENOUGH = 10_000  # draws without a new trial
+ENOUGH = 10_000  # number of samples without a new trial, after which there are no more
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A key's values: `choices`, or the numbers from `low` to `high`."""
+    """Values of a key: `choices`, or the numbers from `low` to `high`."""
 
-    key: str  # with Hydra's + or ++
-    choices: tuple[str, ...] = ()  # none: an interval
+    key: str  # including Hydra's + or ++
+    choices: tuple[str, ...] = ()  # empty for an interval
     low: float = 0.0
     high: float = 0.0
     whole: bool = False
@@ -34,7 +36,7 @@ class Axis:
         return (self.choices[0], self.choices[-1]) if self.choices else (self.text(self.low), self.text(self.high))
 
     def text(self, value: float) -> str:
-        """A number of the interval as an override has it, to six digits."""
+        """Format a number of the interval as in an override, to six digits."""
         return str(int(value)) if self.whole else repr(float(f"{value:.6g}"))
 
     def draw(self, rng: np.random.Generator) -> str:
@@ -47,22 +49,22 @@ class Axis:
 
 @dataclass(frozen=True)
 class Space:
-    """All overrides of a sweep's runs, in the order given: texts that stay, and axes."""
+    """All overrides of a sweep's runs, in order: fixed ones as text, and axes."""
 
     parts: tuple[str | Axis, ...]
-    seeds: tuple[int, ...]  # none: that of the config
+    seeds: tuple[int, ...]  # empty for the config's seed
 
     @property
     def axes(self) -> list[Axis]:
         return [p for p in self.parts if isinstance(p, Axis)]
 
     def overrides(self, values: Values) -> list[str]:
-        """Those of one trial; an axis without a value is left out."""
+        """Return the overrides of one trial, leaving out axes without a value."""
         own = [p if isinstance(p, str) else f"{p.key}={values[p.key]}" if p.key in values else "" for p in self.parts]
         return [o for o in own if o]
 
     def ends(self) -> tuple[Values, Values]:
-        """The trials of all first, and of all last, values."""
+        """Return the trial with the first value of all axes, and that with the last."""
         return {a.key: a.ends[0] for a in self.axes}, {a.key: a.ends[1] for a in self.axes}
 
     def grid(self) -> Iterator[Values]:
@@ -70,21 +72,24 @@ class Space:
             yield dict(zip((a.key for a in self.axes), choices, strict=True))
 
     def draws(self, seed: int, count: int) -> list[Values]:
-        """`count` different trials, fewer where there are no more; a larger count begins with the same ones."""
-        found: dict[tuple[str, ...], Values] = {}
+        """Return `count` different trials, or fewer if there are no more. A larger count begins with the same
+        trials.
+        """
+        trials: dict[tuple[str, ...], Values] = {}
         rng = np.random.default_rng(seed)
-        old = 0  # draws since the last new one: where all are found, none is left
-        while len(found) < count and old < ENOUGH:
+        old = 0  # samples since the last new trial
+        while len(trials) < count and old < ENOUGH:
             values = {a.key: a.draw(rng) for a in self.axes}
-            old = old + 1 if tuple(values.values()) in found else 0
-            found.setdefault(tuple(values.values()), values)
-        return list(found.values())
+            old = old + 1 if tuple(values.values()) in trials else 0
+            trials.setdefault(tuple(values.values()), values)
+        return list(trials.values())
 
 
 def read_space(arguments: Sequence[str]) -> Space:
-    """The overrides of `python -m recsys.train -m`, less those of the sweep itself.
+    """Parse the overrides of `python -m recsys.train -m`, without those of the sweep itself.
 
-    Raises UserError, one line, for what cannot be read or composed.
+    Raises:
+        UserError: an override cannot be parsed or composed.
     """
     with explained(arguments):
         parsed = parse_overrides(arguments)
@@ -94,11 +99,13 @@ def read_space(arguments: Sequence[str]) -> Space:
         key = o.key_or_group
         own = key == "sweep" or key.startswith("sweep.") or o.is_hydra_override()
         if o.is_sweep_override() and (own or key in ONE_RUNS):
-            raise UserError(f"{raw}: {key} has one value for all trials")
+            raise UserError(f"{raw}: {key} must have a single value for all trials")
         if key == "resume":
-            raise UserError(f"{raw}: is of one run; a sweep goes on with python -m recsys.sweep resume SWEEP_DIR")
+            raise UserError(
+                f"{raw}: only for a single run; resume a sweep with python -m recsys.sweep resume SWEEP_DIR"
+            )
         if key in ("hydra/sweeper", "hydra/launcher"):
-            raise UserError(f"{raw}: sweeps are not Hydra's; see sweep.method and sweep.launcher")
+            raise UserError(f"{raw}: recsys has its own sweeper; use sweep.method and sweep.launcher")
         if own or key in ONE_RUNS:
             continue
         if not o.is_sweep_override():
@@ -106,7 +113,7 @@ def read_space(arguments: Sequence[str]) -> Space:
         elif key == "seed":
             seeds = _seeds(raw, o)
         elif o.get_key_element() in {p.key for p in parts if isinstance(p, Axis)}:
-            raise UserError(f"{raw}: {key} is swept twice; name all its values at once")
+            raise UserError(f"{raw}: {key} is swept twice; give all its values in one override")
         else:
             parts.append(_axis(raw, o))
     return _typed(Space(tuple(parts), seeds))
@@ -114,35 +121,35 @@ def read_space(arguments: Sequence[str]) -> Space:
 
 def _seeds(raw: str, override: Any) -> tuple[int, ...]:
     if not override.is_discrete_sweep():
-        raise UserError(f"{raw}: each trial has all seeds, so they are named: seed=0,1,2 or seed=range(3)")
+        raise UserError(f"{raw}: must list the seeds of each trial: seed=0,1,2 or seed=range(3)")
     try:
         return tuple(dict.fromkeys(int(s) for s in override.sweep_string_iterator()))
     except ValueError:
-        raise UserError(f"{raw}: seeds are whole numbers") from None
+        raise UserError(f"{raw}: seeds must be integers") from None
 
 
 def _axis(raw: str, override: Any) -> Axis:
     key, value = override.get_key_element(), override.value()
     for tag in getattr(value, "tags", ()):
         if tag != "log":
-            raise UserError(f"{raw}: no tag {tag}{did_you_mean(tag, ['log'])}")
+            raise UserError(f"{raw}: no such tag: {tag}{did_you_mean(tag, ['log'])}")
     if override.is_discrete_sweep():
         choices = tuple(dict.fromkeys(override.sweep_string_iterator()))
         if not choices:
-            raise UserError(f"{raw}: has no value")
+            raise UserError(f"{raw}: must have at least one value")
         return Axis(key, choices)
     log = "log" in value.tags
     if not (math.isfinite(value.start) and math.isfinite(value.end)):
-        raise UserError(f"{raw}: must go from one number to another")
+        raise UserError(f"{raw}: both ends must be finite numbers")
     if not value.start < value.end:
-        raise UserError(f"{raw}: must go from a smaller number to a larger one")
+        raise UserError(f"{raw}: the first end must be smaller than the second")
     if log and value.start <= 0:
-        raise UserError(f"{raw}: a logarithm needs numbers above 0")
+        raise UserError(f"{raw}: a logarithmic interval must be above 0")
     return Axis(key, (), value.start, value.end, isinstance(value.start, int), log)
 
 
 def _typed(space: Space) -> Space:
-    """With intervals of a key that is a whole number, such as model.dim, in whole numbers; every value composes."""
+    """Round intervals of integer keys, such as model.dim, to integers, and check that every value composes."""
     first, _ = space.ends()
     intervals = {a.key for a in space.axes if not a.choices}
     others = {k: v for k, v in first.items() if k not in intervals}
@@ -154,7 +161,9 @@ def _typed(space: Space) -> Space:
             now = OmegaConf.select(cfg, p.key.lstrip("+"))
             counts = isinstance(now, int) and not isinstance(now, bool)
             if counts and not (float(p.low).is_integer() and float(p.high).is_integer()):
-                raise UserError(f"{p.key}=interval({p.low},{p.high}): is a whole number, and so must be its ends")
+                raise UserError(
+                    f"{p.key}=interval({p.low},{p.high}): {p.key} is an integer, so both ends must be integers"
+                )
             whole = p.whole or counts
             p = Axis(p.key, (), p.low, p.high, whole, p.log)
         parts.append(p)
@@ -168,6 +177,6 @@ def _typed(space: Space) -> Space:
 
 
 def composed(overrides: Sequence[str]) -> Any:
-    """A trial's config. Raises UserError, one line."""
+    """Return a trial's config. Raises UserError if it does not compose."""
     with explained(overrides):
         return compose("train", overrides)

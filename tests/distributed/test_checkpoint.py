@@ -18,7 +18,7 @@ from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.sharding import checkpoint
 from recsys.sharding.reshard import rewrite
 from recsys.sharding.sharders import FUSED_OPTIMIZERS
-from recsys.sharding.stored_checkpoint import Stored
+from recsys.sharding.stored_checkpoint import StoredCheckpoint
 from recsys.task import Task
 from recsys.training.module import RecsysModule
 from recsys.training.settings import Placement
@@ -102,11 +102,11 @@ def test_training_goes_on_as_if_it_had_never_moved(moved: Any, key: tuple[str, s
 
 def test_rewritten_for_another_plan_it_holds_the_same(moved: Any, tmp_path: Path) -> None:
     """Offline, against what the chain's processes wrote: column-wise by two becomes table-wise."""
-    stored = Stored(moved[0] / "with columns" / "rowwise_adagrad" / f"step-{3 * EACH}")
+    stored = StoredCheckpoint(moved[0] / "with columns" / "rowwise_adagrad" / f"step-{3 * EACH}")
     assert {e["type"] for e in stored.plan["tables"]} == {"column_wise"}
     entries = [e | {"shards": [], "type": "data_parallel"} for e in stored.plan["tables"]]
     rewrite(stored, tmp_path / "whole", entries, 1)
-    whole = Stored(tmp_path / "whole")
+    whole = StoredCheckpoint(tmp_path / "whole")
     for e in entries:
         weight, state = f"model.{e['parameter']}", f"tables.{e['parameter']}/sum"
         torch.testing.assert_close(whole.read(weight), stored.read(weight), rtol=0, atol=0)

@@ -321,14 +321,14 @@ def test_no_sparse_features(model: Any) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: DLRM(spec(), dim=16, bottom_mlp=[64, 32]), "bottom_mlp ends at width 32.* of dim 16"),
-        (lambda: DLRM(spec(), interaction=UNKNOWN), "interaction 'unknown' is neither 'dot' nor 'cat'"),
-        (lambda: DLRM(spec(), interaction="cat", keep_embeddings=True), "keep_embeddings is for"),
-        (lambda: DLRM(spec(dense=0, sparse=SINGLE[:1])), "'dot' has no pair"),
-        (lambda: DCNv2(spec(), structure=UNKNOWN), "structure 'unknown' is neither 'stacked' nor"),
-        (lambda: DCNv2(spec(), rank=0), "rank 0 is not positive"),
-        (lambda: DCN(spec(), dim=0), "dim 0 is not positive"),
-        (lambda: MLP(3, [2], activation="rulu"), "activation 'rulu' is not one of relu, gelu"),
+        (lambda: DLRM(spec(), dim=16, bottom_mlp=[64, 32]), "bottom_mlp ends at width 32.* of dim=16"),
+        (lambda: DLRM(spec(), interaction=UNKNOWN), "interaction='unknown': must be 'dot' or 'cat'"),
+        (lambda: DLRM(spec(), interaction="cat", keep_embeddings=True), "keep_embeddings=true: only with"),
+        (lambda: DLRM(spec(dense=0, sparse=SINGLE[:1])), "interaction=dot needs a pair of vectors"),
+        (lambda: DCNv2(spec(), structure=UNKNOWN), "structure='unknown': must be 'stacked' or"),
+        (lambda: DCNv2(spec(), rank=0), "rank=0: must be at least 1"),
+        (lambda: DCN(spec(), dim=0), "dim=0: must be at least 1"),
+        (lambda: MLP(3, [2], activation="rulu"), "activation='rulu': must be one of relu, gelu"),
     ],
 )
 def test_errors(make: Callable[[], nn.Module], message: str) -> None:

@@ -120,7 +120,7 @@ def test_two_jobs_run_at_once_and_share_the_cores(monkeypatch: pytest.MonkeyPatc
 def test_under_torchrun_there_is_no_sweep(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "0")
     assert sweep("model.dim=8,16") == 2
-    assert "start it without torchrun" in capsys.readouterr().err
+    assert "run it without torchrun" in capsys.readouterr().err
 
 
 def test_jobs_have_gpus_of_their_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,7 +130,7 @@ def test_jobs_have_gpus_of_their_own(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert [calls(str(n))[0]["CUDA_VISIBLE_DEVICES"] for n in range(2)] == ["0,1", "2,3"]
     assert calls("2")[0]["CUDA_VISIBLE_DEVICES"] in ("0,1", "2,3")
     assert begin.begin(["model.dim=8,16", "sweep.jobs=3", "trainer.devices=2", "run_dir=t"]) == 2
-    assert "sweep.jobs=3: with trainer.devices=2 they take 6 GPUs; 4 are here" in capsys.readouterr().err
+    assert "sweep.jobs=3: with trainer.devices=2 they need 6 GPUs, but there are 4" in capsys.readouterr().err
     assert not Path("t").exists()
 
 
@@ -180,14 +180,14 @@ def test_kill_9_and_resume(method: str, monkeypatch: pytest.MonkeyPatch, capsys:
     os.kill(left, signal.SIGSTOP)  # else it comes to its end alone
     assert sweeps(monkeypatch, "status", "s") == 0
     out = capsys.readouterr()
-    assert "running (epoch" in out.out and "validation/auc" in out.out and "go on with" not in out.err
+    assert "running (epoch" in out.out and "validation/auc" in out.out and "resume with" not in out.err
     assert sweeps(monkeypatch, "resume", "s") == 2
-    assert "s: its sweep is running in another process" in capsys.readouterr().err
+    assert "s: another process is running this sweep" in capsys.readouterr().err
     running.kill()
     running.wait()
     assert sweeps(monkeypatch, "status", "s") == 0
     out = capsys.readouterr()
-    assert "interrupted" in out.out and "go on with: python -m recsys.sweep resume s" in out.err
+    assert "interrupted" in out.out and "resume with: python -m recsys.sweep resume s" in out.err
     before = found()
     assert [t.status for t in before.trials][:2] == ["ok", "interrupted"]
 
@@ -223,7 +223,7 @@ def test_an_interrupted_sweep_leaves_no_process(number: int) -> None:
     assert running.returncode == 128 + number, said
     assert not processes.marked(Path("s/0")) + processes.marked(Path("s/1"))
     assert [t.status for t in found().trials] == ["interrupted", "interrupted"]
-    assert "interrupted; go on with: python -m recsys.sweep resume s" in said
+    assert "interrupted; resume with: python -m recsys.sweep resume s" in said
 
 
 def test_a_killed_run_takes_its_workers_with_it() -> None:
@@ -265,26 +265,26 @@ MISTAKES = [
     (["model=dcnv2,dlrm", "model.cross_layers=2,3"], r"model.cross_layers: no such key"),
     (["model.dmi=8,16"], r"dmi: no such key; did you mean dim\?"),
     (["trainer.max_epochs=one,two"], r"trainer.max_epochs: .*one"),
-    (["optim.sparse.lr=interval(0.1,0.2)"], r"optim.sparse.lr: a grid needs the values of an interval named"),
-    (["sweep=random", "model.dim=interval(9,8)"], r"must go from a smaller number to a larger one"),
-    (["sweep=random", "optim.sparse.lr=tag(log,interval(0,1))"], r"a logarithm needs numbers above 0"),
-    (["sweep=random", "optim.sparse.lr=tag(lgo,interval(0,1))"], r"no tag lgo; did you mean log\?"),
-    (["sweep=random", "trainer.max_epochs=2"], r"sweep.method=random: nothing to search"),
-    (["sweep=random", "sweep.trials=null", "model.dim=8,16"], r"sweep.method=random: needs sweep.trials"),
+    (["optim.sparse.lr=interval(0.1,0.2)"], r"optim.sparse.lr: a grid needs a list of values"),
+    (["sweep=random", "model.dim=interval(9,8)"], r"the first end must be smaller than the second"),
+    (["sweep=random", "optim.sparse.lr=tag(log,interval(0,1))"], r"a logarithmic interval must be above 0"),
+    (["sweep=random", "optim.sparse.lr=tag(lgo,interval(0,1))"], r"no such tag: lgo; did you mean log\?"),
+    (["sweep=random", "trainer.max_epochs=2"], r"sweep.method=random: no key has several values"),
+    (["sweep=random", "sweep.trials=null", "model.dim=8,16"], r"sweep.method=random: set sweep.trials"),
     (["sweep=opuna"], r"sweep=opuna: no such choice; did you mean optuna\?"),
     (["sweep.method=tpe", "model.dim=8,16"], r"sweep.method=tpe: must be grid, random or optuna"),
     (["sweep.launcher=pbs"], r"sweep.launcher=pbs: must be local or slurm"),
     (["sweep.direction=up"], r"sweep.direction=up: must be maximize or minimize"),
     (["sweep.jobs=0"], r"sweep.jobs=0: must be at least 1"),
     (["sweep.trails=3"], r"sweep.trails: no such key; did you mean trials\?"),
-    (["sweep.trials=3", "model.dim=8,16"], r"sweep.trials=3: a grid has all its 2 trials"),
-    (["sweep.trials=3,4"], r"sweep.trials has one value for all trials"),
-    (["sweep.prune=true", "model.dim=8,16"], r"sweep.prune=true: only sweep=optuna ends trials early"),
-    (["sweep.slurm.partition=a"], r"sweep.slurm: is of sweep.launcher=slurm"),
-    (["seed=interval(0,3)"], r"each trial has all seeds, so they are named: seed=0,1,2"),
-    (["seed=a,b"], r"seeds are whole numbers"),
-    (["resume=x", "model.dim=8,16"], r"a sweep goes on with python -m recsys.sweep resume SWEEP_DIR"),
-    (["hydra/launcher=joblib"], r"sweeps are not Hydra's; see sweep.method and sweep.launcher"),
+    (["sweep.trials=3", "model.dim=8,16"], r"sweep.trials=3: a grid runs all its 2 trials"),
+    (["sweep.trials=3,4"], r"sweep.trials must have a single value for all trials"),
+    (["sweep.prune=true", "model.dim=8,16"], r"sweep.prune=true: only sweep=optuna can prune"),
+    (["sweep.slurm.partition=a"], r"sweep.slurm: only used with sweep.launcher=slurm"),
+    (["seed=interval(0,3)"], r"must list the seeds of each trial: seed=0,1,2"),
+    (["seed=a,b"], r"seeds must be integers"),
+    (["resume=x", "model.dim=8,16"], r"resume a sweep with python -m recsys.sweep resume SWEEP_DIR"),
+    (["hydra/launcher=joblib"], r"recsys has its own sweeper; use sweep.method and sweep.launcher"),
     (["model.dim=8,"], r"."),
 ]
 
@@ -307,7 +307,7 @@ def test_mistakes_of_submitit(capsys: pytest.CaptureFixture[str], monkeypatch: p
     assert re.search(r"error: sweep.launcher=slurm: Could not detect .srun", capsys.readouterr().err)
     monkeypatch.setitem(sys.modules, "submitit", None)
     assert sweep(*slurm) == 2
-    assert "needs submitit; install it: pip install 'recsys[slurm]'" in capsys.readouterr().err
+    assert "needs submitit; run: pip install 'recsys[slurm]'" in capsys.readouterr().err
 
 
 def test_mistakes_of_the_tools(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -317,20 +317,20 @@ def test_mistakes_of_the_tools(capsys: pytest.CaptureFixture[str], monkeypatch: 
 
     Path("empty").mkdir()
     assert says("status", "nowhere") == "error: nowhere: no such folder\n"
-    assert says("best", "empty") == "error: empty: holds no sweep (no sweep.json)\n"
+    assert says("best", "empty") == "error: empty: not a sweep (it has no sweep.json)\n"
     assert "stauts: no such action; did you mean status?" in says("stauts", "empty")
     assert says("status") == "error: python -m recsys.sweep resume|status|best SWEEP_DIR\n"
     assert sweep("model.dim=13") == 2
     capsys.readouterr()
     assert "error: s: no trial has finished" in says("best", "s")
-    assert "sweep.seed=3: a sweep goes on as it began, but for sweep.trials" in says("resume", "s", "sweep.seed=3")
+    assert "sweep.seed=3: cannot be changed; only sweep.trials" in says("resume", "s", "sweep.seed=3")
     assert "sweep.jobs=a: must be a whole number" in says("resume", "s", "sweep.jobs=a")
     assert sweep("model.dim=13") == 2
-    assert "run_dir=s: holds a sweep; go on with python -m recsys.sweep resume s" in capsys.readouterr().err
+    assert "run_dir=s: already has a sweep; resume it with python -m recsys.sweep resume s" in capsys.readouterr().err
 
 
 def test_help_answers_without_heavy_imports() -> None:
     code = "import sys; from recsys.sweep.command import main; sys.argv = ['x', '--help']\n"
     code += "try: main()\nfinally: print([m for m in ('torch', 'polars', 'optuna', 'hydra') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert "resume    goes on" in done.stdout and done.stdout.endswith("[]\n")
+    assert "resume    resume the sweep" in done.stdout and done.stdout.endswith("[]\n")

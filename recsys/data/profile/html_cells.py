@@ -43,7 +43,7 @@ def cells(frame: pl.DataFrame, what: str, rows: str, base: float) -> str:
         Column("share by split", left=True),
         *(Column(s) for s in splits),
         Column("positive"),
-        Column("rate, 95 % interval", left=True, told="the dashed line: all training rows"),
+        Column("rate, 95 % interval", left=True, tooltip="the dashed line: all training rows"),
     ]
     return table(columns, lines, cls="cells")
 

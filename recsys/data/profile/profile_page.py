@@ -91,7 +91,7 @@ def _splits(profile: DataProfile) -> str:
         lines.append([mark, f"{n:,}", share(n / total), part, f"{p:,}", positive, interval])
     columns = [
         Column("split", left=True), Column("rows"), Column("share"), Column("", left=True), Column("positive"),
-        Column("rate"), Column("95 % interval", left=True, told="the dashed line: training"),
+        Column("rate"), Column("95 % interval", left=True, tooltip="the dashed line: training"),
     ]  # fmt: skip
     return f"<h2>Splits</h2>{table(columns, lines, cls='splits')}"
 
@@ -127,11 +127,12 @@ def _summary(profile: DataProfile) -> str:
         for i, f in order
     ]
     columns = [
-        Column("#", told="as in the config"), Column("column", left=True), Column("type", left=True),
-        Column("missing", told="share of training rows"), Column("", left=True), Column("distinct", told="in training"),
-        *(Column(f"unknown, {s}", told="share of lookups out of vocabulary") for s in SPLITS[1:]),
-        *(Column(f"drift, {s}", told="population stability index, from training") for s in SPLITS[1:]),
-        Column("inf. value", told="information value: how well the feature predicts the label by itself"),
+        Column("#", tooltip="as in the config"), Column("column", left=True), Column("type", left=True),
+        Column("missing", tooltip="share of training rows"), Column("", left=True),
+        Column("distinct", tooltip="in training"),
+        *(Column(f"unknown, {s}", tooltip="share of lookups out of vocabulary") for s in SPLITS[1:]),
+        *(Column(f"drift, {s}", tooltip="population stability index, from training") for s in SPLITS[1:]),
+        Column("inf. value", tooltip="information value: how well the feature predicts the label by itself"),
         Column("table rows"),
     ]  # fmt: skip
     text = (

@@ -29,9 +29,9 @@ def thresholds(t: Table, f: Feature) -> str:
         ])  # fmt: skip
         kinds.append("best" if own else "")
     columns = [
-        Column("min_count"), Column("rows", told="of the table"), Column("", left=True),
+        Column("min_count"), Column("rows", tooltip="of the table"), Column("", left=True),
         *(Column(f"at dim {d}") for d in DIMS),
-        Column("covered", told="share of training lookups whose value has a row of its own"),
+        Column("covered", tooltip="share of training lookups whose value has a row of its own"),
     ]  # fmt: skip
     curve = ""
     if t.coverage is not None:

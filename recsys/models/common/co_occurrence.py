@@ -1,4 +1,4 @@
-"""What the models share that are fitted to interactions in closed form or by counting."""
+"""Counting of interactions, shared by the closed-form models."""
 
 import warnings
 from collections.abc import Iterator
@@ -11,59 +11,61 @@ from recsys.features import FeatureSpec
 
 
 def candidates(features: FeatureSpec, model: str) -> int:
-    """N: the rows of the item table, row 0 being the unknown item."""
+    """Return N, the rows of the item table, of which row 0 is the unknown item."""
     for f in features.sparse:
         if f.name == features.item:
             return f.cardinality
-    raise ValueError(f"{model} rates the candidates of data for retrieval; the FeatureSpec names no item")
+    raise ValueError(f"{model} retrieves items: set data.items.feature to the feature of the items")
 
 
 def known(lists: JaggedIds, n: int) -> JaggedIds:
-    """Without the unknown items; ValueError where an id is not one of the `n` rows."""
+    """Drop the unknown items (0). Raises ValueError if an id is not one of the `n` rows."""
     if lists.values.numel():
         low, high = (int(x) for x in lists.values.aminmax())
         if low < 0 or high >= n:
-            raise ValueError(f"item {low if low < 0 else high}: the item table has {n} rows, 0 to {n - 1}")
+            raise ValueError(f"item {low if low < 0 else high}: the item table has rows 0 to {n - 1}")
     keep = lists.values != 0
     return JaggedIds(lists.values[keep], torch.bincount(lists.segment_ids[keep], minlength=len(lists)))
 
 
 def distinct(lists: JaggedIds, n: int) -> JaggedIds:
-    """The known items, each once a list, in ascending order."""
+    """Return the known items of each list once, in ascending order."""
     items = known(lists, n)
     keys = torch.unique(items.segment_ids * n + items.values)  # ascending
     return JaggedIds(keys % n, torch.bincount(keys // n, minlength=len(lists)))
 
 
 def starts(lengths: Tensor) -> Tensor:
-    """Where each list starts, and where the last one ends: (B,) -> (B + 1,)."""
+    """Return the start of each list, and the end of the last one: lengths (B,) -> (B + 1,)."""
     return torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
 
 
 def ranges(begin: Tensor, length: Tensor) -> tuple[Tensor, Tensor]:
-    """The integers of B ranges, one range after another, and which range each is of: (B,), (B,) -> (P,), (P,)."""
+    """Concatenate B ranges of integers: begin (B,), length (B,) -> the integers (P,), the range of each (P,)."""
     owner = segment_ids_of(length)
     before = starts(length)[:-1]
     return begin[owner] + torch.arange(len(owner), device=begin.device) - before[owner], owner
 
 
 def invert(lists: JaggedIds, n: int) -> JaggedIds:
-    """Of each of the n items, the lists that it is in, in their order; of distinct items."""
+    """Return, for each of n items, the lists that contain it, in order. The items of a list must be distinct."""
     order = torch.argsort(lists.values, stable=True)
     return JaggedIds(lists.segment_ids[order], torch.bincount(lists.values, minlength=n))
 
 
 def co_occurrences(lists: JaggedIds, n: int, *, chunk: int) -> Iterator[tuple[int, Tensor]]:
-    """In how many lists two items are together, `chunk` items at a time; of distinct items.
+    """Count the lists that contain both of two items, `chunk` items at a time. The items of a list must be distinct.
 
-    Yields the first item and a sparse (chunk, n) float64, coalesced. The diagonal holds each item's count.
+    Yields:
+        The first item of a chunk, and its counts as a coalesced sparse (chunk, n) float64 tensor. The diagonal is the
+        number of lists that contain an item.
     """
     contains = _ones(lists.segment_ids, lists.values, (len(lists), n))
     inverse = invert(lists, n)
     for start in range(0, n, chunk):
         part = inverse.slice(start, min(start + chunk, n))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's own, of sparse tensors being new
+            warnings.simplefilter("ignore")  # torch warns that sparse tensors are in beta
             product = torch.sparse.mm(_ones(part.segment_ids, part.values, (len(part), len(lists))), contains)
         yield start, product.coalesce()
 

@@ -1,4 +1,4 @@
-"""Embedding tables for a FeatureSpec: the only place where models create tables."""
+"""Embedding tables for a FeatureSpec. Models create all of their tables here."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -15,19 +15,20 @@ from recsys.features import FeatureSpec
 
 
 class PooledEmbeddings(nn.Module):
-    """One table of `dim` columns for each table of `features`; each feature's bag of rows is pooled.
+    """Pooled embeddings: one table of `dim` columns for each table of `features`.
 
-    device: where the weights live until they are sharded; "meta" allocates nothing.
-    prefix: of the tables' names, since a table is an attribute of a module and may not be called `items`
-    or `type`; another one sets apart a second collection over the same features.
-    init_std: rows start normal with this deviation (0: at zero); by default, TorchRec's, uniform in +-1/sqrt(rows).
-    vocabularies: "items/" where the features are those of items, whose vocabularies lie apart.
-    weighted: rows are multiplied by the ids' weights; a mean divides by their sum.
+    An empty bag is zero. TorchRec sums the rows of each bag, and this module divides for a mean: TorchRec 1.8 divides
+    row-wise tables after pooling, then also divides tables of other types in a mixed plan, and never divides
+    grid-sharded ones.
 
-    sparse of F keys -> (B, F, dim), in the FeatureSpec's order; an empty bag is zero
-
-    Every table sums, and the mean is taken here: TorchRec 1.8 divides row-wise tables afterwards, and then, where
-    types are mixed, also those that are not row-wise, and never grid-sharded ones.
+    Args:
+        prefix: prefix of the tables' names. A table is an attribute of a module and may not be called `items` or
+            `type`; a second collection over the same features needs a prefix of its own.
+        device: where the weights are created; "meta" allocates nothing until they are sharded.
+        init_std: standard deviation of the initial rows (0 for zeros); None for TorchRec's default, uniform in
+            +-1/sqrt(rows).
+        weighted: multiply rows by the ids' weights; a mean divides by their sum.
+        vocabularies: "items/" for the features of items, whose vocabularies are stored apart.
     """
 
     def __init__(
@@ -43,7 +44,7 @@ class PooledEmbeddings(nn.Module):
     ) -> None:
         super().__init__()
         if dim <= 0:
-            raise ValueError(f"embedding dim {dim} is not positive")
+            raise ValueError(f"dim={dim}: must be at least 1")
         self.dim, self.prefix, self.vocabularies = dim, prefix, vocabularies
         self.names = [f.name for f in features.sparse]
         self.means = [f.name for f in features.sparse if f.pooling == "mean"]
@@ -61,15 +62,18 @@ class PooledEmbeddings(nn.Module):
         self.tables = [t.name for t in tables]
 
     def widen(self, width: int) -> None:
-        """Tables of `width` columns, those after `dim` for alignment alone: they stay zero. Weights start anew."""
+        """Recreate the tables with `width` columns for alignment. The columns after `dim` stay zero; weights are not
+        kept.
+        """
         tables = [replace(c, embedding_dim=width) for c in self.bags.embedding_bag_configs()]
         self.bags = EmbeddingBagCollection(tables=tables, device=self.bags.device, is_weighted=self.bags.is_weighted())
 
     def forward(self, sparse: KeyedJaggedTensor) -> Tensor:
+        """Return one vector per feature, in the FeatureSpec's order: sparse with F keys of B bags -> (B, F, dim)."""
         return _pool(self.bags(sparse), sparse, self.names, self.means, self.dim)
 
 
-@torch.fx.wrap  # type: ignore[misc]  # so that TorchRec's train pipeline can trace a model
+@torch.fx.wrap  # type: ignore[misc]  # keep TorchRec's train pipeline from tracing into it
 def _pool(sums: KeyedTensor, sparse: KeyedJaggedTensor, names: list[str], means: list[str], dim: int) -> Tensor:
     if sums.keys() == names:
         vectors = sums.values().reshape(-1, len(names), sums.values().shape[1] // len(names))
@@ -84,7 +88,7 @@ def _pool(sums: KeyedTensor, sparse: KeyedJaggedTensor, names: list[str], means:
 
 
 def _sizes(bags: JaggedTensor) -> Tensor:
-    """The divisor of each bag's mean: the number of its ids, or the sum of their weights; 1 where it is empty."""
+    """Return the divisor of each bag's mean (B,): its number of ids or the sum of their weights; 1 for an empty bag."""
     lengths = bags.lengths()
     if bags.weights_or_none() is None:
         return lengths.clamp(min=1).float()
@@ -93,10 +97,7 @@ def _sizes(bags: JaggedTensor) -> Tensor:
 
 
 class SequenceEmbeddings(nn.Module):
-    """Unpooled: one row for each id, for the features named, which may share tables.
-
-    sparse of F keys -> by feature a JaggedTensor whose values are (ids, dim), in the ids' order
-    """
+    """Unpooled embeddings: one row for each id of the features in `names`, which may share tables."""
 
     def __init__(
         self,
@@ -110,9 +111,11 @@ class SequenceEmbeddings(nn.Module):
     ) -> None:
         super().__init__()
         if dim <= 0:
-            raise ValueError(f"embedding dim {dim} is not positive")
+            raise ValueError(f"dim={dim}: must be at least 1")
         if missing := sorted(set(names) - {f.name for f in features.sparse}):
-            raise ValueError(f"no sparse feature is named {missing[0]}")
+            raise ValueError(
+                f"{missing[0]}: no such sparse feature; there are {', '.join(f.name for f in features.sparse)}"
+            )
         self.dim, self.prefix, self.names = dim, prefix, list(names)
         tables = [
             EmbeddingConfig(
@@ -129,11 +132,12 @@ class SequenceEmbeddings(nn.Module):
         self.tables = [t.name for t in tables]
 
     def widen(self, width: int) -> None:
-        """As PooledEmbeddings.widen."""
+        """Recreate the tables with `width` columns, see PooledEmbeddings.widen."""
         tables = [replace(c, embedding_dim=width) for c in self.rows.embedding_configs()]
         self.rows = EmbeddingCollection(tables=tables, device=self.rows.device)
 
     def forward(self, sparse: KeyedJaggedTensor) -> dict[str, JaggedTensor]:
+        """Return, by feature, a JaggedTensor whose values are the rows (ids, dim) in the order of the ids."""
         return _narrow(self.rows(sparse), self.names, self.dim)
 
 

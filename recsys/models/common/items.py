@@ -1,4 +1,4 @@
-"""Items as vectors, and what a model that retrieves them is asked."""
+"""Item vectors, and the queries that a retrieval model makes of a batch."""
 
 from dataclasses import dataclass, replace
 
@@ -14,14 +14,14 @@ from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
 
 @dataclass
 class QueryBatch:
-    """What a batch asks of a model: from these inputs, which items?
+    """The items that a model reads of a batch, and the items that it is to predict.
 
-    inputs: (P,) items whose vectors the model reads, row after row; none where it reads other features
-    lengths: (B,) how many of them are each row's
-    places: (P,) where each stands among the values of the batch's own lists
-    at: (Q,) the inputs whose states are the queries, -1 where there is no input; masked models hide what stands there
-    targets: (T,) what was chosen; none where it is not known
-    owners: (T,) the query that each target answers
+    inputs: (P,) items whose vectors the model reads, list after list; empty if it reads other features
+    lengths: (B,) number of inputs of each row
+    places: (P,) index of each input among the values of the batch's own lists
+    at: (Q,) index of the input whose state is each query, -1 if there is none; masked models mask these inputs
+    targets: (T,) chosen items; empty if they are not known
+    query_of_target: (T,) index of the query that each target answers
     """
 
     inputs: Tensor
@@ -33,14 +33,15 @@ class QueryBatch:
 
 
 class Items(nn.Module):
-    """One vector an item: its row of the item table and, where features.items tells more of it, the sum of its
-    features' pooled rows and of a linear map of its dense ones. An item that training has not seen has but those
-    beside row 0.
+    """Item vectors: the row of the item table, plus a vector of the item's features if features.items has any.
 
-    about: with those features.
-    candidates: to be set before the first call, where features.items is there.
+    The latter is the sum of the pooled embeddings of sparse features and of a linear map of dense ones. An item without
+    training interactions has only its feature vectors and the shared row 0.
 
-    ids (M,) -> (M, dim)
+    Set `candidates` before the first call if features.items is set.
+
+    Args:
+        about: whether to use the features of items.
     """
 
     def __init__(
@@ -54,9 +55,7 @@ class Items(nn.Module):
     ) -> None:
         super().__init__()
         if features.item is None:
-            raise ValueError(
-                "this model retrieves items: data.items.feature must name the feature whose values they are"
-            )
+            raise ValueError("this model retrieves items: set data.items.feature to the feature of the items")
         own = features.feature(features.item)
         self.name, self.rows = own.name, own.cardinality
         alone = FeatureSpec(dense=(), sparse=(replace(own, multi_valued=True, pooling="sum"),), labels=())
@@ -74,9 +73,11 @@ class Items(nn.Module):
 
     @property
     def by_id_alone(self) -> bool:
+        """Whether a vector depends on the item's id only."""
         return self.about is None and self.dense is None
 
     def forward(self, ids: Tensor) -> Tensor:
+        """Return item vectors: ids (M,) -> (M, dim)."""
         known = torch.where(ids < self.rows, ids, 0).int()
         sparse = KeyedJaggedTensor(
             [self.name], known, lengths=torch.tensor([len(ids)], dtype=torch.int32).to(ids.device)
@@ -96,16 +97,19 @@ class Items(nn.Module):
 
 
 def next_items(items: Tensor, lengths: Tensor, *, every: bool) -> QueryBatch:
-    """Lists of items (P,), one after another, whose last one is to be predicted: the model reads all others.
+    """Make queries for the next item of each list: the model reads all items but the last.
 
-    every: each item but the first of a list is a target of those before it, as in training, unless it is unknown (0);
-    else only the last is asked for. An empty list asks nothing that can be answered.
+    Args:
+        items: (P,) items of B lists, one list after another.
+        lengths: (B,).
+        every: make each item but the first a target of those before it, as in training, unless it is unknown (0).
+            Otherwise make one query per list, for its last item, without targets. The query of an empty list is -1.
     """
     ends = lengths.cumsum(0) - 1
-    some = lengths > 0
+    filled = lengths > 0
     first, last = torch.ones_like(items, dtype=torch.bool), torch.ones_like(items, dtype=torch.bool)
-    last[ends[some]] = False
-    first[(ends - lengths + 1)[some]] = False
+    last[ends[filled]] = False
+    first[(ends - lengths + 1)[filled]] = False
     places = last.nonzero()[:, 0]
     shorter = (lengths - 1).clamp(min=0)
     if every:
@@ -118,8 +122,13 @@ def next_items(items: Tensor, lengths: Tensor, *, every: bool) -> QueryBatch:
 
 
 def masked_items(items: Tensor, lengths: Tensor, *, share: float, only_last: float) -> QueryBatch:
-    """Lists of items whose chosen ones are hidden and asked for: each with probability `share`, the last one where
-    none was chosen; of a list with probability `only_last`, the last one alone. Unknown items (0) are not asked for.
+    """Mask random items of each list and make them targets, as in training. Unknown items (0) are no targets.
+
+    Args:
+        items: (P,) items of B lists, one list after another.
+        lengths: (B,).
+        share: probability of masking an item. If none of a list is masked, its last one is.
+        only_last: probability of masking only the last item of a list instead.
     """
     query_of_target = segment_ids_of(lengths)
     ends = (lengths.cumsum(0) - 1)[lengths > 0]
@@ -137,20 +146,20 @@ def masked_items(items: Tensor, lengths: Tensor, *, share: float, only_last: flo
 
 
 def masked_last(items: Tensor, lengths: Tensor) -> QueryBatch:
-    """Lists of items whose last one is hidden and asked for, as masked models are in the end: one query a list."""
+    """Mask the last item of each list, as in evaluation: one query per list, without targets."""
     at = torch.where(lengths > 0, lengths.cumsum(0) - 1, -1)
     nothing = items[:0]
     return QueryBatch(items, lengths, torch.arange(len(items), device=items.device), at, nothing, nothing)
 
 
 def hide(x: Tensor, at: Tensor, mask: Tensor) -> Tensor:
-    """x (P, d) with the mask (d,) at these places (Q,), of which -1 is none."""
+    """Replace the rows of x (P, d) at these indices (Q,) by the mask (d,). An index of -1 is ignored."""
     at = at[at >= 0]
     return x.index_copy(0, at, mask.expand(len(at), -1))
 
 
 def states_at(states: Tensor, at: Tensor) -> Tensor:
-    """The states (P, d) at these places (Q,), zero where there is none (-1)."""
+    """Return the states (P, d) at these indices (Q,) as (Q, d), zeros for an index of -1."""
     if not len(states):
         return states.new_zeros(len(at), states.shape[1])
     return torch.where((at >= 0)[:, None], states[at.clamp(min=0)], 0)

@@ -1,4 +1,4 @@
-"""Layers that several models share."""
+"""Layers shared by several models."""
 
 from collections.abc import Sequence
 
@@ -17,11 +17,9 @@ _ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 
 class MLP(nn.Sequential):
-    """Linear [, BatchNorm1d], activation [, Dropout] for each width in `hidden`.
+    """Linear [, BatchNorm1d], activation [, Dropout] for each width in `hidden`: (B, in_features) -> (B, out_features).
 
-    (B, in_features) -> (B, out_features)
-
-    With nothing in `hidden` it hands its input on. The last layer is activated as the others are.
+    The last layer has an activation too. With an empty `hidden` it returns its input.
     """
 
     def __init__(
@@ -34,7 +32,7 @@ class MLP(nn.Sequential):
         activation: str = "relu",
     ) -> None:
         if activation not in _ACTIVATIONS:
-            raise ValueError(f"activation {activation!r} is not one of {', '.join(_ACTIVATIONS)}")
+            raise ValueError(f"activation={activation!r}: must be one of {', '.join(_ACTIVATIONS)}")
         layers: list[nn.Module] = []
         width = in_features
         for out in hidden:
@@ -50,15 +48,12 @@ class MLP(nn.Sequential):
 
 
 class FirstOrder(nn.Module):
-    """The linear part of a model: one weight for each id of each sparse feature and each dense feature.
+    """Linear part of a model: one weight for each id of each sparse feature and for each dense feature.
 
-    The ids' weights are the embeddings of a collection of 4 columns (FBGEMM has no kernel for 1) that start
-    at zero; the weight is the mean of the 4, which stay equal since they start equal and have equal
-    gradients. Adagrad and Adam, whose steps do not depend on a gradient's scale, train it as they would a
-    single column (up to their epsilon); SGD steps are a quarter as long. There is no bias: the deep part
-    has one.
-
-    dense (B, D), vectors of the wide tables (B, F, 4) -> (B, 1)
+    A weight is the mean of 4 columns of an embedding table, since FBGEMM has no kernel for 1 column. The columns start
+    at zero, have equal gradients and so stay equal. Adagrad and Adam, whose steps do not depend on a gradient's scale,
+    train them as they would a single column (up to their epsilon); SGD steps are a quarter as long. There is no bias:
+    the deep part has one.
     """
 
     def __init__(self, features: FeatureSpec) -> None:
@@ -66,22 +61,23 @@ class FirstOrder(nn.Module):
         self.dense = nn.Linear(len(features.dense), 1, bias=False) if features.dense else None
 
     def forward(self, dense: Tensor, vectors: Tensor) -> Tensor:
+        """Return the linear part of the logit: dense (B, D), vectors of the wide tables (B, F, 4) -> (B, 1)."""
         weights = vectors.mean(dim=2)  # (B, F)
         total = weights.sum(dim=1, keepdim=True)
         return total if self.dense is None else total + self.dense(dense)
 
 
 def require_sparse(features: FeatureSpec, model: str) -> None:
-    """Raises ValueError where there is nothing to embed."""
+    """Raise ValueError if there is no feature to embed."""
     if not features.sparse:
-        raise ValueError(f"{model} needs at least one sparse feature; the FeatureSpec has none")
+        raise ValueError(f"{model} needs at least one sparse feature; add one to data.sparse")
 
 
 def flat_width(features: FeatureSpec, dim: int) -> int:
-    """The width of `flatten`: D + F * dim."""
+    """Return the width of `flatten`, D + F * dim."""
     return features.dense_width + len(features.sparse) * dim
 
 
 def flatten(dense: Tensor, vectors: Tensor) -> Tensor:
-    """Dense features beside all embeddings: (B, D) and (B, F, dim) -> (B, D + F * dim)."""
+    """Concatenate dense features and all embeddings: (B, D), (B, F, dim) -> (B, D + F * dim)."""
     return torch.cat([dense, vectors.flatten(1)], dim=1)

@@ -1,4 +1,4 @@
-"""What models of (user, item) pairs share: who asks, and for what."""
+"""Features and targets of models that score (user, item) pairs."""
 
 from collections.abc import Sequence
 
@@ -10,8 +10,9 @@ from recsys.models.common.items import QueryBatch
 
 
 def chosen_items(batch: Batch, item: str) -> QueryBatch:
-    """Each row asks for the items of feature `item` that it has: one where a row is an interaction, all of them where
-    a row is a user's.
+    """Make each row a query whose targets are the known items of its feature `item`.
+
+    That is one item if rows are interactions, and all items of a user if rows are users.
     """
     lists = batch.sparse[item]
     items, lengths = lists.values().long(), lists.lengths().long()
@@ -20,25 +21,31 @@ def chosen_items(batch: Batch, item: str) -> QueryBatch:
     return QueryBatch(nothing, items.new_zeros(len(lengths)), nothing, nothing, items[known], query_of_target[known])
 
 
-def beside_items(features: FeatureSpec, model: str) -> FeatureSpec:
-    """What a row tells of who asks: everything but items in order. Raises ValueError where that is nothing."""
+def user_features(features: FeatureSpec, model: str) -> FeatureSpec:
+    """Return the features of a row other than the item and lists: those of the user. Raises ValueError if there are
+    none.
+    """
     sparse = tuple(f for f in features.sparse if f.name != features.item and not f.sequence)
     if not sparse and not features.dense:
-        raise ValueError(f"{model} needs features of who asks: data names the items' alone")
+        raise ValueError(
+            f"{model} needs features of the user: data has only those of items; add them to data.sparse or data.dense"
+        )
     return FeatureSpec(dense=features.dense, sparse=sparse, labels=())
 
 
 def user_feature(features: FeatureSpec, name: str | None, model: str) -> SparseFeature:
-    """The sparse feature that tells who asks: the one named, or the only one. Raises ValueError where it is unclear."""
-    found = {f.name: f for f in features.sparse if f.name != features.item and not f.multi_valued}
-    if name is not None and name not in found:
-        raise ValueError(f"user: no sparse feature of one value a row is named {name}: there are {', '.join(found)}")
-    if name is None and len(found) != 1:
-        told = f"one of {', '.join(found)}" if found else "and data names none"
-        raise ValueError(f"user: {model} needs the feature that tells who asks, {told}")
-    return found[name or next(iter(found))]
+    """Return the user feature: the one with this name, or else the only candidate. Raises ValueError if that is
+    ambiguous.
+    """
+    named = {f.name: f for f in features.sparse if f.name != features.item and not f.multi_valued}
+    if name is not None and name not in named:
+        raise ValueError(f"user={name}: no such single-valued sparse feature; there are {', '.join(named)}")
+    if name is None and len(named) != 1:
+        choices = f"set model.user to one of {', '.join(named)}" if named else "add one to data.sparse"
+        raise ValueError(f"{model} needs the feature that identifies the user: {choices}")
+    return named[name or next(iter(named))]
 
 
 def only(sparse: KeyedJaggedTensor, keys: Sequence[str]) -> KeyedJaggedTensor:
-    """These keys alone, in their order."""
+    """Select these keys, in this order."""
     return sparse.permute([sparse.keys().index(key) for key in keys])

@@ -1,10 +1,10 @@
-"""Scores of queries and items."""
+"""Scores of queries and item vectors."""
 
 from torch import Tensor, nn
 
 
 class Scorer(nn.Module):
-    """Scores as dot products."""
+    """Dot products of queries and item vectors."""
 
     def score_all(self, queries: Tensor, items: Tensor) -> Tensor:
         """Score every item for every query: (Q, d), (M, d) -> (Q, M)."""

@@ -1,4 +1,4 @@
-"""Pictures of a plan in HTML: which shard lies on which device, and where a step's time goes."""
+"""Charts of a plan in HTML: the shards on each device, and the time of a step."""
 
 from collections.abc import Callable, Sequence
 from html import escape
@@ -7,14 +7,14 @@ from recsys.memory import GIB
 from recsys.sharding.estimate.report import DeviceReport, PlanReport, TableReport
 
 COLOURS = 12
-A_ROW, MANY = 64, 128  # devices beside each other; where there are more than 256
-TALL, LOW = 260, 96  # pixels, of one row of devices and of several
-FLAT = 4  # devices up to which bars lie
+A_ROW, MANY = 64, 128  # devices in a row; MANY if there are more than 256
+TALL, LOW = 260, 96  # height in pixels, with one row of devices and with several
+FLAT = 4  # up to this many devices, bars are horizontal
 Segment = tuple[float, str, str, str]  # value, colour, label, tooltip
 
 
 def size(n: float) -> str:
-    """Bytes in the unit that suits them."""
+    """Format bytes in a suitable unit."""
     for unit in ("B", "KiB", "MiB"):
         if n < 100 or (unit != "MiB" and n < 1000):
             return f"{n:,.0f} {unit}" if unit == "B" or n >= 10 else f"{n:.1f} {unit}"
@@ -23,13 +23,13 @@ def size(n: float) -> str:
 
 
 def colours(tables: Sequence[TableReport]) -> dict[str, str]:
-    """The largest tables have a colour of their own, the others share one."""
+    """Return the colour of each table. The largest tables have their own, the others share one."""
     order = sorted(tables, key=lambda t: (-t.bytes, t.table))
     return {t.table: f"var(--c{i})" if i < COLOURS else "var(--other)" for i, t in enumerate(order)}
 
 
 def legend(entries: Sequence[tuple[str, str]]) -> str:
-    """(colour or class, text) pairs."""
+    """Return a legend of (colour or class, text) pairs."""
     marks = (f'<i style="background:{c}"></i>' if c.startswith("var") else f'<i class="{c}"></i>' for c, _ in entries)
     spans = (f"<span>{mark}{escape(text)}</span>" for mark, (_, text) in zip(marks, entries, strict=True))
     return f'<div class="legend">{"".join(spans)}</div>'
@@ -46,45 +46,52 @@ def table_legend(plan: PlanReport) -> str:
 
 
 def memory(plan: PlanReport, kind: str, near: bool = False) -> str:
-    """One bar a device, as high as its memory; near: as the fullest device's tables. kind: hbm or ddr."""
+    """Draw one bar per device, as high as its memory.
+
+    Args:
+        kind: "hbm" or "ddr".
+        near: scale the bars to the fullest device's tables instead.
+    """
     by_device: dict[int, list[Segment]] = {d.rank: [] for d in plan.devices}
     colour = colours(plan.tables)
     for t in sorted(plan.tables, key=lambda t: (-t.bytes, t.table)):
         for s in t.shards:
             if s.get(kind):
-                by_device[s["rank"]].append((s[kind], colour[t.table], t.table, _shard_told(t, s, kind)))
+                by_device[s["rank"]].append((s[kind], colour[t.table], t.table, _shard_tooltip(t, s, kind)))
     top = max(getattr(d, kind if near else f"{kind}_size") for d in plan.devices) or 1
 
     def segments(d: DeviceReport) -> list[Segment]:
         if near:
             return by_device[d.rank]
         reserved = getattr(d, f"{kind}_reserved")
-        told = f"device {d.rank}\nreserved: {reserved / GIB:.1f} GiB for the dense part, a step's ids and a margin"
-        return [*by_device[d.rank], *([(reserved, "hatch", "", told)] if reserved > 0 else [])]
+        tooltip = (
+            f"device {d.rank}\nreserved: {reserved / GIB:.1f} GiB for the dense part, the ids of a step and a margin"
+        )
+        return [*by_device[d.rank], *([(reserved, "hatch", "", tooltip)] if reserved > 0 else [])]
 
     ticks = [(x, size(top * x) if near else f"{top * x / GIB:,.0f} GiB") for x in (0, 0.5, 1)]
-    return _charts(plan, segments, top, ticks, lambda d: _device_told(d, kind))
+    return _charts(plan, segments, top, ticks, lambda d: _device_tooltip(d, kind))
 
 
 def time(plan: PlanReport) -> str:
-    """One bar a device: compute and links of a step, to the scale of the slowest."""
+    """Draw one bar per device: compute and links of a step, to the scale of the slowest device."""
     top = plan.step_ms or 1.0
 
     def segments(d: DeviceReport) -> list[Segment]:
-        told = f"device {d.rank}: {d.step_ms:.3g} ms\ncompute {d.compute_ms:.3g} ms, links {d.links_ms:.3g} ms"
-        return [(d.compute_ms, "var(--compute)", "", told), (d.links_ms, "var(--links)", "", told)]
+        tooltip = f"device {d.rank}: {d.step_ms:.3g} ms\ncompute {d.compute_ms:.3g} ms, links {d.links_ms:.3g} ms"
+        return [(d.compute_ms, "var(--compute)", "", tooltip), (d.links_ms, "var(--links)", "", tooltip)]
 
     mean = sum(d.step_ms for d in plan.devices) / len(plan.devices)
     ticks = [(x, f"{top * x:.3g} ms") for x in (0, 0.5, 1)]
     return _charts(plan, segments, top, ticks, lambda d: f"device {d.rank}", mean=mean / top)
 
 
-def _device_told(d: DeviceReport, kind: str) -> str:
+def _device_tooltip(d: DeviceReport, kind: str) -> str:
     used, free, size = (getattr(d, kind + part) / GIB for part in ("", "_free", "_size"))
     return f"device {d.rank}: {used:,.1f} of {size:,.0f} GiB for tables, {free:,.1f} free"
 
 
-def _shard_told(t: TableReport, s: dict[str, object], kind: str) -> str:
+def _shard_tooltip(t: TableReport, s: dict[str, object], kind: str) -> str:
     row, column = s["offsets"]  # type: ignore[misc]
     rows, columns = s["rows"], s["columns"]
     across = "all columns" if columns == t.dim else f"columns {column}\u2013{column + columns - 1} of {t.dim}"  # type: ignore[operator, has-type]
@@ -98,10 +105,10 @@ def _charts(
     segments: Callable[[DeviceReport], list[Segment]],
     top: float,
     ticks: list[tuple[float, str]],
-    told: Callable[[DeviceReport], str],
+    tooltip: Callable[[DeviceReport], str],
     mean: float | None = None,
 ) -> str:
-    """Rows of bars."""
+    """Draw the bars of all devices, in rows."""
     beside = A_ROW if len(plan.devices) <= 4 * A_ROW else MANY
     many = len(plan.devices) > beside
     height = LOW if many else TALL
@@ -110,7 +117,7 @@ def _charts(
     for start in range(0, len(plan.devices), beside):
         row = plan.devices[start : start + beside]
         gap = 10 if len(row) <= 8 else 5 if len(row) <= 32 else 2 if len(row) <= 64 else 1
-        bars = "".join(_column(plan, d, segments(d), top, height, told(d), len(row)) for d in row)
+        bars = "".join(_column(plan, d, segments(d), top, height, tooltip(d), len(row)) for d in row)
         marks = "".join(f'<span style="bottom:{x:.0%};--at:{x:.0%}">{escape(text)}</span>' for x, text in ticks)
         line = (
             f'<div class="mean" style="top:{(1 - mean) * height:.1f}px;--at:{mean:.2%}"></div>'
@@ -125,9 +132,9 @@ def _charts(
 
 
 def _column(
-    plan: PlanReport, d: DeviceReport, segments: list[Segment], top: float, height: int, told: str, beside: int
+    plan: PlanReport, d: DeviceReport, segments: list[Segment], top: float, height: int, tooltip: str, beside: int
 ) -> str:
-    """One device: what is under a pixel and a half high is drawn as one."""
+    """Draw the bar of one device. Segments of less than 1.5 pixels are drawn as one."""
     drawn, small, count = [], 0.0, 0
     for value, colour, label, tip in segments:
         pixels = value / top * height
@@ -146,5 +153,5 @@ def _column(
     if beside <= 4:
         name = f"device {d.rank}"
     node = plan.devices_a_node > 1 and d.rank % MANY and d.rank % plan.devices_a_node == 0
-    start = f'<div class="col{" node" if node else ""}"><div class="bar" data-t="{escape(told)}">'
+    start = f'<div class="col{" node" if node else ""}"><div class="bar" data-t="{escape(tooltip)}">'
     return f"{start}{''.join(drawn)}</div><span>{name}</span></div>"

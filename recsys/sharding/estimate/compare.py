@@ -1,4 +1,4 @@
-"""Plans beside each other: what differs between them, and which is best."""
+"""Comparison of plans: their differences, and the best one."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,14 +8,14 @@ from recsys.memory import GIB
 from recsys.sharding.estimate.report import PlanReport
 
 COLUMNS = (
-    "sharding", "fits", "HBM GiB most", "DDR GiB most", "ms a step", "compute", "links", "bound by", "imbalance",
-    "sent MB most", "why not",
+    "sharding", "fits", "max HBM GiB", "max DDR GiB", "ms a step", "compute", "links", "bound by", "imbalance",
+    "max sent MB", "why not",
 )  # fmt: skip
 
 
 @dataclass
 class PlanAttempt:
-    """A choice of sharding, and its plan or why there is none. error: of the last, the whole message."""
+    """A choice of `sharding`, with its plan or the error that says why there is none."""
 
     name: str
     plan: PlanReport | None = None
@@ -31,9 +31,12 @@ class PlanAttempt:
         return {"sharding": self.name, "fits": False, "error": str(self.error), **sums, "tables": tables}
 
 
-def best_first(tried: list[PlanAttempt]) -> list[PlanAttempt]:
-    """Those that fit by the time of a step, to a hundredth of a millisecond, then by memory; then by bytes over."""
-    return sorted(tried, key=_rank)
+def best_first(attempts: list[PlanAttempt]) -> list[PlanAttempt]:
+    """Sort plans by the time of a step, to a hundredth of a millisecond, then by memory; infeasible ones last.
+
+    Infeasible choices are sorted by the bytes that are missing.
+    """
+    return sorted(attempts, key=_rank)
 
 
 def _rank(t: PlanAttempt) -> tuple[bool, float, int]:
@@ -44,7 +47,7 @@ def _rank(t: PlanAttempt) -> tuple[bool, float, int]:
 
 
 def cells(t: PlanAttempt) -> list[str]:
-    """One row under COLUMNS."""
+    """Return one row under COLUMNS."""
     if t.plan is None:
         assert t.error is not None
         return [t.name, "no", *[""] * (len(COLUMNS) - 3), why_not(t)]
@@ -65,20 +68,20 @@ def why_not(t: PlanAttempt) -> str:
     assert t.error is not None
     m = t.error.infeasible
     if not m.bytes_over:
-        return "no layout of the allowed types"
+        return "no layout has the allowed types and kernels"
     return f"{gib(m.bytes_over)} GiB over {m.where}; largest: {m.tables[0].table} {gib(m.tables[0].needed)}"
 
 
-def verdict(tried: list[PlanAttempt]) -> str:
-    """Which is best, in a sentence."""
-    first, *others = best_first(tried)
+def verdict(attempts: list[PlanAttempt]) -> str:
+    """Return a sentence that names the best choice."""
+    first, *others = best_first(attempts)
     if first.plan is None:
-        return "none of them fits"
+        return "no choice fits"
     text = f"best: sharding={first.name}, {first.plan.step_ms:.3g} ms a step"
     second = next((o for o in others if o.plan is not None), None)
     if second is None or second.plan is None:
         return text + (", the only one that fits" if others else "")
     gain = second.plan.step_ms / first.plan.step_ms if first.plan.step_ms else 1.0
     if gain < 1.005:
-        return text + f", as fast as {second.name}" + (" and in less memory" if _rank(first) < _rank(second) else "")
-    return text + f", {gain:.2f} times as fast as {second.name}, the next"
+        return text + f", as fast as {second.name}" + (" with less memory" if _rank(first) < _rank(second) else "")
+    return text + f", {gain:.2f} times as fast as {second.name}, the second best"

@@ -1,4 +1,4 @@
-"""A plan, or several beside each other, as one HTML page that needs no other file."""
+"""One plan, or a comparison of several, as a self-contained HTML page."""
 
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -19,36 +19,38 @@ from recsys.sharding.estimate.terminal import LEFT, where_of
 from recsys.sharding.infeasible import COLUMNS as NEEDS
 from recsys.sharding.infeasible import Infeasibility, gib
 
-WORST = 8  # devices shown of a plan that does not fit
-NEAR = 0.15  # share of a device's memory below which shards are shown once more, magnified
-ROWS = 40  # of a table before the rest is folded
+WORST = 8  # number of devices shown if no plan fits
+NEAR = 0.15  # below this share of a device's memory, shards are also shown magnified
+ROWS = 40  # rows of a table, after which the rest is collapsed
 FORMULAS = (
-    "Weights of a table: rows × dim × 4 bytes (float32). Optimizer state: one number a row (row-wise Adagrad), one an "
-    "element (Adagrad), two (Adam), both one a row and one an element (partial row-wise Adam), none (SGD).",
-    "Lookup bytes a step: the sum over bags of NNZ × dim × 4 bytes + NNZ × 8: the rows read, and the int64 ids that "
-    "name them. NNZ is the number of ids in a bag, 1 unless data.sparse.X.mean_length says otherwise.",
-    "All-to-all bytes that a device sends to its W − 1 peers in a step: 2 × (W − 1) × rows of a device's batch × "
-    "features × columns × 4, pooled vectors (row-wise: partial sums) forward and as many gradients backward. A replica "
-    "all-reduces its gradient: 2 (W − 1) / W × its weights. The ids themselves are not counted.",
+    "Weights of a table: rows × dim × 4 bytes (float32). Optimizer state: one number per row (row-wise Adagrad), one "
+    "per element (Adagrad), two per element (Adam), one per row and one per element (partial row-wise Adam), none "
+    "(SGD).",
+    "Lookup bytes per step: the sum over bags of NNZ × dim × 4 bytes + NNZ × 8, for the rows and their int64 ids. NNZ "
+    "is the number of ids in a bag, 1 unless data.sparse.X.mean_length says otherwise.",
+    "All-to-all bytes that a device sends to its W − 1 peers per step: 2 × (W − 1) × rows of a device's batch × "
+    "features × columns × 4, for pooled vectors (row-wise: partial sums) forward and as many gradients backward. A "
+    "replica all-reduces its gradient: 2 (W − 1) / W × its weights. The ids are not counted.",
     "Memory of a shard: its weights, its optimizer's state and the buffers of its input and output. Reserved: the "
-    "dense part with gradients and optimizer, a step's ids, and 15 % of HBM. Times: bytes over bandwidth, forward and "
-    "backward. Both are TorchRec's: torchrec.distributed.planner (shard_estimators, storage_reservations), 1.8.",
+    "dense part with gradients and optimizer, the ids of a step, and 15 % of HBM. Times: bytes over bandwidth, forward "
+    "and backward. Memory and times are TorchRec's estimates: torchrec.distributed.planner (shard_estimators, "
+    "storage_reservations), 1.8.",
     "A group is one call of FBGEMM's table-batched kernel on a device: tables of one module, sharding type, pooling, "
-    "optimizer and kind of kernel (torchrec.distributed.embedding_sharding.group_tables). Dims may differ within one.",
+    "optimizer and kind of kernel (torchrec.distributed.embedding_sharding.group_tables). Dims may differ in a group.",
 )
 
 
-def page(tried: Sequence[PlanAttempt]) -> str:
-    """The whole page. With several plans, a comparison first, then each, the best first."""
-    order = best_first(list(tried))
+def page(attempts: Sequence[PlanAttempt]) -> str:
+    """Return the page. With several plans, it has a comparison, then each plan, the best first."""
+    order = best_first(list(attempts))
     plans = [t.plan for t in order if t.plan is not None]
     several = len(order) > 1
     if plans:
         title = f"Sharding plan{'s' if several else ''} for {plans[0].cluster}, {_count(plans[0].world_size, 'device')}"
-        said = f"{_count(len(plans[0].tables), 'table')}; a step is {plans[0].batch_size:,} rows over all devices"
+        summary = f"{_count(len(plans[0].tables), 'table')}; a step is {plans[0].batch_size:,} rows over all devices"
     else:
-        title, said = "No plan fits", ""
-    parts = [f"<h1>{escape(title)}</h1><p>{escape(said)}</p>"]
+        title, summary = "No plan fits", ""
+    parts = [f"<h1>{escape(title)}</h1><p>{escape(summary)}</p>"]
     if several:
         parts.append(f"<p><b>{escape(verdict(order))}</b></p>{_comparison(order)}")
     parts += [_section(t, several) for t in order]
@@ -59,36 +61,35 @@ def page(tried: Sequence[PlanAttempt]) -> str:
 def _section(t: PlanAttempt, several: bool) -> str:
     if t.plan is None:
         assert t.error is not None
-        return (
-            f"<h2>sharding={escape(t.name)} does not fit</h2><p>{escape(str(t.error))}</p>{_misfit(t.error.infeasible)}"
-        )
+        reason = f"<p>{escape(str(t.error))}</p>{_infeasible(t.error.infeasible)}"
+        return f"<h2>sharding={escape(t.name)} does not fit</h2>{reason}"
     p = t.plan
     parts = [f"<h2>sharding={escape(t.name)}</h2>" if several else "", _cards(p)]
-    parts.append("<h3>Which shard lies where</h3>" + pictures.table_legend(p))
+    parts.append("<h3>Shards on each device</h3>" + pictures.table_legend(p))
     if any(d.hbm_size for d in p.devices):
         parts.append(_memory(p, "hbm", "HBM"))
     size = max(d.ddr_size for d in p.devices) / GIB
     if any(d.ddr for d in p.devices):
         parts.append(_memory(p, "ddr", "Host memory (DDR)"))
     elif size:
-        parts.append(f"<p>Host memory (DDR): none of the {size:,.0f} GiB a device is used.</p>")
+        parts.append(f"<p>Host memory (DDR): none of the {size:,.0f} GiB per device is used.</p>")
     parts.append("<h3>Estimated time of a step in the embeddings</h3>")
     marks = [
         ("var(--compute)", "compute (lookup and update, bound by memory)"),
         ("var(--links)", "links between devices"),
     ]
     parts.append(pictures.legend(marks) + pictures.time(p))
-    parts.append("<p>The dashed line is the mean. The slowest device decides: all wait for it.</p>")
+    parts.append("<p>The dashed line is the mean. All devices wait for the slowest one.</p>")
     parts.append(f"<h3>Tables</h3>{_tables(p)}<h3>Devices</h3>{_devices(p)}")
     return "\n".join(parts)
 
 
 def _memory(p: PlanReport, kind: str, name: str) -> str:
-    """To scale, and once more from near where tables take little of it."""
+    """Draw memory to scale, and magnified if the tables take little of it."""
     whole, used = (max(getattr(d, kind + part) for d in p.devices) for part in ("_size", ""))
-    picture = f"<p>{name}, {whole / GIB:,.0f} GiB a device</p>{pictures.memory(p, kind)}"
+    picture = f"<p>{name}, {whole / GIB:,.0f} GiB per device</p>{pictures.memory(p, kind)}"
     if used < NEAR * whole:
-        picture += f"<p>The same from near: the lowest {pictures.size(used)}</p>{pictures.memory(p, kind, near=True)}"
+        picture += f"<p>Magnified: the lowest {pictures.size(used)}</p>{pictures.memory(p, kind, near=True)}"
     return picture
 
 
@@ -101,10 +102,10 @@ def _cards(p: PlanReport) -> str:
     cards = (
         (weights, f"weights, and {state} of optimizer state"),
         (used, f"of {whole:,.0f} GiB {kind.upper()}, on the fullest device"),
-        (f"{p.step_ms:.3g} ms", f"a step: {slowest.compute_ms:.3g} compute, {slowest.links_ms:.3g} links"),
+        (f"{p.step_ms:.3g} ms", f"per step: {slowest.compute_ms:.3g} compute, {slowest.links_ms:.3g} links"),
         (p.bound, "bounds the slowest device"),
-        (f"{p.imbalance:.2f}", "imbalance: slowest over mean"),
-        (str(max(d.groups for d in p.devices)), "lookup kernels a device, one a group"),
+        (f"{p.imbalance:.2f}", "imbalance: slowest device over mean"),
+        (str(max(d.groups for d in p.devices)), "lookup kernels per device, one per group"),
     )
     return (
         '<div class="cards">'
@@ -164,12 +165,12 @@ def _device_cells(d: DeviceReport) -> list[str]:
     ]  # fmt: skip
 
 
-def _misfit(m: Infeasibility) -> str:
-    """The devices on which most is over, beside what is there, and the tables that make up most of it."""
+def _infeasible(m: Infeasibility) -> str:
+    """Draw the devices with too little memory, and list the largest tables."""
     colour = {t.table: f"var(--c{i})" if i < pictures.COLOURS else "var(--other)" for i, t in enumerate(m.tables)}
-    held = [sum(n for _, n in shards) for shards in m.layout]
-    worst = sorted(range(m.devices), key=lambda d: m.rooms[d] - held[d])[:WORST]
-    top = max(*(held[d] for d in worst), *m.rooms, 1)
+    needed = [sum(n for _, n in shards) for shards in m.layout]
+    worst = sorted(range(m.devices), key=lambda d: m.rooms[d] - needed[d])[:WORST]
+    top = max(*(needed[d] for d in worst), *m.rooms, 1)
     bars = []
     for d in worst:
         shards = "".join(
@@ -177,20 +178,22 @@ def _misfit(m: Infeasibility) -> str:
             for t, n in m.layout[d]
             if n / top > 0.001
         )
-        over = f"{gib(held[d] - m.rooms[d])} GiB over" if held[d] > m.rooms[d] else "fits"
+        over = f"{gib(needed[d] - m.rooms[d])} GiB missing" if needed[d] > m.rooms[d] else "fits"
         there = f'<b style="left:{m.rooms[d] / top:.3%}"></b>'
         bars.append(f'<div class="need"><span>device {d}: {over}</span>{shards}{there}</div>')
-    told = (
-        "Shards laid out the largest first, each on the device with most room"
+    caption = (
+        "Shards are laid out the largest first, each on the device with most room"
         f"{f'; the {WORST} fullest of {m.devices} devices' if m.devices > WORST else ''}. "
-        f"The mark: what a device has for tables, {gib(max(m.rooms))} GiB of {m.kind}."
+        f"The mark is the memory of a device for tables, {gib(max(m.rooms))} GiB of {m.kind}."
     )
     rows = [(kind, [escape(c) for c in cells]) for kind, cells in m.rows()]
-    return f"<p>{told}</p>{''.join(bars)}<h3>Tables</h3>{_table(NEEDS, rows)}"
+    return f"<p>{caption}</p>{''.join(bars)}<h3>Tables</h3>{_table(NEEDS, rows)}"
 
 
 def _table(names: Sequence[str], rows: Sequence[tuple[str, Iterable[str]]]) -> str:
-    """names in the head; (class, cells in HTML) a row. What is beyond ROWS rows is folded."""
+    """Return a table with these column names and (class, cells in HTML) rows. Rows after the first ROWS are
+    collapsed.
+    """
     kinds = ["l" + (" wrap" if n == "why not" else "") if n in LEFT else "" for n in names]
     head = "".join(f'<th class="{k}">{escape(n)}</th>' for n, k in zip(names, kinds, strict=True))
     lines = [
@@ -198,8 +201,8 @@ def _table(names: Sequence[str], rows: Sequence[tuple[str, Iterable[str]]]) -> s
         for kind, row in rows
     ]
 
-    def table(some: Sequence[str]) -> str:
-        return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(some)}</tbody></table></div>'
+    def table(shown: Sequence[str]) -> str:
+        return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(shown)}</tbody></table></div>'
 
     if len(lines) <= ROWS + 8:
         return table(lines)

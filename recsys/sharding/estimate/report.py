@@ -1,16 +1,18 @@
-"""What a plan means before it runs: bytes, lookups, traffic and time, by table and by device.
+"""Estimates of a plan by table and by device: bytes, lookups, traffic and time.
 
 weights of a table = rows x dim x 4 bytes (float32)
-lookup bytes a step = ids x (dim x 4 + 8): the rows read and the int64 ids that name them
-all-to-all bytes a step of a device, over its W - 1 peers: what it sends in the forward pass, twice (the backward
-pass sends the gradients back): pooled vectors of rows x dim x 4 bytes for table- and column-wise tables, partial sums
-for row-wise ones; replicas all-reduce their whole gradient, 2 (W - 1) / W x weights
-Times and memory of shards are TorchRec's estimates (torchrec.distributed.planner.shard_estimators). What is reserved
-is what its planner keeps from the tables: the dense part with its optimizer and gradients, a step's ids, and a margin.
+lookup bytes per step = ids x (dim x 4 + 8), for the rows read and their int64 ids
+all-to-all bytes per step that a device sends to its W - 1 peers: vectors in the forward pass and as many gradients in
+the backward pass. Table- and column-wise tables send pooled vectors of rows x dim x 4 bytes, row-wise tables partial
+sums. Replicas all-reduce their whole gradient, 2 (W - 1) / W x weights.
 
-A group is the tables that one fused kernel call looks up on a device: those of one embedding collection, sharding
-type, pooling and kind of kernel (fused, wherever the rows lie, or dense). The optimizer and the number format are the
-same for all tables here. Widths may differ: FBGEMM takes tables of different dims in one call.
+Times and memory of shards are TorchRec's estimates (torchrec.distributed.planner.shard_estimators). Reserved memory is
+the part that its planner does not give to tables: for the dense part with its optimizer and gradients, for the ids of a
+step, and a margin.
+
+A group is the set of tables that one fused kernel call looks up on a device: tables of the same embedding collection,
+sharding type, pooling and kind of kernel (fused, wherever the rows are, or dense). All tables have the same optimizer
+and number format here. FBGEMM takes tables of different dims in one call.
 """
 
 from collections.abc import Sequence
@@ -25,7 +27,7 @@ from recsys.config.schema_run import SparseOptimConfig
 
 @dataclass
 class TableReport:
-    """bytes: weights; optimizer: bytes of its state; dim, rows of the whole table."""
+    """One table. rows and dim are those of the whole table; bytes: of its weights; optimizer: bytes of its state."""
 
     table: str
     rows: int
@@ -38,12 +40,12 @@ class TableReport:
     shards: list[dict[str, Any]]
     cache_load_factor: float | None = None
     ids_a_row: float = 1.0  # over all features that use the table
-    group: int = 0  # tables of one number are looked up by one kernel call, on each device
+    group: int = 0  # tables of the same group share a kernel call on each device
 
 
 @dataclass
 class DeviceReport:
-    """Bytes, a step's ids and traffic, and milliseconds of one device."""
+    """One device: bytes, ids and traffic per step, and milliseconds."""
 
     rank: int
     hbm: int = 0
@@ -62,6 +64,7 @@ class DeviceReport:
 
     @property
     def step_ms(self) -> float:
+        """Time of the slowest device, which all others wait for."""
         return self.compute_ms + self.links_ms
 
     @property
@@ -75,12 +78,14 @@ class DeviceReport:
 
 @dataclass
 class PlanReport:
+    """A plan: its tables and devices."""
+
     cluster: str
     world_size: int
     batch_size: int  # rows a step over all devices
     tables: list[TableReport]
     devices: list[DeviceReport] = field(default_factory=list)
-    sharding: str = ""  # the choice's name, where it has one
+    sharding: str = ""  # name of the config's choice, if it has one
     devices_a_node: int = 1
 
     @property
@@ -90,13 +95,13 @@ class PlanReport:
 
     @property
     def imbalance(self) -> float:
-        """The slowest device's time over the mean: 1 is even."""
+        """Time of the slowest device over the mean; 1 is even."""
         mean = sum(d.step_ms for d in self.devices) / max(len(self.devices), 1)
         return self.step_ms / mean if mean else 1.0
 
     @property
     def bound(self) -> str:
-        """What the slowest device spends most of its step on."""
+        """The larger part of the slowest device's step: "links" or "memory"."""
         slowest = max(self.devices, key=lambda d: d.step_ms)
         return "links" if slowest.links_ms > slowest.compute_ms else "memory"
 
@@ -106,7 +111,7 @@ class PlanReport:
 
 
 def optimizer_bytes(rows: int, dim: int, name: str) -> int:
-    """State of the fused optimizer, float32: a number a row, or one or two an element."""
+    """Return the bytes of the fused optimizer's float32 state: a number per row, or one or two per element."""
     a_row, an_element = {
         "rowwise_adagrad": (1, 0),
         "adagrad": (0, 1),
@@ -125,7 +130,12 @@ def report(
     cluster: str,
     usable: Topology | None = None,
 ) -> PlanReport:
-    """Of the planner's chosen options. batch_size: rows a step and device; usable: what it left to the tables."""
+    """Return the report of the options that the planner chose.
+
+    Args:
+        batch_size: rows per step and device.
+        usable: the topology that the planner left to the tables.
+    """
     world = topology.world_size
     devices = [DeviceReport(rank) for rank in range(world)]
     tables = []
@@ -169,7 +179,7 @@ def report(
             d.ids, d.lookup_bytes = d.ids + ids, d.lookup_bytes + ids * (width * 4 + 8)
             d.sent_bytes, d.tables = d.sent_bytes + sent, d.tables + 1
             d.compute_ms += s.perf.fwd_compute + s.perf.bwd_compute + s.perf.prefetch_compute
-            if world > 1:  # TorchRec counts them for one too
+            if world > 1:  # TorchRec also counts them for a single device
                 d.links_ms += s.perf.fwd_comms + s.perf.bwd_comms
     left = (usable or topology).devices
     for d, hardware, rest, numbers in zip(devices, topology.devices, left, on_device, strict=True):
@@ -181,10 +191,11 @@ def report(
 
 
 def group_key(option: ShardingOption) -> tuple[Any, ...]:
-    """What tables of one fused kernel call agree on: torchrec.distributed.embedding_sharding.group_tables.
+    """Return the properties that tables of one fused kernel call share, as in
+    torchrec.distributed.embedding_sharding.group_tables.
 
-    TorchRec groups within one module and sharding type, by number format, pooling, fused parameters (the optimizer) and
-    kind of kernel, where rows in HBM, in host memory and cached ones are of one kind. Width plays no part.
+    TorchRec groups the tables of one module and sharding type by number format, pooling, fused parameters (the
+    optimizer) and kind of kernel. Rows in HBM, in host memory and cached rows are of one kind. Widths do not matter.
     """
     path, module = option.module
     configs = module.embedding_bag_configs() if option.is_pooled else module.embedding_configs()

@@ -14,41 +14,41 @@ from recsys.sharding.estimate.compare import (
 )
 from recsys.sharding.estimate.report import PlanReport, TableReport
 
-SHOWN = 16  # devices in the table; the files have all
+SHOWN = 16  # number of devices shown; plan.json has all
 LEFT = ("table", "type", "kernel", "devices", "sharding", "fits", "bound by", "why not")
 
 
-def show(found: PlanReport) -> None:
-    """Tables of the tables and of the devices."""
+def show(plan: PlanReport) -> None:
+    """Print the tables and the devices of a plan."""
     tables = _table(
-        f"plan for {found.cluster}: {found.world_size} devices",
+        f"plan for {plan.cluster}: {plan.world_size} devices",
         ("table", "rows", "dim", "GiB", "optimizer GiB", "type", "kernel", "devices", "group"),
     )
-    for t in sorted(found.tables, key=lambda t: -t.bytes):
+    for t in sorted(plan.tables, key=lambda t: -t.bytes):
         sizes = (f"{t.bytes / GIB:.3f}", f"{t.optimizer / GIB:.3f}")
         kernel = t.kernel + (f" {t.cache_load_factor:.0%}" if t.cache_load_factor else "")
-        where = where_of(t, found.world_size)
+        where = where_of(t, plan.world_size)
         tables.add_row(t.table, f"{t.rows:,}", str(t.dim), *sizes, t.type, kernel, where, str(t.group))
     results.print(tables)
-    results.print(_devices(found))
-    size = sum(t.bytes for t in found.tables) / GIB
-    calls = max(d.groups for d in found.devices)
+    results.print(_devices(plan))
+    size = sum(t.bytes for t in plan.tables) / GIB
+    calls = max(d.groups for d in plan.devices)
     say(
-        f"{size:,.1f} GiB of weights; a step of {found.batch_size:,} rows: {found.step_ms:.3g} ms in the embeddings "
-        f"(estimated), bound by {found.bound}; imbalance {found.imbalance:.2f}; "
-        f"{calls} lookup kernel{'s' if calls > 1 else ''} a device (tables of one group share one)"
+        f"{size:,.1f} GiB of weights; a step of {plan.batch_size:,} rows: {plan.step_ms:.3g} ms in the embeddings "
+        f"(estimated), bound by {plan.bound}; imbalance {plan.imbalance:.2f}; "
+        f"{calls} lookup kernel{'s' if calls > 1 else ''} per device (tables of one group share one)"
     )
 
 
-def _devices(found: PlanReport) -> Table:
+def _devices(plan: PlanReport) -> Table:
     names = (
         "device", "tables", "groups", "HBM GiB", "free", "DDR GiB", "free", "ids a step", "read MB", "sent MB",
         "ms a step",
     )  # fmt: skip
-    shown, title = found.devices, "devices"
+    shown, title = plan.devices, "devices"
     if len(shown) > SHOWN:
         shown = sorted(shown, key=lambda d: (-d.step_ms, -d.hbm))[:SHOWN]
-        title = f"the {SHOWN} slowest of {found.world_size} devices"
+        title = f"the {SHOWN} slowest of {plan.world_size} devices"
     devices = _table(title, names)
     for d in shown:
         numbers = (d.hbm / GIB, d.hbm_free / GIB, d.ddr / GIB, d.ddr_free / GIB)
@@ -59,20 +59,20 @@ def _devices(found: PlanReport) -> Table:
     return devices
 
 
-def show_side_by_side(tried: list[PlanAttempt]) -> None:
-    """One row a choice, the best first."""
+def show_side_by_side(attempts: list[PlanAttempt]) -> None:
+    """Print one row per choice, the best first."""
     table = _table("plans side by side, the best first", COLUMNS[:-1])
-    for t in best_first(tried):
+    for t in best_first(attempts):
         table.add_row(*cells(t)[:-1], style=None if t.plan is not None else "dim")
     results.print(table)
-    for t in tried:
+    for t in attempts:
         if t.plan is None:
             results.print(f"{t.name} does not fit: {why_not(t)}", markup=False)
-    say(verdict(tried))
+    say(verdict(attempts))
 
 
 def where_of(t: TableReport, world: int) -> str:
-    """The devices that hold it: all, a range, or some."""
+    """Return the devices of a table: all, a range, or a list."""
     ranks = sorted(set(t.ranks))
     if len(ranks) == world > 1:
         return "all"
