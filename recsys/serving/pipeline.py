@@ -133,8 +133,5 @@ def _column(data: ResolvedData, name: str, dtype: pl.DataType) -> Column:
 
 
 def _row_error(bad: BadRow, raw: pl.DataFrame, alone: bool) -> RowError:
-    """Return the error of a bad row. The reason starts with its column, or with the column's part: group, time."""
-    told = [c for c in raw.columns if bad.reason.startswith((f"{c} is ", f"group {c} is ", f"time {c} is "))]
-    column = max(told, key=len)
-    value = raw[column][bad.line]
-    return RowError(column, value, bad.reason.partition(f"{column} ")[2], None if alone else bad.line)
+    """Return the error of a row with a column that cannot be read."""
+    return RowError(bad.column, raw[bad.column][bad.line], bad.problem, None if alone else bad.line)

@@ -257,7 +257,7 @@ def test_threads_share_a_pipeline(csv: Pipeline) -> None:
         ({"price": "oops"}, "column price: 'oops' is not a number"),
         ({"price": float("inf")}, "column price: 'inf' is not a number"),
         ({"price": 10**39}, "is too large"),
-        ({"price": {"a": 1}}, "column price: {'a': 1} is of type dict, which is no value of a column of text"),
+        ({"price": {"a": 1}}, "column price: {'a': 1} has type dict, which a text column cannot hold"),
         ({"price": [1, 2]}, "column price: [1, 2] is a list, not one value"),
         ({"when": "yesterday"}, "column when: 'yesterday' is not a time"),
         ({"the user": "\ud800"}, "column the user: '\\ud800' is not UTF-8 text"),

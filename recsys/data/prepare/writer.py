@@ -77,7 +77,9 @@ class Output:
         self.bad += len(bad)
         if bad:
             with self.bad_rows.open("ab") as f:
-                pl.DataFrame([asdict(b) for b in bad]).write_csv(f, include_header=f.tell() == 0)
+                pl.DataFrame([asdict(b) for b in bad]).select("file", "line", "reason", "text").write_csv(
+                    f, include_header=f.tell() == 0
+                )
 
     def close(self) -> None:
         if self._writer is not None:

@@ -13,12 +13,17 @@ EMPTY_LINE = "an empty line"  # the reason of a bad row that side tables ignore
 
 @dataclass(frozen=True)
 class BadRow:
-    """A row that cannot be read: its place, the reason, and its text."""
+    """A row that cannot be read: its place, the reason, and its text.
+
+    column, problem: the raw column that cannot be read and what is wrong with it, if a single one is the reason
+    """
 
     file: str
     line: int
     reason: str
     text: str
+    column: str = ""
+    problem: str = ""
 
 
 @dataclass

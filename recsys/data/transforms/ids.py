@@ -1,11 +1,11 @@
 """Parse and check the values of `encode: id`: whole numbers that are rows of the table. Nothing is fitted."""
 
+from typing import NamedTuple
+
 import polars as pl
 
 from recsys.config.schema_data import SparseConfig
 from recsys.data.transforms.columns import ResolvedData, is_split
-
-Check = tuple[pl.Series, str]  # (rows,) True for bad rows, and the reason
 
 
 def whole_numbers(raw: pl.DataFrame, name: str, c: SparseConfig) -> pl.Expr:
@@ -34,6 +34,25 @@ def _whole(x: pl.Expr, dtype: object) -> pl.Expr:
     return pl.when(number == number.floor()).then(number).cast(pl.Int64, strict=False)
 
 
+class Check(NamedTuple):
+    """Rows that cannot be read for one reason.
+
+    bad: (rows,) which rows
+    column: the raw column
+    problem: what is wrong with it
+    role: what the column is to the row, such as its label
+    """
+
+    bad: pl.Series
+    column: str
+    problem: str
+    role: str = ""
+
+    @property
+    def reason(self) -> str:
+        return " ".join(filter(None, [self.role, self.column, self.problem]))
+
+
 def id_columns(data: ResolvedData) -> dict[str, tuple[str, int]]:
     """Return the raw column and the table's number of rows for each feature of encode=id."""
     return {n: (c.column or n, c.rows or 0) for n, c in data.sparse_columns.items() if c.encode == "id"}
@@ -50,19 +69,19 @@ def id_checks(columns: dict[str, tuple[str, int]], raw: pl.DataFrame, frame: pl.
     checks: list[Check] = []
     for name, (column, rows) in columns.items():
         x = frame[name]
-        problem = f"{column} is not a whole number from 0 to {rows - 1}"
+        problem = f"is not a whole number from 0 to {rows - 1}"
         if x.dtype == pl.List:
             outside = pl.element().is_null() | (pl.element() < 0) | (pl.element() >= rows)
             bad = frame.select(pl.col(name).list.eval(outside).list.any().fill_null(False)).to_series()
-            checks.append((bad, problem))
+            checks.append(Check(bad, column, problem))
         elif not _all_in_range(x, rows):
             given = raw[column].is_not_null()
             if raw[column].dtype == pl.String:
                 given = given & ~raw[column].str.to_lowercase().is_in(["nan", ""])
             elif raw[column].dtype.is_float():
                 given = given & raw[column].is_not_nan()
-            checks.append((~given.fill_null(False), f"{column} is missing, and encode=id has no row for that"))
-            checks.append((~x.is_between(0, rows - 1).fill_null(False), problem))
+            checks.append(Check(~given.fill_null(False), column, "is missing, and encode=id has no row for that"))
+            checks.append(Check(~x.is_between(0, rows - 1).fill_null(False), column, problem))
     return checks
 
 

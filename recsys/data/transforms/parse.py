@@ -15,7 +15,7 @@ from recsys.data.transforms.columns import (
     ResolvedData,
     is_split,
 )
-from recsys.data.transforms.ids import id_checks, id_columns, whole_numbers
+from recsys.data.transforms.ids import Check, id_checks, id_columns, whole_numbers
 from recsys.data.transforms.index import SHORT
 from recsys.data.transforms.steps import FLOAT32_MAX
 from recsys.data.transforms.times import as_time
@@ -72,17 +72,27 @@ class RowParser:
     def __call__(self, block: Block) -> tuple[pl.DataFrame, list[BadRow]]:
         raw = block.frame
         frame = raw.select_seq(self._columns) if raw.height <= SHORT else raw.select(self._columns)
-        reason = _reasons(self._data, raw, frame, self._kinds, self._ids, self._has_label)
-        if reason is None:
+        checks = self._checks(raw, frame)
+        first = _first_failed(checks, frame.height)
+        if first is None:
             return frame, block.bad
         if block.as_text is not None:  # show bad rows with the file's own text
             return parse_rows(self._data, block.as_text(), labelled=self._labelled)
-        wrong = reason.is_not_null()
+        wrong = first.is_not_null()
         fields = [_as_text(n, dtype) for n, dtype in raw.schema.items() if n != LINE]
         texts = raw.select(pl.concat_str(fields, separator="\t", ignore_nulls=True))
-        rows = zip(frame[LINE].filter(wrong), reason.filter(wrong), texts.to_series().filter(wrong), strict=True)
-        bad = [BadRow(str(block.file), line, why, text) for line, why, text in rows]
+        rows = zip(frame[LINE].filter(wrong), first.filter(wrong), texts.to_series().filter(wrong), strict=True)
+        bad = [
+            BadRow(str(block.file), line, checks[i].reason, text, checks[i].column, checks[i].problem)
+            for line, i, text in rows
+        ]
         return frame.filter(~wrong), block.bad + bad
+
+    def _checks(self, raw: pl.DataFrame, frame: pl.DataFrame) -> list[Check]:
+        """Return all checks of parsed rows; a row that fails several has the first one as its reason."""
+        checks = _label_checks(self._data, frame) if self._has_label else []
+        checks += _order_checks(self._data, frame) + _item_checks(self._data, frame)
+        return checks + id_checks(self._ids, raw, frame) + _value_checks(raw, frame, self._kinds)
 
 
 def _as_text(name: str, dtype: pl.DataType) -> pl.Expr:
@@ -198,17 +208,9 @@ def _check_types(data: ResolvedData, raw: pl.DataFrame, label_column: str | None
             raise UserError(f"{data.key}.dense.{name}: column {column} holds {dtype}, not a date or time")
 
 
-def _reasons(
-    data: ResolvedData,
-    raw: pl.DataFrame,
-    frame: pl.DataFrame,
-    kinds: dict[str, tuple[str, str]],
-    ids: dict[str, tuple[str, int]],
-    labelled: bool,
-) -> pl.Series | None:
-    """Return the reason why each row is bad, null for good rows; None if all rows are good."""
-    checks = (_label_checks(data, frame) if labelled else []) + _order_checks(data, frame) + _item_checks(data, frame)
-    checks += id_checks(ids, raw, frame)
+def _value_checks(raw: pl.DataFrame, frame: pl.DataFrame, kinds: dict[str, tuple[str, str]]) -> list[Check]:
+    """Find rows whose numbers and times cannot be parsed."""
+    checks = []
     for name, (column, kind) in kinds.items():
         if kind == "value" or _all_parsed(raw[column], frame[name], kind):
             continue
@@ -218,19 +220,24 @@ def _reasons(
         elif lost.any() and raw.schema[column] == pl.String:
             lost = lost & ~raw[column].str.to_lowercase().is_in(["nan", ""])
         if kind == "time":
-            checks.append((lost, f"{column} is not a time"))
+            checks.append(Check(lost, column, "is not a time"))
             continue
         lost = lost | frame[name].is_infinite().fill_null(False)
-        checks.append((lost, f"{column} is " + ("not a number" if kind == "number" else "neither a number nor a time")))
-        checks.append(((frame[name].abs() > FLOAT32_MAX).fill_null(False), f"{column} is too large"))
-    reason = None
-    for mask, why in checks:
-        if mask.any():
-            if reason is None:
-                reason = pl.Series("reason", [None] * frame.height, dtype=pl.String)
-            same = pl.Series([why], dtype=pl.String).new_from_index(0, frame.height)
-            reason = reason.zip_with(~mask | reason.is_not_null(), same)
-    return reason
+        checks.append(Check(lost, column, "is not a number" if kind == "number" else "is neither a number nor a time"))
+        checks.append(Check((frame[name].abs() > FLOAT32_MAX).fill_null(False), column, "is too large"))
+    return checks
+
+
+def _first_failed(checks: list[Check], rows: int) -> pl.Series | None:
+    """Return the number of the first check that each row fails, null for good rows; None if all rows are good."""
+    first = None
+    for i, check in enumerate(checks):
+        if check.bad.any():
+            if first is None:
+                first = pl.Series("check", [None] * rows, dtype=pl.Int32)
+            same = pl.Series([i], dtype=pl.Int32).new_from_index(0, rows)
+            first = first.zip_with(~check.bad | first.is_not_null(), same)
+    return first
 
 
 def _all_parsed(raw: pl.Series, parsed: pl.Series, kind: str) -> bool:
@@ -244,27 +251,27 @@ def _all_parsed(raw: pl.Series, parsed: pl.Series, kind: str) -> bool:
     return low >= -FLOAT32_MAX and high <= FLOAT32_MAX
 
 
-def _label_checks(data: ResolvedData, frame: pl.DataFrame) -> list[tuple[pl.Series, str]]:
+def _label_checks(data: ResolvedData, frame: pl.DataFrame) -> list[Check]:
     problem = "neither 0 nor 1" if data.label.at_least is None else "not a number"
     valid = frame[LABEL].is_in([0.0, 1.0]).fill_null(False)
-    return [(~valid, f"label {data.label.column} is {problem}")]
+    return [Check(~valid, data.label.column or "", f"is {problem}", "label")]
 
 
-def _order_checks(data: ResolvedData, frame: pl.DataFrame) -> list[tuple[pl.Series, str]]:
+def _order_checks(data: ResolvedData, frame: pl.DataFrame) -> list[Check]:
     checks = []
     for name, column in ((TIME, data.split.column), (ORDER, data.group and data.group.order)):
         if name in frame.columns:
             bad = ~frame[name].is_finite().fill_null(False)
-            checks.append((bad, f"time {column} is neither a number nor a time"))
+            checks.append(Check(bad, column or "", "is neither a number nor a time", "time"))
     if data.group is not None:
-        checks.append((frame[GROUP].is_null(), f"group {data.group.by} is missing"))
+        checks.append(Check(frame[GROUP].is_null(), data.group.by, "is missing", "group"))
     return checks
 
 
-def _item_checks(data: ResolvedData, frame: pl.DataFrame) -> list[tuple[pl.Series, str]]:
+def _item_checks(data: ResolvedData, frame: pl.DataFrame) -> list[Check]:
     """Find rows without an item. For other features a missing value is a value, but it cannot be recommended."""
     name = data.item_feature
     if name is None:
         return []
     column = data.sparse_columns[name].column or name
-    return [((frame[name].fill_null("") == ""), f"item {column} is missing")]
+    return [Check(frame[name].fill_null("") == "", column, "is missing", "item")]
