@@ -12,6 +12,7 @@ test:
 
 slow:
     uv run pytest -m slow
+    RECSYS_TEST_EXAMPLES=all uv run pytest tests/data
 
 bench:
     uv run python benchmarks/loader.py

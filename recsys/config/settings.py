@@ -1,20 +1,25 @@
 """Resolve parts of a config: data, engine, accelerator, durations."""
 
 import re
+from typing import TYPE_CHECKING
 
 from omegaconf import DictConfig, OmegaConf
 
 from recsys.config import schema_data
 from recsys.errors import UserError
 
+if TYPE_CHECKING:
+    from recsys.data.transforms import ResolvedData
 
-def data_config(cfg: DictConfig) -> schema_data.DataConfig:
-    """Return the data config, with the features, files and splits that data.spec adds."""
+
+def data_config(cfg: DictConfig) -> "ResolvedData":
+    """Return the data config with its features resolved, and with the features, files and splits of data.spec."""
     from recsys.data.raw.nvidia_spec import expand_spec
+    from recsys.data.transforms import resolve
 
     data = OmegaConf.to_object(cfg.data)
     assert isinstance(data, schema_data.DataConfig)
-    return expand_spec(data)
+    return resolve(expand_spec(data))
 
 
 def engine_config(cfg: DictConfig) -> schema_data.EngineConfig:

@@ -6,7 +6,7 @@ import polars as pl
 
 from recsys.config.schema_data import DataConfig, SparseConfig
 from recsys.data.check_groups import check_groups
-from recsys.data.prepare.item_table import ITEMS_KEY, check_items_table
+from recsys.data.prepare.item_table import check_items_table
 from recsys.data.prepare.split import SPLITS, check_split
 from recsys.data.raw import sources
 from recsys.data.raw.blocks import LINE, one_line
@@ -21,13 +21,8 @@ from recsys.data.transforms import (
     ROW,
     SPLIT,
     TIME,
-    dense_columns,
-    item_feature,
-    items_config,
-    label_column,
-    raw_columns,
-    sparse_columns,
 )
+from recsys.data.transforms.columns import ResolvedData, resolve
 from recsys.data.transforms.hashing import MOST_BUCKETS
 from recsys.errors import UserError, did_you_mean
 
@@ -45,16 +40,17 @@ ID_EXCLUDES = {  # keys that cannot be used with encode=id, and the reason
 MOST_QUANTILES = 100_000  # a tenth of the rows that large data samples for them
 
 
-def check_data(data: DataConfig, key: str = "data") -> None:
+def check_data(data: DataConfig) -> None:
     """Check the config itself.
 
     Args:
-        data: the data config.
-        key: the config key of `data`, for messages; data.items is checked in the same way.
+        data: the data config, or that of its item table.
 
     Raises:
         UserError: the config has a mistake.
     """
+    data = resolve(data)
+    key = data.key
     if data.source.format in SPEC_FORMATS and not data.source.parts:
         raise UserError(f"{key}.spec: missing; set it to the path of a feature_spec.yaml")
     if data.source.format not in (*FORMATS, *SPEC_FORMATS):
@@ -69,7 +65,7 @@ def check_data(data: DataConfig, key: str = "data") -> None:
     for join in data.source.joins:
         if len(join.separator) != 1 or (join.quote is not None and len(join.quote) != 1):
             raise UserError(f"{key}.source.joins: {join.file}: separator and quote must each be one character")
-    dense = dense_columns(data, key)
+    dense = data.dense_columns
     if twice := sorted(set(data.dense).union(dense) & set(data.sparse)):
         hint = f"rename one (column: {twice[0]})"
         raise UserError(f"{key}: {twice[0]} is named twice, under dense and under sparse; {hint}")
@@ -82,24 +78,24 @@ def check_data(data: DataConfig, key: str = "data") -> None:
         if name in RESERVED or not name or set(name) & set("./\\"):
             hint = f"give it another name and column: {name}"
             raise UserError(f"{key}: no feature or table can be named {name!r}; {hint}")
-    for where, column in raw_columns(data, key):
-        if column == label_column(data):
+    for where, column in data.raw_columns:
+        if column == data.label_column:
             raise UserError(f"{where}: reads the label's column {column}; read another one")
-    for name, s in sparse_columns(data).items():
+    for name, s in data.sparse_columns.items():
         where = f"{key}.sparse.{name}"
         _check_values(where, s, data.sparse[name] or SparseConfig())
         if s.pooling not in ("sum", "mean"):
             raise UserError(f"{where}.pooling={s.pooling}: must be sum or mean")
-        if s.model is False and name == item_feature(data):
+        if s.model is False and name == data.item_feature:
             raise UserError(f"{where}.model=false: models must see the feature whose values are retrieved; remove it")
         if (s.min_count or 0) < 0 or (s.max_length is not None and s.max_length < 1):
             raise UserError(f"{where}: min_count must not be negative, and max_length must be at least 1")
         if s.mean_length is not None and s.mean_length <= 0:
             raise UserError(f"{where}.mean_length={s.mean_length}: must be above 0")
-    _check_encodings(data, key)
-    check_groups(data, key)
-    if (items := items_config(data)) is not None:
-        check_data(items, ITEMS_KEY)
+    _check_encodings(data)
+    check_groups(data)
+    if (items := data.item_table) is not None:
+        check_data(items)
     if not 0 <= data.max_bad_rows <= 1:
         raise UserError(f"{key}.max_bad_rows={data.max_bad_rows}: must be a share between 0 and 1")
     check_split(data.split)
@@ -129,12 +125,12 @@ def _check_values(where: str, s: SparseConfig, own: SparseConfig) -> None:
             raise UserError(f"{where}.{name}={value}: is ignored with quantiles; remove one of them")
 
 
-def _check_encodings(data: DataConfig, key: str) -> None:
+def _check_encodings(data: ResolvedData) -> None:
     """Check `encode` and its options. A feature's own option must apply; ignore defaults of another encoding."""
-    columns = sparse_columns(data)
+    columns = data.sparse_columns
     tables: dict[str, tuple[str, str, int | None]] = {}
     for name, s in columns.items():
-        where, own, encode = f"{key}.sparse.{name}", data.sparse[name] or SparseConfig(), s.encode or ENCODINGS[0]
+        where, own, encode = f"{data.key}.sparse.{name}", data.sparse[name] or SparseConfig(), s.encode or ENCODINGS[0]
         if encode not in ENCODINGS and s.quantiles is None:
             raise UserError(f"{where}.encode={encode}: unknown{did_you_mean(encode, ENCODINGS)}")
         if encode == "hash":
@@ -153,6 +149,7 @@ def _check_encodings(data: DataConfig, key: str) -> None:
         first, *as_first = tables.setdefault(s.table or name, (name, encode, buckets))
         if as_first != [encode, buckets]:
             raise UserError(f"{where}: shares its table with {first}; both must have the same encode and {size}")
+    key = data.key
     single = [f"sparse_defaults.{k}" for k in ("cross", "quantiles") if getattr(data.sparse_defaults, k) is not None]
     if single or data.dense_defaults.cyclic is not None:
         raise UserError(f"{key}.{(single or ['dense_defaults.cyclic'])[0]}: cannot be a default; set it per feature")
@@ -172,7 +169,7 @@ def _check_id(where: str, s: SparseConfig, own: SparseConfig) -> None:
             raise UserError(f"{where}.{name}={getattr(s, name)}: cannot be combined with encode=id: {reason}")
 
 
-def raw_files(data: DataConfig) -> list[tuple[Path, int | None]]:
+def raw_files(data: ResolvedData) -> list[tuple[Path, int | None]]:
     """Return the raw files in reading order, each with its split if data.split.by=files, else None."""
     split = data.split
     if split.by != "files":
@@ -187,7 +184,7 @@ def raw_files(data: DataConfig) -> list[tuple[Path, int | None]]:
     return files
 
 
-def check_files(data: DataConfig) -> list[tuple[Path, int | None]]:
+def check_files(data: ResolvedData) -> list[tuple[Path, int | None]]:
     """Check all files that the config names, and return what `raw_files` returns.
 
     Raises:

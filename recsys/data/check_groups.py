@@ -1,34 +1,33 @@
 """Check the parts of a data config that use groups: earlier rows, sequences and items."""
 
-from recsys.config.schema_data import DataConfig, DenseConfig, SequenceConfig, SparseConfig
-from recsys.data.transforms import dense_columns, item_feature, label_column, sparse_columns
+from recsys.config.schema_data import DenseConfig, SequenceConfig, SparseConfig
+from recsys.data.transforms.columns import ResolvedData
 from recsys.data.transforms.encodings import Target
 from recsys.errors import UserError, did_you_mean
 
 LOOK_BACK_KEYS = ("lag", "difference", "last")
 
 
-def check_groups(data: DataConfig, key: str = "data") -> None:
+def check_groups(data: ResolvedData) -> None:
     """Check `group`, `sequences`, `items` and the features that read earlier rows.
 
     Args:
         data: the data config.
-        key: the config key of `data`, for messages.
 
     Raises:
         UserError: the config has a mistake.
     """
-    for name, d in dense_columns(data, key).items():
-        if label_column(data) is None and any(isinstance(s, Target) for s in d.steps):
-            raise UserError(f"{key}.dense.{name}: target needs a label, but these rows have none")
+    for name, d in data.dense_columns.items():
+        if data.label_column is None and any(isinstance(s, Target) for s in d.steps):
+            raise UserError(f"{data.key}.dense.{name}: target needs a label, but these rows have none")
     for kind, features in (("dense", data.dense), ("sparse", data.sparse)):
         for name, c in features.items():
             if c is not None:
-                _check_feature(data, f"{key}.{kind}.{name}", c)
+                _check_feature(data, f"{data.key}.{kind}.{name}", c)
     for kind, defaults in (("dense_defaults", data.dense_defaults), ("sparse_defaults", data.sparse_defaults)):
         for name in (*LOOK_BACK_KEYS, "per"):
             if getattr(defaults, name, None) is not None:
-                raise UserError(f"{key}.{kind}.{name}: cannot be a default; set it per feature")
+                raise UserError(f"{data.key}.{kind}.{name}: cannot be a default; set it per feature")
     if data.split.by == "leave_one_out" and data.group is None:
         raise UserError("data.split.by=leave_one_out: needs data.group; the last rows of each group test and validate")
     if data.group is not None and data.group.gap is not None:
@@ -41,7 +40,7 @@ def check_groups(data: DataConfig, key: str = "data") -> None:
     check_items(data)
 
 
-def _check_feature(data: DataConfig, where: str, c: DenseConfig | SparseConfig) -> None:
+def _check_feature(data: ResolvedData, where: str, c: DenseConfig | SparseConfig) -> None:
     keys = [k for k in LOOK_BACK_KEYS if getattr(c, k, None) is not None]
     if len(keys) > 1:
         raise UserError(f"{where}: {keys[0]} and {keys[1]} cannot be combined; remove one of them")
@@ -67,9 +66,9 @@ def _check_feature(data: DataConfig, where: str, c: DenseConfig | SparseConfig) 
         raise UserError(f"{where}.last={c.last}: is ignored with data.sequences, which has max_length; remove it")
 
 
-def check_items(data: DataConfig) -> None:
+def check_items(data: ResolvedData) -> None:
     """Check `items`. Raises UserError if it has a mistake."""
-    c, sparse, name = data.items, sparse_columns(data), item_feature(data)
+    c, sparse, name = data.items, data.sparse_columns, data.item_feature
     if name is None:
         if c.file is not None:
             raise UserError(f"data.items.file={c.file}: needs data.items.feature, the feature whose values are items")
@@ -108,7 +107,7 @@ def check_items(data: DataConfig) -> None:
                     )
 
 
-def _check_sequences(data: DataConfig, c: SequenceConfig) -> None:
+def _check_sequences(data: ResolvedData, c: SequenceConfig) -> None:
     where = "data.sequences"
     if data.group is None:
         raise UserError(f"{where}: needs data.group; each group becomes a sequence")
@@ -121,7 +120,7 @@ def _check_sequences(data: DataConfig, c: SequenceConfig) -> None:
         raise UserError(f"{where}.min_length={c.min_length}: must be at most max_length + 1 = {most}")
     if c.pad not in (None, "left", "right"):
         raise UserError(f"{where}.pad={c.pad}: must be left or right")
-    items = {n: s for n, s in sparse_columns(data).items() if s.per != "group"}
+    items = {n: s for n, s in data.sparse_columns.items() if s.per != "group"}
     if not items:
         raise UserError(f"{where}: needs a sparse feature of the items, but all have per=group")
     for name, s in items.items():

@@ -9,7 +9,6 @@ import numpy as np
 import polars as pl
 
 from recsys.config.schema_data import (
-    DataConfig,
     DenseConfig,
     SequenceConfig,
     SparseConfig,
@@ -22,11 +21,8 @@ from recsys.data.transforms import (
     PLACE,
     SPLIT,
     TARGETS,
-    differences,
-    is_sequence,
-    item_feature,
-    sparse_columns,
 )
+from recsys.data.transforms.columns import ResolvedData
 from recsys.errors import UserError
 
 MOST_HISTORY = 1 << 26  # total history of a pile's held-out items: 3 GB
@@ -34,12 +30,12 @@ MOST_HISTORY = 1 << 26  # total history of a pile's held-out items: 3 GB
 TRAIN, VALIDATION, TEST, REPEATED = range(4)
 
 
-def is_grouped(data: DataConfig) -> bool:
+def is_grouped(data: ResolvedData) -> bool:
     """Return True if rows depend on other rows of their group."""
     return data.group is not None
 
 
-def arrange(data: DataConfig, rows: pl.DataFrame) -> pl.DataFrame:
+def arrange(data: ResolvedData, rows: pl.DataFrame) -> pl.DataFrame:
     """Arrange whole groups of parsed rows.
 
     Args:
@@ -57,12 +53,12 @@ def arrange(data: DataConfig, rows: pl.DataFrame) -> pl.DataFrame:
     rows = rows.with_columns(_look_back(data, rows, starts))
     if data.sequences is not None:
         rows = _sequences(data, data.sequences, rows, starts)
-    elif (item := item_feature(data)) is not None and SPLIT in rows.columns:
+    elif (item := data.item_feature) is not None and SPLIT in rows.columns:
         rows = _queries(item, rows)
     return rows.drop(GROUP, ORDER).sort(PLACE, maintain_order=True)
 
 
-def add_group_features(data: DataConfig, rows: pl.DataFrame) -> pl.DataFrame:
+def add_group_features(data: ResolvedData, rows: pl.DataFrame) -> pl.DataFrame:
     """Add the features that depend on earlier rows of the group to parsed rows that are to be predicted.
 
     Raises:
@@ -75,7 +71,7 @@ def add_group_features(data: DataConfig, rows: pl.DataFrame) -> pl.DataFrame:
     return arrange(data, rows.with_row_index(PLACE).cast({PLACE: pl.Int64})).drop(PLACE, SPLIT, strict=False)
 
 
-def next_item_queries(data: DataConfig, rows: pl.DataFrame) -> pl.DataFrame:
+def next_item_queries(data: ResolvedData, rows: pl.DataFrame) -> pl.DataFrame:
     """Make the query for each group's next item, in the same way as for held-out rows.
 
     The next row is assumed to equal the group's last one, but with an unknown item and unknown differences.
@@ -88,7 +84,7 @@ def next_item_queries(data: DataConfig, rows: pl.DataFrame) -> pl.DataFrame:
         One row for each group, with GROUP, in the order of the groups' first rows. If data.group has a gap, the query
         continues the last session.
     """
-    item = item_feature(data)
+    item = data.item_feature
     assert item is not None and data.group is not None
     rows = rows.with_row_index(PLACE).cast({PLACE: pl.Int64}).with_columns(pl.lit(TRAIN, pl.UInt8).alias(SPLIT))
     groups = rows.select(GROUP).unique(maintain_order=True)
@@ -96,7 +92,7 @@ def next_item_queries(data: DataConfig, rows: pl.DataFrame) -> pl.DataFrame:
     follows = (
         groups.join(last, on=GROUP, how="left", maintain_order="left")
         .with_columns(pl.lit("").alias(item), pl.lit(TEST, pl.UInt8).alias(SPLIT))
-        .with_columns(pl.lit(None).cast(rows.schema[n]).alias(n) for n in differences(data))
+        .with_columns(pl.lit(None).cast(rows.schema[n]).alias(n) for n in data.differences)
         .with_columns((pl.int_range(pl.len(), dtype=pl.Int64) + rows.height).alias(PLACE))
     )
     sequences = data.sequences and replace(data.sequences, reverse=False)
@@ -123,10 +119,10 @@ def leave_one_out(starts: np.ndarray) -> np.ndarray:
     return np.where(sizes < 3, TRAIN, split).astype(np.uint8)
 
 
-def _look_back(data: DataConfig, rows: pl.DataFrame, starts: np.ndarray) -> list[pl.Series]:
+def _look_back(data: ResolvedData, rows: pl.DataFrame, starts: np.ndarray) -> list[pl.Series]:
     """Return the columns of lags, differences and last values."""
     columns, at = [], np.arange(len(starts))
-    sparse = sparse_columns(data)
+    sparse = data.sparse_columns
     features: dict[str, DenseConfig | SparseConfig] = {n: d for n, d in data.dense.items() if d} | dict(sparse)  # type: ignore[assignment]
     for name, c in features.items():
         if c.lag is not None:
@@ -134,7 +130,7 @@ def _look_back(data: DataConfig, rows: pl.DataFrame, starts: np.ndarray) -> list
         elif c.difference is not None:
             columns.append(rows[name] - _lag(rows[name], starts, c.difference))
     for name, s in sparse.items():
-        if s.last is not None and not is_sequence(data, s):
+        if s.last is not None and not data.is_sequence(s):
             columns.append(slices(rows[name], np.maximum(starts, at - s.last), at))
     return columns
 
@@ -180,7 +176,7 @@ def _query_columns(items: pl.Series, first: np.ndarray, stop: np.ndarray, start:
     return [slices(items, first, stop).alias(TARGETS), slices(items, start, first).alias(HISTORY)]
 
 
-def _sequences(data: DataConfig, c: SequenceConfig, rows: pl.DataFrame, starts: np.ndarray) -> pl.DataFrame:
+def _sequences(data: ResolvedData, c: SequenceConfig, rows: pl.DataFrame, starts: np.ndarray) -> pl.DataFrame:
     """Make sequences of each group's rows.
 
     The training items of a group become one row, or one row for each window; the last window has all of them as
@@ -201,7 +197,7 @@ def _sequences(data: DataConfig, c: SequenceConfig, rows: pl.DataFrame, starts: 
         ends_of_targets = np.append(at[begins], len(at))[np.cumsum(begins)]
     held_stops = at[later] + 1
     held_firsts = np.maximum(starts[later], held_stops - c.max_length - 1)
-    item = rows[item_feature(data) or ""]
+    item = rows[data.item_feature or ""]
     # the last window's HISTORY is all items the group trains on, each once, because windows may overlap or skip items
     trained = np.where(np.isin(stops - 1, ends), starts[stops - 1], stops)
     _check_length(rows[GROUP], starts[later], at[later])
@@ -213,7 +209,7 @@ def _sequences(data: DataConfig, c: SequenceConfig, rows: pl.DataFrame, starts: 
     )
     first, stop = np.concatenate([firsts, held_firsts]), np.concatenate([stops, held_stops])
     which = np.concatenate([np.zeros(len(stops), np.uint8), split[later]])
-    features = {n: s for n, s in sparse_columns(data).items() if is_sequence(data, s)}
+    features = {n: s for n, s in data.sparse_columns.items() if data.is_sequence(s)}
     sequences = rows[stop - 1].drop(list(features)).with_columns(
         pl.Series(SPLIT, which), *(slices(rows[n], first, stop) for n in features), *queries
     )  # fmt: skip

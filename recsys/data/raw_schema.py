@@ -11,8 +11,8 @@ from pathlib import Path
 
 import polars as pl
 
-from recsys.config.schema_data import DataConfig
 from recsys.data.raw.derive import FeatureInputs
+from recsys.data.transforms.columns import ResolvedData
 from recsys.data.transforms.fitted import RAW_SCHEMA, SIDES
 from recsys.errors import UserError
 
@@ -29,7 +29,7 @@ class RawSchema:
     sides: dict[int, pl.DataFrame]
 
     @classmethod
-    def from_data(cls, data: DataConfig) -> RawSchema:
+    def from_data(cls, data: ResolvedData) -> RawSchema:
         """Read the side tables and the types of Parquet columns under data.root."""
         from recsys.data.raw import sources  # serving imports this module, and reads no files
 
@@ -41,7 +41,7 @@ class RawSchema:
         return cls(sources.raw_types(data, inputs.raw).select(sorted(inputs.raw)), sides)
 
     @classmethod
-    def load(cls, folder: Path, data: DataConfig) -> RawSchema:
+    def load(cls, folder: Path, data: ResolvedData) -> RawSchema:
         """Read what `save` wrote. Raises UserError if the folder does not have it."""
         if not (folder / RAW_SCHEMA).is_file():
             raise UserError(

@@ -11,7 +11,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from recsys.data.transforms import Fitted, item_feature, sparse_columns
+from recsys.data.transforms import Fitted
 from recsys.features import FeatureSpec
 
 if TYPE_CHECKING:
@@ -85,9 +85,9 @@ def candidates_of(fitted: Fitted) -> Candidates:
     """Return the items that retrieval models rank, with their popularity and features."""
     from recsys.candidates import Candidates  # online serving does not need it
 
-    name = item_feature(fitted.data)
+    name = fitted.data.item_feature
     assert name is not None
-    counts = fitted.vocabularies[sparse_columns(fitted.data)[name].table or name]["count"].to_numpy()
+    counts = fitted.vocabularies[fitted.data.sparse_columns[name].table or name]["count"].to_numpy()
     popularity = np.zeros(1 + len(fitted.candidates), np.float32)
     popularity[1 : 1 + len(counts)] = counts
     if fitted.items is None:

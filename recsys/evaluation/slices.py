@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 
 from recsys.data.loader import ParquetLoader
-from recsys.data.transforms import Fitted, sparse_columns
+from recsys.data.transforms import Fitted
 
 PARTS = 5  # of a dense feature's rows
 
@@ -45,7 +45,7 @@ def _by_id(name: str, column: pl.Series, fitted: Fitted, most: int) -> Iterator[
     if column.dtype == pl.List:
         frame = frame.explode("id", empty_as_null=False, keep_nulls=False).unique()
     ids = frame.group_by("id").len().sort("len", "id", descending=[True, False])["id"]
-    table = fitted.vocabularies.get(sparse_columns(fitted.data)[name].table or name)
+    table = fitted.vocabularies.get(fitted.data.sparse_columns[name].table or name)
     for id_ in ids.head(most):
         value = str(id_) if table is None else table["value"][id_ - 1] if id_ > 0 else "(out of vocabulary)"
         yield value or "(missing)", frame.filter(pl.col("id") == id_)["row"].to_numpy()

@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from recsys.config.schema_data import DataConfig
 from recsys.data.raw.blocks import LINE, BadRow, one_line
-from recsys.data.transforms import sparse_columns
+from recsys.data.transforms.columns import ResolvedData
 from recsys.data.transforms.fitted import RAW_SCHEMA
 from recsys.errors import UserError
 from recsys.serving.python_values import Reader, RowError, reader
@@ -122,12 +121,12 @@ class Pipeline:
         return self._rows.complete(frame, given)
 
 
-def _column(data: DataConfig, name: str, dtype: pl.DataType) -> Column:
+def _column(data: ResolvedData, name: str, dtype: pl.DataType) -> Column:
     renamed = data.source.rename
     keys = [renamed.get(name, name)]
     if name not in [*keys, *renamed.values()]:
         keys.append(name)
-    separators = {c.split for n, c in sparse_columns(data).items() if c.split is not None and (c.column or n) == name}
+    separators = {c.split for n, c in data.sparse_columns.items() if c.split is not None and (c.column or n) == name}
     separator = separators.pop() if len(separators) == 1 else None
     text = data.source.format != "parquet"  # where nothing stands between two separators, there is no value
     return Column(name, tuple(keys), dtype, reader(dtype, separator=separator, empty_is_missing=text))

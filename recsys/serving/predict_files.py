@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from recsys.console import bar
+from recsys.data.transforms.columns import ResolvedData
 from recsys.errors import UserError
 from recsys.serving.predictor import Predictor
 
 if TYPE_CHECKING:
-    from recsys.config.schema_data import DataConfig
     from recsys.data.raw.blocks import BadRow, Block
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str,
     }
 
 
-def file_blocks(data: DataConfig, file: Path) -> Iterator[tuple[pl.DataFrame, list[BadRow]]]:
+def file_blocks(data: ResolvedData, file: Path) -> Iterator[tuple[pl.DataFrame, list[BadRow]]]:
     """Yield a file's parsed rows in context, and those that cannot be read; the whole file at once if rows look at
     earlier ones.
     """

@@ -17,7 +17,7 @@ from recsys.data.group_features import add_group_features
 from recsys.data.raw.blocks import LINE, BadRow, Block
 from recsys.data.raw.derive import FeatureInputs, add_derived_column, join_side_table
 from recsys.data.raw_schema import RawSchema
-from recsys.data.transforms import Fitted, parse_rows, raw_columns
+from recsys.data.transforms import Fitted, parse_rows
 from recsys.data.transforms.index import Index
 from recsys.data.transforms.parse import RowParser
 from recsys.errors import UserError, did_you_mean
@@ -114,7 +114,7 @@ class RawRows:
     def _only_joins(self, name: str, brought: list[str]) -> bool:
         """Whether the raw column `name` is but the key of joins whose columns the rows bring along."""
         data = self.fitted.data
-        needed = {column for _, column in raw_columns(data)}
+        needed = {column for _, column in data.raw_columns}
         needed |= set() if data.group is None else {data.group.by, data.group.order or data.group.by}
         joins = [own for side, own in self.sides if side.join.key == name]
         return name not in needed and bool(joins) and all(n in brought for own in joins for n in own)

@@ -56,7 +56,7 @@ class Recommender:
     def load(cls, run: str, checkpoint: str = "best") -> Recommender:
         """Load from a run's folder. Raises UserError if its model retrieves nothing."""
         from recsys.config.kinds import kind_of
-        from recsys.data.transforms import Fitted, item_feature, sparse_columns
+        from recsys.data.transforms import Fitted
         from recsys.data.transforms.fitted import RAW_SCHEMA
         from recsys.training.run_dir import choose_checkpoint, open_run
 
@@ -67,7 +67,7 @@ class Recommender:
                 f"run={run}: its model scores rows, and retrieves no items; use recsys.serving.predictor.Predictor"
             )
         fitted = Fitted.load(path)
-        data, name = fitted.data, item_feature(fitted.data)
+        data, name = fitted.data, fitted.data.item_feature
         assert data.group is not None and name is not None
         types = pl.read_parquet_schema(path / RAW_SCHEMA) if (path / RAW_SCHEMA).is_file() else {}
         make_scorer = _closed_form if kind.fitted_at_once else _trained
@@ -77,7 +77,7 @@ class Recommender:
             score_batch,
             nameable,
             types.get(data.group.by, pl.String()),
-            types.get(sparse_columns(data)[name].column or name, pl.String()),
+            types.get(data.sparse_columns[name].column or name, pl.String()),
             min(max(cfg.protocol.k), nameable),
             bool(cfg.protocol.filter_history),
             cfg.trainer.eval_batch_size,

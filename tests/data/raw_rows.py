@@ -13,16 +13,19 @@ from recsys.data.raw.blocks import LINE, BadRow, Block
 from recsys.data.transforms import (
     Fitted,
     InMemory,
+    ResolvedData,
     fit,
     parse_rows,
-    text_columns,
+    resolve,
 )
 
 
 def of_yaml(text: str) -> DataConfig:
     """A config as Hydra would read it."""
-    merged = OmegaConf.merge(OmegaConf.structured(DataConfig(name="t", label=LabelConfig("y"))), OmegaConf.create(text))
-    data = OmegaConf.to_object(merged)
+    merged = OmegaConf.merge(
+        OmegaConf.structured(ResolvedData(name="t", label=LabelConfig("y"))), OmegaConf.create(text)
+    )
+    data = resolve(OmegaConf.to_object(merged))
     assert isinstance(data, DataConfig)
     return data
 
@@ -42,6 +45,6 @@ def some_rows(data: DataConfig, **columns: Any) -> tuple[pl.DataFrame, list[BadR
 
 def learn(data: DataConfig, *frames: pl.DataFrame) -> Fitted:
     check_data(data)
-    coder = TextCoder(text_columns(data))
+    coder = TextCoder(data.text_columns)
     coded = pl.concat([coder.encode(f) for f in frames] or [pl.DataFrame()])
     return fit(data, InMemory(coded, coder.values()))

@@ -25,7 +25,6 @@ from recsys.data.transforms import (
     InMemory,
     PartialStatistics,
     StatisticsPass,
-    dense_columns,
     fit,
 )
 from recsys.data.transforms import (
@@ -114,7 +113,7 @@ MISTAKES = [
     ("x: {cyclic: [huor]}", r"data.dense.x.cyclic: cyclic: no huor; did you mean hour\?"),
     ("x: {cyclic: []}", r"data.dense.x.cyclic: is empty; list parts of a time"),
     ("x: {cyclic: [hour], transform: [log]}", r"takes neither fill nor transform"),
-    ("x: {cyclic: [hour]}, x_hour: {}, x_hour_sin: {}", r"makes a feature x_hour_sin, which exists already"),
+    ("x: {cyclic: [hour]}, x_hour: {}, x_hour_sin: {}", r"makes a feature x_hour_sin, which exists"),
     ("x: {cyclic: [hour, hour]}", r"names hour twice"),
     ("x: {column: y}", r"data.dense.x: reads the label's column y"),
 ]
@@ -175,7 +174,7 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     Fitted.copy(tmp_path / "one", tmp_path / "two")
     again = Fitted.load(tmp_path / "two")
     names = ["price", "tail", "ts_hour_sin", "ts_hour_cos", "ts_month_sin", "ts_month_cos", "clicks", "ctr"]
-    assert [f.name for f in again.features.dense] == names == list(dense_columns(data))
+    assert [f.name for f in again.features.dense] == names == list(data.dense_columns)
     assert again.features == learnt.features and again.apply(frame).equals(learnt.apply(frame))
     assert again.apply(frame.head(0)).schema == learnt.apply(frame).schema
 
@@ -214,7 +213,7 @@ def test_counts_by_blocks_are_those_of_the_whole(blocks: list[list[str | None]])
 def test_defaults_of_numbers_are_not_of_times() -> None:
     data = of_yaml("dense_defaults: {fill: 3, transform: [log]}\ndense: {x: {cyclic: [hour]}, z: {transform: [count]}}")
     check_data(data)
-    assert [c.fill for c in dense_columns(data).values()] == [None, None, None]
+    assert [c.fill for c in data.dense_columns.values()] == [None, None, None]
     with pytest.raises(UserError, match=r"data.dense_defaults.cyclic: cannot be a default"):
         check_data(replace(data, dense_defaults=DenseConfig(cyclic=["hour"])))
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_rows import learn, of_yaml, rows
@@ -14,7 +15,7 @@ from recsys.data.prepare.prepared import prepare
 from recsys.data.transforms import LABEL, ROW, Fitted
 from recsys.data.transforms.encodings import fold_of
 
-FEW = settings(max_examples=60, deadline=None)
+FEW = settings(max_examples=examples(60), deadline=None)
 
 
 def area(labels: np.ndarray, scores: np.ndarray) -> float:

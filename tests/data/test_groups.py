@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
@@ -17,7 +18,7 @@ from recsys.data.loader import ParquetLoader
 from recsys.data.prepare import shuffle
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw import formats
-from recsys.data.transforms import GROUP, HISTORY, ORDER, PLACE, SPLIT
+from recsys.data.transforms import GROUP, HISTORY, ORDER, PLACE, SPLIT, ResolvedData, resolve
 from recsys.errors import UserError
 from recsys.serving.pipeline import Pipeline
 
@@ -26,8 +27,8 @@ Event = tuple[str, str, int]  # user, item, time
 
 
 def config(text: str, **more: Any) -> DataConfig:
-    merged = OmegaConf.merge(OmegaConf.structured(DataConfig(name="t")), OmegaConf.create(text), more)
-    data = OmegaConf.to_object(merged)
+    merged = OmegaConf.merge(OmegaConf.structured(ResolvedData(name="t")), OmegaConf.create(text), more)
+    data = resolve(OmegaConf.to_object(merged))
     assert isinstance(data, DataConfig)
     check_data(data)
     return data
@@ -61,7 +62,7 @@ def by_user(events: list[Event], gap: int | None = None) -> list[list[int]]:
 EVENTS = st.lists(st.tuples(st.sampled_from("uvwxé"), st.sampled_from("abcd"), st.integers(0, 30)), max_size=40)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(EVENTS, st.integers(1, 3), st.none() | st.integers(0, 9))
 def test_rows_before(events: list[Event], k: int, gap: int | None) -> None:
     data = config(f"""
@@ -91,7 +92,7 @@ def test_rows_before(events: list[Event], k: int, gap: int | None) -> None:
     assert found == [expected[i] for i in range(len(events))]
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(EVENTS, st.integers(1, 4), st.none() | st.integers(1, 3), st.booleans(), st.integers(0, 30), st.integers(0, 9))
 def test_sequences(events: list[Event], longest: int, stride: int | None, reverse: bool, bound: int, more: int) -> None:
     """Training windows hold no item from the first held-out one on; each later item has all before it."""

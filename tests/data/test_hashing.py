@@ -15,7 +15,7 @@ from recsys.config.schema_data import DataConfig, LabelConfig, SparseConfig
 from recsys.data.check import check_data
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw.blocks import LINE, Block
-from recsys.data.transforms import Fitted, parse_rows
+from recsys.data.transforms import Fitted, ResolvedData, parse_rows
 from recsys.data.transforms.hashing import MOST_BUCKETS, bucket_ids
 from recsys.errors import UserError
 
@@ -24,7 +24,7 @@ BUCKETS = st.integers(1, MOST_BUCKETS)
 
 
 def config(sparse: dict[str, SparseConfig], defaults: dict[str, Any] | None = None, **more: Any) -> DataConfig:
-    data = DataConfig(name="t", sparse=dict(sparse), label=LabelConfig("y"), **more)
+    data = ResolvedData(name="t", sparse=dict(sparse), label=LabelConfig("y"), **more)
     data.sparse_defaults = replace(data.sparse_defaults, **(defaults or {}))
     return data
 

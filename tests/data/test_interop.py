@@ -1,8 +1,6 @@
 """Other projects' prepared data: NVIDIA's feature specification, read and written; TorchRec's arrays; ids as they are."""
 
-import os
-import subprocess
-import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +9,9 @@ import numpy as np
 import polars as pl
 import pytest
 import yaml
+from examples import examples
 from feature_specs import CARDINALITIES, NUMBERS, Rows
+from forks import run_anew, run_forked
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -29,7 +29,7 @@ from recsys.data.prepare.export_nvidia import export, id_type
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw import fixed_width, formats, text
 from recsys.data.raw.nvidia_spec import expand_spec
-from recsys.data.transforms import LABEL
+from recsys.data.transforms import LABEL, ResolvedData
 from recsys.errors import UserError
 from recsys.preprocess import preprocess
 from recsys.serving.pipeline import Pipeline
@@ -78,7 +78,7 @@ def test_split_binary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cuts: tup
     assert_rows(done["train"], part(train, 0, 900))  # without a mapping of its own, the last tenth validates
     assert_rows(done["validation"], part(train, 900, 1000))
     assert_rows(done["test"], test)
-    assert "the last 10% of the training rows validate" in prepared.info["split"]
+    assert "the last 10% of train's rows validate, not train" in prepared.info["split"]
     (tmp_path / "raw").rename(tmp_path / "moved")
     assert prepare(config(tmp_path / "moved" / spec.name, tmp_path)).folder == prepared.folder
 
@@ -159,7 +159,7 @@ def test_a_cardinality_that_nobody_counted_gets_a_vocabulary(tmp_path: Path) -> 
 
 
 @given(data=st.data())
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(15), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_types_and_cardinalities(tmp_path: Path, data: st.DataObject) -> None:
     home = Path(str(tmp_path)) / str(len(list(tmp_path.iterdir())))
     home.mkdir()
@@ -232,18 +232,18 @@ def test_shared_tables_and_what_cannot_be_exported(tmp_path: Path) -> None:
     (tmp_path / "raw" / "f.csv").write_text("y,n,a,b,t\n" + lines)
     sparse = {"a": SparseConfig(table="s"), "b": SparseConfig(table="s")}
     dense = {"n": DenseConfig(transform=[])}
-    data = DataConfig("t", str(tmp_path / "raw"), label=LabelConfig("y"), prepared=str(tmp_path / "prepared"))
+    data = ResolvedData("t", str(tmp_path / "raw"), label=LabelConfig("y"), prepared=str(tmp_path / "prepared"))
     data.sparse, data.dense = dict(sparse), {"n": DenseConfig()}
-    export(prepare(data), tmp_path / "out")
-    again = expand_spec(DataConfig("t", spec=str(tmp_path / "out" / "feature_spec.yaml")))
+    export(prepare(replace(data)), tmp_path / "out")
+    again = expand_spec(ResolvedData("t", spec=str(tmp_path / "out" / "feature_spec.yaml")))
     assert [c and (c.table, c.rows) for c in again.sparse.values()] == [("s", 6), ("s", 6)]
     data.dense = dict(dense)
     with pytest.raises(UserError, match=r"n has values above 65504"):
-        export(prepare(data), tmp_path / "large")
+        export(prepare(replace(data)), tmp_path / "large")
     assert not (tmp_path / "large").exists()
     data.dense, data.sparse = {}, sparse | {"t": SparseConfig(split=" ")}
     with pytest.raises(UserError, match=r"remove it: ~data\.sparse\.t"):
-        export(prepare(data), tmp_path / "bags")
+        export(prepare(replace(data)), tmp_path / "bags")
 
 
 @pytest.mark.parametrize("size", [1, 126, 127, 128, 32766, 32767, 2**31 - 2])
@@ -368,7 +368,7 @@ def test_mistakes_without_a_file(tmp_path: Path) -> None:
 def ids(tmp_path: Path, **more: Any) -> DataConfig:
     sparse = {"s": SparseConfig(encode="id", rows=7), "b": SparseConfig(encode="id", rows=5, split=" ", max_length=2)}
     kinds = {"name": "t", "root": str(tmp_path / "raw"), "prepared": str(tmp_path / "prepared")}
-    return DataConfig(**(kinds | {"label": LabelConfig("y"), "sparse": sparse, "max_bad_rows": 0.5} | more))
+    return ResolvedData(**(kinds | {"label": LabelConfig("y"), "sparse": sparse, "max_bad_rows": 0.5} | more))
 
 
 ROWS = [(i % 2, str(i % 7), " ".join(str((i + j) % 5) for j in range(i % 4))) for i in range(40)]
@@ -439,10 +439,8 @@ def test_a_report_of_ids(tmp_path: Path) -> None:
 
 
 def command(name: str, *arguments: str, cwd: Path) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", f"recsys.{name}", *arguments],
-        cwd=cwd, capture_output=True, text=True, timeout=300, env=os.environ | {"CUDA_VISIBLE_DEVICES": ""},
-    )  # fmt: skip
+    run = run_anew if name == "plan" else run_forked  # which no other test starts as a user does
+    done = run(f"recsys.{name}", *arguments, cwd=cwd, env={"CUDA_VISIBLE_DEVICES": ""}, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout + done.stderr
 

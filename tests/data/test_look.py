@@ -25,14 +25,14 @@ from recsys.data.profile import DataProfile, Profiler, page, profiler
 from recsys.data.profile.drift import drift, psi, wilson
 from recsys.data.profile.numbers import from_axis, histogram
 from recsys.data.profile.tallies import KEPT, Distinct, RowSample
-from recsys.data.transforms import LABEL
+from recsys.data.transforms import LABEL, ResolvedData, resolve
 from recsys.preprocess import preprocess
 
 NOWHERE = Path("/nowhere")
 
 
 def config(**more: Any) -> DataConfig:
-    return DataConfig(name="t", root="/raw", **more)
+    return ResolvedData(name="t", root="/raw", **more)
 
 
 def look_at(data: DataConfig, frame: pl.DataFrame, which: np.ndarray, pieces: int = 1) -> DataProfile:
@@ -293,7 +293,7 @@ def test_any_values(given: list[Any], data: st.DataObject) -> None:
 
 def from_yaml(name: str, root: Path, tmp_path: Path) -> DataConfig:
     given = OmegaConf.load(conf_dir() / "data" / f"{name}.yaml")
-    data = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), given))
+    data = resolve(OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), given)))
     assert isinstance(data, DataConfig)
     data.root, data.prepared = str(root), str(tmp_path)
     return data

@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 import torch
 from every_transform import CSV, PARQUET, sides, write_csv, write_parquet
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
@@ -25,7 +26,7 @@ from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw import formats, sources
 from recsys.data.raw.blocks import LINE, Block
 from recsys.data.tensors import Tensors
-from recsys.data.transforms import parse_rows
+from recsys.data.transforms import parse_rows, resolve
 from recsys.errors import UserError
 from recsys.serving.pipeline import Pipeline
 from recsys.serving.predict_files import file_blocks
@@ -35,6 +36,7 @@ from recsys.serving.raw_rows import RawRows
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = 10_000
+EVERY_DAY = 2_000  # of them
 REAL = [("criteo", "criteo_kaggle"), ("avazu", "avazu"), ("movielens_100k", "ml-100k"), ("frappe", "frappe")]
 
 
@@ -115,15 +117,16 @@ def check(prepared: Prepared, data: DataConfig, pipeline: Pipeline, rows: int = 
             assert torch.equal(single.values[f.name][-last:], held.values[f.name][-last:])
 
 
+@pytest.mark.parametrize("rows", [EVERY_DAY, pytest.param(ROWS, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("name", "folder"), REAL)
-def test_real_data(name: str, folder: str, real_data: Callable[[str], Path], tmp_path: Path) -> None:
+def test_real_data(name: str, folder: str, rows: int, real_data: Callable[[str], Path], tmp_path: Path) -> None:
     config = OmegaConf.load(ROOT / "conf" / "data" / f"{name}.yaml")
-    data = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), config))
+    data = resolve(OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), config)))
     assert isinstance(data, DataConfig)
     split = data.split if data.split.by == "files" else SplitConfig()  # by order: the last rows are the test's
     data = replace(data, root=str(real_data(folder)), prepared=str(tmp_path / "prepared"), split=split)
     prepared = prepare(data)
-    check(prepared, data, moved(prepared, tmp_path))
+    check(prepared, data, moved(prepared, tmp_path), rows)
 
 
 @pytest.mark.parametrize(("yaml", "write"), [(CSV, write_csv), (PARQUET, write_parquet)], ids=["csv", "parquet"])
@@ -305,7 +308,7 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
         Pipeline.load(tmp_path)
 
 
-FEW = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+FEW = settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 COLUMNS = ("price", "user", "item", "other", "text", "tags", "when")
 words = st.text(st.characters(blacklist_categories=("Cs", "Cc", "Zl", "Zp"), blacklist_characters=',"'), max_size=8)
 numbers = st.one_of(st.integers(), st.floats(), st.integers(-(10**50), 10**50)).map(str)
@@ -349,7 +352,7 @@ odd = st.recursive(
 TYPED = (*COLUMNS, "small", "flag", "kind", "born", "labels", "floats", "clock")
 
 
-@settings(FEW, max_examples=150)
+@settings(FEW, max_examples=examples(150))
 @given(st.dictionaries(st.sampled_from(TYPED), odd))
 def test_any_value_is_read_or_told_in_a_line(csv: Pipeline, parquet: Pipeline, row: dict[str, Any]) -> None:
     for pipeline in (csv, parquet):

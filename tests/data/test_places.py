@@ -21,6 +21,7 @@ from recsys.data.prepare.digests import digests
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw import formats, sources, storage
 from recsys.data.raw.storage import list_remote_files, natural_sort, resolve_path
+from recsys.data.transforms import resolve
 from recsys.errors import UserError
 from recsys.serving.predict_files import input_files
 
@@ -62,7 +63,9 @@ def memory() -> Iterator[Any]:
 
 def of_yaml(text: str, root: str, home: Path) -> DataConfig:
     known = {"name": "t", "root": root, "prepared": str(home), "label": {"column": "y"}}
-    data = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), OmegaConf.create(text), known))
+    data = resolve(
+        OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), OmegaConf.create(text), known))
+    )
     assert isinstance(data, DataConfig)
     return data
 

@@ -28,7 +28,7 @@ from recsys.data.prepare import passes as build
 from recsys.data.prepare import prepared as preparing
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw import formats, text
-from recsys.data.transforms import LABEL
+from recsys.data.transforms import LABEL, ResolvedData, resolve
 from recsys.errors import UserError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -51,7 +51,7 @@ def config(tmp_path: Path, **more: Any) -> DataConfig:
         "dense": {"x": DenseConfig(transform=["standardise"])},
         "sparse": {"s": SparseConfig()},
     }
-    return DataConfig(**(defaults | more))
+    return ResolvedData(**(defaults | more))
 
 
 def frames(prepared: Prepared) -> dict[str, pl.DataFrame]:
@@ -257,7 +257,7 @@ import os, signal, sys
 from recsys.data.prepare import passes as p
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import formats
-from recsys.config.schema_data import *
+from recsys.config.schema_data import *; from recsys.data.transforms import ResolvedData
 formats.RANGE_BYTES, p.FILE_ROWS = 9000, 1000
 calls = []
 step = p.{step}
@@ -267,7 +267,7 @@ def counted(*a):
         os.kill(os.getpid(), signal.SIGKILL)
     return step(*a)
 p.{step} = counted
-done = prepare(DataConfig(name="t", root={str(tmp_path / "raw")!r}, prepared=sys.argv[2],
+done = prepare(ResolvedData(name="t", root={str(tmp_path / "raw")!r}, prepared=sys.argv[2],
     label=LabelConfig("y"), dense={{"x": DenseConfig(transform=["standardise"])}}, sparse={{"s": SparseConfig()}}))
 print(len(calls), done.folder)
 """
@@ -329,11 +329,11 @@ def test_two_processes_at_once(tmp_path: Path) -> None:
     code = f"""
 from recsys.data.prepare import passes as build
 from recsys.data.prepare.prepared import prepare
-from recsys.config.schema_data import *
+from recsys.config.schema_data import *; from recsys.data.transforms import ResolvedData
 built = []
 run = build.Build.run
 build.Build.run = lambda self: (built.append(1), run(self))
-done = prepare(DataConfig(name="t", root={str(tmp_path / "raw")!r}, prepared={str(tmp_path / "prepared")!r},
+done = prepare(ResolvedData(name="t", root={str(tmp_path / "raw")!r}, prepared={str(tmp_path / "prepared")!r},
     label=LabelConfig("y"), dense={{"x": DenseConfig(transform=["standardise"])}}, sparse={{"s": SparseConfig()}}))
 print(len(built), sum(done.info["rows"].values()), done.folder)
 """
@@ -348,7 +348,7 @@ print(len(built), sum(done.info["rows"].values()), done.folder)
 
 def from_yaml(name: str, root: Path, tmp_path: Path) -> DataConfig:
     given = OmegaConf.load(ROOT / "conf" / "data" / f"{name}.yaml")
-    data = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), given))
+    data = resolve(OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), given)))
     assert isinstance(data, DataConfig)
     return replace(data, root=str(root), prepared=str(tmp_path))
 

@@ -24,13 +24,14 @@ from recsys.data.check import check_data, check_files
 from recsys.data.raw import sources, text
 from recsys.data.raw.blocks import LINE, BadRow
 from recsys.data.raw.ranges import FileRange
+from recsys.data.transforms import ResolvedData
 from recsys.errors import UserError
 
 
 def config(
     folder: Path, *, dense: tuple[str, ...] = ("a",), derive: dict[str, str] | None = None, **source: Any
 ) -> DataConfig:
-    return DataConfig(
+    return ResolvedData(
         name="t",
         root=str(folder),
         source=SourceConfig(**source),

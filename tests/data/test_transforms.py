@@ -21,7 +21,7 @@ from recsys.config.schema_data import (
 )
 from recsys.data.loader import batch_of
 from recsys.data.raw.blocks import LINE, Block
-from recsys.data.transforms import LABEL, TIME, Fitted, parse_rows
+from recsys.data.transforms import LABEL, TIME, Fitted, ResolvedData, parse_rows
 from recsys.errors import UserError
 
 FEW = settings(max_examples=60, deadline=None)
@@ -30,7 +30,7 @@ FEW = settings(max_examples=60, deadline=None)
 def config(
     dense: dict[str, DenseConfig] | None = None, sparse: dict[str, SparseConfig] | None = None, **more: Any
 ) -> DataConfig:
-    return DataConfig(name="t", dense=dict(dense or {}), sparse=dict(sparse or {}), label=LabelConfig("y"), **more)
+    return ResolvedData(name="t", dense=dict(dense or {}), sparse=dict(sparse or {}), label=LabelConfig("y"), **more)
 
 
 def block(**columns: Any) -> Block:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import AS_HOST, TRAIN, Host, Job, loopback_hosts, make_namespaces, metrics, remove_namespaces
+from jobs import AS_HOST, COMMAND, Host, Job, loopback_hosts, make_namespaces, metrics, remove_namespaces
 
 
 @pytest.fixture
@@ -32,8 +32,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def reference(home: Path) -> dict[str, Any]:
     """Metrics of the run that no test disturbs, of two processes on one host (each number has batches of its own)."""
     alone = Job(home, home / "reference.output")
-    alone.start([sys.executable, *TRAIN, "trainer.devices=2", "run_dir=reference"])
-    assert alone.wait() == [0], alone.output.read_text()[-3000:]
+    alone.fork_ranks(2, *COMMAND, "run_dir=reference")
+    assert alone.wait() == [0, 0], alone.output.read_text()[-3000:]
     return metrics(home / "reference")
 
 

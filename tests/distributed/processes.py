@@ -4,18 +4,31 @@ import os
 import tempfile
 import traceback
 from collections.abc import Callable
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from forks import fork
 
 
 def run(function: Callable[..., Any], world_size: int, *args: Any) -> list[Any]:
-    """`function(rank, world_size, *args)` on every rank; the results by rank. Importing costs seconds: do much in one."""
+    """`function(rank, world_size, *args)` on every rank, each a process of its own; the results by rank."""
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_main, (world_size, folder, function, args), nprocs=world_size)
+        ranks = [fork(_main, rank, world_size, folder, function, args) for rank in range(world_size)]
+        try:
+            running = {r.sentinel: r for r in ranks}
+            while running:
+                for sentinel in wait(running):
+                    done = running.pop(sentinel)
+                    done.join()
+                    told = Path(folder) / f"error-{ranks.index(done)}"
+                    assert done.exitcode == 0, told.read_text() if told.exists() else f"exit status {done.exitcode}"
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.join()
         return [torch.load(Path(folder) / f"result-{rank}", weights_only=False) for rank in range(world_size)]
 
 
@@ -28,8 +41,8 @@ def _main(rank: int, world_size: int, folder: str, function: Callable[..., Any],
     dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world_size)
     try:
         torch.save(function(rank, world_size, *args), Path(folder) / f"result-{rank}")
-    except Exception:
-        traceback.print_exc()
+    except BaseException:
+        (Path(folder) / f"error-{rank}").write_text(f"rank {rank}\n{traceback.format_exc()}")
         raise
     finally:
         dist.destroy_process_group()

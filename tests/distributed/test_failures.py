@@ -1,6 +1,5 @@
 """A rank that ends takes its job down, its own error told first; what is started again goes on."""
 
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -9,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from jobs import TORCHRUN, TRAIN, Job, metrics, seconds_since
+from jobs import COMMAND, TORCHRUN, TRAIN, Job, metrics, seconds_since
 from omegaconf import DictConfig
 from torch.distributed import HashStore
 
@@ -17,11 +16,11 @@ from recsys.config.compose import compose
 from recsys.distributed import failures
 from recsys.distributed.rendezvous import fresh_store
 from recsys.errors import UserError
-from recsys.training.run_dir import AUTO, allow_restarts, open_run_dir
+from recsys.training.run_dir import AUTO, RunFolder, allow_restarts, open_run_dir
 
 STARTS = {
-    "devices": [sys.executable, *TRAIN, "trainer.devices=2"],
-    "torchrun": [*TORCHRUN, "--nproc_per_node=2", *TRAIN],
+    "devices": [*COMMAND, "trainer.devices=2"],
+    "torchrun": ["torch.distributed.run", "--nproc_per_node=2", *TRAIN],
 }
 
 
@@ -36,7 +35,7 @@ STARTS = {
 )
 def test_a_rank_that_ends_takes_the_job_down_and_is_told_first(job: Job, home: Path, by: str, how: str) -> None:
     mark = home / f"{by}_{how}.mark"
-    job.start([*STARTS[by], f"run_dir={mark.stem}", f"model.how={how}", f"model.mark={mark}"])
+    job.fork(*STARTS[by], f"run_dir={mark.stem}", f"model.how={how}", f"model.mark={mark}")
     assert job.wait() == [1], job.output.read_text()[-3000:]
     assert seconds_since(mark) < 60
     errors = job.errors()
@@ -76,10 +75,11 @@ def complete(folder: Path) -> Path:
 
 
 def test_resume_auto_begins_where_there_is_no_run_and_else_goes_on(cfg: DictConfig, tmp_path: Path) -> None:
-    assert open_run_dir(cfg.copy()) == (tmp_path / "a", False)
-    assert open_run_dir(cfg.copy()) == (tmp_path / "a", False)  # begun, without a checkpoint yet
+    assert open_run_dir(cfg.copy()) == RunFolder(tmp_path / "a")
+    assert open_run_dir(cfg.copy()) == RunFolder(tmp_path / "a")  # begun, without a checkpoint yet
     complete(tmp_path / "a" / "checkpoints" / "step-00000010")
-    assert open_run_dir(cfg.copy()) == (tmp_path / "a", True)
+    found = open_run_dir(cfg.copy())
+    assert (found.path, found.resumed) == (tmp_path / "a", True)
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
     cfg.seed = 1
     with pytest.raises(UserError, match=r"run_dir=.*another config: seed is 0 there, 1 here"):

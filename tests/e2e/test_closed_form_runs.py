@@ -8,6 +8,7 @@ import pytest
 from recsys import cli, evaluate
 from recsys.config.compose import compose
 from recsys.errors import UserError
+from recsys.training.evaluate import evaluate as measure
 from recsys.training.run import begin, train
 
 POPULARITY = ["model=popularity", "data=sample_sequences", "data.sample.rows=1000", "run_dir=run", "trainer.threads=1"]
@@ -39,4 +40,4 @@ def test_more_processes_than_one_are_refused(
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UserError, match=told):
-        evaluate.evaluate("run")
+        measure("run")

@@ -1,13 +1,12 @@
 """recsys.report of runs as training leaves them."""
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import polars as pl
 import pytest
+from forks import run_forked
 
 CLICKS = ["model=dlrm", "data.sample.rows=4000", "metrics.slices=[cat_1]"]
 ITEMS = ["data=sample_sequences", "data.sample.rows=4000"]
@@ -15,14 +14,7 @@ SMALL = ["trainer.threads=1", "trainer.batch_size=512", "trainer.log_every_n_ste
 
 
 def recsys(command: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [sys.executable, "-m", f"recsys.{command}", *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"COLUMNS": "200"},
-        timeout=500,
-    )
+    done = run_forked(f"recsys.{command}", *arguments, cwd=cwd, env={"COLUMNS": "200"})
     assert done.returncode == 0, done.stderr[-3000:]
     return done
 

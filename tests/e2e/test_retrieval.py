@@ -60,9 +60,10 @@ SIDE_BY_SIDE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "model", [pytest.param(m, marks=pytest.mark.slow) if m == "two_tower" else m for m in SIDE_BY_SIDE]
-)
+SLOW = ("two_tower", "neumf model.user=user_id", "mult_vae")  # mf and ease are quicker, and of their kinds
+
+
+@pytest.mark.parametrize("model", [pytest.param(m, marks=pytest.mark.slow) if m in SLOW else m for m in SIDE_BY_SIDE])
 def test_side_by_side(model: str, real_data: RealData, prepared: Path, tmp_path: Path) -> None:
     """MovieLens 100K by time: the same queries for all models, whatever they read."""
     data = ["data=movielens_100k_retrieval", f"data.root={real_data('ml-100k')}", "trainer.batch_size=16"]
@@ -80,7 +81,7 @@ def test_side_by_side(model: str, real_data: RealData, prepared: Path, tmp_path:
     ("overrides", "message"),
     [
         (["model=sasrec"], "data=criteo: this model retrieves items, and data.items.feature names no feature"),
-        (["model=ease", "data=movielens_1m", "loss=bce"], "loss=recsys.losses.BCE: this model has a loss of its own"),
+        (["model=ease", "data=movielens_1m", "loss=bce"], "loss=recsys.losses.BCE: this model is fitted without a loss"),
         (["model=ease", "data=movielens_1m", "trainer.devices=2"], "fitted at once, in one process"),
         (["model=sasrec", "data=movielens_1m", "~loss"], "loss: this model needs one"),
         (["model=sasrec", "data=movielens_1m", "loss.negatives=popular"], r"loss: negatives 'popular' is not one of"),

@@ -1,7 +1,6 @@
 """Whole runs as a user starts them: sample, resume after kill -9, evaluate, predict, sweep, own data."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -12,20 +11,18 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from forks import run_anew, run_forked
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 SMALL = ["data.sample.rows=20000", "trainer.batch_size=256", "trainer.threads=1"]
 
 
 def recsys(command: str, *args: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", f"recsys.{command}", *args],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        env=os.environ | (env or {}),
-        timeout=500,
-    )
+    return run_anew(f"recsys.{command}", *args, cwd=cwd, env=env)
+
+
+def forked(command: str, *args: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return run_forked(f"recsys.{command}", *args, cwd=cwd, env=env)
 
 
 def ok(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
@@ -37,7 +34,7 @@ def ok(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[st
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a finished run `a` on a small sample, DLRM with dropout, three epochs of 62 steps."""
     path = tmp_path_factory.mktemp("runs")
-    ok(recsys("train", *SMALL, *LONG, "run_dir=a", cwd=path))
+    ok(forked("train", *SMALL, *LONG, "run_dir=a", cwd=path))
     return path
 
 
@@ -89,7 +86,7 @@ def test_kill_and_resume_gives_equal_weights_bit_for_bit(home: Path, tmp_path: P
         running.send_signal(signal.SIGKILL)
         running.wait()
     assert not (home / "b" / "metrics.json").exists()
-    resumed = ok(recsys("train", *SMALL, *LONG, "resume=b", cwd=home))
+    resumed = ok(forked("train", *SMALL, *LONG, "resume=b", cwd=home))
     assert "resuming from b/checkpoints/step-" in resumed.stderr
     assert equal(weights(home / "a", tmp_path / "a.pt"), weights(home / "b", tmp_path / "b.pt"))
     a, b = (json.loads((home / r / "metrics.json").read_text()) for r in "ab")
@@ -126,7 +123,7 @@ def test_predict_scores_raw_rows_with_or_without_labels(home: Path) -> None:
 
 @pytest.mark.slow
 def test_two_processes_by_devices_and_by_torchrun_train_alike(home: Path) -> None:
-    ok(recsys("train", *SMALL, "sharding=rowwise", "trainer.devices=2", "run_dir=two", cwd=home))
+    ok(forked("train", *SMALL, "sharding=rowwise", "trainer.devices=2", "run_dir=two", cwd=home))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=2", "-m", "recsys.train"]
     done = subprocess.run(
         [*torchrun, *SMALL, "sharding=rowwise", "run_dir=tr"], cwd=home, capture_output=True, text=True, timeout=500
@@ -137,7 +134,7 @@ def test_two_processes_by_devices_and_by_torchrun_train_alike(home: Path) -> Non
     plan = json.loads((home / "two" / "plan.json").read_text())
     assert plan["world_size"] == 2
     assert {t["type"] for t in plan["tables"]} == {"row_wise"}
-    back = ok(recsys("evaluate", "run=two", "trainer.devices=1", "sharding=none", cwd=home))
+    back = ok(forked("evaluate", "run=two", "trainer.devices=1", "sharding=none", cwd=home))
     assert json.loads(back.stdout)["auc"] == pytest.approx(two["auc"], abs=1e-9)
 
 
@@ -147,7 +144,7 @@ def test_hashed_features_trained_row_wise_by_two_are_scored_by_one(home: Path) -
     hashed = ["data.sparse_defaults.encode=hash", "data.sparse_defaults.buckets=1000", "model.dim=4"]
     mixed = ["data.sparse.cat_1.encode=vocabulary", "data.sparse.cat_2.buckets=77"]
     how = ["sharding=rowwise", "trainer.devices=2", "run_dir=hashed"]
-    ok(recsys("train", *SMALL, *hashed, *mixed, *how, cwd=home))
+    ok(forked("train", *SMALL, *hashed, *mixed, *how, cwd=home))
     features = json.loads((home / "hashed" / "features.json").read_text())["sparse"]
     assert [f["cardinality"] for f in features[1:]] == [78] + [1001] * 24
     assert [p.name for p in (home / "hashed" / "vocabularies").iterdir()] == ["cat_1.parquet"]
@@ -158,7 +155,7 @@ def test_hashed_features_trained_row_wise_by_two_are_scored_by_one(home: Path) -
     assert len({r[16] for r in rows[-2000:]} - {r[16] for r in rows[:-2000]}) > 100  # of cat_3
     alike = [[*rows[-1][:16], value, *rows[-1][17:]] for value in ("never", "nor this")]  # but for an unseen cat_3
     (home / "hashed.tsv").write_text("".join("\t".join(r) + "\n" for r in rows[-2000:] + alike))
-    done = ok(recsys("predict", "run=hashed", "input=hashed.tsv", "output=hashed.parquet", cwd=home))
+    done = ok(forked("predict", "run=hashed", "input=hashed.tsv", "output=hashed.parquet", cwd=home))
     assert "cat_1 " in done.stdout and "cat_2 " not in done.stdout  # of the shares out of vocabulary
     p = pl.read_parquet(home / "hashed.parquet")["probability"].to_numpy().astype(np.float64)
     assert p[-1] != p[-2]
@@ -170,7 +167,7 @@ def test_hashed_features_trained_row_wise_by_two_are_scored_by_one(home: Path) -
 
 @pytest.mark.slow
 def test_a_sweep_runs_all_trials_though_one_fails(home: Path) -> None:
-    done = recsys("train", "-m", *SMALL, "model=dlrm,dcnv2", "optim.dense.lr=0.005,1e30", "run_dir=sweep", cwd=home)
+    done = forked("train", "-m", *SMALL, "model=dlrm,dcnv2", "optim.dense.lr=0.005,1e30", "run_dir=sweep", cwd=home)
     assert done.returncode == 2, done.stderr[-2000:]
     trials = json.loads((home / "sweep" / "sweep.json").read_text())["trials"]
     assert [t["runs"][0]["exit"] for t in trials] == [0, 2, 0, 2]
@@ -198,7 +195,7 @@ def test_own_parquet_data_trains_by_one_yaml_as_the_docs_show(home: Path) -> Non
         }
     ).write_parquet(home / "clicks" / "part-0.parquet")
     ok(
-        recsys(
+        forked(
             "train",
             "data=clicks",
             "data.root=clicks",
@@ -224,7 +221,7 @@ def test_help_and_cfg_answer_without_heavy_imports(home: Path) -> None:
 @pytest.mark.parametrize("logger", ["wandb", "tensorboard"])
 def test_loggers_need_no_account_and_no_network(home: Path, logger: str) -> None:
     env = {"WANDB_API_KEY": "", "HOME": str(home), "NETRC": str(home / "none")}
-    ok(recsys("train", *SMALL, f"logger={logger}", f"run_dir={logger}", cwd=home, env=env))
+    ok(forked("train", *SMALL, f"logger={logger}", f"run_dir={logger}", cwd=home, env=env))
     pattern = {"wandb": "wandb/offline-run-*/*.wandb", "tensorboard": "tensorboard/events.out.tfevents.*"}[logger]
     content = b"".join(p.read_bytes() for p in (home / logger).glob(pattern))
     for name in (b"test/auc", b"validation/auc", b"train/samples_per_second", b"batch_size", b"t_cat_26"):

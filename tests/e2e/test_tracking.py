@@ -1,24 +1,22 @@
 """A run tracked offline: all that `wandb sync` will upload is in its file, which is read back here."""
 
 import json
-import os
 import struct
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from forks import run_forked
 from wandb.proto.wandb_internal_pb2 import Record
 
 SMALL = ["data.sample.rows=6000", "trainer.batch_size=256", "trainer.threads=1", "trainer.log_every_n_steps=5"]
 
 
 def train(cwd: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    env = os.environ | {"WANDB_API_KEY": "", "HOME": str(cwd), "NETRC": str(cwd / "none")}
-    command = [sys.executable, "-m", "recsys.train", *SMALL, "logger=wandb", *args]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=env, timeout=500)
+    env = {"WANDB_API_KEY": "", "HOME": str(cwd), "NETRC": str(cwd / "none")}
+    return run_forked("recsys.train", *SMALL, "logger=wandb", *args, cwd=cwd, env=env)
 
 
 def records(run: Path) -> Iterator[Record]:

@@ -13,7 +13,7 @@ from torch import nn
 
 from recsys.batch import JaggedIds
 from recsys.features import FeatureSpec, SparseFeature
-from recsys.models import item_knn
+from recsys.models import ease, item_knn, session_knn
 from recsys.models.common import co_occurrence as interactions
 from recsys.models.ease import EASE
 from recsys.models.item_knn import ItemKNN
@@ -224,8 +224,8 @@ def test_mistakes_of_parameters(model: type[nn.Module], given: dict[str, object]
 
 
 def test_ease_says_what_it_would_need() -> None:
-    with pytest.raises(ValueError, match=r"^EASE of 55,000 items needs 60.5 GB to fit, above max_items=30,000: .*"):
-        EASE(spec(55_000), device=torch.device("meta"))
+    with pytest.raises(ValueError, match=r"^EASE of 65,000 items needs 16.9 GB to fit, above max_items=60,000: .*"):
+        EASE(spec(65_000), device=torch.device("meta"))
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -272,3 +272,38 @@ def test_movielens_1m(real_data: Callable[[str], Path]) -> None:
         reached[model] = hit_rate(fitted, histories[:query_batch], targets[:query_batch])
         assert reached[model] > floor, model.__name__
     assert reached[EASE] > reached[ItemKNN] > 1.5 * reached[Popularity]
+
+
+@pytest.mark.parametrize(("n", "block"), [(1, 4), (40, 7), (64, 16), (65, 16)])
+def test_inverts_in_place(n: int, block: int) -> None:
+    """Against NumPy; only the lower triangle is read, both are written."""
+    x = np.random.default_rng(n).random((3 * n, n)) < 0.2
+    gram = x.T.astype(np.float64) @ x + 2 * np.eye(n)
+    a = torch.from_numpy(np.tril(gram)).float()
+    ease.invert_in_place(a, block)
+    np.testing.assert_allclose(a.numpy(), np.linalg.inv(gram), rtol=2e-4, atol=2e-6)
+
+
+def test_large_ease_is_ease() -> None:
+    """Solved in single precision in its own memory, weights and scores are those of double precision."""
+    small = EASE(spec(), l2=10.0)
+    small.fit(to_lists(FITTED))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ease, "_DOUBLE", 0)
+        large = EASE(spec(), l2=10.0)
+        large.fit(to_lists(FITTED))
+    torch.testing.assert_close(large.weights, small.weights, rtol=1e-4, atol=1e-6)
+
+
+@settings(max_examples=50, deadline=None)
+@given(keys=st.lists(st.integers(0, 40), max_size=30), least=st.integers(0, 45), dense=st.sampled_from([0, 1, 32]))
+def test_sums_by_session(keys: list[int], least: int, dense: int) -> None:
+    """Counted or sorted, the sums of each key from `least` on."""
+    expected: dict[int, float] = {}
+    for i, key in enumerate(keys):
+        if key >= least:
+            expected[key] = expected.get(key, 0.0) + i
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(session_knn, "DENSE", dense)
+        found, sums = session_knn._sums(torch.tensor(keys, dtype=torch.long), torch.arange(len(keys)).double(), least)
+    assert found.tolist() == sorted(expected) and sums.tolist() == [expected[k] for k in sorted(expected)]

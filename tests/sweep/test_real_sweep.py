@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from forks import run_anew, run_forked
 
 from recsys.sweep import processes
 from recsys.sweep.watch import validations
@@ -17,11 +18,23 @@ SMALL = ["data.sample.rows=2000", "trainer.batch_size=256", "trainer.threads=1",
 
 
 def recsys(cwd: Path, command: str, *args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", f"recsys.{command}", *args], cwd=cwd, capture_output=True, text=True, timeout=550
-    )
+    return run_forked(f"recsys.{command}", *args, cwd=cwd, timeout=550)
 
 
+def test_a_grid_its_status_and_its_best(tmp_path: Path) -> None:
+    done = recsys(tmp_path, "train", "-m", *SMALL, "optim.dense.lr=0.005,1e30", "run_dir=s", "sweep.jobs=2")
+    assert done.returncode == 2, done.stderr[-2000:]
+    assert "1 of 2 trials succeeded" in done.stderr
+    assert "failed (2): the loss is nan at step" in done.stderr
+    auc = json.loads((tmp_path / "s" / "0" / "metrics.json").read_text())["validation"]["auc"]
+    assert f" {auc:.5f} " in run_anew("recsys.sweep", "status", "s", cwd=tmp_path).stdout
+    best = recsys(tmp_path, "sweep", "best", "s")
+    assert f"python -m recsys.train {' '.join(SMALL)} optim.dense.lr=0.005" in best.stdout
+    config = (tmp_path / "s" / "0" / "config.yaml").read_text()
+    assert "sweep:" not in config
+
+
+@pytest.mark.slow
 def test_a_grid_with_seeds_its_status_and_its_best(tmp_path: Path) -> None:
     done = recsys(tmp_path, "train", "-m", *SMALL, "optim.dense.lr=0.005,1e30", "seed=0,1", "run_dir=s", "sweep.jobs=2")
     assert done.returncode == 2, done.stderr[-2000:]

@@ -27,6 +27,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for module, name, value in faked.PARTS:
         monkeypatch.setattr(module, name, value)
     monkeypatch.setattr(processes, "GRACE_SECONDS", 2.0)
+    monkeypatch.setattr(schedule, "POLL_SECONDS", 0.02)
 
 
 def sweep(*arguments: str) -> int:

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import polars as pl
 
-from recsys.config.schema_data import DataConfig
 from recsys.console import say
 from recsys.data.prepare.chunks import Chunk, ParsedChunk
+from recsys.data.transforms.columns import ResolvedData
 from recsys.errors import UserError
 
 EARLY_STOP_ROWS = 100_000
@@ -19,7 +19,7 @@ class BadRows:
         UserError: (`add`, `report`) the share of bad rows is above data.max_bad_rows.
     """
 
-    def __init__(self, data: DataConfig, file: Path) -> None:
+    def __init__(self, data: ResolvedData, file: Path) -> None:
         self._data, self._file = data, file
         self._good, self.bad, self._first = 0, 0, ""
         self._lines: tuple[Path | None, int] = (None, 0)  # the current file and its lines in the chunks so far

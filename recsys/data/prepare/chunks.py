@@ -23,7 +23,7 @@ from typing import Any
 import polars as pl
 
 from recsys.atomic import beside
-from recsys.config.schema_data import DataConfig, SourceConfig, SparseConfig
+from recsys.config.schema_data import SourceConfig, SparseConfig
 from recsys.data.prepare.dictionary import TextCoder
 from recsys.data.raw import sources
 from recsys.data.raw.blocks import LINE, BadRow, Block
@@ -32,13 +32,9 @@ from recsys.data.raw.ranges import FileRange
 from recsys.data.raw.text import READERS
 from recsys.data.transforms import (
     PLACE,
-    dense_columns,
-    label_column,
     parse_rows,
-    sparse_columns,
-    text_columns,
 )
-from recsys.data.transforms.columns import differences
+from recsys.data.transforms.columns import ResolvedData
 
 READ_FORMAT = 2  # raise it if a change makes the same bytes parse differently
 PARSERS = READERS  # threads that turn blocks into parsed rows, while others read CSV
@@ -102,14 +98,14 @@ class ParsedChunk:
             yield pl.read_parquet(file)
 
 
-def cut_chunks(data: DataConfig, files: list[tuple[Path, int | None]], digests: dict[Path, str]) -> list[Chunk]:
+def cut_chunks(data: ResolvedData, files: list[tuple[Path, int | None]], digests: dict[Path, str]) -> list[Chunk]:
     """Return all chunks in the order of their rows. files: each with its split, or None."""
     if data.source.format == "lists":  # rows contain the name of their file
         digests = {f: f"{d} {f}" for f, d in digests.items()}
     return [Chunk(f, digests[f], r, split) for f, split in files for r in file_ranges(data.source, f)]
 
 
-def read_chunk(data: DataConfig, chunk: Chunk, folder: Path, advance: Callable[[float], None]) -> None:
+def read_chunk(data: ResolvedData, chunk: Chunk, folder: Path, advance: Callable[[float], None]) -> None:
     """Parse a chunk into `folder`, all or nothing. Lines of bad rows are counted from the chunk's first line."""
     building = beside(folder, unique=True)
     building.mkdir(parents=True)
@@ -135,8 +131,8 @@ def remove_chunk(folder: Path) -> None:
     shutil.rmtree(removing, ignore_errors=True)
 
 
-def _read_into(folder: Path, data: DataConfig, chunk: Chunk, advance: Callable[[float], None]) -> None:
-    coder = TextCoder(text_columns(data))
+def _read_into(folder: Path, data: ResolvedData, chunk: Chunk, advance: Callable[[float], None]) -> None:
+    coder = TextCoder(data.text_columns)
     rows: list[int] = []
     bad = lines = 0
 
@@ -198,16 +194,16 @@ def _parsed_as(c: SparseConfig) -> Any:
     return ["id", c.rows] if c.encode == "id" else c.encode == "quantiles"
 
 
-def read_spec(data: DataConfig, sides: dict[str, str]) -> str:
+def read_spec(data: ResolvedData, sides: dict[str, str]) -> str:
     """Return the part of the config that parsed rows depend on, as JSON. sides: digests of the side tables."""
     source = source_spec(data.source)
-    label = [label_column(data), data.label.at_least]
-    dense = {c.parsed: [c.column, c.reads] for c in dense_columns(data).values()}
+    label = [data.label_column, data.label.at_least]
+    dense = {c.parsed: [c.column, c.reads] for c in data.dense_columns.values()}
     sparse = {
-        n: [c.column, c.cross, c.pattern, c.split, c.max_length, _parsed_as(c)] for n, c in sparse_columns(data).items()
+        n: [c.column, c.cross, c.pattern, c.split, c.max_length, _parsed_as(c)] for n, c in data.sparse_columns.items()
     }
     split = [data.split.by, data.split.column] if data.split.column else None
     group = [data.group.by, data.group.order] if data.group else None
     derive = [*data.derive.items()]  # in order: one may read another
-    moments = sorted(differences(data))
+    moments = sorted(data.differences)
     return json.dumps([source, sides, derive, label, dense, sparse, split, group, moments, data.where], sort_keys=True)

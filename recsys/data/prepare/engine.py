@@ -12,8 +12,9 @@ from typing import TypeVar
 
 import polars as pl
 
-from recsys.config.schema_data import DataConfig, EngineConfig
+from recsys.config.schema_data import EngineConfig
 from recsys.data.transforms import sum_tables
+from recsys.data.transforms.columns import ResolvedData
 from recsys.errors import UserError, did_you_mean
 
 Item = TypeVar("Item")
@@ -78,7 +79,7 @@ def check_engine(config: EngineConfig) -> None:
 
 
 @contextmanager
-def open_engine(config: EngineConfig, data: DataConfig) -> Iterator[Engine]:
+def open_engine(config: EngineConfig, data: ResolvedData) -> Iterator[Engine]:
     """Yield the engine that the config names; close it at the end."""
     check_engine(config)
     if config.name == "polars":

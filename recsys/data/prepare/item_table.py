@@ -4,7 +4,7 @@ from pathlib import Path
 
 import polars as pl
 
-from recsys.config.schema_data import DataConfig, JoinConfig
+from recsys.config.schema_data import JoinConfig
 from recsys.data.prepare.dictionary import TextCoder
 from recsys.data.raw.blocks import LINE, Block
 from recsys.data.raw.sources import check_side_columns, side_table
@@ -12,44 +12,39 @@ from recsys.data.raw.vector_files import read_vectors, vector_files
 from recsys.data.transforms import (
     InMemory,
     fit,
-    item_feature,
-    items_config,
-    raw_columns,
-    sparse_columns,
-    text_columns,
 )
 from recsys.data.transforms.column_names import ITEM
+from recsys.data.transforms.columns import ResolvedData
 from recsys.data.transforms.fitted import Fitted, Items
 from recsys.data.transforms.parse import RowParser, as_value
 from recsys.errors import UserError
 
-ITEMS_KEY = "data.items"  # the config key of what `items_config` returns, for messages
-FILE_KEY = f"{ITEMS_KEY}.file"
+FILE_KEY = "data.items.file"
 
 
-def items_join(data: DataConfig) -> JoinConfig | None:
+def items_join(data: ResolvedData) -> JoinConfig | None:
     """Return data.items as a side table. Columns that data.items.columns does not rename keep their names."""
-    c, items = data.items, items_config(data)
+    c, items = data.items, data.item_table
     if c.file is None or items is None:
         return None
-    columns = {column: column for _, column in raw_columns(items)} | dict(c.columns)
+    columns = {column: column for _, column in items.raw_columns} | dict(c.columns)
     return JoinConfig(c.file, c.key, columns, c.separator, c.quote)
 
 
-def items_vectors(data: DataConfig) -> dict[str, Path]:
+def items_vectors(data: ResolvedData) -> dict[str, Path]:
     """Return the files of the items' vectors."""
-    items = items_config(data)
-    return {} if items is None else vector_files(items, ITEMS_KEY)
+    items = data.item_table
+    return {} if items is None else vector_files(items)
 
 
-def check_items_table(data: DataConfig) -> None:
+def check_items_table(data: ResolvedData) -> None:
     """Check that the items' files exist and have all columns. Raises UserError if not."""
     if (join := items_join(data)) is not None:
         items_vectors(data)
         check_side_columns(data, join, FILE_KEY)
 
 
-def read_items(data: DataConfig, fitted: Fitted) -> Items | None:
+def read_items(data: ResolvedData, fitted: Fitted) -> Items | None:
     """Read the item table and fit its transforms on the items of the training split.
 
     Returns:
@@ -58,10 +53,10 @@ def read_items(data: DataConfig, fitted: Fitted) -> Items | None:
     Raises:
         UserError: the training split has no items, or none of them is in the table.
     """
-    items, join, name = items_config(data), items_join(data), item_feature(data)
+    items, join, name = data.item_table, items_join(data), data.item_feature
     if name is None:
         return None
-    vocabulary = fitted.vocabularies[sparse_columns(data)[name].table or name]["value"].alias(ITEM)
+    vocabulary = fitted.vocabularies[data.sparse_columns[name].table or name]["value"].alias(ITEM)
     if vocabulary.is_empty():
         raise UserError(
             f"data.sparse.{name}.min_count: no item is frequent enough in the training rows, so there is nothing to "
@@ -71,7 +66,7 @@ def read_items(data: DataConfig, fitted: Fitted) -> Items | None:
         return None
     side = side_table(data, join, FILE_KEY)
     block = Block(Path(join.file), side.with_row_index(LINE, 1).cast({LINE: pl.Int64}))
-    rows, bad = RowParser(items, block.frame, labelled=True, key=ITEMS_KEY)(block)
+    rows, bad = RowParser(items, block.frame, labelled=True)(block)
     if bad:
         key = side[join.key][bad[0].line - 1]
         raise UserError(f"{FILE_KEY}: {join.file}: {join.key} {key!r}: {bad[0].reason}; fix the table")
@@ -84,12 +79,12 @@ def read_items(data: DataConfig, fitted: Fitted) -> Items | None:
         )
     seen = vocabulary.to_frame().join(rows, on=ITEM, how="left", maintain_order="left")
     unseen = rows.join(vocabulary.to_frame(), on=ITEM, how="anti", maintain_order="left").select(seen.columns)
-    own = fit(items, _training(items, seen), read_vectors(items, ITEMS_KEY))
+    own = fit(items, _training(items, seen), read_vectors(items))
     every = pl.concat([seen.clear(1), seen, unseen])  # the first row, of nulls, is for unknown items
     return Items(own, own.apply(every).with_columns(every[ITEM]))
 
 
-def _training(items: DataConfig, seen: pl.DataFrame) -> InMemory:
-    coder = TextCoder(text_columns(items))
+def _training(items: ResolvedData, seen: pl.DataFrame) -> InMemory:
+    coder = TextCoder(items.text_columns)
     coded = coder.encode(seen.drop(ITEM))
     return InMemory(coded, coder.values())

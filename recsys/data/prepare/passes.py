@@ -10,7 +10,6 @@ from pathlib import Path
 import polars as pl
 
 from recsys.atomic import write_text
-from recsys.config.schema_data import DataConfig
 from recsys.console import Bar, bar, say
 from recsys.data.group_features import REPEATED, TRAIN, is_grouped
 from recsys.data.prepare.bad_rows import BadRows
@@ -26,6 +25,7 @@ from recsys.data.raw.storage import is_remote
 from recsys.data.raw.vector_files import read_vectors
 from recsys.data.raw_schema import RawSchema
 from recsys.data.transforms import Fitted, PartialStatistics, StatisticsPass, fit
+from recsys.data.transforms.columns import ResolvedData
 from recsys.data.transforms.fitted import RAW_SCHEMA
 from recsys.errors import UserError
 
@@ -42,7 +42,7 @@ class Build:
     engine: runs the passes
     """
 
-    data: DataConfig
+    data: ResolvedData
     chunks: list[Chunk]
     spec: str
     target: Path
@@ -192,7 +192,7 @@ class _TrainingRows:
         return self.engine.total(files, keys, least)
 
 
-def _read_one(data: DataConfig, chunk_and_folder: tuple[Chunk, Path], advance: Callable[[float], None]) -> None:
+def _read_one(data: ResolvedData, chunk_and_folder: tuple[Chunk, Path], advance: Callable[[float], None]) -> None:
     read_chunk(data, *chunk_and_folder, advance)
 
 
@@ -262,7 +262,7 @@ def _finish(progress: Bar) -> None:
     progress.advance(0)
 
 
-def _expected_rows(data: DataConfig, chunks: list[Chunk]) -> float | None:
+def _expected_rows(data: ResolvedData, chunks: list[Chunk]) -> float | None:
     """Estimate the number of rows for the progress bar: exact for Parquet, from the first lines' length for text.
 
     Return None if unknown: for gzip and remote files.

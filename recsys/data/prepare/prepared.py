@@ -15,6 +15,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -37,6 +38,7 @@ from recsys.data.raw import sources
 from recsys.data.raw.formats import files_in
 from recsys.data.raw.vector_files import vector_files
 from recsys.data.transforms import Fitted
+from recsys.data.transforms.columns import ResolvedData, resolve
 from recsys.errors import UserError
 from recsys.memory import keep_freed_memory
 
@@ -45,30 +47,37 @@ FORMAT = 6  # raise it if a change prepares the same config and files differentl
 
 @dataclass(frozen=True)
 class Prepared:
-    """A folder of prepared data."""
+    """A folder of prepared data. What it reads of the folder, it reads once."""
 
     folder: Path
 
-    @property
+    @cached_property
     def info(self) -> dict[str, Any]:
+        """Name, split, rows and bad rows."""
         info = json.loads((self.folder / "prepared.json").read_text())
         assert isinstance(info, dict)
         return info
 
-    @property
+    @cached_property
     def fitted(self) -> Fitted:
+        """The fitted transforms."""
         return Fitted.load(self.folder)
 
     def files(self, split: str) -> list[Path]:
+        """Return the Parquet files of a split."""
         return sorted((self.folder / split).glob("*.parquet"))
 
     def rows(self, split: str) -> int:
+        """Return the number of rows of a split."""
         return int(self.info["rows"][split])
+
+    def __reduce__(self) -> tuple[type["Prepared"], tuple[Path]]:
+        return Prepared, (self.folder,)  # another process reads the folder itself
 
 
 def prepare(data: DataConfig, engine: Engine | None = None) -> Prepared:
     """Return the prepared data for this config; prepare it if it does not exist. Safe to call from many processes."""
-    build = _build(data, engine)
+    build = _build(resolve(data), engine)
     target = build.target
     with FileLock(f"{target}.lock"):
         if not (target / "prepared.json").exists():
@@ -84,7 +93,7 @@ def parsed_rows(data: DataConfig) -> Iterator[tuple[pl.DataFrame, np.ndarray]]:
 
     Chunks that were read before are not read again.
     """
-    build = _build(data, None)
+    build = _build(resolve(data), None)
     with TemporaryDirectory(dir=data.prepared, prefix="rows-") as folder:
         chunks, splitter, _ = replace(build, folder=Path(folder)).parsed()
         for chunk in chunks:
@@ -94,7 +103,7 @@ def parsed_rows(data: DataConfig) -> Iterator[tuple[pl.DataFrame, np.ndarray]]:
                 yield decoded, splitter.assign(frame, chunk.split)
 
 
-def _build(data: DataConfig, engine: Engine | None) -> Build:
+def _build(data: ResolvedData, engine: Engine | None) -> Build:
     if "://" in data.prepared:
         raise UserError(
             f"data.prepared={data.prepared}: must be a local folder or one that all machines share; only raw files "
@@ -125,7 +134,7 @@ def _build(data: DataConfig, engine: Engine | None) -> Build:
     return Build(data, chunks, spec, target, target.with_name(f"{target.name}.building"), engine or OneMachine())
 
 
-def _with_sample(data: DataConfig, home: Path) -> DataConfig:
+def _with_sample(data: ResolvedData, home: Path) -> ResolvedData:
     if data.sample is None:
         raise UserError(f"data={data.name}: set data.root=DIR, the folder of its raw files")
     if data.sample.rows < 100:
@@ -137,10 +146,10 @@ def _with_sample(data: DataConfig, home: Path) -> DataConfig:
             with whole_folder(folder) as building, bar("generating", data.sample.rows) as progress:
                 written = lambda rows: progress.advance(rows - progress.done)  # noqa: E731
                 SAMPLES[data.sample.kind](building, rows=data.sample.rows, seed=data.sample.seed, progress=written)
-    return DataConfig(**{**vars(data), "root": str(folder)})
+    return replace(data, root=str(folder))
 
 
-def _fingerprint(data: DataConfig, contents: Any) -> str:
+def _fingerprint(data: ResolvedData, contents: Any) -> str:
     config = asdict(data)
     for key in ("root", "spec", "prepared", "max_bad_rows", "sample", "keep_read"):
         config.pop(key)

@@ -12,14 +12,14 @@ from pathlib import Path
 import polars as pl
 
 from recsys.atomic import whole_folder
-from recsys.config.schema_data import DataConfig
 from recsys.console import bar
 from recsys.data.group_features import arrange
 from recsys.data.prepare.chunks import ParsedChunk, write_info, write_rows, write_values
 from recsys.data.prepare.dictionary import TextCoder
 from recsys.data.prepare.engine import Engine
 from recsys.data.prepare.split import Splitter
-from recsys.data.transforms import GROUP, SPLIT, query_columns, text_columns
+from recsys.data.transforms import GROUP, SPLIT
+from recsys.data.transforms.columns import ResolvedData
 from recsys.data.transforms.hashing import shares
 
 PILE_ROWS = 1 << 18
@@ -27,7 +27,7 @@ PART_ROWS = 1 << 16
 
 
 def shuffle(
-    data: DataConfig, engine: Engine, chunks: list[ParsedChunk], splitter: Splitter, folder: Path
+    data: ResolvedData, engine: Engine, chunks: list[ParsedChunk], splitter: Splitter, folder: Path
 ) -> list[ParsedChunk]:
     """Return arranged chunks under `folder`; arrange them if they do not exist."""
     total = sum(c.rows for c in chunks)
@@ -80,10 +80,12 @@ def decode_column(name: str, frame: pl.DataFrame, text: pl.Series) -> pl.Series:
     return frame.select(pl.col(name).list.eval(gathered)).to_series()
 
 
-def _arrange_pile(data: DataConfig, folder: Path, numbered: tuple[int, Path], advance: Callable[[float], None]) -> None:
+def _arrange_pile(
+    data: ResolvedData, folder: Path, numbered: tuple[int, Path], advance: Callable[[float], None]
+) -> None:
     number, target = numbered
     files = sorted((folder / f"{number:05d}").glob("*.parquet"))
-    coder = TextCoder([*text_columns(data), *query_columns(data)])
+    coder = TextCoder([*data.text_columns, *data.query_columns])
     parts: list[int] = []
     dealt = 0
     with whole_folder(target) as building:

@@ -81,16 +81,16 @@ class Splitter:
         if c.by == "files":
             if c.validation_files:
                 return "files: train, validation and test as published"
-            rest = f"; the last {c.validation:.0%} of the training rows validate" if c.validation else ""
+            rest = f"; the last {c.validation:.0%} of train's rows validate, not train" if c.validation else ""
             return f"files: train and test as published{rest}"
         if c.by == "leave_one_out":
-            return "leave_one_out: the last row of each group tests, the one before it validates"
+            return "leave_one_out: of each group the last row tests, the one before it validates"
         if c.by == "kfold":
-            unit = f"by the values of {c.column}" if c.column else "by rows at random"
+            unit = f"of {c.column}" if c.column else "of rows at random"
             return f"kfold: fold {c.fold} of {c.folds} tests, the next one validates; {unit}, seed {c.seed}"
         sizes = f"{1 - c.validation - c.test:.0%} / {c.validation:.0%} / {c.test:.0%}"
         detail = {"order": "in the files' order", "time": f"by {c.column}", "random": f"at random, seed {c.seed}"}
-        detail["hash"] = f"by the values of {c.column}, seed {c.seed}"
+        detail["hash"] = f"of the values of {c.column}, seed {c.seed}"
         return f"{c.by}: {sizes} {detail[c.by]}"
 
 

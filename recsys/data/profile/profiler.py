@@ -3,7 +3,7 @@
 import numpy as np
 import polars as pl
 
-from recsys.config.schema_data import DataConfig, SparseConfig
+from recsys.config.schema_data import SparseConfig
 from recsys.data.prepare.split import SPLITS
 from recsys.data.profile.data_profile import DataProfile
 from recsys.data.profile.summary import summarise
@@ -14,7 +14,8 @@ from recsys.data.profile.tallies import (
     tally,
     with_label,
 )
-from recsys.data.transforms import LABEL, Fitted, dense_columns, is_bag, sparse_columns
+from recsys.data.transforms import LABEL, Fitted, is_bag
+from recsys.data.transforms.columns import ResolvedData
 from recsys.data.transforms.parse import JOINT
 from recsys.data.transforms.times import PARTS, Cyclic
 from recsys.data.transforms.training_statistics import Moments
@@ -30,9 +31,9 @@ class Profiler:
     sample, which is all rows if a split has at most SAMPLE_ROWS.
     """
 
-    def __init__(self, data: DataConfig) -> None:
+    def __init__(self, data: ResolvedData) -> None:
         self.data = data
-        dense, sparse = dense_columns(data), sparse_columns(data)
+        dense, sparse = data.dense_columns, data.sparse_columns
         reads = {c.parsed: c.reads for c in dense.values()}
         self.times = [n for n, kind in reads.items() if kind == "time"]
         numbers = [n for n, kind in reads.items() if kind == "number"]

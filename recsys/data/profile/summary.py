@@ -13,7 +13,7 @@ from recsys.data.profile import numbers, values
 from recsys.data.profile.data_profile import DataProfile, Feature, Numbers, Table
 from recsys.data.profile.drift import Drift, drift, psi
 from recsys.data.profile.tallies import TALLY
-from recsys.data.transforms import Fitted, dense_columns, is_bag, label_column, sparse_columns
+from recsys.data.transforms import Fitted, is_bag
 from recsys.data.transforms.encodings import Count, Target
 from recsys.data.transforms.hashing import bucket_ids
 from recsys.data.transforms.steps import Fill
@@ -32,15 +32,15 @@ def summarise(profiler: Profiler, fitted: Fitted) -> DataProfile:
     features = [_number(profiler, n, samples) for n in profiler.numbers]
     features += [_value(profiler, fitted, n, c) for n, c in counts.items()]
     order = {
-        n: i for i, n in enumerate([*(c.parsed for c in dense_columns(profiler.data).values()), *profiler.data.sparse])
+        n: i for i, n in enumerate([*(c.parsed for c in profiler.data.dense_columns.values()), *profiler.data.sparse])
     }
     features.sort(key=lambda f: order[f.name])
     rows, positives = (tuple(int(n) for n in x) for x in (profiler.rows, profiler.positives))
-    return DataProfile(rows, positives, features, _tables(fitted, counts), label_column(profiler.data) is not None)
+    return DataProfile(rows, positives, features, _tables(fitted, counts), profiler.data.label_column is not None)
 
 
 def _number(profiler: Profiler, name: str, samples: dict[str, pl.DataFrame]) -> Feature:
-    time, sparse = name in profiler.times, sparse_columns(profiler.data)
+    time, sparse = name in profiler.times, profiler.data.sparse_columns
     there = {s: f[name].drop_nulls().to_numpy() for s, f in samples.items()}
     spans: list[dict[str, float] | None] = []
     for s, m in zip(SPLITS, profiler.moments[name], strict=True):
@@ -71,14 +71,14 @@ def _number(profiler: Profiler, name: str, samples: dict[str, pl.DataFrame]) -> 
 
 
 def _value(profiler: Profiler, fitted: Fitted, name: str, counts: pl.DataFrame) -> Feature:
-    c = sparse_columns(profiler.data).get(name)
+    c = profiler.data.sparse_columns.get(name)
     cells = values.cells(counts, profiler.absent[name])
     table = (c.table or name) if c else None
     known = counts.filter(pl.col("train") > 0)
     if c is not None and c.encode == "vocabulary":
         known = values.in_vocabulary(counts, fitted.vocabularies[table or ""])
     if c is None:
-        steps = dense_columns(profiler.data)[name].steps
+        steps = profiler.data.dense_columns[name].steps
         kind = "count" if isinstance(steps[0], Count) else "target" if isinstance(steps[0], Target) else "dense"
     else:
         kind = "cross" if c.cross else "bag" if is_bag(c) else "sparse"
@@ -100,7 +100,7 @@ def _value(profiler: Profiler, fitted: Fitted, name: str, counts: pl.DataFrame) 
 
 
 def _tables(fitted: Fitted, counts: dict[str, pl.DataFrame]) -> list[Table]:
-    columns, tables = sparse_columns(fitted.data), []
+    columns, tables = fitted.data.sparse_columns, []
     for name, features in fitted.features.tables.items():
         c = columns[features[0].name]
         names = tuple(f.name for f in features)
@@ -151,12 +151,12 @@ def _shares(part: np.ndarray, whole: np.ndarray) -> tuple[float | None, ...]:
 
 
 def _dense_reads(profiler: Profiler, parsed: str) -> str:
-    return next(c.column for c in dense_columns(profiler.data).values() if c.parsed == parsed)
+    return next(c.column for c in profiler.data.dense_columns.values() if c.parsed == parsed)
 
 
 def _steps(profiler: Profiler, parsed: str) -> str:
     """Return the steps of a dense column as text, such as: fill 0, log, standardise."""
-    mine = [c for c in dense_columns(profiler.data).values() if c.parsed == parsed]
+    mine = [c for c in profiler.data.dense_columns.values() if c.parsed == parsed]
     if isinstance(mine[0].steps[0] if mine[0].steps else None, Cyclic):
         parts = dict.fromkeys(s.part for c in mine for s in c.steps if isinstance(s, Cyclic))
         return f"{', '.join(WAVES)} of {', '.join(parts)}"

@@ -6,9 +6,9 @@ from functools import lru_cache
 
 import polars as pl
 
-from recsys.config.schema_data import DataConfig, JoinConfig
+from recsys.config.schema_data import JoinConfig
 from recsys.data.raw.blocks import one_line
-from recsys.data.transforms import raw_columns
+from recsys.data.transforms.columns import ResolvedData
 from recsys.errors import UserError
 
 
@@ -88,8 +88,8 @@ class FeatureInputs:
     derive: dict[str, str]
 
     @classmethod
-    def from_config(cls, data: DataConfig) -> "FeatureInputs":
-        columns = {column for _, column in raw_columns(data)}
+    def from_config(cls, data: ResolvedData) -> "FeatureInputs":
+        columns = {column for _, column in data.raw_columns}
         if data.group is not None:
             columns |= {data.group.by, *filter(None, [data.group.order])}
         derive: dict[str, str] = {}

@@ -7,7 +7,6 @@ from pathlib import Path
 import polars as pl
 
 from recsys.config.schema_data import (
-    DataConfig,
     JoinConfig,
     LabelConfig,
     SourceConfig,
@@ -18,11 +17,11 @@ from recsys.data.raw.derive import add_derived_column, complete_rows, filter_row
 from recsys.data.raw.formats import column_names, drop_missing_label, empty_frame, read
 from recsys.data.raw.ranges import WHOLE, FileRange, Projection
 from recsys.data.raw.storage import natural_sort, resolve_path
-from recsys.data.transforms import column_reads, label_column, raw_columns
+from recsys.data.transforms.columns import ResolvedData
 from recsys.errors import UserError, did_you_mean
 
 
-def find_files(data: DataConfig, globs: list[str] | None = None) -> list[Path]:
+def find_files(data: ResolvedData, globs: list[str] | None = None) -> list[Path]:
     """Return the raw files under data.root, or data.root itself if it is a file. day_2 sorts before day_10."""
     if data.source.parts:  # data.spec names them one by one
         return [Path(f) for f in data.source.parts if globs is None or f in globs]
@@ -53,7 +52,7 @@ def _is_hidden(path: Path, glob: str) -> bool:
     return path.name.startswith(".") or (path.name.startswith("_") and not Path(glob).name.startswith("_"))
 
 
-def check_columns(data: DataConfig, file: Path, *, labelled: bool = True) -> None:
+def check_columns(data: ResolvedData, file: Path, *, labelled: bool = True) -> None:
     """Check that `file` and its joins have all columns that the config names. Raises UserError if one is missing."""
     frame = empty_frame(data.source, file)
     for name, raw_name in data.source.rename.items():
@@ -72,14 +71,13 @@ def check_columns(data: DataConfig, file: Path, *, labelled: bool = True) -> Non
         frame = add_derived_column(column, sql, frame)
     if data.where is not None:
         filter_rows(data.where, frame)
-    columns = raw_columns(data)
-    columns += group_columns(data) + (split_columns(data) if labelled else [])
+    columns = [*data.raw_columns, *group_columns(data), *(split_columns(data) if labelled else [])]
     for key, column in columns:
         _check_column(key, column, file, frame)
 
 
 def read_blocks(
-    data: DataConfig, file: Path, file_range: FileRange = WHOLE, *, unlabelled: bool = False
+    data: ResolvedData, file: Path, file_range: FileRange = WHOLE, *, unlabelled: bool = False
 ) -> Iterator[Block]:
     """Read the raw rows of a range of `file`, joined with the side tables and with derived columns.
 
@@ -93,7 +91,7 @@ def read_blocks(
     source = data.source
     names = column_names(source, file)
     if unlabelled and not source.header and source.format == "csv":
-        names = drop_missing_label(source, label_column(data) or "", file, names)
+        names = drop_missing_label(source, data.label_column or "", file, names)
     sides = [(join, side_table(data, join)) for join in source.joins]
     where = None if unlabelled else data.where
 
@@ -107,7 +105,7 @@ def read_blocks(
         yield complete(block)
 
 
-def block_from_frame(data: DataConfig, frame: pl.DataFrame) -> Block:
+def block_from_frame(data: ResolvedData, frame: pl.DataFrame) -> Block:
     """Return raw rows that are in memory like a block of `read_blocks`. Joins whose columns exist are skipped.
 
     Raises:
@@ -119,7 +117,7 @@ def block_from_frame(data: DataConfig, frame: pl.DataFrame) -> Block:
     for join in joins:
         _check_column("data.source.joins", join.key, file, frame)
     frame = complete_rows(frame, [(join, side_table(data, join)) for join in joins], data.derive, data.where)
-    for key, column in raw_columns(data) + group_columns(data):
+    for key, column in [*data.raw_columns, *group_columns(data)]:
         _check_column(key, column, file, frame)
     return Block(file, frame, lines=frame.height)
 
@@ -129,9 +127,9 @@ def _check_column(key: str, column: str, file: Path, frame: pl.DataFrame) -> Non
         raise UserError(f"{key}: {file.name} has no column {column}{did_you_mean(column, frame.columns)}")
 
 
-def projection(data: DataConfig, *, labelled: bool) -> Projection:
+def projection(data: ResolvedData, *, labelled: bool) -> Projection:
     """Return the raw columns that features, label, split, joins and SQL read."""
-    reads = column_reads(data)
+    reads = data.column_reads
     for sql in [*data.derive.values(), *([data.where] if labelled and data.where else [])]:
         for column in parse_sql(sql)[1]:
             reads.setdefault(column, set()).add("value")
@@ -141,13 +139,13 @@ def projection(data: DataConfig, *, labelled: bool) -> Projection:
         reads.setdefault(join.key, set()).add("value")
     if labelled:
         for _, column in split_columns(data):
-            reads.setdefault(column, set()).add("number" if column == label_column(data) else "value")
+            reads.setdefault(column, set()).add("number" if column == data.label_column else "value")
     raw_names = {column: data.source.rename.get(column, column) for column in reads}
     numbers = frozenset(raw_names[column] for column, kinds in reads.items() if kinds == {"number"})
     return Projection(frozenset(raw_names.values()), numbers)
 
 
-def group_columns(data: DataConfig) -> list[tuple[str, str]]:
+def group_columns(data: ResolvedData) -> list[tuple[str, str]]:
     """Return (config key, raw column) of the columns that group and order rows."""
     if data.group is None:
         return []
@@ -155,9 +153,9 @@ def group_columns(data: DataConfig) -> list[tuple[str, str]]:
     return [("data.group.by", data.group.by), *order]
 
 
-def split_columns(data: DataConfig) -> list[tuple[str, str]]:
+def split_columns(data: ResolvedData) -> list[tuple[str, str]]:
     """Return (config key, raw column) of the label and the split; rows to be predicted may lack these columns."""
-    name = label_column(data)
+    name = data.label_column
     label = [] if name is None else [("data.label", name)]
     by_column = data.split.column and data.split.by in ("time", "hash", "kfold")
     return label + ([("data.split", data.split.column or "")] if by_column else [])
@@ -176,7 +174,7 @@ def _join_source(join: JoinConfig) -> SourceConfig:
     return SourceConfig(format=kind, separator=join.separator, quote=join.quote)
 
 
-def side_file(data: DataConfig, join: JoinConfig, key: str = "data.source.joins") -> Path:
+def side_file(data: ResolvedData, join: JoinConfig, key: str = "data.source.joins") -> Path:
     """Return the path of a side table. key: its config key, for messages."""
     root = resolve_path(data.root or ".", "data.root")
     path = (root.parent if root.is_file() else root) / join.file
@@ -194,7 +192,7 @@ def _select_side_columns(join: JoinConfig, side: pl.DataFrame) -> pl.DataFrame:
     return side.select(pl.col(file_name).alias(name) for name, file_name in _side_columns(join).items())
 
 
-def check_side_columns(data: DataConfig, join: JoinConfig, key: str) -> pl.DataFrame:
+def check_side_columns(data: ResolvedData, join: JoinConfig, key: str) -> pl.DataFrame:
     """Return the side table without rows. Raises UserError if it lacks a column."""
     side = empty_frame(_join_source(join), side_file(data, join, key))
     for name in _side_columns(join).values():
@@ -203,7 +201,7 @@ def check_side_columns(data: DataConfig, join: JoinConfig, key: str) -> pl.DataF
     return _select_side_columns(join, side)
 
 
-def side_table(data: DataConfig, join: JoinConfig, key: str = "data.source.joins") -> pl.DataFrame:
+def side_table(data: ResolvedData, join: JoinConfig, key: str = "data.source.joins") -> pl.DataFrame:
     """Read a side table.
 
     Raises:
@@ -222,7 +220,7 @@ def side_table(data: DataConfig, join: JoinConfig, key: str = "data.source.joins
     return side
 
 
-def prediction_source(data: DataConfig, file: Path) -> DataConfig:
+def prediction_source(data: ResolvedData, file: Path) -> ResolvedData:
     """Return the config with a source that reads `file`.
 
     Rows of a format that spreads columns over several files are given as one file: CSV with a header, or Parquet.
@@ -233,12 +231,12 @@ def prediction_source(data: DataConfig, file: Path) -> DataConfig:
     return replace(data, source=SourceConfig(format="parquet" if file.suffix == ".parquet" else "csv"))
 
 
-def history_config(data: DataConfig) -> DataConfig:
+def history_config(data: ResolvedData) -> ResolvedData:
     """Return the config for past rows of groups: no label, no row held out; data.where still applies."""
     return replace(data, label=LabelConfig(column=None), split=SplitConfig(by="order"))
 
 
-def raw_types(data: DataConfig, names: set[str]) -> pl.DataFrame:
+def raw_types(data: ResolvedData, names: set[str]) -> pl.DataFrame:
     """Return a frame without rows of the raw columns `names` (as in the YAML), with the types of the first file."""
     if data.source.format != "parquet":
         return pl.DataFrame(schema=dict.fromkeys(sorted(names), pl.String))

@@ -5,49 +5,48 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from recsys.config.schema_data import DataConfig, VectorsConfig
+from recsys.config.schema_data import VectorsConfig
 from recsys.data.raw.blocks import one_line
 from recsys.data.raw.storage import resolve_path
-from recsys.data.transforms import dense_columns
+from recsys.data.transforms.columns import ResolvedData
 from recsys.data.transforms.vectors import Vectors
 from recsys.errors import UserError, did_you_mean
 
 
-def vector_files(data: DataConfig, key: str = "data") -> dict[str, Path]:
+def vector_files(data: ResolvedData) -> dict[str, Path]:
     """Return the path of each file by the name that the config gives it.
 
     Args:
         data: the data config.
-        key: the config key of `data`, for messages; data.items has features of its own.
 
     Raises:
         UserError: a file is missing.
     """
     files = {}
-    for name, c in dense_columns(data, key).items():
+    for name, c in data.dense_columns.items():
         for file in [f for f in (c.vectors.file, c.vectors.keys) if f] if c.vectors else []:
             files[file] = _path(data, file)
             if not files[file].is_file():
-                raise UserError(f"{key}.dense.{name}.vectors: no such file: {files[file]}")
+                raise UserError(f"{data.key}.dense.{name}.vectors: no such file: {files[file]}")
     return files
 
 
-def read_vectors(data: DataConfig, key: str = "data") -> dict[str, Vectors]:
+def read_vectors(data: ResolvedData) -> dict[str, Vectors]:
     """Read the vectors of each dense feature that has some.
 
     Raises:
         UserError: a file does not hold one vector of finite numbers for each value.
     """
-    columns = dense_columns(data, key).items()
-    return {n: _read(data, f"{key}.dense.{n}", c.column, c.vectors) for n, c in columns if c.vectors is not None}
+    columns = data.dense_columns.items()
+    return {n: _read(data, f"{data.key}.dense.{n}", c.column, c.vectors) for n, c in columns if c.vectors is not None}
 
 
-def _path(data: DataConfig, file: str) -> Path:
+def _path(data: ResolvedData, file: str) -> Path:
     root = resolve_path(data.root or ".", "data.root")
     return (root.parent if root.is_file() else root) / file
 
 
-def _read(data: DataConfig, feature: str, column: str, c: VectorsConfig) -> Vectors:
+def _read(data: ResolvedData, feature: str, column: str, c: VectorsConfig) -> Vectors:
     file = _path(data, c.file)
     where = f"{feature}.vectors: {file}"
     values, matrix = _npy(data, c, file, where) if file.suffix == ".npy" else _parquet(c, file, column, where)
@@ -83,7 +82,7 @@ def _parquet(c: VectorsConfig, file: Path, column: str, where: str) -> tuple[pl.
     return frame["key"], flat.reshape(len(lists), -1 if len(flat) else 0)
 
 
-def _npy(data: DataConfig, c: VectorsConfig, file: Path, where: str) -> tuple[pl.Series, np.ndarray]:
+def _npy(data: ResolvedData, c: VectorsConfig, file: Path, where: str) -> tuple[pl.Series, np.ndarray]:
     try:
         with file.open("rb") as f:
             matrix = np.load(f)

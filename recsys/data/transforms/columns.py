@@ -1,7 +1,8 @@
 """Resolve the features of a data config: fill in the defaults and look up the transforms' names."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import Any, TypeVar
 
 from recsys.config.schema_data import (
@@ -43,31 +44,6 @@ class DenseColumn:
     fill: float | None
     steps: tuple[Step, ...]
     vectors: VectorsConfig | None = None
-
-
-def dense_columns(data: DataConfig, key: str = "data") -> dict[str, DenseColumn]:
-    """Return the dense features by name.
-
-    Args:
-        data: the data config.
-        key: the config key of `data`, for messages; data.items has features of its own.
-
-    Raises:
-        UserError: the config of a feature is wrong.
-    """
-    columns: dict[str, DenseColumn] = {}
-    for name, c in data.dense.items():
-        where = f"{key}.dense.{name}"
-        if c and c.cyclic is not None:
-            new = _cyclic(name, c, where)
-        elif c and c.vectors is not None:
-            new = {name: _vectors(name, c, c.vectors, where)}
-        else:
-            new = {name: _numeric(data, name, c, where)}
-        if twice := set(new) & set(columns):
-            raise UserError(f"{where}: makes a feature {sorted(twice)[0]}, which exists already; rename one of them")
-        columns |= new
-    return columns
 
 
 def _cyclic(name: str, given: DenseConfig, where: str) -> dict[str, DenseColumn]:
@@ -135,16 +111,6 @@ def _entry_name(entry: Any) -> str:
     return entry if isinstance(entry, str) else str(next(iter(entry)))
 
 
-def sparse_columns(data: DataConfig) -> dict[str, SparseConfig]:
-    """Return each sparse feature's config with the defaults filled in, single-valued features first."""
-    columns = {n: _with_defaults(SparseConfig, data.sparse_defaults, c, n) for n, c in data.sparse.items()}
-    for c in columns.values():
-        c.encode = "quantiles" if c.quantiles is not None else c.encode
-        if data.sequences is not None and c.per != "group":
-            c.last = data.sequences.max_length + 1
-    return dict(sorted(columns.items(), key=lambda item: is_bag(item[1])))
-
-
 def is_bag(c: SparseConfig) -> bool:
     """Return True if a row has a list of ids, not one."""
     return is_split(c) or c.last is not None
@@ -153,11 +119,6 @@ def is_bag(c: SparseConfig) -> bool:
 def is_split(c: SparseConfig) -> bool:
     """Return True if a raw row has any number of values."""
     return c.split is not None or c.pattern is not None
-
-
-def is_sequence(data: DataConfig, c: SparseConfig) -> bool:
-    """Return True if a row has a list of ids whose order matters."""
-    return data.sequences is not None and c.last is not None
 
 
 def known_rows(c: SparseConfig) -> int | None:
@@ -169,71 +130,127 @@ def known_rows(c: SparseConfig) -> int | None:
     return c.quantiles + 2 if c.quantiles else None  # one row a bucket, row 0 (unused) and one for missing values
 
 
-def raw_columns(data: DataConfig, key: str = "data") -> list[tuple[str, str]]:
-    """Return (config key, raw column) for every column that a feature reads. key: the config key of `data`."""
-    dense = [(f"{key}.dense.{n}", (c and c.column) or n) for n, c in data.dense.items()]
-    sparse = [(f"{key}.sparse.{n}", x) for n, c in sparse_columns(data).items() for x in c.cross or [c.column or n]]
-    return dense + sparse
+class ResolvedData(DataConfig):
+    """A data config whose features are resolved once: defaults filled in, transforms looked up by name.
+
+    `resolve` makes one from a DataConfig. It is passed on from there, and no one resolves features again. It must not
+    be changed afterwards.
+
+    key: the config key of this data, for messages; the item table's is data.items.
+    """
+
+    key = "data"
+
+    @cached_property
+    def dense_columns(self) -> Mapping[str, DenseColumn]:
+        """The dense features by name. Raises UserError if the config of a feature is wrong."""
+        columns: dict[str, DenseColumn] = {}
+        for name, c in self.dense.items():
+            where = f"{self.key}.dense.{name}"
+            if c and c.cyclic is not None:
+                new = _cyclic(name, c, where)
+            elif c and c.vectors is not None:
+                new = {name: _vectors(name, c, c.vectors, where)}
+            else:
+                new = {name: _numeric(self, name, c, where)}
+            if twice := set(new) & set(columns):
+                raise UserError(f"{where}: makes a feature {sorted(twice)[0]}, which exists; rename one of them")
+            columns |= new
+        return columns
+
+    @cached_property
+    def sparse_columns(self) -> Mapping[str, SparseConfig]:
+        """The sparse features by name with the defaults filled in, single-valued features first."""
+        columns = {n: _with_defaults(SparseConfig, self.sparse_defaults, c, n) for n, c in self.sparse.items()}
+        for c in columns.values():
+            c.encode = "quantiles" if c.quantiles is not None else c.encode
+            if self.sequences is not None and c.per != "group":
+                c.last = self.sequences.max_length + 1
+        return dict(sorted(columns.items(), key=lambda item: is_bag(item[1])))
+
+    @cached_property
+    def raw_columns(self) -> tuple[tuple[str, str], ...]:
+        """(config key, raw column) for every column that a feature reads."""
+        dense = [(f"{self.key}.dense.{n}", (c and c.column) or n) for n, c in self.dense.items()]
+        sparse = [
+            (f"{self.key}.sparse.{n}", x) for n, c in self.sparse_columns.items() for x in c.cross or [c.column or n]
+        ]
+        return (*dense, *sparse)
+
+    @property
+    def column_reads(self) -> dict[str, set[str]]:
+        """How features read each raw column: as number, value or time."""
+        reads: dict[str, set[str]] = {}
+        for d in self.dense_columns.values():
+            reads.setdefault(d.column, set()).add("time" if d.parsed in self.differences else d.reads)
+        for name, s in self.sparse_columns.items():
+            number = name not in self.differences if s.encode == "quantiles" else s.encode == "id" and not is_split(s)
+            for column in s.cross or [s.column or name]:
+                reads.setdefault(column, set()).add("number" if number else "value")
+        return reads
+
+    @cached_property
+    def differences(self) -> frozenset[str]:
+        """The features that are differences; their columns may be times."""
+        return frozenset(n for n, c in [*self.dense.items(), *self.sparse.items()] if c and c.difference is not None)
+
+    @cached_property
+    def text_columns(self) -> tuple[str, ...]:
+        """The columns of parsed rows that hold text or lists of text."""
+        dense = [c.parsed for c in self.dense_columns.values() if c.reads == "value"]
+        return (*dense, *(name for name, s in self.sparse_columns.items() if s.encode not in NUMBERS))
+
+    @property
+    def label_column(self) -> str | None:
+        """The raw column of the label; None if rows have no label, as in sequences."""
+        return self.label.column if self.sequences is None else None
+
+    @cached_property
+    def item_feature(self) -> str | None:
+        """The sparse feature whose values are retrieved; None if the data is not for retrieval."""
+        if self.items.feature is not None or self.sequences is None:
+            return self.items.feature
+        return next(name for name, c in self.sparse.items() if c is None or c.per != "group")
+
+    @property
+    def query_columns(self) -> list[str]:
+        """The columns of arranged rows that hold the items of a query."""
+        return [] if self.item_feature is None else [TARGETS, HISTORY]
+
+    @cached_property
+    def item_table(self) -> "ResolvedData | None":
+        """The data config of the item table, which has one row for each item; None if there is no such table."""
+        if self.items.file is None:
+            return None
+        return resolve(
+            DataConfig(
+                name=f"{self.name}.items",
+                root=self.root,
+                label=LabelConfig(column=None),
+                dense_defaults=self.dense_defaults,
+                sparse_defaults=self.sparse_defaults,
+                dense=self.items.dense,
+                sparse=self.items.sparse,
+            ),
+            "data.items",
+        )
+
+    def is_sequence(self, c: SparseConfig) -> bool:
+        """Return True if a row has a list of ids whose order matters."""
+        return self.sequences is not None and c.last is not None
 
 
-def column_reads(data: DataConfig) -> dict[str, set[str]]:
-    """Return how features read each raw column: as number, value or time."""
-    reads: dict[str, set[str]] = {}
-    moments = differences(data)
-    for d in dense_columns(data).values():
-        reads.setdefault(d.column, set()).add("time" if d.parsed in moments else d.reads)
-    for name, s in sparse_columns(data).items():
-        number = name not in moments if s.encode == "quantiles" else s.encode == "id" and not is_split(s)
-        for column in s.cross or [s.column or name]:
-            reads.setdefault(column, set()).add("number" if number else "value")
-    return reads
-
-
-def differences(data: DataConfig) -> set[str]:
-    """Return the features that are differences; their columns may be times."""
-    return {n for n, c in [*data.dense.items(), *data.sparse.items()] if c and c.difference is not None}
-
-
-def text_columns(data: DataConfig) -> list[str]:
-    """Return the columns of parsed rows that hold text or lists of text."""
-    dense = [c.parsed for c in dense_columns(data).values() if c.reads == "value"]
-    return dense + [name for name, s in sparse_columns(data).items() if s.encode not in NUMBERS]
-
-
-def label_column(data: DataConfig) -> str | None:
-    """Return the raw column of the label; None if rows have no label, as in sequences."""
-    return data.label.column if data.sequences is None else None
-
-
-def item_feature(data: DataConfig) -> str | None:
-    """Return the sparse feature whose values are retrieved; None if the data is not for retrieval."""
-    if data.items.feature is not None or data.sequences is None:
-        return data.items.feature
-    return next(name for name, c in data.sparse.items() if c is None or c.per != "group")
-
-
-def query_columns(data: DataConfig) -> list[str]:
-    """Return the columns of arranged rows that hold the items of a query."""
-    return [] if item_feature(data) is None else [TARGETS, HISTORY]
-
-
-def items_config(data: DataConfig) -> DataConfig | None:
-    """Return a data config for the item table, which has one row for each item; None if there is no such table."""
-    if data.items.file is None:
-        return None
-    return DataConfig(
-        name=f"{data.name}.items",
-        root=data.root,
-        label=LabelConfig(column=None),
-        dense_defaults=data.dense_defaults,
-        sparse_defaults=data.sparse_defaults,
-        dense=data.items.dense,
-        sparse=data.items.sparse,
-    )
+def resolve(data: DataConfig, key: str = "data") -> ResolvedData:
+    """Return the data config with its features resolved; one that is resolved already as it is."""
+    if isinstance(data, ResolvedData):
+        return data
+    resolved = ResolvedData(**{f.name: getattr(data, f.name) for f in fields(DataConfig)})
+    resolved.key = key
+    return resolved
 
 
 def feature_spec(
-    data: DataConfig,
+    data: ResolvedData,
     rows: Callable[[str, SparseConfig], int],
     width: Callable[[str], int] = lambda _: 8,
     *,
@@ -247,21 +264,21 @@ def feature_spec(
         width: returns the width of a dense feature's vectors from its name.
         items: include the item table's features.
     """
-    items_data = items_config(data) if items else None
+    items_data = data.item_table if items else None
     return FeatureSpec(
         dense=tuple(
             DenseFeature(n) if c.vectors is None else DenseFeature(n, width(n), True)
-            for n, c in dense_columns(data).items()
+            for n, c in data.dense_columns.items()
         ),
         sparse=tuple(
             SparseFeature(
-                n, rows(n, c), c.table or n, "mean" if c.pooling == "mean" else "sum", is_bag(c), is_sequence(data, c)
+                n, rows(n, c), c.table or n, "mean" if c.pooling == "mean" else "sum", is_bag(c), data.is_sequence(c)
             )
-            for n, c in sparse_columns(data).items()
+            for n, c in data.sparse_columns.items()
             if c.model is not False
         ),
-        labels=("label",) if label_column(data) else (),
-        item=item_feature(data),
+        labels=("label",) if data.label_column else (),
+        item=data.item_feature,
         items=None if items_data is None else feature_spec(items_data, rows, width),
     )
 

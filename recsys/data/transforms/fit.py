@@ -4,16 +4,16 @@ A pass is a `StatisticsPass`, which is called on every chunk of the training spl
 statistics are merged in the order of the chunks, so that the result does not depend on who read which chunk.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
 
 import polars as pl
 
-from recsys.config.schema_data import DataConfig, SparseConfig
+from recsys.config.schema_data import SparseConfig
 from recsys.data.transforms.column_names import HISTORY, LABEL, ROW
-from recsys.data.transforms.columns import DenseColumn, dense_columns, item_feature, known_rows, sparse_columns
+from recsys.data.transforms.columns import DenseColumn, ResolvedData, known_rows
 from recsys.data.transforms.fitted import Fitted, dense_expr
 from recsys.data.transforms.steps import Params
 from recsys.data.transforms.training_statistics import Counts, Mergeable, Sample, Statistic
@@ -35,20 +35,20 @@ class PartialStatistics:
 class StatisticsPass:
     """Collects the next statistic of each dense feature, and in the first pass those of sparse features."""
 
-    data: DataConfig
+    data: ResolvedData
     params: dict[str, list[Params]]
     first: bool
 
     @cached_property
     def columns(self) -> set[str]:
         """The columns of parsed rows that this pass reads."""
-        dense = dense_columns(self.data)
+        dense = self.data.dense_columns
         names = {dense[n].parsed for n, _ in _next_statistics(dense, self.params)}
         return names | ({self._column(n) for n, _ in _sparse_statistics(self.data)} if self.first else set()) | {LABEL}
 
     def _column(self, name: str) -> str:
         """Return the column of a feature's values. A sequence's items are in HISTORY, each training item once."""
-        return HISTORY if self.data.sequences is not None and name == item_feature(self.data) else name
+        return HISTORY if self.data.sequences is not None and name == self.data.item_feature else name
 
     def __call__(self, frames: Iterable[pl.DataFrame], values: dict[str, pl.Series]) -> PartialStatistics:
         """Return the statistics of one chunk.
@@ -57,7 +57,7 @@ class StatisticsPass:
             frames: the chunk's training rows, text as codes.
             values: the text of the codes, by column.
         """
-        dense = dense_columns(self.data)
+        dense = self.data.dense_columns
         collected = dict(_next_statistics(dense, self.params))
         if self.first:
             collected |= dict(_sparse_statistics(self.data))
@@ -96,7 +96,7 @@ class Training(Protocol):
         """Return the sum of the last pass's tables of these names, without counts below `least`."""
 
 
-def fit(data: DataConfig, training: Training, vectors: dict[str, Vectors] | None = None) -> Fitted:
+def fit(data: ResolvedData, training: Training, vectors: dict[str, Vectors] | None = None) -> Fitted:
     """Fit all transforms and vocabularies.
 
     The first pass fits vocabularies and the first step of each dense feature, the second pass the second steps, and so
@@ -112,7 +112,7 @@ def fit(data: DataConfig, training: Training, vectors: dict[str, Vectors] | None
     Raises:
         UserError: the training split has no rows.
     """
-    dense, sparse = dense_columns(data), sparse_columns(data)
+    dense, sparse = data.dense_columns, data.sparse_columns
     params: dict[str, list[Params]] = {name: [] for name in dense}
     bounds: dict[str, list[float]] = {}
     vocabularies: dict[str, pl.DataFrame] = {}
@@ -135,7 +135,9 @@ def fit(data: DataConfig, training: Training, vectors: dict[str, Vectors] | None
     return Fitted(data, params, vocabularies, vectors or {}, bounds)
 
 
-def _next_statistics(dense: dict[str, DenseColumn], params: dict[str, list[Params]]) -> Iterator[tuple[str, Statistic]]:
+def _next_statistics(
+    dense: Mapping[str, DenseColumn], params: dict[str, list[Params]]
+) -> Iterator[tuple[str, Statistic]]:
     """Yield the statistic that each feature's next step is fitted to; steps that learn nothing are skipped."""
     for name, c in dense.items():
         for step in c.steps[len(params[name]) :]:
@@ -145,8 +147,8 @@ def _next_statistics(dense: dict[str, DenseColumn], params: dict[str, list[Param
             params[name].append({})
 
 
-def _sparse_statistics(data: DataConfig) -> Iterator[tuple[str, Counts | Sample]]:
-    for name, s in sparse_columns(data).items():
+def _sparse_statistics(data: ResolvedData) -> Iterator[tuple[str, Counts | Sample]]:
+    for name, s in data.sparse_columns.items():
         if s.encode == "quantiles":
             yield name, Sample()
         elif known_rows(s) is None:
@@ -166,7 +168,7 @@ def _merge(partials: Iterable[PartialStatistics]) -> tuple[int, dict[str, Mergea
     return rows, merged
 
 
-def _vocabularies(sparse: dict[str, SparseConfig], training: Training) -> dict[str, pl.DataFrame]:
+def _vocabularies(sparse: Mapping[str, SparseConfig], training: Training) -> dict[str, pl.DataFrame]:
     """Return a frame (value, count, id) for each table."""
     features: dict[str, list[str]] = {}
     for name, c in sparse.items():

@@ -16,15 +16,11 @@ from recsys.config.schema_data import DataConfig, SparseConfig
 from recsys.data.transforms.column_names import ITEM, LABEL, ROW
 from recsys.data.transforms.columns import (
     DenseColumn,
-    dense_columns,
+    ResolvedData,
     feature_spec,
     is_bag,
-    is_sequence,
-    item_feature,
     known_rows,
-    query_columns,
-    sparse_columns,
-    text_columns,
+    resolve,
 )
 from recsys.data.transforms.hashing import bucket_ids
 from recsys.data.transforms.index import SHORT, Index
@@ -76,7 +72,7 @@ class Fitted:
     items: the item table, if data.items.file is set
     """
 
-    data: DataConfig
+    data: ResolvedData
     dense: dict[str, list[Params]]
     vocabularies: dict[str, pl.DataFrame] = field(default_factory=dict)
     vectors: dict[str, Vectors] = field(default_factory=dict)
@@ -97,11 +93,11 @@ class Fitted:
     @property
     def candidates(self) -> pl.Series:
         """The items that can be retrieved, as text, beginning with candidate 1."""
-        name = item_feature(self.data)
+        name = self.data.item_feature
         assert name is not None
         if self.items is not None:
             return self.items.rows[ITEM][1:]
-        return self.vocabularies[sparse_columns(self.data)[name].table or name]["value"]
+        return self.vocabularies[self.data.sparse_columns[name].table or name]["value"]
 
     @property
     def matrices(self) -> dict[str, np.ndarray]:
@@ -137,7 +133,7 @@ class Fitted:
 
     def apply_codes(self, frame: pl.DataFrame, indices: Mapping[str, pl.Series]) -> pl.DataFrame:
         """Transform parsed rows whose text is codes. indices: what `code_indices` returns."""
-        lists = {n: _gather_from(indices[n])(pl.element()) for n in query_columns(self.data) if n in frame.columns}
+        lists = {n: _gather_from(indices[n])(pl.element()) for n in self.data.query_columns if n in frame.columns}
         frame = frame.with_columns(pl.col(n).list.eval(ids) for n, ids in lists.items())
         return self._select(frame, self._columns(indices))
 
@@ -149,7 +145,7 @@ class Fitted:
 
     def _select(self, frame: pl.DataFrame, columns: Mapping[str, pl.Expr]) -> pl.DataFrame:
         label = [LABEL] if LABEL in frame.columns else []
-        queries = [n for n in query_columns(self.data) if n in frame.columns]
+        queries = [n for n in self.data.query_columns if n in frame.columns]
         return frame.select(*label, *columns.values(), *queries)
 
     @cached_property
@@ -164,17 +160,17 @@ class Fitted:
     def _columns(self, indices: Mapping[str, pl.Series]) -> dict[str, pl.Expr]:
         """Return each feature's expression, over codes for the columns in `indices`, else over text."""
         columns = {}
-        for name, c in dense_columns(self.data).items():
+        for name, c in self.data.dense_columns.items():
             lookup = self._lookup(c.parsed, indices) if c.reads == "value" else None
             dtype = pl.Float32 if c.vectors is None else pl.Int32
             columns[name] = dense_expr(c, self.dense[name], lookup).cast(dtype).alias(name)
-        return columns | {n: self._ids(n, s, indices) for n, s in sparse_columns(self.data).items()}
+        return columns | {n: self._ids(n, s, indices) for n, s in self.data.sparse_columns.items()}
 
     @cached_property
     def _lookups(self) -> dict[str, TextLookup]:
         """The lookup of each column of text: 1 + the value's row in its fitted table, 0 if unknown; or its hash."""
-        lookups = {name: self._text_lookup(name) for name in text_columns(self.data)}
-        return lookups | {n: self._look_up_candidate for n in query_columns(self.data)}  # noqa: C420 (there may be none)
+        lookups = {name: self._text_lookup(name) for name in self.data.text_columns}
+        return lookups | {n: self._look_up_candidate for n in self.data.query_columns}  # noqa: C420 (there may be none)
 
     @cached_property
     def _look_up_candidate(self) -> TextLookup:
@@ -185,7 +181,7 @@ class Fitted:
             return Index.from_values(self.vectors[name].values).look_up
         if (feature := _reader(self.data, name)) is not None:
             return Index.from_values(self.dense[feature][0]["table"]["value"]).look_up
-        c = sparse_columns(self.data)[name]
+        c = self.data.sparse_columns[name]
         if c.encode == "hash":
             return lambda values: bucket_ids(values.fill_null(""), c.buckets or 1)
         return self._tables[c.table or name].look_up
@@ -197,7 +193,7 @@ class Fitted:
     @cached_property
     def _single(self) -> dict[str, Index]:
         """The vocabularies of features with one value a row."""
-        sparse = sparse_columns(self.data)
+        sparse = self.data.sparse_columns
         return {n: self._tables[c.table or n] for n, c in sparse.items() if known_rows(c) is None and not is_bag(c)}
 
     def _lookup(self, name: str, indices: Mapping[str, pl.Series]) -> Lookup:
@@ -217,7 +213,7 @@ class Fitted:
         if not is_bag(c):
             return ids(pl.col(name)).alias(name)
         lists = pl.col(name).list.eval(ids(pl.element())).fill_null([]).cast(pl.List(pl.Int32))
-        return _pad(lists, self.data).alias(name) if is_sequence(self.data, c) else lists.alias(name)
+        return _pad(lists, self.data).alias(name) if self.data.is_sequence(c) else lists.alias(name)
 
     def save(self, folder: Path) -> None:
         """Write transforms.json, features.json, vocabularies/, its encodings/ and vectors/, and items/."""
@@ -243,16 +239,15 @@ class Fitted:
     def load(cls, folder: Path) -> "Fitted":
         """Read what `save` wrote."""
         state = json.loads((folder / "transforms.json").read_text())
-        data = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), state["data"]))
-        assert isinstance(data, DataConfig)
-        tables = {c.table or name for name, c in sparse_columns(data).items() if known_rows(c) is None}
+        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), state["data"]))
+        assert isinstance(config, DataConfig)
+        data = resolve(config)
+        tables = {c.table or name for name, c in data.sparse_columns.items() if known_rows(c) is None}
         vocabularies = {t: pl.read_parquet(folder / VOCABULARIES / f"{t}.parquet") for t in sorted(tables)}
-        for name, c in dense_columns(data).items():
+        for name, c in data.dense_columns.items():
             if c.reads == "value" and c.vectors is None:
                 state["dense"][name][0]["table"] = pl.read_parquet(folder / ENCODINGS / f"{name}.parquet")
-        vectors = {
-            n: Vectors.load(folder / VECTORS, n) for n, c in dense_columns(data).items() if c.vectors is not None
-        }
+        vectors = {n: Vectors.load(folder / VECTORS, n) for n, c in data.dense_columns.items() if c.vectors is not None}
         items = Items.load(folder / ITEMS) if (folder / ITEMS).is_dir() else None
         return cls(data, state["dense"], vocabularies, vectors, state.get("quantiles", {}), items)
 
@@ -286,7 +281,7 @@ def _gather_from(index: pl.Series) -> Lookup:
     return lambda codes: codes.map_batches(index.gather, return_dtype=index.dtype, is_elementwise=True)
 
 
-def _pad(lists: pl.Expr, data: DataConfig) -> pl.Expr:
+def _pad(lists: pl.Expr, data: ResolvedData) -> pl.Expr:
     """Pad sequences with id 0 to max_length + 1 ids, if data.sequences.pad is set."""
     c = data.sequences
     if c is None or c.pad is None:
@@ -295,9 +290,9 @@ def _pad(lists: pl.Expr, data: DataConfig) -> pl.Expr:
     return pl.concat_list([fill, lists] if c.pad == "left" else [lists, fill])
 
 
-def _reader(data: DataConfig, parsed: str) -> str | None:
+def _reader(data: ResolvedData, parsed: str) -> str | None:
     """Return the dense feature that reads this column of text."""
-    return next((n for n, c in dense_columns(data).items() if c.parsed == parsed and c.reads == "value"), None)
+    return next((n for n, c in data.dense_columns.items() if c.parsed == parsed and c.reads == "value"), None)
 
 
 def dense_expr(c: DenseColumn, params: list[Params], lookup: Lookup | None) -> pl.Expr:

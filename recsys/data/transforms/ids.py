@@ -2,8 +2,8 @@
 
 import polars as pl
 
-from recsys.config.schema_data import DataConfig, SparseConfig
-from recsys.data.transforms.columns import is_split, sparse_columns
+from recsys.config.schema_data import SparseConfig
+from recsys.data.transforms.columns import ResolvedData, is_split
 
 Check = tuple[pl.Series, str]  # (rows,) True for bad rows, and the reason
 
@@ -34,9 +34,9 @@ def _whole(x: pl.Expr, dtype: object) -> pl.Expr:
     return pl.when(number == number.floor()).then(number).cast(pl.Int64, strict=False)
 
 
-def id_columns(data: DataConfig) -> dict[str, tuple[str, int]]:
+def id_columns(data: ResolvedData) -> dict[str, tuple[str, int]]:
     """Return the raw column and the table's number of rows for each feature of encode=id."""
-    return {n: (c.column or n, c.rows or 0) for n, c in sparse_columns(data).items() if c.encode == "id"}
+    return {n: (c.column or n, c.rows or 0) for n, c in data.sparse_columns.items() if c.encode == "id"}
 
 
 def id_checks(columns: dict[str, tuple[str, int]], raw: pl.DataFrame, frame: pl.DataFrame) -> list[Check]:

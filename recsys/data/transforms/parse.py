@@ -2,7 +2,7 @@
 
 import polars as pl
 
-from recsys.config.schema_data import DataConfig, SparseConfig
+from recsys.config.schema_data import SparseConfig
 from recsys.data.raw.blocks import LINE, BadRow, Block
 from recsys.data.transforms.column_names import (
     GROUP,
@@ -12,13 +12,8 @@ from recsys.data.transforms.column_names import (
     TIME,
 )
 from recsys.data.transforms.columns import (
-    dense_columns,
-    differences,
+    ResolvedData,
     is_split,
-    item_feature,
-    label_column,
-    raw_columns,
-    sparse_columns,
 )
 from recsys.data.transforms.ids import id_checks, id_columns, whole_numbers
 from recsys.data.transforms.index import SHORT
@@ -29,7 +24,7 @@ from recsys.errors import UserError
 JOINT = "\x1f"  # joins the values of a cross: ASCII's unit separator
 
 
-def parse_rows(data: DataConfig, block: Block, *, labelled: bool = True) -> tuple[pl.DataFrame, list[BadRow]]:
+def parse_rows(data: ResolvedData, block: Block, *, labelled: bool = True) -> tuple[pl.DataFrame, list[BadRow]]:
     """Parse the rows of a block.
 
     Args:
@@ -55,20 +50,19 @@ class RowParser:
         data: the data config.
         like: a frame with the columns and types of all blocks.
         labelled: parse the columns of the label and the split.
-        key: the config key of `data`, for messages; data.items has features of its own.
     """
 
-    def __init__(self, data: DataConfig, like: pl.DataFrame, *, labelled: bool, key: str = "data") -> None:
+    def __init__(self, data: ResolvedData, like: pl.DataFrame, *, labelled: bool) -> None:
         self._data, self._labelled, self._kinds = data, labelled, _kinds(data)
         self._ids = id_columns(data)
-        label = label_column(data) if labelled else None
-        _check_types(data, like, label, key)
+        label = data.label_column if labelled else None
+        _check_types(data, like, label)
         self._has_label = label is not None
         columns = [pl.col(LINE), *_group(data, like)]
         columns += ([_label(data, label)] if label is not None else []) + (_split(data, like) if labelled else [])
         for name, (column, kind) in self._kinds.items():
             columns.append(_read(like, column, kind).alias(name))
-        for name, c in sparse_columns(data).items():
+        for name, c in data.sparse_columns.items():
             if name in self._ids:
                 columns.append(whole_numbers(like, name, c).alias(name))
             elif name not in self._kinds:
@@ -101,32 +95,32 @@ def _as_text(name: str, dtype: pl.DataType) -> pl.Expr:
     return pl.lit(f"({dtype})").alias(name) if dtype.is_nested() else x.cast(pl.String)
 
 
-def _kinds(data: DataConfig) -> dict[str, tuple[str, str]]:
+def _kinds(data: ResolvedData) -> dict[str, tuple[str, str]]:
     """Return the raw column of each parsed column and its kind: number, time, moment or value.
 
     Sparse values are left out, except those of quantiles.
     """
-    kinds: dict[str, tuple[str, str]] = {c.parsed: (c.column, c.reads) for c in dense_columns(data).values()}
-    kinds |= {n: (c.column or n, "number") for n, c in sparse_columns(data).items() if c.encode == "quantiles"}
-    moments = differences(data)
+    kinds: dict[str, tuple[str, str]] = {c.parsed: (c.column, c.reads) for c in data.dense_columns.values()}
+    kinds |= {n: (c.column or n, "number") for n, c in data.sparse_columns.items() if c.encode == "quantiles"}
+    moments = data.differences
     return {n: (column, "moment" if n in moments else kind) for n, (column, kind) in kinds.items()}
 
 
-def _label(data: DataConfig, column: str) -> pl.Expr:
+def _label(data: ResolvedData, column: str) -> pl.Expr:
     value = _number(column)
     if data.label.at_least is not None:
         value = value >= data.label.at_least
     return value.cast(pl.Float32).alias(LABEL)
 
 
-def _split(data: DataConfig, raw: pl.DataFrame) -> list[pl.Expr]:
+def _split(data: ResolvedData, raw: pl.DataFrame) -> list[pl.Expr]:
     column = data.split.column or ""
     if data.split.by == "time":
         return [_moment(raw, column).alias(TIME)]
     return [as_value(raw, column).fill_null("").alias(KEY)] if column and data.split.by in ("hash", "kfold") else []
 
 
-def _group(data: DataConfig, raw: pl.DataFrame) -> list[pl.Expr]:
+def _group(data: ResolvedData, raw: pl.DataFrame) -> list[pl.Expr]:
     if data.group is None:
         return []
     order = pl.lit(0.0) if data.group.order is None else _moment(raw, data.group.order)
@@ -185,11 +179,11 @@ def _values(raw: pl.DataFrame, name: str, c: SparseConfig) -> pl.Expr:
     return values.list.head(c.max_length) if c.max_length else values
 
 
-def _check_types(data: DataConfig, raw: pl.DataFrame, label_column: str | None, key: str) -> None:
+def _check_types(data: ResolvedData, raw: pl.DataFrame, label_column: str | None) -> None:
     """Check that each column's type can be parsed (only Parquet has types). Raises UserError if not."""
-    lists = {f"{key}.sparse.{n}": c.column or n for n, c in sparse_columns(data).items() if c.split is not None}
-    label = [(f"{key}.label", label_column)] if label_column is not None else []
-    for where, column in [*((w, x) for w, x in raw_columns(data, key) if w not in lists), *label]:
+    lists = {f"{data.key}.sparse.{n}": c.column or n for n, c in data.sparse_columns.items() if c.split is not None}
+    label = [(f"{data.key}.label", label_column)] if label_column is not None else []
+    for where, column in [*((w, x) for w, x in data.raw_columns if w not in lists), *label]:
         dtype = raw.schema[column]
         if dtype.is_nested():
             hint = "; set split (to any text) to use every element" if "sparse" in where else ""
@@ -201,11 +195,11 @@ def _check_types(data: DataConfig, raw: pl.DataFrame, label_column: str | None, 
     for name, (column, kind) in _kinds(data).items():
         dtype = raw.schema[column]
         if kind in ("time", "moment") and dtype in (pl.Time, pl.Duration, pl.Boolean):
-            raise UserError(f"{key}.dense.{name}: column {column} holds {dtype}, not a date or time")
+            raise UserError(f"{data.key}.dense.{name}: column {column} holds {dtype}, not a date or time")
 
 
 def _reasons(
-    data: DataConfig,
+    data: ResolvedData,
     raw: pl.DataFrame,
     frame: pl.DataFrame,
     kinds: dict[str, tuple[str, str]],
@@ -250,13 +244,13 @@ def _all_parsed(raw: pl.Series, parsed: pl.Series, kind: str) -> bool:
     return low >= -FLOAT32_MAX and high <= FLOAT32_MAX
 
 
-def _label_checks(data: DataConfig, frame: pl.DataFrame) -> list[tuple[pl.Series, str]]:
+def _label_checks(data: ResolvedData, frame: pl.DataFrame) -> list[tuple[pl.Series, str]]:
     problem = "neither 0 nor 1" if data.label.at_least is None else "not a number"
     valid = frame[LABEL].is_in([0.0, 1.0]).fill_null(False)
     return [(~valid, f"label {data.label.column} is {problem}")]
 
 
-def _order_checks(data: DataConfig, frame: pl.DataFrame) -> list[tuple[pl.Series, str]]:
+def _order_checks(data: ResolvedData, frame: pl.DataFrame) -> list[tuple[pl.Series, str]]:
     checks = []
     for name, column in ((TIME, data.split.column), (ORDER, data.group and data.group.order)):
         if name in frame.columns:
@@ -267,10 +261,10 @@ def _order_checks(data: DataConfig, frame: pl.DataFrame) -> list[tuple[pl.Series
     return checks
 
 
-def _item_checks(data: DataConfig, frame: pl.DataFrame) -> list[tuple[pl.Series, str]]:
+def _item_checks(data: ResolvedData, frame: pl.DataFrame) -> list[tuple[pl.Series, str]]:
     """Find rows without an item. For other features a missing value is a value, but it cannot be recommended."""
-    name = item_feature(data)
+    name = data.item_feature
     if name is None:
         return []
-    column = sparse_columns(data)[name].column or name
+    column = data.sparse_columns[name].column or name
     return [((frame[name].fill_null("") == ""), f"item {column} is missing")]

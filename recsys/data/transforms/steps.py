@@ -6,6 +6,7 @@ A transform is one class. Its fields are its options, `learns` is the statistic 
     log      {clip: [0, 100]}      {clip: {quantiles: [0.01, 0.99]}}      {target: {smoothing: 20, folds: 5}}
 """
 
+import sys
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar, Literal
 
@@ -55,18 +56,23 @@ class Log(Transform, name="log"):
         return (x - p["min"] + 1).clip(lower_bound=1).log()
 
 
+def _divisor(width: float) -> float:
+    """1 for a width that is zero, or so near to it that polars, which multiplies by its inverse, would get infinity."""
+    return width if width >= sys.float_info.min else 1.0
+
+
 class Standardise(Log, name="standardise"):
     """(x - mean) / std with the mean and standard deviation of the training split."""
 
     def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
-        return ((x - p["mean"]) / (p["std"] or 1.0)).clip(-FLOAT32_MAX, FLOAT32_MAX)
+        return ((x - p["mean"]) / _divisor(p["std"])).clip(-FLOAT32_MAX, FLOAT32_MAX)
 
 
 class MinMax(Log, name="minmax"):
     """Scale the range of the training split to [0, 1]; values outside are clipped."""
 
     def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
-        return ((x - p["min"]) / ((p["max"] - p["min"]) or 1.0)).clip(0, 1)
+        return ((x - p["min"]) / _divisor(p["max"] - p["min"])).clip(0, 1)
 
 
 @dataclass(frozen=True)

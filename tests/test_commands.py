@@ -1,0 +1,59 @@
+"""`recsys` and `python -m recsys`: the list of commands, versions, and each command by its name."""
+
+import subprocess
+import sys
+from importlib.metadata import entry_points, version
+from pathlib import Path
+
+import pytest
+
+from recsys import __main__ as entry
+
+ROOT = Path(__file__).parents[1]
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["recsys", *arguments])
+    entry.main()
+
+
+@pytest.mark.parametrize("arguments", [(), ("--help",), ("help",)])
+def test_lists_the_commands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...]
+) -> None:
+    run(monkeypatch, *arguments)
+    shown = capsys.readouterr().out
+    for name in entry.COMMANDS:
+        assert f"\n  {name} " in shown
+
+
+def test_every_command_is_listed() -> None:
+    """Modules of the package that have a main, and packages that have a __main__."""
+    package = ROOT / "recsys"
+    modules = {p.stem for p in package.glob("*.py") if "\ndef main(" in p.read_text() and p.stem != "__main__"}
+    packages = {p.parent.name for p in package.glob("*/__main__.py")}
+    assert modules | packages == set(entry.COMMANDS)
+
+
+def test_versions(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    run(monkeypatch, "--version")
+    shown = capsys.readouterr().out
+    assert shown.startswith(
+        f"recsys {version('recsys')} (torch {version('torch')}, torchrec {version('torchrec')}, fbgemm"
+    )
+
+
+def test_unknown_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stopped:
+        run(monkeypatch, "trian")
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err == "error: trian: no such command; did you mean train?; `recsys` lists them\n"
+
+
+def test_console_script_runs_a_command(tmp_path: Path) -> None:
+    """`recsys train ...` is `python -m recsys.train ...`, with the same exit status."""
+    [script] = [e for e in entry_points(group="console_scripts") if e.name == "recsys"]
+    assert script.value == "recsys.__main__:main"
+    for start in ([str(Path(sys.executable).parent / "recsys")], [sys.executable, "-m", "recsys"]):
+        done = subprocess.run([*start, "train", "modle=dlrm"], cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 2 and "did you mean model" in done.stderr
