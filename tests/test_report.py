@@ -344,7 +344,7 @@ def test_missing_parts_are_told_in_a_line(tmp_path: Path) -> None:
     shown = page(found, compare(found.runs, 100, 0), 100, 0)
     for line in (
         "No curves: these models are fitted at once",
-        "No run has validation in its history",
+        "No run has validations in its history",
         "No run has curves.json.",
         "metrics.slices=[FEATURE,...]",
         "these models have no sharded tables",
@@ -424,7 +424,7 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
         (["broken"], "broken/config.yaml: cannot be read: "),
         (["half"], "half/sweep.json: cannot be read: "),
         (["odd"], "odd/sweep.json: has no list of trials"),
-        (["young"], "young: none of its trials has a folder yet"),
+        (["young"], "young: no trial of this sweep has a folder yet"),
     ],
 )
 def test_mistakes(

@@ -10,7 +10,7 @@ from recsys.models.common.co_occurrence import candidates, co_occurrences, disti
 from recsys.models.protocols import ClosedFormModel
 
 _BYTES = 4  # bytes per pair of items: the float32 weights, which are solved in place
-_DOUBLE = 20_000  # with so many items at most, solve in double precision: 20 bytes per pair
+_DOUBLE = 20_000  # up to this many items, solve in double precision: 20 bytes per pair
 _CHUNK = 1024  # number of items whose co-occurrences are counted at a time
 
 
@@ -23,8 +23,8 @@ class EASE(nn.Module, ClosedFormModel):
 
     Args:
         l2: regularisation; the greater it is, the less is learnt of rare items.
-        max_items: raise an error if N is above this, because of the memory: 4 N^2 bytes, and to fit at most
-            20,000 items 20 N^2.
+        max_items: raise an error if N is above this, because of the memory: 4 N^2 bytes to store and to fit; to fit
+            up to 20,000 items, 20 N^2.
     """
 
     weights: Tensor  # (N, N)

@@ -19,7 +19,7 @@ from recsys.models.common.co_occurrence import (
 )
 from recsys.models.protocols import ClosedFormModel
 
-DENSE = 32  # sums of keys are counted, not sorted, if the keys span at most so many places each
+DENSE = 32  # keys are counted instead of sorted if their range is at most this many times their number
 
 
 class SessionKNN(nn.Module, ClosedFormModel):

@@ -30,6 +30,7 @@ class ItemTower(nn.Module):
 
     @property
     def rows(self) -> int:
+        """Rows of the item table."""
         return self.vectors.rows
 
     @property

@@ -35,6 +35,7 @@ class Axis:
     log: bool = False
 
     def at(self, value: float) -> float:
+        """Return the pixel of a value."""
         v = log10(value) if self.log else value
         return self.start + (v - self.low) / (self.high - self.low) * (self.stop - self.start)
 
@@ -44,6 +45,7 @@ class Axis:
         return f"{self.low:.8g},{self.high:.8g},{self.start:g},{self.stop:g},{int(self.log)}"
 
     def ticks(self, most: int = 6) -> list[float]:
+        """Return about `most` round values on the axis."""
         if self.log and self.high - self.low >= 1:
             powers = range(ceil(self.low - 1e-9), floor(self.high + 1e-9) + 1)
             every = max(1, ceil(len(powers) / most))

@@ -75,11 +75,13 @@ class Group:
         return main_metric(self.lines[0].first)
 
     def best_first(self) -> list[int]:
+        """Return the indices of the lines, the best by the main metric first."""
         value = [line.measures[self.main].value if self.main in line.measures else -np.inf for line in self.lines]
         return sorted(range(len(value)), key=lambda i: -value[i])
 
 
 def main_metric(run: Run) -> str:
+    """Return the metric by which a run is compared."""
     return metrics_table.main_metric(run.test)
 
 

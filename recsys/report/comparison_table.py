@@ -51,6 +51,7 @@ def p_value(p: float) -> str:
 
 
 def run_cell(line: Line, paint: Paint) -> str:
+    """Return a cell with a line's name, its seeds, and the differences of its config."""
     seeds = f'<span class="chip">{len(line.runs)} seeds</span>' if len(line.runs) > 1 else ""
     what = line.detail or line.first.model
     name = f'<span class="name">{escape(tail(line.name, 26))}</span>'
@@ -61,6 +62,7 @@ def run_cell(line: Line, paint: Paint) -> str:
 
 
 def bounds_of(values: Sequence[float]) -> Interval:
+    """Return bounds around the values, with a margin."""
     low, high = min(values), max(values)
     room = (high - low) * 0.06 or abs(high) * 0.01 or 1.0
     return low - room, high + room

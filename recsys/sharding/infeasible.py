@@ -59,10 +59,12 @@ class Infeasibility:
 
     @property
     def needed(self) -> int:
+        """Bytes that all tables need together."""
         return sum(t.needed for t in self.tables)
 
     @property
     def room(self) -> int:
+        """Bytes that all devices have for tables."""
         return sum(self.rooms)
 
     @property
@@ -78,6 +80,7 @@ class Infeasibility:
 
     @property
     def where(self) -> str:
+        """The place where memory is missing, as in 'GiB over in total'."""
         if self.devices == 1 or self.needed > self.room:
             return "in total"
         return f"on device {max(self.over, key=lambda d: self.over[d])}" if self.over else ""

@@ -137,6 +137,7 @@ class TableShards:
 
 
 def rows_of_a_block(columns: int) -> int:
+    """Return the number of rows of float32 numbers in a block of BLOCK_BYTES."""
     return max(BLOCK_BYTES // (4 * max(columns, 1)), 1)
 
 

@@ -22,12 +22,14 @@ SWEEP_DIR is the folder of python -m recsys.train -m (its run_dir; by default on
 
 
 def status(folder: Path) -> None:
+    """Print the state of each trial."""
     sweep = record.load(folder)
     show.table(sweep, folder)
     show.summary(sweep, folder, record.under_way(folder))
 
 
 def best(folder: Path) -> None:
+    """Print the best trial. Raises UserError if none has finished."""
     sweep = record.load(folder)
     first = sweep.best_first()[:1]
     if not first or first[0].status != "ok":

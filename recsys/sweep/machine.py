@@ -64,6 +64,7 @@ class Machine:
         return [f"trainer.threads={threads}"], {}, number
 
     def give_back(self, number: int) -> None:
+        """Release the share with this number."""
         self._free += self._taken.pop(number, [])
 
     def start(self, command: Sequence[str], env: Mapping[str, str], folder: Path) -> Process:

@@ -30,6 +30,7 @@ def _alive(process: Path) -> bool:
 
 
 def signal_all(folder: Path, number: int) -> None:
+    """Send a signal to all processes of a run."""
     for pid in marked(folder):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)

@@ -45,6 +45,7 @@ class Trial:
 
     @property
     def status(self) -> str:
+        """Status of the trial, from those of its runs."""
         states = [r.status for r in self.runs]
         for status in (*FAILED, "pruned", "running", "interrupted"):
             if status in states:
@@ -85,6 +86,7 @@ class Sweep:
         return sorted(self.trials, key=key)
 
     def new_trial(self, values: dict[str, str], overrides: list[str], asked: int | None = None) -> Trial:
+        """Add a trial to the sweep."""
         n = len(self.trials)
         runs = [Run(f"{n}/seed-{s}", s) for s in self.seeds] or [Run(str(n))]
         trial = Trial(n, values, overrides, runs, asked)
@@ -92,6 +94,7 @@ class Sweep:
         return trial
 
     def save(self, folder: Path) -> None:
+        """Write sweep.json."""
         write_text(folder / FILE, json.dumps(asdict(self), indent=1) + "\n")
 
 

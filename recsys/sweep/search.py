@@ -31,7 +31,8 @@ class Search(Protocol):
     def again(self, trial: Trial) -> None:
         """Prepare a failed trial to run once more."""
 
-    def ended(self, trial: Trial) -> None: ...
+    def ended(self, trial: Trial) -> None:
+        """Record that a trial has ended."""
 
 
 class Listed:
@@ -195,4 +196,5 @@ def check_method(space: Space, settings: Any) -> None:
 
 
 def search_of(sweep: Sweep, space: Space, folder: Path) -> Search:
+    """Return the search of a sweep's method."""
     return Study(sweep, space, folder) if sweep.settings["method"] == "optuna" else Listed(sweep, space)

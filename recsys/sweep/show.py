@@ -43,6 +43,7 @@ def end_message(trial: Trial, run: Run, sweep: Sweep, folder: Path) -> str:
 
 
 def status(run: Run, sweep: Sweep, folder: Path) -> str:
+    """Return the state of a run, with its progress or error."""
     if run.status == "killed":
         return f"killed by signal {(run.exit or 128) - 128}"
     if run.status == "failed":

@@ -33,6 +33,7 @@ class Axis:
 
     @property
     def ends(self) -> tuple[str, str]:
+        """First and last value."""
         return (self.choices[0], self.choices[-1]) if self.choices else (self.text(self.low), self.text(self.high))
 
     def text(self, value: float) -> str:
@@ -40,6 +41,7 @@ class Axis:
         return str(int(value)) if self.whole else repr(float(f"{value:.6g}"))
 
     def draw(self, rng: np.random.Generator) -> str:
+        """Sample a value."""
         if self.choices:
             return self.choices[rng.integers(len(self.choices))]
         low, high = (self.low, self.high + 1) if self.whole else (self.low, self.high)
@@ -68,6 +70,7 @@ class Space:
         return {a.key: a.ends[0] for a in self.axes}, {a.key: a.ends[1] for a in self.axes}
 
     def grid(self) -> Iterator[Values]:
+        """Yield every combination."""
         for choices in itertools.product(*(a.choices for a in self.axes)):
             yield dict(zip((a.key for a in self.axes), choices, strict=True))
 

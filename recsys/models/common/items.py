@@ -73,7 +73,7 @@ class Items(nn.Module):
 
     @property
     def by_id_alone(self) -> bool:
-        """Whether a vector depends on the item's id only."""
+        """Return whether a vector depends on the id of the item only."""
         return self.about is None and self.dense is None
 
     def forward(self, ids: Tensor) -> Tensor:

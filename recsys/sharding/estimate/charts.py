@@ -36,6 +36,7 @@ def legend(entries: Sequence[tuple[str, str]]) -> str:
 
 
 def table_legend(plan: PlanReport) -> str:
+    """Return the legend of the tables' colours and sizes."""
     shown = sorted(plan.tables, key=lambda t: (-t.bytes, t.table))
     colour = colours(plan.tables)
     entries = [(colour[t.table], f"{t.table} {size(t.bytes)}") for t in shown[:COLOURS]]

@@ -63,6 +63,7 @@ def cells(t: PlanAttempt) -> list[str]:
 
 
 def why_not(t: PlanAttempt) -> str:
+    """Return the reason why a choice does not fit, in a few words."""
     from recsys.sharding.infeasible import gib
 
     assert t.error is not None

@@ -64,7 +64,7 @@ class DeviceReport:
 
     @property
     def step_ms(self) -> float:
-        """Time of the slowest device, which all others wait for."""
+        """Time of a step in the embeddings."""
         return self.compute_ms + self.links_ms
 
     @property
@@ -82,7 +82,7 @@ class PlanReport:
 
     cluster: str
     world_size: int
-    batch_size: int  # rows a step over all devices
+    batch_size: int  # rows per step over all devices
     tables: list[TableReport]
     devices: list[DeviceReport] = field(default_factory=list)
     sharding: str = ""  # name of the config's choice, if it has one
@@ -90,7 +90,7 @@ class PlanReport:
 
     @property
     def step_ms(self) -> float:
-        """The slowest device's: all wait for it."""
+        """Time of the slowest device, which all others wait for."""
         return max((d.step_ms for d in self.devices), default=0.0)
 
     @property
