@@ -99,7 +99,7 @@ def test_exported_tables_are_those_that_the_model_reads(run: Path, tmp_path: Pat
         (["reshard", "{run}", "output={tmp}/x", "sharding=rowwize"], "sharding=rowwize: no such choice"),
         (
             ["reshard", "{run}", "output={tmp}/x", "sharding=columnwise", "trainer.devices=2"],
-            "try model.dim=12 or another",
+            "set model.dim=12 or another",
         ),
     ],
 )
@@ -120,7 +120,7 @@ def test_mistakes_are_one_line(run: Path, tmp_path: Path, arguments: list[str], 
 def test_a_checkpoint_of_another_model_is_told(run: Path) -> None:
     cfg, _ = open_run(str(run))
     cfg.model.dim = 12
-    with pytest.raises(UserError, match=r"table t_cat_1 is \d+ rows x 10, the model's is \d+ rows x 12"):
+    with pytest.raises(UserError, match=r"table t_cat_1 is \d+ rows x 10, but the model's is \d+ rows x 12"):
         evaluate(str(run), cfg=cfg)
 
 
