@@ -77,7 +77,9 @@ def workspace(project: str, entity: str, name: str, columns: list[str], metric: 
 
 def definition(made: Any) -> dict[str, Any]:
     """Return the JSON that would be sent to W&B."""
-    found = json.loads(made._to_model().model_dump_json(by_alias=True, exclude_none=True))
+    found = json.loads(
+        made._to_model().model_dump_json(by_alias=True, exclude_none=True)
+    )  # private: save() needs an account
     assert isinstance(found, dict)
     return found
 

@@ -86,6 +86,7 @@ def _plan(cfg: DictConfig, features: FeatureSpec, seconds: int | None = None) ->
             planner.plan(task, sharders)
         except PlannerError:
             return infeasible(planner, sharders, task, machines, sparse)  # type: ignore[arg-type]
+    # private: the planner returns neither the best of its plans when it runs out of time nor the memory it may use
     usable = planner._storage_reservation.last_reserved_topology
     found = report(planner._best_plan or [], machines, sparse, batch_size, cluster.name, usable)  # type: ignore[arg-type,union-attr]
     if not is_fused(sparse, torch.device(machines.compute_device)):  # type: ignore[arg-type]

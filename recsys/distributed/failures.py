@@ -72,7 +72,7 @@ def exit_process(status: int) -> NoReturn:
     """
     if "RANK" in os.environ:
         if status == 0:
-            atexit._run_exitfuncs()  # such as W&B's
+            atexit._run_exitfuncs()  # private: os._exit skips exit functions, such as W&B's
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)

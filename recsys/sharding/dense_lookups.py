@@ -21,6 +21,7 @@ def fix_dense_lookups(module: nn.Module) -> None:
 def _rows(kernel: BatchedDenseEmbedding, features: KeyedJaggedTensor) -> Tensor:
     """Return the row of each id, feature after feature, flattened, as BatchedDenseEmbedding does on CUDA."""
     weights, at, tables = kernel.emb_module.weights, 0, []
+    # private: the kernel has its tables' sizes nowhere else
     for height, columns in zip(kernel._local_rows, kernel._local_cols, strict=True):
         tables.append(weights[at : at + height * columns].view(height, columns))
         at += height * columns

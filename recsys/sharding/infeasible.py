@@ -153,6 +153,7 @@ def infeasible(
 ) -> Infeasibility:
     """Compute why `planner` found no plan for `module`."""
     options: dict[str, list[ShardingOption]] = {}
+    # private: the planner keeps its options and the memory it may use to itself
     for o in planner._enumerator.enumerate(module, sharders):  # type: ignore[union-attr]
         options.setdefault(f"{o.path}.{o.name}", []).append(o)
     kind = _kind(topology, [o for several in options.values() for o in several])

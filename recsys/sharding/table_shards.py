@@ -11,6 +11,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+# private: torch.distributed.checkpoint reads and writes TorchRec's tables as ShardedTensors, whose module is private
 from torch.distributed._shard.metadata import ShardMetadata
 from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata
 from torch.distributed._shard.sharded_tensor.metadata import TensorProperties
@@ -125,6 +127,7 @@ class TableShards:
             index = f":{p.rank % get_local_size()}" if self.device == "cuda" else ""
             return ShardMetadata([p.row, p.column], [p.rows, p.columns], f"rank:{p.rank}/{self.device}{index}")
 
+        # private: the only constructor from local shards that needs no collective
         return ShardedTensor._init_from_local_shards_and_global_metadata(
             [Shard(t, meta(p)) for p, t in local if p.rows and p.columns],
             ShardedTensorMetadata(

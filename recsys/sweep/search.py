@@ -110,6 +110,7 @@ class Study:
 
     def report(self, trial: Trial, step: int, value: float) -> bool:
         frozen = self._frozen(trial)
+        # private: Optuna has no public way to report to a trial that another process began
         live = self._optuna.trial.Trial(self.study, frozen._trial_id)
         if step not in frozen.intermediate_values and not frozen.state.is_finished():
             live.report(value, step)

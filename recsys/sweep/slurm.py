@@ -54,6 +54,7 @@ class Cluster:
             raise UserError("sweep.launcher=slurm: needs submitit; run: pip install 'recsys[slurm]'") from None
         given = {"timeout_min": TIMEOUT_MINUTES} | dict(parameters)
         name = given.pop("cluster", "slurm")
+        # private: submitit checks parameters only when a job starts
         common = set(submitit.AutoExecutor._valid_parameters())
         own = set(submitit.SlurmExecutor._valid_parameters())
         for key in given:

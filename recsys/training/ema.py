@@ -23,7 +23,8 @@ class Ema:
     def update(self) -> None:
         self.steps += 1
         decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
-        torch._foreach_lerp_(list(self._average.values()), [w.detach() for w in self._weights.values()], 1 - decay)
+        for name, w in self._weights.items():
+            self._average[name].lerp_(w.detach(), 1 - decay)
 
     @torch.no_grad()
     def swap(self) -> None:

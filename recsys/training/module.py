@@ -24,6 +24,8 @@ from recsys.training.run_state import RunState
 from recsys.training.settings import Placement, Updates
 from recsys.training.timing import Timing
 
+BATCH_NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch.nn.SyncBatchNorm)
+
 
 class NotFinite(UserError):
     """The loss is NaN or infinite."""
@@ -125,7 +127,7 @@ class RecsysModule(pl.LightningModule):
         statistics = {
             f"{name}.{buffer}": getattr(m, buffer)
             for name, m in self.dmp.named_modules()
-            if isinstance(m, torch.nn.modules.batchnorm._BatchNorm) and m.track_running_stats
+            if isinstance(m, BATCH_NORMS) and m.track_running_stats
             for buffer in ("running_mean", "running_var")
         }
         return dense | statistics

@@ -46,8 +46,14 @@ class Optimizers:
                 f"optim.sparse.clip={sparse.clip}: applies only to FBGEMM's fused kernels, which {len(rows)} tables do "
                 f"not use here ({name}, ...); choose another optim.sparse.name or sharding, or null"
             )
-        # KeyedOptimizerWrapper has no way to get its optimizer back
-        self._wrapper = KeyedOptimizerWrapper(self.dense, make_dense)
+        made: list[Optimizer] = []  # KeyedOptimizerWrapper does not give its optimizer back
+
+        def make(parameters: list[Tensor]) -> Optimizer:
+            made.append(make_dense(parameters))
+            return made[0]
+
+        self._wrapper = KeyedOptimizerWrapper(self.dense, make)
+        [self._dense_optimizer] = made
         parts: list[Any] = [dmp.fused_optimizer, self._wrapper]
         self.rows: RowOptimizer | None = None
         if rows:
@@ -67,7 +73,7 @@ class Optimizers:
     def state_dict(self) -> dict[str, Any]:
         """Return the dense optimizer's state and by how much schedules have changed the rates; tables save theirs."""
         return {
-            "dense_optimizer": self._dense_optimizer().state_dict(),
+            "dense_optimizer": self._dense_optimizer.state_dict(),
             "lr": {
                 kind: [g["lr"] / g["initial_lr"] if g["initial_lr"] else 1.0 for g in groups][:1]
                 for kind, groups in self.groups().items()
@@ -76,7 +82,7 @@ class Optimizers:
 
     def load_state_dict(self, state: dict[str, Any], schedulers: list[Any]) -> None:
         """Restore what `state_dict` returned, and make the saved schedulers' state fit today's parameter groups."""
-        optimizer = self._dense_optimizer()
+        optimizer = self._dense_optimizer
         optimizer.load_state_dict(state["dense_optimizer"])
         # it has made new groups, which the wrapper, and through it the scheduler, must see
         self._wrapper.param_groups, self._wrapper.state = optimizer.param_groups, optimizer.state
@@ -86,9 +92,6 @@ class Optimizers:
         rates = [g["lr"] for g in self.combined.param_groups]  # type: ignore[index]
         for saved, scheduler in zip(state.get("lr_schedulers", ()), schedulers, strict=False):
             _fit_scheduler(saved, scheduler, rates)
-
-    def _dense_optimizer(self) -> Optimizer:
-        return self._wrapper._optimizer
 
 
 def _fit_scheduler(saved: dict[str, Any], fresh: Any, rates: list[float]) -> None:

@@ -33,7 +33,7 @@ class Tracking(pl.Callback):
         info, folder = self._prepared.info, self._prepared.folder
         data = wandb.Artifact(_name(folder.name), "dataset", metadata={k: info[k] for k in ("name", "rows", "split")})
         data.add_reference(f"file://{folder.absolute()}", checksum=False, max_objects=FILES)  # the name has the digest
-        if run.offline:  # use_artifact needs the server; this is its offline part, for a new artifact
+        if run.offline:  # private: use_artifact needs the server; this is its offline part
             run._log_artifact(data, is_user_created=True, use_after_commit=True)
         else:
             run.use_artifact(data)

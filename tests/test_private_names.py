@@ -1,0 +1,94 @@
+"""Private names of other packages that recsys uses, because there is no public one: fails when one moves.
+
+Each use says why in a comment that begins with "private:".
+"""
+
+import ast
+import atexit
+import inspect
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1] / "recsys"
+USED = {  # name: the files that may use it
+    "_best_plan": {"plan.py"},
+    "_enumerator": {"sharding/infeasible.py"},
+    "_exit": {"distributed/failures.py"},  # of os, which documents it
+    "_feature_table_map": {"sharding/dense_lookups.py"},
+    "_init_from_local_shards_and_global_metadata": {"sharding/table_shards.py"},
+    "_local_cols": {"sharding/dense_lookups.py"},
+    "_local_rows": {"sharding/dense_lookups.py"},
+    "_log_artifact": {"training/wandb_artifacts.py"},
+    "_lookups": {"sharding/dense_lookups.py", "data/transforms/fitted.py"},  # the latter has its own
+    "_optimizer_classes": {"sharding/plan.py"},
+    "_run_exitfuncs": {"distributed/failures.py"},
+    "_storage_reservation": {"plan.py", "sharding/infeasible.py"},
+    "_to_model": {"dashboard.py"},
+    "_trial_id": {"sweep/search.py"},
+    "_valid_parameters": {"sweep/slurm.py"},
+}
+
+
+def test_only_these_are_used() -> None:
+    """Attributes with an underscore that no module of ours defines."""
+    trees = {str(f.relative_to(ROOT)): ast.parse(f.read_text()) for f in ROOT.rglob("*.py")}
+    own = set()
+    for tree in trees.values():
+        for n in ast.walk(tree):
+            if isinstance(n, (ast.FunctionDef, ast.ClassDef)):
+                own.add(n.name)
+            elif isinstance(n, (ast.Name, ast.Attribute)) and isinstance(n.ctx, ast.Store):
+                own.add(n.id if isinstance(n, ast.Name) else n.attr)
+    own -= set(USED)
+    used: dict[str, set[str]] = {}
+    for file, tree in trees.items():
+        for n in ast.walk(tree):
+            private = isinstance(n, ast.Attribute) and n.attr.startswith("_") and not n.attr.startswith("__")
+            if private and n.attr not in own:
+                used.setdefault(n.attr, set()).add(file)
+    assert used.keys() <= USED.keys()
+    assert {name: files - USED[name] for name, files in used.items() if files - USED[name]} == {}
+
+
+def test_the_planner() -> None:
+    from torchrec.distributed.planner import EmbeddingShardingPlanner, Topology
+
+    planner = EmbeddingShardingPlanner(topology=Topology(world_size=2, compute_device="cpu"))
+    assert planner._best_plan is None and callable(planner._enumerator.enumerate)
+    assert hasattr(planner._storage_reservation, "reserve")
+    assert "last_reserved_topology" in dir(planner._storage_reservation)
+
+
+def test_the_dense_kernel() -> None:
+    from torchrec.distributed.batched_embedding_kernel import BatchedDenseEmbedding
+
+    source = inspect.getsource(BatchedDenseEmbedding) + inspect.getsource(BatchedDenseEmbedding.__mro__[1])
+    assert all(f"self.{name}" in source for name in ("_local_rows", "_local_cols", "_feature_table_map"))
+
+
+def test_sharded_tensors() -> None:
+    from torch.distributed._shard.metadata import ShardMetadata
+    from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, ShardedTensorMetadata
+    from torch.distributed._shard.sharded_tensor.metadata import TensorProperties
+
+    assert all(map(inspect.isclass, (Shard, ShardMetadata, ShardedTensorMetadata, TensorProperties)))
+    assert callable(ShardedTensor._init_from_local_shards_and_global_metadata)
+
+
+def test_trackers_and_launchers() -> None:
+    import submitit
+    import wandb_workspaces.workspaces as ws
+    from optuna.trial import FrozenTrial
+    from wandb.sdk.wandb_run import Run
+
+    assert {"is_user_created", "use_after_commit"} <= set(inspect.signature(Run._log_artifact).parameters)
+    assert callable(ws.Workspace._to_model) and callable(atexit._run_exitfuncs)
+    assert "trial_id" in inspect.signature(FrozenTrial).parameters
+    for executor in (submitit.AutoExecutor, submitit.SlurmExecutor):
+        assert "timeout_min" in executor._valid_parameters() or "time" in executor._valid_parameters()
+
+
+@pytest.mark.parametrize("file", sorted({f for files in USED.values() for f in files}))
+def test_uses_have_a_reason(file: str) -> None:
+    assert "private" in (ROOT / file).read_text() or file in ("data/transforms/fitted.py", "sharding/plan.py")
