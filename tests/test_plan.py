@@ -237,7 +237,7 @@ def test_one_command_line_a_choice() -> None:
         ("sharding=tablewise output={0}/a.json", 0, "written to"),
         ("sharding=rowwise,tablewize", 2, "error: sharding=tablewize: no such choice; did you mean tablewise?"),
         ("output={0}/a.pdf", 2, "must end in .json or .html"),
-        ("model=dlrm,dcn", 2, "error: Ambiguous value for argument 'model=dlrm,dcn'"),
+        ("model=dlrm,dcn", 2, "error: model=dlrm,dcn: takes one value; a list is written KEY=[a,b]"),
         ("sharding=rowwise,tablewise cluster=v100", 2, "error: sharding: none of rowwise, tablewise fits; this fits: "),
         ("sharding=rowwise cluster=v100", 2, "tables that do not fit: 1 x "),
     ],

@@ -39,13 +39,14 @@ EACH, LAST = 3, 20  # steps with each plan of a chain, and with its last
 def save(trained: Trained, path: Path, step: int) -> None:
     m = trained.module
     state: dict[str, Any] = {"global_step": step}
-    checkpoint.save(path, trained.dmp, m.tables, m.sparse.name, m.row_optimizer, state, m.plan)
+    checkpoint.save(path, trained.dmp, m.tables, m.sparse_optimizer, m.row_optimizer, state, m.plan)
 
 
 def load(trained: Trained, path: Path) -> int:
     m = trained.module
-    state = checkpoint.load_all(path, trained.dmp, m.tables, m.sparse.name, m.row_optimizer)
-    if "adam" in m.sparse.name:
+    state = torch.load(path / "state.pt", weights_only=False)
+    checkpoint.load_all(path, trained.dmp, m.tables, m.sparse_optimizer, m.row_optimizer, state["global_step"])
+    if "adam" in m.sparse_optimizer:
         trained.dmp.fused_optimizer.set_optimizer_step(state["global_step"])
     return int(state["global_step"])
 

@@ -213,7 +213,7 @@ def test_models_that_predict_have_no_lists(
     for key in ("k=20", "filter_history=false"):
         status, said = command(monkeypatch, capsys, "run=run", "input=rows.csv", key)
         assert status == 2
-        assert f"error: {key.replace('false', 'False')}: is of models that retrieve items; this run's gives a" in said
+        assert f"error: {key.replace('false', 'False')}: applies to retrieval models; this run's model gives a" in said
     with pytest.raises(UserError, match=r"its model scores rows, and retrieves no items; use recsys.predict.Predictor"):
         Recommender.load("run")
 
@@ -283,7 +283,7 @@ def test_numbers_stay_numbers_and_the_last_session_asks(tmp_path: Path, monkeypa
     assert predict_rows("rows.parquet", k=9).equals(found)
     low = rows.with_columns(rating=pl.lit(1))
     low.write_parquet("low.parquet")
-    with pytest.raises(UserError, match=r"input: no row is left by data.where"):
+    with pytest.raises(UserError, match=r"input: data.where leaves no row"):
         predict_rows("low.parquet", k=1)
     assert recommender.recommend(low, k=1).is_empty()
 
