@@ -75,7 +75,7 @@ class LossInputs:
 
     @cached_property
     def one_target_each(self) -> bool:
-        """Whether each query has one chosen item, in the order of the queries."""
+        """True if each query has one chosen item, in the order of the queries."""
         order = torch.arange(len(self.query_of_target), device=self.query_of_target.device)
         return len(self.query_of_target) == len(self.queries) and bool((self.query_of_target == order).all())
 
@@ -158,10 +158,10 @@ class SampledSoftmax(nn.Module, RetrievalLoss):
         super().__init__()
         _check(negatives, count)
         if hardest is not None and hardest < 1:
-            raise ValueError(f"hardest {hardest} is not positive")
+            raise ValueError(f"hardest={hardest}: must be at least 1, or null")
         self.hardest = hardest
         if temperature <= 0:
-            raise ValueError(f"temperature {temperature} is not positive")
+            raise ValueError(f"temperature={temperature}: must be above 0")
         self.negatives, self.count, self.correct, self.temperature = negatives, count, correct, temperature
 
     def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
@@ -207,7 +207,7 @@ class BCE(nn.Module, RetrievalLoss):
         super().__init__()
         _check(negatives, count)
         if not 0 <= calibration <= 1:
-            raise ValueError(f"calibration {calibration} is not from 0 to 1")
+            raise ValueError(f"calibration={calibration}: must be from 0 to 1")
         self.negatives, self.count, self.calibration, self.shared = negatives, count, calibration, shared
 
     def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
@@ -262,9 +262,9 @@ def _chosen_by(query_of_target: Tensor, targets: Tensor, ids: Tensor, queries: i
 
 def _check(negatives: str, count: int) -> None:
     if negatives not in NEGATIVES:
-        raise ValueError(f"negatives {negatives!r} is not one of {', '.join(NEGATIVES)}")
+        raise ValueError(f"negatives={negatives}: must be one of {', '.join(NEGATIVES)}")
     if count < 1:
-        raise ValueError(f"count {count} is not positive")
+        raise ValueError(f"count={count}: must be at least 1")
 
 
 def _sample_ids(negatives: str, shape: tuple[int, ...], targets: Tensor, popularity: Popularity) -> Tensor:

@@ -103,8 +103,8 @@ class Pipeline:
         places = [None] if alone else range(len(rows))
         for place, row in zip(places, rows, strict=True):
             if not isinstance(row, Mapping):
-                told = "" if place is None else f"rows[{place}]: "
-                raise UserError(f"{told}a row is a dict of columns and values, not {type(row).__name__}")
+                where = "" if place is None else f"rows[{place}]: "
+                raise UserError(f"{where}a row is a dict of columns and values, not {type(row).__name__}")
         values = [
             (i, *(c.of(row, p) for c in self._columns)) for i, (p, row) in enumerate(zip(places, rows, strict=True))
         ]

@@ -112,7 +112,7 @@ class RawRows:
         return self.complete(frame.cast({LINE: pl.Int64}), {n: (raw[n], every) for n in brought})
 
     def _only_joins(self, name: str, brought: list[str]) -> bool:
-        """Whether the raw column `name` is but the key of joins whose columns the rows bring along."""
+        """Return True if the raw column `name` is only the key of joins whose columns the rows bring along."""
         data = self.fitted.data
         needed = {column for _, column in data.raw_columns}
         needed |= set() if data.group is None else {data.group.by, data.group.order or data.group.by}

@@ -1,4 +1,4 @@
-"""What a RecsysModule needs to know of a run, by what belongs together."""
+"""Settings of a RecsysModule, grouped by what belongs together."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ MakeScheduler = Callable[[torch.optim.Optimizer], Any]
 
 @dataclass(frozen=True)
 class Placement:
-    """Where tables lie, and the optimizer that is fused into them.
+    """Settings of the tables: their sharding, and the optimizer that is fused into them.
 
     sharding, sparse: the config's
     batch_size: rows of a process and step, for the planner

@@ -84,7 +84,7 @@ def test_side_by_side(model: str, real_data: RealData, prepared: Path, tmp_path:
         (["model=ease", "data=movielens_1m", "loss=bce"], "loss=recsys.losses.BCE: this model is fitted without a loss"),
         (["model=ease", "data=movielens_1m", "trainer.devices=2"], "fitted at once, in one process"),
         (["model=sasrec", "data=movielens_1m", "~loss"], "loss: this model needs one"),
-        (["model=sasrec", "data=movielens_1m", "loss.negatives=popular"], r"loss: negatives 'popular' is not one of"),
+        (["model=sasrec", "data=movielens_1m", "loss.negatives=popular"], r"loss: negatives=popular: must be one of"),
         (["model=sasrec", "data=movielens_1m", "protocol.candidates=[ful]"], "protocol.candidates: no such protocol: ful"),
         (["model=sasrec", "data=movielens_1m", "protocol.k=[0]"], "protocol.k: "),
         (["model=sasrec", "data=movielens_1m", "checkpoint.monitor=validation/auc"], "validation/auc: no such metric"),
