@@ -15,6 +15,7 @@ from omegaconf import DictConfig
 from recsys.console import log_to
 from recsys.distributed import failures
 from recsys.distributed.failures import exit_process, say_error
+from recsys.distributed.ranks import silence
 from recsys.errors import UserError, did_you_mean
 
 MULTIRUN = ("-m", "--multirun")
@@ -31,6 +32,7 @@ def status(command: str, function: Callable[[DictConfig], None]) -> int:
 
     from recsys.config.compose import conf_dir, free_keys, register
 
+    silence()
     register()
     log_to(None)  # an earlier command in this process had its own
     code = 0

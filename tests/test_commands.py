@@ -57,3 +57,25 @@ def test_console_script_runs_a_command(tmp_path: Path) -> None:
     for start in ([str(Path(sys.executable).parent / "recsys")], [sys.executable, "-m", "recsys"]):
         done = subprocess.run([*start, "train", "modle=dlrm"], cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 2 and "did you mean model" in done.stderr
+
+
+def test_warnings_of_libraries_do_not_reach_the_user(tmp_path: Path) -> None:
+    """Those of Python's and those that libraries log; `python -W` shows the former."""
+    code = """
+import logging, sys, warnings
+from recsys import cli
+def command(cfg):
+    import numpy, torch
+    numpy_array = numpy.zeros(1)
+    numpy_array.flags.writeable = False
+    torch.from_numpy(numpy_array)
+    warnings.warn("of Python's")
+    for name in ("torch.fx", "torch.fx._symbolic_trace", "torchrec.distributed", "torch.distributed.run"):
+        logging.getLogger(name).warning("of a library's")
+sys.argv = ["recsys.report"]
+sys.exit(cli.status("report", command))
+"""
+    quiet = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert (quiet.returncode, quiet.stderr) == (0, "")
+    loud = subprocess.run([sys.executable, "-W", "default", "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    assert "of Python's" in loud.stderr and "non-writable" in loud.stderr.replace("not writable", "non-writable")

@@ -4,6 +4,7 @@ import contextlib
 import logging
 import os
 import socket
+import sys
 import time
 import uuid
 import warnings
@@ -184,7 +185,8 @@ def _appears(path: Path) -> bool:
 
 def silence() -> None:
     """Hide the libraries' warnings for their own developers; errors still show."""
-    warnings.filterwarnings("ignore")
+    if not sys.warnoptions:  # python -W shows them
+        warnings.filterwarnings("ignore")
     names = ("torch.distributed.run", "torchrec", "pytorch_lightning.utilities.rank_zero", "torch.fx")
     for name in names:  # Lightning's import resets the level of its top logger
         logging.getLogger(name).setLevel(logging.ERROR)
