@@ -83,12 +83,14 @@ class Scores:
         tp = np.cumsum(positives) - positives
         fp = (np.cumsum(self.negatives[::-1]) - self.negatives[::-1])[some].astype(np.float64)
 
-        def sums(fp: np.ndarray) -> float:
+        def sequential(fp: np.ndarray) -> float:
             """Sum (tp + i) / (tp + fp + i), or 1 - fp / (tp + fp + i), over i = 1 ... positives, by digamma."""
             psi = torch.digamma(torch.from_numpy(np.stack([tp + fp + positives + 1, tp + fp + 1]))).numpy()
             return float((positives - fp * (psi[0] - psi[1])).sum() / total)
 
-        return max(sums(fp) - value, value - sums(fp + negatives), 0.0)
+        # at best a bin's positives share its highest score, at worst all of its negatives come first
+        best = float((positives * (tp + positives) / (tp + fp + positives)).sum() / total)
+        return max(best - value, value - sequential(fp + negatives), 0.0)
 
     def calibration(self, bins: int) -> list[tuple[float, float, int]]:
         """Return mean probability, share of positives and rows of bins of equally many rows, ties together."""

@@ -214,7 +214,9 @@ def test_models_that_predict_have_no_lists(
         status, said = command(monkeypatch, capsys, "run=run", "input=rows.csv", key)
         assert status == 2
         assert f"error: {key.replace('false', 'False')}: applies to retrieval models; this run's model gives a" in said
-    with pytest.raises(UserError, match=r"its model scores rows, and retrieves no items; use recsys.predict.Predictor"):
+    with pytest.raises(
+        UserError, match=r"its model scores rows, and retrieves no items; use recsys.serving.predictor.Predictor"
+    ):
         Recommender.load("run")
 
 
