@@ -19,8 +19,6 @@ from recsys.models.common.co_occurrence import (
 )
 from recsys.models.protocols import ClosedFormModel
 
-DENSE = 32  # keys are counted instead of sorted if their range is at most this many times their number
-
 
 class SessionKNN(nn.Module, ClosedFormModel):
     """Items of the past sessions nearest to the current one.
@@ -97,11 +95,9 @@ class SessionKNN(nn.Module, ClosedFormModel):
         # the most recent sessions overall are among the most recent ones of each item, so older ones can be left out
         stop = self.session_starts[items + 1]
         begin = torch.maximum(self.session_starts[items], stop - self.sample_size)
-        # an item with sample_size sessions fills the sample: sessions older than these are not in it
-        full = stop - begin == self.sample_size
-        oldest = self.sessions[begin[full]].amax() if bool(full.any()) else 0
         places, owner = ranges(begin, stop - begin)
-        sessions, similarity = _sums(self.sessions[places], weights[owner], int(oldest))
+        sessions, shared = torch.unique(self.sessions[places], return_inverse=True)
+        similarity = weights.new_zeros(len(sessions)).index_add_(0, shared, weights[owner])
         sessions, similarity = sessions[-self.sample_size :].flip(0), similarity[-self.sample_size :].flip(0)
         if self.cosine:
             lengths = self.item_starts[sessions + 1] - self.item_starts[sessions]
@@ -115,20 +111,6 @@ class SessionKNN(nn.Module, ClosedFormModel):
         begin = self.item_starts[sessions]
         places, owner = ranges(begin, self.item_starts[sessions + 1] - begin)
         scores.index_add_(0, self.items[places], similarity[owner])
-
-
-def _sums(keys: Tensor, values: Tensor, least: int) -> tuple[Tensor, Tensor]:
-    """Return the distinct keys from `least` on, ascending, and the sum of the values (P,) of each key (P,)."""
-    kept = keys >= least
-    keys, values = keys[kept], values[kept]
-    if not len(keys):
-        return keys, values
-    if int(keys.amax()) - least < DENSE * len(keys):  # counting is faster than sorting
-        sums = torch.bincount(keys - least, values)
-        distinct_keys = torch.bincount(keys - least).nonzero()[:, 0]
-        return distinct_keys + least, sums[distinct_keys]
-    distinct_keys, place = torch.unique(keys, return_inverse=True)
-    return distinct_keys, values.new_zeros(len(distinct_keys)).index_add_(0, place, values)
 
 
 def _take_sizes(model: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:

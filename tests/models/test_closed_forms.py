@@ -13,7 +13,7 @@ from torch import nn
 
 from recsys.batch import JaggedIds
 from recsys.features import FeatureSpec, SparseFeature
-from recsys.models import ease, item_knn, session_knn
+from recsys.models import ease, item_knn
 from recsys.models.common import co_occurrence as interactions
 from recsys.models.ease import EASE
 from recsys.models.item_knn import ItemKNN
@@ -293,17 +293,3 @@ def test_large_ease_is_ease() -> None:
         large = EASE(spec(), l2=10.0)
         large.fit(to_lists(FITTED))
     torch.testing.assert_close(large.weights, small.weights, rtol=1e-4, atol=1e-6)
-
-
-@settings(max_examples=50, deadline=None)
-@given(keys=st.lists(st.integers(0, 40), max_size=30), least=st.integers(0, 45), dense=st.sampled_from([0, 1, 32]))
-def test_sums_by_session(keys: list[int], least: int, dense: int) -> None:
-    """Counted or sorted, the sums of each key from `least` on."""
-    expected: dict[int, float] = {}
-    for i, key in enumerate(keys):
-        if key >= least:
-            expected[key] = expected.get(key, 0.0) + i
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session_knn, "DENSE", dense)
-        found, sums = session_knn._sums(torch.tensor(keys, dtype=torch.long), torch.arange(len(keys)).double(), least)
-    assert found.tolist() == sorted(expected) and sums.tolist() == [expected[k] for k in sorted(expected)]
