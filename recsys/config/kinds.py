@@ -34,7 +34,7 @@ class ModelKind(ABC):
 
     @abstractmethod
     def check(self, cfg: DictConfig, features: Any) -> None:
-        """Raise UserError where data, model and loss do not go together."""
+        """Raise UserError if data, model and loss do not fit each other."""
 
     @abstractmethod
     def candidates(self, fitted: Any) -> Any:
@@ -100,7 +100,7 @@ class Retrieval(ModelKind):
         self.check_training(cfg, features)
 
     def check_training(self, cfg: DictConfig, features: Any) -> None:
-        """Raise UserError where the model cannot be trained as its kind is."""
+        """Raise UserError if the model cannot be trained in the way of its kind."""
         if cfg.loss is None:
             raise UserError("loss: this model needs one, such as loss=full_softmax")
         _check_loss(cfg, "RetrievalLoss", "loss=full_softmax")
@@ -136,7 +136,7 @@ KINDS: dict[str, ModelKind] = {"ranking": Ranking(), "retrieval": Retrieval(), "
 
 
 def kind_of(cfg: DictConfig) -> ModelKind:
-    """Return the kind of the config's model. Raises UserError where the model cannot be found or is of none."""
+    """Return the kind of the config's model. Raises UserError if the model cannot be found or declares no kind."""
     from recsys.models.protocols import model_kind
 
     try:
@@ -184,7 +184,7 @@ def metric_names(cfg: DictConfig) -> list[str]:
 
 
 def _check_loss(cfg: DictConfig, protocol: str, example: str) -> None:
-    """Raise UserError where the config's loss is of another kind than `protocol`, a class of recsys.losses."""
+    """Raise UserError if the config's loss does not subclass `protocol`, a class of recsys.losses."""
     import inspect
 
     from recsys import losses
