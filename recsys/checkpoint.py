@@ -86,14 +86,12 @@ def reshard(run: Path, stored: StoredCheckpoint, cfg: DictConfig, output: Path, 
     from torchrec.distributed.planner.types import PlannerError
 
     from recsys.config.kinds import meta_task
-    from recsys.distributed.ranks import silence
     from recsys.features import FeatureSpec
     from recsys.sharding.cluster import topology
     from recsys.sharding.plan import describe, make_planner, optimizer_counted, quiet_torchrec, use_dense_kernels
     from recsys.sharding.reshard import rewrite
     from recsys.sharding.tables import tables
 
-    silence()
     sharding: ShardingConfig = OmegaConf.to_object(cfg.sharding)  # type: ignore[assignment]
     sparse: SparseOptimConfig = OmegaConf.to_object(cfg.optim.sparse)  # type: ignore[assignment]
     task = meta_task(cfg, FeatureSpec.load(run / "features.json"))

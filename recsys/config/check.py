@@ -31,7 +31,7 @@ def check(cfg: DictConfig) -> None:
     _check_numbers(cfg)
     _check_metrics(cfg)
     _check_devices(cfg)
-    _check_model(cfg, cfg.trainer.devices)
+    _check_model(cfg)
     _check_monitors(cfg)
 
 
@@ -197,7 +197,7 @@ def _check_devices(cfg: DictConfig) -> None:
         raise UserError(f"trainer.devices={cfg.trainer.devices}: there are at most {have} {kind}")
 
 
-def _check_model(cfg: DictConfig, devices: int) -> None:
+def _check_model(cfg: DictConfig) -> None:
     """Build the model on the meta device for the features the config names, whatever their cardinality."""
     import torch
 
@@ -205,7 +205,7 @@ def _check_model(cfg: DictConfig, devices: int) -> None:
     from recsys.sharding.constraints import constraints
     from recsys.sharding.tables import tables
 
-    features = feature_spec(data_config(cfg), lambda *_: 8)
+    features, devices = feature_spec(data_config(cfg), lambda *_: 8), cfg.trainer.devices
     kind_of(cfg).check(cfg, features)
     check_processes(cfg, devices)
     if kind_of(cfg).fitted_at_once:

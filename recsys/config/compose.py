@@ -118,10 +118,11 @@ def sweep_folder(overrides: Sequence[str]) -> str:
 def typed(cfg: Any) -> DictConfig:
     """Return a training config under its schema, which a file or a plain mapping has lost."""
     cfg = OmegaConf.create(cfg)
-    if "ranking" in cfg:  # a run folder made before the key was renamed
-        old = OmegaConf.to_container(cfg.pop("ranking"))
-        assert isinstance(old, dict)
-        cfg.protocol = {"candidates" if k == "protocols" else k: v for k, v in old.items()}
+    for old, new in RENAMED.items():  # a run folder made before the keys were renamed
+        if (value := OmegaConf.select(cfg, old)) is not None:
+            OmegaConf.update(cfg, new, value)
+            parent, _, key = old.rpartition(".")
+            (OmegaConf.select(cfg, parent) if parent else cfg).pop(key)
     merged = OmegaConf.merge(OmegaConf.structured(schema_run.TrainConfig), cfg)
     assert isinstance(merged, DictConfig)
     return merged

@@ -14,7 +14,6 @@ import polars as pl
 from recsys.data.raw.derive import FeatureInputs
 from recsys.data.transforms.columns import ResolvedData
 from recsys.data.transforms.fitted import RAW_SCHEMA, SIDES
-from recsys.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -42,11 +41,7 @@ class RawSchema:
 
     @classmethod
     def load(cls, folder: Path, data: ResolvedData) -> RawSchema:
-        """Read what `save` wrote. Raises UserError if the folder does not have it."""
-        if not (folder / RAW_SCHEMA).is_file():
-            raise UserError(
-                f"{folder}: has no {RAW_SCHEMA}; name a folder of prepared data, a run, or a saved pipeline"
-            )
+        """Read what `save` wrote."""
         sides = {i: pl.read_parquet(folder / SIDES / f"{i}.parquet") for i in FeatureInputs.from_config(data).sides}
         return cls(pl.read_parquet(folder / RAW_SCHEMA), sides)
 

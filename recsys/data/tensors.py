@@ -85,9 +85,7 @@ def candidates_of(fitted: Fitted) -> Candidates:
     """Return the items that retrieval models rank, with their popularity and features."""
     from recsys.candidates import Candidates  # online serving does not need it
 
-    name = fitted.data.item_feature
-    assert name is not None
-    counts = fitted.vocabularies[fitted.data.sparse_columns[name].table or name]["count"].to_numpy()
+    counts = fitted.item_vocabulary["count"].to_numpy()
     popularity = np.zeros(1 + len(fitted.candidates), np.float32)
     popularity[1 : 1 + len(counts)] = counts
     if fitted.items is None:

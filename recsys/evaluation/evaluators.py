@@ -118,13 +118,11 @@ class RetrievalEvaluator:
         return self.metrics.compute()
 
     def slices(self, names: list[str], loader: ParquetLoader, fitted: Fitted, most: int) -> dict[str, Any]:
-        query = self.metrics.ranks[:, 0]
-        places, first = np.unique(query, return_index=True)
-        stops = np.append(first[1:], len(query))
+        places, query = np.unique(self.metrics.ranks[:, 0], return_inverse=True)
 
         def measure(at: np.ndarray) -> dict[str, Any]:
-            targets = np.concatenate([np.zeros(0, np.int64), *(np.arange(first[i], stops[i]) for i in at)])
-            return self.metrics.measure(self.metrics.ranks[targets]) | {"rows": len(at), "targets": len(targets)}
+            ranks = self.metrics.ranks[np.isin(query, at)]
+            return self.metrics.measure(ranks) | {"rows": len(at), "targets": len(ranks)}
 
         return slices(names, loader, places, measure, fitted, most)
 

@@ -86,17 +86,22 @@ def is_better(name: str, difference: float) -> bool | None:
     return (difference < 0) == lower_is_better(name)
 
 
+def under(name: str, protocol: str) -> str:
+    """Return a metric's name under a protocol: those of `full` are bare, others end in _PROTOCOL."""
+    return name if protocol == "full" else f"{name}_{protocol}"
+
+
 def retrieval_names(ks: tuple[int, ...], protocols: tuple[str, ...]) -> list[str]:
-    """Return the names of all retrieval metrics: those of the protocol `full` are bare, others end in _PROTOCOL."""
+    """Return the names of all retrieval metrics, under each protocol."""
     stems = [m for m in METRICS.values() if m.of == "retrieval"]
     names = [f"{m.name}@{k}" if m.at_k else m.name for m in stems for k in (ks if m.at_k else (0,))]
-    return [n if p == "full" else f"{n}_{p}" for p in protocols for n in names]
+    return [under(n, p) for p in protocols for n in names]
 
 
 def main_retrieval(ks: tuple[int, ...], protocols: tuple[str, ...]) -> str:
     """Return the metric that leads by default: NDCG@10, or of the first k, of full ranking or the first protocol."""
     k = MAIN_K if MAIN_K in ks else ks[0]
-    return f"ndcg@{k}" if "full" in protocols else f"ndcg@{k}_{protocols[0]}"
+    return under(f"ndcg@{k}", "full" if "full" in protocols else protocols[0])
 
 
 def main_metric(measured: Mapping[str, object]) -> str:

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from recsys.batch import JaggedIds
+from recsys.evaluation.metrics_table import under
 from recsys.evaluation.negatives import ascending, keys_of, sample_negatives, within
 from recsys.evaluation.retrieval_counts import RankedQueries, Score, count_competitors, world_size
 
@@ -223,10 +224,9 @@ class RankingMetrics:
         """Return the metrics of rows of `ranks` that hold all targets of each query they have, by name."""
         metrics: dict[str, float] = {}
         for i, name in enumerate(self.protocols.protocols):
-            full = name == "full"
             greater, ties = ranks[:, 2 + 2 * i], ranks[:, 3 + 2 * i]
-            means = ranking_metrics(ranks[:, 0], greater, ties, self.protocols.k, one_list=full)
-            metrics |= means if full else {f"{metric}_{name}": value for metric, value in means.items()}
+            means = ranking_metrics(ranks[:, 0], greater, ties, self.protocols.k, one_list=name == "full")
+            metrics |= {under(metric, name): value for metric, value in means.items()}
         return metrics
 
 

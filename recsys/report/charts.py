@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from itertools import pairwise
 from math import ceil, floor, log10
 
 import numpy as np
@@ -86,26 +85,29 @@ def tick(value: float, step: float) -> str:
 
 def _across(x: Axis, y: Axis) -> str:
     """Draw the horizontal grid lines and their numbers."""
-    out, marks = [], y.ticks()
-    for v in marks:
-        at, step = y.at(v), v if y.log else _step(marks)
+    out = []
+    for at, number in _labels(y):
         out.append(f'<line x1="{x.start:g}" y1="{at:.1f}" x2="{x.stop:g}" y2="{at:.1f}" stroke="var(--line)"/>')
-        out.append(f'<text x="{x.start - 7:g}" y="{at + 4:.1f}" text-anchor="end">{tick(v, step)}</text>')
+        out.append(f'<text x="{x.start - 7:g}" y="{at + 4:.1f}" text-anchor="end">{number}</text>')
     out.append(f'<line x1="{x.start:g}" y1="{y.start:g}" x2="{x.stop:g}" y2="{y.start:g}" stroke="var(--hatch)"/>')
     return "".join(out)
 
 
 def _along(x: Axis, y: Axis, of: str) -> str:
     """Draw the numbers and the name of the x axis."""
-    marks = x.ticks(7)
-    names = [(x.at(v), tick(v, v if x.log else _step(marks))) for v in marks]
-    return _below(names, y) + f'<text x="{x.stop:g}" y="{y.start + 33:g}" text-anchor="end">{escape(of)}</text>'
+    return _below(_labels(x, 7), y) + f'<text x="{x.stop:g}" y="{y.start + 33:g}" text-anchor="end">{escape(of)}</text>'
 
 
 def _below(names: Sequence[tuple[float, str]], y: Axis) -> str:
     return "".join(
         f'<text x="{at:.1f}" y="{y.start + 17:g}" text-anchor="middle">{escape(name)}</text>' for at, name in names
     )
+
+
+def _labels(scale: Axis, most: int = 6) -> list[tuple[float, str]]:
+    """Return the pixel and the text of each tick."""
+    marks = scale.ticks(most)
+    return [(scale.at(v), tick(v, v if scale.log else _step(marks))) for v in marks]
 
 
 def _step(marks: Sequence[float]) -> float:
@@ -196,17 +198,9 @@ def swept(title: str, points: Sequence[tuple[str, float, str, str]], of: str) ->
     """
     ys = [m for _, m, _, _ in points]
     y = axis(ys, HIGH - FOOT, TOP)
-    numbers = [_as_number(v) for v, *_ in points]
-    if all(n is not None for n in numbers) and len(set(numbers)) > 1:
-        values = [n for n in numbers if n is not None]
-        x = axis(values, LEFT, WIDE - RIGHT, spans(values, 8))
-        places, under = [x.at(v) for v in values], _along(x, y, of)
-    else:
-        names = list(dict.fromkeys(v for v, *_ in points))
-        x = Axis(-0.5, len(names) - 0.5, LEFT, WIDE - RIGHT)
-        places = [x.at(names.index(v)) for v, *_ in points]
-        cut = max(4, 66 // len(names))
-        under = _below([(x.at(i), plain(n, cut)) for i, n in enumerate(names)], y)
+    x, places, names = _swept_axis([v for v, *_ in points], LEFT, WIDE - RIGHT)
+    cut = max(4, 66 // max(len(names), 1))
+    under = _below([(x.at(i), plain(n, cut)) for i, n in enumerate(names)], y) if names else _along(x, y, of)
     shapes = "".join(
         f'<circle cx="{at:.1f}" cy="{y.at(m):.1f}" r="5" fill="{colour}" fill-opacity=".75" data-t="{escape(tip)}"/>'
         for at, (_, m, tip, colour) in zip(places, points, strict=True)
@@ -243,19 +237,20 @@ def parallel(title: str, columns: Sequence[ParallelAxis], tips: Sequence[str], b
     marks = []
     for i, column in enumerate(columns):
         at = 60 + i * step
-        y, labels = _vertical(column.values, high - foot, top)
-        places.append(y)
+        y, trials, names = _swept_axis(column.values, high - foot, top)
+        places.append(trials)
+        labels = [(y.at(k), name) for k, name in enumerate(names)] or _labels(y, 5)
         marks.append(
             f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{top}" y2="{high - foot}" stroke="var(--other)"/>'
             f'<text x="{at:.1f}" y="{top - 16}" text-anchor="middle" class="name">'
             f"{escape(plain(column.name, 26))}</text>"
             + "".join(f'<text x="{at + 6:.1f}" y="{v + 4:.1f}">{escape(plain(name, 16))}</text>' for v, name in labels)
         )
-    numbers = [n for n in (_as_number(v) for v in columns[-1].values) if n is not None]
+    values = [_as_number(v) for v in columns[-1].values]
+    numbers = [v for v in values if v is not None]
     low, high_value = (min(numbers), max(numbers)) if numbers else (0.0, 1.0)
     lines = []
-    for trial, tip in enumerate(tips):
-        value = _as_number(columns[-1].values[trial])
+    for trial, (value, tip) in enumerate(zip(values, tips, strict=True)):
         share = 0.0 if value is None else (value - low) / ((high_value - low) or 1.0)
         points = " ".join(f"{60 + i * step:.1f},{places[i][trial]:.1f}" for i in range(len(columns)))
         look = (
@@ -270,19 +265,18 @@ def parallel(title: str, columns: Sequence[ParallelAxis], tips: Sequence[str], b
     )
 
 
-def _vertical(values: Sequence[str], bottom: float, top: float) -> tuple[list[float], list[tuple[float, str]]]:
-    """Return the place of each value on a vertical axis, and the axis' labels."""
-    numbers = [_as_number(v) for v in values]
-    if all(n is not None for n in numbers) and len(set(numbers)) > 1:
-        scale = axis(
-            [n for n in numbers if n is not None], bottom, top, spans([n for n in numbers if n is not None], 8)
-        )
-        ticks = scale.ticks(5)
-        step = min((b - a for a, b in pairwise(ticks)), default=1.0)
-        return [scale.at(n) for n in numbers if n is not None], [(scale.at(v), tick(v, step)) for v in ticks]
+def _swept_axis(values: Sequence[str], start: float, stop: float) -> tuple[Axis, list[float], list[str]]:
+    """Return an axis of values that are text, the place of each value, and the names that the axis lists.
+
+    The axis is a scale, without names, if all values are numbers and they differ; else it lists the distinct values.
+    """
+    numbers = [n for n in map(_as_number, values) if n is not None]
+    if len(numbers) == len(values) and len(set(numbers)) > 1:
+        scale = axis(numbers, start, stop, spans(numbers, 8))
+        return scale, [scale.at(n) for n in numbers], []
     names = list(dict.fromkeys(values))
-    scale = Axis(-0.5, len(names) - 0.5, bottom, top)
-    return [scale.at(names.index(v)) for v in values], [(scale.at(i), n) for i, n in enumerate(names)]
+    scale = Axis(-0.5, len(names) - 0.5, start, stop)
+    return scale, [scale.at(names.index(v)) for v in values], names
 
 
 def _as_number(text: str) -> float | None:

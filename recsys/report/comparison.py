@@ -213,7 +213,7 @@ def _queries(run: Run, query: np.ndarray, frame: Any) -> Queries:
     for name in (c.removeprefix("greater_") for c in frame.columns if c.startswith("greater_")):
         greater, ties = (frame[f"{c}_{name}"].to_numpy().astype(np.int64) for c in ("greater", "ties"))
         metrics = query_metrics(query, greater, ties, k, one_list=name == "full")
-        columns |= {m if name == "full" else f"{m}_{name}": v for m, v in metrics.items()}
+        columns |= {metrics_table.under(m, name): v for m, v in metrics.items()}
     return Queries(tuple(columns), np.stack(list(columns.values()), 1))
 
 

@@ -18,7 +18,6 @@ import polars as pl
 
 from recsys.data.raw.blocks import LINE, BadRow, one_line
 from recsys.data.transforms.columns import ResolvedData
-from recsys.data.transforms.fitted import RAW_SCHEMA
 from recsys.errors import UserError
 from recsys.serving.python_values import Reader, RowError, reader
 from recsys.serving.raw_rows import RawRows
@@ -64,10 +63,7 @@ class Pipeline:
         """Load from a folder that `save` wrote, one of prepared data, or a run's. Raises UserError for any other."""
         from recsys.data import tensors  # noqa: F401  (torch, now and not when the first row comes)
 
-        folder = Path(folder)
-        if not (folder / RAW_SCHEMA).is_file():
-            raise UserError(f"{folder}: no {RAW_SCHEMA} there; name a folder of prepared data, a run's, or a saved one")
-        return cls(RawRows.load(folder))
+        return cls(RawRows.load(Path(folder)))
 
     def save(self, folder: str | Path) -> None:
         """Write all that `load` needs into one folder, which may be copied anywhere."""

@@ -1,7 +1,6 @@
 """The one way from raw rows in memory to features: rename, join, derive, parse, look at earlier rows, transform.
 
-`Pipeline` (rows as dicts), `Predictor` (data frames and files) and `Recommender` share it; preparing data runs the same
-steps, chunk by chunk.
+`Pipeline` (rows as dicts) and `Predictor` (data frames) share it; preparing data runs the same steps, chunk by chunk.
 """
 
 from __future__ import annotations
@@ -18,6 +17,7 @@ from recsys.data.raw.blocks import LINE, BadRow, Block
 from recsys.data.raw.derive import FeatureInputs, add_derived_column, join_side_table
 from recsys.data.raw_schema import RawSchema
 from recsys.data.transforms import Fitted, parse_rows
+from recsys.data.transforms.fitted import RAW_SCHEMA
 from recsys.data.transforms.index import Index
 from recsys.data.transforms.parse import RowParser
 from recsys.errors import UserError, did_you_mean
@@ -70,6 +70,8 @@ class RawRows:
     @classmethod
     def load(cls, folder: Path) -> RawRows:
         """Load from a folder of prepared data, a run's, or one that `save` wrote. Raises UserError for any other."""
+        if not (folder / RAW_SCHEMA).is_file():
+            raise UserError(f"{folder}: no {RAW_SCHEMA} there; name a folder of prepared data, a run's, or a saved one")
         fitted = Fitted.load(folder)
         return cls(fitted, RawSchema.load(folder, fitted.data))
 

@@ -38,7 +38,7 @@ class Recommender:
     """A run's model and transforms, in this process.
 
     score_batch: from a batch of queries to a function that scores all N candidates for some of them
-    nameable: candidates 1 ... nameable can be told apart by the model
+    nameable: the model distinguishes candidates 1 ... nameable
     key, item: types of the groups' keys and of the items, text unless the raw files have another type
     k, filter_history: the run's
     """

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
+from recsys.atomic import write_json
 from recsys.config.check import check, check_processes
 from recsys.config.compose import load_config
 from recsys.config.kinds import kind_of
-from recsys.config.settings import data_config, engine_config
+from recsys.config.settings import accelerator_of, data_config, engine_config
 from recsys.console import log_to, results, say
 from recsys.errors import UserError
 from recsys.evaluation.metrics_table import MAIN_RANKING
@@ -55,7 +56,7 @@ def train(cfg: DictConfig) -> Run:
     ranks = started_by_torchrun()
     if ranks is not None:
         cfg.trainer.devices = ranks.local_world_size
-        with process_group(_accelerator(cfg), cfg.trainer.threads, ranks, cfg.trainer.timeout_minutes):
+        with process_group(accelerator_of(cfg), cfg.trainer.threads, ranks, cfg.trainer.timeout_minutes):
             restarted = any_restarted(ranks)
             path, prepared, resumed = first_decides(ranks, lambda: _begin_on_rank_0(cfg, ranks.world_size, restarted))
             check_shared(ranks, {"run_dir": path, "data.prepared": prepared.folder})
@@ -63,7 +64,7 @@ def train(cfg: DictConfig) -> Run:
         return Run(path)
     folder, prepared = begin(cfg, cfg.trainer.devices)
     if cfg.trainer.devices == 1:
-        with process_group(_accelerator(cfg), cfg.trainer.threads) as alone:
+        with process_group(accelerator_of(cfg), cfg.trainer.threads) as alone:
             fit(cfg, folder, prepared, alone)
     else:
         job = {"run": str(folder.path), "prepared": str(prepared.folder), "resumed": folder.resumed}
@@ -81,15 +82,9 @@ def train_rank(run: str, prepared: str, resumed: bool) -> None:
     log_to(path / "train.log")
     cfg = load_config(path / "config.yaml")
     with process_group(
-        _accelerator(cfg), cfg.trainer.threads, started_by_torchrun(), cfg.trainer.timeout_minutes
+        accelerator_of(cfg), cfg.trainer.threads, started_by_torchrun(), cfg.trainer.timeout_minutes
     ) as ranks:
         fit(cfg, RunFolder(path, resumed), Prepared(Path(prepared)), ranks)
-
-
-def _accelerator(cfg: DictConfig) -> str:
-    from recsys.config.settings import accelerator_of
-
-    return accelerator_of(cfg)
 
 
 def begin(cfg: DictConfig, world_size: int, restarted: bool = False) -> tuple[RunFolder, Prepared]:
@@ -140,7 +135,6 @@ def fit(cfg: DictConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) ->
     if kind_of(cfg).fitted_at_once:
         _fit_at_once(cfg, path, prepared)
         return
-    from recsys.atomic import write_json
     from recsys.training.checkpoints import best_checkpoint, newest_checkpoint
     from recsys.training.run_dir import protocol
     from recsys.training.run_state import RunState
@@ -212,8 +206,6 @@ def _write_details(
     metrics: dict[str, Any],
 ) -> dict[str, list[Any]] | None:
     """Write curves and predictions of the test rows, add slices to the metrics; return the curves."""
-    from recsys.atomic import write_json
-
     curves = evaluator.curves(cfg.metrics.bins)
     if curves is not None:
         write_json(path / "curves.json", {"test": curves})
@@ -227,7 +219,6 @@ def _write_details(
 
 
 def _fit_at_once(cfg: DictConfig, path: Path, prepared: Prepared) -> None:
-    from recsys.atomic import write_json
     from recsys.distributed.ranks import Ranks
     from recsys.training.closed_form import fit_model, rank_split, save
     from recsys.training.run_dir import protocol

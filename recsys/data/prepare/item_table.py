@@ -56,7 +56,7 @@ def read_items(data: ResolvedData, fitted: Fitted) -> Items | None:
     items, join, name = data.item_table, items_join(data), data.item_feature
     if name is None:
         return None
-    vocabulary = fitted.vocabularies[data.sparse_columns[name].table or name]["value"].alias(ITEM)
+    vocabulary = fitted.item_vocabulary["value"].alias(ITEM)
     if vocabulary.is_empty():
         raise UserError(
             f"data.sparse.{name}.min_count: no item is frequent enough in the training rows, so there is nothing to "

@@ -63,7 +63,7 @@ def chip(psi: float, reading: str) -> str:
 
 def _drift(f: Feature) -> str:
     chips = [f"{s} {chip(d.psi, d.reading)}" for s, d in zip(SPLITS[1:], f.drift, strict=True) if d is not None]
-    return f'<span class="told">drift: {" ".join(chips)}</span>' if chips else ""
+    return f'<span class="drifts">drift: {" ".join(chips)}</span>' if chips else ""
 
 
 def _spans(f: Feature, n: Numbers) -> str:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 ITEMS, KINDS, LIKED, FOLLOWERS = 200, 20, 3, 3
 ZIPF = 0.6
-SAME_KIND = 0.7  # the share of an item's followers that are of its kind
+SAME_KIND = 0.7  # the share of an item's followers that have its kind
 GOES_ON = 0.8
 MEAN_LENGTH, MIN_LENGTH = 15, 5
 TRIES = 20  # draws to find an item that a user has not chosen yet

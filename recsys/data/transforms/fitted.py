@@ -93,11 +93,14 @@ class Fitted:
     @property
     def candidates(self) -> pl.Series:
         """The items that can be retrieved, as text, beginning with candidate 1."""
+        return self.item_vocabulary["value"] if self.items is None else self.items.rows[ITEM][1:]
+
+    @property
+    def item_vocabulary(self) -> pl.DataFrame:
+        """Value and count of the items of the training split, beginning with id 1."""
         name = self.data.item_feature
         assert name is not None
-        if self.items is not None:
-            return self.items.rows[ITEM][1:]
-        return self.vocabularies[self.data.sparse_columns[name].table or name]["value"]
+        return self.vocabularies[self.data.sparse_columns[name].table or name]
 
     @property
     def matrices(self) -> dict[str, np.ndarray]:

@@ -195,7 +195,7 @@ def group_key(option: ShardingOption) -> tuple[Any, ...]:
     torchrec.distributed.embedding_sharding.group_tables.
 
     TorchRec groups the tables of one module and sharding type by number format, pooling, fused parameters (the
-    optimizer) and kind of kernel. Rows in HBM, in host memory and cached rows are of one kind. Widths do not matter.
+    optimizer) and kind of kernel. Rows in HBM, in host memory and cached rows have the same kind. Widths do not matter.
     """
     path, module = option.module
     configs = module.embedding_bag_configs() if option.is_pooled else module.embedding_configs()
