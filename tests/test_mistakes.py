@@ -66,7 +66,18 @@ MISTAKES = [
     (["model.dim=8", "sweep.jobs=2"], r"^sweep.jobs=2: applies only to sweeps; add -m"),
     (["seed=-1"], r"seed=-1: must be from 0"),
     (["trainer.precision=17"], r"trainer.precision=17: must be 32-true or bf16-mixed"),
-    (["checkpoint.mode=sideways"], r"checkpoint.mode=sideways: must be min or max"),
+    (
+        ["checkpoint.mode=sideways"],
+        r"checkpoint.mode=sideways: validation/auc is better when it is higher; set .*=max$",
+    ),
+    (
+        ["schedule=plateau", "checkpoint.monitor=validation/logloss"],
+        r"optim.scheduler.mode=max: validation/logloss is better when it is lower; set optim.scheduler.mode=min$",
+    ),
+    (
+        ["trainer.early_stopping.monitor=validation/calibration"],
+        r"early_stopping.monitor=validation/calibration: neither large nor small values are better",
+    ),
     (["trainer.threads=0"], r"trainer.threads=0: must be at least 1"),
     (["model=3"], r"must be a string or a list"),
     (["model.dim=large"], r"model.dim='large': .*integer"),

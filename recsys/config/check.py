@@ -2,7 +2,7 @@
 
 import inspect
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, get_type_hints
 
 from omegaconf import DictConfig, OmegaConf
@@ -14,9 +14,10 @@ from recsys.config.build import (
     make,
     make_scheduler,
 )
-from recsys.config.kinds import kind_of, meta_task, metric_names, monitor_of
+from recsys.config.kinds import check_leads, kind_of, meta_task, metric_names, monitor_of
 from recsys.config.settings import accelerator_of, data_config, engine_config, seconds_of
 from recsys.errors import UserError, did_you_mean
+from recsys.evaluation.metrics_table import mode_of
 
 # Not 16-mixed: its loss scaling would reach the tables' fused optimizers, which take gradients as they come.
 PRECISIONS = ("32-true", "bf16-mixed")
@@ -73,9 +74,6 @@ def _check_numbers(cfg: DictConfig) -> None:
         raise UserError(f"trainer.precision={t.precision}: must be {' or '.join(PRECISIONS)}")
     if t.early_stopping.patience is not None and t.early_stopping.patience < 0:
         raise UserError(f"trainer.early_stopping.patience={t.early_stopping.patience}: must not be negative")
-    for key, mode in {"checkpoint": cfg.checkpoint.mode, "trainer.early_stopping": t.early_stopping.mode}.items():
-        if mode not in ("min", "max"):
-            raise UserError(f"{key}.mode={mode}: must be min or max")
     if not 0 <= cfg.seed < 2**32:
         raise UserError(f"seed={cfg.seed}: must be from 0 to 2^32 - 1")
     if t.batch_size % t.devices:
@@ -112,7 +110,7 @@ def _check_numbers(cfg: DictConfig) -> None:
         )
     if o.ema is not None and not 0 < o.ema < 1:
         raise UserError(f"optim.ema={o.ema}: must be between 0 and 1, such as 0.999, or null")
-    if o.interval == "step" and str((o.scheduler or {}).get("_target_", "")).endswith("ReduceLROnPlateau"):
+    if o.interval == "step" and _is_plateau(o.scheduler or {}):
         raise UserError(
             "optim.interval=step: schedule=plateau steps once per validation; set optim.interval=validation"
         )
@@ -146,14 +144,26 @@ def _check_metrics(cfg: DictConfig) -> None:
 
 
 def _check_monitors(cfg: DictConfig) -> None:
-    t = cfg.trainer
     metrics = [f"validation/{name}" for name in metric_names(cfg)]
-    monitors = {"checkpoint.monitor": cfg.checkpoint.monitor}
-    if t.early_stopping.patience is not None:
-        monitors["trainer.early_stopping.monitor"] = t.early_stopping.monitor
-    for key, given in monitors.items():
-        if (monitor := monitor_of(cfg, given)) not in metrics:
-            raise UserError(f"{key}={monitor}: no such metric{did_you_mean(monitor, metrics)}")
+    for key, c in {"checkpoint": cfg.checkpoint, "trainer.early_stopping": cfg.trainer.early_stopping}.items():
+        monitor = monitor_of(cfg, c.monitor)
+        check_leads(f"{key}.monitor", monitor, metrics)
+        if c.mode is not None:
+            _check_mode(f"{key}.mode", c.mode, monitor)
+    scheduler = cfg.optim.scheduler or {}
+    if _is_plateau(scheduler):  # it watches checkpoint.monitor; PyTorch's default is min
+        _check_mode("optim.scheduler.mode", scheduler.get("mode", "min"), monitor_of(cfg, cfg.checkpoint.monitor))
+
+
+def _check_mode(key: str, mode: str, monitor: str) -> None:
+    better = mode_of(monitor)
+    if mode != better:
+        way = "lower" if better == "min" else "higher"
+        raise UserError(f"{key}={mode}: {monitor} is better when it is {way}; set {key}={better}")
+
+
+def _is_plateau(scheduler: Mapping[str, Any]) -> bool:
+    return str(scheduler.get("_target_", "")).endswith("ReduceLROnPlateau")
 
 
 def _try_optimizer(cfg: DictConfig) -> None:

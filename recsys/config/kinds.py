@@ -10,7 +10,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from recsys.config.build import build_loss, build_model, locate
-from recsys.errors import UserError
+from recsys.errors import UserError, did_you_mean
 from recsys.evaluation import metrics_table
 
 
@@ -181,6 +181,17 @@ def monitor_of(cfg: DictConfig, given: str | None) -> str:
 def metric_names(cfg: DictConfig) -> list[str]:
     """Return the metrics that are measured of a split."""
     return kind_of(cfg).metric_names(cfg)
+
+
+def check_leads(key: str, name: str, measured: list[str]) -> None:
+    """Raise UserError if the metric that `key` names is not measured, or does not tell which of two runs is better."""
+    if name not in measured:
+        raise UserError(f"{key}={name}: no such metric{did_you_mean(name, measured)}")
+    entry = metrics_table.metric(name)
+    if entry is not None and entry.better is None:
+        raise UserError(
+            f"{key}={name}: neither large nor small values are better ({entry.meaning}); use another metric"
+        )
 
 
 def _check_loss(cfg: DictConfig, protocol: str, example: str) -> None:

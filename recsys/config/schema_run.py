@@ -71,7 +71,7 @@ class EarlyStoppingConfig:
     """Stop after `patience` validations without improvement; null: never."""
 
     monitor: str | None = None  # null: validation/auc, or validation/ndcg@10 for retrieval models
-    mode: str = "max"
+    mode: str | None = None  # min | max; null: whichever is better for this metric
     patience: int | None = None
 
 
@@ -107,7 +107,7 @@ class CheckpointConfig:
     keep_best: int = 1  # best-N: the best validation so far, and earlier bests
     keep_last: int = 1  # step-N: the newest ones
     monitor: str | None = None  # null: validation/auc, or validation/ndcg@10 for retrieval models
-    mode: str = "max"
+    mode: str | None = None  # min | max; null: whichever is better for this metric
 
 
 @dataclass

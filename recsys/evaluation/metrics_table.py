@@ -78,6 +78,11 @@ def lower_is_better(name: str) -> bool:
     return entry is not None and entry.better == "lower"
 
 
+def mode_of(name: str) -> Literal["min", "max"]:
+    """Return the `mode` that Lightning and PyTorch take for this metric."""
+    return "min" if lower_is_better(name) else "max"
+
+
 def is_better(name: str, difference: float) -> bool | None:
     """Return whether this difference is an improvement; None where neither way is better, or there is none."""
     entry = metric(name)

@@ -10,11 +10,11 @@ from omegaconf import OmegaConf
 from recsys import cli
 from recsys.config.check import check
 from recsys.config.compose import compose, sweep_folder
-from recsys.config.kinds import metric_names, monitor_of
+from recsys.config.kinds import check_leads, metric_names, monitor_of
 from recsys.config.schema_run import SweepConfig
 from recsys.console import log_to, say
 from recsys.distributed import failures
-from recsys.errors import UserError, did_you_mean
+from recsys.errors import UserError
 from recsys.evaluation import metrics_table
 from recsys.sweep import record, show
 from recsys.sweep.machine import Machine
@@ -129,14 +129,7 @@ def metric_of(space: Space, settings: SweepConfig) -> str:
     cfg = composed(space.overrides(space.ends()[0]))
     metric = settings.metric or monitor_of(cfg, cfg.checkpoint.monitor)
     valid = [f"{split}/{m}" for split in ("validation", "test") for m in metric_names(cfg)]
-    if metric not in valid:
-        raise UserError(f"sweep.metric={metric}: no such metric{did_you_mean(metric, valid)}")
-    entry = metrics_table.metric(metric)
-    if entry is not None and entry.better is None:
-        raise UserError(
-            f"sweep.metric={metric}: neither large nor small values are better ({entry.meaning}); "
-            "use another metric, such as sweep.metric=validation/ece"
-        )
+    check_leads("sweep.metric", metric, valid)
     if settings.prune and metric.startswith("test/"):
         raise UserError(
             f"sweep.metric={metric}: known only at the end of a run, too late to prune; "

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytorch_lightning as pl
 
+from recsys.evaluation.metrics_table import lower_is_better
 from recsys.training.callbacks import CLOCK_STEPS, over
 from recsys.training.module import RecsysModule
 
@@ -26,12 +27,11 @@ class Checkpoints(pl.Callback):
         every_n_steps: int | None,
         every_minutes: float | None,
         monitor: str,
-        mode: str,
         keep_best: int = 1,
         keep_last: int = 1,
     ) -> None:
         self._keep = {"best": keep_best, "step": keep_last}
-        self.folder, self.monitor, self.sign = folder, monitor, -1.0 if mode == "min" else 1.0
+        self.folder, self.monitor, self.sign = folder, monitor, -1.0 if lower_is_better(monitor) else 1.0
         self._every_n_steps, self._every_seconds = every_n_steps, every_minutes and every_minutes * 60
         self._saved_at = time.monotonic()
         self.best: float = -math.inf

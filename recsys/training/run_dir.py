@@ -42,6 +42,7 @@ FREE = {
     "trainer.timeout_minutes",
     "trainer.eval_batch_size",
     "trainer.log_every_n_steps",
+    "trainer.early_stopping.mode",  # follows from the metric
     "data.prepared",
     "data.root",
     "data.max_bad_rows",

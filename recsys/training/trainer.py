@@ -21,7 +21,7 @@ from recsys.data.prepare.prepared import Prepared
 from recsys.data.transforms import Fitted
 from recsys.distributed.ranks import Ranks, ensure_process_group
 from recsys.errors import UserError
-from recsys.evaluation.metrics_table import COUNTS
+from recsys.evaluation.metrics_table import COUNTS, mode_of
 from recsys.sharding.strategy import ShardedStrategy
 from recsys.training.callbacks import EvaluationBar, MaxTime, Throughput, csv_logger
 from recsys.training.checkpoints import Checkpoints
@@ -108,15 +108,16 @@ def build_trainer(
         if not prepared.rows("validation"):
             raise UserError("trainer.early_stopping needs validation rows; see data.split.validation")
         c = cfg.trainer.early_stopping
-        monitor = monitor_of(cfg, c.monitor)
-        callbacks.append(EarlyStopping(monitor, mode=c.mode, patience=c.patience, check_on_train_epoch_end=False))
+        watched, patience = monitor_of(cfg, c.monitor), c.patience
+        callbacks.append(
+            EarlyStopping(watched, mode=mode_of(watched), patience=patience, check_on_train_epoch_end=False)
+        )
     callbacks.append(
         Checkpoints(
             path / "checkpoints",
             every_n_steps=cfg.checkpoint.every_n_steps,
             every_minutes=cfg.checkpoint.every_minutes,
             monitor=monitor_of(cfg, cfg.checkpoint.monitor),
-            mode=cfg.checkpoint.mode,
             keep_best=cfg.checkpoint.keep_best,
             keep_last=cfg.checkpoint.keep_last,
         )
