@@ -36,7 +36,7 @@ from recsys.serving.raw_rows import RawRows
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = 10_000
-EVERY_DAY = 2_000  # of them
+EVERY_DAY = 1_000  # of them
 REAL = [("criteo", "criteo_kaggle"), ("avazu", "avazu"), ("movielens_100k", "ml-100k"), ("frappe", "frappe")]
 
 
@@ -136,7 +136,7 @@ def test_every_transform(yaml: str, write: Callable[[Path], None], tmp_path: Pat
     data.root, data.prepared = str(tmp_path / "raw"), str(tmp_path / "prepared")
     prepared = prepare(data)
     assert prepared.info["bad_rows"] == 0
-    check(prepared, data, moved(prepared, tmp_path), rows=1_000)
+    check(prepared, data, moved(prepared, tmp_path), rows=500)
 
 
 @pytest.mark.parametrize(("yaml", "write"), [(CSV, write_csv), (PARQUET, write_parquet)], ids=["csv", "parquet"])
