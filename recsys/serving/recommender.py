@@ -27,6 +27,7 @@ from recsys.errors import UserError
 if TYPE_CHECKING:
     from recsys.batch import Batch
     from recsys.data.transforms import Fitted
+    from recsys.serving.raw_rows import RawRows
 
 BLOCK = 2**24  # scores in memory at once
 
@@ -37,13 +38,14 @@ ScoreRows = Callable[[int, int], Tensor]  # (start, stop) -> scores (stop - star
 class Recommender:
     """A run's model and transforms, in this process.
 
+    rows: from raw rows to features
     score_batch: from a batch of queries to a function that scores all N candidates for some of them
     nameable: the model distinguishes candidates 1 ... nameable
     key, item: types of the groups' keys and of the items, text unless the raw files have another type
     k, filter_history: the run's
     """
 
-    fitted: Fitted
+    rows: RawRows
     score_batch: Callable[[Batch], ScoreRows]
     nameable: int
     key: pl.DataType
@@ -52,12 +54,15 @@ class Recommender:
     filter_history: bool
     batch_size: int
 
+    @property
+    def fitted(self) -> Fitted:
+        return self.rows.fitted
+
     @classmethod
     def load(cls, run: str, checkpoint: str = "best") -> Recommender:
         """Load from a run's folder. Raises UserError if its model retrieves nothing."""
         from recsys.config.kinds import kind_of
-        from recsys.data.transforms import Fitted
-        from recsys.data.transforms.fitted import RAW_SCHEMA
+        from recsys.serving.raw_rows import RawRows
         from recsys.training.run_dir import choose_checkpoint, open_run
 
         cfg, path = open_run(run)
@@ -66,18 +71,17 @@ class Recommender:
             raise UserError(
                 f"run={run}: its model scores rows, and retrieves no items; use recsys.serving.predictor.Predictor"
             )
-        fitted = Fitted.load(path)
-        data, name = fitted.data, fitted.data.item_feature
+        rows = RawRows.load(path)
+        data, name = rows.fitted.data, rows.fitted.data.item_feature
         assert data.group is not None and name is not None
-        types = pl.read_parquet_schema(path / RAW_SCHEMA) if (path / RAW_SCHEMA).is_file() else {}
         make_scorer = _closed_form if kind.fitted_at_once else _trained
-        score_batch, nameable = make_scorer(cfg, fitted, choose_checkpoint(path, checkpoint))
+        score_batch, nameable = make_scorer(cfg, rows.fitted, choose_checkpoint(path, checkpoint))
         return cls(
-            fitted,
+            rows,
             score_batch,
             nameable,
-            types.get(data.group.by, pl.String()),
-            types.get(data.sparse_columns[name].column or name, pl.String()),
+            rows.types.get(data.group.by, pl.String()),
+            rows.types.get(data.sparse_columns[name].column or name, pl.String()),
             min(max(cfg.protocol.k), nameable),
             bool(cfg.protocol.filter_history),
             cfg.trainer.eval_batch_size,
@@ -91,15 +95,12 @@ class Recommender:
         than k if fewer candidates can be scored.
 
         Args:
-            raw: the history of the groups, as in the raw files; rows that cannot be read are left out.
+            raw: the history of the groups, with columns as `Predictor.predict` takes them; rows that cannot be read,
+                and those that data.where leaves out, are no part of it.
             k: length of a list; by default the run's.
             filter_history: leave out the items of the history; by default as the run was measured.
         """
-        from recsys.data.raw.sources import block_from_frame, history_config
-        from recsys.data.transforms import parse_rows
-
-        data = history_config(self.fitted.data)
-        rows, _ = parse_rows(data, block_from_frame(data, raw), labelled=False)
+        rows, _ = self.rows.parse(self.rows.histories(raw))
         answers = [frame for frame, _ in self.answers(rows, self.length(k), filter_history)]
         if answers:
             return pl.concat(answers)

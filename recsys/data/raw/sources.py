@@ -12,7 +12,7 @@ from recsys.config.schema_data import (
     SourceConfig,
     SplitConfig,
 )
-from recsys.data.raw.blocks import EMPTY_LINE, LINE, Block
+from recsys.data.raw.blocks import EMPTY_LINE, Block
 from recsys.data.raw.derive import add_derived_column, complete_rows, filter_rows, join_side_table, parse_sql
 from recsys.data.raw.formats import column_names, drop_missing_label, empty_frame, read
 from recsys.data.raw.ranges import WHOLE, FileRange, Projection
@@ -103,23 +103,6 @@ def read_blocks(
 
     for block in read(source, file, names, file_range, projection(data, labelled=not unlabelled)):
         yield complete(block)
-
-
-def block_from_frame(data: ResolvedData, frame: pl.DataFrame) -> Block:
-    """Return raw rows that are in memory like a block of `read_blocks`. Joins whose columns exist are skipped.
-
-    Raises:
-        UserError: a column is missing.
-    """
-    file = Path("the frame")
-    frame = _rename(data.source, file, frame.with_row_index(LINE, 1).cast({LINE: pl.Int64}))
-    joins = [j for j in data.source.joins if not set(j.columns) <= set(frame.columns)]
-    for join in joins:
-        _check_column("data.source.joins", join.key, file, frame)
-    frame = complete_rows(frame, [(join, side_table(data, join)) for join in joins], data.derive, data.where)
-    for key, column in [*data.raw_columns, *group_columns(data)]:
-        _check_column(key, column, file, frame)
-    return Block(file, frame, lines=frame.height)
 
 
 def _check_column(key: str, column: str, file: Path, frame: pl.DataFrame) -> None:
