@@ -122,9 +122,9 @@ class RawRows:
         joins = [own for side, own in self.sides if side.join.key == name]
         return name not in needed and bool(joins) and all(n in brought for own in joins for n in own)
 
-    def histories(self, raw: pl.DataFrame) -> pl.DataFrame:
-        """Return `from_frame` without the rows that data.where leaves out of histories."""
-        frame, where = self.from_frame(raw), self.fitted.data.where
+    def keep_history(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Return complete rows without those that data.where leaves out of histories."""
+        where = self.fitted.data.where
         return frame if where is None else filter_rows(where, frame)
 
     def parse(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, list[BadRow]]:

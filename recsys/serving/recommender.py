@@ -100,7 +100,7 @@ class Recommender:
             k: length of a list; by default the run's.
             filter_history: leave out the items of the history; by default as the run was measured.
         """
-        rows, _ = self.rows.parse(self.rows.histories(raw))
+        rows, _ = self.rows.parse(self.rows.keep_history(self.rows.from_frame(raw)))
         answers = [frame for frame, _ in self.answers(rows, self.length(k), filter_history)]
         if answers:
             return pl.concat(answers)
@@ -270,14 +270,17 @@ def recommend_files(
     out = Output(output)
     recommender = Recommender.load(run, checkpoint)
     k = recommender.length(k)
-    data = sources.history_config(recommender.fitted.data)
+    raw_rows = recommender.rows
+    data = sources.history_config(raw_rows.fitted.data)
     sources_of = [(file, sources.prediction_source(data, file)) for file in files]
     for file, source in sources_of:
-        sources.check_columns(source, file, labelled=False)
+        sources.check_columns(source, file, raw_rows.raw.sides)
     frames = []
     with bar("reading", unit="rows") as shown:
         for file, source in sources_of:
-            for block in sources.read_blocks(source, file):
+            for block in sources.read_blocks(
+                source, file, complete=lambda frame: raw_rows.keep_history(raw_rows.complete(frame))
+            ):
                 frame, bad = parse_rows(source, block, labelled=False)
                 frames.append(frame)
                 out.keep(bad)
