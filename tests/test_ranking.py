@@ -270,11 +270,11 @@ def test_without_rows_metrics_are_nan() -> None:
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        ({"k": ()}, "k: one or more"),
-        ({"k": (5, 0)}, r"k: .* not \[5, 0\]"),
+        ({"k": ()}, r"k=\[\]: must be one or more"),
+        ({"k": (5, 0)}, r"k=\[5, 0\]: must be one or more"),
         ({"protocols": ()}, "one or more of full, uniform, popularity"),
-        ({"protocols": ("ful",)}, "no such protocol: ful; there are full, uniform, popularity"),
-        ({"negatives": 0}, "negatives: 1 or more, not 0"),
+        ({"protocols": ("ful",)}, "ful is not a protocol; must be one of full, uniform, popularity"),
+        ({"negatives": 0}, "negatives=0: must be at least 1"),
     ],
 )
 def test_wrong_protocols_are_told(wrong: dict[str, object], message: str) -> None:
