@@ -80,10 +80,10 @@ def test_side_by_side(model: str, real_data: RealData, prepared: Path, tmp_path:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["model=sasrec"], "data=criteo: this model retrieves items, and data.items.feature names no feature"),
+        (["model=sasrec"], "data=criteo: this model retrieves items; set data.items.feature"),
         (["model=ease", "data=movielens_1m", "loss=bce"], "loss=recsys.losses.BCE: this model is fitted without a loss"),
-        (["model=ease", "data=movielens_1m", "trainer.devices=2"], "fitted at once, in one process"),
-        (["model=sasrec", "data=movielens_1m", "~loss"], "loss: this model needs one"),
+        (["model=ease", "data=movielens_1m", "trainer.devices=2"], "fitted in one process; set trainer.devices=1"),
+        (["model=sasrec", "data=movielens_1m", "~loss"], "loss: must be set for this model"),
         (["model=sasrec", "data=movielens_1m", "loss.negatives=popular"], r"loss: negatives=popular: must be one of"),
         (["model=sasrec", "data=movielens_1m", "protocol.candidates=[ful]"], "protocol.candidates: no such protocol: ful"),
         (["model=sasrec", "data=movielens_1m", "protocol.k=[0]"], "protocol.k: "),
@@ -92,7 +92,7 @@ def test_side_by_side(model: str, real_data: RealData, prepared: Path, tmp_path:
         (["model=mf", "data=movielens_1m"], "model: MF needs the feature that identifies the user: add one to data.sparse"),
         (["model=mf", "data=movielens_100k_retrieval", "model.user=usr"], "model: user=usr: no such single-valued sparse feature"),
         (["model=two_tower", "data=movielens_1m"], "TwoTower needs features of the user"),
-        (["model=dlrm", "data=movielens_1m"], "its rows have no label, and this model predicts one"),
+        (["model=dlrm", "data=movielens_1m"], "the rows have no label, but this model predicts one"),
         (["model=sasrec", "data=movielens_1m", "trainer.validate_every=0"], "trainer.validate_every=0"),
         (["model=sasrec", "data=movielens_1m", "data.items.feature=itm"], "data.items.feature=itm: there is no such sparse feature"),
         (["model=sasrec", "data=movielens_1m", "data.sequences.held_out=none"], "must be next or all"),
