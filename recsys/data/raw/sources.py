@@ -106,7 +106,8 @@ def read_blocks(
 
 
 def block_from_frame(data: ResolvedData, frame: pl.DataFrame) -> Block:
-    """Return raw rows that are in memory like a block of `read_blocks`. Joins whose columns exist are skipped.
+    """Return the raw rows of a data frame as a Block, as `read_blocks` yields them. Joins whose columns exist are
+    skipped.
 
     Raises:
         UserError: a column is missing.
