@@ -56,7 +56,7 @@ def test_packages_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "version", version)
     found = by_what(checks.packages(compose("doctor")))
     triple = found["torch, torchrec, fbgemm"]
-    assert triple.result == "torch 2.13, torchrec 1.7, fbgemm 1.8 do not fit each other"
+    assert triple.result == "torch 2.13, torchrec 1.7, fbgemm 1.8: these versions are not compatible"
     assert triple.fix.startswith("pip install --no-deps 'torchrec==1.8.*' 'fbgemm-gpu-cpu==1.8.*'")
     assert found["polars"] == Finding("problem", "polars", "missing", "pip install polars")
 
