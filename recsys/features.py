@@ -55,7 +55,7 @@ class FeatureSpec:
         names = [f.name for f in self.dense] + [f.name for f in self.sparse] + list(self.labels)
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice:
-            raise ValueError(f"features named twice: {', '.join(twice)}")
+            raise ValueError(f"several features have the same name: {', '.join(twice)}")
         if list(self.sparse) != sorted(self.sparse, key=lambda f: f.multi_valued):
             raise ValueError("single-valued sparse features must come before multi-valued ones")
         rows: dict[str, int] = {}

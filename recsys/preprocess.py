@@ -1,4 +1,4 @@
-"""python -m recsys.preprocess data=criteo data.root=DIR write_report=true
+"""python -m recsys.preprocess data=criteo data.root=DIR report=true
 
 Prepares data without training and shows rows, splits and tables. report=true writes an HTML page that describes the
 data, export=FOLDER writes the data in the layout of NVIDIA's DLRM. From Python:
@@ -34,10 +34,9 @@ def preprocess(cfg: DictConfig) -> Prepared:
     from recsys.data.prepare.engine import check_engine, open_engine
     from recsys.data.prepare.prepared import prepare
 
-    if cfg.output is not None and (not cfg.write_report or Path(cfg.output).suffix != ".html"):
-        why = (
-            "must end in .html" if cfg.report else "is used only with report=true; add report=true, or leave output out"
-        )
+    if cfg.output is not None and (not cfg.report or Path(cfg.output).suffix != ".html"):
+        why = "is used only with report=true; add report=true, or leave output out"
+        why = "must end in .html" if cfg.report else why
         raise UserError(f"output={cfg.output}: {why}")
     data = data_config(cfg)
     check_data(data)
@@ -49,8 +48,8 @@ def preprocess(cfg: DictConfig) -> Prepared:
     with open_engine(engine_config(cfg), data) as engine:
         prepared = prepare(data, engine)
     _show(prepared)
-    if cfg.write_report:
-        output = Path(cfg.output or prepared.folder / "write_report.html")
+    if cfg.report:
+        output = Path(cfg.output or prepared.folder / "report.html")
         write_report(replace(data, root=prepared.info["root"]), prepared, output)
         say(f"report written to {output}")
     if cfg.export is not None:

@@ -93,7 +93,7 @@ def test_exported_tables_are_those_that_the_model_reads(run: Path, tmp_path: Pat
         (["inspect", "{run}", "checkpoint=first"], "checkpoint=first: not in"),
         (["export-embeddings", "{run}"], "output: must be set"),
         (["export-embeddings", "{run}", "output={tmp}/x", "format=csv"], "format=csv: must be parquet or safetensors"),
-        (["export-embeddings", "{run}", "output={tmp}/x", "tables=[cat_99]"], "tables=cat_99: matches none"),
+        (["export-embeddings", "{run}", "output={tmp}/x", "tables=[cat_99]"], "tables=cat_99: matches no table"),
         (["reshard", "{run}", "output={run}"], "already exists"),
         (["reshard", "{run}", "output={tmp}/x", "trainer.devices=3"], "not divisible by 3 processes"),
         (["reshard", "{run}", "output={tmp}/x", "sharding=rowwize"], "sharding=rowwize: no such choice"),

@@ -285,7 +285,7 @@ def test_wrong_protocols_are_told(wrong: dict[str, object], message: str) -> Non
 def test_popularity_needs_counts_and_scores_their_width() -> None:
     with pytest.raises(ValueError, match="popularity needs"):
         RankingMetrics(Protocols(protocols=("popularity",)), np.array([5, 0, 0]))
-    with pytest.raises(ValueError, match=r"scores are \(1, 3\), not \(1, 4\)"):
+    with pytest.raises(ValueError, match=r"score\(\) returned shape \(1, 3\); expected \(1, 4\)"):
         measure(torch.rand(1, 3), [[1]], popularity=np.array([0, 1, 1, 1]))
 
 

@@ -72,7 +72,7 @@ def check_data(data: DataConfig) -> None:
     if not data.dense and not data.sparse:
         raise UserError(f"{key}: no feature is named, neither under dense nor under sparse")
     if names := [c for c in data.source.columns if data.source.columns.count(c) > 1]:
-        raise UserError(f"{key}.source.columns: {names[0]} is named twice")
+        raise UserError(f"{key}.source.columns: {names[0]} occurs twice; rename one of the two")
     tables = {s.table for s in data.sparse.values() if s and s.table}
     for name in [*data.dense, *dense, *data.sparse, *tables]:
         if name in RESERVED or not name or set(name) & set("./\\"):

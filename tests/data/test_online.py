@@ -304,7 +304,7 @@ def test_what_is_no_row(csv: Pipeline) -> None:
 
 
 def test_a_folder_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"no raw\.parquet there"):
+    with pytest.raises(UserError, match=r"has no raw\.parquet; name a folder"):
         Pipeline.load(tmp_path)
 
 

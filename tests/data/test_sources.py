@@ -332,8 +332,8 @@ def test_files(tmp_path: Path) -> None:
     [
         ({"source": SourceConfig(format="cvs")}, "did you mean csv?"),
         ({"source": SourceConfig(separator="")}, "one character"),
-        ({"source": SourceConfig(columns=["a", "a"])}, "named twice"),
-        ({"sparse": {"a": SparseConfig()}}, "named twice"),
+        ({"source": SourceConfig(columns=["a", "a"])}, "occurs twice"),
+        ({"sparse": {"a": SparseConfig()}}, "both a dense and a sparse feature"),
         ({"dense": {}}, "no feature"),
         ({"dense": {"a": DenseConfig(transform=["lg"])}}, "did you mean log?"),
         ({"dense": {"b": DenseConfig(column="y")}}, "label"),

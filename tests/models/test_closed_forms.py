@@ -208,7 +208,7 @@ def test_mistakes_of_data(model: type[nn.Module]) -> None:
     ("model", "given", "says"),
     [
         (EASE, {"l2": 0.0}, "l2=0.0: must be above 0"),
-        (EASE, {"max_items": 8}, "EASE: 9 items exceed max_items=8 (fitting needs 0.0 GB): raise model.max_items"),
+        (EASE, {"max_items": 8}, r"EASE: 9 items exceed max_items=8 \(fitting needs 0.0 GB\): raise model.max_items"),
         (ItemKNN, {"k": 0}, "k=0: must be at least 1"),
         (ItemKNN, {"shrink": -1.0}, "shrink=-1.0: must be at least 0"),
         (SessionKNN, {"k": 0}, "k=0, sample_size=5000: must be 1 <= k <= sample_size"),
