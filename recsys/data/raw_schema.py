@@ -42,9 +42,12 @@ class RawSchema:
 
     @classmethod
     def load(cls, folder: Path, data: ResolvedData) -> RawSchema:
-        """Read what `save` wrote."""
-        sides = {i: pl.read_parquet(folder / SIDES / f"{i}.parquet") for i in FeatureInputs.from_config(data).sides}
-        return cls(pl.read_parquet(folder / RAW_SCHEMA), sides)
+        """Read what `save` wrote. Older folders lack what only data.where reads: it comes from data.root."""
+        inputs, columns = FeatureInputs.from_config(data), pl.read_parquet(folder / RAW_SCHEMA)
+        files = {i: folder / SIDES / f"{i}.parquet" for i in inputs.sides}
+        if inputs.raw <= set(columns.columns) and all(file.is_file() for file in files.values()):
+            return cls(columns, {i: pl.read_parquet(file) for i, file in files.items()})
+        return cls.from_data(data)
 
     def save(self, folder: Path) -> None:
         """Write sides/ and, last, raw.parquet, which marks a complete folder."""

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from recsys.console import bar
-from recsys.data.transforms.columns import ResolvedData
 from recsys.errors import UserError
 from recsys.serving.predictor import Predictor
 
 if TYPE_CHECKING:
     from recsys.data.raw.blocks import BadRow, Block
+    from recsys.serving.raw_rows import RawRows
 
 
 def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str, batch_size: int) -> dict[str, Any]:
@@ -32,13 +32,13 @@ def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str,
     predictor = Predictor.load(run, checkpoint)
     data = predictor.fitted.data
     for file in files:
-        sources.check_columns(sources.prediction_source(data, file), file, labelled=False)
+        sources.check_columns(sources.prediction_source(data, file), file, predictor.rows.raw.sides)
     rows = 0
     fitted = predictor.fitted
     unknown = {f.name: 0.0 for f in fitted.features.sparse if f.table in fitted.vocabularies}
     with bar("predicting", unit="rows") as shown:
         for file in files:
-            for frame, wrong in file_blocks(data, file):
+            for frame, wrong in file_blocks(predictor.rows, file):
                 pieces = [predictor.score(p) for p in (frame.iter_slices(batch_size) if frame.height else [frame])]
                 scores = pl.concat([scored for scored, _ in pieces])
                 bad_scores = pl.DataFrame(
@@ -67,7 +67,7 @@ def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str,
     }
 
 
-def file_blocks(data: ResolvedData, file: Path) -> Iterator[tuple[pl.DataFrame, list[BadRow]]]:
+def file_blocks(raw_rows: RawRows, file: Path) -> Iterator[tuple[pl.DataFrame, list[BadRow]]]:
     """Yield blocks of a file: its parsed rows with group features, and its bad rows.
 
     If the data has group features, which depend on earlier rows, the whole file is one block.
@@ -77,7 +77,9 @@ def file_blocks(data: ResolvedData, file: Path) -> Iterator[tuple[pl.DataFrame, 
     from recsys.data.raw.blocks import Block
     from recsys.data.transforms import parse_rows
 
-    blocks: Iterable[Block] = sources.read_blocks(sources.prediction_source(data, file), file, unlabelled=True)
+    data = raw_rows.fitted.data
+    source = sources.prediction_source(data, file)
+    blocks: Iterable[Block] = sources.read_blocks(source, file, unlabelled=True, complete=raw_rows.complete)
     if data.group is not None and (all_blocks := list(blocks)):
         blocks = [Block(file, pl.concat(b.frame for b in all_blocks), [bad for b in all_blocks for bad in b.bad])]
     for block in blocks:

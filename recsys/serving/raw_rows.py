@@ -1,7 +1,7 @@
 """Compute features from raw rows in memory: rename, join, derive, parse, add group features, transform.
 
-`Pipeline` (rows as dicts) and `Predictor` (data frames) both use this; data preparation runs the same steps chunk by
-chunk.
+`Pipeline` (rows as dicts), `Predictor` and `Recommender` (data frames) use this; data preparation runs the same steps
+chunk by chunk.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import polars as pl
 from recsys.config.schema_data import JoinConfig
 from recsys.data.group_features import add_group_features
 from recsys.data.raw.blocks import LINE, BadRow, Block
-from recsys.data.raw.derive import FeatureInputs, add_derived_column, join_side_table
+from recsys.data.raw.derive import FeatureInputs, add_derived_column, filter_rows, join_side_table
 from recsys.data.raw_schema import RawSchema
 from recsys.data.transforms import Fitted, parse_rows
 from recsys.data.transforms.fitted import RAW_SCHEMA
@@ -127,6 +127,11 @@ class RawRows:
         needed |= set() if data.group is None else {data.group.by, data.group.order or data.group.by}
         joins = [own for side, own in self.sides if side.join.key == name]
         return name not in needed and bool(joins) and all(n in brought for own in joins for n in own)
+
+    def keep_history(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Return complete rows without the rows that data.where filters out."""
+        where = self.fitted.data.where
+        return frame if where is None else filter_rows(where, frame)
 
     def parse(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, list[BadRow]]:
         """Return complete rows with typed columns, and the rows that cannot be read."""

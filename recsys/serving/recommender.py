@@ -26,6 +26,7 @@ from recsys.errors import UserError
 if TYPE_CHECKING:
     from recsys.batch import Batch
     from recsys.data.transforms import Fitted
+    from recsys.serving.raw_rows import RawRows
 
 BLOCK = 2**24  # maximum number of scores in memory
 
@@ -36,13 +37,14 @@ ScoreRows = Callable[[int, int], Tensor]  # (start, stop) -> scores (stop - star
 class Recommender:
     """A run's retrieval model and its fitted transforms, loaded into memory.
 
+    rows: computes features from raw rows
     score_batch: takes a batch of queries and returns a function that scores all N candidates for some of them
     nameable: the model has separate scores for candidates 1 ... nameable only
     key, item: types of the groups' keys and of the items, text unless the raw files have another type
     k, filter_history: defaults, from the run's config
     """
 
-    fitted: Fitted
+    rows: RawRows
     score_batch: Callable[[Batch], ScoreRows]
     nameable: int
     key: pl.DataType
@@ -51,12 +53,15 @@ class Recommender:
     filter_history: bool
     batch_size: int
 
+    @property
+    def fitted(self) -> Fitted:
+        return self.rows.fitted
+
     @classmethod
     def load(cls, run: str, checkpoint: str = "best") -> Recommender:
         """Load from a run's folder. Raises UserError if the run's model is not a retrieval model."""
         from recsys.config.kinds import kind_of
-        from recsys.data.transforms import Fitted
-        from recsys.data.transforms.fitted import RAW_SCHEMA
+        from recsys.serving.raw_rows import RawRows
         from recsys.training.run_dir import choose_checkpoint, open_run
 
         cfg, path = open_run(run)
@@ -65,18 +70,17 @@ class Recommender:
             raise UserError(
                 f"run={run}: its model scores rows and cannot retrieve items; use recsys.serving.predictor.Predictor"
             )
-        fitted = Fitted.load(path)
-        data, name = fitted.data, fitted.data.item_feature
+        rows = RawRows.load(path)
+        data, name = rows.fitted.data, rows.fitted.data.item_feature
         assert data.group is not None and name is not None
-        types = pl.read_parquet_schema(path / RAW_SCHEMA) if (path / RAW_SCHEMA).is_file() else {}
         make_scorer = _closed_form if kind.fitted_at_once else _trained
-        score_batch, nameable = make_scorer(cfg, fitted, choose_checkpoint(path, checkpoint))
+        score_batch, nameable = make_scorer(cfg, rows.fitted, choose_checkpoint(path, checkpoint))
         return cls(
-            fitted,
+            rows,
             score_batch,
             nameable,
-            types.get(data.group.by, pl.String()),
-            types.get(data.sparse_columns[name].column or name, pl.String()),
+            rows.types.get(data.group.by, pl.String()),
+            rows.types.get(data.sparse_columns[name].column or name, pl.String()),
             min(max(cfg.protocol.k), nameable),
             bool(cfg.protocol.filter_history),
             cfg.trainer.eval_batch_size,
@@ -90,16 +94,13 @@ class Recommender:
         fewer candidates can be scored.
 
         Args:
-            raw: the history of the groups, as in the raw files; rows that cannot be read are left out.
+            raw: the history of the groups, with columns as `Predictor.predict` takes them; rows that cannot be read and
+                rows that data.where filters out are left out.
             k: length of the lists; by default the largest k of the run's protocol.
             filter_history: whether to leave out the items of the history; by default, the run's
                 protocol.filter_history.
         """
-        from recsys.data.raw.sources import block_from_frame, history_config
-        from recsys.data.transforms import parse_rows
-
-        data = history_config(self.fitted.data)
-        rows, _ = parse_rows(data, block_from_frame(data, raw), labelled=False)
+        rows, _ = self.rows.parse(self.rows.keep_history(self.rows.from_frame(raw)))
         answers = [frame for frame, _ in self.answers(rows, self.length(k), filter_history)]
         if answers:
             return pl.concat(answers)
@@ -271,14 +272,17 @@ def recommend_files(
     out = Output(output)
     recommender = Recommender.load(run, checkpoint)
     k = recommender.length(k)
-    data = sources.history_config(recommender.fitted.data)
+    raw_rows = recommender.rows
+    data = sources.history_config(raw_rows.fitted.data)
     sources_of = [(file, sources.prediction_source(data, file)) for file in files]
     for file, source in sources_of:
-        sources.check_columns(source, file, labelled=False)
+        sources.check_columns(source, file, raw_rows.raw.sides)
     frames = []
     with bar("reading", unit="rows") as shown:
         for file, source in sources_of:
-            for block in sources.read_blocks(source, file):
+            for block in sources.read_blocks(
+                source, file, complete=lambda frame: raw_rows.keep_history(raw_rows.complete(frame))
+            ):
                 frame, bad = parse_rows(source, block, labelled=False)
                 frames.append(frame)
                 out.keep(bad)

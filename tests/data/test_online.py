@@ -1,6 +1,5 @@
 """Serving: one row at a time gives bit for bit what batches of files gave, from one folder that can be moved."""
 
-import json
 import os
 import subprocess
 import sys
@@ -14,19 +13,18 @@ from typing import Any
 import polars as pl
 import pytest
 import torch
+from entries import assert_same, check_entries, moved, raw_frame, together
 from every_transform import CSV, PARQUET, sides, write_csv, write_parquet
 from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
 from raw_rows import of_yaml
 
-from recsys.config.schema_data import DataConfig, SplitConfig
-from recsys.data.prepare.prepared import Prepared, prepare
-from recsys.data.raw import formats, sources
-from recsys.data.raw.blocks import LINE, Block
+from recsys.data.prepare.prepared import prepare
+from recsys.data.raw import sources
+from recsys.data.raw.blocks import LINE
 from recsys.data.tensors import Tensors
-from recsys.data.transforms import parse_rows, resolve
+from recsys.data.transforms import parse_rows
 from recsys.errors import UserError
 from recsys.serving.pipeline import Pipeline
 from recsys.serving.predict_files import file_blocks
@@ -35,98 +33,6 @@ from recsys.serving.python_values import RowError
 from recsys.serving.raw_rows import RawRows
 
 ROOT = Path(__file__).resolve().parents[2]
-ROWS = 10_000
-EVERY_DAY = 2_000  # of them
-REAL = [("criteo", "criteo_kaggle"), ("avazu", "avazu"), ("movielens_100k", "ml-100k"), ("frappe", "frappe")]
-
-
-def moved(prepared: Prepared, tmp_path: Path) -> Pipeline:
-    """Saved, moved, and loaded where the raw data is not."""
-    Pipeline.load(prepared.folder).save(tmp_path / "saved")
-    (tmp_path / "saved").rename(tmp_path / "elsewhere")
-    state = json.loads((tmp_path / "elsewhere" / "transforms.json").read_text())
-    state["data"]["root"] = "/nowhere"
-    (tmp_path / "elsewhere" / "transforms.json").write_text(json.dumps(state))
-    return Pipeline.load(tmp_path / "elsewhere")
-
-
-def together(tensors: list[Tensors]) -> Tensors:
-    names = tensors[0].values
-    return Tensors(
-        torch.cat([t.dense for t in tensors]),
-        {n: torch.cat([t.values[n] for t in tensors]) for n in names},
-        {n: torch.cat([t.lengths[n] for t in tensors]) for n in names},
-    )
-
-
-def assert_same(a: Tensors, b: Tensors) -> None:
-    assert a.dense.dtype == b.dense.dtype == torch.float32
-    assert torch.equal(a.dense.view(torch.int32), b.dense.view(torch.int32))
-    assert list(a.values) == list(b.values) == list(a.lengths) == list(b.lengths)
-    for x, y in ((a.values, b.values), (a.lengths, b.lengths)):
-        for name in x:
-            assert x[name].dtype == y[name].dtype == torch.int32
-            assert torch.equal(x[name], y[name]), name
-
-
-def as_numbers(row: dict[str, Any]) -> dict[str, Any]:
-    """Text that is a whole number as that number."""
-    return {k: int(v) if isinstance(v, str) and v.isdecimal() and str(int(v)) == v else v for k, v in row.items()}
-
-
-def raw_frame(data: DataConfig, file: Path) -> pl.DataFrame:
-    """As the file has it: neither renamed, nor joined, nor derived."""
-    names = formats.column_names(data.source, file)
-    return pl.concat([b.frame for b in formats.read(data.source, file, names)])
-
-
-def check(prepared: Prepared, data: DataConfig, pipeline: Pipeline, rows: int = ROWS) -> None:
-    """The last rows, those of validation and test among them: one by one, all at once, in batch, and as prepared."""
-    files = sources.find_files(data, [*data.split.validation_files, *data.split.test_files] or None)
-    if data.split.by == "files":
-        files = files[::-1]  # validation first
-    raw = pl.concat([raw_frame(data, f) for f in files]).drop(LINE)
-    blocks = [b.frame for f in files for b in sources.read_blocks(data, f)]
-    frame, bad = parse_rows(data, Block(files[0], pl.concat(blocks)), labelled=False)
-    assert not bad and frame.height == raw.height
-    batch = prepared.fitted.apply(frame)
-    done = pl.concat([pl.read_parquet(f) for s in ("validation", "test") for f in prepared.files(s)])
-    held = Tensors.from_frame(done, pipeline.features)
-    assert_same(Tensors.from_frame(batch.tail(done.height), pipeline.features), held)
-    # the entries of recsys.predict: a data frame as the files have it, and the files
-    frames = pipeline._rows
-    parsed, bad = frames.parse(frames.from_frame(raw))
-    assert not bad
-    assert_same(
-        Tensors.from_frame(frames.fitted.apply(frames.in_context(parsed)), pipeline.features),
-        Tensors.from_frame(batch, pipeline.features),
-    )
-    scored = pl.concat([prepared.fitted.apply(rows) for f in files for rows, _ in file_blocks(data, f)])
-    assert_same(Tensors.from_frame(scored, pipeline.features), Tensors.from_frame(batch, pipeline.features))
-    asked = raw.tail(rows).to_dicts()
-    text = data.source.format != "parquet"
-    mixed = [as_numbers(row) if text and i % 2 else row for i, row in enumerate(asked)]
-    # a few hundred at once: Python's collector walks over all tensors that are held
-    single = together([together([pipeline(row) for row in mixed[i : i + 250]]) for i in range(0, len(mixed), 250)])
-    assert_same(single, Tensors.from_frame(batch.tail(rows), pipeline.features))
-    assert_same(pipeline(asked), single)
-    last = min(done.height, rows)
-    assert torch.equal(single.dense[-last:], held.dense[-last:])
-    for f in pipeline.features.sparse:
-        if not f.multi_valued:
-            assert torch.equal(single.values[f.name][-last:], held.values[f.name][-last:])
-
-
-@pytest.mark.parametrize("rows", [EVERY_DAY, pytest.param(ROWS, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("name", "folder"), REAL)
-def test_real_data(name: str, folder: str, rows: int, real_data: Callable[[str], Path], tmp_path: Path) -> None:
-    config = OmegaConf.load(ROOT / "conf" / "data" / f"{name}.yaml")
-    data = resolve(OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), config)))
-    assert isinstance(data, DataConfig)
-    split = data.split if data.split.by == "files" else SplitConfig()  # by order: the last rows are the test's
-    data = replace(data, root=str(real_data(folder)), prepared=str(tmp_path / "prepared"), split=split)
-    prepared = prepare(data)
-    check(prepared, data, moved(prepared, tmp_path), rows)
 
 
 @pytest.mark.parametrize(("yaml", "write"), [(CSV, write_csv), (PARQUET, write_parquet)], ids=["csv", "parquet"])
@@ -136,7 +42,7 @@ def test_every_transform(yaml: str, write: Callable[[Path], None], tmp_path: Pat
     data.root, data.prepared = str(tmp_path / "raw"), str(tmp_path / "prepared")
     prepared = prepare(data)
     assert prepared.info["bad_rows"] == 0
-    check(prepared, data, moved(prepared, tmp_path), rows=1_000)
+    check_entries(prepared, data, moved(prepared, tmp_path), rows=500)
 
 
 @pytest.mark.parametrize(("yaml", "write"), [(CSV, write_csv), (PARQUET, write_parquet)], ids=["csv", "parquet"])
@@ -150,7 +56,7 @@ def test_a_predictor_completes_frames(yaml: str, write: Callable[[Path], None], 
     predictor = Predictor(sums, RawRows.load(prepared.folder))
     [file] = sources.find_files(data)
     raw = raw_frame(data, file).drop(LINE)
-    files = pl.concat([predictor.score(rows)[0] for rows, _ in file_blocks(data, file)])
+    files = pl.concat([predictor.score(rows)[0] for rows, _ in file_blocks(predictor.rows, file)])
     assert predictor.predict(raw).equals(files["probability"]) and files["probability"].n_unique() > 100
     # a joined column that the frame brings along is kept
     assert predictor.predict(raw.with_columns(pl.lit(1e6).alias("weight"))).ne(files["probability"]).any()

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from forks import Command
+from forks import WARM, Command
 
 HERE = Path(__file__).parent
 SMALL = [
@@ -41,18 +41,19 @@ class Job:
         self.processes.append(started)
 
     def fork(self, *arguments: str, **env: str) -> None:
-        """Start `python -m ARGUMENTS` without the seconds that its imports take."""
-        how = {"stdout": self.output, "stderr": self.output, "env": _environment() | env}
+        """Start `python -m ARGUMENTS` without the seconds that its imports take, and so for what it starts."""
+        how = {"stdout": self.output, "stderr": self.output, "env": _environment() | WARM | env}
         self.processes.append(Command(*arguments, cwd=self.home, **how))
 
-    def fork_ranks(self, world_size: int, *arguments: str) -> None:
-        """Start the ranks of one host as torchrun does, each `python -m ARGUMENTS`."""
+    def fork_ranks(self, world_size: int, *arguments: str, hosts: int = 1) -> None:
+        """Start ranks as torchrun does, each `python -m ARGUMENTS`; each host has as many of them."""
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             meet = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(s.getsockname()[1])}
-        size = {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(world_size)}
+        local = world_size // hosts
+        size = {"WORLD_SIZE": str(world_size), "LOCAL_WORLD_SIZE": str(local)}
         for rank in range(world_size):
-            self.fork(*arguments, **meet, **size, RANK=str(rank), LOCAL_RANK=str(rank))
+            self.fork(*arguments, **meet, **size, RANK=str(rank), LOCAL_RANK=str(rank % local))
 
     def wait(self) -> list[int]:
         return [p.wait(timeout=300) for p in self.processes]

@@ -1,10 +1,10 @@
 """Run a function in several gloo processes that meet through a file, and bring back what each returns."""
 
 import os
+import select
 import tempfile
 import traceback
 from collections.abc import Callable
-from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,16 @@ def run(function: Callable[..., Any], world_size: int, *args: Any) -> list[Any]:
     with tempfile.TemporaryDirectory() as folder:
         ranks = [fork(_main, rank, world_size, folder, function, args) for rank in range(world_size)]
         try:
-            running = {r.sentinel: r for r in ranks}
+            running = list(ranks)
             while running:
-                for sentinel in wait(running):
-                    done = running.pop(sentinel)
-                    done.join()
-                    told = Path(folder) / f"error-{ranks.index(done)}"
-                    assert done.exitcode == 0, told.read_text() if told.exists() else f"exit status {done.exitcode}"
+                for done in select.select(running, [], [])[0]:
+                    running.remove(done)
+                    error, status = Path(folder) / f"error-{ranks.index(done)}", done.wait()
+                    assert status == 0, error.read_text() if error.exists() else f"exit status {status}"
         finally:
             for rank in ranks:
                 rank.kill()
-                rank.join()
+                rank.wait()
         return [torch.load(Path(folder) / f"result-{rank}", weights_only=False) for rank in range(world_size)]
 
 

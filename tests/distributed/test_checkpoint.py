@@ -135,8 +135,7 @@ def killed_while_saving(folder: str, store: str) -> None:
 
 def test_a_kill_during_the_save_leaves_the_previous_one_loadable(tmp_path: Path) -> None:
     killed = fork(killed_while_saving, str(tmp_path), str(tmp_path / "store"))
-    killed.join()
-    assert killed.exitcode == -signal.SIGKILL
+    assert killed.wait() == -signal.SIGKILL
     [found] = run(read_one, 1, str(tmp_path / "step-1"))
     torch.testing.assert_close(found, torch.load(tmp_path / "predictions"))
 

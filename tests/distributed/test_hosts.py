@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jobs import TORCHRUN, TRAIN, Host, Job, metrics, seconds_since
+from jobs import COMMAND, TORCHRUN, TRAIN, Host, Job, metrics, seconds_since
 
 
 def start(job: Job, hosts: list[Host], *args: str, restarts: int = 0, apart: bool = False) -> None:
@@ -15,15 +15,29 @@ def start(job: Job, hosts: list[Host], *args: str, restarts: int = 0, apart: boo
         job.start([*host.prefix, *torchrun, *TRAIN, *args], host.folder if apart else None)
 
 
+def test_one_rank_on_each_of_two_hosts_trains_what_one_host_does(
+    job: Job, home: Path, reference: dict[str, Any]
+) -> None:
+    """Hosts by their ranks alone: torchrun and the network between them are in the slow tests."""
+    job.fork_ranks(2, *COMMAND, "run_dir=two_ranks", hosts=2)
+    assert job.wait() == [0, 0], job.output.read_text()[-3000:]
+    check(home / "two_ranks", reference)
+
+
+@pytest.mark.slow
 def test_two_hosts_train_what_one_does(job: Job, hosts: list[Host], home: Path, reference: dict[str, Any]) -> None:
     start(job, hosts, "run_dir=two_hosts")
     assert job.wait() == [0, 0], job.output.read_text()[-3000:]
-    assert [p.name for p in home.glob("two_hosts*")] == ["two_hosts"]
-    plan = json.loads((home / "two_hosts" / "plan.json").read_text())
+    check(home / "two_hosts", reference)
+
+
+def check(run: Path, reference: dict[str, Any]) -> None:
+    assert [p.name for p in run.parent.glob(f"{run.name}*")] == [run.name]
+    plan = json.loads((run / "plan.json").read_text())
     assert (plan["world_size"], plan["hosts"]) == (2, 2)
     assert {t["type"] for t in plan["tables"]} == {"row_wise"}
     assert {s["rank"] for t in plan["tables"] for s in t["shards"]} == {0, 1}
-    found = metrics(home / "two_hosts")
+    found = metrics(run)
     assert found["test"]["auc"] == pytest.approx(reference["test"]["auc"], abs=1e-6)
     assert found["train"]["samples"] == reference["train"]["samples"]
 

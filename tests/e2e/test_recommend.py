@@ -193,7 +193,7 @@ def test_mistakes(
         lines = [line for line in said.splitlines() if line.startswith("error: ")]
         assert (status, len(lines)) == (2, 1), said
         assert re.search(message, lines[0]), lines[0]
-    with pytest.raises(UserError, match=r"data.sparse.item: the frame has no column item"):
+    with pytest.raises(UserError, match=r"the data frame has no column item"):
         Recommender.load(run).recommend(log.drop("item"))
     with pytest.raises(
         UserError, match=r"its model retrieves items and cannot score rows; use recsys.serving.recommender"

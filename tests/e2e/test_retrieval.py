@@ -14,7 +14,7 @@ from recsys.training.evaluate import evaluate
 from recsys.training.run import train
 
 RealData = Callable[[str], Path]
-USERS = 1500  # of MovieLens 1M
+USERS = 700  # of MovieLens 1M
 
 
 @pytest.fixture(scope="module")
@@ -41,11 +41,11 @@ def test_sasrec_beats_popularity_twice(slice_of_ml_1m: Path, prepared: Path, tmp
     popular = run(tmp_path / "popular", prepared, "model=popularity", *data)
     metrics = run(
         tmp_path / "sasrec", prepared, "model=sasrec", "loss=sampled_softmax", *data,
-        "trainer.max_epochs=20", "trainer.validate_every=20", "trainer.batch_size=64",
+        "trainer.max_epochs=16", "trainer.validate_every=16", "trainer.batch_size=64",
         "optim.dense.lr=0.003", "optim.sparse.lr=0.003", "protocol.candidates=[full,uniform,popularity]",
     )  # fmt: skip
     assert metrics["test"]["ndcg@10"] > 2 * popular["test"]["ndcg@10"]
-    assert metrics["test"]["ndcg@10_uniform"] > 0.25
+    assert metrics["test"]["ndcg@10_uniform"] > 0.3
     stamp = metrics["protocol"]["ranking"]
     assert stamp["protocols"] == ["full", "uniform", "popularity"]
     assert stamp["negatives"] == {"count": 100, "of": "no history, no target", "seed": 0}

@@ -1,41 +1,100 @@
-"""Start processes that cost no import of torch: they are forked from a server that has imported it, one a session.
-
-The server has run nothing: no operator of torch, no polars (whose threads a fork would lose), so that what is forked
-stands where a new interpreter would after its imports.
-"""
+"""Start processes that cost no import of torch: the session's fork server has imported it (fork_server.py)."""
 
 import atexit
-import multiprocessing
 import os
-import runpy
+import pickle
+import select
+import signal
+import socket
 import subprocess
 import sys
-import threading
 import time
-import traceback
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from typing import Any, NoReturn
+from tempfile import TemporaryDirectory, mkdtemp
+from typing import Any
 
-IMPORTED = [
-    *("torch", "torchrec", "torch.distributed.run", "torch.distributed.checkpoint", "pytorch_lightning", "hydra"),
-    *("pytest", "recsys.config.build", "recsys.evaluation.retrieval", "recsys.evaluation.binary", "recsys.models.dlrm"),
-]
-_server = multiprocessing.get_context("forkserver")
-_server.set_forkserver_preload(IMPORTED)
+from fork_server import EXECUTABLE, Request, read_number, send
 
-
-def fork(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a module's function in a process of its own, which is returned: a multiprocessing.Process."""
-    process = _server.Process(target=function, args=arguments)
-    process.start()
-    return process
+HERE = Path(__file__).parent
+SERVER = "RECSYS_TEST_FORKS"  # in the environment: the server's socket
+WARM_PYTHON = str(HERE / "warm_python")  # runs `python ARGUMENTS` in a forked process
+WARM = {EXECUTABLE: WARM_PYTHON}  # in a process's environment: those that it starts are forked as well
 
 
-class Command:
-    """A command in a forked process; it has the methods of subprocess.Popen that tests need."""
+def start_server() -> None:
+    """Start the server, which ends with this process, unless an outer process has started one."""
+    if SERVER in os.environ:
+        return
+    path = Path(mkdtemp(prefix="forks-")) / "socket"
+    command = [sys.executable, str(HERE / "fork_server.py"), str(path)]
+    server = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    while not path.exists():
+        assert server.poll() is None
+        time.sleep(0.01)
+    os.environ[SERVER] = str(path)
+    atexit.register(_end, server, path)
+
+
+def _end(server: subprocess.Popen[bytes], path: Path) -> None:
+    assert server.stdin is not None
+    server.stdin.close()
+    path.unlink()
+    path.parent.rmdir()
+
+
+class Forked:
+    """A forked process; it has the methods of subprocess.Popen that tests need."""
+
+    def __init__(self, request: Request, descriptors: list[int]) -> None:
+        start_server()
+        self.args = request.arguments
+        self.returncode: int | None = None
+        self._connection = socket.socket(socket.AF_UNIX)
+        self._connection.connect(os.environ[SERVER])
+        send(self._connection, request, descriptors)
+        self.pid = read_number(self._connection)
+
+    def fileno(self) -> int:
+        """Return what becomes readable when the process has ended."""
+        return self._connection.fileno()
+
+    def poll(self) -> int | None:
+        """Return the exit status, minus the signal where one has ended the process; None while it runs."""
+        with suppress(subprocess.TimeoutExpired):
+            return self.wait(0)
+        return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Return the exit status, when there is one. Raises subprocess.TimeoutExpired."""
+        if self.returncode is None:
+            if not select.select([self._connection], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(self.args, timeout or 0)
+            self.returncode = read_number(self._connection)
+            self._connection.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def fork(function: Callable[..., Any], *arguments: Any) -> Forked:
+    """Call a module's function in a process of its own."""
+    call = (list(sys.path), pickle.dumps((function, arguments)))
+    return Forked(Request([], os.getcwd(), dict(os.environ), call), [0, 1, 2])
+
+
+class Command(Forked):
+    """A command in a forked process."""
 
     def __init__(
         self,
@@ -47,39 +106,10 @@ class Command:
         env: Mapping[str, str] | None = None,
     ) -> None:
         """Start `python -m MODULE ARGUMENTS` in a session of its own; what it says is added to the two files."""
-        self.args = [module, *arguments]
         env = dict(os.environ if env is None else env)
-        self._process = fork(_be_a_command, module, [*arguments], str(cwd), env, str(stdout), str(stderr))
-        self.pid: int = self._process.pid
-
-    @property
-    def returncode(self) -> int | None:
-        return self.poll()
-
-    def poll(self) -> int | None:
-        """The exit status, minus the signal where one has ended it; None while it runs."""
-        found = self._process.exitcode
-        assert found is None or isinstance(found, int)
-        return found
-
-    def wait(self, timeout: float | None = None) -> int:
-        """The exit status, when there is one; raises subprocess.TimeoutExpired."""
-        self._process.join(timeout)
-        found = self.poll()
-        if found is None:
-            raise subprocess.TimeoutExpired(self.args, timeout or 0)
-        return found
-
-    def send_signal(self, number: int) -> None:
-        if self.poll() is None:
-            with suppress(ProcessLookupError):
-                os.kill(self.pid, number)
-
-    def terminate(self) -> None:
-        self._process.terminate()
-
-    def kill(self) -> None:
-        self._process.kill()
+        with Path(os.devnull).open() as nothing, stdout.open("ab") as out, stderr.open("ab") as err:
+            descriptors = [nothing.fileno(), out.fileno(), err.fileno()]
+            super().__init__(Request(["-m", module, *arguments], str(cwd), env), descriptors)
 
 
 def run_anew(
@@ -104,37 +134,4 @@ def run_forked(
         except BaseException:
             started.kill()
             raise
-        return subprocess.CompletedProcess(started.args, status, out.read_text(), err.read_text())
-
-
-def _be_a_command(
-    module: str, arguments: list[str], cwd: str, env: dict[str, str], stdout: str, stderr: str
-) -> NoReturn:
-    """Do what a new interpreter does with -m MODULE, and exit as it does."""
-    os.setsid()
-    for path, number in ((stdout, 1), (stderr, 2)):
-        file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.dup2(file, number)
-        os.close(file)
-    os.chdir(cwd)
-    os.environ.clear()
-    os.environ.update(env)
-    time.tzset()
-    sys.path[:0] = [cwd, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
-    sys.argv = [module, *arguments]
-    status = 0
-    try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
-    except SystemExit as e:
-        status = e.code if isinstance(e.code, int) else int(e.code is not None)
-        if status and not isinstance(e.code, int):
-            print(e.code, file=sys.stderr)
-    except BaseException:
-        traceback.print_exc()
-        status = 1
-    with suppress(SystemExit):
-        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads, as an interpreter does that ends
-        atexit._run_exitfuncs()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(status)
+        return subprocess.CompletedProcess(["-m", module, *arguments], status, out.read_text(), err.read_text())

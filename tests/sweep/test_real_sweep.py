@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from forks import run_anew, run_forked
+from forks import WARM, run_anew, run_forked
 
 from recsys.sweep import processes
 from recsys.sweep.watch import validations
@@ -18,7 +18,7 @@ SMALL = ["data.sample.rows=2000", "trainer.batch_size=256", "trainer.threads=1",
 
 
 def recsys(cwd: Path, command: str, *args: str) -> subprocess.CompletedProcess[str]:
-    return run_forked(f"recsys.{command}", *args, cwd=cwd, timeout=550)
+    return run_forked(f"recsys.{command}", *args, cwd=cwd, env=WARM, timeout=550)
 
 
 def test_a_grid_its_status_and_its_best(tmp_path: Path) -> None:

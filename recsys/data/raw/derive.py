@@ -78,6 +78,8 @@ def _is_row_wise(sql: str, schema: tuple[tuple[str, pl.DataType], ...]) -> bool:
 class FeatureInputs:
     """The columns that features read, traced back to the raw files. Columns that only the label needs are left out.
 
+    Histories that items are recommended to are filtered by data.where, so the columns that it reads belong to them.
+
     raw: columns of the files, as the YAML names them
     sides: for each join that is needed, its index in data.source.joins and the columns of its side table
     derive: the derived columns that are needed, with their SQL
@@ -92,6 +94,8 @@ class FeatureInputs:
         columns = {column for _, column in data.raw_columns}
         if data.group is not None:
             columns |= {data.group.by, *filter(None, [data.group.order])}
+        if data.where is not None and data.item_feature is not None:
+            columns |= set(parse_sql(data.where)[1])
         derive: dict[str, str] = {}
         for column, sql in reversed(data.derive.items()):
             if column in columns:

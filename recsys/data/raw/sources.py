@@ -1,7 +1,8 @@
 """Find the raw files of a data config and read their rows, with columns renamed, joined and derived."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import polars as pl
@@ -12,8 +13,15 @@ from recsys.config.schema_data import (
     SourceConfig,
     SplitConfig,
 )
-from recsys.data.raw.blocks import EMPTY_LINE, LINE, Block
-from recsys.data.raw.derive import add_derived_column, complete_rows, filter_rows, join_side_table, parse_sql
+from recsys.data.raw.blocks import EMPTY_LINE, Block
+from recsys.data.raw.derive import (
+    FeatureInputs,
+    add_derived_column,
+    complete_rows,
+    filter_rows,
+    join_side_table,
+    parse_sql,
+)
 from recsys.data.raw.formats import column_names, drop_missing_label, empty_frame, read
 from recsys.data.raw.ranges import WHOLE, FileRange, Projection
 from recsys.data.raw.storage import natural_sort, resolve_path
@@ -52,32 +60,46 @@ def _is_hidden(path: Path, glob: str) -> bool:
     return path.name.startswith(".") or (path.name.startswith("_") and not Path(glob).name.startswith("_"))
 
 
-def check_columns(data: ResolvedData, file: Path, *, labelled: bool = True) -> None:
-    """Check that `file` and its joins have all columns that the config names. Raises UserError if one is missing."""
+def check_columns(data: ResolvedData, file: Path, sides: Mapping[int, pl.DataFrame] | None = None) -> None:
+    """Check that `file` and its joins have all columns that the config names. Raises UserError if one is missing.
+
+    Args:
+        data: the data config.
+        file: the raw file.
+        sides: for a file of rows to predict, which may lack the columns of label and split: the side tables that
+            features need, by the index of their join. By default they lie under data.root.
+    """
     frame = empty_frame(data.source, file)
     for name, raw_name in data.source.rename.items():
         if raw_name not in frame.columns:
             near = did_you_mean(raw_name, frame.columns)
             raise UserError(f"data.source.rename.{name}: {file.name} has no column {raw_name}{near}")
     frame = _rename(data.source, file, frame)
-    for join in data.source.joins:
+    for i, join in enumerate(data.source.joins):
+        if sides is not None and i not in sides:
+            continue
         _check_column("data.source.joins", join.key, file, frame)
-        side = check_side_columns(data, join, "data.source.joins")
-        for name in join.columns:
+        side = check_side_columns(data, join, "data.source.joins") if sides is None else sides[i].clear()
+        for name in side.columns:
             if name != join.key and name in frame.columns:
                 raise UserError(f"data.source.joins: {join.file}: column {name} exists already; give it another name")
         frame = join_side_table(frame, join, side)
-    for column, sql in data.derive.items():
+    for column, sql in (data.derive if sides is None else FeatureInputs.from_config(data).derive).items():
         frame = add_derived_column(column, sql, frame)
-    if data.where is not None:
+    if data.where is not None and (sides is None or data.item_feature is not None):
         filter_rows(data.where, frame)
-    columns = [*data.raw_columns, *group_columns(data), *(split_columns(data) if labelled else [])]
+    columns = [*data.raw_columns, *group_columns(data), *(split_columns(data) if sides is None else [])]
     for key, column in columns:
         _check_column(key, column, file, frame)
 
 
 def read_blocks(
-    data: ResolvedData, file: Path, file_range: FileRange = WHOLE, *, unlabelled: bool = False
+    data: ResolvedData,
+    file: Path,
+    file_range: FileRange = WHOLE,
+    *,
+    unlabelled: bool = False,
+    complete: Callable[[pl.DataFrame], pl.DataFrame] | None = None,
 ) -> Iterator[Block]:
     """Read the raw rows of a range of `file`, joined with the side tables and with derived columns.
 
@@ -87,40 +109,25 @@ def read_blocks(
         file_range: the part of the file to read.
         unlabelled: the rows are to be predicted. The file may lack the label column (without a header it then has one
             column less), and data.where does not apply.
+        complete: adds joined and derived columns and filters rows. By default as the config says, with the side tables
+            under data.root.
     """
     source = data.source
     names = column_names(source, file)
     if unlabelled and not source.header and source.format == "csv":
         names = drop_missing_label(source, data.label_column or "", file, names)
-    sides = [(join, side_table(data, join)) for join in source.joins]
-    where = None if unlabelled else data.where
+    if complete is None:
+        sides = [(join, side_table(data, join)) for join in source.joins]
+        complete = partial(complete_rows, sides=sides, derive=data.derive, where=None if unlabelled else data.where)
 
-    def complete(block: Block) -> Block:
-        block.frame = complete_rows(_rename(source, file, block.frame), sides, data.derive, where)
+    def completed(block: Block) -> Block:
+        block.frame = complete(_rename(source, file, block.frame))
         if (as_text := block.as_text) is not None:
-            block.as_text = lambda: complete(as_text())
+            block.as_text = lambda: completed(as_text())
         return block
 
     for block in read(source, file, names, file_range, projection(data, labelled=not unlabelled)):
-        yield complete(block)
-
-
-def block_from_frame(data: ResolvedData, frame: pl.DataFrame) -> Block:
-    """Return the raw rows of a data frame as a Block, as `read_blocks` yields them. Joins whose columns exist are
-    skipped.
-
-    Raises:
-        UserError: a column is missing.
-    """
-    file = Path("the frame")
-    frame = _rename(data.source, file, frame.with_row_index(LINE, 1).cast({LINE: pl.Int64}))
-    joins = [j for j in data.source.joins if not set(j.columns) <= set(frame.columns)]
-    for join in joins:
-        _check_column("data.source.joins", join.key, file, frame)
-    frame = complete_rows(frame, [(join, side_table(data, join)) for join in joins], data.derive, data.where)
-    for key, column in [*data.raw_columns, *group_columns(data)]:
-        _check_column(key, column, file, frame)
-    return Block(file, frame, lines=frame.height)
+        yield completed(block)
 
 
 def _check_column(key: str, column: str, file: Path, frame: pl.DataFrame) -> None:
@@ -229,7 +236,8 @@ def prediction_source(data: ResolvedData, file: Path) -> ResolvedData:
     format_ = data.source.format
     if format_ not in ("npy", "split_binary", "split_csv") or file.suffix == ".npy":
         return data
-    return replace(data, source=SourceConfig(format="parquet" if file.suffix == ".parquet" else "csv"))
+    format_ = "parquet" if file.suffix == ".parquet" else "csv"
+    return replace(data, source=SourceConfig(format=format_, joins=data.source.joins))
 
 
 def history_config(data: ResolvedData) -> ResolvedData:

@@ -1,0 +1,82 @@
+"""Every YAML of conf/data: rows give the same tensors whether they are prepared, or come from files, frames or dicts."""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+
+import feature_specs
+import polars as pl
+import pytest
+from entries import check_entries, check_histories, moved
+
+from recsys.config.compose import compose, conf_dir
+from recsys.config.schema_data import SplitConfig
+from recsys.config.settings import data_config
+from recsys.data.prepare.prepared import prepare
+from recsys.data.samples import clicks, sequences
+
+RealData = Callable[[str], Path]
+CRITEO = ("criteo", "criteo_1tb", "criteo_1tb_t0", "criteo_1tb_t3", "criteo_1tb_t15", "criteo_1tb_multihot")
+FOLDERS = {  # of real data
+    "avazu": "avazu", "frappe": "frappe", "movielens_100k": "ml-100k", "movielens_100k_retrieval": "ml-100k",
+    "movielens_1m": "ml-1m", "amazon_beauty": "amazon_beauty_s3rec", "amazon_beauty_sequences": "amazon_beauty_s3rec",
+    "amazon_beauty_attributes": "amazon_beauty_s3rec",
+}  # fmt: skip
+LINES = 3000  # of each file of real data, except for side tables
+SINGLE = 50  # rows that are read one by one
+
+
+@pytest.mark.parametrize("name", sorted(p.stem for p in (conf_dir() / "data").glob("*.yaml")))
+def test_every_entry(name: str, real_data: RealData, tmp_path: Path) -> None:
+    check_config(name, write_raw(name, real_data, tmp_path / "raw"), SINGLE, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["criteo", "avazu", "movielens_100k", "frappe"])
+def test_every_entry_of_whole_files(name: str, real_data: RealData, tmp_path: Path) -> None:
+    check_config(name, real_data({"criteo": "criteo_kaggle"}.get(name) or FOLDERS[name]), 10_000, tmp_path)
+
+
+def check_config(name: str, raw: Path, rows: int, home: Path) -> None:
+    where = f"data.spec={raw}" if raw.suffix == ".yaml" else f"data.root={raw}"
+    data = data_config(compose("preprocess", [f"data={name}", where, f"data.prepared={home / 'prepared'}"]))
+    if data.item_feature is not None:
+        prepared = prepare(data)
+        check_histories(prepared, data, moved(prepared, home))
+        return
+    if not data.split.validation_files:
+        data = replace(data, split=SplitConfig())  # by order: the last rows are the test's
+    prepared = prepare(data)
+    check_entries(prepared, data, moved(prepared, home), rows)
+
+
+def write_raw(name: str, real_data: RealData, folder: Path) -> Path:
+    """Write raw data of a config: the beginning of the real files, or the same format made up."""
+    if name == "nvidia_feature_spec":
+        made = {split: feature_specs.rows(500, seed) for seed, split in enumerate(("train", "test"))}
+        return feature_specs.split_binary(folder, made)
+    if name == "criteo_npy":
+        feature_specs.days(folder, 2, 500)
+        return folder
+    folder.mkdir()
+    if name in CRITEO:
+        clicks.write_sample(folder, rows=1000, seed=0)
+        rows = pl.read_csv(folder / "train.tsv", separator="\t", has_header=False, infer_schema=False)
+        if name == "criteo_1tb_multihot":
+            rows = rows.with_columns(
+                pl.col(f"column_{i}") + "," + pl.col(f"column_{i}").shift(1) for i in range(14, 40)
+            )
+        rows.write_csv(folder / "day_0_train.tsv", separator="\t", include_header=False)
+        (folder / "train.tsv").unlink()
+    elif name == "sample_sequences":
+        sequences.write_sample(folder, rows=2000, seed=0)
+    else:
+        for file in real_data(FOLDERS[name]).iterdir():
+            if file.suffix in (".item", ".user", ".json"):
+                shutil.copy(file, folder)
+            else:
+                with file.open() as lines:
+                    (folder / file.name).write_text("".join(islice(lines, LINES)))
+    return folder

@@ -1,0 +1,28 @@
+"""Run `python ARGUMENTS` in a process that the fork server forks: fork_client.py ARGUMENTS.
+
+It ends as that process ends, and passes signals on to it; it imports nothing but the standard library.
+"""
+
+import os
+import signal
+import socket
+import sys
+
+from fork_server import Request, read_number, send
+
+
+def main() -> None:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(os.environ["RECSYS_TEST_FORKS"])
+    send(connection, Request(sys.argv[1:], os.getcwd(), dict(os.environ)), [0, 1, 2])
+    pid = read_number(connection)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(number, lambda number, _: os.kill(pid, number))
+    status = read_number(connection)
+    if status < 0:
+        signal.signal(-status, signal.SIG_DFL) if -status != signal.SIGKILL else None
+        os.kill(os.getpid(), -status)
+    sys.exit(status)
+
+
+main()
