@@ -80,7 +80,7 @@ def test_schedules_are_their_formulas() -> None:
     assert factors(warmup_polynomial, 3, total_steps=2, power=1) == pytest.approx([1, 0.5, 0])
     cosine = factors(warmup_cosine, 5, warmup_steps=1, end=0.2, total_steps=5)
     assert cosine == pytest.approx([1, *(0.2 + 0.4 * (1 + math.cos(math.pi * i / 4)) for i in range(4))])
-    with pytest.raises(ValueError, match=r"decay_start_step=1: comes before warmup_steps=2 are over"):
+    with pytest.raises(ValueError, match=r"decay_start_step=1: must be at least warmup_steps=2"):
         factors(warmup_polynomial, 1, warmup_steps=2, decay_start_step=1)
 
 
@@ -251,7 +251,7 @@ def test_validations_between_steps() -> None:
 
 def test_a_schedule_that_cannot_be() -> None:
     wrong = ["schedule=polynomial", "optim.scheduler.warmup_steps=5", "optim.scheduler.decay_start_step=1"]
-    with pytest.raises(UserError, match=r"optim\.scheduler: decay_start_step=1: comes before warmup_steps=5"):
+    with pytest.raises(UserError, match=r"optim\.scheduler: decay_start_step=1: must be at least warmup_steps=5"):
         check(compose("train", wrong))
 
 

@@ -124,7 +124,7 @@ class CheckpointToolConfig:
     action: str = MISSING
     run: str = MISSING
     checkpoint: str = "last"  # best | last | a folder under the run's checkpoints/
-    output: str | None = None  # folder to write: reshard: a new run folder; export-embeddings: the tables
+    output: str | None = None  # folder to write: a new run folder (reshard) or the tables (export-embeddings)
     sharding: ShardingConfig | None = None  # reshard; null: the run's sharding
     trainer: ReshardTrainerConfig = field(default_factory=ReshardTrainerConfig)
     format: str = "parquet"  # export-embeddings: parquet | safetensors

@@ -100,7 +100,7 @@ class TrainerConfig:
     threads: int | None = None  # intra-op threads of a process; null: the cores divided by the processes
     timeout_minutes: float = 30.0  # time that a rank waits for the others before it fails
     validate_every: int = 1  # validate every N epochs
-    validate_every_n_steps: int | None = None  # or every N batches; replaces validate_every
+    validate_every_n_steps: int | None = None  # or validate every N batches; replaces validate_every
     early_stopping: EarlyStoppingConfig = field(default_factory=EarlyStoppingConfig)
 
 

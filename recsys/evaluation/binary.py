@@ -58,10 +58,9 @@ class Scores:
         return self.rows - self.positives
 
     def auc(self) -> tuple[float, float]:
-        """Return the area under the ROC curve (Mann & Whitney 1947), and its largest possible error if scores are
-        binned.
+        """Return the area under the ROC curve, and its largest possible error if the scores are binned.
 
-        Ties count half. Both values are NaN if there is only one class.
+        Ties count half (Mann & Whitney 1947). Both values are NaN if there is only one class.
         """
         positives, negatives = float(self.positives.sum()), float(self.negatives.sum())
         if not positives or not negatives:

@@ -151,11 +151,10 @@ class RankingMetrics:
         first_row: int,
         weight: Tensor | None = None,
     ) -> None:
-        """Count the competitors of a batch's targets. Collective; processes may have different numbers of rows, or
-        none.
+        """Count the competitors of a batch's targets. Collective.
 
-        A target whose score is NaN is ranked last, and a competitor whose score is NaN is ranked below all others, so
-        that NaN never improves a metric.
+        Processes may have different numbers of rows, or none. A target whose score is NaN is ranked last, and a
+        competitor whose score is NaN is ranked below all others, so that NaN never improves a metric.
 
         Args:
             queries: (B, ...) inputs of `score`, one per row.

@@ -61,10 +61,10 @@ class Predictor:
         return frame.select(LINE).join(scores, on=LINE, how="left", maintain_order="left")["probability"]
 
     def score(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Return two data frames: line and probability of each row, and the share of unknown ids of each sparse
-        feature.
+        """Return two data frames: line and probability of each row, and shares of out-of-vocabulary ids.
 
-        `frame` has parsed rows with group features. An id is 0 if it is out of vocabulary.
+        The second has a column for each sparse feature, with the share of its ids that are 0. `frame` has parsed rows
+        with group features.
         """
         import torch
 

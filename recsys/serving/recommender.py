@@ -120,8 +120,9 @@ class Recommender:
     def answers(
         self, rows: pl.DataFrame, k: int, filter_history: bool | None = None, batch_size: int | None = None
     ) -> Iterator[tuple[pl.DataFrame, int]]:
-        """Yield, for `batch_size` groups at a time, what `recommend` returns and the number of groups without a known
-        item.
+        """Yield the data frame that `recommend` returns and the number of groups without a known item, in batches.
+
+        Each batch has `batch_size` groups, by default the run's trainer.eval_batch_size.
         """
         from recsys.data.group_features import next_item_queries
         from recsys.data.transforms import GROUP

@@ -88,7 +88,7 @@ def test_resume_auto_begins_where_there_is_no_run_and_else_goes_on(cfg: DictConf
 
 def test_resume_auto_needs_a_name(cfg: DictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     cfg.run_dir = None
-    with pytest.raises(UserError, match="resume=auto needs run_dir=DIR"):
+    with pytest.raises(UserError, match="resume=auto: needs run_dir=DIR"):
         open_run_dir(cfg)
     cfg.resume = None
     allow_restarts(cfg, restarted=False)

@@ -28,9 +28,8 @@ from recsys.errors import UserError
 
 BLOCK_BYTES = 16 << 20
 LINE_BYTES = 64 << 20  # the longest line allowed; a file with a longer one is not text
-READERS = min(
-    max((os.cpu_count() or 1) // 4, 1), 4
-)  # number of blocks parsed at the same time, each by several threads of polars
+# number of blocks parsed at the same time, each by several threads of polars
+READERS = min(max((os.cpu_count() or 1) // 4, 1), 4)
 
 
 def parse_options(source: SourceConfig, handler: Callable[[pacsv.InvalidRow], str] | None = None) -> pacsv.ParseOptions:

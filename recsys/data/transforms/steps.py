@@ -57,9 +57,7 @@ class Log(Transform, name="log"):
 
 
 def _divisor(width: float) -> float:
-    """Return `width`, or 1 if it is so close to zero that polars, which multiplies by its inverse, would return
-    infinity.
-    """
+    """Return `width`, or 1 if its inverse, by which polars multiplies, would be infinite."""
     return width if width >= sys.float_info.min else 1.0
 
 
