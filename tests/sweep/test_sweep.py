@@ -321,7 +321,10 @@ def test_mistakes_of_the_tools(capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert says("status", "nowhere") == "error: nowhere: no such folder\n"
     assert says("best", "empty") == "error: empty: not a sweep (it has no sweep.json)\n"
     assert "stauts: no such action; did you mean status?" in says("stauts", "empty")
-    assert says("status") == "error: python -m recsys.sweep resume|status|best SWEEP_DIR\n"
+    assert (
+        says("status")
+        == "error: expected an action and a folder; usage: python -m recsys.sweep resume|status|best SWEEP_DIR\n"
+    )
     assert sweep("model.dim=13") == 2
     capsys.readouterr()
     assert "error: s: no trial has finished" in says("best", "s")
