@@ -2,7 +2,8 @@
 
 import os
 
-# Before torch loads OpenMP. By default its threads spin at barriers for milliseconds, which starves them where the
-# cores are shared; they now sleep after some microseconds (benchmarks/README.md has what that brings).
+# Set this before torch loads OpenMP. By default, OpenMP's threads spin at barriers for milliseconds and take the cores
+# from each other where cores are shared. With this setting they sleep after a few microseconds; benchmarks/README.md
+# has the timings.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "5000")

@@ -1,20 +1,20 @@
-"""python -m recsys COMMAND ..., or recsys COMMAND ...: lists the commands, and runs one."""
+"""Entry point of `recsys COMMAND ...` and `python -m recsys COMMAND ...`: runs a command, or lists all of them."""
 
 import sys
 from importlib import import_module
 
-# Each is a module recsys.COMMAND, with a `main` of its own or a __main__ in a package.
+# Each command is a module recsys.COMMAND that has a `main` function, or a package that has a __main__ module.
 COMMANDS = {
-    "train": "Train a model, test it, and write a run folder; -m sweeps.",
+    "train": "Train a model, test it, and write a run folder; with -m, run a sweep.",
     "evaluate": "Measure a run's checkpoint on a split.",
     "predict": "Score raw rows with a run, or list the k best items of each group.",
-    "preprocess": "Prepare data without training; report=true writes a page about it.",
-    "plan": "Plan sharding for machines that need not be here.",
+    "preprocess": "Prepare data without training; report=true writes an HTML page that describes it.",
+    "plan": "Plan sharding for a cluster, without access to its machines.",
     "checkpoint": "Inspect a checkpoint, reshard it, or export its tables.",
-    "sweep": "Show, resume or pick the best of a sweep.",
+    "sweep": "Show a sweep, resume it, or print its best trial.",
     "report": "Compare runs and sweeps on one HTML page.",
     "doctor": "Check packages, kernels, memory, disk and data on this machine.",
-    "dashboard": "Create the Weights & Biases workspace of panels.",
+    "dashboard": "Create a Weights & Biases workspace with panels for recsys runs.",
 }
 
 
@@ -48,7 +48,8 @@ def main() -> None:
     if name not in COMMANDS:
         from recsys.errors import did_you_mean
 
-        print(f"error: {name}: no such command{did_you_mean(name, COMMANDS)}; `recsys` lists them", file=sys.stderr)
+        hint = "run `recsys` to list the commands"
+        print(f"error: {name}: no such command{did_you_mean(name, COMMANDS)} ({hint})", file=sys.stderr)
         raise SystemExit(2)
     sys.argv = [f"recsys {name}", *arguments[1:]]
     module = import_module(f"recsys.{name}")

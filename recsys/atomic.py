@@ -1,7 +1,7 @@
-"""Files and folders that are whole or absent: written beside their place, then renamed.
+"""Atomic writes of files and folders: each is written under a hidden temporary name, then renamed.
 
-A reader, or the next run after `kill -9`, never sees half of one. What a killed process leaves beside the place is
-hidden, and the next writer removes it.
+Neither a reader nor the next run after `kill -9` sees a partly written file. A temporary file or folder that a killed
+process leaves behind is replaced by the next writer, unless its name is unique.
 """
 
 import json
@@ -15,7 +15,10 @@ from typing import Any
 
 
 def beside(path: Path, *, unique: bool = False) -> Path:
-    """Return the hidden place beside `path` to build it in. unique: where several processes may build it at once."""
+    """Return the hidden path, next to `path`, under which it is written.
+
+    unique: choose a new name, so that several processes can write at the same time
+    """
     return path.with_name(f".{path.name}.{uuid.uuid4().hex[:8] if unique else 'building'}")
 
 
@@ -44,7 +47,7 @@ def whole_folder(path: Path, *, unique: bool = False) -> Iterator[Path]:
 
 
 def put_in_place(building: Path, path: Path) -> None:
-    """Rename the folder `building` to `path`. A folder that is there already is renamed away first, then removed."""
+    """Rename the folder `building` to `path`, replacing a folder that exists there."""
     old = path.with_name(f".{path.name}.old")
     shutil.rmtree(old, ignore_errors=True)
     if path.exists():
@@ -54,13 +57,13 @@ def put_in_place(building: Path, path: Path) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a whole text file."""
+    """Write a text file atomically."""
     with whole_file(path) as building:
         building.write_text(text)
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write a whole JSON file. NaN and infinities become null: JSON has none."""
+    """Write a JSON file atomically. NaN and infinities, which JSON lacks, become null."""
     write_text(path, json.dumps(_finite(value), indent=1) + "\n")
 
 

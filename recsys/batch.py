@@ -9,7 +9,7 @@ from torchrec.streamable import Pipelineable
 
 
 def segment_ids_of(lengths: Tensor) -> Tensor:
-    """Return the segment id of each value: (B,) lengths -> (P,) ids of the lists that hold the values."""
+    """Return the segment id of each value: (B,) lengths -> (P,) index of the list that contains each value."""
     return torch.repeat_interleave(torch.arange(len(lengths), device=lengths.device), lengths)
 
 
@@ -25,7 +25,7 @@ class JaggedIds:
 
     @property
     def segment_ids(self) -> Tensor:
-        """Return the list that holds each value, (P,)."""
+        """Index of the list that contains each value, (P,)."""
         return segment_ids_of(self.lengths)
 
     def to(self, device: torch.device) -> "JaggedIds":
@@ -44,12 +44,12 @@ class Batch(Pipelineable):
     dense: (B, D) float32
     sparse: F keys in the FeatureSpec's order, B bags each
     labels: (B, T) float32
-    weight: (B,) float32, or None if every row counts 1; rows of weight 0 only fill a batch up
-    first_row: the place of the first row in its split
+    weight: (B,) float32, or None if all rows have weight 1; rows of weight 0 are padding
+    first_row: row number of the first row in its split
 
-    Held-out rows for retrieval are queries. Two fields hold candidate ids (0: an unknown item), always on the CPU:
+    For retrieval, held-out rows are queries. Two fields contain candidate ids (0: an unknown item), always on the CPU:
     targets: the items that followed each query
-    history: the items before it, which are not ranked
+    history: the items that precede the query's targets; the protocol may leave them out of the ranking
     """
 
     dense: Tensor

@@ -9,12 +9,13 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 @dataclass
 class Candidates:
-    """N candidates. Id 0 stands for any unknown item and is no candidate itself. Ids of the item table come first.
+    """N candidates. Id 0 stands for any unknown item and is not a candidate. Ids of the item table come first.
 
-    popularity: (N,) float32, how often each was chosen in training
+    popularity: (N,) float32, number of times each candidate was chosen in the training data
     dense: (N, D) dense features, or None
-    values, offsets: by sparse feature of FeatureSpec.items, the ids of all candidates one after another, and where
-        those of each begin, (N + 1,)
+    values, offsets: for each sparse feature of FeatureSpec.items, the concatenated ids of all candidates, and (N + 1,)
+        the
+        offset of each candidate's ids
     """
 
     popularity: Tensor

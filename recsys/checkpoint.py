@@ -1,10 +1,10 @@
 """python -m recsys.checkpoint inspect|reshard|export-embeddings RUN_DIR [checkpoint=best] [key=value ...]
 
     inspect RUN_DIR                                                  show tables, sizes and plan without loading them
-    reshard RUN_DIR sharding=columnwise trainer.devices=4 output=RUN_DIR_2    write the run anew for another plan
+    reshard RUN_DIR sharding=columnwise trainer.devices=4 output=RUN_DIR_2    rewrite the run for another sharding plan
     export-embeddings RUN_DIR output=DIR [format=safetensors] [tables=[cat_*]]   write tables with their vocabularies
 
-All three read block by block, in one process: memory does not grow with the tables.
+All three run in one process and read tables block by block, so that memory use does not grow with the tables.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ FILES = ("features.json", "transforms.json")
 
 
 def inspect(stored: StoredCheckpoint) -> dict[str, Any]:
-    """Return step, world size, plan, and bytes of every table, of its optimizer's state and of the rest."""
+    """Return a summary: step, world size, plan, and the bytes of tables, their optimizer state and dense tensors."""
 
     def size(key: str) -> int:
         meta = stored.tensors[key]
@@ -47,40 +47,40 @@ def inspect(stored: StoredCheckpoint) -> dict[str, Any]:
         states = [k for k in stored.tensors if k.startswith(f"tables.{e['parameter']}/")]
         weight = f"model.{e['parameter']}"
         seen |= {weight, *states}
-        about = {k: e[k] for k in ("table", "rows", "dim", "width", "type", "kernel")}
+        entry = {k: e[k] for k in ("table", "rows", "dim", "width", "type", "kernel")}
         state = {k.rpartition("/")[2]: size(k) for k in states}
-        tables.append(about | {"ranks": len(set(e["ranks"])) or 1, "bytes": size(weight), "optimizer": state})
+        tables.append(entry | {"ranks": len(set(e["ranks"])) or 1, "bytes": size(weight), "optimizer": state})
     rest = {k.removeprefix("model."): stored.size(k) for k in stored.tensors if k not in seen}
     on_disk = sum(f.stat().st_size for f in stored.path.iterdir())
-    about = {k: stored.plan[k] for k in ("step", "world_size", "optimizer")}
+    summary = {k: stored.plan[k] for k in ("step", "world_size", "optimizer")}
     dense = {"tensors": rest, "bytes": sum(size(f"model.{k}") for k in rest)}
-    return about | {"path": str(stored.path), "tables": tables, "dense": dense, "bytes_on_disk": on_disk}
+    return summary | {"path": str(stored.path), "tables": tables, "dense": dense, "bytes_on_disk": on_disk}
 
 
-def show(found: dict[str, Any]) -> None:
+def show(summary: dict[str, Any]) -> None:
     """Print what `inspect` returns as a table."""
     from rich.table import Table
 
-    title = f"step {found['step']}, written by {found['world_size']} processes, {found['optimizer']}"
+    title = f"step {summary['step']}, written by {summary['world_size']} processes, {summary['optimizer']}"
     table = Table(title=title, title_justify="left")
-    for name in ("table", "rows", "dim", "MB", "optimizer's state", "MB", "type", "kernel", "ranks"):
-        table.add_column(name, justify="left" if name in ("table", "optimizer's state", "type", "kernel") else "right")
-    for t in sorted(found["tables"], key=lambda t: -t["bytes"]):
+    for name in ("table", "rows", "dim", "MB", "optimizer state", "state MB", "type", "kernel", "ranks"):
+        table.add_column(name, justify="left" if name in ("table", "optimizer state", "type", "kernel") else "right")
+    for t in sorted(summary["tables"], key=lambda t: -t["bytes"]):
         dim = f"{t['dim']}" + (f" (of {t['width']})" if t["width"] != t["dim"] else "")
         sizes = f"{t['bytes'] / 1e6:,.2f}", ", ".join(t["optimizer"]), f"{sum(t['optimizer'].values()) / 1e6:,.2f}"
         table.add_row(t["table"], f"{t['rows']:,}", dim, *sizes, t["type"], t["kernel"], str(t["ranks"]))
     results.print(table)
-    dense = found["dense"]
+    dense = summary["dense"]
     say(
-        f"{len(found['tables'])} tables, {len(dense['tensors'])} dense tensors ({dense['bytes'] / 1e6:,.2f} MB); "
-        f"{found['bytes_on_disk'] / 1e6:,.2f} MB in {found['path']}"
+        f"{len(summary['tables'])} tables, {len(dense['tensors'])} dense tensors ({dense['bytes'] / 1e6:,.2f} MB); "
+        f"{summary['bytes_on_disk'] / 1e6:,.2f} MB in {summary['path']}"
     )
 
 
 def reshard(run: Path, stored: StoredCheckpoint, cfg: DictConfig, output: Path, devices: int) -> None:
-    """Write a run's folder with this checkpoint as `devices` processes under cfg.sharding would have written it.
+    """Write a run folder whose checkpoint is sharded for `devices` processes under cfg.sharding.
 
-    It can be resumed, evaluated and predicted with. Raises UserError if no plan fits.
+    The new run can be resumed, evaluated and used for prediction. Raises UserError if no plan fits.
     """
     import torch
     from torchrec.distributed.planner.types import PlannerError
@@ -95,16 +95,16 @@ def reshard(run: Path, stored: StoredCheckpoint, cfg: DictConfig, output: Path, 
     sharding: ShardingConfig = OmegaConf.to_object(cfg.sharding)  # type: ignore[assignment]
     sparse: SparseOptimConfig = OmegaConf.to_object(cfg.optim.sparse)  # type: ignore[assignment]
     task = meta_task(cfg, FeatureSpec.load(run / "features.json"))
-    somewhere = ClusterConfig(
-        name="", device="cpu", devices=devices, ddr_gib=1 << 30
-    )  # any size: the plan is not for this machine
+    # larger than any table, since the plan is not for this machine
+    any_cluster = ClusterConfig(name="", device="cpu", devices=devices, ddr_gib=1 << 30)
     with quiet_torchrec(), optimizer_counted(task, sparse):
         batch_size = max(cfg.trainer.batch_size // devices, 1)
-        planner, sharders = make_planner(task, sharding, sparse, topology(somewhere), batch_size)
+        planner, sharders = make_planner(task, sharding, sparse, topology(any_cluster), batch_size)
         try:
             plan = planner.plan(task, sharders)
         except PlannerError as e:
-            raise UserError(f"sharding: no plan for {devices} processes: the allowed types leave none") from e
+            why = "with the allowed sharding types; allow more in sharding.types"
+            raise UserError(f"sharding: no plan for {devices} processes {why}") from e
     use_dense_kernels(plan, sparse, torch.device("cpu"))
     entries = describe(plan, tables(task))
     cfg.run_dir, cfg.trainer.devices = str(output), devices
@@ -123,16 +123,17 @@ def reshard(run: Path, stored: StoredCheckpoint, cfg: DictConfig, output: Path, 
 def export_embeddings(
     run: Path, stored: StoredCheckpoint, output: Path, *, format: str, globs: list[str]
 ) -> list[Path]:
-    """Write each table as Parquet (id, value, count, embedding), or all as one safetensors file beside vocabularies.
+    """Write each table as Parquet (id, value, count, embedding), or all tables to one safetensors file.
 
-    value and count come from the training split; they are null if no value has the row (row 0: rare and unseen ones).
+    Vocabularies are written next to a safetensors file. value and count come from the training split. They are null for
+    rows without a value, such as row 0 (rare and unseen values).
     """
     from recsys.sharding.table_shards import rows_of_a_block
 
     names = {e["table"].removeprefix("t_"): e for e in stored.plan["tables"]}
     for glob in globs:
         if not any(fnmatchcase(n, glob) for n in names):
-            raise UserError(f"tables={glob}: matches none{did_you_mean(glob, names)}")
+            raise UserError(f"tables={glob}: matches no table{did_you_mean(glob, names)}")
     chosen = {n: e for n, e in names.items() if not globs or any(fnmatchcase(n, g) for g in globs)}
     output.mkdir(parents=True, exist_ok=True)
     with bar("exporting", sum(e["rows"] for e in chosen.values())) as shown:
@@ -176,7 +177,10 @@ def _parquet(run: Path, path: Path, entry: dict[str, Any], rows: Iterator[np.nda
 
 
 def _safetensors(run: Path, output: Path, chosen: dict[str, dict[str, Any]], rows: Any) -> list[Path]:
-    """Write a safetensors file: a JSON header and the bytes. Its library would need all tensors in memory."""
+    """Write a safetensors file (a JSON header, then the bytes) block by block.
+
+    The safetensors library would need all tensors in memory.
+    """
     header, at = {}, 0
     for name, e in chosen.items():
         size = e["rows"] * e["dim"] * 4
@@ -204,20 +208,20 @@ def _command(cfg: DictConfig) -> None:
     from recsys.training.run_dir import choose_checkpoint, open_run
 
     if OmegaConf.is_missing(cfg, "action") or OmegaConf.is_missing(cfg, "run"):
-        raise UserError(USAGE)
+        missing = "action" if OmegaConf.is_missing(cfg, "action") else "RUN_DIR"
+        raise UserError(f"missing {missing}; usage: {USAGE}")
     if cfg.action not in ACTIONS:
-        raise UserError(f"{cfg.action}: no such action{did_you_mean(cfg.action, ACTIONS)}; {USAGE}")
+        raise UserError(f"{cfg.action}: no such action{did_you_mean(cfg.action, ACTIONS)}; usage: {USAGE}")
     run_cfg, run = open_run(cfg.run)
     if kind_of(run_cfg).fitted_at_once:
-        raise UserError(
-            f"run={cfg.run}: its model was fitted at once and has no table; checkpoints/ holds its model.pt"
-        )
+        why = "its model was fitted in closed form and has no embedding tables"
+        raise UserError(f"run={cfg.run}: {why}; its weights are in checkpoints/*/model.pt")
     stored = StoredCheckpoint(choose_checkpoint(run, cfg.checkpoint))
     if cfg.action == "inspect":
         show(inspect(stored))
         return
     if cfg.output is None:
-        raise UserError(f"output: must be set, the folder to {cfg.action.partition('-')[0]} to")
+        raise UserError("output: must be set to the folder to write; add output=FOLDER")
     output = Path(cfg.output)
     if cfg.action == "export-embeddings":
         if cfg.format not in ("parquet", "safetensors"):
@@ -226,26 +230,26 @@ def _command(cfg: DictConfig) -> None:
         say(f"{len(written)} files written to {output}")
         return
     if output.exists():
-        raise UserError(f"output={output}: is there already; reshard writes a new run's folder")
+        raise UserError(f"output={output}: already exists; name a folder that does not exist yet")
     devices = cfg.trainer.devices or stored.plan["world_size"]
     if cfg.sharding is not None:
         run_cfg.sharding = cfg.sharding
-    run_cfg.trainer.devices = 1  # the plan may be for more devices than are here
+    run_cfg.trainer.devices = 1  # check() must not require as many devices here as the plan has
     if devices < 1 or run_cfg.trainer.batch_size % devices:
         raise UserError(f"trainer.batch_size={run_cfg.trainer.batch_size} is not divisible by {devices} processes")
     check(run_cfg)
     reshard(run, stored, run_cfg, output, devices)
     show(inspect(StoredCheckpoint(output / "checkpoints" / stored.path.name)))
-    say(f"go on with: python -m recsys.train ... resume={output}")
+    say(f"resume it with: python -m recsys.train ... resume={output}")
 
 
 def main() -> None:
-    """Run the command line: the action and the run's folder come first, or as action= and run=."""
+    """Run the command with the overrides of sys.argv; the action and RUN_DIR come first, or as action= and run=."""
     words = [a for a in sys.argv[1:] if "=" not in a and not a.startswith("-")]
     rest = [a for a in sys.argv[1:] if a not in words]
     sys.argv[1:] = [f"{k}={v}" for k, v in zip(("action", "run"), words, strict=False)] + rest
     if len(words) > 2:
-        sys.exit(cli.say_error(f"{words[2]}: one too many; {USAGE}"))
+        sys.exit(cli.say_error(f"{words[2]}: unexpected argument; usage: {USAGE}"))
     cli.run("checkpoint", _command)
 
 

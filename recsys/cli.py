@@ -1,4 +1,4 @@
-"""The command line that every command shares: Hydra's overrides, one line for a mistake, the exit status.
+"""Code that all commands share: Hydra's overrides, one-line error messages and exit statuses.
 
 Exit statuses: 0 success; 2 a mistake in the config or the data; 1 any other failure, with its traceback.
 """
@@ -22,7 +22,7 @@ MULTIRUN = ("-m", "--multirun")
 
 
 def run(command: str, function: Callable[[DictConfig], None]) -> None:
-    """Compose the config of `command` from sys.argv, call `function` on it, exit with its status."""
+    """Compose the config of `command` from sys.argv, call `function` on it, and exit with its status."""
     exit_process(status(command, function))
 
 
@@ -34,7 +34,7 @@ def status(command: str, function: Callable[[DictConfig], None]) -> int:
 
     silence()
     register()
-    log_to(None)  # an earlier command in this process had its own
+    log_to(None)  # an earlier command in this process may have set its own log file
     code = 0
 
     def guarded(cfg: DictConfig) -> None:
@@ -44,9 +44,9 @@ def status(command: str, function: Callable[[DictConfig], None]) -> int:
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach us instead of Hydra's printer
     sys.argv[0] = f"recsys.{command}"
     if flag := next((a for a in sys.argv[1:] if a in MULTIRUN), None):
-        return say_error(f"{flag}: only recsys.train sweeps")
-    if command == "train" and (of_sweep := next((a for a in sys.argv[1:] if re.match(r"sweep[=.]", a)), None)):
-        return say_error(f"{of_sweep}: applies only to sweeps; add -m: python -m recsys.train -m ...")
+        return say_error(f"{flag}: only recsys.train can run a sweep; leave it out")
+    if command == "train" and (sweep_key := next((a for a in sys.argv[1:] if re.match(r"sweep[=.]", a)), None)):
+        return say_error(f"{sweep_key}: applies only to sweeps; add -m: python -m recsys.train -m ...")
     sys.argv[1:] = free_keys(sys.argv[1:])
     try:
         with explained(sys.argv[1:], command):
@@ -58,7 +58,7 @@ def status(command: str, function: Callable[[DictConfig], None]) -> int:
 
 @contextmanager
 def explained(arguments: Sequence[str], command: str = "train") -> Iterator[None]:
-    """Raise errors of Hydra and OmegaConf about these arguments as UserError, in one line."""
+    """Convert the errors that Hydra and OmegaConf raise about `arguments` into a one-line UserError."""
     from hydra.errors import HydraException
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
@@ -69,12 +69,12 @@ def explained(arguments: Sequence[str], command: str = "train") -> Iterator[None
         raise UserError(_explain(e, command, arguments)) from e
     except UserError:
         raise
-    except ValueError as e:  # Hydra's, for model=3 and the like
+    except ValueError as e:  # raised by Hydra for model=3 and the like
         raise UserError(str(e)) from e
-    except AssertionError as e:  # OmegaConf's, if an override goes below a null
-        hint = "set the key itself: 'a.b={c: 1}' for a.b.c=1"
-        raise UserError(f"an override goes below a key that is null; {hint}") from e
-    except AttributeError as e:  # OmegaConf's, for a mapping given to a null key
+    except AssertionError as e:  # raised by OmegaConf if an override sets a key below a null
+        hint = "set the outer key instead: 'a.b={c: 1}' for a.b.c=1"
+        raise UserError(f"an override sets a key inside another key that is null; {hint}") from e
+    except AttributeError as e:  # raised by OmegaConf if an override gives a mapping to a null key
         if "omegaconf" not in traceback.extract_tb(e.__traceback__)[-1].filename:
             raise
         raise UserError("an override gives a mapping to a key that is null: write that key in the YAML") from e
@@ -86,7 +86,7 @@ def call(function: Callable[[], None]) -> int:
 
 
 def _explain(error: Exception, command: str, arguments: Sequence[str]) -> str:
-    """Return an error of Hydra's or OmegaConf's in one line, with the nearest valid name."""
+    """Return the message of an error of Hydra or OmegaConf on one line, with the nearest valid name."""
     texts = [str(error)]
     cause = error.__cause__
     while cause is not None:
@@ -111,7 +111,8 @@ def _explain(error: Exception, command: str, arguments: Sequence[str]) -> str:
     yaml = re.search(r"found duplicate key (\S+)", text)
     if yaml:
         place = re.search(r'in "([^"]+)", line (\d+)[^"]*$', text)
-        return f"{yaml[1]} is named twice" + (f" in {place[1]}, line {place[2]}" if place else "")
+        where_in_file = f" in {place[1]}, line {place[2]}" if place else ""
+        return f"duplicate key {yaml[1]}{where_in_file}; remove one of the two"
     details = [line.strip() for line in texts[-1].splitlines() if line.strip()][:1]
     reason = details[0] if details and details[0] not in first else ""
     return (f"{where[1]}: " if where else "") + first + (f" {reason}" if reason else "")

@@ -1,4 +1,7 @@
-"""Messages, results and progress: a live bar with rows/s and ETA on a terminal, a line now and then in a log file."""
+"""Messages, results and progress bars.
+
+On a terminal a bar is live and shows rows/s and the remaining time; elsewhere it prints a line every 10 seconds.
+"""
 
 import sys
 import threading
@@ -23,26 +26,26 @@ _unlogged: list[str] = []  # messages from before the log file was known
 
 
 def quiet(value: bool = True) -> None:
-    """Show nothing, as ranks other than 0 do."""
+    """Suppress all messages if `value` is true; ranks other than 0 call this."""
     global _quiet
     _quiet = value
     console.quiet = value
 
 
 def say(message: str) -> None:
-    """Print one line on standard error and into the run's log."""
+    """Print one line to standard error and write it to the run's log."""
     console.print(message, markup=False)
     log(message)
 
 
 @lru_cache
 def say_once(message: str) -> None:
-    """Say it unless this process has said it before."""
+    """Call `say` unless this process has printed the same message before."""
     say(message)
 
 
 def log_to(path: Path | None) -> None:
-    """Write all messages into this file too, those from before first. None ends it."""
+    """Also append all messages to this file, starting with those that came before the call. None stops the logging."""
     global _log
     _log = path and path.absolute()
     while _unlogged and path is not None:
@@ -50,7 +53,7 @@ def log_to(path: Path | None) -> None:
 
 
 def log(message: str) -> None:
-    """Write one line into the run's log only."""
+    """Write one line to the run's log, but not to standard error."""
     line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}"
     if _log is None:
         _unlogged.append(line)
@@ -75,13 +78,13 @@ class _Rate(TextColumn):
 
 
 class Bar:
-    """Counts rows. `note`, such as the loss, is shown behind the bar."""
+    """Progress bar that counts rows. `note`, such as the loss, is shown after the bar."""
 
     def __init__(self, title: str, total: float | None, unit: str, done: float = 0) -> None:
         self.title, self.total, self.unit, self.done = title, total, unit, done
         self.note = ""
         self._lock = threading.Lock()
-        self._start = self._told = time.monotonic()
+        self._start = self._reported_at = time.monotonic()
         self._first = done
         self._live: Progress | None = None
         if console.is_terminal and not _quiet:
@@ -106,12 +109,12 @@ class Bar:
         self.done += rows
         if self._live is not None:
             self._live.update(self._task, advance=rows, note=self.note, total=self.total)
-        if time.monotonic() - self._told > LOG_EVERY_SECONDS:
-            self._tell()
+        if time.monotonic() - self._reported_at > LOG_EVERY_SECONDS:
+            self._report()
 
-    def _tell(self) -> None:
-        self._told = time.monotonic()
-        seconds = self._told - self._start
+    def _report(self) -> None:
+        self._reported_at = time.monotonic()
+        seconds = self._reported_at - self._start
         rate = (self.done - self._first) / seconds if seconds > 0 else 0.0
         eta = f", {max(self.total - self.done, 0) / rate:,.0f} s left" if self.total and rate else ""
         share = f" ({self.done / self.total:.0%})" if self.total else ""
@@ -126,12 +129,13 @@ class Bar:
         if self._live is not None:
             self._live.stop()
         if self.done > self._first:
-            self._tell()
+            self._report()
         sys.stderr.flush()
 
 
 @contextmanager
 def bar(title: str, total: float | None = None, unit: str = "rows") -> Iterator[Bar]:
+    """Show a progress bar while the block runs; the block calls `advance`."""
     shown = Bar(title, total, unit)
     try:
         yield shown

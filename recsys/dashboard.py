@@ -1,7 +1,7 @@
 """python -m recsys.dashboard project=recsys [entity=TEAM] [columns=[optim.sparse.lr,model.dim]]
 
-Creates the workspace of panels in a W&B project: runs, learning, speed, memory, calibration, tables, sweeps. Without an
-account, writes its definition to a file.
+Creates a workspace in a W&B project, with panels for runs, learning, speed, memory, calibration, tables and sweeps. If
+you are not logged in to W&B, it writes the workspace's definition to a file.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ CURVES = ("roc", "pr", "calibration")
 def workspace(project: str, entity: str, name: str, columns: list[str], metric: str) -> Any:
     """Return the workspace as an object of wandb's API.
 
-    columns: config keys along which sweeps are shown
-    metric: key of a run's summary that sweeps optimise
+    columns: config keys that are axes of the sweep panels
+    metric: key of a run's summary that the sweeps optimise
     """
     import wandb_workspaces.reports.v2 as wr
     import wandb_workspaces.workspaces as ws
@@ -44,7 +44,7 @@ def workspace(project: str, entity: str, name: str, columns: list[str], metric: 
             line("norm of the dense gradient", "train/grad_norm"),
         ],
         "Throughput": [
-            line("samples a second", "train/samples_per_second"),
+            line("samples per second", "train/samples_per_second"),
             line("share of time spent waiting for the loader", "train/loader_wait", range_y=(0, 1)),
         ],
         "Memory": [
@@ -75,36 +75,36 @@ def workspace(project: str, entity: str, name: str, columns: list[str], metric: 
     )
 
 
-def definition(made: Any) -> dict[str, Any]:
+def definition(workspace: Any) -> dict[str, Any]:
     """Return the JSON that would be sent to W&B."""
-    found = json.loads(
-        made._to_model().model_dump_json(by_alias=True, exclude_none=True)
-    )  # private: save() needs an account
-    assert isinstance(found, dict)
-    return found
+    # private: save() needs an account
+    text = workspace._to_model().model_dump_json(by_alias=True, exclude_none=True)
+    result = json.loads(text)
+    assert isinstance(result, dict)
+    return result
 
 
 def _command(cfg: DictConfig) -> None:
     import wandb
 
     if not cfg.project.strip("/ "):
-        raise UserError("project: must be set to a W&B project's name")
+        raise UserError("project: must be the name of a W&B project, such as project=recsys")
     columns = [str(c) for c in cfg.columns]
-    known = wandb.login(prompt=False)
-    entity = cfg.entity or (wandb.Api().default_entity if known else None)
-    made = workspace(cfg.project, entity or "", cfg.name, columns, cfg.metric)
-    if not known:
+    logged_in = wandb.login(prompt=False)
+    entity = cfg.entity or (wandb.Api().default_entity if logged_in else None)
+    result = workspace(cfg.project, entity or "", cfg.name, columns, cfg.metric)
+    if not logged_in:
         output = Path(cfg.output)
         output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(json.dumps(definition(made), indent=1) + "\n")
-        say(f"no W&B account here (`wandb login` makes it known): the workspace's definition is in {output}")
+        output.write_text(json.dumps(definition(result), indent=1) + "\n")
+        say(f"not logged in to W&B (run `wandb login`): wrote the workspace's definition to {output} instead")
         return
-    made.save()
-    say(f"the workspace is at {made.url}")
+    result.save()
+    say(f"the workspace is at {result.url}")
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command with the overrides of sys.argv."""
     cli.run("dashboard", _command)
 
 

@@ -1,4 +1,4 @@
-"""The one exception for mistakes that the user can fix (exit status 2)."""
+"""Exceptions for mistakes that the user can fix (exit status 2)."""
 
 import difflib
 from collections.abc import Iterable
@@ -10,7 +10,10 @@ class UserError(ValueError):
 
 
 class DoesNotFit(UserError):
-    """No sharding plan fits the machines. `infeasible`, an Infeasibility, says which tables, and by how much."""
+    """No sharding plan fits the machines.
+
+    `infeasible` (an Infeasibility) lists the tables that do not fit and the memory that is missing.
+    """
 
     def __init__(self, message: str, infeasible: Any = None) -> None:
         super().__init__(message)
@@ -18,7 +21,7 @@ class DoesNotFit(UserError):
 
 
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
-    """Return '; did you mean X?' for the nearest valid name, else the list of valid names."""
+    """Return '; did you mean X?' for the nearest valid name, otherwise the list of valid names."""
     names = [str(v) for v in valid]
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     if near:

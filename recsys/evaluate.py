@@ -1,6 +1,7 @@
 """python -m recsys.evaluate run=RUN_DIR [split=validation] [trainer.devices=2] [sharding=columnwise]
 
-Restores a run's checkpoint, at this world size and plan, and measures it on the prepared rows of a split.
+Restores a run's checkpoint, at the number of processes and with the sharding given here, and measures it on the
+prepared rows of a split.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ def _command(cfg: DictConfig) -> None:
             if value is not None:
                 changed[group][key] = value
     if any(value is not None for value in cfg.protocol.values()):
-        changed.checkpoint.monitor = changed.trainer.early_stopping.monitor = None  # may be of another protocol
+        # the run's monitor may name a metric of a protocol that is not measured here
+        changed.checkpoint.monitor = changed.trainer.early_stopping.monitor = None
     if cfg.sharding is not None:
         changed.sharding = cfg.sharding
     check(changed)
@@ -38,7 +40,7 @@ def _command(cfg: DictConfig) -> None:
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command with the overrides of sys.argv."""
     cli.run("evaluate", _command)
 
 

@@ -1,4 +1,4 @@
-"""The resolved description of a model's inputs: all that models know of the data.
+"""Description of a model's inputs after data preparation: the only information about the data that models use.
 
 Preparing data writes a `FeatureSpec` as features.json; models, plans, checkpoints and serving read it.
 Cardinalities come from here only.
@@ -15,7 +15,7 @@ OUT_OF_VOCABULARY = 0  # id of rare and unseen values in every table
 
 @dataclass(frozen=True)
 class DenseFeature:
-    """One float for each row or, with `vectors`, `width` of them, looked up for the row's value."""
+    """Dense feature: one float per row or, with `vectors`, a vector of `width` floats looked up for the row's value."""
 
     name: str
     width: int = 1
@@ -38,11 +38,11 @@ class SparseFeature:
 class FeatureSpec:
     """The columns of a Batch, in order: dense (B, D), sparse (F keys), labels (B, T).
 
-    Single-valued sparse features come first, so that their ids lie side by side in a batch.
+    Single-valued sparse features come first, so that their ids are contiguous in a batch.
 
     Data for retrieval has two more fields:
     item: the sparse feature whose values are the candidates
-    items: features of each candidate beside its id (recsys.candidates)
+    items: features of each candidate other than its id (recsys.candidates)
     """
 
     dense: tuple[DenseFeature, ...]
@@ -55,7 +55,7 @@ class FeatureSpec:
         names = [f.name for f in self.dense] + [f.name for f in self.sparse] + list(self.labels)
         twice = sorted({n for n in names if names.count(n) > 1})
         if twice:
-            raise ValueError(f"features named twice: {', '.join(twice)}")
+            raise ValueError(f"several features have the same name: {', '.join(twice)}")
         if list(self.sparse) != sorted(self.sparse, key=lambda f: f.multi_valued):
             raise ValueError("single-valued sparse features must come before multi-valued ones")
         rows: dict[str, int] = {}
@@ -67,7 +67,7 @@ class FeatureSpec:
 
     @property
     def dense_width(self) -> int:
-        """Return D, the columns of a Batch's dense part."""
+        """D, the number of columns of a Batch's dense part."""
         return sum(f.width for f in self.dense)
 
     def feature(self, name: str) -> SparseFeature:
@@ -75,7 +75,7 @@ class FeatureSpec:
 
     @property
     def tables(self) -> dict[str, tuple[SparseFeature, ...]]:
-        """Return features by the table that they share, in order of first use."""
+        """Features by the table that they share, in order of first use."""
         tables: dict[str, tuple[SparseFeature, ...]] = {}
         for f in self.sparse:
             tables[f.table] = (*tables.get(f.table, ()), f)

@@ -1,4 +1,4 @@
-"""Memory: units, and how this process asks the system for it."""
+"""Memory units, and settings of this process's memory allocator."""
 
 import contextlib
 import ctypes
@@ -9,7 +9,7 @@ GIB = 1 << 30  # bytes
 def keep_freed_memory() -> None:
     """Let malloc reuse large buffers instead of giving them back to the system, after which each page faults again.
 
-    It keeps up to 32 MiB a buffer (glibc's limit) and 256 MiB in all. Without glibc this does nothing.
+    malloc then keeps buffers of up to 32 MiB each (glibc's limit), 256 MiB in total. Without glibc this does nothing.
     """
     with contextlib.suppress(AttributeError, OSError):
         libc = ctypes.CDLL("libc.so.6")

@@ -1,6 +1,7 @@
 """python -m recsys.plan model=dlrm data=criteo_1tb sharding=auto cluster=dgx_h100
 
-Plans for machines that need not be here, in seconds, without allocating a table; sharding=a,b,c compares. From Python:
+Plans the sharding of a model's tables for a described cluster, in seconds and without allocating a table.
+sharding=a,b,c compares several plans. From Python:
 
     report = plan(compose("plan", ["data=criteo_1tb", "cluster=dgx_h100"]))
     report.step_ms, report.devices[0].hbm
@@ -27,14 +28,14 @@ if TYPE_CHECKING:
     from recsys.sharding.estimate.report import PlanReport
     from recsys.sharding.infeasible import Infeasibility
 
-TRY_SECONDS = 10  # for each change that might make a plan fit: with hundreds of tables the planner takes minutes
+TRY_SECONDS = 10  # time limit of the planner for each suggested change; with hundreds of tables it can take minutes
 
 
 def plan(cfg: DictConfig) -> PlanReport:
-    """Check the config, build the model on the meta device, and let TorchRec's planner plan it for the cluster.
+    """Check the config, build the model on the meta device, and plan it for the cluster with TorchRec's planner.
 
-    Raises DoesNotFit, a UserError, if no plan fits: the message says by how much, and the nearest change after which
-    one does; its `infeasible` says which tables.
+    Raises DoesNotFit (a UserError) if no plan fits. The message says how much memory is missing and which small change
+    of the config would make a plan fit; the exception's `infeasible` lists the tables.
     """
     from recsys.config.check import check_parts
     from recsys.config.kinds import kind_of
@@ -45,26 +46,32 @@ def plan(cfg: DictConfig) -> PlanReport:
     silence()
     check_parts(cfg)
     if kind_of(cfg).fitted_at_once:
-        raise UserError("model: is fitted at once and has no table to place")
+        why = "this model is fitted in closed form and has no embedding table to shard; choose another model"
+        raise UserError(f"model: {why}")
     cluster: ClusterConfig = OmegaConf.to_object(cfg.cluster)  # type: ignore[assignment]
     check_cluster(cluster)
     cfg = cfg.copy()
     cfg.cluster = cluster
     world = cluster.nodes * cluster.devices
     if cfg.trainer.batch_size % world:
-        raise UserError(f"trainer.batch_size={cfg.trainer.batch_size} is not divisible by {world} devices")
+        batch = f"trainer.batch_size={cfg.trainer.batch_size}"
+        fix = f"choose a multiple of {world}"
+        raise UserError(f"{batch} is not divisible by the cluster's {world} devices; {fix}")
     features = features_of(cfg)
-    found = _plan(cfg, features)
-    if isinstance(found, Infeasibility):
-        fits = _nearest(cfg, features)
+    result = _plan(cfg, features)
+    if isinstance(result, Infeasibility):
+        fits = _suggestion(cfg, features)
         raise DoesNotFit(
-            f"sharding: no plan fits {cluster.name} ({world} device{'s' if world > 1 else ''}): {found}{fits}", found
+            f"sharding: no plan fits {cluster.name} ({world} device{'s' if world > 1 else ''}): {result}{fits}", result
         )
-    return found
+    return result
 
 
 def _plan(cfg: DictConfig, features: FeatureSpec, seconds: int | None = None) -> PlanReport | Infeasibility:
-    """Return the plan, or what does not fit. seconds: stop then, with the best plan so far."""
+    """Return the plan, or an Infeasibility if none fits.
+
+    seconds: time limit, after which the best plan so far is returned.
+    """
     import torch
     from torchrec.distributed.planner.types import PlannerError
 
@@ -88,17 +95,17 @@ def _plan(cfg: DictConfig, features: FeatureSpec, seconds: int | None = None) ->
             return infeasible(planner, sharders, task, machines, sparse)  # type: ignore[arg-type]
     # private: the planner returns neither the best of its plans when it runs out of time nor the memory it may use
     usable = planner._storage_reservation.last_reserved_topology
-    found = report(planner._best_plan or [], machines, sparse, batch_size, cluster.name, usable)  # type: ignore[arg-type,union-attr]
+    result = report(planner._best_plan or [], machines, sparse, batch_size, cluster.name, usable)  # type: ignore[arg-type,union-attr]
     if not is_fused(sparse, torch.device(machines.compute_device)):  # type: ignore[arg-type]
-        for t in found.tables:
-            t.kernel = "dense"  # as in training, if FBGEMM's CPU kernels lack the optimizer
-    return found
+        for t in result.tables:
+            t.kernel = "dense"  # as in training, because FBGEMM's CPU kernels lack this optimizer
+    return result
 
 
 def _ids(cfg: DictConfig, task: Any) -> dict[str, list[float]]:
-    """Return the expected ids of a row, by table, for each of its features: data.sparse.X.mean_length.
+    """Return, by table, the expected number of ids per row of each of its features (data.sparse.X.mean_length).
 
-    With `features=` of prepared data it is 1, since features.json does not hold the lengths of bags.
+    With `features=` (prepared data) the number is taken to be 1, since features.json has no lengths of bags.
     """
     from recsys.config.settings import data_config
 
@@ -111,7 +118,10 @@ def _ids(cfg: DictConfig, task: Any) -> dict[str, list[float]]:
 
 
 def _load_factors(cfg: DictConfig) -> dict[str, float]:
-    """Return load factors for sharding.cache_hit_rate from the vocabularies beside features.json; None without data."""
+    """Return load factors for sharding.cache_hit_rate, computed from the vocabularies next to features.json.
+
+    Return {} if there is no prepared data or no cache_hit_rate.
+    """
     from recsys.data.load_factors import load_factors
 
     if cfg.features is None or cfg.sharding.cache_hit_rate is None:
@@ -120,8 +130,8 @@ def _load_factors(cfg: DictConfig) -> dict[str, float]:
     return load_factors(path if path.is_dir() else path.parent, cfg.sharding.cache_hit_rate)
 
 
-def _nearest(cfg: DictConfig, features: FeatureSpec) -> str:
-    """Return the overrides of the cheapest change after which a plan fits; None if none of those tried helps."""
+def _suggestion(cfg: DictConfig, features: FeatureSpec) -> str:
+    """Return '; this fits: OVERRIDES' for the cheapest of some changes after which a plan fits, otherwise ''."""
     from recsys.sharding.estimate.report import PlanReport
 
     changes: list[list[str]] = [
@@ -142,7 +152,7 @@ def _nearest(cfg: DictConfig, features: FeatureSpec) -> str:
 
 
 def features_of(cfg: DictConfig) -> FeatureSpec:
-    """Return the features of prepared data (`features=`), else those that the data's YAML expects."""
+    """Return the features of prepared data (`features=`), otherwise those that the data's YAML declares."""
     from recsys.config.settings import data_config
     from recsys.data.transforms import feature_spec, known_rows
     from recsys.features import FeatureSpec
@@ -151,28 +161,30 @@ def features_of(cfg: DictConfig) -> FeatureSpec:
         path = Path(cfg.features)
         path = path / "features.json" if path.is_dir() else path
         if not path.exists():
-            raise UserError(f"features={cfg.features}: no such file; a run's folder and prepared data hold one")
+            hint = "name a features.json, a run's folder or a folder of prepared data"
+            raise UserError(f"features={cfg.features}: no such file; {hint}")
         return FeatureSpec.load(path)
     data = data_config(cfg)
     for name, c in data.sparse_columns.items():
         if (known_rows(c) or c.rows) is None:
-            raise UserError(f"data.sparse.{name}.rows: set it, the rows expected, or features=FOLDER of prepared data")
+            hint = "must be set to the expected number of table rows; or name prepared data with features=FOLDER"
+            raise UserError(f"data.sparse.{name}.rows: {hint}")
     return feature_spec(data, lambda _, c: known_rows(c) or c.rows or 0)
 
 
 def try_all(choices: list[tuple[str, DictConfig]]) -> list[PlanAttempt]:
-    """Plan each (name, config); return the plan or why there is none."""
+    """Plan each (name, config) and return the plans, each with its error if there is none."""
     from recsys.sharding.estimate.compare import PlanAttempt
 
     tried = []
     for name, cfg in choices:
         try:
-            found = plan(cfg)
+            report = plan(cfg)
         except DoesNotFit as e:
             tried.append(PlanAttempt(name, error=e))
         else:
-            found.sharding = name
-            tried.append(PlanAttempt(name, found))
+            report.sharding = name
+            tried.append(PlanAttempt(name, report))
     return tried
 
 
@@ -194,8 +206,9 @@ def _command(choices: list[tuple[str, DictConfig]]) -> None:
 
 
 def _none_fits(tried: list[PlanAttempt]) -> str:
-    """Return the error for plans that all do not fit, with the first change that one of them names."""
-    fits = next((f";{part}" for t in tried for part in [str(t.error).rpartition(";")[2]] if "this fits" in part), "")
+    """Return the error for the case that no plan fits, with the first change that one of the errors suggests."""
+    suggestions = [(t.name, *str(t.error).partition("; this fits: ")[1:]) for t in tried]
+    fits = next((f"{start}sharding={name} {change}" for name, start, change in suggestions if change), "")
     return f"sharding: none of {', '.join(t.name for t in tried)} fits{fits}"
 
 
@@ -222,16 +235,16 @@ def _write(tried: list[PlanAttempt], path: Path) -> None:
 
 
 def expand(arguments: list[str]) -> list[list[str]]:
-    """Return one command line for each choice of sharding=a,b."""
-    asked = [a for a in arguments if re.fullmatch(r"sharding=\w+(,\w+)+", a)]
-    if not asked:
+    """Return one list of overrides for each choice of sharding=a,b."""
+    choices = [a for a in arguments if re.fullmatch(r"sharding=\w+(,\w+)+", a)]
+    if not choices:
         return [arguments]
-    names = dict.fromkeys(asked[-1].removeprefix("sharding=").split(","))
-    return [[f"sharding={name}" if a in asked else a for a in arguments] for name in names]
+    names = dict.fromkeys(choices[-1].removeprefix("sharding=").split(","))
+    return [[f"sharding={name}" if a in choices else a for a in arguments] for name in names]
 
 
 def main() -> None:
-    """Run the command line: compose every choice before planning the first."""
+    """Run the command with the overrides of sys.argv; all choices are composed before the first is planned."""
     choices: list[tuple[str, DictConfig]] = []
 
     def collect(cfg: DictConfig) -> None:

@@ -10,16 +10,13 @@ lists the k best items of each group (recsys.serving.recommender). From Python:
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from recsys import cli
 from recsys.console import results, say
 from recsys.errors import UserError
-
-if TYPE_CHECKING:
-    pass
 
 
 def _command(cfg: DictConfig) -> None:
@@ -40,21 +37,22 @@ def _command(cfg: DictConfig) -> None:
             if cfg[key] is not None:
                 why = "applies to retrieval models; this run's model gives a probability for each row, so leave it out"
                 raise UserError(f"{key}={cfg[key]}: {why}")
-        _say_scored(cfg, predict_files(cfg.run, files, Path(cfg.output), checkpoint=cfg.checkpoint, batch_size=size))
+        _report_scores(cfg, predict_files(cfg.run, files, Path(cfg.output), checkpoint=cfg.checkpoint, batch_size=size))
     else:
         from recsys.serving.recommender import recommend_files
 
         how = {"checkpoint": cfg.checkpoint, "k": cfg.k, "filter_history": cfg.filter_history, "batch_size": size}
         summary = recommend_files(cfg.run, files, Path(cfg.output), **how)
         if summary["bad_rows"]:
-            reasons = f"left out of histories, reasons in {summary['bad_rows_file']}"
-            say(f"{summary['bad_rows']} rows could not be read: {reasons}")
+            reasons = f"were left out of the histories; {summary['bad_rows_file']} has the reasons"
+            say(f"{summary['bad_rows']} rows could not be read and {reasons}")
         if summary["cold"]:
-            say(f"{summary['cold']:,} of {summary['groups']:,} groups have no item that training knows")
-        say(f"{summary['groups']:,} lists of up to {summary['k']} items written to {cfg.output}")
+            say(f"{summary['cold']:,} of {summary['groups']:,} groups have no known item in their history")
+        say(f"{summary['groups']:,} lists of at most {summary['k']} items written to {cfg.output}")
 
 
-def _say_scored(cfg: DictConfig, summary: dict[str, Any]) -> None:
+def _report_scores(cfg: DictConfig, summary: dict[str, Any]) -> None:
+    """Print the shares of unknown ids and the numbers of scored and bad rows."""
     from rich.table import Table
 
     table = Table(title="ids out of vocabulary (never seen in training, or too rare)", title_justify="left")
@@ -65,12 +63,13 @@ def _say_scored(cfg: DictConfig, summary: dict[str, Any]) -> None:
     if table.rows:
         results.print(table)
     if summary["bad_rows"]:
-        say(f"{summary['bad_rows']} rows could not be read: null in the output, reasons in {summary['bad_rows_file']}")
-    say(f"{summary['rows']:,} rows scored into {cfg.output}")
+        where = f"their probability is null in the output, and {summary['bad_rows_file']} has the reasons"
+        say(f"{summary['bad_rows']} rows could not be read: {where}")
+    say(f"{summary['rows']:,} rows scored; written to {cfg.output}")
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command with the overrides of sys.argv."""
     cli.run("predict", _command)
 
 

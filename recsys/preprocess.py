@@ -1,7 +1,7 @@
 """python -m recsys.preprocess data=criteo data.root=DIR report=true
 
-Prepares data without training and shows rows, splits and tables. report=true writes a page about the data,
-export=FOLDER writes it in the layout of NVIDIA's DLRM. From Python:
+Prepares data without training and shows rows, splits and tables. report=true writes an HTML page that describes the
+data, export=FOLDER writes the data in the layout of NVIDIA's DLRM. From Python:
 
     prepared = preprocess(compose("preprocess", ["data=criteo", "data.root=DIR"]))
     prepared.rows("train"), prepared.fitted.features.tables
@@ -25,14 +25,19 @@ if TYPE_CHECKING:
 
 
 def preprocess(cfg: DictConfig) -> Prepared:
-    """Check the config, prepare the data unless it is there, write the page and the export if they are wanted."""
+    """Check the config, and prepare the data unless it has been prepared before.
+
+    Write the report and the export if the config asks for them.
+    """
     from recsys.config.settings import data_config, engine_config
     from recsys.data.check import check_data, check_files
     from recsys.data.prepare.engine import check_engine, open_engine
     from recsys.data.prepare.prepared import prepare
 
     if cfg.output is not None and (not cfg.report or Path(cfg.output).suffix != ".html"):
-        raise UserError(f"output={cfg.output}: " + ("must end in .html" if cfg.report else "is of report=true"))
+        why = "is used only with report=true; add report=true, or leave output out"
+        why = "must end in .html" if cfg.report else why
+        raise UserError(f"output={cfg.output}: {why}")
     data = data_config(cfg)
     check_data(data)
     check_engine(engine_config(cfg))
@@ -45,28 +50,28 @@ def preprocess(cfg: DictConfig) -> Prepared:
     _show(prepared)
     if cfg.report:
         output = Path(cfg.output or prepared.folder / "report.html")
-        report(replace(data, root=prepared.info["root"]), prepared, output)
-        say(f"the page is {output}")
+        write_report(replace(data, root=prepared.info["root"]), prepared, output)
+        say(f"report written to {output}")
     if cfg.export is not None:
         from recsys.data.prepare.export_nvidia import export
 
         export(prepared, Path(cfg.export))
-        say(f"exported: {Path(cfg.export) / 'feature_spec.yaml'}")
+        say(f"export written to {Path(cfg.export) / 'feature_spec.yaml'}")
     return prepared
 
 
-def report(data: ResolvedData, prepared: Prepared, output: Path) -> None:
-    """Go over the raw rows once and write the page about them."""
+def write_report(data: ResolvedData, prepared: Prepared, output: Path) -> None:
+    """Read the raw rows once and write an HTML page that describes them."""
     from recsys.data.prepare.prepared import parsed_rows
     from recsys.data.profile import Profiler, page
 
-    look = Profiler(data)
+    profiler = Profiler(data)
     rows = parsed_rows(data)
-    with bar("looking", sum(prepared.info["rows"].values())) as shown:
+    with bar("profiling", sum(prepared.info["rows"].values())) as shown:
         for frame, which in rows:
-            look.add(frame, which)
+            profiler.add(frame, which)
             shown.advance(frame.height)
-    text = page(look.result(prepared.fitted), prepared.info, Path(f"{prepared.folder}.bad_rows.csv"))
+    text = page(profiler.result(prepared.fitted), prepared.info, Path(f"{prepared.folder}.bad_rows.csv"))
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(text)
 
@@ -89,15 +94,15 @@ def _show(prepared: Prepared) -> None:
         for column in ("table", "rows", "features"):
             tables.add_column(column, justify="right" if column == "rows" else "left")
         order = sorted(features.tables.items(), key=lambda t: -t[1][0].cardinality)
-        for name, of in order:
-            tables.add_row(escape(name), f"{of[0].cardinality:,}", escape(", ".join(f.name for f in of)))
+        for name, users in order:
+            tables.add_row(escape(name), f"{users[0].cardinality:,}", escape(", ".join(f.name for f in users)))
         results.print(tables)
     say(f"split: {info['split']}; {len(features.dense)} dense and {len(features.sparse)} sparse features")
     say(f"prepared data: {prepared.folder}")
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command with the overrides of sys.argv."""
 
     def command(cfg: DictConfig) -> None:
         preprocess(cfg)

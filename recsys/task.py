@@ -21,7 +21,7 @@ class Task(nn.Module):
         model: a RankingModel.
         loss: a RankingLoss; binary cross-entropy by default.
 
-    Returns the mean loss over rows, weighted where the batch has weights, and the logits (B, T).
+    forward returns the mean loss over rows, weighted if the batch has weights, and the logits (B, T).
     """
 
     def __init__(self, model: nn.Module, loss: nn.Module | None = None) -> None:
@@ -37,14 +37,15 @@ class Task(nn.Module):
 class RetrievalTask(nn.Module):
     """A retrieval model and its loss.
 
-    The item table is looked up once a step: inputs, chosen items and negatives together.
+    The item table is looked up once per step: inputs, chosen items and negatives together.
 
     Args:
         model: a RetrievalModel.
         loss: a RetrievalLoss.
-        candidates: those of the data, on the model's device; None where the task is built for a plan alone.
+        candidates: the candidates of the data, on the model's device; None if the task is built only to plan its
+            sharding.
 
-    Returns in training the mean loss and no predictions; else 0 and the queries (B, d).
+    In training, forward returns the mean loss and no predictions; otherwise 0 and the queries (B, d).
     """
 
     def __init__(self, model: Any, loss: Any, candidates: Candidates | None = None) -> None:
@@ -53,7 +54,7 @@ class RetrievalTask(nn.Module):
         self.set_candidates(candidates)
 
     def set_candidates(self, candidates: Candidates | None) -> None:
-        """Set what can be retrieved. It must be on the model's device."""
+        """Set the candidates that can be retrieved; they must be on the model's device."""
         self.candidates = self.model.items.candidates = candidates
         self.popularity = None if candidates is None else Popularity(candidates.popularity[: self.model.items.rows])
 
@@ -94,18 +95,19 @@ class RetrievalTask(nn.Module):
         scores = self.scorer.score_all(queries, vectors[-1:]).sum() if same else vectors.sum()
         return (queries.sum() + scores) * 0, queries.new_zeros(0)
 
-    def item_vectors(self, ids: range, most: int, chunk: int = 1 << 16) -> Tensor:
-        """Collective: return the vectors (len(ids), d) of these candidates.
+    def item_vectors(self, ids: range, max_ids: int, chunk: int = 1 << 16) -> Tensor:
+        """Return the vectors (len(ids), d) of these candidates. Collective: each rank passes its own range of ids.
 
-        Another rank may ask for others. most: the largest number that a rank asks for.
+        max_ids: the largest number of ids on any rank
         """
-        assert self.candidates is not None, "this task was built for a plan alone"
+        assert self.candidates is not None, "this task was built without candidates, for planning only"
         device = self.candidates.popularity.device
         vectors = torch.zeros(0)
         with torch.no_grad():
-            for at in range(0, max(most, 1), chunk):  # each rank makes as many lookups, its last ones of nothing
-                some = ids[at : at + chunk]
-                looked_up = self.model.items(torch.arange(some.start, some.stop, device=device))
+            # all ranks make the same number of lookups (collectives); a rank with fewer ids ends with empty ones
+            for at in range(0, max(max_ids, 1), chunk):
+                part = ids[at : at + chunk]
+                looked_up = self.model.items(torch.arange(part.start, part.stop, device=device))
                 if not at:
                     vectors = looked_up.new_empty(len(ids), *looked_up.shape[1:])
                 vectors[at : at + chunk] = looked_up

@@ -20,7 +20,7 @@ from recsys.distributed.failures import exit_process
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command with the overrides of sys.argv."""
     start = time.monotonic()
 
     def command(cfg: DictConfig) -> None:

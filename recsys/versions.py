@@ -1,4 +1,4 @@
-"""Versions of torch, torchrec and fbgemm, which must match: refuse any other triple before it crashes."""
+"""Check that the versions of torch, torchrec and fbgemm are compatible, with a message instead of a crash at import."""
 
 from importlib.metadata import PackageNotFoundError, version
 
@@ -16,10 +16,10 @@ PINNED = ("2.13.0", "1.8.0", "1.8.0")
 
 
 class VersionMismatch(UserError):
-    """torch, torchrec and fbgemm do not fit each other.
+    """The installed versions of torch, torchrec and fbgemm are not compatible.
 
     problem: which versions are installed
-    command: the command that installs versions that fit
+    command: the command that installs compatible versions
     """
 
     def __init__(self, problem: str, command: str) -> None:
@@ -32,19 +32,19 @@ def check_versions() -> None:
     torch, torchrec = _series("torch"), _series("torchrec")
     fbgemm = next(filter(None, map(_series, FBGEMM)), None)
     if torch is None or torchrec is None or fbgemm is None or TRIPLES.get(torch) != (torchrec, fbgemm):
-        found = f"torch {torch or 'missing'}, torchrec {torchrec or 'missing'}, fbgemm {fbgemm or 'missing'}"
+        installed = f"torch {torch or 'missing'}, torchrec {torchrec or 'missing'}, fbgemm {fbgemm or 'missing'}"
         want = TRIPLES.get(torch or "")
         torchrec_pin, fbgemm_pin = (f"{want[0]}.*", f"{want[1]}.*") if want else PINNED[1:]
         first = "" if want else f"pip install torch=={PINNED[0]} && "
         raise VersionMismatch(
-            f"{found} do not fit each other",
+            f"{installed}: these versions are not compatible",
             f"{first}pip install --no-deps 'torchrec=={torchrec_pin}' 'fbgemm-gpu-cpu=={fbgemm_pin}' "
             "(with a GPU: fbgemm-gpu); in a checkout: uv sync",
         )
 
 
 def describe() -> str:
-    """Return the project's version and the triple's, on one line."""
+    """Return the versions of recsys, torch, torchrec and fbgemm on one line."""
     fbgemm = next((p for p in FBGEMM if _version(p)), FBGEMM[0])
     packages = ("torch", "torchrec", fbgemm)
     return f"recsys {_version('recsys')} (" + ", ".join(f"{p} {_version(p) or 'missing'}" for p in packages) + ")"

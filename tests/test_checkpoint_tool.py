@@ -89,12 +89,12 @@ def test_exported_tables_are_those_that_the_model_reads(run: Path, tmp_path: Pat
     [
         (["inspekt", "{run}"], "inspekt: no such action; did you mean inspect?"),
         (["inspect"], "python -m recsys.checkpoint inspect|reshard|export-embeddings RUN_DIR"),
-        (["inspect", "nowhere"], "run=nowhere: holds no run"),
+        (["inspect", "nowhere"], "run=nowhere: is not a run folder"),
         (["inspect", "{run}", "checkpoint=first"], "checkpoint=first: not in"),
         (["export-embeddings", "{run}"], "output: must be set"),
         (["export-embeddings", "{run}", "output={tmp}/x", "format=csv"], "format=csv: must be parquet or safetensors"),
-        (["export-embeddings", "{run}", "output={tmp}/x", "tables=[cat_99]"], "tables=cat_99: matches none"),
-        (["reshard", "{run}", "output={run}"], "is there already"),
+        (["export-embeddings", "{run}", "output={tmp}/x", "tables=[cat_99]"], "tables=cat_99: matches no table"),
+        (["reshard", "{run}", "output={run}"], "already exists"),
         (["reshard", "{run}", "output={tmp}/x", "trainer.devices=3"], "not divisible by 3 processes"),
         (["reshard", "{run}", "output={tmp}/x", "sharding=rowwize"], "sharding=rowwize: no such choice"),
         (

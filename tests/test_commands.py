@@ -47,7 +47,10 @@ def test_unknown_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
     with pytest.raises(SystemExit) as stopped:
         run(monkeypatch, "trian")
     assert stopped.value.code == 2
-    assert capsys.readouterr().err == "error: trian: no such command; did you mean train?; `recsys` lists them\n"
+    assert (
+        capsys.readouterr().err
+        == "error: trian: no such command; did you mean train? (run `recsys` to list the commands)\n"
+    )
 
 
 def test_console_script_runs_a_command(tmp_path: Path) -> None:

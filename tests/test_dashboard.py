@@ -42,8 +42,8 @@ def test_without_an_account(tmp_path: Path) -> None:
 
     done = dashboard("project=mine", "entity=team", "output=boards/a.json")
     assert done.returncode == 0, done.stderr
-    assert "no W&B account here" in done.stderr and "boards/a.json" in done.stderr
+    assert "not logged in to W&B" in done.stderr and "boards/a.json" in done.stderr
     made = json.loads((tmp_path / "boards" / "a.json").read_text())
     assert (made["entity"], made["project"]) == ("team", "mine") and len(panels(made)) == 7
     wrong = dashboard("project=")
-    assert wrong.returncode == 2 and "project: must be set to a W&B project's name" in wrong.stderr
+    assert wrong.returncode == 2 and "project: must be the name of a W&B project" in wrong.stderr

@@ -41,7 +41,9 @@ def test_data_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert found.fix == "data.root=DIR, the folder of the raw files"
     (tmp_path / "train.csv").write_text("a,b\n1,2\n")
     [found] = checks.data(compose("doctor", ["data=avazu", f"data.root={tmp_path}"]))
-    assert found.state == "problem" and "unable to find column" in found.result
+    assert found.state == "problem" and "unable to find column" in found.result and not found.fix
+    [found] = checks.data(compose("doctor", ["data=avazu"]))
+    assert (found.state, found.result) == ("problem", "data.root is not set") and found.fix
 
 
 def test_packages_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -56,7 +58,7 @@ def test_packages_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(versions, "version", version)
     found = by_what(checks.packages(compose("doctor")))
     triple = found["torch, torchrec, fbgemm"]
-    assert triple.result == "torch 2.13, torchrec 1.7, fbgemm 1.8 do not fit each other"
+    assert triple.result == "torch 2.13, torchrec 1.7, fbgemm 1.8: these versions are not compatible"
     assert triple.fix.startswith("pip install --no-deps 'torchrec==1.8.*' 'fbgemm-gpu-cpu==1.8.*'")
     assert found["polars"] == Finding("problem", "polars", "missing", "pip install polars")
 

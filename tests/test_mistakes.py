@@ -119,7 +119,7 @@ MISTAKES = [
     (["data.dense.price.transform=[lg]"], r"data.dense.price.transform: no transform lg; did you mean log\?"),
     (["data.sparse.user.encode=hahs"], r"data.sparse.user.encode=hahs: unknown; did you mean hash\?"),
     (["data.sparse_defaults.encode=hash"], r"data.sparse.user.buckets=None: encode=hash needs it"),
-    (["resume=/nowhere"], r"resume=/nowhere: holds no run"),
+    (["resume=/nowhere"], r"resume=/nowhere: is not a run folder"),
     (
         ["checkpoint.monitor=validation/acu"],
         r"checkpoint.monitor=validation/acu: no such metric; did you mean validation/auc",
@@ -146,7 +146,7 @@ def test_accelerator_that_is_absent(
 ) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     status, said = run(monkeypatch, capsys, "data=mine", "data.root=raw", "trainer.accelerator=gpu")
-    assert (status, "no GPU is there" in said) == (2, True)
+    assert (status, "no GPU was found" in said) == (2, True)
 
 
 def test_mismatched_triple(own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,7 +154,9 @@ def test_mismatched_triple(own: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     monkeypatch.setattr(versions, "version", lambda p: "1.5.0" if p == "torchrec" else real(p))
     status, said = run(monkeypatch, capsys, "data=mine", "data.root=raw")
     assert status == 2
-    assert re.search(r"torchrec 1\.5.* do not fit each other; run: pip install --no-deps 'torchrec==1\.8", said)
+    assert re.search(
+        r"torchrec 1\.5.*: these versions are not compatible; run: pip install --no-deps 'torchrec==1\.8", said
+    )
 
 
 def test_run_dir_with_another_config(
@@ -166,7 +168,7 @@ def test_run_dir_with_another_config(
     capsys.readouterr()
     status, said = run(monkeypatch, capsys, *command, "optim.sparse.lr=0.3")
     assert status == 2
-    assert said.startswith("run_dir=r: holds a run with another config: optim.sparse.lr is 0.1 there, 0.3 here")
+    assert said.startswith("run_dir=r: contains a run with another config: optim.sparse.lr is 0.1 there, 0.3 here")
 
 
 def test_resuming_with_fewer_epochs_than_are_done(
@@ -178,7 +180,9 @@ def test_resuming_with_fewer_epochs_than_are_done(
     capsys.readouterr()
     status, said = run(monkeypatch, capsys, *command, "resume=r", "trainer.max_epochs=2")
     assert status == 2
-    assert re.search(r"trainer.max_epochs=2: r/checkpoints/\S+ has 3 behind it; set trainer.max_epochs=3 or more", said)
+    assert re.search(
+        r"trainer.max_epochs=2: r/checkpoints/\S+ has already finished 3 epochs; set trainer.max_epochs=3 or more", said
+    )
     monkeypatch.setattr("sys.argv", ["recsys.train", *command, "resume=r", "trainer.max_epochs=3"])
     assert cli.status("train", lambda cfg: train(cfg) and None) == 0
 
@@ -189,7 +193,7 @@ def test_feature_named_twice_in_yaml(
     path = own / "conf" / "data" / "mine.yaml"
     path.write_text(path.read_text().replace("sparse: {user: {}}", "sparse: {user: {}, user: {}}"))
     status, said = run(monkeypatch, capsys, "data=mine", "data.root=raw")
-    assert (status, "user is named twice" in said) == (2, True), said
+    assert (status, "duplicate key user in" in said) == (2, True), said
 
 
 def test_feature_named_under_dense_and_sparse(
@@ -198,7 +202,7 @@ def test_feature_named_under_dense_and_sparse(
     path = own / "conf" / "data" / "mine.yaml"
     path.write_text(path.read_text().replace("sparse: {user: {}}", "sparse: {user: {}, price: {}}"))
     status, said = run(monkeypatch, capsys, "data=mine", "data.root=raw")
-    assert (status, said[:51]) == (2, "data: price is named twice, under dense and under s"), said
+    assert (status, said[:51]) == (2, "data: price is both a dense and a sparse feature; g"), said
 
 
 def test_too_many_bad_rows(own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Build what a config's `_target_` nodes name."""
+"""Build the objects that a config's `_target_` nodes name."""
 
 import inspect
 from collections.abc import Callable
@@ -14,7 +14,7 @@ MOVED = {"recsys.schedules.": "recsys.training.schedules."}  # old prefix of a `
 
 
 def locate(target: str, path: str) -> Callable[..., Any]:
-    """Return the class or function that a dotted `target` names. Raises UserError where there is none."""
+    """Return the class or function that a dotted `target` names. Raises UserError if it does not exist."""
     target = moved(target)
     module, _, name = target.rpartition(".")
     try:
@@ -30,7 +30,7 @@ def locate(target: str, path: str) -> Callable[..., Any]:
 
 
 def moved(target: str) -> str:
-    """Return where a `_target_` lies now: configs of older runs name classes at their old places."""
+    """Return the current path of a `_target_`; configs of older runs may contain the old path."""
     for old, new in MOVED.items():
         if target.startswith(old):
             return new + target.removeprefix(old)
@@ -47,7 +47,10 @@ def make(node: DictConfig) -> Callable[..., Any]:
 
 
 def make_scheduler(cfg: DictConfig, total_steps: int | None) -> Callable[..., Any]:
-    """Return the scheduler's maker; pass total_steps if the scheduler takes it and the config leaves it unset."""
+    """Return a function that builds the scheduler.
+
+    The scheduler gets total_steps if it accepts it and the config does not set it.
+    """
     node = cfg.optim.scheduler
     takes_total = "total_steps" in inspect.signature(locate(node["_target_"], "optim.scheduler")).parameters
     return (
@@ -56,7 +59,7 @@ def make_scheduler(cfg: DictConfig, total_steps: int | None) -> Callable[..., An
 
 
 def build_model(cfg: DictConfig, features: Any, device: Any) -> Any:
-    """Build the model for `features`, its tables on `device`. Raises UserError where the model refuses a value."""
+    """Build the model for `features`, with its tables on `device`. Raises UserError if the model rejects a value."""
     try:
         return make(cfg.model)(features, device=device)
     except ValueError as e:
@@ -64,7 +67,7 @@ def build_model(cfg: DictConfig, features: Any, device: Any) -> Any:
 
 
 def build_loss(cfg: DictConfig) -> Any:
-    """Build the loss. Raises UserError where it refuses a value."""
+    """Build the loss. Raises UserError if the loss rejects a value."""
     try:
         return make(cfg.loss)()
     except ValueError as e:

@@ -1,4 +1,4 @@
-"""Check that a config can be trained, before data or processes are touched. Each mistake is one line."""
+"""Check a training config before any data is read or any process is started. Every error message is one line."""
 
 import inspect
 import os
@@ -19,12 +19,12 @@ from recsys.config.settings import accelerator_of, data_config, engine_config, s
 from recsys.errors import UserError, did_you_mean
 from recsys.evaluation.metrics_table import mode_of
 
-# Not 16-mixed: its loss scaling would reach the tables' fused optimizers, which take gradients as they come.
+# Not 16-mixed: its loss scaling would reach the tables' fused optimizers, which do not unscale gradients.
 PRECISIONS = ("32-true", "bf16-mixed")
 
 
 def check(cfg: DictConfig) -> None:
-    """Raise UserError, one line, for a mistake in a training config. Reads no row, starts no process."""
+    """Raise UserError for a mistake in a training config, without reading data or starting a process."""
     from recsys.data.prepare.engine import check_engine
 
     check_parts(cfg)
@@ -37,7 +37,7 @@ def check(cfg: DictConfig) -> None:
 
 
 def check_parts(cfg: DictConfig) -> None:
-    """Check the parts that training and planning share, each by itself: data, model, optimizers, sharding."""
+    """Check the parts that training and planning share, one by one: data, model, loss, optimizers, sharding."""
     from recsys.data.check import check_data
     from recsys.versions import check_versions
 
@@ -92,7 +92,7 @@ def _check_numbers(cfg: DictConfig) -> None:
     if t.validate_every_n_steps is not None and t.validate_every_n_steps % t.accumulate:
         raise UserError(
             f"trainer.validate_every_n_steps={t.validate_every_n_steps}: must be a multiple of "
-            f"trainer.accumulate={t.accumulate}: checkpoints hold no gradients that are still summed up"
+            f"trainer.accumulate={t.accumulate}, because checkpoints do not store accumulated gradients"
         )
     if t.max_time is not None:
         seconds_of(t.max_time)
@@ -105,8 +105,8 @@ def _check_numbers(cfg: DictConfig) -> None:
             raise UserError(f"{key}={value}: must be positive, or null")
     if o.sparse.clip is not None and t.accumulate > 1:
         raise UserError(
-            f"optim.sparse.clip={o.sparse.clip}: applies only to FBGEMM's fused kernels, which "
-            f"trainer.accumulate={t.accumulate} does without; set one of them to its default"
+            f"optim.sparse.clip={o.sparse.clip}: applies only to FBGEMM's fused kernels, which are not used with "
+            f"trainer.accumulate={t.accumulate}; set optim.sparse.clip=null or trainer.accumulate=1"
         )
     if o.ema is not None and not 0 < o.ema < 1:
         raise UserError(f"optim.ema={o.ema}: must be between 0 and 1, such as 0.999, or null")
@@ -133,11 +133,12 @@ def _check_metrics(cfg: DictConfig) -> None:
             raise UserError(f"metrics.{name}={m[name]}: must be at least 1")
     sparse = data.sparse_columns
     dense = [n for n, c in data.dense_columns.items() if c.vectors is None]
-    hint = "; a column that models are not to see: data.sparse.NAME.model=false"
+    hint = "; to use a column for metrics only, add it to data.sparse with model=false"
     if m.gauc is not None and m.gauc not in sparse:
         raise UserError(f"metrics.gauc={m.gauc}: no sparse feature{did_you_mean(m.gauc, sparse)}{hint}")
     if m.gauc is not None and is_bag(sparse[m.gauc]):
-        raise UserError(f"metrics.gauc={m.gauc}: the feature has several values a row; name one with a single value")
+        hint = "the feature has several values per row; name a single-valued feature"
+        raise UserError(f"metrics.gauc={m.gauc}: {hint}")
     for name in m.slices:
         if name not in [*sparse, *dense]:
             raise UserError(f"metrics.slices: no feature {name}{did_you_mean(name, [*sparse, *dense])}{hint}")
@@ -199,8 +200,8 @@ def _check_devices(cfg: DictConfig) -> None:
         raise UserError(f"trainer.accelerator={accelerator}: unknown{did_you_mean(accelerator, valid)}")
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if accelerator == "gpu" and gpus == 0:
-        raise UserError("trainer.accelerator=gpu: no GPU is there; use trainer.accelerator=cpu")
-    # On CPU a device is a process. More processes than cores are slow but right; many more are a mistake.
+        raise UserError("trainer.accelerator=gpu: no GPU was found; use trainer.accelerator=cpu")
+    # On CPUs, a device is a process. More processes than cores are slow but valid; many more are probably a mistake.
     have = gpus if accelerator == "gpu" else max(4, os.cpu_count() or 1)
     if cfg.trainer.devices > have:
         kind = "GPUs" if accelerator == "gpu" else f"processes (for {os.cpu_count()} cores)"
@@ -208,7 +209,7 @@ def _check_devices(cfg: DictConfig) -> None:
 
 
 def _check_model(cfg: DictConfig) -> None:
-    """Build the model on the meta device for the features the config names, whatever their cardinality."""
+    """Build the model on the meta device for the features that the config names, with any cardinality."""
     import torch
 
     from recsys.data.transforms import feature_spec
@@ -226,16 +227,18 @@ def _check_model(cfg: DictConfig) -> None:
 
 
 def check_processes(cfg: DictConfig, processes: int) -> None:
-    """Raise UserError if the model is fitted in one process and there are more."""
+    """Raise UserError if the model is fitted in one process and there are several."""
     if kind_of(cfg).fitted_at_once and processes > 1:
-        raise UserError(f"trainer.devices={processes}: this model is fitted at once, in one process; leave it at 1")
+        why = "closed-form models are fitted in one process; set trainer.devices=1"
+        raise UserError(f"trainer.devices={processes}: {why}")
 
 
 def check_target(node: Any, path: str, given: Sequence[str] = ()) -> None:
-    """Bind a `_target_` node to the signature of its target. Raises UserError for unknown, missing and ill-typed
-    parameters.
+    """Bind a `_target_` node to the signature of its target.
 
-    given: parameters that the caller passes, which the config may not set.
+    Raises UserError for unknown, missing and ill-typed parameters.
+
+    given: names of parameters that the caller passes, which the config may not set
     """
     if not OmegaConf.is_dict(node) or "_target_" not in node:
         raise UserError(f"{path}: needs a _target_, the class to build")
@@ -250,7 +253,7 @@ def check_target(node: Any, path: str, given: Sequence[str] = ()) -> None:
             raise UserError(f"{path}.{name}: {target} has no such parameter{did_you_mean(name, valid)}")
     for name in valid:
         if parameters[name].default is inspect.Parameter.empty and name not in values:
-            raise UserError(f"{path}.{name}: {target} needs it")
+            raise UserError(f"{path}.{name}: must be set; it is a required parameter of {target}")
     try:
         hints = get_type_hints(function.__init__ if inspect.isclass(function) else function)
     except (NameError, TypeError, AttributeError):

@@ -1,4 +1,4 @@
-"""Compose a command's config from conf/ and overrides, and load that of a run."""
+"""Compose a command's config from conf/ and overrides, and load the config of a run."""
 
 import re
 from collections.abc import Sequence
@@ -32,14 +32,17 @@ COMMANDS = {
 
 
 def conf_dir() -> Path:
-    """Return the folder conf/, which lies in the package of an installed wheel and beside it in a checkout."""
+    """Return the folder conf/.
+
+    It is inside the package in an installed wheel, and next to the package in a checkout.
+    """
     package = Path(__file__).parent.parent
     inside = package / "conf"
     return inside if inside.is_dir() else package.parent / "conf"
 
 
 class _UserConf(SearchPathPlugin):
-    """Let a conf/ folder in the working directory add to ours and replace parts of it."""
+    """Hydra plugin that lets a conf/ folder in the working directory extend and override the conf/ of recsys."""
 
     def manipulate_search_path(self, search_path: Any) -> None:
         own = Path.cwd() / "conf"
@@ -67,7 +70,8 @@ def compose(command: str = "train", overrides: Sequence[str] = ()) -> DictConfig
         return hydra_compose(command, free_keys(overrides))
 
 
-FREE = (
+# prefixes of keys whose last part the user chooses
+FREE_PREFIXES = (
     "sharding.per_table.",
     "engine.options.",
     "sweep.slurm.",
@@ -81,14 +85,14 @@ RENAMED = {"ranking.protocols": "protocol.candidates", "ranking": "protocol"}  #
 
 
 def free_keys(overrides: Sequence[str]) -> list[str]:
-    """Return overrides as Hydra takes them.
+    """Return the overrides in the form that Hydra accepts.
 
-    Keys that the user names get a ++, without which Hydra refuses to add them; local[2] gets quotes; renamed keys get
+    Keys whose names the user chooses get the prefix ++, so that Hydra adds them; local[2] is quoted; renamed keys get
     their new names.
     """
     overrides = [_renamed(o) for o in overrides]
     overrides = [re.sub(r"^(engine\.master)=(local\[.*)$", r'\1="\2"', o) for o in overrides]
-    return [f"++{o}" if o.startswith(FREE) else o for o in overrides]
+    return [f"++{o}" if o.startswith(FREE_PREFIXES) else o for o in overrides]
 
 
 def _renamed(override: str) -> str:
@@ -100,7 +104,7 @@ def _renamed(override: str) -> str:
 
 
 def parse_overrides(overrides: Sequence[str]) -> list[Any]:
-    """Parse each override into Hydra's Override, in order. Raises HydraException where one cannot be parsed."""
+    """Parse each override into Hydra's Override, in order. Raises HydraException if an override cannot be parsed."""
     register()
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
@@ -109,7 +113,7 @@ def parse_overrides(overrides: Sequence[str]) -> list[Any]:
 
 
 def sweep_folder(overrides: Sequence[str]) -> str:
-    """Return hydra.sweep.dir, the folder of a sweep that is given no run_dir."""
+    """Return hydra.sweep.dir, the default folder of a sweep without run_dir."""
     register()
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
@@ -118,7 +122,10 @@ def sweep_folder(overrides: Sequence[str]) -> str:
 
 
 def typed(cfg: Any) -> DictConfig:
-    """Return a training config under its schema, which a file or a plain mapping has lost."""
+    """Return a training config, loaded from a file or a plain mapping, merged into the structured schema.
+
+    Renamed keys get their new names.
+    """
     cfg = OmegaConf.create(cfg)
     for old, new in RENAMED.items():  # a run folder made before the keys were renamed
         if (value := OmegaConf.select(cfg, old)) is not None:
@@ -131,5 +138,5 @@ def typed(cfg: Any) -> DictConfig:
 
 
 def load_config(path: Path) -> DictConfig:
-    """Load a run's config.yaml under its schema."""
+    """Load a run's config.yaml and apply the schema."""
     return typed(OmegaConf.load(path))

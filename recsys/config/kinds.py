@@ -1,7 +1,8 @@
-"""Metrics, checks and task by the kind of a model. `kind_of` is the one place that branches.
+"""Behaviour that depends on the kind of model: metrics, checks and tasks.
 
-Ranking models predict labels of rows. Retrieval models rank items for queries; closed-form models do so too, but are
-fitted at once instead of step by step. models/protocols.py has the methods of each kind.
+`kind_of` selects the kind of a config's model. Ranking models predict labels of rows. Retrieval models rank items for
+queries; closed-form models do so too, but are fitted in closed form instead of step by step. models/protocols.py has
+the methods of each kind.
 """
 
 from abc import ABC, abstractmethod
@@ -17,8 +18,8 @@ from recsys.evaluation import metrics_table
 class ModelKind(ABC):
     """The kind of a config's model.
 
-    scores_rows: predicts a probability for each row; else ranks items for each query
-    fitted_at_once: trained by one call of `fit`, in one process, without a loss
+    scores_rows: whether the model predicts a probability for each row; otherwise it ranks items for each query
+    fitted_at_once: whether the model is fitted in closed form by one call of `fit`, in one process and without a loss
     """
 
     scores_rows = False
@@ -26,30 +27,32 @@ class ModelKind(ABC):
 
     @abstractmethod
     def metric_names(self, cfg: DictConfig) -> list[str]:
-        """Return the metrics that are measured of a split."""
+        """Return the names of the metrics that are measured on a split."""
 
     @abstractmethod
     def default_monitor(self, cfg: DictConfig) -> str:
-        """Return the metric that tells which validation was best, unless the config names one."""
+        """Return the metric that selects the best validation if the config names none."""
 
     @abstractmethod
     def check(self, cfg: DictConfig, features: Any) -> None:
-        """Raise UserError if data, model and loss do not fit each other."""
+        """Raise UserError if the data, the model and the loss are not compatible."""
 
     @abstractmethod
     def candidates(self, fitted: Any) -> Any:
-        """Return what the data can retrieve; None for models that rank rows."""
+        """Return the candidates of the data; None for ranking models."""
 
     @abstractmethod
     def evaluator(self, cfg: DictConfig, candidates: Any) -> Any:
-        """Return what measures the task."""
+        """Return the evaluator of the task."""
 
     @abstractmethod
     def build_task(self, cfg: DictConfig, features: Any, device: Any, candidates: Any = None) -> Any:
-        """Return the model with its loss, tables on `device`. candidates: what a retrieval model may retrieve."""
+        """Return the task (model and loss) with its tables on `device`. candidates: candidates of a retrieval model."""
 
 
 class Ranking(ModelKind):
+    """Models that predict a label for each row."""
+
     scores_rows = True
 
     def metric_names(self, cfg: DictConfig) -> list[str]:
@@ -60,7 +63,8 @@ class Ranking(ModelKind):
 
     def check(self, cfg: DictConfig, features: Any) -> None:
         if not features.labels:
-            raise UserError(f"data={cfg.data.name}: its rows have no label, and this model predicts one")
+            why = "the rows have no label, but this model predicts one; set data.label.column"
+            raise UserError(f"data={cfg.data.name}: {why}")
         _check_loss(cfg, "RankingLoss", "loss=binary_cross_entropy")
 
     def candidates(self, fitted: Any) -> Any:
@@ -79,6 +83,8 @@ class Ranking(ModelKind):
 
 
 class Retrieval(ModelKind):
+    """Models that rank items for queries."""
+
     def metric_names(self, cfg: DictConfig) -> list[str]:
         protocol = protocol_of(cfg)
         return metrics_table.retrieval_names(protocol.k, protocol.protocols)
@@ -89,20 +95,22 @@ class Retrieval(ModelKind):
 
     def check(self, cfg: DictConfig, features: Any) -> None:
         if cfg.metrics.gauc:
-            raise UserError(f"metrics.gauc={cfg.metrics.gauc}: applies to models that predict; this one retrieves")
+            why = "applies to ranking models only, and this is a retrieval model; set metrics.gauc=null"
+            raise UserError(f"metrics.gauc={cfg.metrics.gauc}: {why}")
         if features.item is None:
-            why = "data.items.feature names no feature whose values they are"
-            raise UserError(f"data={cfg.data.name}: this model retrieves items, and {why}")
+            why = "set data.items.feature to the sparse feature whose values are the items"
+            raise UserError(f"data={cfg.data.name}: this model retrieves items; {why}")
         if cfg.data.sequences is not None and cfg.data.sequences.pad is not None:
             raise UserError(
-                f"data.sequences.pad={cfg.data.sequences.pad}: models that retrieve read lists as they are; null"
+                f"data.sequences.pad={cfg.data.sequences.pad}: retrieval models read unpadded lists; "
+                "set data.sequences.pad=null"
             )
         self.check_training(cfg, features)
 
     def check_training(self, cfg: DictConfig, features: Any) -> None:
-        """Raise UserError if the model cannot be trained in the way of its kind."""
+        """Raise UserError if the model cannot be trained with this loss and data."""
         if cfg.loss is None:
-            raise UserError("loss: this model needs one, such as loss=full_softmax")
+            raise UserError("loss: must be set for this model, for example loss=full_softmax")
         _check_loss(cfg, "RetrievalLoss", "loss=full_softmax")
 
     def candidates(self, fitted: Any) -> Any:
@@ -123,13 +131,15 @@ class Retrieval(ModelKind):
 
 
 class ClosedForm(Retrieval):
+    """Retrieval models that are fitted in closed form."""
+
     fitted_at_once = True
 
     def check_training(self, cfg: DictConfig, features: Any) -> None:
         if not features.feature(features.item).sequence:
-            raise UserError("model: reads lists of items; data.sequences.max_length must be set")
+            raise UserError("model: this model reads lists of items; set data.sequences.max_length")
         if cfg.loss is not None:
-            raise UserError(f"loss={cfg.loss.get('_target_')}: this model is fitted without a loss; leave it out")
+            raise UserError(f"loss={cfg.loss.get('_target_')}: this model is fitted without a loss; set loss=null")
 
 
 KINDS: dict[str, ModelKind] = {"ranking": Ranking(), "retrieval": Retrieval(), "closed_form": ClosedForm()}
@@ -146,12 +156,12 @@ def kind_of(cfg: DictConfig) -> ModelKind:
 
 
 def build_task(cfg: DictConfig, features: Any, device: Any, candidates: Any = None) -> Any:
-    """Return the model with its loss, tables on `device`. candidates: what a retrieval model may retrieve."""
+    """Return the task (model and loss) with its tables on `device`. candidates: candidates of a retrieval model."""
     return kind_of(cfg).build_task(cfg, features, device, candidates)
 
 
 def meta_task(cfg: DictConfig, features: Any) -> Any:
-    """Return the task for `features` on the meta device, its tables as wide as they will lie, to plan with."""
+    """Return the task for `features` on the meta device, with its tables padded as in training, for planning."""
     import torch
 
     from recsys.sharding.tables import pad_tables
@@ -163,7 +173,7 @@ def meta_task(cfg: DictConfig, features: Any) -> Any:
 
 
 def protocol_of(cfg: DictConfig) -> Any:
-    """Return cfg.protocol, checked."""
+    """Return cfg.protocol as a Protocols object. Raises UserError if it is invalid."""
     from recsys.evaluation.retrieval import Protocols
 
     p = cfg.protocol
@@ -174,17 +184,17 @@ def protocol_of(cfg: DictConfig) -> Any:
 
 
 def monitor_of(cfg: DictConfig, given: str | None) -> str:
-    """Return the metric that tells which validation was best: `given`, or the kind's default."""
+    """Return the metric that selects the best validation: `given`, or the kind's default."""
     return kind_of(cfg).default_monitor(cfg) if given is None else given
 
 
 def metric_names(cfg: DictConfig) -> list[str]:
-    """Return the metrics that are measured of a split."""
+    """Return the names of the metrics that are measured on a split."""
     return kind_of(cfg).metric_names(cfg)
 
 
 def check_leads(key: str, name: str, measured: list[str]) -> None:
-    """Raise UserError if the metric that `key` names is not measured, or does not tell which of two runs is better."""
+    """Raise UserError if the metric that `key` names is not measured, or has no better direction."""
     if name not in measured:
         raise UserError(f"{key}={name}: no such metric{did_you_mean(name, measured)}")
     entry = metrics_table.metric(name)
@@ -205,6 +215,6 @@ def _check_loss(cfg: DictConfig, protocol: str, example: str) -> None:
     target = locate(cfg.loss.get("_target_") or "", "loss")
     if inspect.isclass(target) and getattr(losses, protocol) not in inspect.getmro(target):
         raise UserError(
-            f"loss={cfg.loss.get('_target_')}: this model takes a {protocol}, such as {example}; "
-            f"a loss of your own subclasses recsys.losses.{protocol}"
+            f"loss={cfg.loss.get('_target_')}: this model needs a {protocol}, such as {example}; "
+            f"your own loss must subclass recsys.losses.{protocol}"
         )

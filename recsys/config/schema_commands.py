@@ -28,7 +28,7 @@ class ClusterConfig:
 
 @dataclass
 class EvaluateTrainerConfig:
-    """Trainer settings that may differ from the run's; null: the run's own."""
+    """Trainer settings that replace the run's; null keeps the run's setting."""
 
     accelerator: str | None = None
     devices: int | None = None
@@ -38,7 +38,7 @@ class EvaluateTrainerConfig:
 
 @dataclass
 class EvaluateProtocolConfig:
-    """Protocol settings that may differ from the run's; null: the run's own."""
+    """Protocol settings that replace the run's; null keeps the run's setting."""
 
     candidates: list[str] | None = None
     k: list[int] | None = None
@@ -49,7 +49,7 @@ class EvaluateProtocolConfig:
 
 @dataclass
 class EvaluateMetricsConfig:
-    """Metric settings that may differ from the run's; null: the run's own."""
+    """Metric settings that replace the run's; null keeps the run's setting."""
 
     gauc: str | None = None
     slices: list[str] | None = None
@@ -60,7 +60,7 @@ class EvaluateMetricsConfig:
 
 @dataclass
 class EvaluateConfig:
-    """python -m recsys.evaluate"""
+    """Config of `python -m recsys.evaluate`."""
 
     run: str = MISSING
     split: str = "test"
@@ -68,12 +68,12 @@ class EvaluateConfig:
     trainer: EvaluateTrainerConfig = field(default_factory=EvaluateTrainerConfig)
     protocol: EvaluateProtocolConfig = field(default_factory=EvaluateProtocolConfig)
     metrics: EvaluateMetricsConfig = field(default_factory=EvaluateMetricsConfig)
-    sharding: ShardingConfig | None = None  # null: the run's own
+    sharding: ShardingConfig | None = None  # null: the run's sharding
 
 
 @dataclass
 class PlanConfig:
-    """python -m recsys.plan"""
+    """Config of `python -m recsys.plan`."""
 
     data: DataConfig = MISSING
     model: Any = MISSING
@@ -88,42 +88,44 @@ class PlanConfig:
 
 @dataclass
 class PreprocessConfig:
-    """python -m recsys.preprocess"""
+    """Config of `python -m recsys.preprocess`."""
 
     data: DataConfig = MISSING
     engine: EngineConfig = field(default_factory=EngineConfig)
-    report: bool = False  # write a page about the data
-    output: str | None = None  # the page; null: report.html beside the prepared data
+    report: bool = False  # write an HTML page that describes the data
+    output: str | None = None  # HTML file of the report; null: report.html in the folder of prepared data
     export: str | None = None  # a new folder for the data in the layout of NVIDIA's DLRM
 
 
 @dataclass
 class PredictConfig:
-    """python -m recsys.predict"""
+    """Config of `python -m recsys.predict`."""
 
     run: str = MISSING
     input: Any = MISSING  # a file, folder or glob, or a list of them
     output: str = "predictions.parquet"
     checkpoint: str = "best"
-    batch_size: int | None = None  # rows or queries at a time; null: the run's trainer.eval_batch_size
-    k: int | None = None  # retrieval models: items in a list; null: the largest of the run's protocol.k
+    batch_size: int | None = None  # number of rows or queries per batch; null: the run's trainer.eval_batch_size
+    k: int | None = None  # retrieval models: length of the lists; null: the largest of the run's protocol.k
     filter_history: bool | None = None  # retrieval models: leave out the history; null: the run's protocol
 
 
 @dataclass
 class ReshardTrainerConfig:
-    devices: int | None = None  # processes; null: as many as wrote the checkpoint
+    """Trainer settings of `recsys.checkpoint reshard`."""
+
+    devices: int | None = None  # number of processes; null: the number that wrote the checkpoint
 
 
 @dataclass
 class CheckpointToolConfig:
-    """python -m recsys.checkpoint inspect|reshard|export-embeddings RUN_DIR"""
+    """Config of `python -m recsys.checkpoint inspect|reshard|export-embeddings RUN_DIR`."""
 
     action: str = MISSING
     run: str = MISSING
     checkpoint: str = "last"  # best | last | a folder under the run's checkpoints/
-    output: str | None = None  # reshard: a new run's folder; export-embeddings: a folder
-    sharding: ShardingConfig | None = None  # reshard; null: the run's own
+    output: str | None = None  # folder to write: a new run folder (reshard) or the tables (export-embeddings)
+    sharding: ShardingConfig | None = None  # reshard; null: the run's sharding
     trainer: ReshardTrainerConfig = field(default_factory=ReshardTrainerConfig)
     format: str = "parquet"  # export-embeddings: parquet | safetensors
     tables: list[str] = field(default_factory=list)  # export-embeddings: globs; empty: all
@@ -131,30 +133,30 @@ class CheckpointToolConfig:
 
 @dataclass
 class ReportConfig:
-    """python -m recsys.report RUN_DIR... [SWEEP_DIR]"""
+    """Config of `python -m recsys.report RUN_DIR... [SWEEP_DIR]`."""
 
     runs: list[str] = field(default_factory=list)  # folders of runs or sweeps; runs are compared with the first
     output: str = "report.html"
-    resamples: int = 1000  # of the bootstrap
-    seed: int = 0  # of the bootstrap
+    resamples: int = 1000  # number of bootstrap resamples
+    seed: int = 0  # seed of the bootstrap
 
 
 @dataclass
 class DashboardConfig:
-    """python -m recsys.dashboard"""
+    """Config of `python -m recsys.dashboard`."""
 
     project: str = "recsys"
     entity: str | None = None  # a team; null: the account's default
     name: str = "recsys"  # the workspace's name
-    columns: list[str] = field(  # columns of the parallel coordinates of sweeps
+    columns: list[str] = field(  # config keys shown as axes of the parallel coordinates plot
         default_factory=lambda: ["model._target_", "optim.sparse.lr", "optim.dense.lr", "trainer.batch_size"]
     )
-    metric: str = "best/test/auc"  # key of a run's summary that orders runs
-    output: str = "dashboard.json"  # written if there is no account
+    metric: str = "best/test/auc"  # key of a run's summary by which runs are sorted
+    output: str = "dashboard.json"  # file of the definition, written if you are not logged in to W&B
 
 
 @dataclass
 class DoctorConfig:
-    """python -m recsys.doctor"""
+    """Config of `python -m recsys.doctor`."""
 
     data: DataConfig = MISSING

@@ -8,7 +8,7 @@ from omegaconf import MISSING
 
 @dataclass
 class JoinConfig:
-    """A side table, left-joined on the column `key`: `file` under data.root."""
+    """A side table in `file` under data.root, left-joined on the column `key`."""
 
     file: str = MISSING
     key: str = MISSING
@@ -19,24 +19,25 @@ class JoinConfig:
 
 @dataclass
 class PartConfig:
-    """Files that together hold some columns of a raw file, one after the other by rows: split_binary, split_csv."""
+    """Files that hold some columns of a raw file; their rows are concatenated (formats split_binary and split_csv)."""
 
     files: list[str] = field(default_factory=list)
     columns: list[str] = field(default_factory=list)  # in the order of a row
-    dtypes: list[str] = field(default_factory=list)  # NumPy's, of split_binary
+    dtypes: list[str] = field(default_factory=list)  # NumPy dtypes of the columns, for split_binary
 
 
 @dataclass
 class ArrayConfig:
     """A .npy file whose rows have these columns."""
 
-    file: str = MISSING  # name or path beside the raw file; {} stands for the part that all names share
+    # file name or path relative to the raw file; {} is replaced by the part of the name that the files share
+    file: str = MISSING
     columns: list[str] = field(default_factory=list)
 
 
 @dataclass
 class SourceConfig:
-    """How raw rows are read."""
+    """Settings of the raw files and their format."""
 
     format: str = "csv"  # csv | parquet | libfm | lists | npy; data.spec sets split_binary | split_csv
     files: list[str] = field(default_factory=lambda: ["*"])  # globs under data.root
@@ -47,7 +48,7 @@ class SourceConfig:
     rename: dict[str, str] = field(default_factory=dict)  # name here -> name in the file
     joins: list[JoinConfig] = field(default_factory=list)
     arrays: dict[str, ArrayConfig] = field(default_factory=dict)  # npy: the arrays that hold a raw file's columns
-    parts: dict[str, list[PartConfig]] = field(default_factory=dict)  # by raw file; data.spec sets it
+    parts: dict[str, list[PartConfig]] = field(default_factory=dict)  # parts of each raw file; set by data.spec
 
 
 @dataclass
@@ -55,7 +56,8 @@ class GroupConfig:
     """Rows that belong together, in order. `lag`, `difference`, `last`, sequences and leave_one_out need it."""
 
     by: str = ""  # column, such as a user or a device; empty: rows are independent
-    order: str | None = None  # column, a number or a time; null and ties: the order of the files
+    # column, a number or a time; rows with equal values, or all rows if null, keep their order in the files
+    order: str | None = None
     gap: float | None = None  # a longer pause begins a new session; in the unit of `order`, seconds for times
 
 
@@ -63,16 +65,20 @@ class GroupConfig:
 class SequenceConfig:
     """Make one row of each group, with ordered lists, instead of one row of each interaction."""
 
-    max_length: int = 0  # items before the predicted one, so a row has one more; 0: no sequences
-    min_length: int = 2  # of a training row, the predicted item included
+    # largest number of items before the predicted item (a row has one item more); 0: no sequences
+    max_length: int = 0
+    min_length: int = 2  # length of the shortest training row, including the predicted item
     stride: int | None = None  # cut longer training sequences into windows this far apart; null: keep the last window
-    held_out: str = "next"  # next: predict each held-out item from all before it | all: those of a split at once
+    # next: predict each held-out item from all items before it | all: predict all held-out items of a split together
+    held_out: str = "next"
     reverse: bool = False  # train on each sequence backwards, too
     pad: str | None = None  # left | right: pad to max_length + 1 with id 0; null: jagged
 
 
 @dataclass
 class LabelConfig:
+    """The label of a row."""
+
     column: str | None = "label"  # null: rows have no label
     at_least: float | None = None  # the label is 1 if column >= at_least; null: the column holds 0 and 1
 
@@ -85,11 +91,13 @@ class VectorsConfig:
     key: str | None = None  # Parquet: the column of values; null: the feature's
     column: str = "vector"  # Parquet: the column of vectors, lists of numbers
     keys: str | None = None  # .npy: a text file with the value of each row; null: the row's number is the value
-    normalise: list[str] = field(default_factory=lambda: ["l2", "layer"])  # l2 | layer, in order
+    normalise: list[str] = field(default_factory=lambda: ["l2", "layer"])  # l2 | layer, applied in this order
 
 
 @dataclass
 class DenseConfig:
+    """A dense feature: a number, or a vector that is looked up for a value."""
+
     column: str | None = None  # null: the feature's name
     fill: Any = None  # for missing values: a number, mean or median
     transform: list[Any] | None = None  # names of transforms, in order: log, {clip: [0, 100]}
@@ -101,10 +109,14 @@ class DenseConfig:
 
 @dataclass
 class SparseConfig:
+    """A sparse feature: one id or several per row, which are looked up in an embedding table."""
+
     column: str | None = None
     encode: str | None = None  # vocabulary: ids of training values | hash: into `buckets` | id: values are ids
-    buckets: int | None = None  # hash: how many; the table has one row more
-    quantiles: int | None = None  # instead of encode: cut numbers into buckets of equally many training rows
+    # hash: number of buckets; the table has one row more, row 0
+    buckets: int | None = None
+    # instead of encode: divide numbers into this many buckets with the same number of training rows
+    quantiles: int | None = None
     cross: list[str] | None = None  # instead of column: columns whose values together form one value
     lag: int | None = None  # take the value of the n-th row before, in the row's group
     difference: int | None = None  # with `quantiles`: subtract the number or time (in seconds) of the n-th row before
@@ -117,7 +129,7 @@ class SparseConfig:
     pooling: str | None = None  # sum | mean
     table: str | None = None  # features with the same table share its rows and vocabulary
     rows: int | None = None  # id: rows of the table; otherwise: expected rows, for plans made without data
-    mean_length: float | None = None  # expected ids in a bag (default 1), for plans made without data
+    mean_length: float | None = None  # expected number of ids in a bag (default 1), for plans made without data
     model: bool | None = None  # false: only metrics.gauc and metrics.slices use it, models do not
 
 
@@ -137,12 +149,15 @@ class ItemsConfig:
 
 @dataclass
 class SplitConfig:
-    """Which rows train, validate and test. By order and time, the last rows test, those before them validate."""
+    """Split of the rows into training, validation and test.
+
+    With order and time, the last rows are test rows, and the rows before them validation rows.
+    """
 
     by: str = "order"  # order | time | random | hash | kfold | files | leave_one_out
     column: str | None = None  # time: sort by it; hash, kfold: equal values stay together
-    folds: int = 5  # kfold
-    fold: int = 0  # kfold: the fold that tests; the next one validates
+    folds: int = 5  # kfold: number of folds
+    fold: int = 0  # kfold: fold of the test rows; the next fold has the validation rows
     validation: float = 0.1
     test: float = 0.1
     seed: int = 0  # random, hash, kfold
@@ -162,6 +177,8 @@ class SampleConfig:
 
 @dataclass
 class DataConfig:
+    """A data set: raw files, features, split and sample."""
+
     name: str = MISSING
     root: str | None = None
     spec: str | None = None  # NVIDIA's feature_spec.yaml; adds its features, files and splits
@@ -196,5 +213,6 @@ class EngineConfig:
     """The engine that reads raw files."""
 
     name: str = "polars"  # polars: this machine | spark: a cluster; both give the same rows
-    master: str | None = None  # Spark's: local[8], spark://HOST:7077, yarn; null: spark-submit's or spark-defaults'
-    options: dict[str, Any] = field(default_factory=dict)  # Spark's: spark.executor.memory: 16g
+    # Spark's master: local[8], spark://HOST:7077, yarn; null: the master that spark-submit or spark-defaults.conf sets
+    master: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)  # Spark options, such as spark.executor.memory: 16g

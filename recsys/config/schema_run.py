@@ -10,10 +10,11 @@ from recsys.config.schema_data import DataConfig, EngineConfig
 
 @dataclass
 class TableRule:
-    """How matching tables are sharded. A null key keeps the setting for all tables.
+    """How matching tables are sharded. A key that is null keeps the setting of `sharding`.
 
-    A rule matches by its name, a table's or a glob ("cat_*"), or by `match` if that is set. The limits narrow it
-    further.
+    A rule applies to the tables that match its name (a table's name or a glob such as "cat_*"), or `match` if that is
+    set.
+    The limits below restrict it further.
     """
 
     match: str | None = None
@@ -29,15 +30,16 @@ class TableRule:
 
 @dataclass
 class ShardingConfig:
-    """The plan types and kernels that the planner may choose from."""
+    """Sharding settings: the types and kernels that the planner may choose from, and limits."""
 
     types: list[str] = field(default_factory=list)  # values of TorchRec's ShardingType; empty: all
     kernels: list[str] = field(default_factory=list)  # fused | fused_uvm | fused_uvm_caching; empty: fused
     column_block: int | None = None  # column-wise: columns of a shard; null: dim / world size
     cache_load_factor: float = 0.2  # fused_uvm_caching: share of a table's rows that the GPU caches
-    cache_hit_rate: float | None = None  # instead: choose each table's load factor so that this share of lookups hits
-    hbm_gib: float | None = None  # a device's memory, before TorchRec's reserve of 15%; null: all of it
-    padding: str = "16"  # off | 16 | 64 | 128: pad rows to a multiple of so many bytes
+    # instead of cache_load_factor: choose each table's load factor so that this share of lookups hits the cache
+    cache_hit_rate: float | None = None
+    hbm_gib: float | None = None  # memory of a device, before TorchRec's reserve of 15%; null: all of it
+    padding: str = "16"  # off | 16 | 64 | 128: pad table rows to a multiple of this many bytes
     per_table: dict[str, Any] = field(default_factory=dict)  # TableRules by name; later rules override earlier ones
 
 
@@ -51,24 +53,29 @@ class SparseOptimConfig:
     beta1: float = 0.9
     beta2: float = 0.999
     weight_decay: float = 0.0  # L2, on the rows that a batch touches
-    clip: float | None = None  # bound on each number of a looked-up row's gradient, before rows are summed
+    # maximum absolute value of each element of a looked-up row's gradient, before gradients of the same row are summed
+    clip: float | None = None
 
 
 @dataclass
 class OptimConfig:
+    """Optimizers and learning-rate schedule."""
+
     dense: Any = MISSING
     sparse: SparseOptimConfig = field(default_factory=SparseOptimConfig)
     scheduler: Any = (
         None  # a torch.optim.lr_scheduler or one of recsys.training.schedules, for dense weights and tables
     )
     interval: str = "validation"  # validation | step: what the scheduler counts
-    clip_norm: float | None = None  # largest norm of all dense gradients together; for tables: sparse.clip
-    ema: float | None = None  # decay of an average of the dense weights, such as 0.999, to predict with
+    # maximum norm of all dense gradients together; sparse.clip limits the tables' gradients
+    clip_norm: float | None = None
+    # decay of a moving average of the dense weights, such as 0.999, which is used for evaluation and prediction
+    ema: float | None = None
 
 
 @dataclass
 class EarlyStoppingConfig:
-    """Stop after `patience` validations without improvement; null: never."""
+    """Early stopping after `patience` validations without improvement; null never stops."""
 
     monitor: str | None = None  # null: validation/auc, or validation/ndcg@10 for retrieval models
     mode: str | None = None  # min | max; null: whichever is better for this metric
@@ -77,81 +84,90 @@ class EarlyStoppingConfig:
 
 @dataclass
 class TrainerConfig:
+    """Processes, batches and duration of the training."""
+
     accelerator: str = "auto"  # auto | cpu | gpu
     devices: int = 1  # processes on this machine
     max_epochs: int = 1
     max_steps: int = -1
-    max_time: str | None = None  # DD:HH:MM:SS; then the run validates, tests and can be resumed
-    batch_size: int = 2048  # rows of a step, over all processes
-    accumulate: int = 1  # batches whose gradients are summed before a step
+    # DD:HH:MM:SS; when it is over, training stops, and the run is tested and can be resumed
+    max_time: str | None = None
+    batch_size: int = 2048  # rows per step, over all processes
+    accumulate: int = 1  # number of batches whose gradients are summed before a step
     eval_batch_size: int = 8192
     precision: str = "32-true"
     log_every_n_steps: int = 50
     threads: int | None = None  # intra-op threads of a process; null: the cores divided by the processes
-    timeout_minutes: float = 30.0  # how long a rank waits for the others before it gives up
-    validate_every: int = 1  # epochs
-    validate_every_n_steps: int | None = None  # batches, instead
+    timeout_minutes: float = 30.0  # time that a rank waits for the others before it fails
+    validate_every: int = 1  # validate every N epochs
+    validate_every_n_steps: int | None = None  # or validate every N batches; replaces validate_every
     early_stopping: EarlyStoppingConfig = field(default_factory=EarlyStoppingConfig)
 
 
 @dataclass
 class LoaderConfig:
+    """Loader of the training rows."""
+
     shuffle: bool = True
-    buffer_rows: int = 262_144  # rows shuffled together; memory grows with this, not with the data
+    buffer_rows: int = 262_144  # number of rows shuffled together; memory use grows with it, not with the data
 
 
 @dataclass
 class CheckpointConfig:
+    """Checkpoints: how often they are written, and how many are kept."""
+
     every_n_steps: int | None = None
     every_minutes: float | None = 10.0
-    keep_best: int = 1  # best-N: the best validation so far, and earlier bests
-    keep_last: int = 1  # step-N: the newest ones
+    keep_best: int = 1  # number of best-N checkpoints to keep
+    keep_last: int = 1  # number of step-N checkpoints to keep
     monitor: str | None = None  # null: validation/auc, or validation/ndcg@10 for retrieval models
     mode: str | None = None  # min | max; null: whichever is better for this metric
 
 
 @dataclass
 class MetricsConfig:
-    """How ranking models are measured."""
+    """Metrics settings."""
 
     gauc: str | None = None  # sparse feature, such as the user: AUC within each of its values
-    slices: list[str] = field(default_factory=list)  # features: metrics.json has metrics for each of their values
-    slice_values: int = 20  # how many values, the most frequent ones
-    bins: int = 20  # bins of the calibration error
-    exact_rows: int = 20_000_000  # beyond so many, AUC uses binned scores; its error is reported
-    predictions: bool = True  # keep the test rows' predictions or target ranks for recsys.report
+    slices: list[str] = field(default_factory=list)  # features for whose values metrics.json has separate metrics
+    slice_values: int = 20  # maximum number of values per feature, the most frequent ones
+    bins: int = 20  # number of bins of the calibration error
+    # with more rows than this, AUC uses binned scores and its error bound is reported
+    exact_rows: int = 20_000_000
+    predictions: bool = True  # write the test rows' predictions or target ranks, which recsys.report needs
 
 
 @dataclass
 class ProtocolConfig:
-    """How retrieval models are measured: the items that targets of held-out rows are ranked against."""
+    """Evaluation protocol of retrieval models: the items that targets of held-out rows are ranked against."""
 
     candidates: list[str] = field(default_factory=lambda: ["full"])  # full | uniform | popularity, or several
     k: list[int] = field(default_factory=lambda: [5, 10, 20])
-    negatives: int = 100  # uniform, popularity: sampled for each row, outside its targets and history
-    filter_history: bool = True  # full: leave out the items of the history
-    seed: int = 0  # of the sampling
+    # uniform, popularity: number of candidates sampled for each row, excluding its targets and history
+    negatives: int = 100
+    filter_history: bool = True  # full: exclude the items of the history
+    seed: int = 0  # seed of the sampling
 
 
 @dataclass
 class DebugConfig:
-    """Short runs that show whether something works and where its time goes."""
+    """Debug settings: short runs that check that training works or profile it."""
 
     name: str = "none"
-    train_batches: int | None = None  # only the first batches of an epoch
+    train_batches: int | None = None  # use only this many batches of an epoch (the first ones)
     eval_batches: int | None = None
     profile_steps: int = 0
 
 
 @dataclass
 class SweepConfig:
-    """python -m recsys.train -m: many trials. A run's own config does not contain it."""
+    """Config of a sweep, `python -m recsys.train -m`: many trials. A run's own config does not contain it."""
 
     method: str = "grid"  # grid | random | optuna
     trials: int | None = None  # random, optuna; a grid tries all combinations
     metric: str | None = None  # validation/NAME or test/NAME; null: checkpoint.monitor
-    direction: str | None = None  # maximize | minimize; null: the metric's own
-    jobs: int = 1  # runs at once
+    direction: str | None = None  # maximize | minimize; null: the direction in which the metric is better
+    jobs: int = 1  # number of runs at the same time
     seed: int = 0  # random, optuna
     prune: bool = False  # optuna: end trials early that are worse than the median
     launcher: str = "local"  # local: processes on this machine | slurm: jobs of a cluster
@@ -160,7 +176,7 @@ class SweepConfig:
 
 @dataclass
 class TrainConfig:
-    """python -m recsys.train"""
+    """Config of `python -m recsys.train`."""
 
     data: DataConfig = MISSING
     model: Any = MISSING
@@ -178,4 +194,4 @@ class TrainConfig:
     logger: Any = None  # a mapping of names to loggers; CSV is always written
     seed: int = 0
     run_dir: str | None = None  # null: a new folder under outputs/
-    resume: str | None = None  # a run's folder to resume; auto: resume run_dir if it holds a run
+    resume: str | None = None  # a run's folder to resume; auto: resume run_dir if it contains a run

@@ -23,6 +23,7 @@ def data_config(cfg: DictConfig) -> "ResolvedData":
 
 
 def engine_config(cfg: DictConfig) -> schema_data.EngineConfig:
+    """Return the engine config as an object."""
     engine = OmegaConf.to_object(cfg.engine)
     assert isinstance(engine, schema_data.EngineConfig)
     return engine
@@ -31,7 +32,7 @@ def engine_config(cfg: DictConfig) -> schema_data.EngineConfig:
 def seconds_of(max_time: str) -> float:
     """Return the seconds of DD:HH:MM:SS. Raises UserError for any other text."""
     if not (m := re.fullmatch(r"(\d+):(\d+):(\d+):(\d+)", max_time)):
-        raise UserError(f"trainer.max_time={max_time}: must be days:hours:minutes:seconds, as 00:01:30:00")
+        raise UserError(f"trainer.max_time={max_time}: must have the form DD:HH:MM:SS, such as 00:01:30:00")
     days, hours, minutes, seconds = map(int, m.groups())
     return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 

@@ -37,7 +37,7 @@ ID_EXCLUDES = {  # keys that cannot be used with encode=id, and the reason
     "lag": "the first rows of a group have no earlier value",
     "difference": "a difference is not a row of a table",
 }
-MOST_QUANTILES = 100_000  # a tenth of the rows that large data samples for them
+MOST_QUANTILES = 100_000  # a tenth of SAMPLE_ROWS, the rows from which quantiles of large data are estimated
 
 
 def check_data(data: DataConfig) -> None:
@@ -67,20 +67,20 @@ def check_data(data: DataConfig) -> None:
             raise UserError(f"{key}.source.joins: {join.file}: separator and quote must each be one character")
     dense = data.dense_columns
     if twice := sorted(set(data.dense).union(dense) & set(data.sparse)):
-        hint = f"rename one (column: {twice[0]})"
-        raise UserError(f"{key}: {twice[0]} is named twice, under dense and under sparse; {hint}")
+        hint = f"give one of them another name and set its column: {twice[0]}"
+        raise UserError(f"{key}: {twice[0]} is both a dense and a sparse feature; {hint}")
     if not data.dense and not data.sparse:
         raise UserError(f"{key}: no feature is named, neither under dense nor under sparse")
     if names := [c for c in data.source.columns if data.source.columns.count(c) > 1]:
-        raise UserError(f"{key}.source.columns: {names[0]} is named twice")
+        raise UserError(f"{key}.source.columns: {names[0]} occurs twice; rename one of the two")
     tables = {s.table for s in data.sparse.values() if s and s.table}
     for name in [*data.dense, *dense, *data.sparse, *tables]:
         if name in RESERVED or not name or set(name) & set("./\\"):
-            hint = f"give it another name and column: {name}"
-            raise UserError(f"{key}: no feature or table can be named {name!r}; {hint}")
+            hint = f"choose another name and set column: {name}"
+            raise UserError(f"{key}: {name!r} is not a valid name of a feature or table; {hint}")
     for where, column in data.raw_columns:
         if column == data.label_column:
-            raise UserError(f"{where}: reads the label's column {column}; read another one")
+            raise UserError(f"{where}: reads {column}, the column of the label; choose another column")
     for name, s in data.sparse_columns.items():
         where = f"{key}.sparse.{name}"
         _check_values(where, s, data.sparse[name] or SparseConfig())
@@ -126,7 +126,11 @@ def _check_values(where: str, s: SparseConfig, own: SparseConfig) -> None:
 
 
 def _check_encodings(data: ResolvedData) -> None:
-    """Check `encode` and its options. A feature's own option must apply; ignore defaults of another encoding."""
+    """Check `encode` and its options.
+
+    An option that is set on a feature must apply to its encoding; options that it gets from sparse_defaults are ignored
+    if they do not apply.
+    """
     columns = data.sparse_columns
     tables: dict[str, tuple[str, str, int | None]] = {}
     for name, s in columns.items():

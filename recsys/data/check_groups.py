@@ -77,16 +77,20 @@ def check_items(data: ResolvedData) -> None:
     if name not in sparse:
         raise UserError(f"{where}: there is no such sparse feature{did_you_mean(name, list(sparse))}")
     if data.group is None:
-        raise UserError(f"{where}: needs data.group, whose later rows ask for what its earlier rows lead to")
+        why = "because the items of a group's later rows are predicted from its earlier rows"
+        raise UserError(f"{where}: needs data.group, {why}")
     own = data.sparse[name] or SparseConfig()
     if sparse[name].encode != "vocabulary" or any(
         getattr(own, k) is not None for k in ("cross", "lag", "difference", "last", "split", "pattern", "per")
     ):
-        raise UserError(f"{where}: must be a column's values with encode=vocabulary")
+        raise UserError(
+            f"{where}: must be a single column with encode=vocabulary, without cross, lag, difference, last, split, "
+            "pattern or per"
+        )
     for other, s in sparse.items():
         if other != name and (s.table or other) == (own.table or name):
             raise UserError(
-                f"{where}: {other} shares its table, so that its values would be candidates; give it another"
+                f"{where}: {other} shares its table, so its values would become candidates; give {other} another table"
             )
     if data.sequences is not None and data.sequences.held_out not in ("next", "all"):
         raise UserError(f"data.sequences.held_out={data.sequences.held_out}: must be next or all")
@@ -119,7 +123,7 @@ def _check_sequences(data: ResolvedData, c: SequenceConfig) -> None:
         most = c.max_length + 1
         raise UserError(f"{where}.min_length={c.min_length}: must be at most max_length + 1 = {most}")
     if c.pad not in (None, "left", "right"):
-        raise UserError(f"{where}.pad={c.pad}: must be left or right")
+        raise UserError(f"{where}.pad={c.pad}: must be left or right, or null")
     items = {n: s for n, s in data.sparse_columns.items() if s.per != "group"}
     if not items:
         raise UserError(f"{where}: needs a sparse feature of the items, but all have per=group")

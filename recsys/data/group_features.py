@@ -25,7 +25,7 @@ from recsys.data.transforms import (
 from recsys.data.transforms.columns import ResolvedData
 from recsys.errors import UserError
 
-MOST_HISTORY = 1 << 26  # total history of a pile's held-out items: 3 GB
+MOST_HISTORY = 1 << 26  # maximum total length of the histories of a pile's held-out items: 3 GB
 # REPEATED: a training row that is repeated in reverse. Models train on it, but nothing is fitted to it.
 TRAIN, VALIDATION, TEST, REPEATED = range(4)
 
@@ -112,7 +112,10 @@ def _starts(rows: pl.DataFrame, gap: float | None) -> np.ndarray:
 
 
 def leave_one_out(starts: np.ndarray) -> np.ndarray:
-    """Return (rows,) uint8: a group's last row tests, the one before it validates; groups of 1 or 2 rows train."""
+    """Return the split of each row, (rows,) uint8.
+
+    A group's last row is a test row, the row before it a validation row. Groups of 1 or 2 rows are training rows.
+    """
     sizes = np.bincount(starts, minlength=len(starts))[starts] if len(starts) else starts
     from_end = starts + sizes - 1 - np.arange(len(starts))
     split = np.select([from_end == 0, from_end == 1], [TEST, VALIDATION], TRAIN)
@@ -236,12 +239,15 @@ def _check_length(groups: pl.Series, starts: np.ndarray, stops: np.ndarray) -> N
 
 
 def _windows(ends: np.ndarray, lengths: np.ndarray, c: SequenceConfig) -> tuple[np.ndarray, np.ndarray]:
-    """Return the stops and firsts of the windows over runs of `lengths` items, each ending with an item of `ends`."""
+    """Return (stops, starts) of the windows.
+
+    Each window covers at most max_length + 1 of the `lengths` items that end at `ends`.
+    """
     size = c.max_length + 1
     kept = lengths >= c.min_length
     ends, lengths = ends[kept], lengths[kept]
     more = np.zeros(len(ends), np.int64)
-    if c.stride is not None:  # as many windows as it takes to reach the first item
+    if c.stride is not None:  # add windows until the first item is covered
         more = np.maximum(0, -(-(lengths - size) // c.stride))
     index = np.repeat(np.arange(len(ends)), more + 1)
     back = (np.arange(len(index)) - np.repeat(np.cumsum(more + 1) - more - 1, more + 1)) * (c.stride or 0)

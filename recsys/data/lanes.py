@@ -1,8 +1,9 @@
-"""Finish an epoch that another number of processes began, so that every row still comes once.
+"""Continue an epoch with a different number of processes, so that every row is still used exactly once.
 
-With W processes, the rows of a split lie in W lanes, one for each process, and a step takes as many rows from each. A
-run that is resumed in mid-epoch with another number of processes keeps the lanes of that epoch: each process takes its
-part of every step from the lanes that hold it. The next epoch has a lane for each process again.
+With W processes, the rows of a split are divided into W lanes, one per process, and each step takes the same number of
+rows from each lane. If a run is resumed within an epoch with another number of processes, it keeps the lanes of that
+epoch: each process reads its part of every step from the lanes that contain it. From the next epoch on, each process
+has its own lane again.
 """
 
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ class LanePart:
 
 
 def parts_of(rank: int, world_size: int, lanes: int, step_rows: int) -> list[LanePart]:
-    """Return the lanes, and the rows of their batches, that hold this rank's rows of a step.
+    """Return the lanes, and the rows of their batches, that contain this rank's rows of a step.
 
     step_rows: rows of a step over all ranks, a multiple of `world_size` and of `lanes`
     """
@@ -38,7 +39,7 @@ def parts_of(rank: int, world_size: int, lanes: int, step_rows: int) -> list[Lan
 
 
 def lane_batches(open_lane: Callable[[int], Iterator[Batch]], parts: list[LanePart]) -> Iterator[Batch]:
-    """Yield this rank's batches: of each lane's batch its part, one lane after another."""
+    """Yield this rank's batches. Each is the concatenation of this rank's parts of the lanes' batches."""
     lanes = [open_lane(part.lane) for part in parts]
     for batches in zip(*lanes, strict=True):
         yield concat([rows_of(batch, p.start, p.stop) for batch, p in zip(batches, parts, strict=True)])

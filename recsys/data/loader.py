@@ -71,12 +71,12 @@ class ParquetLoader:
             (a different set each epoch if shuffled). If False, every row comes once, and ranks with fewer rows are
             filled up with rows of weight 0, so that all ranks take the same number of steps.
         shuffle: shuffle the rows, in a different order each epoch.
-        seed: the seed of the order.
-        buffer_rows: rows of a chunk, within which rows are shuffled.
-        rank: this process.
+        seed: seed of the order.
+        buffer_rows: number of rows of a chunk, within which rows are shuffled.
+        rank: rank of this process.
         world_size: the number of processes.
         vectors: the vectors of dense features, `Fitted.matrices`.
-        limit: use at most so many batches of an epoch, the first ones.
+        limit: use only this many batches of each epoch (the first ones); None uses all.
 
     Raises:
         UserError: there are fewer training rows than processes.
@@ -139,7 +139,7 @@ class ParquetLoader:
         self._keys = [f.name for f in features.sparse]
         self._buffers: list[np.ndarray] = []
         self._shapes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
-        self.lanes = world_size  # processes that began this epoch (lanes.py)
+        self.lanes = world_size  # number of processes with which this epoch began (lanes.py)
         self.epoch = 0
         self.step = 0  # batches of this epoch handed out so far
         self.seconds = 0.0  # time that the caller has waited for batches
@@ -148,7 +148,7 @@ class ParquetLoader:
         return self.steps
 
     def column(self, name: str, start: int, stop: int) -> pl.Series:
-        """Return a column of the split's rows [start, stop), of all ranks; it may be one that models do not see."""
+        """Return a column of the split's rows [start, stop), of all ranks; the column need not be a model input."""
         rows = Counter[Path]()
         for group in self._groups:
             rows[group.file] += group.rows
@@ -206,7 +206,7 @@ class ParquetLoader:
                 self.epoch, self.step = 0, 0
 
     def _from_lanes(self) -> Iterator[Batch]:
-        """The rest of an epoch that another number of processes began."""
+        """Yield the remaining batches of an epoch that began with another number of processes."""
         step_rows = self.batch_size * self._world_size
 
         def open_lane(lane: int) -> Iterator[Batch]:
@@ -235,7 +235,7 @@ class ParquetLoader:
         start = self._first + k * size
         stop = self._first + min((k + 1) * size, self._rows)
         parts = [(g.file, g.first + a, b - a) for g, a, b in _segments(groups, start, stop)]
-        if not parts:  # this rank has no row left, but must take as many steps as the others
+        if not parts:  # this rank has no row left, but must take the same number of steps as the others
             parts = [(groups[0].file, 0, 0)]
         scans = [pl.scan_parquet(f, glob=False).select(self._columns).slice(at, rows) for f, at, rows in parts]
         # common-subplan elimination would share the scans of one file by reading all of it
@@ -282,7 +282,7 @@ class ParquetLoader:
         return _Chunk(rows, dense, labels, ids, bags, [_bags(frame[name], order) for name in self._queries])
 
     def _buffer(self, shape: tuple[int, ...], dtype: type[np.generic]) -> np.ndarray:
-        """Return an array that no batch uses any more: new arrays would cost page faults at every chunk."""
+        """Return an array that no batch refers to any more, or a new one. Reusing arrays avoids page faults."""
         for old in self._buffers:
             if old.shape == shape and old.dtype == dtype and sys.getrefcount(old) == 3:  # list, loop, call
                 return old

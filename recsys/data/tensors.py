@@ -41,7 +41,7 @@ class Tensors:
         """Convert all rows of a frame.
 
         Args:
-            frame: what `Fitted.apply` returned.
+            frame: data frame that `Fitted.apply` returned.
             features: its feature spec.
             vectors: the vectors of dense features, `Fitted.matrices`.
         """

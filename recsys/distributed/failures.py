@@ -1,7 +1,7 @@
-"""How a process ends: the one line or the traceback that it prints, and its exit status.
+"""Exit of a process after an error: its message or traceback, and its exit status.
 
-0 success, 2 a mistake in the config or the data, 1 any other failure. A rank that fails says so at once; a rank that
-has only lost another one says so later, in one line.
+Exit statuses: 0 success, 2 a mistake in the config or the data, 1 any other failure. A rank that fails prints its error
+immediately. A rank that fails only because another rank is gone prints one line, later.
 """
 
 import atexit
@@ -19,8 +19,8 @@ from typing import NoReturn
 from recsys.console import console, log
 from recsys.errors import DoesNotFit, UserError
 
-USER, OURS = 2, 1
-THE_DISK = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
+USER, OURS = 2, 1  # exit statuses: a mistake that the user can fix, and any other error
+DISK_ERRNOS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
 
 # Messages of gloo, NCCL and the rendezvous store when the process at the other end is gone.
 PEER_GONE = re.compile(
@@ -32,10 +32,11 @@ GRACE_SECONDS_ON_ONE_HOST = 30.0  # the launcher ends this process much earlier
 
 
 def describe(error: BaseException) -> str:
-    """Return the text to show for a failure that is not the user's: a traceback and, in a job of many ranks, its rank.
+    """Return the text to print for an error that is not a UserError.
 
-    A rank that has only lost another one waits first. On the other's host torchrun shows that error meanwhile and ends
-    this process; on other hosts that error appears before this line.
+    It is a traceback and, in a job with several ranks, the rank. If the error only says that another rank is gone, wait
+    first, so that the other rank's error is printed before. On the host of that rank, torchrun ends this process during
+    the wait.
     """
     text = "".join(traceback.format_exception(error))
     if "RANK" not in os.environ or int(os.environ.get("WORLD_SIZE", 1)) == 1:
@@ -47,12 +48,13 @@ def describe(error: BaseException) -> str:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Lightning's handler would only note it
     alone = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
     time.sleep(GRACE_SECONDS_ON_ONE_HOST if alone else GRACE_SECONDS)
-    first = str(error).strip().splitlines()[:1]
-    return f"error: {who} has lost another rank; the cause is that rank's error, shown on its host ({''.join(first)})\n"
+    reason = "".join(str(error).strip().splitlines()[:1])
+    where = f"see the error of that rank in the output of its host ({reason})"
+    return f"error: {who} lost the connection to another rank; {where}\n"
 
 
 def lost_another_rank(error: BaseException) -> bool:
-    """Return whether the error only follows from the end of another rank."""
+    """Return whether the error is only a consequence of the end of another rank."""
     return bool(PEER_GONE.search(f"{type(error).__name__}: {error}"))
 
 
@@ -65,10 +67,10 @@ def _record(error: BaseException) -> None:
 
 
 def exit_process(status: int) -> NoReturn:
-    """Exit with this status. A rank exits at once, without finalising the interpreter.
+    """Exit with this status. A rank exits immediately, without finalising the interpreter.
 
-    In a failed rank a tidy exit would hang in a collective that the others wait in. In a rank that is done, threads of
-    gloo and the store may abort a process that ends under them, which would fail the job.
+    In a failed rank, a normal exit would hang in a collective. In a finished rank, threads of gloo and of the store may
+    abort the process while the interpreter shuts down, which would fail the job.
     """
     if "RANK" in os.environ:
         if status == 0:
@@ -80,9 +82,11 @@ def exit_process(status: int) -> NoReturn:
 
 
 def call(function: Callable[[], None], explain: Callable[[Exception], str] | None = None) -> int:
-    """Run `function` and return the exit status, after one line (a mistake of the user's) or a traceback.
+    """Run `function`, print a message for an error, and return the exit status.
 
-    explain: returns the line for an error of OmegaConf's.
+    The message is one line for a UserError, otherwise a traceback.
+
+    explain: returns the message for an error of OmegaConf
     """
     from omegaconf.errors import OmegaConfBaseException
 
@@ -99,7 +103,7 @@ def call(function: Callable[[], None], explain: Callable[[Exception], str] | Non
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else OURS
     except BaseException as e:  # a failed collective save raises a BaseException
-        if (disk := _of_the_disk(e)) is not None:
+        if (disk := _disk_error_message(e)) is not None:
             return say_error(disk)
         text = describe(e)
         sys.stderr.write(text)
@@ -108,16 +112,20 @@ def call(function: Callable[[], None], explain: Callable[[Exception], str] | Non
     return 0
 
 
-def _of_the_disk(error: BaseException) -> str | None:
-    """Return one line for an error of the disk, None for other errors. Polars raises its own type."""
-    if isinstance(error, OSError) and error.errno in THE_DISK:
+def _disk_error_message(error: BaseException) -> str | None:
+    """Return a one-line message for a disk error (permission, no space, ...), None for other errors.
+
+    Polars raises its own type.
+    """
+    if isinstance(error, OSError) and error.errno in DISK_ERRNOS:
         return f"{error.filename or 'the disk'}: {error.strerror}"
     polars = type(error).__module__.startswith("polars")  # without importing polars
     number = re.search(r"\(os error (\d+)\)", str(error)) if polars else None
-    return f"the disk: {os.strerror(int(number[1]))}" if number and int(number[1]) in THE_DISK else None
+    return f"the disk: {os.strerror(int(number[1]))}" if number and int(number[1]) in DISK_ERRNOS else None
 
 
 def say_error(message: str, status: int = USER) -> int:
+    """Print `error: message` to standard error, write it to the log, and return the exit status."""
     print(f"error: {message}", file=sys.stderr)
     log(f"error: {message}")
     return status

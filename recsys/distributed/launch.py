@@ -15,7 +15,8 @@ from recsys.distributed.ranks import silence
 def spawn(devices: int, work: str, job: dict[str, Any]) -> None:
     """Call `work` (MODULE:FUNCTION) with the keyword arguments `job` in `devices` processes of this machine.
 
-    torchrun's agent watches the processes. Raises SystemExit with the status of one that failed, which has said why.
+    torchrun's agent watches the processes. Raises SystemExit with the exit status of a failed process, which has
+    already printed its error.
     """
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -38,7 +39,7 @@ def spawn(devices: int, work: str, job: dict[str, Any]) -> None:
         elastic_launch(config, sys.executable)("-m", "recsys.distributed.worker", work, f.name)
     except ChildFailedError as e:
         rank, first = e.get_first_failure()
-        if first.exitcode < 0:  # it could say nothing itself
+        if first.exitcode < 0:  # a killed process could not print an error itself
             cause = ", as the kernel does when memory runs out" if -first.exitcode == signal.SIGKILL else ""
             say(f"error: rank {rank} was killed by signal {-first.exitcode} ({first.signal_name()}){cause}")
         codes = {f.exitcode for f in e.failures.values()}

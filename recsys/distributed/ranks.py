@@ -19,10 +19,8 @@ from recsys.console import quiet
 from recsys.errors import UserError
 from recsys.memory import keep_freed_memory
 
-FOREVER = timedelta(days=30)
-
-
-SEEN_SECONDS = 10.0
+FOREVER = timedelta(days=30)  # timeout of ranks that wait for rank 0 to prepare the data
+SEEN_SECONDS = 10.0  # time that a new file may take to appear on other hosts
 
 
 @dataclass(frozen=True)
@@ -36,7 +34,10 @@ class Ranks:
 
 
 def started_by_torchrun() -> Ranks | None:
-    """Return the ranks that torchrun, or our launcher through it, has set; None outside of both."""
+    """Return the ranks that torchrun or `launch.spawn` has set in the environment.
+
+    Return None if neither started this process.
+    """
     env = os.environ
     if "RANK" not in env or "WORLD_SIZE" not in env:
         return None
@@ -48,7 +49,7 @@ def started_by_torchrun() -> Ranks | None:
 def process_group(
     accelerator: str, threads: int | None, ranks: Ranks | None = None, timeout_minutes: float = 30.0
 ) -> Iterator[Ranks]:
-    """Open the default process group of torchrun's ranks, or of this process alone (no port, no store)."""
+    """Open the default process group, either over torchrun's ranks or for this process alone, without a port."""
     import torch
     import torch.distributed as dist
 
@@ -61,7 +62,9 @@ def process_group(
     if timeout_minutes <= 0:
         raise UserError(f"trainer.timeout_minutes={timeout_minutes}: must be above 0")
     if accelerator == "gpu" and torch.cuda.device_count() <= ranks.local_rank:
-        raise UserError(f"{ranks.local_world_size} processes here, but {torch.cuda.device_count()} GPUs")
+        gpus, processes = torch.cuda.device_count(), ranks.local_world_size
+        why = f"this host has only {gpus} GPUs; start at most {gpus} processes on it"
+        raise UserError(f"trainer.devices={processes}: {why}")
     torch.set_num_threads(threads or max(1, (os.cpu_count() or 1) // ranks.local_world_size))
     if accelerator == "gpu":
         torch.cuda.set_device(ranks.local_rank)
@@ -76,7 +79,8 @@ def process_group(
     try:
         yield ranks
         if ranks.world_size > 1:
-            dist.all_reduce(torch.zeros(1))  # all leave together: rank 0 writes the results last
+            # wait for all ranks, because rank 0 writes the results after the others are done
+            dist.all_reduce(torch.zeros(1))
         done = True
     finally:
         # A failing rank keeps its connections until it has reported its error, so that the others' errors come later.
@@ -94,7 +98,7 @@ def _torchruns_store(ranks: Ranks, timeout: timedelta) -> Any:
 
 
 def ensure_process_group() -> None:
-    """Open a default group of this process alone unless there is one: TorchRec needs one."""
+    """Open a default group of this process alone if there is no group yet, because TorchRec needs one."""
     import torch.distributed as dist
 
     silence()
@@ -103,7 +107,9 @@ def ensure_process_group() -> None:
 
 
 def first_decides(ranks: Ranks, decide: Callable[[], Any]) -> Any:
-    """Return rank 0's result on all ranks. They wait without a limit: preparing terabytes takes hours.
+    """Call `decide` on rank 0 and return its result on all ranks.
+
+    The other ranks wait without a time limit, because preparing terabytes takes hours.
 
     A UserError of rank 0 stops all ranks; rank 0 alone reports it.
     """
@@ -127,7 +133,10 @@ def first_decides(ranks: Ranks, decide: Callable[[], Any]) -> Any:
 
 
 def any_restarted(ranks: Ranks) -> bool:
-    """Collective: return whether torchrun has restarted any rank. A host whose ranks were well may count none."""
+    """Return whether torchrun has restarted any rank. Collective.
+
+    The restart count is reduced over all ranks, because a host whose ranks did not fail may report 0.
+    """
     import torch
     import torch.distributed as dist
 
@@ -137,11 +146,11 @@ def any_restarted(ranks: Ranks) -> bool:
     return bool(count > 0)
 
 
-def check_shared(ranks: Ranks, seen_by_rank_0: dict[str, Path]) -> None:
-    """Collective: raise UserError if a host does not see these folders, which rank 0 has made.
+def check_shared(ranks: Ranks, folders: dict[str, Path]) -> None:
+    """Raise UserError if a host cannot access these folders, which rank 0 has created. Collective.
 
-    seen_by_rank_0: the config's key -> the folder. Rank 0 puts a file into each, so that another folder of the same
-    name is not taken for it.
+    folders: config key -> folder. Rank 0 writes a file into each folder, so that a different folder with the same path
+        on another host is detected.
     """
     import torch
     import torch.distributed as dist
@@ -150,11 +159,11 @@ def check_shared(ranks: Ranks, seen_by_rank_0: dict[str, Path]) -> None:
         return
     box = [uuid.uuid4().hex]
     dist.broadcast_object_list(box)
-    marks = {key: folder / f".seen-{box[0]}" for key, folder in seen_by_rank_0.items()}
+    marks = {key: folder / f".seen-{box[0]}" for key, folder in folders.items()}
     if ranks.rank == 0:
         for mark in marks.values():
             mark.touch()
-    dist.all_reduce(torch.zeros(1))  # the files are there before the others look
+    dist.all_reduce(torch.zeros(1))  # the files exist before the other ranks check
     unseen = next((key for key, mark in marks.items() if not _appears(mark)), None)
     problem = unseen and (
         f"rank {ranks.rank} on {socket.gethostname()} does not see rank 0's {marks[unseen].parent.absolute()}: "
@@ -172,7 +181,7 @@ def check_shared(ranks: Ranks, seen_by_rank_0: dict[str, Path]) -> None:
 
 
 def _appears(path: Path) -> bool:
-    """Return whether the file appears within SEEN_SECONDS: NFS caches for a while that a file was missing."""
+    """Return whether the file appears within SEEN_SECONDS: NFS may cache for a while that a file does not exist."""
     deadline = time.monotonic() + SEEN_SECONDS
     while not path.exists():
         if time.monotonic() > deadline:

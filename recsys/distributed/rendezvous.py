@@ -1,4 +1,4 @@
-"""Give the ranks of each start of a job a store of their own."""
+"""Create a separate rendezvous store for each start of a job."""
 
 import json
 import time
@@ -13,10 +13,10 @@ POLL_SECONDS = 0.05
 def fresh_store(store: Store, rank: int, world_size: int, timeout: timedelta) -> Store:
     """Return a part of `store` that no earlier start has written to.
 
-    torchrun keeps one store over all its restarts. There gloo would find the addresses of ranks that are gone, and
-    fail or wait for them; hosts do not agree on the number of restarts either. So each rank publishes a new number
-    until rank 0's offer lists it. Rank 0, which may at first list numbers of ranks that are gone, repeats its offer
-    until all have met.
+    torchrun keeps one store over all restarts, in which gloo would find the addresses of ranks that no longer exist and
+    fail or wait for them. The number of restarts cannot be used as a prefix, because hosts may disagree on it.
+    Therefore each rank publishes a random id and waits until rank 0's offer lists it. Rank 0 may at first list ids of
+    ranks that no longer exist, so it repeats its offer until all ranks have accepted it.
     """
     deadline = time.monotonic() + timeout.total_seconds()
     name = _offer(store, world_size, deadline) if rank == 0 else _accept(store, rank, deadline)

@@ -1,6 +1,6 @@
 """python -m recsys.distributed.worker MODULE:FUNCTION JOB.json: one rank of the processes that `launch.spawn` starts.
 
-The process that spawned this one has decided everything: nothing is composed or prepared again.
+The parent process has composed the config and prepared the data; this process does neither.
 """
 
 import json

@@ -29,13 +29,14 @@ def _command(cfg: DictConfig) -> None:
             problems += [finding] if finding.state == "problem" else []
         results.print(table)
     if problems:
-        say("\n".join(f"problem: {p.what}: {p.result}; fix: {p.fix}" for p in problems))
+        fixes = [f"; fix: {p.fix}" if p.fix else "" for p in problems]
+        say("\n".join(f"problem: {p.what}: {p.result}{fix}" for p, fix in zip(problems, fixes, strict=True)))
         raise SystemExit(1)
     say("everything that training needs works")
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command with the overrides of sys.argv."""
     cli.run("doctor", _command)
 
 

@@ -25,6 +25,7 @@ EXTRAS = {"pyspark": "spark", "s3fs": "s3", "gcsfs": "gcs", "submitit": "slurm"}
 PROBE_SECONDS = 180
 LEAST_FREE_GIB = 5
 LEAST_SHARED_MIB = 512
+ROOT_FIX = "data.root=DIR, the folder of the raw files"
 BYTES = 256 << 20  # bytes to copy, write and read to measure speeds
 
 
@@ -32,10 +33,10 @@ BYTES = 256 << 20  # bytes to copy, write and read to measure speeds
 class Finding:
     """Result of one check.
 
-    state: "note" if training works without it, or slower
+    state: "note" if training works without it, perhaps more slowly
     what: the thing that was checked
     result: one line
-    fix: the command or setting that fixes it
+    fix: the command or setting that fixes it; empty if `result` says what to do
     """
 
     state: Literal["ok", "note", "problem"]
@@ -65,7 +66,7 @@ def packages(_: DictConfig) -> Iterator[Finding]:
     missing = [f"recsys[{extra}]" for module, extra in EXTRAS.items() if importlib.util.find_spec(module) is None]
     if missing:
         yield Finding(
-            "note", "extras", "not installed: " + ", ".join(missing), f"pip install '{missing[0]}', if you need it"
+            "note", "extras", "not installed: " + ", ".join(missing), f"if you need it: pip install '{missing[0]}'"
         )
     if importlib.util.find_spec("pyspark") is not None and shutil.which("java") is None:
         yield Finding("note", "Java", "not installed; engine=spark needs it", "install a Java 17 runtime")
@@ -120,12 +121,16 @@ def data(cfg: DictConfig) -> Iterator[Finding]:
             "note", what, "data.root is not set: the built-in sample is used", f"data={config.name} data.root=DIR"
         )
         return
+    if config.root is None and not config.source.parts:
+        yield Finding("problem", what, "data.root is not set", ROOT_FIX)
+        return
     try:
         check_data(config)
         files = check_files(config)
         block = next(iter(read_blocks(config, files[0][0])))
     except (UserError, OSError) as e:
-        yield Finding("problem", what, str(e), "data.root=DIR, the folder of the raw files")
+        fix = ROOT_FIX if str(e).startswith("data.root=") else ""  # other messages say themselves what to change
+        yield Finding("problem", what, str(e), fix)
         return
     size = sum(f.stat().st_size for f, _ in files if f.exists())
     yield Finding("ok", what, f"{len(files)} files, {size / GIB:.2f} GiB; columns: {len(block.frame.columns)}")

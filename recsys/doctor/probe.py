@@ -13,7 +13,7 @@ def kernel(device: str) -> dict[str, Any]:
     """Compare FBGEMM's fused lookup, backward and row-wise Adagrad on a small table with plain PyTorch.
 
     Returns:
-        right: whether they are equal; lookups_per_second.
+        A dict: right, whether the results are equal, and lookups_per_second.
     """
     import torch
     from fbgemm_gpu.split_embedding_configs import EmbOptimType

@@ -1,4 +1,7 @@
-"""Metrics of binary predictions over all rows of all ranks: exact up to a size, with a reported bound beyond it."""
+"""Metrics of binary predictions over all rows of all ranks.
+
+They are exact up to a number of rows; above it, the error of binned scores is bounded and reported.
+"""
 
 import math
 from collections.abc import Callable
@@ -12,9 +15,9 @@ from torch import Tensor
 
 from recsys.evaluation.negatives import mix
 
-SHIFT = 9  # low bits of a float32 that its bin ignores: 2^14 bins for each octave
+SHIFT = 9  # number of low bits of a float32 that its bin ignores: 2^14 bins for each octave
 BINS = (0x3F800000 >> SHIFT) + 1
-POINTS = 200  # points of a curve
+POINTS = 200  # number of points of a curve
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,10 @@ class Scores:
 
     @classmethod
     def binned(cls, probability: np.ndarray, label: np.ndarray) -> "Scores":
-        """Group by BINS bins of neighbouring float32, empty bins included, so that ranks can be added up."""
+        """Group into BINS bins of neighbouring float32 values.
+
+        Empty bins are included, so that the bins of all ranks can be summed.
+        """
         bins = probability.astype(np.float32).view(np.int32) >> SHIFT
         count = lambda weights=None: np.bincount(bins, weights, BINS)  # noqa: E731
         p, loss = _sums(probability, label)
@@ -52,8 +58,9 @@ class Scores:
         return self.rows - self.positives
 
     def auc(self) -> tuple[float, float]:
-        """Return the area under the ROC curve (Mann & Whitney 1947), ties counted half, and how far it can be off if
-        scores are bins. NaN with one class only.
+        """Return the area under the ROC curve, and its largest possible error if the scores are binned.
+
+        Ties count half (Mann & Whitney 1947). Both values are NaN if there is only one class.
         """
         positives, negatives = float(self.positives.sum()), float(self.negatives.sum())
         if not positives or not negatives:
@@ -74,7 +81,10 @@ class Scores:
         return float((precision * self.positives[::-1]).sum() / positives[-1])
 
     def pr_auc_error(self) -> float:
-        """Return how far pr_auc can be off if scores are bins: with the positives of each bin first, or last."""
+        """Return the largest possible error of pr_auc if the scores are binned.
+
+        The extremes have the positives of each bin first or last.
+        """
         value, total = self.pr_auc(), int(self.positives.sum())
         if not total:
             return 0.0
@@ -93,7 +103,10 @@ class Scores:
         return max(best - value, value - sequential(fp + negatives), 0.0)
 
     def calibration(self, bins: int) -> list[tuple[float, float, int]]:
-        """Return mean probability, share of positives and rows of bins of equally many rows, ties together."""
+        """Return (mean probability, share of positives, number of rows) for each of `bins` bins.
+
+        The bins have about the same number of rows. Equal scores are in the same bin.
+        """
         total = int(self.rows.sum())
         middle = np.cumsum(self.rows) - self.rows / 2
         place = np.minimum((middle * bins / max(total, 1)).astype(np.int64), bins - 1)
@@ -103,12 +116,12 @@ class Scores:
     def metrics(self, bins: int = 20) -> dict[str, float]:
         """Return all metrics by name, and the number of rows.
 
-        auc, pr_auc: see there
+        auc, pr_auc: see the methods of these names
         logloss: mean of -ln P(label), with probabilities clipped to [1e-7, 1 - 1e-7]
-        ne: normalised entropy (He et al. 2014), logloss over that of always predicting the mean label
+        ne: normalised entropy (He et al. 2014), logloss divided by that of always predicting the mean label
         calibration: predicted over observed positives; 1 is calibrated
         ece: expected calibration error (Naeini et al. 2015), the mean distance of probability and share of positives
-            over `bins` bins of equally many rows
+            over `bins` bins with about the same number of rows
         """
         rows, positives = int(self.rows.sum()), float(self.positives.sum())
         logloss = float(self.logloss.sum()) / rows if rows else math.nan
@@ -126,7 +139,10 @@ class Scores:
         }
 
     def curves(self, bins: int) -> dict[str, list[Any]]:
-        """Return points of the ROC curve (false, true positive rate), precision over recall, and `calibration`."""
+        """Return points of the ROC and precision-recall curves, and the result of `calibration`.
+
+        The points are (false positive rate, true positive rate) and (recall, precision).
+        """
         fp, tp = (np.append(0, np.cumsum(c[::-1])) for c in (self.negatives, self.positives))
         if not len(self.rows) or not fp[-1] or not tp[-1]:
             return {"roc": [], "pr": [], "calibration": self.calibration(bins)}
@@ -146,7 +162,7 @@ def binary_metrics(probability: np.ndarray, label: np.ndarray, bins: int = 20) -
 def gauc(group: np.ndarray, probability: np.ndarray, label: np.ndarray) -> tuple[float, int]:
     """Return AUC within groups, weighted by their rows (Zhu et al. 2017, Zhou et al. 2018), and the number of rows.
 
-    Groups of one class have no AUC and are left out. NaN if no group is left.
+    Groups of one class have no AUC and are omitted. NaN if no group remains.
     """
     order = np.lexsort((probability, group))
     group, p, y = group[order], probability[order], label[order].astype(np.int64)
@@ -172,7 +188,7 @@ def gauc(group: np.ndarray, probability: np.ndarray, label: np.ndarray) -> tuple
 
 @dataclass(frozen=True)
 class Rows:
-    """Measured rows in the order of their split: place (R,) int64, probability (R,) float32, label (R,)."""
+    """Measured rows in the order of their split: row number `place` (R,) int64, probability (R,) float32, label."""
 
     place: np.ndarray
     probability: np.ndarray
@@ -180,17 +196,21 @@ class Rows:
 
 
 class BinaryMetrics:
-    """Collects a rank's rows, five bytes each, and computes over the rows of all ranks; nothing is averaged.
+    """Metrics of binary predictions.
+
+    Collects the rows of this rank (five bytes each) and computes the metrics over the rows of all ranks together, not
+    as averages of batches or ranks.
 
     Args:
-        exact_rows: beyond so many rows, AUC, PR-AUC and ECE use binned scores, and auc_error and pr_auc_error say how
-            far they can be off; GAUC uses a sample of about so many rows, in whole groups. All else stays exact.
-        bins: of the calibration error.
+        exact_rows: with more rows than this, AUC, PR-AUC and ECE use binned scores, auc_error and pr_auc_error bound
+            their
+            errors, and GAUC uses a sample of about this many rows (whole groups). All other metrics stay exact.
+        bins: number of bins of the calibration error.
 
     Attributes:
-        groups: returns the group of the split's rows start ... stop - 1, for GAUC; None leaves it out.
-        scores: of the last `compute`.
-        rows: of the last `compute`, on rank 0: all rows, or the sample.
+        groups: function that returns the group of rows start ... stop - 1 of the split, for GAUC; None omits GAUC.
+        scores: grouped scores of the last `compute`.
+        rows: rows of the last `compute`, on rank 0: all rows, or the sample.
     """
 
     def __init__(self, exact_rows: int = 20_000_000, bins: int = 20) -> None:
@@ -201,9 +221,9 @@ class BinaryMetrics:
         self._kept: list[tuple[int, np.ndarray, np.ndarray]] = []
 
     def update(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None, first_row: int = 0) -> None:
-        """Collect logits and labels (B, 1). Rows of weight 0 only fill a batch up and are left out.
+        """Collect logits and labels (B, 1). Rows of weight 0 are padding and are ignored.
 
-        first_row: the place of the first row in the split
+        first_row: row number of the first row in the split
         """
         p, y = torch.sigmoid(logits.detach().float()[:, 0]), labels[:, 0]
         if weight is not None:
@@ -212,7 +232,7 @@ class BinaryMetrics:
             self._kept.append((first_row, p.cpu().numpy(), (y > 0).cpu().numpy()))
 
     def compute(self) -> dict[str, float]:
-        """Collective: return the metrics of all rows on every rank, then start anew."""
+        """Return the metrics of all rows, on every rank, and reset. Collective."""
         kept, self._kept = sorted(self._kept, key=lambda part: part[0]), []
         place = np.concatenate([np.zeros(0, np.int64), *(first + np.arange(len(p)) for first, p, _ in kept)])
         mine = Rows(
@@ -234,15 +254,15 @@ class BinaryMetrics:
             sample = Rows(mine.place[chosen], mine.probability[chosen], mine.label[chosen])
             rows, group = _on_rank_0(sample, None if group is None else group[chosen])
         self.rows = rows if _rank() == 0 else None
-        found: dict[str, float] = {}
+        metrics: dict[str, float] = {}
         if _rank() == 0:
             assert self.scores is not None
-            found = self.scores.metrics(self.bins)
+            metrics = self.scores.metrics(self.bins)
             if not exact:
-                found |= {"auc_error": self.scores.auc()[1], "pr_auc_error": self.scores.pr_auc_error()}
+                metrics |= {"auc_error": self.scores.auc()[1], "pr_auc_error": self.scores.pr_auc_error()}
             if group is not None:
-                found["gauc"], found["gauc_rows"] = gauc(group, rows.probability, rows.label)
-        box = [found]
+                metrics["gauc"], metrics["gauc_rows"] = gauc(group, rows.probability, rows.label)
+        box = [metrics]
         if _several():
             dist.broadcast_object_list(box)
         return box[0]
@@ -255,7 +275,7 @@ def _sums(probability: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def _share(keys: np.ndarray, share: float) -> np.ndarray:
-    """Choose about this share of the keys by a hash; of equal keys all or none."""
+    """Return a mask that selects about this share of the keys by a hash; equal keys are selected together."""
     hashed = mix(keys.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15))
     return hashed < np.uint64(min(share, 1.0) * (2**64 - 2**11))
 
@@ -269,7 +289,7 @@ def _rank() -> int:
 
 
 def _added(x: np.ndarray) -> np.ndarray:
-    """Collective: return the sum over ranks."""
+    """Return the sum over ranks. Collective."""
     if not _several():
         return x
     sum_ = torch.from_numpy(x.copy())
@@ -278,7 +298,7 @@ def _added(x: np.ndarray) -> np.ndarray:
 
 
 def _on_rank_0(rows: Rows, group: np.ndarray | None) -> tuple[Rows, np.ndarray | None]:
-    """Collective: return the rows of all ranks on rank 0, in the order of their split; other ranks keep theirs."""
+    """Return the rows of all ranks on rank 0, in the order of their split; other ranks keep theirs. Collective."""
     if not _several():
         return rows, group
     parts: list[Any] | None = [None] * dist.get_world_size() if _rank() == 0 else None

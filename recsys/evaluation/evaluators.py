@@ -1,7 +1,7 @@
-"""Evaluators measure a task on a split, batch by batch: metrics, slices, curves and predictions of all ranks.
+"""Evaluators, which measure a task on a split batch by batch: metrics, slices, curves and predictions over all ranks.
 
-The LightningModule holds one and does not ask which; closed-form models are measured by the retrieval evaluator's
-metrics without a task.
+The LightningModule uses an Evaluator without knowing its type. Closed-form models, which have no task, use the metrics
+of the retrieval evaluator directly.
 """
 
 from pathlib import Path
@@ -29,32 +29,32 @@ class Evaluator(Protocol):
         ...
 
     def update(self, task: Any, output: Tensor, batch: Batch) -> None:
-        """Take the task's output for a batch. Collective."""
+        """Add the task's output for a batch. Collective."""
         ...
 
     def compute(self) -> dict[str, float]:
-        """Return the metrics over all rows of all ranks, then start anew. Collective."""
+        """Return the metrics over all rows of all ranks, and reset. Collective."""
         ...
 
-    def slices(self, names: list[str], loader: ParquetLoader, fitted: Fitted, most: int) -> dict[str, Any]:
-        """Return metrics by the values of features, of the rows that `compute` measured last."""
+    def slices(self, names: list[str], loader: ParquetLoader, fitted: Fitted, max_values: int) -> dict[str, Any]:
+        """Return the metrics for each value of the features `names`, over the rows of the last `compute`."""
         ...
 
     def curves(self, bins: int) -> dict[str, list[Any]] | None:
-        """Return points of curves of the rows that `compute` measured last; None where there are none."""
+        """Return points of curves over the rows of the last `compute`; None if the evaluator has no curves."""
         ...
 
     def write(self, folder: Path, split: str) -> None:
-        """Write each row's prediction, for recsys.report to resample."""
+        """Write the prediction of each row, or the rank of each target, which recsys.report resamples."""
         ...
 
 
 class BinaryEvaluator:
-    """Measures predictions of labels.
+    """Evaluator of label predictions.
 
     Args:
         metrics: collects the rows.
-        gauc: the feature whose values group rows for GAUC.
+        gauc: feature whose values group the rows for GAUC.
     """
 
     def __init__(self, metrics: BinaryMetrics | None = None, gauc: str | None = None) -> None:
@@ -70,7 +70,7 @@ class BinaryEvaluator:
     def compute(self) -> dict[str, float]:
         return self.metrics.compute()
 
-    def slices(self, names: list[str], loader: ParquetLoader, fitted: Fitted, most: int) -> dict[str, Any]:
+    def slices(self, names: list[str], loader: ParquetLoader, fitted: Fitted, max_values: int) -> dict[str, Any]:
         rows = self.metrics.rows
         assert rows is not None
 
@@ -78,7 +78,7 @@ class BinaryEvaluator:
             label = rows.label[at]
             return binary_metrics(rows.probability[at], label) | {"positives": int(label.sum())}
 
-        return slices(names, loader, rows.place, measure, fitted, most)
+        return slices(names, loader, rows.place, measure, fitted, max_values)
 
     def curves(self, bins: int) -> dict[str, list[Any]] | None:
         return None if self.metrics.scores is None else self.metrics.scores.curves(bins)
@@ -89,7 +89,9 @@ class BinaryEvaluator:
 
 
 class RetrievalEvaluator:
-    """Measures where the targets of queries stand among the candidates, each rank scoring a range of them.
+    """Evaluator of retrieval models: ranks the targets of queries among the candidates.
+
+    Each rank scores a range of the candidates.
 
     Args:
         metrics: counts, for each target, the candidates that score higher.
@@ -97,7 +99,7 @@ class RetrievalEvaluator:
 
     def __init__(self, metrics: RankingMetrics) -> None:
         self.metrics = metrics
-        self.items: Tensor | None = None  # (n, d) vectors of the candidates that this rank scores, while it measures
+        self.items: Tensor | None = None  # (n, d) vectors of the candidates that this rank scores, during an evaluation
 
     def begin(self, task: Any, loader: ParquetLoader | None) -> None:
         self.items = task.item_vectors(*candidate_shard(self.metrics.candidates)).float()
@@ -117,14 +119,14 @@ class RetrievalEvaluator:
         self.items = None
         return self.metrics.compute()
 
-    def slices(self, names: list[str], loader: ParquetLoader, fitted: Fitted, most: int) -> dict[str, Any]:
+    def slices(self, names: list[str], loader: ParquetLoader, fitted: Fitted, max_values: int) -> dict[str, Any]:
         places, query = np.unique(self.metrics.ranks[:, 0], return_inverse=True)
 
         def measure(at: np.ndarray) -> dict[str, Any]:
             ranks = self.metrics.ranks[np.isin(query, at)]
             return self.metrics.measure(ranks) | {"rows": len(at), "targets": len(ranks)}
 
-        return slices(names, loader, places, measure, fitted, most)
+        return slices(names, loader, places, measure, fitted, max_values)
 
     def curves(self, bins: int) -> dict[str, list[Any]] | None:
         return None
@@ -134,14 +136,16 @@ class RetrievalEvaluator:
 
 
 def write_predictions(rows: Rows, path: Path) -> None:
-    """Write a row for each measured one: row (its place in the split), probability, label."""
+    """Write one row per measured row: its number in the split (`row`), probability and label."""
     columns = {"row": rows.place, "probability": rows.probability, "label": rows.label.astype(np.uint8)}
     pl.DataFrame(columns).write_parquet(path)
 
 
 def write_ranks(metrics: RankingMetrics, path: Path) -> None:
-    """Write a row for each target: query (its place in the split) and, by protocol, how many of its competitors score
-    higher (-1 where it cannot be ranked) and how many score the same.
+    """Write one row per target.
+
+    Columns: the number of its query's row in the split (`query`) and, for each protocol, the number of candidates that
+    score higher (-1 if the target cannot be ranked) and the number of ties.
     """
     columns = {"query": metrics.ranks[:, 0]}
     for i, name in enumerate(metrics.protocols.protocols):

@@ -1,7 +1,7 @@
-"""Every metric: its name, how people write it, which way is better, what it means, what it can be used for.
+"""Table of all metrics: name, label, direction, meaning and use.
 
-A metric is one entry here and one function in `binary.py` or `retrieval.py`. Checkpoints, sweeps,
-reports, dashboards and terminals read this table, and name no metric that is not in it.
+A metric is one entry here and one function in `binary.py` or `retrieval.py`. Checkpoints, sweeps, reports, dashboards
+and terminal output use only metrics of this table.
 """
 
 from collections.abc import Mapping
@@ -13,21 +13,21 @@ from typing import Literal
 class Metric:
     """A metric of one split.
 
-    name: as metrics.json has it, without `@k` and protocol
-    label: as people write it
-    better: which way is better; None where neither is, so that it can lead neither a checkpoint nor a sweep
-    meaning: one line
-    of: the kind of task that it measures
-    at_k: whether it is measured for lists of length k, as name@k
-    interval: whether recsys.report resamples it; others are shown without an interval
-    curve: whether recsys.report draws it over the validations
+    name: name in metrics.json, without `@k` and protocol
+    label: name in tables and charts
+    better: which direction is better; None if neither is, so that the metric cannot select checkpoints or rank trials
+    meaning: one-line description
+    kind: kind of model that it measures
+    at_k: whether it is computed for lists of length k, as name@k
+    interval: whether recsys.report computes a confidence interval for it
+    curve: whether recsys.report plots it over the validations
     """
 
     name: str
     label: str
     better: Literal["higher", "lower"] | None
     meaning: str
-    of: Literal["ranking", "retrieval"]
+    kind: Literal["ranking", "retrieval"]
     at_k: bool = False
     interval: bool = True
     curve: bool = True
@@ -49,14 +49,14 @@ METRICS = {
         Metric("recall", "recall", "higher", "share of a query's targets among the best k", "retrieval", at_k=True),
     )
 }  # fmt: skip
-RANKING = tuple(m.name for m in METRICS.values() if m.of == "ranking" and m.name != "gauc")  # always measured
-COUNTS = ("rows", "gauc_rows", "cold_rows", "targets", "cold_targets", "candidates")  # whole numbers beside metrics
+RANKING = tuple(m.name for m in METRICS.values() if m.kind == "ranking" and m.name != "gauc")  # always measured
+COUNTS = ("rows", "gauc_rows", "cold_rows", "targets", "cold_targets", "candidates")  # reported next to the metrics
 MAIN_RANKING = "auc"
 MAIN_K = 10
 
 
 def metric(name: str) -> Metric | None:
-    """Return the entry of `validation/ndcg@10_uniform` and the like; None where the table has none."""
+    """Return the entry of a metric name such as `validation/ndcg@10_uniform`; None if it is not in the table."""
     bare = name.rpartition("/")[2]
     if bare in METRICS:
         return METRICS[bare]
@@ -65,7 +65,7 @@ def metric(name: str) -> Metric | None:
 
 
 def label(name: str) -> str:
-    """Return a metric as people write it: ndcg@10_uniform -> NDCG@10_uniform."""
+    """Return the label of a metric name: ndcg@10_uniform -> NDCG@10_uniform."""
     entry = metric(name)
     if entry is None:
         return name
@@ -84,7 +84,7 @@ def mode_of(name: str) -> Literal["min", "max"]:
 
 
 def is_better(name: str, difference: float) -> bool | None:
-    """Return whether this difference is an improvement; None where neither way is better, or there is none."""
+    """Return whether this difference is an improvement; None if it is 0, or if neither direction is better."""
     entry = metric(name)
     if difference == 0 or (entry is not None and entry.better is None):
         return None
@@ -92,25 +92,28 @@ def is_better(name: str, difference: float) -> bool | None:
 
 
 def under(name: str, protocol: str) -> str:
-    """Return a metric's name under a protocol: those of `full` are bare, others end in _PROTOCOL."""
+    """Return a metric's name for a protocol: unchanged for `full`, otherwise with the suffix _PROTOCOL."""
     return name if protocol == "full" else f"{name}_{protocol}"
 
 
 def retrieval_names(ks: tuple[int, ...], protocols: tuple[str, ...]) -> list[str]:
-    """Return the names of all retrieval metrics, under each protocol."""
-    stems = [m for m in METRICS.values() if m.of == "retrieval"]
+    """Return the names of all retrieval metrics, for each protocol."""
+    stems = [m for m in METRICS.values() if m.kind == "retrieval"]
     names = [f"{m.name}@{k}" if m.at_k else m.name for m in stems for k in (ks if m.at_k else (0,))]
     return [under(n, p) for p in protocols for n in names]
 
 
 def main_retrieval(ks: tuple[int, ...], protocols: tuple[str, ...]) -> str:
-    """Return the metric that leads by default: NDCG@10, or of the first k, of full ranking or the first protocol."""
+    """Return the default main metric: NDCG@10, or NDCG at the first k if 10 is not measured.
+
+    It is the metric of full ranking if that is measured, otherwise of the first protocol.
+    """
     k = MAIN_K if MAIN_K in ks else ks[0]
     return under(f"ndcg@{k}", "full" if "full" in protocols else protocols[0])
 
 
 def main_metric(measured: Mapping[str, object]) -> str:
-    """Return the metric that leads a run whose metrics.json has these names."""
+    """Return the main metric of a run whose metrics.json has these names."""
     if MAIN_RANKING in measured:
         return MAIN_RANKING
     ranked = [name for name in measured if name.startswith("ndcg@")]

@@ -1,28 +1,28 @@
-"""Sample a few candidates for each query by a hash: the same whoever samples them, and where."""
+"""Sample negatives for each query by a hash, so that every process and machine samples the same ones."""
 
 import numpy as np
 import torch
 
 from recsys.batch import JaggedIds
 
-DRAWS = 2**22  # draws that exist at once
+DRAWS = 2**22  # maximum number of draws held in memory
 
 
 def sample_negatives(rows: np.ndarray, excluded: JaggedIds, cumulative: np.ndarray, count: int, seed: int) -> JaggedIds:
     """Sample, for each of (R,) rows, `count` different candidates outside its list in `excluded`.
 
     Args:
-        rows: (R,) the number of each row, which its sample depends on.
+        rows: (R,) row numbers; each sample depends on its row number.
         excluded: R lists of candidates that are not sampled.
-        cumulative: (N,) whole numbers, cumulative weights of the candidates; the first, of no candidate, is 0.
-            np.arange(N) weighs all alike. A candidate of weight 0 is never sampled.
-        count: how many; a row with fewer candidates left gets all of them.
-        seed: of the hash.
+        cumulative: (N,) integers, cumulative weights of the candidates. The first, for id 0, is 0. np.arange(N) gives
+            all candidates the same weight. A candidate of weight 0 is never sampled.
+        count: number of candidates per row; a row with fewer remaining candidates gets all of them.
+        seed: seed of the hash.
 
     Returns:
         R lists in the order of sampling. Draw i of a row is a hash of (seed, row, i), and the first `count` draws that
-        are neither excluded nor repeated are taken. Rows that are still short after many draws sample the rest by a
-        key for every candidate (Efraimidis & Spirakis 2006), which is the same distribution.
+        are neither excluded nor repeated are taken. Rows that are still short after many draws take the rest by random
+        keys of all candidates (Efraimidis & Spirakis 2006), which gives the same distribution.
     """
     n = len(cumulative)
     rounds = [draws for draws in (2 * count + 16, 8 * count, 32 * count) if draws < n]
@@ -53,8 +53,8 @@ def _sample(
     missing = count - np.bincount(drawn // n, minlength=len(rows))
     step = max(1, DRAWS // n)
     for start in range(0, len(short), step):
-        some = short[start : start + step]
-        owner, ids = _draw_rest(rows, some, banned, cumulative, missing[some], seed)
+        row_indices = short[start : start + step]
+        owner, ids = _draw_rest(rows, row_indices, banned, cumulative, missing[row_indices], seed)
         segment_ids.append(owner)
         values.append(ids)
     owner = np.concatenate(segment_ids)
@@ -64,32 +64,49 @@ def _sample(
 
 
 def _draw(
-    rows: np.ndarray, some: np.ndarray, banned: np.ndarray, cumulative: np.ndarray, count: int, draws: int, seed: int
+    rows: np.ndarray,
+    row_indices: np.ndarray,
+    banned: np.ndarray,
+    cumulative: np.ndarray,
+    count: int,
+    draws: int,
+    seed: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return (len(some), draws) candidates, and which are taken: the first `count` that are new and not banned."""
+    """Return candidates (len(row_indices), draws) and a mask of the candidates that are taken.
+
+    These are the first `count` that are neither repeated nor banned.
+    """
     n = len(cumulative)
-    point = (_uniform(seed, rows[some], np.arange(draws)) * cumulative[-1]).astype(np.int64)
+    point = (_uniform(seed, rows[row_indices], np.arange(draws)) * cumulative[-1]).astype(np.int64)
     ids = np.searchsorted(cumulative, point, side="right")
     by_id, draw = np.divmod(np.sort(ids * draws + np.arange(draws), axis=1), draws)
     new = np.ones(ids.shape, bool)
     new[:, 1:] = by_id[:, 1:] != by_id[:, :-1]
-    new &= ~within(some[:, None] * n + by_id, banned)
+    new &= ~within(row_indices[:, None] * n + by_id, banned)
     taken = np.empty_like(new)
     np.put_along_axis(taken, draw, new, axis=1)
     return ids, taken & (np.cumsum(taken, axis=1) <= count)
 
 
 def _draw_rest(
-    rows: np.ndarray, some: np.ndarray, banned: np.ndarray, cumulative: np.ndarray, missing: np.ndarray, seed: int
+    rows: np.ndarray,
+    row_indices: np.ndarray,
+    banned: np.ndarray,
+    cumulative: np.ndarray,
+    missing: np.ndarray,
+    seed: int,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return rows and candidates: for each row its missing ones, of the least exponential variables / weight."""
+    """Return rows and candidates: each row's missing candidates.
+
+    They have the smallest values of exponential variable / weight.
+    """
     n = len(cumulative)
     weight = np.diff(cumulative, prepend=0)
-    possible = np.broadcast_to(weight > 0, (len(some), n)).copy()
-    owner = np.searchsorted(some, banned // n)
-    mine = (owner < len(some)) & (some[np.minimum(owner, len(some) - 1)] == banned // n)
+    possible = np.broadcast_to(weight > 0, (len(row_indices), n)).copy()
+    owner = np.searchsorted(row_indices, banned // n)
+    mine = (owner < len(row_indices)) & (row_indices[np.minimum(owner, len(row_indices) - 1)] == banned // n)
     possible[owner[mine], banned[mine] % n] = False
-    uniform = _uniform(seed, rows[some], 2**32 + np.arange(n))
+    uniform = _uniform(seed, rows[row_indices], 2**32 + np.arange(n))
     key = np.where(possible, -np.log1p(-uniform) / np.maximum(weight, 1), np.inf)
     width = min(n, int(missing.max()))
     least = np.argpartition(key, width - 1, axis=1)[:, :width]
@@ -97,7 +114,7 @@ def _draw_rest(
     order = np.argsort(key, axis=1)
     least, key = np.take_along_axis(least, order, axis=1), np.take_along_axis(key, order, axis=1)
     taken = (key < np.inf) & (np.arange(width) < missing[:, None])
-    return some[np.nonzero(taken)[0]], least[taken]
+    return row_indices[np.nonzero(taken)[0]], least[taken]
 
 
 def _uniform(seed: int, rows: np.ndarray, draws: np.ndarray) -> np.ndarray:
@@ -122,13 +139,13 @@ def keys_of(lists: JaggedIds, n: int) -> np.ndarray:
 
 
 def ascending(keys: np.ndarray) -> np.ndarray:
-    """Return unique values, ascending. np.unique hashes whole numbers since NumPy 2.3, which took 30 times as long."""
+    """Return the sorted unique values. np.unique hashes integers since NumPy 2.3, which is 30 times slower."""
     keys = np.sort(keys)
     return keys[np.append(True, keys[1:] != keys[:-1])] if len(keys) else keys
 
 
 def within(keys: np.ndarray, ascending: np.ndarray) -> np.ndarray:
-    """Return which keys are among the ascending ones; fast if they ascend themselves."""
+    """Return a mask of the keys that occur in the sorted array `ascending`. It is fast if `keys` is sorted too."""
     if not len(ascending):
         return np.zeros(keys.shape, bool)
     return ascending[np.minimum(np.searchsorted(ascending, keys), len(ascending) - 1)] == keys

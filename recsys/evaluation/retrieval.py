@@ -1,8 +1,9 @@
-"""Exact metrics of retrieval over all queries of all ranks: the rank of each target among the candidates.
+"""Exact metrics of retrieval over all queries of all processes: the rank of each target among the candidates.
 
-Two whole numbers are kept for each target: greater, the competitors that score higher, and ties, those that score the
-same. Every metric is its expectation over random orders of equal scores, so that a constant scorer gets chance. Scores
-are equal if all bits are: a matrix product may round equal vectors differently at the edge of the matrix.
+Two integers are stored for each target: greater, the number of competitors with a higher score, and ties, the number
+with the same score. Every metric is its expected value over random orders of ties, so that a constant scorer gets the
+result of chance. Scores tie only if they are bitwise equal; a matrix product may round equal vectors differently at the
+edge of the matrix.
 """
 
 import math
@@ -20,12 +21,12 @@ from recsys.evaluation.negatives import ascending, keys_of, sample_negatives, wi
 from recsys.evaluation.retrieval_counts import RankedQueries, Score, count_competitors, world_size
 
 PROTOCOLS = ("full", "uniform", "popularity")
-MISSED = -1  # value of greater for a target that cannot be ranked
+MISSED = -1  # value of `greater` for a target that cannot be ranked
 
 
 @dataclass(frozen=True)
 class Protocols:
-    """The candidates that targets are ranked against, and how far down the list metrics look.
+    """The candidates that targets are ranked against, and the lengths of the lists that metrics use.
 
     Args:
         k: lengths of lists.
@@ -33,9 +34,9 @@ class Protocols:
             the history and the targets, with equal weights or by their counts in training. Sampled metrics do not
             estimate the full ones and may order models differently (Krichene & Rendle 2020,
             https://dl.acm.org/doi/10.1145/3394486.3403226).
-        negatives: how many are sampled for a row, without replacement.
-        filter_history: full leaves the items of a row's history out of its list, except for targets.
-        seed: of the sampling.
+        negatives: number of candidates sampled for each row, without replacement.
+        filter_history: whether `full` excludes the items of a row's history from its ranking, except for targets.
+        seed: seed of the sampling.
     """
 
     k: tuple[int, ...] = (5, 10, 20)
@@ -46,14 +47,14 @@ class Protocols:
 
     def __post_init__(self) -> None:
         if not self.k or any(k < 1 for k in self.k):
-            raise ValueError(f"k: one or more whole numbers from 1 on, not {list(self.k)}")
+            raise ValueError(f"k={list(self.k)}: must be one or more integers of at least 1")
         if not self.protocols:
-            raise ValueError(f"candidates: one or more of {', '.join(PROTOCOLS)}")
+            raise ValueError(f"candidates=[]: must be one or more of {', '.join(PROTOCOLS)}")
         for name in self.protocols:
             if name not in PROTOCOLS:
-                raise ValueError(f"candidates: no such protocol: {name}; there are {', '.join(PROTOCOLS)}")
+                raise ValueError(f"candidates: {name} is not a protocol; must be one of {', '.join(PROTOCOLS)}")
         if self.negatives < 1:
-            raise ValueError(f"negatives: 1 or more, not {self.negatives}")
+            raise ValueError(f"negatives={self.negatives}: must be at least 1")
 
 
 def ranking_metrics(
@@ -73,18 +74,21 @@ def query_metrics(
 
     hr@k: P(any of R in the top k)
     recall@k: |top k and R| / |R|
-    ndcg@k: sum over R in the top k of 1 / log2(1 + rank), over that of the best order of min(|R|, k) targets
-        (Järvelin & Kekäläinen 2002)
+    ndcg@k: sum over R in the top k of 1 / log2(1 + rank), divided by the same sum for an ideal order of min(|R|, k)
+        targets (Järvelin & Kekäläinen 2002)
     mrr: 1 / rank of the best of R
 
     recall and ndcg are sums over targets, so that their expectations are exact. With several targets, hr and mrr take
-    the expectation of the best one (of least greater), which is exact unless it is tied with another target.
+    the expectation of the best target (the one with the smallest `greater`), which is exact unless it is tied with
+    another target.
 
     Args:
-        query: (P,) the query of each target; targets of a query are consecutive.
+        query: (P,) index of the query of each target; targets of a query are consecutive.
         greater, ties: (P,) counts; greater is MISSED for a target that is not ranked.
         k: lengths of lists.
-        one_list: False ranks each target in a list of its own, with one target; ndcg is their mean.
+        one_list: whether all targets of a query are ranked in one list. If False, each target has its own list, and
+            ndcg is
+            the mean over these lists.
     """
     if not len(query):
         return {name: np.zeros(0) for n in k for name in (f"hr@{n}", f"ndcg@{n}", f"recall@{n}")} | {"mrr": np.zeros(0)}
@@ -108,16 +112,20 @@ def query_metrics(
 
 
 class RankingMetrics:
-    """Collects the ranks of a rank's targets and computes over those of all ranks; nothing is averaged.
+    """Retrieval metrics.
+
+    Collects the positions of this process's targets and computes the metrics over the targets of all processes
+    together.
 
     Args:
-        protocols: what targets are ranked against.
+        protocols: the candidates that targets are ranked against.
         popularity: (N,) counts of the candidates in the training data. Candidates are 1 ... N - 1; 0 stands for items
-            outside the vocabulary and is no candidate.
+            outside the vocabulary and is not a candidate.
 
     Attributes:
-        ranks: (P, 2 + 2 x protocols) of the last `compute`, of all ranks: query, whether training lacks the target,
-            then greater and ties by protocol.
+        ranks: (P, 2 + 2 x protocols) table of the last `compute`, over all processes. Columns: query, whether the
+            target is
+            missing from the training data, then greater and ties for each protocol.
     """
 
     def __init__(self, protocols: Protocols, popularity: np.ndarray) -> None:
@@ -143,23 +151,25 @@ class RankingMetrics:
         first_row: int,
         weight: Tensor | None = None,
     ) -> None:
-        """Collective: count the competitors of a batch's targets. Ranks may have different numbers of rows, or none.
+        """Count the competitors of a batch's targets. Collective.
 
-        A target that scores NaN ranks last, and a competitor that scores NaN below all others: no model gains by NaN.
+        Processes may have different numbers of rows, or none. A target whose score is NaN is ranked last, and a
+        competitor whose score is NaN is ranked below all others, so that NaN never improves a metric.
 
         Args:
-            queries: (B, ...) whatever `score` reads of a row.
+            queries: (B, ...) inputs of `score`, one per row.
             score: (queries (b, ...), first, stop) -> (b, stop - first) scores of candidates in this rank's shard.
-            targets: B lists of candidates, one or more for each row, counted once each.
+            targets: B lists of candidates, at least one for each row, counted once each.
             history: B lists of candidates.
-            first_row: the place of the batch's first row in its split; negatives depend on that place and the seed.
-            weight: (B,) rows of weight 0 only fill a batch up and are left out.
+            first_row: number of the batch's first row in the split; the sampled negatives depend on row numbers and the
+                seed.
+            weight: (B,) row weights; rows of weight 0 are padding and are ignored.
         """
         numbers = first_row + np.arange(len(targets))
         if weight is not None:
             keep = weight.cpu() > 0
             numbers, queries = numbers[keep.numpy()], queries[keep.to(queries.device)]
-            targets, history = _some(targets, keep), _some(history, keep)
+            targets, history = _select(targets, keep), _select(history, keep)
         row, item = _pairs(targets)
         counts = np.tile(np.array([MISSED, 0]), (len(row), len(self.protocols.protocols)))
         ranked = (item > 0) & (item < self.candidates)
@@ -174,33 +184,37 @@ class RankingMetrics:
         self._cold_rows += int((history.lengths == 0).sum())
 
     def _unseen(self, item: np.ndarray) -> np.ndarray:
-        """Return which items the training data lacks, whether or not they can be ranked."""
+        """Return a mask of the items that do not occur in the training data, whether or not they can be ranked."""
         unknown = (item < 1) | (item >= self.candidates)
         return unknown | (self.popularity[np.where(unknown, 0, item)] == 0)
 
     def _jagged_ids(
         self, row: np.ndarray, item: np.ndarray, history: JaggedIds, numbers: np.ndarray
     ) -> list[JaggedIds]:
-        """Return, by protocol, one list for each row: for full those that do not compete, else those that do."""
+        """Return, for each protocol, one list of candidates per row.
+
+        The lists have the excluded candidates for `full`, and the sampled competitors for the other protocols.
+        """
         n, rows = self.candidates, len(history)
         targets, known = ascending(row * n + item), keys_of(history, n)
         excluded = _jagged_ids(ascending(np.append(known, targets)), n, rows)
-        made: list[JaggedIds] = []
+        lists: list[JaggedIds] = []
         for name in self.protocols.protocols:
             if name == "full":
                 left_out = known[~within(known, targets)] if self.protocols.filter_history else known[:0]
-                made.append(_jagged_ids(left_out, n, rows))
+                lists.append(_jagged_ids(left_out, n, rows))
             else:
                 count, seed = self.protocols.negatives, self.protocols.seed
-                made.append(sample_negatives(numbers, excluded, self._cumulative[name], count, seed))
-        return made
+                lists.append(sample_negatives(numbers, excluded, self._cumulative[name], count, seed))
+        return lists
 
     def compute(self) -> dict[str, float]:
-        """Collective: return the metrics of all queries on every rank, then start anew.
+        """Return the metrics of all queries, on every rank, and reset. Collective.
 
-        Names of the protocol full are bare, as ndcg@10; others end in the protocol, as ndcg@10_uniform. Counts come
-        with them: rows (queries), cold_rows (without a history), targets, cold_targets (items that training lacks;
-        missed if no candidate stands for them) and candidates.
+        Metrics of the protocol full have no suffix (ndcg@10); others end in the protocol (ndcg@10_uniform). Counts are
+        included: rows (queries), cold_rows (queries without a history), targets, cold_targets (targets that do not
+            occur in the
+        training data; they count as missed if they are not candidates) and candidates.
         """
         names = self.protocols.protocols
         table = np.concatenate([np.zeros((0, 2 + 2 * len(names)), np.int64), *self._kept])
@@ -221,7 +235,7 @@ class RankingMetrics:
         }
 
     def measure(self, ranks: np.ndarray) -> dict[str, float]:
-        """Return the metrics of rows of `ranks` that hold all targets of each query they have, by name."""
+        """Return the metrics of some rows of `ranks`, which must include all targets of each of their queries."""
         metrics: dict[str, float] = {}
         for i, name in enumerate(self.protocols.protocols):
             greater, ties = ranks[:, 2 + 2 * i], ranks[:, 3 + 2 * i]
@@ -230,14 +244,15 @@ class RankingMetrics:
         return metrics
 
 
-def _some(lists: JaggedIds, keep: Tensor) -> JaggedIds:
+def _select(lists: JaggedIds, keep: Tensor) -> JaggedIds:
     """Return the lists that `keep` (B,) selects."""
     return JaggedIds(lists.values[keep[lists.segment_ids]], lists.lengths[keep])
 
 
 def _pairs(targets: JaggedIds) -> tuple[np.ndarray, np.ndarray]:
-    """Return (P,) rows, ascending, and (P,) items of the targets, each pair once. Items 0 stay: unknown items may
-    differ.
+    """Return (P,) rows, ascending, and (P,) items of the targets, each pair once.
+
+    Items 0 are kept several times, because unknown items may differ.
     """
     assert (targets.lengths > 0).all(), "every query has a target"
     row, item = targets.segment_ids.cpu().numpy(), targets.values.cpu().numpy()

@@ -1,6 +1,7 @@
-"""Count the competitors of each target: how many score higher, how many the same.
+"""Count the competitors of each target: how many score higher and how many score the same.
 
-Each rank scores a range of the candidates for the queries of all ranks, and the counts are summed."""
+Each rank scores a range of the candidates for the queries of all ranks, and the counts are summed.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,17 +16,13 @@ from recsys.batch import JaggedIds, segment_ids_of
 Score = Callable[[Tensor, int, int], Tensor]
 
 
-BLOCK = 2**25  # scores in memory at once
-
-
-TILE = 2**22  # candidates scored at once; float32 counts so many exactly
-
-
-CHUNK = 2**20  # scores compared at once; they fit into caches
+BLOCK = 2**25  # maximum number of scores in memory
+TILE = 2**22  # maximum number of candidates scored together; float32 represents counts up to this exactly
+CHUNK = 2**20  # number of scores compared together, small enough for the CPU caches
 
 
 def candidate_shard(n: int) -> tuple[range, int]:
-    """Return which of 0 ... n - 1 this rank scores, and the most that a rank scores."""
+    """Return the range of candidates that this rank scores, and the largest number that any rank scores."""
     rank, ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     return range(n * rank // ranks, n * (rank + 1) // ranks), -(-n // ranks)
 
@@ -36,7 +33,7 @@ class RankedQueries:
 
     queries: (R, ...)
     row, item: (P,) targets, row after row
-    lists: by protocol, R lists of candidates: for full those that do not compete, else those that do
+    lists: for each protocol, R lists of candidates: the excluded ones for `full`, the sampled competitors for others
     """
 
     queries: Tensor
@@ -52,11 +49,12 @@ class RankedQueries:
 
 
 def world_size() -> int:
+    """Return the number of processes, 1 without a process group."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def gather_queries(ranked_queries: RankedQueries) -> tuple[RankedQueries, slice]:
-    """Collective: return the queries of all ranks, one rank after another, and which targets are this rank's."""
+    """Return the queries of all ranks, one rank after another, and the slice of this rank's targets. Collective."""
     if world_size() == 1:
         return ranked_queries, slice(None)
     numbers = [
@@ -65,20 +63,20 @@ def gather_queries(ranked_queries: RankedQueries) -> tuple[RankedQueries, slice]
         *(x for one in ranked_queries.lists for x in (one.values, one.lengths)),
     ]
     sizes = ranked_queries.row.new_tensor([len(ranked_queries.queries), *map(len, numbers)])
-    shape = torch.stack(_gathered(sizes, [len(sizes)] * world_size())).tolist()
-    queries = _gathered(ranked_queries.queries, [of[0] for of in shape])
-    whole = _gathered(torch.cat(numbers), [sum(of[1:]) for of in shape])
-    parts = [one.split(of[1:]) for one, of in zip(whole, shape, strict=True)]
-    firsts = [sum(of[0] for of in shape[:rank]) for rank in range(world_size())]
+    sizes_of_ranks = torch.stack(_gathered(sizes, [len(sizes)] * world_size())).tolist()
+    queries = _gathered(ranked_queries.queries, [sizes_of_rank[0] for sizes_of_rank in sizes_of_ranks])
+    whole = _gathered(torch.cat(numbers), [sum(sizes_of_rank[1:]) for sizes_of_rank in sizes_of_ranks])
+    parts = [one.split(sizes_of_rank[1:]) for one, sizes_of_rank in zip(whole, sizes_of_ranks, strict=True)]
+    firsts = [sum(sizes_of_rank[0] for sizes_of_rank in sizes_of_ranks[:rank]) for rank in range(world_size())]
     row = torch.cat([part[0] + first for part, first in zip(parts, firsts, strict=True)])
     item, *lists = (torch.cat([part[i] for part in parts]) for i in range(1, len(numbers)))
-    before = sum(of[1] for of in shape[: dist.get_rank()])
+    before = sum(sizes_of_rank[1] for sizes_of_rank in sizes_of_ranks[: dist.get_rank()])
     made = [JaggedIds(values, lengths) for values, lengths in zip(lists[::2], lists[1::2], strict=True)]
     return RankedQueries(torch.cat(queries), row, item, made), slice(before, before + len(ranked_queries.row))
 
 
 def _gathered(x: Tensor, sizes: list[int]) -> list[Tensor]:
-    """Collective: return x of each rank. sizes: its first dimension on each rank."""
+    """Return x of each rank. sizes: size of x's first dimension on each rank. Collective."""
     padded = x.new_zeros(max(sizes), *x.shape[1:])
     padded[: len(x)] = x
     found = [torch.empty_like(padded) for _ in sizes]
@@ -87,16 +85,16 @@ def _gathered(x: Tensor, sizes: list[int]) -> list[Tensor]:
 
 
 def count_competitors(ranked: RankedQueries, score: Score, candidates: int, protocols: tuple[str, ...]) -> Tensor:
-    """Collective: return greater and ties of this rank's targets by protocol, (P, 2 x protocols).
+    """Return greater and ties of this rank's targets for each protocol, (P, 2 x protocols). Collective.
 
     score(queries (b, ...), first, stop): (b, stop - first) scores of candidates in this rank's `candidate_shard`.
     """
-    mine, most = candidate_shard(candidates)
+    mine, max_candidates = candidate_shard(candidates)
     full = [name == "full" for name in protocols]
     ranked, own = gather_queries(ranked)
-    step = max(1, BLOCK // max(1, min(most, TILE)))
+    step = max(1, BLOCK // max(1, min(max_candidates, TILE)))
     counts = [ranked.item.new_zeros(0, 2 * len(full))]
-    for start in range(0, len(ranked.queries), step):  # every rank counts as many blocks
+    for start in range(0, len(ranked.queries), step):  # all ranks have the same number of blocks
         counts.append(block_counts(ranked.slice(start, start + step), score, mine, full))
     total = torch.cat(counts)
     if world_size() > 1:
@@ -105,23 +103,25 @@ def count_competitors(ranked: RankedQueries, score: Score, candidates: int, prot
 
 
 def block_counts(ranked_queries: RankedQueries, score: Score, mine: range, full: list[bool]) -> Tensor:
-    """Collective: return (P, 2 x protocols) greater and ties among this rank's candidates.
+    """Return (P, 2 x protocols) greater and ties among this rank's candidates. Collective.
 
-    If they make several tiles, those with targets are scored twice: the targets' scores must come from the same product
-    as their competitors', and are known only then.
+    If this rank's candidates need several tiles, tiles that contain targets are scored twice: a target's score must
+    come from the same product as its competitors' scores, and all counts need it.
     """
     row, item = ranked_queries.row, ranked_queries.item
 
     @lru_cache(maxsize=1)
     def tile(first: int) -> tuple[int, Tensor]:
-        """Return the first candidate and the scores. Candidate 0, which is none, is cut off after the product: a
-        product
-        without it has few rows of whole cache lines and takes a third longer.
+        """Return the first candidate of a tile and its scores.
+
+        Column 0, which is not a candidate, is removed after the product: a product without it has rows that are not
+        aligned to cache lines and takes a third longer.
         """
         stop = min(first + TILE, mine.stop)
         scores = score(ranked_queries.queries, first, stop).detach()
         if scores.shape != (len(ranked_queries.queries), stop - first):
-            raise ValueError(f"scores are {tuple(scores.shape)}, not ({len(ranked_queries.queries)}, {stop - first})")
+            shape, expected = tuple(scores.shape), (len(ranked_queries.queries), stop - first)
+            raise ValueError(f"score() returned shape {shape}; expected {expected}")
         after = max(first, 1)
         return after, scores[:, after - first :]
 
@@ -149,7 +149,10 @@ def _within(lists: JaggedIds, first: int, stop: int) -> JaggedIds:
 
 
 def _counts(scores: Tensor, row: Tensor, item: Tensor, own: Tensor, lists: list[JaggedIds], full: list[bool]) -> Tensor:
-    """Return (P, 2 x protocols) greater and ties of (P,) items that score `own`, among the columns of scores (b, n)."""
+    """Return (P, 2 x protocols) greater and ties of items with the scores `own` (P,).
+
+    They are compared with the other columns of their row of `scores` (b, n).
+    """
     step = max(1, CHUNK // max(1, scores.shape[1]))
     one_each = torch.equal(row, torch.arange(len(scores), device=row.device))  # then no copy is needed
     parts = [row.new_zeros(0, 2 * len(full))]
@@ -157,14 +160,17 @@ def _counts(scores: Tensor, row: Tensor, item: Tensor, own: Tensor, lists: list[
         rows, items, mine = (x[start : start + step] for x in (row, item, own))
         columns = [_among(scores, rows, mine, one) for one in lists]
         if any(full):
-            every = _among_all(scores[start : start + step] if one_each else scores[rows], items, mine)
-            columns = [every - found if of_all else found for found, of_all in zip(columns, full, strict=True)]
+            all_others = _among_all(scores[start : start + step] if one_each else scores[rows], items, mine)
+            columns = [all_others - one if of_all else one for one, of_all in zip(columns, full, strict=True)]
         parts.append(torch.cat(columns, 1))
     return torch.cat(parts)
 
 
 def _among_all(scores: Tensor, item: Tensor, own: Tensor) -> Tensor:
-    """Return (P, 2) greater and ties of (P,) items that score `own`, among the others of their row of scores (P, n)."""
+    """Return greater and ties (P, 2) of items with the scores `own` (P,).
+
+    They are compared with the other columns of their row of `scores` (P, n).
+    """
     compared = torch.empty(scores.shape, device=scores.device)  # floats: sums of bool take five times as long
     greater = torch.gt(scores, own[:, None], out=compared).sum(1).long()
     ties = torch.eq(scores, own[:, None], out=compared).sum(1).long()
@@ -174,7 +180,7 @@ def _among_all(scores: Tensor, item: Tensor, own: Tensor) -> Tensor:
 
 
 def _among(scores: Tensor, row: Tensor, own: Tensor, lists: JaggedIds) -> Tensor:
-    """Return (P, 2) greater and ties of (P,) targets that score `own`, among the list of their row."""
+    """Return greater and ties (P, 2) of targets with the scores `own` (P,), compared with the list of their row."""
     starts = (lists.lengths.cumsum(0) - lists.lengths)[row]
     lengths = lists.lengths[row]
     owner = segment_ids_of(lengths)

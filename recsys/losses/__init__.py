@@ -1,4 +1,7 @@
-"""Losses, which a config's `loss:` names: of ranking models over labels, of retrieval models over items."""
+"""Losses that a config names under `loss`.
+
+Ranking losses compare logits with labels, retrieval losses compare scores of items.
+"""
 
 from recsys.losses.ranking import BinaryCrossEntropy, FocalLoss, RankingLoss
 from recsys.losses.retrieval import (

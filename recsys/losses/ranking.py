@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class RankingLoss(Protocol):
-    """A loss over logits and labels. A class that a config may name subclasses it, beside nn.Module."""
+    """Protocol of losses over logits and labels. A loss that a config names must subclass it and nn.Module."""
 
     def forward(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
         """Return the mean loss, ().
@@ -15,7 +15,7 @@ class RankingLoss(Protocol):
         Args:
             logits: (B, T).
             labels: (B, T), from 0 to 1.
-            weight: (B,), the weight of each row; None where every row counts 1. Rows of weight 0 count for nothing.
+            weight: (B,), weight of each row; None if all rows have weight 1. Rows of weight 0 are ignored.
         """
         ...
 
@@ -38,7 +38,7 @@ class BinaryCrossEntropy(nn.Module, RankingLoss):
     def __init__(self, *, label_smoothing: float = 0.0) -> None:
         super().__init__()
         if not 0 <= label_smoothing < 1:
-            raise ValueError(f"label_smoothing={label_smoothing}: must be from 0 to 1")
+            raise ValueError(f"label_smoothing={label_smoothing}: must be at least 0 and below 1")
         self.label_smoothing = label_smoothing
 
     def forward(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
@@ -56,12 +56,12 @@ class BinaryCrossEntropy(nn.Module, RankingLoss):
 class FocalLoss(nn.Module, RankingLoss):
     """Focal loss: Lin et al., Focal Loss for Dense Object Detection, 2017, https://arxiv.org/abs/1708.02002.
 
-    Cross-entropy times (1 - P(label))^gamma, so that rows which are predicted well count less. With a gamma above 0
-    the predictions are no calibrated probabilities.
+    Cross-entropy times (1 - P(label))^gamma, so that rows that are predicted well count less. With gamma > 0, the
+    predictions are not calibrated probabilities.
 
     Args:
-        gamma: 0 is binary cross-entropy.
-        alpha: the weight of positives, 1 - alpha that of negatives; None weighs them alike.
+        gamma: exponent; 0 gives binary cross-entropy.
+        alpha: weight of positives; negatives have the weight 1 - alpha. None weights both equally.
     """
 
     def __init__(self, *, gamma: float = 2.0, alpha: float | None = None) -> None:

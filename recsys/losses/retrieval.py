@@ -1,8 +1,8 @@
-"""Losses of retrieval models: which of all items was chosen?
+"""Losses of retrieval models, which compare the score of the chosen item with the scores of other items.
 
-A loss samples the items that it compares the chosen ones with (`sample`), then compares their scores (`forward`).
-Scores are dot products of queries and item vectors, or those of the model's own scorer. B rows make Q queries, which
-have T chosen items.
+A loss samples the items that it compares the chosen items with (`sample`), then compares their scores (`forward`).
+Scores are computed by the model's scorer: dot products of queries and item vectors by default. B rows make Q queries,
+which have T chosen items.
 """
 
 import math
@@ -19,7 +19,7 @@ NEGATIVES = ("uniform", "popularity", "in_batch")
 
 
 class Popularity:
-    """How often each of N candidates was chosen in training: counts (N,), and distributions computed from them once."""
+    """Counts (N,) of how often each candidate was chosen in training, and cached distributions derived from them."""
 
     def __init__(self, counts: Tensor) -> None:
         self.counts = counts
@@ -29,22 +29,22 @@ class Popularity:
 
     @cached_property
     def cumulative(self) -> Tensor:
-        """(N,) float64 cumulative counts, to sample from."""
+        """Cumulative counts (N,) in float64, for sampling."""
         return self.counts.double().cumsum(0)
 
     @cached_property
     def log_share(self) -> Tensor:
-        """(N,) logarithm of each candidate's share of all choices, at least that of a candidate chosen once."""
+        """Logarithm (N,) of each candidate's share of all choices, at least that of a candidate chosen once."""
         return (self.counts.clamp(min=1) / self.counts.sum().clamp(min=1)).log()
 
 
 @dataclass
 class Negatives:
-    """Items that chosen ones are compared with.
+    """Sampled items that the chosen items are compared with.
 
-    ids: (M,) shared by all queries, or (T, n) for each chosen item its own
-    log_share: (N,) of each candidate the logarithm of its expected share of a sample; None where no loss needs it
-    sampling_rate: the share of all other items that is sampled
+    ids: (M,) negatives shared by all queries, or (T, n) separate negatives for each chosen item
+    log_share: (N,) logarithm of each candidate's expected share of a sample; None if the loss does not need it
+    sampling_rate: number of sampled negatives divided by the number of all other items
     """
 
     ids: Tensor
@@ -56,13 +56,13 @@ class Negatives:
 class LossInputs:
     """A batch's queries, chosen items and negatives.
 
-    scorer: the model's
+    scorer: the model's scorer
     queries: (Q, d)
-    query_of_target: (T,) the query that each chosen item answers
+    query_of_target: (T,) index of the query that chose each item
     targets: (T,) ids of the chosen items
-    target_vectors: (T, d)
-    negatives: what the loss has sampled
-    negative_vectors: (M, d) or (T, n, d), of negatives.ids
+    target_vectors: (T, d), vectors of targets
+    negatives: the sample that `sample` returned
+    negative_vectors: (M, d) or (T, n, d), vectors of negatives.ids
     """
 
     scorer: Scorer
@@ -75,27 +75,27 @@ class LossInputs:
 
     @cached_property
     def one_target_each(self) -> bool:
-        """True if each query has one chosen item, in the order of the queries."""
+        """Whether each query has exactly one chosen item, in the order of the queries."""
         order = torch.arange(len(self.query_of_target), device=self.query_of_target.device)
         return len(self.query_of_target) == len(self.queries) and bool((self.query_of_target == order).all())
 
     @cached_property
     def target_queries(self) -> Tensor:
-        """(T, d) the query of each chosen item."""
+        """Query of each chosen item, (T, d)."""
         return self.queries if self.one_target_each else self.queries[self.query_of_target]
 
     def negative_pairs(self) -> Tensor:
-        """(T, n) scores of each chosen item's own negatives."""
+        """Return the scores (T, n) of each chosen item's own negatives."""
         return self.scorer.score_pairs(
             self.target_queries[:, None, :].expand_as(self.negative_vectors), self.negative_vectors
         )
 
 
 class RetrievalLoss(Protocol):
-    """A loss over queries and items. A class that a config may name subclasses it, beside nn.Module."""
+    """Protocol of losses over queries and items. A loss that a config names must subclass it and nn.Module."""
 
     def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
-        """Sample the items that chosen ones (T,) are compared with."""
+        """Sample the negatives for the chosen items, targets (T,)."""
         ...
 
     def forward(self, inputs: LossInputs) -> Tensor:
@@ -135,15 +135,15 @@ class SampledSoftmax(nn.Module, RetrievalLoss):
 
     Each score is reduced by the logarithm of the item's expected share of the sample; without that correction, items
     that are sampled often would score too low (Bengio & Senecal 2008; Yi et al. 2019,
-    https://dl.acm.org/doi/10.1145/3298689.3346996). A sampled item that a query has chosen is no negative to it.
+    https://dl.acm.org/doi/10.1145/3298689.3346996). A sampled item that a query has chosen is not used as its negative.
 
     Args:
         negatives: uniform, popularity or in_batch (the batch's own chosen items).
-        count: how many negatives to sample; in_batch takes at most so many.
-        correct: subtract the logarithm of the share.
+        count: number of negatives to sample; with in_batch, the maximum.
+        correct: whether to subtract the logarithm of each item's expected share from its score.
         temperature: divides all scores.
-        hardest: count only so many negatives of a query, those that score highest with it (Zhang et al. 2013,
-            https://dl.acm.org/doi/10.1145/2484028.2484126).
+        hardest: use only this many negatives per query, those with the highest scores (Zhang et al. 2013,
+            https://dl.acm.org/doi/10.1145/2484028.2484126); None uses all.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class SampledSoftmax(nn.Module, RetrievalLoss):
 
     def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
         ids = _sample_ids(self.negatives, (self.count,), targets, popularity)
-        if not self.correct or self.negatives == "uniform":  # equal shares make no difference
+        if not self.correct or self.negatives == "uniform":  # subtracting equal shares would not change the loss
             return Negatives(ids)
         return Negatives(ids, popularity.log_share)
 
@@ -190,15 +190,18 @@ class SampledSoftmax(nn.Module, RetrievalLoss):
 
 
 class BCE(nn.Module, RetrievalLoss):
-    """Binary cross-entropy of the chosen item against sampled ones of its own (SASRec samples one, uniformly).
+    """Binary cross-entropy of the chosen item (label 1) and its sampled negatives (label 0).
+
+    SASRec samples one negative uniformly.
 
     Args:
         negatives: uniform, popularity or in_batch.
-        count: how many negatives each chosen item gets.
+        count: number of negatives per chosen item.
         calibration: t of gBCE (Petrov & Macdonald 2023, https://arxiv.org/abs/2308.07192), which raises the positive
-            probability to a power so that sampling few of many items does not make the model overconfident: 0 is
-            plain, 1 fully calibrated.
-        shared: all chosen items of a batch share one sample, which a large `count` needs.
+            probability to a power so that sampling few of many items does not make the model overconfident. 0 is plain
+            binary cross-entropy, 1 is fully calibrated.
+        shared: whether all chosen items of a batch share one sample; use it with a large `count`, since separate
+            samples take T x count vectors.
     """
 
     def __init__(
@@ -234,7 +237,7 @@ class BPR(nn.Module, RetrievalLoss):
 
     Args:
         negatives: uniform, popularity or in_batch.
-        count: how many negatives each chosen item gets.
+        count: number of negatives per chosen item.
     """
 
     def __init__(self, *, negatives: str = "uniform", count: int = 1) -> None:
@@ -253,7 +256,7 @@ class BPR(nn.Module, RetrievalLoss):
 
 
 def _chosen_by(query_of_target: Tensor, targets: Tensor, ids: Tensor, queries: int) -> Tensor:
-    """Return (Q, M) whether each query has chosen each of the items `ids` (M,)."""
+    """Return a mask (Q, M): whether each query has chosen each of the items `ids` (M,)."""
     distinct, place = torch.unique(torch.cat([targets, ids]), return_inverse=True)
     chosen = torch.zeros(queries, len(distinct), dtype=torch.bool, device=ids.device)
     chosen[query_of_target, place[: len(targets)]] = True

@@ -10,7 +10,7 @@ from recsys.models.common.co_occurrence import candidates, co_occurrences, disti
 from recsys.models.protocols import ClosedFormModel
 
 _BYTES = 4  # bytes per pair of items: the float32 weights, which are solved in place
-_DOUBLE = 20_000  # up to this many items, solve in double precision: 20 bytes per pair
+_MAX_DOUBLE_ITEMS = 20_000  # with at most this many items, solve in double precision: 20 bytes per pair
 _CHUNK = 1024  # number of items whose co-occurrences are counted at a time
 
 
@@ -23,8 +23,8 @@ class EASE(nn.Module, ClosedFormModel):
 
     Args:
         l2: regularisation; the greater it is, the less is learnt of rare items.
-        max_items: raise an error if N is above this, because of the memory: 4 N^2 bytes to store and to fit; to fit
-            up to 20,000 items, 20 N^2.
+        max_items: raise an error if N exceeds this. Storing and fitting the weights takes 4 N^2 bytes; fitting up to
+            20,000 items takes 20 N^2 bytes, because it uses double precision.
     """
 
     weights: Tensor  # (N, N)
@@ -44,15 +44,15 @@ class EASE(nn.Module, ClosedFormModel):
         self.rows = candidates(features, "EASE")
         if self.rows > max_items:
             raise ValueError(
-                f"EASE of {self.rows:,} items needs {_BYTES * self.rows**2 / 1e9:,.1f} GB to fit, above max_items="
-                f"{max_items:,}: raise model.max_items if there is that much memory, drop rare items, or use "
-                "model=item_knn"
+                f"EASE: {self.rows:,} items exceed max_items={max_items:,} (fitting needs "
+                f"{_BYTES * self.rows**2 / 1e9:,.1f} GB): raise model.max_items if there is enough memory, drop rare "
+                "items, or use model=item_knn"
             )
         self.register_buffer("weights", torch.zeros(self.rows, self.rows, device=device))
 
     def fit(self, interactions: JaggedIds) -> None:
         """Solve for the weights from the items of each list."""
-        large = self.rows > _DOUBLE
+        large = self.rows > _MAX_DOUBLE_ITEMS
         gram = self.weights if large else self.weights.new_empty(self.weights.shape, dtype=torch.float64)
         for start, block in co_occurrences(distinct(interactions, self.rows), self.rows, chunk=_CHUNK):
             gram[start : start + len(block)] = block.to_dense()
@@ -80,8 +80,8 @@ def invert_in_place(a: Tensor, block: int = 2048) -> None:
     """Invert a symmetric positive definite matrix (N, N) in its own memory.
 
     Gauss-Jordan elimination of one block of rows and columns after another (the sweep operator, Goodnight 1979,
-    https://www.jstor.org/stable/2683825), on the lower triangle; N^3 operations, and 4 N x block numbers beside `a`.
-    Blocks on the diagonal are inverted in double precision.
+    https://www.jstor.org/stable/2683825), on the lower triangle; N^3 operations, and 4 N x block numbers in addition to
+    `a`. Blocks on the diagonal are inverted in double precision.
     """
     n = len(a)
     for start in range(0, n, block):

@@ -50,12 +50,12 @@ class Block(nn.Module):
 class HSTU(nn.Module, RetrievalModel):
     """Causal HSTU blocks over the items of a list; each state is the query for the next item.
 
-    The paper's relative bias has a part for positions and one for timestamps. This implementation has that for
-    positions.
+    The paper's relative bias has a part for positions and a part for timestamps. This implementation has only the part
+    for positions.
 
     Args:
-        max_length: number of learnt position vectors, counted from the end, and of distances with a bias of their own;
-            the N of the paper.
+        max_length: number of learnt position vectors, counted from the end, and of distances that have a learnt bias; N
+            in the paper.
     """
 
     def __init__(

@@ -41,7 +41,7 @@ class ItemKNN(nn.Module, ClosedFormModel):
         if k < 1:
             raise ValueError(f"k={k}: must be at least 1")
         if shrink < 0:
-            raise ValueError(f"shrink={shrink}: must not be below 0")
+            raise ValueError(f"shrink={shrink}: must be at least 0")
         self.rows = candidates(features, "ItemKNN")
         self.shrink = shrink
         self.normalise = normalise

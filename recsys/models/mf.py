@@ -20,7 +20,7 @@ class MF(nn.Module, RetrievalModel):
     The bias is the item's last column; the user's is 1.
 
     Args:
-        user: name of the user feature; by default the only single-valued feature beside the item's.
+        user: name of the user feature; by default, the only single-valued feature other than the item.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from recsys.models.common.layers import MLP
 from recsys.models.common.pairs import chosen_items, only, user_feature
 from recsys.models.protocols import RetrievalModel
 
-AT_ONCE = 1 << 22  # numbers in the first hidden layer of a block of pairs
+MAX_HIDDEN = 1 << 22  # largest number of hidden values that a block of pairs may have
 
 
 class PairScores(nn.Module):
@@ -39,7 +39,7 @@ class PairScores(nn.Module):
 
     def score_all(self, queries: Tensor, items: Tensor) -> Tensor:
         """Score every item for every query, a block of queries at a time: (Q, 2 dim), (M, 2 dim) -> (Q, M)."""
-        step = max(1, AT_ONCE // (len(items) * self.of_user.out_features))
+        step = max(1, MAX_HIDDEN // (len(items) * self.of_user.out_features))
         (item, deep_item) = items.split(self.dim, 1)
         of_item = self.of_item(deep_item)
         rows = []
@@ -51,10 +51,10 @@ class PairScores(nn.Module):
 
 
 class NeuMF(nn.Module, RetrievalModel):
-    """Generalised matrix factorisation and MLP in parallel, with vectors of their own.
+    """Generalised matrix factorisation and an MLP in parallel, each with its own vectors.
 
     Args:
-        user: name of the user feature; by default the only single-valued feature beside the item's.
+        user: name of the user feature; by default, the only single-valued feature other than the item.
         dim: width of a user's and of an item's vector, in each of the two parts.
         mlp: hidden widths of the MLP.
     """
@@ -82,7 +82,7 @@ class NeuMF(nn.Module, RetrievalModel):
 
     @property
     def scorer(self) -> PairScores:
-        return self.match  # checkpoints have this name
+        return self.match  # the attribute is called `match` because checkpoints use that name
 
     def make_queries(self, batch: Batch) -> QueryBatch:
         return chosen_items(batch, self.items.name)

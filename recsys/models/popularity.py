@@ -10,7 +10,7 @@ from recsys.models.protocols import ClosedFormModel
 
 
 class Popularity(nn.Module, ClosedFormModel):
-    """Score of an item = number of its interactions. An item that is in a list twice counts twice."""
+    """Ranks items by the number of their interactions. An item that occurs twice in a list counts twice."""
 
     counts: Tensor  # (N,) int64
 

@@ -1,10 +1,10 @@
 """Protocols that models of each kind implement.
 
-A model declares its kind by subclassing RetrievalModel or ClosedFormModel beside nn.Module; any other module is a
-RankingModel. Only `model_kind` checks for this. Optional methods have defaults here, so that callers never test for
+A model declares its kind by subclassing RetrievalModel or ClosedFormModel in addition to nn.Module; any other module is
+a RankingModel. Only `model_kind` checks for this. Optional methods have defaults here, so that callers never test for
 attributes.
 
-B rows; F sparse features; D dense columns; T labels; N candidates, of which 0 is the unknown item.
+Shapes: B rows; F sparse features; D dense columns; T labels; N candidates, of which 0 is the unknown item.
 """
 
 import inspect
@@ -40,7 +40,7 @@ class RetrievalModel(Protocol):
     items: Items | Any
 
     def make_queries(self, batch: Batch) -> QueryBatch:
-        """Return the items that the model reads of a batch, and those that it is to predict."""
+        """Return the items that the model reads from a batch, and the items that it must predict."""
         ...
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
@@ -62,7 +62,9 @@ class RetrievalModel(Protocol):
 
 
 class ClosedFormModel(Protocol):
-    """Ranks items for histories and is fitted at once, in one process: EASE, ItemKNN, Popularity.
+    """Ranks items for histories and is fitted in closed form, by one call of `fit` in one process.
+
+    Examples are EASE, ItemKNN and Popularity.
 
     rows: N, the number of candidates
     """

@@ -69,10 +69,11 @@ class Transformer(nn.Module, RetrievalModel):
 
     Args:
         merge: how to merge the vectors of an item: "sum", or "concat" followed by a linear layer to `dim`.
-        objective: "causal" predicts the next item from each state, "masked" the items that are masked.
+        objective: "causal" predicts the next item from each state; "masked" predicts masked items.
         block: "plain" with learnt position vectors, or "relative" with attention over distances.
-        context: add the features of the row itself to each position. They are the values of the list's last row, that
-            of the item to predict: features that are unknown before it, or that change within a list, leak the answer.
+        context: whether to add the features of the row itself to each position. Their values come from the last row of
+            the list, which is the row of the item to predict. Do not use features that are unknown before that row or
+            that change within a list: they leak the answer.
         mask: for objective=masked, share of a list's items that are masked in training.
         mask_last: for objective=masked, share of lists in which only the last item is masked.
         max_length: number of learnt position vectors, counted from the end.
@@ -110,11 +111,11 @@ class Transformer(nn.Module, RetrievalModel):
             raise ValueError(f"max_length={max_length}: must be at least 1")
         self.mask, self.mask_last = mask, mask_last
         self.items = Items(features, dim, init_std=init_std, device=device)
-        beside = [f.name for f in features.sparse if f.sequence and f.name != self.items.name]
+        others = [f.name for f in features.sparse if f.sequence and f.name != self.items.name]
         self.beside: SequenceEmbeddings | None = None
-        if beside:
-            self.beside = SequenceEmbeddings(features, dim, beside, prefix="beside_", init_std=init_std, device=device)
-        self.merge = nn.Linear((1 + len(beside)) * dim, dim) if beside and merge == "concat" else None
+        if others:
+            self.beside = SequenceEmbeddings(features, dim, others, prefix="beside_", init_std=init_std, device=device)
+        self.merge = nn.Linear((1 + len(others)) * dim, dim) if others and merge == "concat" else None
         self.context = Context(features, dim, init_std=init_std, device=device) if context else None
         self.hidden = nn.Parameter(torch.randn(dim) * init_std) if objective == "masked" else None
         self.places: nn.Embedding | None = None

@@ -50,14 +50,16 @@ class ItemTower(nn.Module):
 class TwoTower(nn.Module, RetrievalModel):
     """Dot product of a network over the user's features and a network over the item's id and features (data.items).
 
-    The user's features are all but the item's. Those of a held-out row are the values of the first interaction to
-    predict: use only features that are known before it (user, place, `last`, `lag`), otherwise they leak the answer.
+    The user's features are all features except the item's. For a held-out row they have the values of the first
+    interaction to predict: use only features that are known before it (user, place, `last`, `lag`); others leak the
+    answer.
 
     Args:
         user_mlp: hidden widths of the user tower; a linear layer to `out` follows.
         item_mlp: hidden widths of the item tower; a linear layer to `out` follows.
         out: width of queries and item vectors.
-        normalise: scale both to length 1, so that scores are cosines; the loss then needs a temperature near 0.05.
+        normalise: whether to scale queries and item vectors to length 1, so that scores are cosines; the loss then
+            needs a temperature near 0.05.
     """
 
     def __init__(

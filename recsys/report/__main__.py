@@ -59,7 +59,7 @@ def _command(cfg: DictConfig) -> None:
 
 
 def main() -> None:
-    """Run the command line, which takes folders or runs=[...]. A folder's name may contain a =."""
+    """Run the command with sys.argv, which has folders or runs=[...]. A folder's name may contain a =."""
     words = [a for a in sys.argv[1:] if not a.startswith("-") and ("=" not in a or Path(a).is_dir())]
     rest = [a for a in sys.argv[1:] if a not in words]
     quoted = ["'" + w.replace("\\", "\\\\").replace("'", "\\'") + "'" for w in words]

@@ -93,9 +93,10 @@ def _across(x: Axis, y: Axis) -> str:
     return "".join(out)
 
 
-def _along(x: Axis, y: Axis, of: str) -> str:
+def _along(x: Axis, y: Axis, x_label: str) -> str:
     """Draw the numbers and the name of the x axis."""
-    return _below(_labels(x, 7), y) + f'<text x="{x.stop:g}" y="{y.start + 33:g}" text-anchor="end">{escape(of)}</text>'
+    text = f'<text x="{x.stop:g}" y="{y.start + 33:g}" text-anchor="end">{escape(x_label)}</text>'
+    return _below(_labels(x, 7), y) + text
 
 
 def _below(names: Sequence[tuple[float, str]], y: Axis) -> str:
@@ -124,11 +125,11 @@ def lines(title: str, series: Sequence[Series], linear: bool = False) -> str:
     return _figure(title + (", logarithmic" if log else ""), series, x, y, "step")
 
 
-def rates(title: str, series: Sequence[Series], of: str, diagonal: bool) -> str:
+def rates(title: str, series: Sequence[Series], x_label: str, diagonal: bool) -> str:
     """Draw one rate over another, both from 0 to 1."""
     x, y = Axis(0, 1, LEFT, WIDE - RIGHT), Axis(0, 1, HIGH - FOOT, TOP)
     chance = f'<path d="M{x.at(0)} {y.at(0)}L{x.at(1)} {y.at(1)}" stroke="var(--other)" stroke-dasharray="4 4"/>'
-    return _figure(title, [s for s in series if s.points], x, y, of, chance if diagonal else "")
+    return _figure(title, [s for s in series if s.points], x, y, x_label, chance if diagonal else "")
 
 
 def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -139,7 +140,7 @@ def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return [(float(p[-1, 0]), float(p[:, 1].mean())) for p in parts]
 
 
-def _figure(title: str, series: Sequence[Series], x: Axis, y: Axis, of: str, under: str = "") -> str:
+def _figure(title: str, series: Sequence[Series], x: Axis, y: Axis, x_label: str, under: str = "") -> str:
     order = sorted(
         series, key=lambda s: -s.paint.number + (-10_000 if s.paint.faded else 0)
     )  # the first line is drawn on top
@@ -157,7 +158,8 @@ def _figure(title: str, series: Sequence[Series], x: Axis, y: Axis, of: str, und
     rule = f'<line class="rule" y1="{y.stop:g}" y2="{y.start:g}" stroke="var(--soft)" style="display:none"/>'
     return (
         f'<figure><figcaption>{escape(title)}</figcaption><svg class="plot" viewBox="0 0 {WIDE} {HIGH}" role="img" '
-        f'data-x="{x.attribute}" data-y="{y.attribute}" data-of="{escape(of)}">{_across(x, y)}{_along(x, y, of)}{under}'
+        f'data-x="{x.attribute}" data-y="{y.attribute}" data-of="{escape(x_label)}">'
+        f"{_across(x, y)}{_along(x, y, x_label)}{under}"
         f"{''.join(shapes)}{rule}</svg></figure>"
     )
 
@@ -191,7 +193,7 @@ def reliability(paint: Paint, caption: str, bins: Sequence[Bin], bounds: Sequenc
     )
 
 
-def swept(title: str, points: Sequence[tuple[str, float, str, str]], of: str) -> str:
+def swept(title: str, points: Sequence[tuple[str, float, str, str]], x_label: str) -> str:
     """Draw (value, metric, tooltip, colour) of each trial over one swept parameter.
 
     The x axis is a scale if all values are numbers, else it has a column for each value.
@@ -200,7 +202,7 @@ def swept(title: str, points: Sequence[tuple[str, float, str, str]], of: str) ->
     y = axis(ys, HIGH - FOOT, TOP)
     x, places, names = _swept_axis([v for v, *_ in points], LEFT, WIDE - RIGHT)
     cut = max(4, 66 // max(len(names), 1))
-    under = _below([(x.at(i), plain(n, cut)) for i, n in enumerate(names)], y) if names else _along(x, y, of)
+    under = _below([(x.at(i), plain(n, cut)) for i, n in enumerate(names)], y) if names else _along(x, y, x_label)
     shapes = "".join(
         f'<circle cx="{at:.1f}" cy="{y.at(m):.1f}" r="5" fill="{colour}" fill-opacity=".75" data-t="{escape(tip)}"/>'
         for at, (_, m, tip, colour) in zip(places, points, strict=True)
@@ -223,12 +225,12 @@ def parallel(title: str, columns: Sequence[ParallelAxis], tips: Sequence[str], b
     """Draw one line for each trial across one axis for each column; the last column colours the lines.
 
     An axis is a scale if all its values are numbers, logarithmic if they span orders of magnitude, else a list of its
-    values. Trials lie in the order of their values in the last column, the worst first.
+    values. Trials are drawn in the order of their values in the last column, the worst first.
 
     Args:
         title: above the chart.
         columns: swept parameters, the metric last.
-        tips: by trial, its tooltip.
+        tips: tooltip of each trial.
         best: the trial that is drawn thick.
     """
     width, high, top, foot = 1160, 300, 34, 22
@@ -266,7 +268,7 @@ def parallel(title: str, columns: Sequence[ParallelAxis], tips: Sequence[str], b
 
 
 def _swept_axis(values: Sequence[str], start: float, stop: float) -> tuple[Axis, list[float], list[str]]:
-    """Return an axis of values that are text, the place of each value, and the names that the axis lists.
+    """Return an axis of values that are text, the position of each value, and the names that the axis lists.
 
     The axis is a scale, without names, if all values are numbers and they differ; else it lists the distinct values.
     """

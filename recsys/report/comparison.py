@@ -115,11 +115,11 @@ def _lines(runs: Sequence[Run]) -> list[Line]:
     lines: dict[tuple[Any, ...], list[Line]] = {}
     order: list[Line] = []
     for run in runs:
-        of = lines.setdefault(run.config_key, [])
-        line = next((x for x in of if run.seed not in [r.seed for r in x.runs]), None)
+        lines_of_config = lines.setdefault(run.config_key, [])
+        line = next((x for x in lines_of_config if run.seed not in [r.seed for r in x.runs]), None)
         if line is None:
             line = Line([], run.name)
-            of.append(line)
+            lines_of_config.append(line)
             order.append(line)
         line.runs.append(run)
     for line in order:
@@ -268,7 +268,7 @@ def _seeds(line: Line, metric: str) -> list[tuple[float, float]]:
 
 
 def _delong(group: Group, data: dict[int, Any]) -> None:
-    """Set DeLong's p-value of single runs, beside the resampled one."""
+    """Set DeLong's p-value of single runs, in addition to the bootstrap's."""
     reference = data.get(id(group.lines[0].first))
     if not isinstance(reference, Predictions) or not 0 < reference.label.sum() < len(reference):
         return

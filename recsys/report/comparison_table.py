@@ -39,14 +39,17 @@ def _meaning(name: str) -> str:
 
 
 def note(text: str) -> str:
+    """Return a note as an HTML paragraph."""
     return f'<p class="note">{escape(text)}</p>'
 
 
 def signed(value: float) -> str:
+    """Format a number with its sign and four decimals."""
     return f"{value:+.4f}".replace("-", "−")
 
 
 def p_value(p: float) -> str:
+    """Format a p-value."""
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.1995 else f"p = {p:.2f}"
 
 

@@ -32,8 +32,8 @@ NOTES = (
     "DeLong: the closed form for two AUCs over the same rows (DeLong, DeLong & Clarke-Pearson 1988). If several runs "
     "are compared, p in the sentence at the top is adjusted by Holm's method (1979); p in the table is not.",
     "The best of many runs on the test rows looks better than it is: choose the run by validation, then test it.",
-    "Slices: intervals by Hanley & McNeil (1982), from AUC, positives and negatives. Reliability: bins of equally many "
-    "rows, Wilson's intervals (1927).",
+    "Slices: intervals by Hanley & McNeil (1982), from AUC, positives and negatives. Reliability: bins "
+    "with about the same number of rows, Wilson's intervals (1927).",
 )
 
 
@@ -147,9 +147,8 @@ def _training(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
         if any(len(s.points) > 1 for s in series):
             made.append(charts.lines(title, series, linear=name == "train/lr_factor"))
     if not made:
-        return note(
-            "No curves: these models are fitted at once, or trainer.log_every_n_steps exceeds the number of steps."
-        )
+        why = "these models are fitted in closed form, or trainer.log_every_n_steps exceeds the number of steps"
+        return note(f"No curves: {why}.")
     averaged = any(len(s.points) > charts.POINTS for s in _series(lines, paints, "train/loss"))
     remark = (
         note(f"With more than {charts.POINTS} logged steps, each point is the mean of its neighbours.")
@@ -168,8 +167,10 @@ def _validation(lines: Sequence[Line], paints: dict[int, Paint], every: Sequence
     if made:
         return legend(every) + f'<div class="grid">{"".join(made)}</div>'
     if any(name.startswith("validation/") for line in lines for name in line.first.history):
-        return note("No curve: validated once. Set trainer.validate_every_n_steps=N, or train more epochs, to get one.")
-    return note("No run has validations in its history: there are no validation rows, or the model was fitted at once.")
+        fix = "Set trainer.validate_every_n_steps=N, or train more epochs, to get one."
+        return note(f"No curve: there was only one validation. {fix}")
+    why = "there are no validation rows, or the model was fitted in closed form"
+    return note(f"No run has validations in its history: {why}.")
 
 
 def _rates(lines: Sequence[Line], paints: dict[int, Paint]) -> str:

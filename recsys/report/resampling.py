@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-ROWS = 100_000  # of more rows, a random sample of this size is resampled
+ROWS = 100_000  # if there are more rows, a random sample of this size is resampled
 LEVEL = 0.95
 Z = 1.959964  # bounds of LEVEL for a normal variable
 
@@ -92,11 +92,12 @@ class Queries:
 
 
 def deviations(runs: Sequence[Measured], resamples: int, seed: int) -> np.ndarray:
-    """Return how far metrics of resampled rows are from those of the rows themselves: (resamples, runs, metrics).
+    """Return the metrics of each resample minus the metrics of all rows: (resamples, runs, metrics).
 
     All runs get the same resamples, so that differences are paired (Efron & Tibshirani, An Introduction to the
-    Bootstrap, 1993). Of n > ROWS rows a random sample of m = ROWS is resampled. Deviations are proportional to one over
-    the root of the number of rows, so they are scaled by sqrt(m / n) (Bickel, Götze & van Zwet 1997).
+    Bootstrap, 1993). If there are n > ROWS rows, a random sample of m = ROWS rows is resampled. Deviations are
+    proportional to one over the root of the number of rows, so they are scaled by sqrt(m / n) (Bickel, Götze & van Zwet
+    1997).
     """
     draws, n = np.random.default_rng(seed), len(runs[0])
     scale = 1.0

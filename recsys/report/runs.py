@@ -22,14 +22,14 @@ UNCOMPARED = {"seed", "run_dir", "resume"}  # keys that differ between seeds of 
 
 @dataclass
 class Run:
-    """A run, as far as its folder has its parts."""
+    """A run, as read from its folder. Parts that the folder lacks are None or empty."""
 
     path: Path
     name: str
     config: dict[str, Any]  # flattened: "trainer.batch_size"
     text: str  # config.yaml
     metrics: dict[str, Any] | None = None  # None if it has not finished
-    curves: dict[str, list[Any]] = field(default_factory=dict)  # of the test rows
+    curves: dict[str, list[Any]] = field(default_factory=dict)  # curves of the test rows
     plan: dict[str, Any] | None = None
     history: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # metric -> (step, value)
     last: str = ""  # last error or line of its log
@@ -160,7 +160,7 @@ def _json(path: Path) -> dict[str, Any] | None:
 def _history(path: Path) -> dict[str, list[tuple[float, float]]]:
     """Return (step, value) of all finite numbers in metrics.csv, by metric.
 
-    The validation after the test is left out, since it measures the best checkpoint again.
+    The validation after the test is omitted, since it measures the best checkpoint again.
     """
     history: dict[str, list[tuple[float, float]]] = {}
     tested: float | None = None

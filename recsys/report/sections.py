@@ -130,10 +130,12 @@ def plans(runs: Sequence[Run]) -> str:
     if not by:
         return note("No plans: these models have no sharded tables.")
     out = []
-    for of in by.values():
-        plan = of[0].plan or {}
+    for runs_with_plan in by.values():
+        plan = runs_with_plan[0].plan or {}
         entries = sorted(plan["tables"], key=lambda e: -(e.get("rows") or 0) * (e.get("dim") or 0))
-        names = ", ".join(r.name for r in of[:4]) + (f" and {len(of) - 4} more" if len(of) > 4 else "")
+        names = ", ".join(r.name for r in runs_with_plan[:4]) + (
+            f" and {len(runs_with_plan) - 4} more" if len(runs_with_plan) > 4 else ""
+        )
         shards = lambda e: str(len(set(e.get("ranks") or [])) or 1)  # noqa: E731
         rows = [
             [escape(plain(str(e.get("table")))), f"{e.get('rows') or 0:,}", str(e.get("dim")),

@@ -1,10 +1,13 @@
-"""Turn raw rows into tensors as they come, one or a few at a time: the steps of preparing data, without a file.
+"""Transform raw rows into tensors at serving time, one or a few rows per call.
+
+The steps are those of data preparation, but without files:
 
     pipeline = Pipeline.load("outputs/my_run")
     pipeline.save("serving")                      # one folder, which needs neither the run nor the raw data
     tensors = Pipeline.load("serving")({"int_1": 3, "cat_1": "68fd1e64", ...})
 
-Neither Lightning, Hydra nor torchrec is imported. raw_rows.py has the steps, which `recsys.predict` shares.
+This module imports neither Lightning nor Hydra nor torchrec. The steps are in raw_rows.py; `recsys.predict` uses them
+too.
 """
 
 from __future__ import annotations
@@ -30,26 +33,26 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """A raw column: its type, and the keys under which a row gives it."""
+    """A raw column: its type, and the keys of a row under which its value may be found."""
 
     name: str
     keys: tuple[str, ...]
     dtype: pl.DataType
     read: Reader
 
-    def of(self, row: Row, place: int | None) -> Any:
-        """Return the row's value, None if missing. Raises RowError."""
+    def value(self, row: Row, row_number: int | None) -> Any:
+        """Return the row's value of this column, None if missing. Raises RowError if it cannot be read."""
         for key in self.keys:
             if key in row:
                 try:
                     return self.read(row[key])
                 except ValueError as e:
-                    raise RowError(key, row[key], str(e), place) from e
+                    raise RowError(key, row[key], str(e), row_number) from e
         return None
 
 
 class Pipeline:
-    """Fitted transforms for rows that come one by one. It holds no state between calls: threads may share it."""
+    """Fitted transforms for serving single rows. A Pipeline holds no state between calls, so threads may share it."""
 
     def __init__(self, rows: RawRows) -> None:
         self._rows, self.fitted, self.features = rows, rows.fitted, rows.fitted.features
@@ -60,8 +63,11 @@ class Pipeline:
 
     @classmethod
     def load(cls, folder: str | Path) -> Pipeline:
-        """Load from a folder that `save` wrote, one of prepared data, or a run's. Raises UserError for any other."""
-        from recsys.data import tensors  # noqa: F401  (torch, now and not when the first row comes)
+        """Load a pipeline from a folder that `save` wrote, a folder of prepared data, or a run's folder.
+
+        Raises UserError for any other folder.
+        """
+        from recsys.data import tensors  # noqa: F401  (imports torch now, so that the first row does not wait for it)
 
         return cls(RawRows.load(Path(folder)))
 
@@ -77,15 +83,18 @@ class Pipeline:
         come from the row if it has them, else from the table. Raises RowError for the first row that cannot be read.
 
         Args:
-            rows: one row or several; rows of one call see each other.
-            history: earlier rows, for features of `data.group` (lags, last values); they get no tensors.
+            rows: one row or several. Features of `data.group` of a row may depend on earlier rows of the same call.
+            history: earlier rows, which such features read (lags, last values); no tensors are returned for them.
         """
         from recsys.data.tensors import Tensors
 
         return Tensors.from_frame(self.frame(rows, history), self.features, self.fitted.matrices)
 
     def frame(self, rows: Row | Sequence[Row], history: Sequence[Row] = ()) -> pl.DataFrame:
-        """Return the features that a call returns as tensors: a column a feature, Float32, Int32 or List(Int32)."""
+        """Return as a data frame the features that calling the pipeline returns as tensors.
+
+        Each column is a feature and has the type Float32, Int32 or List(Int32).
+        """
         alone = isinstance(rows, Mapping)
         given: Sequence[Row] = [rows] if alone else rows  # type: ignore[list-item, assignment]
         raw = self._frame([*history, *given], alone and not history)
@@ -95,25 +104,25 @@ class Pipeline:
         return self.fitted.apply(self._rows.in_context(parsed).tail(len(given)))
 
     def _frame(self, rows: Sequence[Row], alone: bool = False) -> pl.DataFrame:
-        """Return the rows' raw columns, joined and derived."""
+        """Return the raw columns of the rows, with joined and derived columns."""
         places = [None] if alone else range(len(rows))
         for place, row in zip(places, rows, strict=True):
             if not isinstance(row, Mapping):
                 where = "" if place is None else f"rows[{place}]: "
                 raise UserError(f"{where}a row is a dict of columns and values, not {type(row).__name__}")
         values = [
-            (i, *(c.of(row, p) for c in self._columns)) for i, (p, row) in enumerate(zip(places, rows, strict=True))
+            (i, *(c.value(row, p) for c in self._columns)) for i, (p, row) in enumerate(zip(places, rows, strict=True))
         ]
         try:
             frame = pl.DataFrame(values, schema=self._schema, orient="row")
         except (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError) as e:
-            raise UserError(f"the rows' values are not what their columns hold: {one_line(e)}") from e
+            raise UserError(f"a value does not have the type of its column: {one_line(e)}") from e
         given = {}
         for c in self._joined:
-            there = [any(key in row for key in c.keys) for row in rows]
-            if any(there):
-                own = pl.Series([c.of(row, p) for p, row in zip(places, rows, strict=True)], dtype=c.dtype)
-                given[c.name] = (own, pl.Series(there, dtype=pl.Boolean))
+            present = [any(key in row for key in c.keys) for row in rows]
+            if any(present):
+                own = pl.Series([c.value(row, p) for p, row in zip(places, rows, strict=True)], dtype=c.dtype)
+                given[c.name] = (own, pl.Series(present, dtype=pl.Boolean))
         return self._rows.complete(frame, given)
 
 
@@ -124,7 +133,7 @@ def _column(data: ResolvedData, name: str, dtype: pl.DataType) -> Column:
         keys.append(name)
     separators = {c.split for n, c in data.sparse_columns.items() if c.split is not None and (c.column or n) == name}
     separator = separators.pop() if len(separators) == 1 else None
-    text = data.source.format != "parquet"  # where nothing stands between two separators, there is no value
+    text = data.source.format != "parquet"  # in text files an empty field is a missing value
     return Column(name, tuple(keys), dtype, reader(dtype, separator=separator, empty_is_missing=text))
 
 

@@ -1,4 +1,4 @@
-"""Score raw files into Parquet."""
+"""Score raw files and write the probabilities to a Parquet file."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 
 def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str, batch_size: int) -> dict[str, Any]:
-    """Score raw files into one Parquet file: file, line, probability (null for a row that cannot be read).
+    """Score raw files and write one Parquet file with the columns file, line and probability.
 
-    Returns rows, bad rows and, for each sparse feature with a vocabulary, the share of ids outside of it.
+    The probability of a row that cannot be read is null. Returns the numbers of rows and of bad rows and, for each
+    sparse feature with a vocabulary, the share of its ids that are out of vocabulary.
     """
     from recsys.data.prepare.writer import Output
     from recsys.data.raw import sources
@@ -40,12 +41,12 @@ def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str,
             for frame, wrong in file_blocks(predictor.rows, file):
                 pieces = [predictor.score(p) for p in (frame.iter_slices(batch_size) if frame.height else [frame])]
                 scores = pl.concat([scored for scored, _ in pieces])
-                lost = pl.DataFrame(
+                bad_scores = pl.DataFrame(
                     {LINE: [b.line for b in wrong], "probability": [None] * len(wrong)},
                     schema=scores.schema,
                 )
                 out.write(
-                    pl.concat([scores, lost])
+                    pl.concat([scores, bad_scores])
                     .sort(LINE)
                     .select(pl.lit(str(file)).alias("file"), pl.col(LINE).alias("line"), "probability")
                 )
@@ -57,7 +58,7 @@ def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str,
                 shown.advance(frame.height)
     out.close()
     if rows == 0:
-        raise UserError(f"input: none of {out.bad} rows can be read; see {out.bad_rows}")
+        raise UserError(f"input: none of the {out.bad} rows can be read; {out.bad_rows} has the reasons")
     return {
         "rows": rows,
         "bad_rows": out.bad,
@@ -67,8 +68,9 @@ def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str,
 
 
 def file_blocks(raw_rows: RawRows, file: Path) -> Iterator[tuple[pl.DataFrame, list[BadRow]]]:
-    """Yield a file's parsed rows in context, and those that cannot be read; the whole file at once if rows look at
-    earlier ones.
+    """Yield blocks of a file: its parsed rows with group features, and its bad rows.
+
+    If the data has group features, which depend on earlier rows, the whole file is one block.
     """
     from recsys.data.group_features import add_group_features
     from recsys.data.raw import sources
@@ -78,8 +80,8 @@ def file_blocks(raw_rows: RawRows, file: Path) -> Iterator[tuple[pl.DataFrame, l
     data = raw_rows.fitted.data
     source = sources.prediction_source(data, file)
     blocks: Iterable[Block] = sources.read_blocks(source, file, unlabelled=True, complete=raw_rows.complete)
-    if data.group is not None and (every := list(blocks)):
-        blocks = [Block(file, pl.concat(b.frame for b in every), [bad for b in every for bad in b.bad])]
+    if data.group is not None and (all_blocks := list(blocks)):
+        blocks = [Block(file, pl.concat(b.frame for b in all_blocks), [bad for b in all_blocks for bad in b.bad])]
     for block in blocks:
         rows, bad = parse_rows(data, block, labelled=False)
         yield add_group_features(data, rows), bad

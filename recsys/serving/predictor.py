@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Predictor:
-    """A run's ranking model and transforms, in this process."""
+    """A run's ranking model and its fitted transforms, loaded into memory."""
 
     module: Any
     rows: RawRows
@@ -28,7 +28,10 @@ class Predictor:
 
     @classmethod
     def load(cls, run: str, checkpoint: str = "best") -> Predictor:
-        """Load from a run's folder; any world size and plan may have written its checkpoint."""
+        """Load a predictor from a run's folder.
+
+        The checkpoint may have been written with any number of processes and any sharding plan.
+        """
         from recsys.config.kinds import kind_of
         from recsys.serving.raw_rows import RawRows
         from recsys.training.run_dir import choose_checkpoint, open_run
@@ -37,7 +40,8 @@ class Predictor:
         cfg, path = open_run(run)
         if not kind_of(cfg).scores_rows:
             raise UserError(
-                f"run={run}: its model retrieves items, and scores no rows; use recsys.serving.recommender.Recommender"
+                f"run={run}: its model retrieves items and cannot score rows; "
+                "use recsys.serving.recommender.Recommender"
             )
         rows = RawRows.load(path)
         return cls(restored_module(cfg, rows.fitted, choose_checkpoint(path, checkpoint)), rows)
@@ -45,8 +49,9 @@ class Predictor:
     def predict(self, raw: pl.DataFrame) -> pl.Series:
         """Return the probabilities of raw rows, (rows,) Float32; null for a row that cannot be read.
 
-        Columns are named as in the raw files or as in the YAML. Side tables are those of training; a joined column
-        that the frame has already keeps its values. Other columns are ignored. Raises UserError for a missing column.
+        Columns are named as in the raw files or as in the YAML. The side tables of training are joined, except for
+        joined columns that the frame already has. Columns that no feature needs are ignored. Raises UserError for a
+        missing column.
         """
         from recsys.data.raw.blocks import LINE
 
@@ -56,7 +61,11 @@ class Predictor:
         return frame.select(LINE).join(scores, on=LINE, how="left", maintain_order="left")["probability"]
 
     def score(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Return the line and probability of each row in context, and by sparse feature the share of ids that are 0."""
+        """Return two data frames: line and probability of each row, and shares of out-of-vocabulary ids.
+
+        The second has a column for each sparse feature, with the share of its ids that are 0. `frame` has parsed rows
+        with group features.
+        """
         import torch
 
         from recsys.data.loader import batch_of

@@ -1,4 +1,4 @@
-"""Convert Python values to those of a raw column: text for CSV, a Parquet column's own type."""
+"""Convert Python values to the type of a raw column: text for CSV, the column's type for Parquet."""
 
 from collections.abc import Callable
 from datetime import UTC, date, datetime
@@ -25,12 +25,14 @@ class RowError(UserError):
 
 
 def reader(dtype: pl.DataType, *, separator: str | None = None, empty_is_missing: bool = False) -> Reader:
-    """Return a function from a Python value to a value of a `dtype` column, None if missing. It raises ValueError.
+    """Return a function that converts a Python value to a value of a `dtype` column, None if it is missing.
+
+    The function raises ValueError for a value that cannot be converted.
 
     Args:
-        dtype: of the column.
+        dtype: type of the column.
         separator: joins the elements of a list, if the column is text.
-        empty_is_missing: empty text is a missing value.
+        empty_is_missing: whether empty text is a missing value.
     """
     own = _typed(dtype, separator, empty_is_missing)
 
@@ -42,7 +44,7 @@ def reader(dtype: pl.DataType, *, separator: str | None = None, empty_is_missing
         except UnicodeError as e:
             raise ValueError("is not UTF-8 text") from e
         except ArithmeticError as e:
-            raise ValueError("is too large") from e
+            raise ValueError(f"is out of the range of {dtype}") from e
 
     return read
 
@@ -97,7 +99,7 @@ def _integer(value: Any, low: int, high: int) -> int | None:
     if number in (float("inf"), float("-inf")) or number != int(number):
         raise ValueError("is not a whole number")
     if not low <= number <= high:
-        raise ValueError("is too large")
+        raise ValueError(f"is not between {low} and {high}")
     return int(number)
 
 
@@ -106,15 +108,15 @@ def _float(value: Any) -> float | None:
     return None if number is None else float(number)
 
 
-def _number(value: Any, of_text: Callable[[str], Any]) -> Any:
-    """Return the number; None for text that stands for a missing one."""
+def _number(value: Any, parse_text: Callable[[str], Any]) -> Any:
+    """Return the number; None for text that stands for a missing number."""
     if isinstance(value, int | float | Decimal):
         return value
     if not isinstance(value, str) or "_" in value:
         raise ValueError("is not a number")
     if value.lower() in MISSING:
         return None
-    for parse in (of_text, float):
+    for parse in (parse_text, float):
         try:
             return parse(value)
         except ValueError:
@@ -138,7 +140,11 @@ def _boolean(value: Any) -> bool | None:
 
 
 def _moment(value: Any, zone: ZoneInfo | None) -> datetime | None:
-    """Parse a time. In a column with a time zone, a time without one is local to it; otherwise times are UTC."""
+    """Parse a time.
+
+    In a column with a time zone, a time without a zone is taken to be in that zone. In a column without one, times are
+    converted to UTC.
+    """
     if value == "" or value != value:  # NaN means missing, whatever the type
         return None
     if isinstance(value, str):

@@ -1,6 +1,6 @@
-"""The one way from raw rows in memory to features: rename, join, derive, parse, look at earlier rows, transform.
+"""Compute features from raw rows in memory: rename, join, derive, parse, add group features, transform.
 
-`Pipeline` (rows as dicts), `Predictor` and `Recommender` (data frames) share it; preparing data runs the same steps,
+`Pipeline` (rows as dicts), `Predictor` and `Recommender` (data frames) use this; data preparation runs the same steps
 chunk by chunk.
 """
 
@@ -23,12 +23,13 @@ from recsys.data.transforms.index import Index
 from recsys.data.transforms.parse import RowParser
 from recsys.errors import UserError, did_you_mean
 
-Given = Mapping[str, tuple[pl.Series, pl.Series]]  # column -> its values, and which rows give one
+# column -> its values, and a mask of the rows that have a value of their own
+Given = Mapping[str, tuple[pl.Series, pl.Series]]
 
 
 @dataclass(frozen=True)
 class SideTable:
-    """A joined table whose columns features need, and where the row of each key lies."""
+    """A joined table with the columns that features need, and an index from key to row."""
 
     join: JoinConfig
     table: pl.DataFrame
@@ -40,20 +41,21 @@ class SideTable:
         return cls(join, table, Index(keys, places, -1))
 
     def joined(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Join as in batch, but only the rows that `frame` needs: a join hashes its whole right side."""
+        """Join the table to `frame`, using only the rows that `frame` needs: a join hashes its whole right side."""
         table = self.table
-        if not table[self.join.key].dtype.is_float():  # whose text does not tell which are equal
+        # equal floats may have different text, so they cannot be looked up by text
+        if not table[self.join.key].dtype.is_float():
             places = self.rows.look_up(frame[self.join.key].cast(pl.String)).to_list()
             table = table[sorted({place for place in places if place >= 0})]
         return join_side_table(frame, self.join, table)
 
 
 class RawRows:
-    """Turns raw rows into features with fitted transforms. It holds no state between calls: threads may share it.
+    """Turns raw rows into features with fitted transforms. An instance holds no state, so threads may share it.
 
     Args:
-        fitted: the transforms.
-        raw: types of the raw columns, and the side tables.
+        fitted: the fitted transforms.
+        raw: the types of the raw columns, and the side tables.
     """
 
     def __init__(self, fitted: Fitted, raw: RawSchema) -> None:
@@ -70,9 +72,13 @@ class RawRows:
 
     @classmethod
     def load(cls, folder: Path) -> RawRows:
-        """Load from a folder of prepared data, a run's, or one that `save` wrote. Raises UserError for any other."""
+        """Load from a folder of prepared data, a run's folder, or a folder that `save` wrote.
+
+        Raises UserError for any other folder.
+        """
         if not (folder / RAW_SCHEMA).is_file():
-            raise UserError(f"{folder}: no {RAW_SCHEMA} there; name a folder of prepared data, a run's, or a saved one")
+            hint = "name a folder of prepared data, a run's folder, or a folder that Pipeline.save wrote"
+            raise UserError(f"{folder}: has no {RAW_SCHEMA}; {hint}")
         fitted = Fitted.load(folder)
         return cls(fitted, RawSchema.load(folder, fitted.data))
 
@@ -82,9 +88,9 @@ class RawRows:
         self.raw.save(folder)
 
     def complete(self, frame: pl.DataFrame, given: Given | None = None) -> pl.DataFrame:
-        """Return raw rows, named as the YAML names them, with joined and derived columns.
+        """Add joined and derived columns to raw rows whose columns have the names of the YAML.
 
-        given: joined columns that some rows bring along; these rows keep their values.
+        given: values of joined columns that some rows already have; they replace the side table's values in these rows
         """
         for side, names in self.sides:
             frame = side.joined(frame)
@@ -97,10 +103,10 @@ class RawRows:
         return frame
 
     def from_frame(self, raw: pl.DataFrame) -> pl.DataFrame:
-        """Return the rows of a data frame, complete, with their numbers as LINE.
+        """Return the rows of a data frame with joined and derived columns, and their row numbers in the column LINE.
 
-        Columns are named as in the files or as in the YAML; others are ignored; joined ones may be there already.
-        Raises UserError for a missing column.
+        Columns are named as in the files or as in the YAML; other columns are ignored; joined columns may already be
+        present. Raises UserError for a missing column.
         """
         source = self.fitted.data.source
         names = {there: here for here, there in source.rename.items() if there in raw.columns and here in self.types}
@@ -115,7 +121,7 @@ class RawRows:
         return self.complete(frame.cast({LINE: pl.Int64}), {n: (raw[n], every) for n in brought})
 
     def _only_joins(self, name: str, brought: list[str]) -> bool:
-        """Return True if the raw column `name` is only the key of joins whose columns the rows bring along."""
+        """Return whether `name` is needed only as the key of joins whose columns the rows already have."""
         data = self.fitted.data
         needed = {column for _, column in data.raw_columns}
         needed |= set() if data.group is None else {data.group.by, data.group.order or data.group.by}
@@ -123,12 +129,12 @@ class RawRows:
         return name not in needed and bool(joins) and all(n in brought for own in joins for n in own)
 
     def keep_history(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Return complete rows without those that data.where leaves out of histories."""
+        """Return complete rows without the rows that data.where filters out."""
         where = self.fitted.data.where
         return frame if where is None else filter_rows(where, frame)
 
     def parse(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, list[BadRow]]:
-        """Return complete rows with typed columns, and those that cannot be read."""
+        """Return complete rows with typed columns, and the rows that cannot be read."""
         return parse_rows(self.fitted.data, Block(Path("rows"), frame), labelled=False)
 
     def parse_known_types(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, list[BadRow]]:
@@ -136,5 +142,5 @@ class RawRows:
         return self._parser(Block(Path("rows"), frame))
 
     def in_context(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Return parsed rows with the values that they take from earlier rows of their group."""
+        """Add the features that depend on earlier rows of the same group (data.group) to parsed rows."""
         return add_group_features(self.fitted.data, rows)

@@ -1,11 +1,10 @@
-"""Recommend the k best items to each group, from its history, with a retrieval model.
+"""Recommend the k best items for each group from its history, with a retrieval model.
 
     recommender = Recommender.load("outputs/my_run")
     recommender.recommend(pl.DataFrame(...), k=20)      # raw rows in; items and scores of each group out
 
-The code that makes queries of held-out rows (`group_features.next_item_queries`) makes these queries, too, and they are
-ranked against the same candidates. `python -m recsys.predict run=RUN_DIR input=FILES output=top.parquet k=20` does this
-for files.
+Queries are made by the same code as in evaluation (`group_features.next_item_queries`) and are ranked against the same
+candidates. `python -m recsys.predict run=RUN_DIR input=FILES output=top.parquet k=20` does this for files.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ if TYPE_CHECKING:
     from recsys.data.transforms import Fitted
     from recsys.serving.raw_rows import RawRows
 
-BLOCK = 2**24  # scores in memory at once
+BLOCK = 2**24  # maximum number of scores in memory
 
 ScoreRows = Callable[[int, int], Tensor]  # (start, stop) -> scores (stop - start, N) of these rows of a batch
 
 
 @dataclass
 class Recommender:
-    """A run's model and transforms, in this process.
+    """A run's retrieval model and its fitted transforms, loaded into memory.
 
-    rows: from raw rows to features
-    score_batch: from a batch of queries to a function that scores all N candidates for some of them
-    nameable: the model distinguishes candidates 1 ... nameable
+    rows: computes features from raw rows
+    score_batch: takes a batch of queries and returns a function that scores all N candidates for some of them
+    nameable: the model has separate scores for candidates 1 ... nameable only
     key, item: types of the groups' keys and of the items, text unless the raw files have another type
-    k, filter_history: the run's
+    k, filter_history: defaults, from the run's config
     """
 
     rows: RawRows
@@ -60,7 +59,7 @@ class Recommender:
 
     @classmethod
     def load(cls, run: str, checkpoint: str = "best") -> Recommender:
-        """Load from a run's folder. Raises UserError if its model retrieves nothing."""
+        """Load from a run's folder. Raises UserError if the run's model is not a retrieval model."""
         from recsys.config.kinds import kind_of
         from recsys.serving.raw_rows import RawRows
         from recsys.training.run_dir import choose_checkpoint, open_run
@@ -69,7 +68,7 @@ class Recommender:
         kind = kind_of(cfg)
         if kind.scores_rows:
             raise UserError(
-                f"run={run}: its model scores rows, and retrieves no items; use recsys.serving.predictor.Predictor"
+                f"run={run}: its model scores rows and cannot retrieve items; use recsys.serving.predictor.Predictor"
             )
         rows = RawRows.load(path)
         data, name = rows.fitted.data, rows.fitted.data.item_feature
@@ -88,17 +87,18 @@ class Recommender:
         )
 
     def recommend(self, raw: pl.DataFrame, k: int | None = None, *, filter_history: bool | None = None) -> pl.DataFrame:
-        """Return one row for each group, in the order of their first rows: its key (named as data.group.by), items,
-        scores.
+        """Return one row for each group, in the order of their first rows.
 
-        Lists fall by score; of equal scores the item that was more frequent in training comes first. A list is shorter
-        than k if fewer candidates can be scored.
+        Its columns are the group's key (named as data.group.by), items and scores. Each list is sorted by descending
+        score; among equal scores, the item that was more frequent in training comes first. A list is shorter than k if
+        fewer candidates can be scored.
 
         Args:
-            raw: the history of the groups, with columns as `Predictor.predict` takes them; rows that cannot be read,
-                and those that data.where leaves out, are no part of it.
-            k: length of a list; by default the run's.
-            filter_history: leave out the items of the history; by default as the run was measured.
+            raw: the history of the groups, with columns as `Predictor.predict` takes them; rows that cannot be read and
+                rows that data.where filters out are left out.
+            k: length of the lists; by default the largest k of the run's protocol.
+            filter_history: whether to leave out the items of the history; by default, the run's
+                protocol.filter_history.
         """
         rows, _ = self.rows.parse(self.rows.keep_history(self.rows.from_frame(raw)))
         answers = [frame for frame, _ in self.answers(rows, self.length(k), filter_history)]
@@ -108,19 +108,22 @@ class Recommender:
         return self._named(pl.Series([], dtype=pl.String), nothing.long(), nothing)
 
     def length(self, k: int | None) -> int:
-        """Return k, checked. Raises UserError."""
+        """Return k, or the run's k if it is None. Raises UserError if it is out of range."""
         if k is None:
             return self.k
         if k < 1:
             raise UserError(f"k={k}: must be at least 1")
         if k > self.nameable:
-            raise UserError(f"k={k}: there are {self.nameable:,} items to choose from; ask for no more")
+            raise UserError(f"k={k}: must be at most {self.nameable:,}, the number of items that the model can rank")
         return k
 
     def answers(
         self, rows: pl.DataFrame, k: int, filter_history: bool | None = None, batch_size: int | None = None
     ) -> Iterator[tuple[pl.DataFrame, int]]:
-        """Yield what `recommend` returns for some groups at a time, and how many of them have no known item."""
+        """Yield the data frame that `recommend` returns and the number of groups without a known item, in batches.
+
+        Each batch has `batch_size` groups, by default the run's trainer.eval_batch_size.
+        """
         from recsys.data.group_features import next_item_queries
         from recsys.data.transforms import GROUP
 
@@ -137,7 +140,7 @@ class Recommender:
             yield self._named(query_rows[GROUP], ids, scores), cold
 
     def _batch(self, query_rows: pl.DataFrame) -> Batch:
-        """Return queries as evaluation's loader makes them: features, and the history as known candidates."""
+        """Return the queries as a Batch, as the evaluation loader does, with the known items of each history."""
         from recsys.batch import JaggedIds, segment_ids_of
         from recsys.data.loader import batch_of
         from recsys.data.transforms import HISTORY, TARGETS
@@ -154,7 +157,7 @@ class Recommender:
         return batch
 
     def _best(self, batch: Batch, k: int, filter_history: bool) -> tuple[Tensor, Tensor]:
-        """Return (B, k) candidates and their scores, -inf where there is none."""
+        """Return (B, k) candidates and their scores, -inf where there is no candidate."""
         assert batch.history is not None
         ids, best = [], []
         with torch.no_grad():
@@ -179,7 +182,7 @@ class Recommender:
 
         assert self.fitted.data.group is not None
         by = self.fitted.data.group.by
-        if by == LIST:  # FILE:FIRST BYTE OF THE PIECE:LINE
+        if by == LIST:  # the key has the form FILE:FIRST_BYTE_OF_PIECE:LINE; drop the byte
             groups = groups.str.replace(r":\d+:(\d+)$", ":$1")
         there = scores > -torch.inf
         stops = there.sum(1).cumsum(0).numpy()
@@ -195,9 +198,9 @@ class Recommender:
 
 
 def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Return (B, k) places and scores of (B, N) scores, falling; of equal scores the lower place first, which
-    torch.topk
-    leaves open.
+    """Return the columns and values (B, k) of the k highest of (B, N) scores, in descending order.
+
+    Unlike torch.topk, equal scores are ordered by ascending column.
     """
     least = torch.topk(scores, k, dim=1).values[:, -1:]
     above, equal = scores > least, scores == least
@@ -208,7 +211,7 @@ def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
 
 def _cast(values: pl.Series, dtype: pl.DataType) -> pl.Series:
-    """Cast text to the type that it has in the raw files, if all of it can be."""
+    """Cast text to the type that the raw files have, or return it unchanged if a value cannot be cast."""
     try:
         return values.cast(dtype)
     except pl.exceptions.InvalidOperationError:
@@ -216,7 +219,7 @@ def _cast(values: pl.Series, dtype: pl.DataType) -> pl.Series:
 
 
 def _trained(cfg: Any, fitted: Fitted, checkpoint: Path) -> tuple[Callable[[Batch], ScoreRows], int]:
-    """Score with the model's queries and the item vectors, which are computed once."""
+    """Return a function that scores with the model's queries and precomputed item vectors, and the number of items."""
     from recsys.models.common.items import Items
     from recsys.training.trainer import restored_module
 
@@ -235,7 +238,7 @@ def _trained(cfg: Any, fitted: Fitted, checkpoint: Path) -> tuple[Callable[[Batc
 
 
 def _closed_form(cfg: Any, fitted: Fitted, checkpoint: Path) -> tuple[Callable[[Batch], ScoreRows], int]:
-    """Score with the history alone."""
+    """Return a function that scores from the history alone, and the number of items."""
     from recsys.training import closed_form
 
     model = closed_form.load(cfg, fitted, checkpoint)
@@ -258,11 +261,11 @@ def recommend_files(
     filter_history: bool | None,
     batch_size: int,
 ) -> dict[str, Any]:
-    """Recommend to the groups of all files, which a group may be spread over; write one Parquet file.
+    """Recommend items for the groups in all files (a group's rows may be in several) and write one Parquet file.
 
-        Rows are held in memory, scores are not. Returns k, the number of groups, of groups without a known item
-        (cold), and of bad rows.
-    """  # fmt: skip
+    All rows are held in memory, but not all scores. Returns k, the number of groups, the number of groups without a
+    known item (cold), and the number of bad rows.
+    """
     from recsys.data.prepare.writer import Output
     from recsys.data.raw import sources
     from recsys.data.transforms import parse_rows
@@ -287,7 +290,8 @@ def recommend_files(
                 shown.advance(frame.height)
     rows = pl.concat(frames)
     if rows.is_empty():
-        why = f"none of {out.bad} rows can be read; see {out.bad_rows}" if out.bad else "data.where leaves no row"
+        why = f"none of the {out.bad} rows can be read; {out.bad_rows} has the reasons"
+        why = why if out.bad else "data.where filters out all rows"
         raise UserError(f"input: {why}")
     groups = cold = 0
     with bar("recommending", unit="groups") as shown:

@@ -6,7 +6,8 @@
         rank-0.pt ...                each rank's random state
         plan.json                    step, world size, and the plan of the run that wrote the checkpoint
 
-A checkpoint is written beside its final path and then renamed, so that a killed process leaves the previous one intact.
+A checkpoint is written next to its final path under a temporary name and then renamed, so that a killed process leaves
+the previous one intact.
 Tables are written in blocks of rows under names that do not depend on the plan. A rank therefore reads only the rows
 that it needs, a block at a time, whatever plan, padding and world size wrote them.
 """
@@ -47,7 +48,7 @@ def save(
     state: dict[str, Any],
     plan: list[dict[str, Any]],
 ) -> None:
-    """Write a checkpoint to `path`, which appears complete or not at all. Collective.
+    """Write a checkpoint to `path` atomically. Collective.
 
     Args:
         optimizer: name of the tables' optimizer.

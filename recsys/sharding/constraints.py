@@ -23,7 +23,7 @@ MOST_CACHED = 0.999  # TorchRec requires a load factor below 1
 
 
 def check_sharding(sharding: ShardingConfig, optim: SparseOptimConfig) -> None:
-    """Raise UserError for a name or number in `sharding` that no plan can have."""
+    """Raise UserError for an invalid name or number in `sharding` or `optim.sparse`."""
     if sharding.cache_hit_rate is not None and not 0 < sharding.cache_hit_rate < 1:
         raise UserError(f"sharding.cache_hit_rate={sharding.cache_hit_rate}: must be between 0 and 1")
     if sharding.hbm_gib is not None and sharding.hbm_gib <= 0:
@@ -51,7 +51,10 @@ def check_sharding(sharding: ShardingConfig, optim: SparseOptimConfig) -> None:
 
 
 def rules_of(sharding: ShardingConfig) -> dict[str, TableRule]:
-    """Return sharding.per_table under its schema. Raises UserError for unknown keys and ill-typed values."""
+    """Return the rules of sharding.per_table as TableRule objects.
+
+    Raises UserError for unknown keys and ill-typed values.
+    """
     rules = {}
     for name, given in sharding.per_table.items():
         where = f"sharding.per_table.{name}"
@@ -105,9 +108,9 @@ def constraints(
 ) -> dict[str, ParameterConstraints]:
     """Return the planner constraints of every table.
 
-    In one process, all types but `data_parallel` are equal to one whole table in one fused kernel, and so is a single
-    replica. `none` keeps tables whole: with several processes, as replicas. CPUs have one kind of memory, so that every
-    kernel is `fused` there.
+    With one process, every type (also a single replica) is planned as one whole table in a fused kernel. `none` keeps
+    tables whole; with several processes, each process has a replica. CPUs have one kind of memory, so every kernel is
+    `fused` there.
 
     Args:
         device: "cpu" or "cuda".

@@ -14,7 +14,7 @@ from torchrec.distributed import DistributedModelParallel
 
 from recsys.sharding.tables import TableInfo
 
-BLOCK_ROWS = 65_536  # rows that are sampled at once, in full width
+BLOCK_ROWS = 65_536  # number of rows that are sampled together, in full width
 
 
 @torch.no_grad()

@@ -83,8 +83,8 @@ def make_plan(
     Args:
         batch_size: rows per process and step.
         load_factors: see `constraints`.
-        accumulate: number of batches whose gradients make one step. Above 1 the tables need kernels that do not update
-            them in the backward pass.
+        accumulate: number of batches whose gradients are summed for one step. Above 1 the tables need kernels that do
+            not update them in the backward pass.
 
     Raises:
         DoesNotFit: no plan fits.

@@ -22,10 +22,10 @@ Make = Callable[[], Tensor]
 
 
 def rewrite(stored: StoredCheckpoint, output: Path, entries: list[dict[str, Any]], world_size: int) -> None:
-    """Write `stored` as `world_size` processes would have written it under another plan.
+    """Write `stored` in the form that `world_size` processes would write under the plan `entries`.
 
-    Each tensor of a block of rows is a file of its own, so that a rank opens only the files that it needs. Memory: one
-    block.
+    Each tensor of a block of rows is a file of its own, so that a rank opens only the files that it needs. Only one
+    block is held in memory at a time.
 
     Args:
         entries: tables of the new plan, as in plan.json.

@@ -26,8 +26,8 @@ class RowOptimizer(Optimizer):
     FBGEMM. Unlike this class, FBGEMM also updates rows of a batch whose gradient is exactly zero.
 
     Args:
-        shares: dim / width of padded tables. As FBGEMM's, their state is the mean over the width; steps are as if it
-            were the mean over `dim`.
+        shares: dim / width of padded tables. As in FBGEMM, the row-wise state of such a table is a mean over the width;
+            the steps are corrected so that they equal those with a mean over `dim`.
     """
 
     def __init__(

@@ -77,8 +77,8 @@ def _fused_params(optim: SparseOptimConfig, share: float = 1.0) -> dict[str, Any
 
     Args:
         share: dim / width of padded tables. Row-wise rules take the mean over the width, of which only `dim` columns
-            have a gradient. Their state is thus `share` of the unpadded one, which a step scaled by sqrt(share) makes
-            up for.
+    have a gradient. Their state is therefore `share` times that of an unpadded table; scaling the step by
+    sqrt(share) corrects for this.
     """
     scale = share**0.5 if "rowwise" in optim.name else 1.0
     params: dict[str, Any] = {"optimizer": FUSED_OPTIMIZERS[optim.name], "learning_rate": optim.lr * scale}

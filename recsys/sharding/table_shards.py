@@ -18,7 +18,7 @@ from torch.distributed._shard.sharded_tensor import Shard, ShardedTensor, Sharde
 from torch.distributed._shard.sharded_tensor.metadata import TensorProperties
 from torchrec.distributed.comm import get_local_size
 
-BLOCK_BYTES = 32 << 20  # bytes of a block of rows, which is written and read at once
+BLOCK_BYTES = 32 << 20  # size of a block of rows, which is written and read as one piece
 
 Read = Callable[[int, int], Tensor]  # (first, rows) -> those rows of the stored tensor, in full width
 
@@ -38,7 +38,7 @@ class Region:
 class TableShards:
     """Shards of a table's weight, or of its optimizer's state.
 
-    size: of the whole tensor
+    size: size of the whole tensor
     regions: regions of all ranks
     local_regions: regions of this rank
     local_tensors: tensors of this rank, one for each of `local_regions`

@@ -69,7 +69,7 @@ def _configs(module: nn.Module) -> Iterator[tuple[str, BaseEmbeddingConfig]]:
 def pad_tables(module: nn.Module, padding: str) -> None:
     """Widen tables so that a row is a multiple of `padding` bytes, the size of FBGEMM's vector loads.
 
-    The module's weights must be on the meta device, since widened tables are created anew.
+    The module's weights must be on the meta device, since widened tables are created again.
     """
     columns = PADDINGS[padding] // 4
     for m in module.modules():

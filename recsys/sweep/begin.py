@@ -1,4 +1,7 @@
-"""Start of a sweep from a command line. Everything is checked before its folder is made."""
+"""Start a sweep from the command line.
+
+The overrides and settings are checked before the sweep's folder is created.
+"""
 
 import os
 from dataclasses import asdict
@@ -52,28 +55,31 @@ def begin(arguments: list[str]) -> int:
         sweep = Sweep(
             arguments, os.getcwd(), asdict(settings), metric, direction, list(space.seeds), settings.trials or 0
         )
-        on = launcher(space, settings, folder)
+        runner = launcher(space, settings, folder)
         folder.mkdir(parents=True, exist_ok=True)
         with record.lock(folder):
-            code = run(sweep, space, folder, on)
+            code = run(sweep, space, folder, runner)
 
     return cli.call(work) or code
 
 
-def run(sweep: Sweep, space: Space, folder: Path, on: Machine | Cluster) -> int:
+def run(sweep: Sweep, space: Space, folder: Path, runner: Machine | Cluster) -> int:
     """Run the remaining trials of a sweep, whose lock the caller holds, and return the exit status."""
     log_to(folder / "sweep.log")
     search = search_of(sweep, space, folder)
     sweep.save(folder)
-    say(f"sweep {folder}: {sweep.wanted} trials by {sweep.settings['method']}, {sweep.direction} {sweep.metric}")
-    Schedule(folder, sweep, search, on).run()
+    say(f"sweep {folder}: {sweep.wanted} trials, method {sweep.settings['method']}, {sweep.direction} {sweep.metric}")
+    Schedule(folder, sweep, search, runner).run()
     show.table(sweep, folder)
     show.summary(sweep, folder)
     return exit_status(sweep)
 
 
 def exit_status(sweep: Sweep) -> int:
-    """Return 0 if no trial failed (pruned ones have not), else the worst exit status; 1 is the worst."""
+    """Return 0 if no trial failed, otherwise the worst exit status of the failed runs, of which 1 is the worst.
+
+    Pruned trials do not count as failed.
+    """
     failed = [r.exit or failures.OURS for t in sweep.trials for r in t.runs if r.status in FAILED]
     return failures.OURS if failures.OURS in failed else max(failed, default=0)
 
@@ -110,7 +116,10 @@ def check_settings(s: SweepConfig) -> None:
 
 
 def _check_trials(space: Space, settings: SweepConfig) -> None:
-    """Raise UserError for a mistake that all trials have. A trial reports mistakes of its own values itself."""
+    """Raise UserError for a mistake that all trials have.
+
+    Mistakes in the values of a single trial are reported by that trial.
+    """
     if settings.launcher != "local":  # other machines than this one
         return
     first, last = (composed(space.overrides(values)) for values in space.ends())

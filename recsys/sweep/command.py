@@ -68,7 +68,8 @@ def _change(sweep: record.Sweep, changes: list[str]) -> None:
     for change in changes:
         key, _, value = change.partition("=")
         if key not in ("sweep.trials", "sweep.jobs"):
-            raise UserError(f"{change}: cannot be changed; only sweep.trials=N and sweep.jobs=N can")
+            why = "cannot be changed when a sweep is resumed; only sweep.trials=N and sweep.jobs=N can"
+            raise UserError(f"{change}: {why}")
         if not value.isdigit():
             raise UserError(f"{change}: must be a whole number")
         sweep.settings[key.removeprefix("sweep.")] = int(value)
@@ -77,7 +78,7 @@ def _change(sweep: record.Sweep, changes: list[str]) -> None:
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command with the overrides of sys.argv."""
     arguments = sys.argv[1:]
     if {"-h", "--help"} & set(arguments):
         results.print(HELP, markup=False)
@@ -88,10 +89,10 @@ def main() -> None:
         nonlocal code
         words, changes = [a for a in arguments if "=" not in a], [a for a in arguments if "=" in a]
         if len(words) != 2:
-            raise UserError(USAGE)
+            raise UserError(f"expected an action and a folder; usage: {USAGE}")
         action, folder = words[0], Path(words[1])
         if action not in ACTIONS:
-            raise UserError(f"{action}: no such action{did_you_mean(action, ACTIONS)}; {USAGE}")
+            raise UserError(f"{action}: no such action{did_you_mean(action, ACTIONS)}; usage: {USAGE}")
         if changes and action != "resume":
             raise UserError(f"{changes[0]}: {action} takes only the folder")
         if action == "resume":

@@ -39,8 +39,8 @@ class Machine:
         gpus = gpus_here() if any(accelerator_of(c) == "gpu" for c in cfgs) else []
         if gpus and jobs * devices > len(gpus):
             raise UserError(
-                f"sweep.jobs={jobs}: with trainer.devices={devices} they need {jobs * devices} GPUs, but there are "
-                f"{len(gpus)}; set sweep.jobs={max(1, len(gpus) // devices)}"
+                f"sweep.jobs={jobs}: {jobs} concurrent runs with trainer.devices={devices} need {jobs * devices} GPUs, "
+                f"but there are {len(gpus)}; set sweep.jobs={max(1, len(gpus) // devices)}"
             )
         return cls(jobs, gpus)
 

@@ -37,7 +37,7 @@ def signal_all(folder: Path, number: int) -> None:
 
 
 def end_left(folder: Path) -> None:
-    """End the processes that a killed sweep has left of this run, and wait until they are gone."""
+    """End the processes of this run that a killed sweep left behind, and wait until they are gone."""
     deadline, number = time.monotonic() + GRACE_SECONDS, signal.SIGTERM
     while marked(folder):
         signal_all(folder, number)

@@ -25,7 +25,7 @@ class Run:
     status: str = "waiting"  # waiting | running | interrupted | ok | failed | killed | pruned
     exit: int | None = None  # exit status; 128 + N if signal N killed it
     error: str | None = None
-    seconds: float = 0.0  # of all attempts
+    seconds: float = 0.0  # duration of all attempts together
     attempts: int = 0
     job: str | None = None  # the cluster's id of the last attempt
     metrics: dict[str, float] = field(default_factory=dict)  # validation/auc, test/auc, ...
@@ -39,7 +39,7 @@ class Trial:
     values: dict[str, str]
     overrides: list[str]  # overrides of its command, without seed and run_dir
     runs: list[Run]
-    asked: int | None = None  # its number in Optuna's study
+    asked: int | None = None  # number of the trial in Optuna's study
     mean: dict[str, float] = field(default_factory=dict)  # over seeds
     deviation: dict[str, float] = field(default_factory=dict)  # sample deviation over seeds; empty with one seed
 
@@ -110,7 +110,7 @@ def load(folder: Path) -> Sweep:
         sweep.trials = [Trial(**t | {"runs": [Run(**r) for r in t["runs"]]}) for t in trials]
     except (TypeError, KeyError, ValueError) as e:
         raise UserError(f"{folder / FILE}: not readable by this version of recsys ({e})") from e
-    if not under_way(folder):  # it was killed before it could record this
+    if not under_way(folder):  # the sweep was killed before it could record that its runs ended
         for trial in sweep.trials:
             trial.runs = [replace(r, status="interrupted") if r.status == "running" else r for r in trial.runs]
     return sweep

@@ -36,22 +36,22 @@ class Active:
     share: int
     since: float
     before: float  # seconds of earlier attempts
-    reported: int = 0  # number of validations that the search knows
+    reported: int = 0  # number of validations already reported to the search
     pruned: bool = False
 
 
 class Schedule:
-    """The loop of a sweep."""
+    """Starts, watches and ends the runs of a sweep."""
 
-    def __init__(self, folder: Path, sweep: Sweep, search: Search, on: Machine | Cluster) -> None:
-        self._folder, self._sweep, self._search, self._on = folder, sweep, search, on
+    def __init__(self, folder: Path, sweep: Sweep, search: Search, runner: Machine | Cluster) -> None:
+        self._folder, self._sweep, self._search, self._runner = folder, sweep, search, runner
         self._active: list[Active] = []
 
     def run(self) -> None:
-        """Run until no trial is left. If interrupted, end all processes and record it."""
+        """Run until all trials have ended. If interrupted, end all processes and record it."""
         with _stopping():
             try:
-                self._take_up()
+                self._update_earlier_runs()
                 while self._start_next() or self._active:
                     for active in list(self._active):
                         self._check(active)
@@ -62,17 +62,18 @@ class Schedule:
             finally:
                 self._end_all()
 
-    def _take_up(self) -> None:
-        """Update the runs of an earlier process: those that ended meanwhile, those to continue, failed ones to
-        repeat.
+    def _update_earlier_runs(self) -> None:
+        """Update the runs that an earlier process of this sweep left.
+
+        Finished runs are recorded, interrupted runs continue, and failed runs are repeated.
         """
         for trial in self._sweep.trials:
             failed = trial.status in FAILED
             for run in trial.runs:
                 folder = self._folder / run.folder
                 if run.status in ("running", "interrupted"):
-                    if run.job is not None and isinstance(self._on, Cluster):
-                        self._on.end_left(run.job, folder)
+                    if run.job is not None and isinstance(self._runner, Cluster):
+                        self._runner.end_left(run.job, folder)
                     end_left(folder)
                     if (metrics := outcome(folder)) is not None:  # it finished without the sweep
                         run.status, run.exit, run.metrics = "ok", 0, metrics
@@ -89,7 +90,7 @@ class Schedule:
     # --- start ---------------------------------------------------------------------------------------
 
     def _start_next(self) -> bool:
-        """Start as many runs as there is room for. Return whether a run is still waiting."""
+        """Start runs until the number of concurrent runs is reached. Return whether a run is still waiting."""
         while True:
             waiting = self._waiting()
             if waiting is None and len(self._active) < self._sweep.settings["jobs"]:
@@ -113,14 +114,16 @@ class Schedule:
         folder = self._folder / run.folder
         overrides = trial.overrides + ([] if run.seed is None else [f"seed={run.seed}"])
         more, env, share = list[str](), dict[str, str](), 0
-        if isinstance(self._on, Machine):
-            more, env, share = self._on.share(self._config(overrides))
+        if isinstance(self._runner, Machine):
+            more, env, share = self._runner.share(self._config(overrides))
         resume = ["resume=auto"] if run.attempts else []
         command = [*TRAIN, *overrides, *more, f"run_dir={_quoted(folder)}", *resume]
         env["RECSYS_SWEEP"] = self._folder.resolve().name
         run.status, run.attempts = "running", run.attempts + 1
-        self._sweep.save(self._folder)  # before the start, so that a sweep killed here looks for the run
-        process = self._on.start(command, env, folder)
+        self._sweep.save(
+            self._folder
+        )  # before the start, so that a sweep that is killed here finds the run when it is resumed
+        process = self._runner.start(command, env, folder)
         run.job = process.job
         self._active.append(Active(trial, run, process, share, time.monotonic(), run.seconds))
         self._sweep.save(self._folder)
@@ -144,8 +147,8 @@ class Schedule:
         if status is None:
             return
         self._active.remove(a)
-        if isinstance(self._on, Machine):
-            self._on.give_back(a.share)
+        if isinstance(self._runner, Machine):
+            self._runner.give_back(a.share)
         self._ended(a, status)
         if all(r.status == "ok" for r in a.trial.runs) or a.trial.status in (*FAILED, "pruned"):
             self._close(a.trial)

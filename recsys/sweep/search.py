@@ -13,7 +13,7 @@ from recsys.sweep.record import Sweep, Trial
 from recsys.sweep.space import Axis, Space
 
 JOURNAL = "study.journal"
-NEVER_PRUNED = 5  # number of first trials, which others are compared with
+NEVER_PRUNED = 5  # number of first trials that are never pruned, with which the others are compared
 LARGEST_GRID = 100_000
 
 
@@ -35,7 +35,7 @@ class Search(Protocol):
         """Record that a trial has ended."""
 
 
-class Listed:
+class FixedTrials:
     """A grid or random samples: all trials are known from the start."""
 
     prunes = False
@@ -73,7 +73,7 @@ class Study:
         self._optuna, self._sweep, self._space = optuna, sweep, space
         self.prunes = sweep.settings["prune"]
         self._distributions = {a.key: _distribution(a) for a in space.axes}
-        storage = JournalStorage(JournalFileBackend(str(folder / JOURNAL), lock_obj=_alone()))
+        storage = JournalStorage(JournalFileBackend(str(folder / JOURNAL), lock_obj=_no_lock()))
         pruner = optuna.pruners.MedianPruner(n_startup_trials=NEVER_PRUNED, n_warmup_steps=1)
         self.study = optuna.create_study(
             study_name="sweep",  # independent of the folder's name, which may change
@@ -83,7 +83,7 @@ class Study:
             load_if_exists=True,
         )
         known = {t.asked for t in sweep.trials}
-        for t in self.study.trials:  # of a process that was killed before it used the trial
+        for t in self.study.trials:  # trials that a killed process asked for but did not start
             waiting = t.state == optuna.trial.TrialState.WAITING  # the next `ask` returns it
             if t.number not in known and not t.state.is_finished() and not waiting:
                 self.study.tell(t.number, state=optuna.trial.TrialState.FAIL)
@@ -130,17 +130,17 @@ class Study:
         self.study.tell(trial.asked, value if ok else None, state=state, skip_if_finished=True)
 
 
-def _alone() -> Any:
+def _no_lock() -> Any:
     """Return a lock that does nothing: the sweep holds its own, and a lock file would outlive a killed process."""
     from optuna.storages.journal import JournalFileOpenLock
 
-    class Alone(JournalFileOpenLock):
+    class NoLock(JournalFileOpenLock):
         def acquire(self) -> bool:
             return True
 
         def release(self) -> None: ...
 
-    return Alone("")
+    return NoLock("")
 
 
 def _numbers(axis: Axis) -> list[float] | None:
@@ -198,4 +198,4 @@ def check_method(space: Space, settings: Any) -> None:
 
 def search_of(sweep: Sweep, space: Space, folder: Path) -> Search:
     """Return the search of a sweep's method."""
-    return Study(sweep, space, folder) if sweep.settings["method"] == "optuna" else Listed(sweep, space)
+    return Study(sweep, space, folder) if sweep.settings["method"] == "optuna" else FixedTrials(sweep, space)

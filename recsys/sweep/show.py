@@ -17,6 +17,7 @@ WIDTH, LONGEST = 200, 160  # characters of a table outside of a terminal, and of
 
 
 def name(trial: Trial, run: Run) -> str:
+    """Return the name of a run in messages: its trial and seed."""
     return f"trial {trial.number}" + ("" if run.seed is None else f", seed {run.seed}")
 
 
@@ -53,7 +54,7 @@ def status(run: Run, sweep: Sweep, folder: Path) -> str:
     return run.status
 
 
-def _of_trial(trial: Trial, sweep: Sweep, folder: Path) -> str:
+def _trial_status(trial: Trial, sweep: Sweep, folder: Path) -> str:
     """Return the status of the run that determines the trial's."""
     decides = next((r for r in trial.runs if r.status == trial.status), trial.runs[0])
     text = status(decides, sweep, folder)
@@ -82,7 +83,7 @@ def table(sweep: Sweep, folder: Path) -> None:
         shown.add_row(
             str(t.number),
             *cells,
-            Text(textwrap.shorten(_of_trial(t, sweep, folder), LONGEST)),
+            Text(textwrap.shorten(_trial_status(t, sweep, folder), LONGEST)),
             *(number(t, m) for m in metrics),
             f"{seconds:.0f}" if seconds else "",
             Text(str(folder / str(t.number))),
@@ -94,8 +95,8 @@ def _test_metrics(mean: dict[str, float]) -> list[str]:
     """Return the test metrics to show."""
     measured = {m.removeprefix("test/"): v for m, v in mean.items() if m.startswith("test/")}
     main = metrics_table.main_metric(measured) if measured else ""
-    beside = ("logloss", "ne") if main == metrics_table.MAIN_RANKING else ("mrr",)
-    return [f"test/{m}" for m in dict.fromkeys((main, *beside)) if m in measured]
+    others = ("logloss", "ne") if main == metrics_table.MAIN_RANKING else ("mrr",)
+    return [f"test/{m}" for m in dict.fromkeys((main, *others)) if m in measured]
 
 
 def summary(sweep: Sweep, folder: Path, running: bool = False) -> None:

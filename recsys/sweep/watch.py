@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
-OUTPUT = "output.log"  # beside train.log: output of all processes of the run, from before the log exists
+OUTPUT = "output.log"  # output of all processes of the run, including what they print before train.log exists
 
 
 def rows(folder: Path) -> list[dict[str, str]]:

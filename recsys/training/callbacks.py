@@ -1,4 +1,4 @@
-"""Callbacks beside checkpoints: progress, throughput, time limit, the history in metrics.csv."""
+"""Callbacks other than checkpoints: throughput, progress bars and the time limit; and the logger of metrics.csv."""
 
 import csv
 import time
@@ -15,12 +15,12 @@ CLOCK_STEPS = 20
 
 
 class Throughput(pl.Callback):
-    """Counts trained rows of all ranks and the seconds spent on them, without validation; shows a bar."""
+    """Counts the trained rows of all ranks and the seconds spent on them, without validation, and shows a bar."""
 
     def __init__(self, log_every_n_steps: int, accumulate: int = 1) -> None:
         self.samples = 0
         self.seconds = 0.0
-        self._before = 0.0  # of `seconds`, those before the run was resumed
+        self._before = 0.0  # the part of `seconds` that was spent before the run was resumed
         self._every, self._accumulate = log_every_n_steps, accumulate
         self._bar: Bar | None = None
         self._since = 0.0
@@ -35,9 +35,10 @@ class Throughput(pl.Callback):
         self._before = self.seconds
 
     def parts(self, module: RecsysModule) -> dict[str, float]:
-        """Return shares of this process's step time: loader (waiting for batches), forward, backward, optimizer.
+        """Return the shares of the step time that this process spent in each part of a step.
 
-        Return {} if it took no step, as when the resumed run was at its end.
+        The parts are loader (waiting for batches), forward, backward and optimizer. Return {} if no step was run, for
+        example if the resumed run was already at its end.
         """
         if self._loader is None:
             return {}
@@ -48,7 +49,7 @@ class Throughput(pl.Callback):
 
     def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         loader: Any = trainer.train_dataloader
-        self._loader = loader  # which Lightning forgets
+        self._loader = loader  # Lightning drops its reference after training
         steps = len(loader) * max(trainer.max_epochs or 1, 1)
         steps = min(steps, trainer.max_steps * self._accumulate) if trainer.max_steps > 0 else steps
         total = steps * loader.batch_size * world_size()
@@ -69,20 +70,20 @@ class Throughput(pl.Callback):
             samples, seconds = self.samples - self._logged[0], self.seconds - self._logged[1]
             if seconds > 0:
                 module.log("train/samples_per_second", samples / seconds, rank_zero_only=True)
-                # only the loader's share: reading the others would wait for a GPU
+                # only the loader's share is logged, because reading the others would synchronise with the GPU
                 module.log("train/loader_wait", self._share(self._loader.seconds), rank_zero_only=True)
             self._logged = (self.samples, self.seconds)
         self._bar.advance(rows)
 
     def resume_clock(self) -> None:
-        """Leave out the time since the last step."""
+        """Restart the clock, so that the time since the last step does not count as training."""
         self._since = time.monotonic()
 
     def on_train_epoch_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self.resume_clock()  # after a validation and its checkpoint
 
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
-        self.resume_clock()  # validation may come in mid-epoch
+        self.resume_clock()  # validation may run within an epoch
 
     def on_fit_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         self.close()
@@ -97,7 +98,7 @@ class Throughput(pl.Callback):
 
 
 class MaxTime(pl.Callback):
-    """Stops training after some seconds of rank 0's clock. Lightning's Timer would broadcast at every step."""
+    """Time limit for training, measured by rank 0's clock. Lightning's Timer would broadcast at every step."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self._begun, self._over, self._batches = seconds, time.monotonic(), False, 0
@@ -110,12 +111,12 @@ class MaxTime(pl.Callback):
         if self._batches % CLOCK_STEPS == 0:
             self._over = over(trainer, time.monotonic() - self._begun > self._seconds)
         if self._over and module.stepped and not trainer.should_stop:
-            say(f"trainer.max_time has passed: stopping at step {trainer.global_step}")
+            say(f"trainer.max_time is over: stopping training at step {trainer.global_step}")
             trainer.should_stop = True
 
 
 def over(trainer: pl.Trainer, value: bool) -> bool:
-    """Collective: return rank 0's value."""
+    """Return rank 0's value. Collective: all ranks must call it."""
     return bool(trainer.strategy.broadcast(value)) if trainer.world_size > 1 else value
 
 

@@ -14,10 +14,13 @@ from recsys.training.module import RecsysModule
 
 
 class Checkpoints(pl.Callback):
-    """Writes step-N, the newest by steps and by time, in mid-epoch too, and best-N, the best validation so far.
+    """Writes two kinds of checkpoints, step-N and best-N, where N is the number of steps.
 
-    The oldest is deleted only when the new one is in place. Lightning's ModelCheckpoint broadcasts an object at every
-    step to go by time; here rank 0's clock is shared every CLOCK_STEPS steps.
+    step-N is written every `every_n_steps` steps or `every_minutes` minutes, also within an epoch; best-N after the
+    best
+    validation so far. An old checkpoint is deleted only after its successor has been written. Lightning's
+    ModelCheckpoint
+    would broadcast at every step to save by time; here, rank 0's clock is shared every CLOCK_STEPS steps.
     """
 
     def __init__(
@@ -89,7 +92,10 @@ class Checkpoints(pl.Callback):
 
 
 def newest_checkpoint(run_dir: Path) -> Path | None:
-    """Return the checkpoint with the most steps; of equal ones the one written last; None if there is none."""
+    """Return the checkpoint with the most steps, None if there is none.
+
+    If a step-N and a best-N have the same number of steps, return step-N, which is written last.
+    """
     found = [p for kind in ("step", "best") for p in _complete(run_dir, kind)]
     return max(found, key=lambda p: (int(p.name.rsplit("-", 1)[1]), p.name.startswith("step")), default=None)
 

@@ -1,4 +1,4 @@
-"""Fit, save, load and measure models that are fitted at once, in one process: popularity, neighbours, EASE."""
+"""Fit, save, load and evaluate closed-form models in one process: popularity, nearest neighbours, EASE."""
 
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ def save(model: Any, path: Path) -> Path:
     folder = path / "checkpoints" / "step-00000000"
     folder.mkdir(parents=True, exist_ok=True)
     torch.save(model.state_dict(), folder / STATE)
-    (folder / ".metadata").touch()  # last: a folder that has it is whole
+    (folder / ".metadata").touch()  # written last, so a folder with this file is complete
     return folder
 
 
@@ -50,7 +50,10 @@ def load(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> Any:
 
 
 def rank_split(model: Any, cfg: DictConfig, prepared: Prepared, split: str, run: Path | None = None) -> dict[str, Any]:
-    """Return the metrics of a split's queries. run: the folder to write the ranks of their targets to."""
+    """Return the metrics of a split's queries.
+
+    run: folder to which the ranks of the targets are written; None writes nothing
+    """
     popularity = candidates_of(prepared.fitted).popularity.numpy()
     metrics, n = RankingMetrics(protocol_of(cfg), popularity), len(popularity)
     loader = split_loader(cfg, prepared, split, Ranks(0, 0, 1, 1))
@@ -68,8 +71,9 @@ def rank_split(model: Any, cfg: DictConfig, prepared: Prepared, split: str, run:
 
 
 def scores(model: Any, history: JaggedIds, n: int) -> Score:
-    """Return a function that scores consecutive rows of the history. Of `n` candidates, those that the model does not
-    know score below all others.
+    """Return a function that scores consecutive rows of the history.
+
+    Candidates that the model was not fitted to (of `n` in total) score -inf.
     """
 
     def score(rows: torch.Tensor, first: int, stop: int) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""An exponential moving average of the dense weights, to measure and predict with."""
+"""Exponential moving average of the dense weights, used for evaluation and prediction."""
 
 from collections.abc import Mapping
 
@@ -7,11 +7,11 @@ from torch import Tensor
 
 
 class Ema:
-    """Updates average <- decay * average + (1 - decay) * weight after every step (Polyak & Juditsky 1992,
-    https://epubs.siam.org/doi/10.1137/0330046).
+    """Exponential moving average of weights: average <- decay * average + (1 - decay) * weight after every step.
 
-    Tables have no average: a row that few steps touch would lag behind. The decay is min(decay, (1 + steps) /
-    (10 + steps)), so that the first weights are soon forgotten.
+    See Polyak & Juditsky 1992, https://epubs.siam.org/doi/10.1137/0330046. Embedding tables are not averaged, because
+    the average of rarely updated rows would lag behind. The effective decay is min(decay, (1 + steps) / (10 + steps)),
+    so that the initial weights are forgotten quickly.
     """
 
     def __init__(self, weights: Mapping[str, Tensor], decay: float) -> None:
@@ -40,7 +40,7 @@ class Ema:
     @staticmethod
     @torch.no_grad()
     def put(weights: Mapping[str, Tensor], state: Mapping[str, object]) -> None:
-        """Copy a saved average into these weights, to predict with."""
+        """Copy a saved average into `weights`, for prediction."""
         for name, saved in state["average"].items():  # type: ignore[attr-defined]
             weights[name].copy_(saved)
 

@@ -18,9 +18,11 @@ SPLITS = ("train", "validation", "test")
 def evaluate(
     run: str, split: str = "test", checkpoint: str = "best", *, cfg: DictConfig | None = None
 ) -> dict[str, Any]:
-    """Collective: return metrics of a run's checkpoint on a split, as in its metrics.json; {} on ranks other than 0.
+    """Return the metrics of a run's checkpoint on a split, in the form of metrics.json; {} on ranks other than 0.
 
-    cfg: the run's config with other devices or another sharding; by default the run's own.
+    Collective: all ranks must call it.
+
+    cfg: the run's config with other devices or another sharding; by default, the run's own config
     """
     from recsys.config.check import check_processes
     from recsys.config.kinds import kind_of
@@ -35,7 +37,8 @@ def evaluate(
         raise UserError(f"split={split}: must be train, validation or test")
     saved, path = open_run(run)
     if split == "train" and not kind_of(saved).scores_rows:
-        raise UserError("split=train: training rows are no queries; set split=validation or split=test")
+        why = "retrieval models are measured on held-out queries only; set split=validation or split=test"
+        raise UserError(f"split=train: {why}")
     cfg = cfg or saved
     cfg.debug.eval_batches = None  # measure all rows, even if the run was a short one
     started = started_by_torchrun()
@@ -44,7 +47,7 @@ def evaluate(
     prepared = prepare(data_config(cfg))
     check_ids(path, prepared)
     if not prepared.rows(split):
-        raise UserError(f"split={split}: the data has no such rows")
+        raise UserError(f"split={split}: the data has no {split} rows; see data.split")
     if kind_of(cfg).fitted_at_once:
         ranked = rank_split(load(cfg, prepared.fitted, best), cfg, prepared, split)
         return {split: ranked, "protocol": protocol(cfg, prepared, best)}
@@ -65,14 +68,14 @@ def evaluate(
 
 
 def evaluate_rank(run: str, split: str, checkpoint: str, config: dict[str, Any]) -> None:
-    """Run one rank of an evaluation that `recsys.evaluate` has spawned. config: the run's, with the user's changes."""
+    """Run one rank of an evaluation that `recsys.evaluate` has spawned. config: the run's config with overrides."""
     from recsys.config.compose import typed
 
     show(evaluate(run, split, checkpoint, cfg=typed(config)), Path(run), split)
 
 
 def show(metrics: dict[str, Any], path: Path, split: str) -> None:
-    """Print the metrics, JSON to standard output, and keep them in the run's folder."""
+    """Print the metrics as JSON to standard output, and write them to the run's folder."""
     if not metrics:
         return
     from recsys.atomic import write_json

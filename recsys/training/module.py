@@ -32,14 +32,15 @@ class NotFinite(UserError):
 
 
 class RecsysModule(pl.LightningModule):
-    """A Task under DistributedModelParallel.
+    """LightningModule that trains a Task sharded by DistributedModelParallel.
 
     Args:
-        make_task: builds the task, its tables on the meta device (weights are made shard by shard).
-        placement: where tables lie.
-        updates: how weights are updated.
-        evaluator: measures the task; by default predictions of labels.
-        log_every_n_steps: how often the loss is logged.
+        make_task: builds the task with its tables on the meta device; weights are allocated when the tables are
+            sharded.
+        placement: settings of the tables and their sharding.
+        updates: settings of the optimizers and schedules.
+        evaluator: computes the metrics; a BinaryEvaluator by default.
+        log_every_n_steps: number of steps between two logged losses.
     """
 
     def __init__(
@@ -58,23 +59,25 @@ class RecsysModule(pl.LightningModule):
         self._log_every = log_every_n_steps
         self.ema: Ema | None = None
         self.timing = Timing(torch.device("cpu"))
-        self.stepped = True  # whether the last batch's gradients are in the weights
+        # whether the optimizer has stepped since the last batch (False while gradients accumulate)
+        self.stepped = True
         self.dmp: DistributedModelParallel | None = None
         self.plan: list[dict[str, Any]] = []
         self.tables: dict[str, TableInfo] = {}
         self.last_checkpoint: Path | None = None
-        self.start: RunState | None = None  # what training resumes from, if it has been read already
+        # state of the checkpoint that training resumes from, if it has already been read
+        self.start: RunState | None = None
         self._optimizers: Optimizers | None = None
         self._loss: Tensor | None = None
 
     @property
     def sparse_optimizer(self) -> str:
-        """The name of the tables' optimizer."""
+        """Name of the tables' optimizer."""
         return self._placement.sparse.name
 
     @property
     def row_optimizer(self) -> Any:
-        """The optimizer of tables that no fused kernel updates; None where there are none."""
+        """The optimizer of tables that no fused kernel updates; None if there are no such tables."""
         return None if self._optimizers is None else self._optimizers.rows
 
     def configure_model(self) -> None:
@@ -104,7 +107,7 @@ class RecsysModule(pl.LightningModule):
             task.set_candidates(task.candidates.to(device))
         seed = torch.initial_seed()
         init_tables(self.dmp, self.tables, seed)
-        torch.manual_seed(seed + dist.get_rank())  # from here on (dropout) each rank has its own numbers
+        torch.manual_seed(seed + dist.get_rank())  # from here on, each rank draws its own random numbers
 
     # --- optimizers ----------------------------------------------------------------------------------
 
@@ -121,7 +124,7 @@ class RecsysModule(pl.LightningModule):
         return [combined], [self._updates.make_scheduler(combined)]
 
     def _averaged(self) -> dict[str, Tensor]:
-        """The weights that EMA averages: dense ones, and the statistics of batch normalisation."""
+        """Return the weights that the EMA averages: dense weights and the statistics of batch normalisation."""
         assert self.dmp is not None
         dense, _ = split_parameters(self.dmp, self.plan)
         statistics = {
@@ -142,13 +145,13 @@ class RecsysModule(pl.LightningModule):
         optimizer, accumulate = self.optimizers(), self._updates.accumulate
         self.stepped = (batch_idx + 1) % accumulate == 0 or self.trainer.is_last_batch
         if batch_idx % accumulate == 0:
-            # before the forward pass, in which FBGEMM's kernels take the learning rate that this sets
+            # zero_grad also passes the learning rate to FBGEMM's kernels, which read it in the forward pass
             optimizer.zero_grad()  # type: ignore[union-attr]
         with self.timing.part("forward"):
             loss, _ = self.dmp(batch)
         log = (batch_idx + 1) % (self._log_every * accumulate) == 0
         if (loss.device.type == "cpu" or log) and not bool(torch.isfinite(loss)):
-            raise NotFinite(self._diverged(batch, float(loss)))
+            raise NotFinite(self._divergence_message(batch, float(loss)))
         with self.timing.part("backward"):
             self.manual_backward(loss / accumulate)
         if self.stepped:
@@ -179,7 +182,7 @@ class RecsysModule(pl.LightningModule):
         schedulers = self.lr_schedulers()
         return schedulers if isinstance(schedulers, list) else [schedulers] if schedulers else []
 
-    def _diverged(self, batch: Batch, loss: float) -> str:
+    def _divergence_message(self, batch: Batch, loss: float) -> str:
         low, high = batch.dense.amin(0).tolist(), batch.dense.amax(0).tolist()
         ranges = ", ".join(f"{a:.3g}..{b:.3g}" for a, b in zip(low, high, strict=True)) or "none"
         good = self.last_checkpoint or "none yet"
@@ -204,7 +207,7 @@ class RecsysModule(pl.LightningModule):
             self.log(f"{split}/{name}", torch.tensor(value, dtype=torch.float64), rank_zero_only=False)
 
     def _swap(self) -> None:
-        """While training, put the average of the dense weights in their place, or back."""
+        """During training, exchange the dense weights and their averages, before and after a validation."""
         if self.ema is not None and self.trainer.state.fn == "fit":
             self.ema.swap()
 
@@ -237,11 +240,16 @@ class RecsysModule(pl.LightningModule):
     # --- checkpoints ---------------------------------------------------------------------------------
 
     def save_checkpoint(self, path: Path, state: dict[str, Any]) -> None:
-        """Collective. `state` is Lightning's: loops (with the loader's position), callbacks, schedulers."""
+        """Write a checkpoint. Collective.
+
+        `state` is Lightning's part of it: loops (with the loader's position), callbacks, schedulers.
+        """
         assert self.dmp is not None and self._optimizers is not None
-        if self._loss is not None and not bool(torch.isfinite(self._loss)):  # on GPUs not every step looks
+        # on GPUs, training_step checks the loss only at logged steps
+        if self._loss is not None and not bool(torch.isfinite(self._loss)):
             good = self.last_checkpoint or "none yet"
-            raise NotFinite(f"the loss is {float(self._loss)}: not saved; last good checkpoint: {good}")
+            loss = float(self._loss)
+            raise NotFinite(f"the loss is {loss}, so no checkpoint was written; last good checkpoint: {good}")
         state |= self._optimizers.state_dict()
         if self.ema is not None:
             state["ema"] = self.ema.state_dict()
@@ -249,7 +257,10 @@ class RecsysModule(pl.LightningModule):
         self.last_checkpoint = path
 
     def load_checkpoint(self, path: Path, training: bool) -> dict[str, Any]:
-        """Collective. Restore the weights alone unless `training`. Returns Lightning's part of the state."""
+        """Restore a checkpoint and return Lightning's part of its state. Collective.
+
+        If not `training`, only the weights are restored.
+        """
         assert self.dmp is not None
         known, self.start = self.start, None
         run_state = known if known is not None and known.checkpoint == path else RunState.load(path)
@@ -258,7 +269,7 @@ class RecsysModule(pl.LightningModule):
             checkpoint.load_model(path, self.dmp, self.tables)
             if "ema" in state:
                 Ema.put(self._averaged(), state["ema"])
-            return {k: v for k, v in state.items() if k != "callbacks"}  # they belong to the run that resumes
+            return {k: v for k, v in state.items() if k != "callbacks"}  # only a run that resumes has this state
         assert self._optimizers is not None
         checkpoint.load_all(
             path, self.dmp, self.tables, self.sparse_optimizer, self.row_optimizer, state["global_step"]
@@ -267,7 +278,7 @@ class RecsysModule(pl.LightningModule):
         if self.ema is not None:
             self.ema.load_state_dict(state["ema"])
         if "adam" in self.sparse_optimizer:
-            self.dmp.fused_optimizer.set_optimizer_step(run_state.batches)  # FBGEMM counts them
+            self.dmp.fused_optimizer.set_optimizer_step(run_state.batches)  # for Adam's bias correction
         self.last_checkpoint = path
         return {k: v for k, v in state.items() if k not in ("dense_optimizer", "lr", "ema")}
 
@@ -278,4 +289,5 @@ def local_device(accelerator: str, local_rank: int) -> torch.device:
 
 
 def world_size() -> int:
+    """Return the number of processes, 1 without a process group."""
     return dist.get_world_size() if dist.is_initialized() else 1

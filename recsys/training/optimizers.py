@@ -1,4 +1,4 @@
-"""One optimizer over fused tables, dense weights and tables whose optimizer is not fused, and its learning rates."""
+"""Combined optimizer of fused tables, unfused tables and dense weights, and its learning rates."""
 
 from typing import Any
 
@@ -20,15 +20,15 @@ class Optimizers:
 
     Args:
         dmp: the sharded task.
-        plan: `describe`'s entries.
-        tables: the task's.
-        make_dense: makes the dense weights' optimizer.
-        sparse: the tables' optimizer.
+        plan: entries that `describe` returned.
+        tables: the task's tables.
+        make_dense: builds the optimizer of the dense weights.
+        sparse: settings of the tables' optimizer.
 
     Attributes:
         dense: dense parameters by name.
-        rows: updates the tables that no fused kernel updates; None where there are none.
-        combined: all of them, as Lightning sees them.
+        rows: optimizer of the tables that no fused kernel updates; None if there are none.
+        combined: one optimizer over all parameters, which Lightning steps.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Optimizers:
             name = next(t.name for t in tables.values() if t.parameter in rows)
             raise UserError(
                 f"optim.sparse.clip={sparse.clip}: applies only to FBGEMM's fused kernels, which {len(rows)} tables do "
-                f"not use here ({name}, ...); choose another optim.sparse.name or sharding, or null"
+                f"not use here ({name}, ...); choose another optim.sparse.name or sharding, or set it to null"
             )
         made: list[Optimizer] = []  # KeyedOptimizerWrapper does not give its optimizer back
 
@@ -71,7 +71,10 @@ class Optimizers:
         return {"dense": list(dense), "sparse": [g for g in self.combined.param_groups if id(g) not in ids]}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the dense optimizer's state and by how much schedules have changed the rates; tables save theirs."""
+        """Return the state of the dense optimizer, and the factors by which schedules have changed the learning rates.
+
+        The tables' optimizer state is saved with the tables.
+        """
         return {
             "dense_optimizer": self._dense_optimizer.state_dict(),
             "lr": {
@@ -81,10 +84,10 @@ class Optimizers:
         }
 
     def load_state_dict(self, state: dict[str, Any], schedulers: list[Any]) -> None:
-        """Restore what `state_dict` returned, and make the saved schedulers' state fit today's parameter groups."""
+        """Restore what `state_dict` returned, and adapt the saved scheduler states to the current parameter groups."""
         optimizer = self._dense_optimizer
         optimizer.load_state_dict(state["dense_optimizer"])
-        # it has made new groups, which the wrapper, and through it the scheduler, must see
+        # load_state_dict replaced the parameter groups; the wrapper and the scheduler must use the new ones
         self._wrapper.param_groups, self._wrapper.state = optimizer.param_groups, optimizer.state
         for kind, factor in state["lr"].items():
             for group in self.groups()[kind] if factor else ():
@@ -95,7 +98,10 @@ class Optimizers:
 
 
 def _fit_scheduler(saved: dict[str, Any], fresh: Any, rates: list[float]) -> None:
-    """Give a saved scheduler's state one rate for each group of today's, from the config alone."""
+    """Replace the per-group learning rates in a saved scheduler state by those of the current groups.
+
+    The current rates follow from the config.
+    """
     for key in ("base_lrs", "min_lrs", "max_lrs"):
         if key in saved:
             saved[key] = getattr(fresh, key)

@@ -1,4 +1,4 @@
-"""Debug runs: does the model learn at all, and which operators take the time (torch.profiler)?"""
+"""Callbacks for debug runs: overfitting one batch, and profiling operators with torch.profiler."""
 
 import time
 from collections.abc import Callable
@@ -11,12 +11,12 @@ from torch.profiler import ProfilerActivity, profile
 
 from recsys.console import results, say
 
-WARM = 10  # first steps, which are not representative
+WARM = 10  # number of first steps, which are not representative
 OPERATORS = 15
 
 
 class Overfit(pl.Callback):
-    """Reports how the loss of batches that are seen over and over has changed."""
+    """Callback that reports how the loss of repeatedly seen batches has changed."""
 
     def __init__(self) -> None:
         self._losses: list[float] = []
@@ -28,21 +28,23 @@ class Overfit(pl.Callback):
 
     def on_train_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         first, last = self._losses[0], self._losses[-1]
-        verdict = "it learns" if last < first / 2 else "it hardly learns: check the loss, the rates and the labels"
+        verdict = (
+            "it learns" if last < first / 2 else "it hardly learns: check the loss, the learning rates and the labels"
+        )
         say(f"debug=overfit: the loss went from {first:.4g} to {last:.4g} in {len(self._losses)} steps: {verdict}")
 
 
 class Profile(pl.Callback):
-    """Profiles `steps` steps after the first WARM ones.
+    """Callback that profiles `steps` steps after the first WARM steps.
 
     Args:
-        steps: how many.
-        trace: file of rank 0's trace, written beside a table on the terminal before training stops; None measures
-            `share` only.
-        resume_clock: called when the profiler's own work is over, which does not count as training.
+        steps: number of profiled steps.
+        trace: file to which rank 0 writes a trace; a table is printed and training stops. None only measures `share`.
+        resume_clock: called after the profiler's start and stop, so that their time does not count as training.
 
     Attributes:
-        share: of collectives in the profiled time, waiting for other ranks included.
+        share: share of the profiled time spent in collectives, including waiting for other ranks; None before it is
+            measured.
     """
 
     def __init__(self, steps: int, trace: Path | None, resume_clock: Callable[[], None]) -> None:
@@ -70,7 +72,8 @@ class Profile(pl.Callback):
         if self._profile is not None:
             self._finish(trainer)
         elif self._trace is not None and self._begun <= WARM:
-            say(f"debug=profile: {self._begun} steps are too few: the first {WARM} are left out")
+            problem = f"{self._begun} steps are too few: the first {WARM} steps are not profiled"
+            say(f"debug=profile: {problem}; train more batches")
 
     def _finish(self, trainer: pl.Trainer) -> None:
         assert self._profile is not None
@@ -89,7 +92,7 @@ class Profile(pl.Callback):
             self._trace.parent.mkdir(parents=True, exist_ok=True)
             profiled.export_chrome_trace(str(self._trace))
             _show(operators, steps)
-            say(f"debug=profile: {steps} steps; look at {self._trace} in chrome://tracing or ui.perfetto.dev")
+            say(f"debug=profile: {steps} steps; open {self._trace} in chrome://tracing or ui.perfetto.dev")
 
 
 def _show(operators: Any, steps: int) -> None:
@@ -98,8 +101,8 @@ def _show(operators: Any, steps: int) -> None:
     on_gpu = torch.cuda.is_available()
     own = (lambda o: o.self_device_time_total) if on_gpu else (lambda o: o.self_cpu_time_total)
     total = sum(map(own, operators)) or 1
-    table = Table(title=f"a step's slowest operators ({'GPU' if on_gpu else 'CPU'} time of their own)")
-    for name, justify in (("operator", "left"), ("calls", "right"), ("ms a step", "right"), ("share", "right")):
+    table = Table(title=f"slowest operators of a step (self {'GPU' if on_gpu else 'CPU'} time)")
+    for name, justify in (("operator", "left"), ("calls", "right"), ("ms per step", "right"), ("share", "right")):
         table.add_column(name, justify=justify)  # type: ignore[arg-type]
     for o in sorted(operators, key=own, reverse=True)[:OPERATORS]:
         table.add_row(o.key, f"{o.count / steps:,.1f}", f"{own(o) / 1e3 / steps:,.3f}", f"{own(o) / total:.1%}")

@@ -52,7 +52,7 @@ def train(cfg: DictConfig) -> Run:
     )
     from recsys.training.run_dir import RunFolder
 
-    log_to(None)  # an earlier run in a notebook had its own
+    log_to(None)  # an earlier run in this process (a notebook) may have set its log file
     ranks = started_by_torchrun()
     if ranks is not None:
         cfg.trainer.devices = ranks.local_world_size
@@ -90,7 +90,7 @@ def train_rank(run: str, prepared: str, resumed: bool) -> None:
 def begin(cfg: DictConfig, world_size: int, restarted: bool = False) -> tuple[RunFolder, Prepared]:
     """Check the config, prepare the data and open the run's folder, before any process starts.
 
-    restarted: torchrun has restarted this job.
+    restarted: whether torchrun has restarted this job
     """
     say("checking the config")
     check(cfg)
@@ -124,16 +124,19 @@ def begin(cfg: DictConfig, world_size: int, restarted: bool = False) -> tuple[Ru
 
 
 def _begin_on_rank_0(cfg: DictConfig, world_size: int, restarted: bool) -> tuple[Path, Prepared, bool]:
-    """Return what the other ranks need to know; each reads the checkpoint's state itself."""
+    """Call `begin` and return what the other ranks need: run folder, prepared data, and whether the run is resumed.
+
+    Each rank reads the checkpoint's state itself.
+    """
     folder, prepared = begin(cfg, world_size, restarted)
     return folder.path, prepared, folder.resumed
 
 
 def fit(cfg: DictConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) -> None:
-    """Collective: train, validate, test with the best checkpoint, write metrics.json."""
+    """Train, validate, test with the best checkpoint, and write metrics.json. Collective."""
     path = folder.path
     if kind_of(cfg).fitted_at_once:
-        _fit_at_once(cfg, path, prepared)
+        _fit_closed_form(cfg, path, prepared)
         return
     from recsys.training.checkpoints import best_checkpoint, newest_checkpoint
     from recsys.training.run_dir import protocol
@@ -151,8 +154,8 @@ def fit(cfg: DictConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) ->
     every = cfg.trainer.validate_every_n_steps
     if every is not None and cfg.trainer.accumulate > 1 and every > len(training):
         raise UserError(
-            f"trainer.validate_every_n_steps={every}: an epoch has {len(training)} batches; "
-            "with trainer.accumulate at most as many, or trainer.validate_every in epochs"
+            f"trainer.validate_every_n_steps={every}: with trainer.accumulate above 1 it must be at most "
+            f"{len(training)}, the number of batches in an epoch; or set trainer.validate_every, in epochs"
         )
     module = build_module(cfg, prepared.fitted, ranks, prepared.folder, steps_of(cfg, len(training)))
     newest = newest_checkpoint(path) if folder.resumed else None
@@ -161,7 +164,7 @@ def fit(cfg: DictConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) ->
     validation = split_loader(cfg, prepared, "validation", ranks) if prepared.rows("validation") else None
     if start is not None:
         say(f"resuming from {newest}")
-        # Lightning does not restore the loader from a checkpoint at an epoch's end
+        # Lightning does not restore the loader from a checkpoint at the end of an epoch
         training.load_state_dict(start.loader_position)
         module.start = start
     trainer.fit(module, training, validation, ckpt_path=newest)
@@ -205,7 +208,7 @@ def _write_details(
     testing: ParquetLoader,
     metrics: dict[str, Any],
 ) -> dict[str, list[Any]] | None:
-    """Write curves and predictions of the test rows, add slices to the metrics; return the curves."""
+    """Write curves and predictions of the test rows, add slices to the metrics, and return the curves."""
     curves = evaluator.curves(cfg.metrics.bins)
     if curves is not None:
         write_json(path / "curves.json", {"test": curves})
@@ -218,7 +221,7 @@ def _write_details(
     return curves
 
 
-def _fit_at_once(cfg: DictConfig, path: Path, prepared: Prepared) -> None:
+def _fit_closed_form(cfg: DictConfig, path: Path, prepared: Prepared) -> None:
     from recsys.distributed.ranks import Ranks
     from recsys.training.closed_form import fit_model, rank_split, save
     from recsys.training.run_dir import protocol
@@ -268,10 +271,9 @@ def _show(metrics: dict[str, Any], path: Path) -> None:
         rows["Bayes (test)"] = metrics["bayes"]
     if MAIN_RANKING not in metrics["test"]:
         rows = {f"{s}, {p}": found for s, m in rows.items() for p, found in _by_protocol(m).items()}
-    several = (
-        metrics["test"].get("targets", 0) > metrics["test"]["rows"]
-    )  # with one target each, recall is the hit rate
-    names = [n for n in next(iter(rows.values())) if several or not n.startswith("recall@")]
+    # if each query has one target, recall equals the hit rate and is not shown
+    more_targets = metrics["test"].get("targets", 0) > metrics["test"]["rows"]
+    names = [n for n in next(iter(rows.values())) if more_targets or not n.startswith("recall@")]
     for column in ("", *names):
         table.add_column(column, justify="right" if column else "left")
     for title, found in rows.items():
@@ -281,7 +283,8 @@ def _show(metrics: dict[str, Any], path: Path) -> None:
     for split in ("test", "validation"):
         m = metrics.get(split, {})
         if m.get("cold_targets"):
-            say(f"{split}: {m['cold_targets']:,} of {m['targets']:,} targets are items that training has not seen")
+            what = "targets are items that do not occur in the training data"
+            say(f"{split}: {m['cold_targets']:,} of {m['targets']:,} {what}")
         if m.get("cold_rows"):
             say(f"{split}: {m['cold_rows']:,} of {m['rows']:,} queries have no history")
     t = metrics["train"]
@@ -290,18 +293,25 @@ def _show(metrics: dict[str, Any], path: Path) -> None:
         parts = {**t["time"]}
         collectives = parts.pop("collectives", None)
         parts["other"] = max(1 - sum(parts.values()), 0.0)
-        waited = "" if collectives is None else f"; {collectives:.0%} of it in collectives, waiting included"
+        waited = (
+            ""
+            if collectives is None
+            else f"; {collectives:.0%} of it in collectives, including waiting for other ranks"
+        )
         say("of that time: " + ", ".join(f"{name} {share:.0%}" for name, share in parts.items()) + waited)
-    there = [
+    files = [
         n
         for n in ("metrics.json", "metrics.csv", "config.yaml", "features.json", "plan.json", "checkpoints")
         if (path / n).exists()
     ]
-    say(f"everything is in {path}: {' '.join(there)} train.log")
+    say(f"files in {path}: {' '.join(files)} train.log")
 
 
 def _by_protocol(metrics: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return metrics by protocol: ndcg@10_uniform becomes ndcg@10 of uniform. Counts are left out."""
+    """Return the metrics by protocol: ndcg@10_uniform becomes the metric ndcg@10 of the protocol uniform.
+
+    Counts are omitted.
+    """
     found: dict[str, dict[str, Any]] = {}
     for key, value in metrics.items():
         name, _, protocol = key.partition("_")

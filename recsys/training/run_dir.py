@@ -1,4 +1,4 @@
-"""A run's folder, whose files other programs rely on:
+"""The run folder. Other programs rely on the names of its files:
 
 config.yaml features.json transforms.json vocabularies/ plan.json metrics.json metrics.csv train.log checkpoints/
 """
@@ -55,9 +55,9 @@ AUTO = "auto"
 @dataclass(frozen=True)
 class RunFolder:
     """An opened run folder.
-
-    resumed: the run goes on from a checkpoint
-    start: that checkpoint's state, if this process has read it
+    resumed: whether the run continues from a checkpoint
+    start: state of that checkpoint, if this process has read it
+        start: that checkpoint's state, if this process has read it
     """
 
     path: Path
@@ -66,43 +66,45 @@ class RunFolder:
 
 
 def open_run_dir(cfg: DictConfig) -> RunFolder:
-    """Make the folder of this run or, with resume=, find it again. resume=auto resumes run_dir if it holds a run.
+    """Create the folder of this run or, with `resume=`, open the existing one.
+
+    resume=auto resumes run_dir if it contains a run.
 
     Raises UserError if the folder holds a run with another config.
     """
     auto, start = cfg.resume == AUTO, None
     if auto and cfg.run_dir is None:
-        raise UserError("resume=auto needs run_dir=DIR, the folder in which a run may be")
+        raise UserError("resume=auto: needs run_dir=DIR, the folder of the run to resume or to start")
     if cfg.resume is not None and not auto:
         path = Path(cfg.resume)
         if not (path / "config.yaml").exists():
-            raise UserError(f"resume={cfg.resume}: holds no run (no config.yaml)")
+            raise UserError(f"resume={cfg.resume}: is not a run folder (it has no config.yaml)")
         if cfg.run_dir is not None and Path(cfg.run_dir).resolve() != path.resolve():
-            raise UserError(f"run_dir={cfg.run_dir} and resume={cfg.resume} differ; give one of them")
+            raise UserError(f"run_dir={cfg.run_dir} and resume={cfg.resume} differ; set only one of them")
     else:
         path = Path(cfg.run_dir) if cfg.run_dir is not None else _new_folder(cfg)
     if path.exists() and not path.is_dir():
-        raise UserError(f"run_dir={path}: is a file")
+        raise UserError(f"run_dir={path}: is a file; name a folder")
     if (path / "config.yaml").exists():
         if difference := _difference(load_config(path / "config.yaml"), cfg):
             key, old, new = difference
             what = "run_dir" if cfg.resume is None or auto else "resume"
             raise UserError(
-                f"{what}={path}: holds a run with another config: {key} is {old} there, {new} here; "
+                f"{what}={path}: contains a run with another config: {key} is {old} there, {new} here; "
                 "choose another run_dir"
             )
         if cfg.resume is None:
-            _set_aside(path)
+            _rename_old_run(path)
         elif (newest := newest_checkpoint(path)) is not None and not kind_of(cfg).fitted_at_once:
             start = RunState.load(newest)
             _check_epochs(cfg, start)
     elif auto:
-        say(f"{path} holds no run yet: starting a new run")
+        say(f"{path} contains no run yet: starting a new run")
     path.mkdir(parents=True, exist_ok=True)
     (path / "checkpoints").mkdir(exist_ok=True)
     resumed = cfg.resume is not None and newest_checkpoint(path) is not None
     if cfg.resume is not None and not resumed and (path / "config.yaml").exists():
-        say(f"{path} has no complete checkpoint: the run starts from its beginning")
+        say(f"{path} has no complete checkpoint: the run starts again from the beginning")
     cfg.run_dir = str(path)
     with whole_file(path / "config.yaml") as building:
         OmegaConf.save(OmegaConf.masked_copy(cfg, [str(k) for k in cfg if k != "sweep"]), building, resolve=True)
@@ -110,17 +112,22 @@ def open_run_dir(cfg: DictConfig) -> RunFolder:
 
 
 def _check_epochs(cfg: DictConfig, start: RunState) -> None:
-    most, done = cfg.trainer.max_epochs, start.epochs_done
-    if done > most:
+    max_epochs, done = cfg.trainer.max_epochs, start.epochs_done
+    if done > max_epochs:
         raise UserError(
-            f"trainer.max_epochs={most}: {start.checkpoint} has {done} behind it; set trainer.max_epochs={done} or more"
+            f"trainer.max_epochs={max_epochs}: {start.checkpoint} has already finished {done} epochs; "
+            f"set trainer.max_epochs={done} or more"
         )
 
 
 def allow_restarts(cfg: DictConfig, restarted: bool) -> None:
-    """Let a job that torchrun restarts resume its run. Raises UserError if the run has no name to find it by."""
+    """Set resume=auto if torchrun has restarted this job.
+
+    Raises UserError if restarts are allowed but run_dir is not set.
+    """
     if cfg.run_dir is None and cfg.resume is None and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)):
-        raise UserError("torchrun --max_restarts needs run_dir=DIR, so that a restart finds the run to go on with")
+        why = "so that a restarted job can find and resume its run"
+        raise UserError(f"torchrun --max_restarts needs run_dir=DIR, {why}")
     if restarted and cfg.resume is None:
         cfg.resume = AUTO
 
@@ -134,12 +141,12 @@ def _new_folder(cfg: DictConfig) -> Path:
     return path
 
 
-def _set_aside(path: Path) -> None:
+def _rename_old_run(path: Path) -> None:
     n = 1
     while (old := path.with_name(f"{path.name}.{n}")).exists():
         n += 1
     path.rename(old)
-    say(f"{path} held a run with this very config; it is now {old}")
+    say(f"{path} already contained a run with the same config; renamed it to {old}")
 
 
 def _difference(old: Any, new: DictConfig) -> tuple[str, Any, Any] | None:
@@ -157,18 +164,19 @@ def open_run(run: str) -> tuple[DictConfig, Path]:
     """Return a run's config and folder. Raises UserError if there is no run."""
     path = Path(run)
     if not (path / "config.yaml").exists():
-        raise UserError(f"run={run}: holds no run (no config.yaml)")
+        raise UserError(f"run={run}: is not a run folder (it has no config.yaml)")
     return load_config(path / "config.yaml"), path
 
 
 def check_ids(path: Path, prepared: Prepared) -> None:
-    """Raise UserError if the run's tables were trained with other ids than the prepared data has."""
+    """Raise UserError if the ids of the prepared data differ from those that the run's tables were trained with."""
     for file in sorted((path / "vocabularies").glob("*.parquet")):
         now = prepared.folder / "vocabularies" / file.name
         if not now.exists() or not _values(file).equals(_values(now)):
             raise UserError(
-                f"{path}: table {file.stem} was trained with other ids than {prepared.folder} has: the data or the way "
-                "it is prepared has changed since; train anew, or measure with the files and version of the run"
+                f"{path}: table {file.stem} was trained with different ids than those in {prepared.folder}: the data "
+                "or its preparation has changed since. Train again, or restore the raw files and the version of "
+                "recsys with which the run was trained"
             )
 
 
@@ -186,8 +194,9 @@ def choose_checkpoint(path: Path, name: str) -> Path:
 
 
 def protocol(cfg: DictConfig, prepared: Prepared, checkpoint: Path | None) -> dict[str, Any]:
-    """Return how the numbers were measured, for every file of results."""
+    """Return a description of how the metrics were measured, which is written to every file of results."""
     info = prepared.info
+    # recsys.report compares these texts: runs whose texts differ are not compared with each other
     return {
         "data": info["name"],
         "split": info["split"],
@@ -201,7 +210,7 @@ def protocol(cfg: DictConfig, prepared: Prepared, checkpoint: Path | None) -> di
 
 
 def _ranking(cfg: DictConfig) -> dict[str, Any]:
-    """Return how the targets of held-out rows are ranked, and against which candidates."""
+    """Return a description of how the targets of held-out rows are ranked, and against which candidates."""
     data, r = data_config(cfg), cfg.protocol
     sampled = [p for p in r.candidates if p != "full"]
     return {

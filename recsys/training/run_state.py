@@ -1,4 +1,7 @@
-"""The state of the checkpoint that a run resumes from: epochs, steps, the loader's position. Read once a process."""
+"""State of the checkpoint that a run resumes from: epochs, steps, position of the loader.
+
+Each process reads it once.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,24 +21,24 @@ class RunState:
 
     @classmethod
     def load(cls, checkpoint: Path) -> "RunState":
-        """Read it onto the CPU."""
+        """Load the state of `checkpoint` onto the CPU."""
         return cls(checkpoint, torch.load(checkpoint / STATE, weights_only=False, map_location="cpu"))
 
     @property
     def loader_position(self) -> dict[str, int]:
-        """Return epoch and step of the training loader."""
+        """Epoch and step of the training loader."""
         [position] = self._fit_loop["state_dict"]["combined_loader"]
         assert isinstance(position, dict)
         return position
 
     @property
     def batches(self) -> int:
-        """Return how many batches were trained; loggers count them."""
+        """Number of trained batches, which is the step that loggers use."""
         return int(self._fit_loop["epoch_loop.state_dict"]["_batches_that_stepped"])
 
     @property
     def epochs_done(self) -> int:
-        """Return how many epochs are over, as Lightning counts them when it resumes."""
+        """Number of finished epochs, as Lightning counts them when it resumes."""
         return int(self._fit_loop["epoch_progress"]["current"]["processed"])
 
     @property

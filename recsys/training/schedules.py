@@ -24,15 +24,15 @@ def warmup_polynomial(
     ((end of decay - step) / decay_steps)^power. MLPerf's DLRM uses 8000, 48000, 24000 and power 2.
 
     Args:
-        decay_start_step: None: right after the warm-up.
-        decay_steps: None: until total_steps.
-        total_steps: of the whole training, passed by the caller.
+        decay_start_step: first step of the decay; None starts it right after the warm-up.
+        decay_steps: number of steps of the decay; None ends it at total_steps.
+        total_steps: number of steps of the whole training; the caller passes it.
     """
     _check(warmup_steps=warmup_steps, power=power)
     if decay_start_step is None:
         decay_start_step = warmup_steps
     if decay_start_step < warmup_steps:
-        raise ValueError(f"decay_start_step={decay_start_step}: comes before warmup_steps={warmup_steps} are over")
+        raise ValueError(f"decay_start_step={decay_start_step}: must be at least warmup_steps={warmup_steps}")
     if decay_steps is not None and decay_steps < 1:
         raise ValueError(f"decay_steps={decay_steps}: must be at least 1, or null")
     if decay_steps is None:

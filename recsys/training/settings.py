@@ -1,4 +1,4 @@
-"""Settings of a RecsysModule, grouped by what belongs together."""
+"""Settings of a RecsysModule, in two groups: tables and weight updates."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ MakeScheduler = Callable[[torch.optim.Optimizer], Any]
 class Placement:
     """Settings of the tables: their sharding, and the optimizer that is fused into them.
 
-    sharding, sparse: the config's
-    batch_size: rows of a process and step, for the planner
-    local_world_size: processes of a host
-    load_factors: shares of rows that GPUs cache, by vocabulary (data.load_factors)
+    sharding, sparse: `sharding` and `optim.sparse` of the config
+    batch_size: rows per process and step, for the planner
+    local_world_size: number of processes per host
+    load_factors: share of rows that GPUs cache, by vocabulary (data.load_factors)
     """
 
     sharding: ShardingConfig
@@ -32,14 +32,14 @@ class Placement:
 
 @dataclass(frozen=True)
 class Updates:
-    """How weights are updated.
+    """Settings of the weight updates.
 
-    make_optimizer: the dense weights' optimizer from their list; None where the module does not train
-    make_scheduler: from that of all parameters
-    by_step: the scheduler counts steps instead of validations
-    accumulate: batches whose gradients make one step
-    clip_norm: of all dense gradients together
-    ema: the decay of an average of the dense weights
+    make_optimizer: builds the optimizer from the list of dense weights; None if the module is not trained
+    make_scheduler: builds the scheduler from the combined optimizer; None for constant rates
+    by_step: whether the scheduler counts steps instead of validations
+    accumulate: number of batches whose gradients are summed for one step
+    clip_norm: maximum norm of all dense gradients together; None for no limit
+    ema: decay of the moving average of the dense weights; None for no average
     monitor: the metric that schedule=plateau watches
     """
 

@@ -8,11 +8,14 @@ import torch
 from torch.profiler import record_function
 
 PARTS = ("forward", "backward", "optimizer")
-PENDING = 50  # steps of GPU events before they are read
+PENDING = 50  # number of steps after which GPU events are read
 
 
 class Timing:
-    """Seconds by part: of the host for CPUs, of events on the stream for GPUs, so that nothing waits for them."""
+    """Seconds spent in each part of the steps.
+
+    Host time is measured on CPUs, CUDA events on GPUs, which avoids synchronising.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._cuda = device.type == "cuda"
@@ -43,7 +46,7 @@ class Timing:
         return dict(self._seconds)
 
     def _read(self, events: int) -> None:
-        """Add up the oldest events, which are long over."""
+        """Add the durations of the oldest events, which have already finished."""
         for name, start, stop in self._events[:events]:
             stop.synchronize()
             self._seconds[name] += start.elapsed_time(stop) / 1e3

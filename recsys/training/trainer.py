@@ -30,17 +30,17 @@ from recsys.training.profiling import Overfit, Profile
 from recsys.training.run_state import RunState
 from recsys.training.settings import Placement, Updates
 
-COLLECTIVE_STEPS = 5  # profiled in runs of several processes
+COLLECTIVE_STEPS = 5  # number of steps that are profiled in runs with several processes
 
 
 def build_module(
     cfg: DictConfig, fitted: Fitted, ranks: Ranks, folder: Path | None = None, total_steps: int | None = None
 ) -> RecsysModule:
-    """Return the seeded module for fitted data; its tables are made when the Trainer (or you) sets it up.
+    """Return the module for fitted data, after seeding. Its tables are created by setup_model, which the Trainer calls.
 
     Args:
-        folder: holds the vocabularies, for sharding.cache_hit_rate.
-        total_steps: of the whole training, for schedules that end with it.
+        folder: folder with the vocabularies, for sharding.cache_hit_rate.
+        total_steps: number of steps of the whole training, for schedules that depend on it.
     """
     features, kind = fitted.features, kind_of(cfg)
     candidates = kind.candidates(fitted)
@@ -72,14 +72,16 @@ def build_module(
 
 
 def steps_of(cfg: DictConfig, batches: int) -> int:
-    """Return the optimizer steps of the whole training. batches: of an epoch."""
+    """Return the number of optimizer steps of the whole training. batches: number of batches per epoch."""
     steps = -(-batches // cfg.trainer.accumulate) * cfg.trainer.max_epochs
     return min(steps, cfg.trainer.max_steps) if cfg.trainer.max_steps > 0 else steps
 
 
 def restored_module(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> RecsysModule:
-    """Return the module with a checkpoint's weights, in this process and on the CPU; any world size and plan may have
-    written it. Opens a process group of this process alone unless there is one.
+    """Return the module with a checkpoint's weights, unsharded and on the CPU.
+
+    Any number of processes and any plan may have written the checkpoint. Creates a process group of one process if
+    there is none.
     """
     ensure_process_group()
     cfg.sharding.types = ["none"]
@@ -92,7 +94,7 @@ def restored_module(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> Recsys
 def build_trainer(
     cfg: DictConfig, path: Path, ranks: Ranks, prepared: Prepared, start: RunState | None, *, loggers: bool = True
 ) -> tuple[pl.Trainer, Throughput]:
-    """Return a Lightning Trainer with our strategy and the run's callbacks and loggers, and the throughput callback."""
+    """Return a Lightning Trainer with the ShardedStrategy and the run's callbacks and loggers, and its Throughput."""
     accelerator = accelerator_of(cfg)
     throughput = Throughput(cfg.trainer.log_every_n_steps, cfg.trainer.accumulate)
     callbacks: list[pl.Callback] = [throughput, EvaluationBar(), _Record(path)]
@@ -137,7 +139,7 @@ def build_trainer(
         max_steps=cfg.trainer.max_steps,
         log_every_n_steps=cfg.trainer.log_every_n_steps,
         num_sanity_val_steps=0,
-        # with accumulation, counted within an epoch, with which a step begins
+        # with accumulation, batches are counted within an epoch, because a step never spans two epochs
         check_val_every_n_epoch=None if every and cfg.trainer.accumulate == 1 else cfg.trainer.validate_every,
         val_check_interval=every,
         use_distributed_sampler=False,
@@ -151,7 +153,7 @@ def build_trainer(
 
 
 def build_loggers(cfg: DictConfig, path: Path, ranks: Ranks, start: RunState | None) -> list[Logger] | bool:
-    """Return the CSV logger and those of `logger=`; False on ranks other than 0."""
+    """Return the CSV logger and the loggers of `logger=`; False on ranks other than 0."""
     if ranks.rank != 0:
         return False
     loggers: list[Logger] = [csv_logger(path, start.batches if start else None)]
@@ -164,7 +166,7 @@ def build_loggers(cfg: DictConfig, path: Path, ranks: Ranks, start: RunState | N
 
 
 def _wandb_id(path: Path, resumed: bool) -> str:
-    """Return the id of the W&B run; a resumed run keeps its own (`wandb sync --append`)."""
+    """Return the id of the W&B run; a resumed run keeps its id, so that `wandb sync --append` continues it."""
     file = path / "wandb_id"
     if not (resumed and file.exists()):
         file.write_text(uuid.uuid4().hex[:8])
@@ -174,7 +176,10 @@ def _wandb_id(path: Path, resumed: bool) -> str:
 def split_loader(
     cfg: DictConfig, prepared: Prepared, split: str, ranks: Ranks, *, training: bool = False
 ) -> ParquetLoader:
-    """Return the loader of this rank's share of a split: in equal shuffled steps to train, every row in order else."""
+    """Return the loader of this rank's share of a split.
+
+    For training it is shuffled and all ranks have the same number of batches; otherwise it reads every row in order.
+    """
     batch_size = cfg.trainer.batch_size if training else cfg.trainer.eval_batch_size
     fitted = prepared.fitted
     return ParquetLoader(
@@ -193,7 +198,7 @@ def split_loader(
 
 
 def collectives_of(trainer: pl.Trainer) -> dict[str, float]:
-    """Return the share of collectives in the time of steps, waiting for other ranks included; {} if none were measured.
+    """Return the share of the step time spent in collectives, including waiting for other ranks; {} if not measured.
 
     Collectives are part of forward, backward and optimizer.
     """
@@ -204,18 +209,18 @@ def collectives_of(trainer: pl.Trainer) -> dict[str, float]:
 
 
 def metrics_of(values: Any, split: str) -> dict[str, Any]:
-    """Return the metrics of one split by bare name, from Lightning's 'test/auc' and the like."""
+    """Return the metrics of one split without the prefix that Lightning adds ('test/auc' -> 'auc')."""
     metrics = {k.removeprefix(f"{split}/"): v for k, v in values.items() if k.startswith(f"{split}/")}
     return as_counts(metrics)
 
 
 def as_counts(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Return the metrics, counts as whole numbers."""
+    """Return the metrics with counts converted to int."""
     return {k: int(v) if k in COUNTS else v for k, v in metrics.items()}
 
 
 class _Record(pl.Callback):
-    """Writes plan.json, to the loggers too, once the plan is made, and metrics.csv after each validation."""
+    """Callback that writes plan.json when training starts, logs it, and saves metrics.csv after each validation."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -230,4 +235,4 @@ class _Record(pl.Callback):
 
     def on_validation_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
         if trainer.is_global_zero and trainer.loggers:
-            trainer.loggers[0].save()  # sweeps read metrics.csv of a run under way
+            trainer.loggers[0].save()  # sweeps read the metrics.csv of running trials

@@ -1,4 +1,4 @@
-"""Log to Weights & Biases, beside metrics: artifacts with their lineage, statistics of tables, curves, alerts.
+"""Weights & Biases logging other than metrics: artifacts with their lineage, statistics of tables, curves and alerts.
 
 Everything works offline; `wandb sync RUN_DIR/wandb/offline-run-*` uploads it later.
 """
@@ -15,13 +15,13 @@ from recsys.data.prepare.prepared import Prepared
 from recsys.sharding.table_statistics import table_statistics
 from recsys.training.module import NotFinite, RecsysModule
 
-FILES = 10**6  # most files of an artifact
+FILES = 10**6  # largest number of files in an artifact
 
 
 class Tracking(pl.Callback):
     """Logs data, tables and alerts from rank 0; all ranks collect the statistics of tables.
 
-    Artifacts hold references to files and no copies: prepared data -> run -> model.
+    Artifacts contain references to files, not copies. Their lineage is prepared data -> run -> model.
     """
 
     def __init__(self, prepared: Prepared) -> None:
@@ -51,13 +51,13 @@ class Tracking(pl.Callback):
     def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
         run = _run(trainer)
         if run is not None and isinstance(exception, NotFinite):
-            run.alert("the loss is not a number", str(exception), level="ERROR")
+            run.alert("the loss is not finite", str(exception), level="ERROR")
 
 
 def track_results(
     trainer: pl.Trainer, checkpoint: Path | None, metrics: dict[str, Any], curves: dict[str, Any] | None
 ) -> None:
-    """Log the tested run: metrics in its summary, curves, and the checkpoint as a model made from the data."""
+    """Log the results of a tested run: metrics (in the summary), curves, and the checkpoint as a model artifact."""
     if (run := _run(trainer)) is None:
         return
     for split in ("test", "validation"):
@@ -83,7 +83,7 @@ _AXES = {
 
 
 def _run(trainer: pl.Trainer) -> Any:
-    """Return the W&B run; None without one and on other ranks."""
+    """Return the W&B run; None if there is none, as on ranks other than 0."""
     return next((x.experiment for x in trainer.loggers if isinstance(x, WandbLogger)), None)
 
 

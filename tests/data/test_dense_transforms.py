@@ -103,19 +103,19 @@ MISTAKES = [
     ("x: {transform: [{log: 3}]}", r"log takes no options"),
     ("x: {transform: [{log: {}, minmax: {}}]}", r"must be a name or one {name: options}"),
     ("x: {transform: [{target: {folds: 1}}]}", r"target: folds must be 2 to 100"),
-    ("x: {transform: [{target: {smoothing: -1}}]}", r"target: smoothing must not be negative"),
+    ("x: {transform: [{target: {smoothing: -1}}]}", r"target: smoothing must be a finite number of at least 0"),
     ("x: {transform: [{target: {smothing: 1}}]}", r"target has no option smothing; did you mean smoothing\?"),
     ("x: {transform: [log, count]}", r"count reads the raw column; put it first"),
     ("x: {fill: 0, transform: [count]}", r"x.fill=0: is ignored with count"),
     ("x: {fill: medain}", r"x.fill=medain: must be a number, mean or median; did you mean median\?"),
     ("x: {fill: [1]}", r"x.fill=\[1\]: must be a number"),
     ("x: {fill: .nan}", r"x.fill=nan: must be finite"),
-    ("x: {cyclic: [huor]}", r"data.dense.x.cyclic: cyclic: no huor; did you mean hour\?"),
+    ("x: {cyclic: [huor]}", r"data.dense.x.cyclic: cyclic: 'huor' is not valid; did you mean hour\?"),
     ("x: {cyclic: []}", r"data.dense.x.cyclic: is empty; list parts of a time"),
     ("x: {cyclic: [hour], transform: [log]}", r"takes neither fill nor transform"),
     ("x: {cyclic: [hour]}, x_hour: {}, x_hour_sin: {}", r"makes a feature x_hour_sin, which exists"),
     ("x: {cyclic: [hour, hour]}", r"names hour twice"),
-    ("x: {column: y}", r"data.dense.x: reads the label's column y"),
+    ("x: {column: y}", r"data.dense.x: reads y, the column of the label"),
 ]
 
 

@@ -242,7 +242,7 @@ def test_shared_tables_and_what_cannot_be_exported(tmp_path: Path) -> None:
         export(prepare(replace(data)), tmp_path / "large")
     assert not (tmp_path / "large").exists()
     data.dense, data.sparse = {}, sparse | {"t": SparseConfig(split=" ")}
-    with pytest.raises(UserError, match=r"remove it: ~data\.sparse\.t"):
+    with pytest.raises(UserError, match=r"remove it with ~data\.sparse\.t"):
         export(prepare(replace(data)), tmp_path / "bags")
 
 
@@ -432,7 +432,7 @@ def test_a_report_of_ids(tmp_path: Path) -> None:
     page = tmp_path / "look.html"
     of = ["data=nvidia_feature_spec", f"data.spec={spec}", f"data.prepared={tmp_path / 'prepared'}"]
     preprocess(compose("preprocess", [*of, "report=true", f"output={page}"]))
-    assert "a row of 3,000, as it is" in page.read_text()
+    assert "value is the row number (table of 3,000 rows)" in page.read_text()
 
 
 # --- whole commands ----------------------------------------------------------------------------------

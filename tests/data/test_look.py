@@ -333,7 +333,7 @@ def test_real_data(name: str, folder: str, real_data: Callable[[str], Path], tmp
         assert table in seen.text and f"{of[0].cardinality:,}" in seen.text
     assert "population stability index" in seen.text
     if name == "movielens_100k":
-        assert "Values a row" in seen.text and "Drama" in seen.text
+        assert "Values per row" in seen.text and "Drama" in seen.text
 
 
 def test_bad_rows_and_text_that_is_html(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -361,7 +361,7 @@ MISTAKES = [
     (["data.sparse.cta_1={}"], "cta_1"),
     (["reprot=true"], "reprot: no such key; did you mean report?"),
     (["report=true", "output=a.pdf"], "output=a.pdf: must end in .html"),
-    (["output=a.html"], "output=a.html: is of report=true"),
+    (["output=a.html"], "output=a.html: is used only with report=true"),
 ]
 
 

@@ -87,7 +87,7 @@ MISTAKES = [
     ("s: {cross: [a, a]}", r"needs two or more different columns"),
     ("s: {cross: [a, b], column: c}", r"data.sparse.s.column=c: is ignored with cross"),
     ("s: {cross: [a, b], split: ' '}", r"split and cross cannot be combined"),
-    ("s: {cross: [a, y]}", r"data.sparse.s: reads the label's column y"),
+    ("s: {cross: [a, y]}", r"data.sparse.s: reads y, the column of the label"),
     ("s: {pattern: '(?=x)'}", r"data.sparse.s.pattern='\(\?=x\)': not a regular expression: look-around"),
     ("s: {pattern: '('}", r"not a regular expression: unclosed group"),
     ("s: {pattern: a, split: b}", r"split and pattern cannot be combined"),

@@ -9,7 +9,7 @@ import pytest
 from recsys.config.check import check
 from recsys.config.compose import compose
 from recsys.data.samples.sequences import (
-    GOES_ON,
+    FOLLOW_PROBABILITY,
     ITEMS,
     KINDS,
     LIKED,
@@ -49,7 +49,7 @@ def test_users_go_on_as_the_world_says(log: pl.DataFrame) -> None:
     before, now = pairs["before"].to_numpy(), pairs["number"].to_numpy()
     assert not log.select("user", "item").is_duplicated().any()
     follows = (world.followers[before] == now[:, None]).any(1).mean()
-    assert GOES_ON < follows < GOES_ON + 0.1
+    assert FOLLOW_PROBABILITY < follows < FOLLOW_PROBABILITY + 0.1
     counts = np.bincount(log["number"].to_numpy(), minlength=ITEMS)
     assert np.corrcoef(counts, world.popularity)[0, 1] > 0.3
     assert len(set(world.kinds)) == KINDS

@@ -184,7 +184,7 @@ def test_bad_values_are_set_aside_and_the_good_ones_kept() -> None:
     assert frame[LINE].to_list() == [1, 2, 8]
     reasons = {b.line: b.reason for b in bad}
     assert reasons[3] == reasons[4] == reasons[5] == "label y is neither 0 nor 1"
-    assert reasons[6] == reasons[7] == "x is not a number" and reasons[9] == "x is too large"
+    assert reasons[6] == reasons[7] == "x is not a number" and reasons[9] == "x is out of the range of float32"
     assert reasons[10] == reasons[11] == "time t is neither a number nor a time"
     assert bad[0].text == "2\t3\t3"
     assert set(reasons) | set(frame[LINE]) == set(range(1, 12)) and len(bad) + frame.height == 11

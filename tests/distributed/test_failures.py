@@ -88,7 +88,7 @@ def test_resume_auto_begins_where_there_is_no_run_and_else_goes_on(cfg: DictConf
 
 def test_resume_auto_needs_a_name(cfg: DictConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     cfg.run_dir = None
-    with pytest.raises(UserError, match="resume=auto needs run_dir=DIR"):
+    with pytest.raises(UserError, match="resume=auto: needs run_dir=DIR"):
         open_run_dir(cfg)
     cfg.resume = None
     allow_restarts(cfg, restarted=False)
@@ -111,7 +111,7 @@ def test_whose_failure_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
     assert "rank 1 on " in failures.describe(gone)
-    assert "has lost another rank" in failures.describe(gone)
+    assert "lost the connection to another rank" in failures.describe(gone)
     assert "Connection closed by peer" in failures.describe(gone)  # should the guess be wrong
     assert len(failures.describe(gone).splitlines()) == 1
     interface = RuntimeError("[enforce fail at /gloo/transport/tcp/device.cc:84] Unable to find address for: eth9")

@@ -33,7 +33,7 @@ def test_more_processes_than_one_are_refused(
     capsys.readouterr()
     monkeypatch.setattr("sys.argv", ["recsys.evaluate", "run=run", "trainer.devices=2"])
     assert cli.status("evaluate", evaluate._command) == 2
-    told = "trainer.devices=2: this model is fitted at once, in one process; leave it at 1"
+    told = "trainer.devices=2: closed-form models are fitted in one process; set trainer.devices=1"
     assert capsys.readouterr().err == f"error: {told}\n"
     with pytest.raises(UserError, match=told):  # a process on each of two hosts
         begin(compose("train", POPULARITY), world_size=2)

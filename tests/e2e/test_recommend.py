@@ -158,9 +158,9 @@ def test_command(
     output = tmp_path / "top.parquet"
     status, said = command(monkeypatch, capsys, f"run={run}", f"input={tmp_path}/*.csv", f"output={output}", "k=7")
     assert status == 0, said
-    assert "3 rows could not be read: left out of histories, reasons in" in said
-    assert f"1 of {log['user'].n_unique() + 1} groups have no item that training knows" in said
-    assert f"{log['user'].n_unique() + 1} lists of up to 7 items written to" in said
+    assert "3 rows could not be read and were left out of the histories;" in said
+    assert f"1 of {log['user'].n_unique() + 1} groups have no known item in their history" in said
+    assert f"{log['user'].n_unique() + 1} lists of at most 7 items written to" in said
     reasons = pl.read_csv(tmp_path / "top.bad_rows.csv")["reason"].to_list()
     assert sorted(reasons) == ["2 fields, not 3", "item item is missing", "time time is neither a number nor a time"]
     found = pl.read_parquet(output)
@@ -181,9 +181,9 @@ def test_mistakes(
     given = [f"run={run}", f"output={tmp_path}/top.parquet"]
     for arguments, message in (
         (["input=log.csv", "k=0"], r"k=0: must be at least 1"),
-        (["input=log.csv", "k=5000"], r"k=5000: there are \d+ items to choose from; ask for no more"),
+        (["input=log.csv", "k=5000"], r"k=5000: must be at most \d+, the number of items that the model can rank"),
         (["input=no_time.csv"], r"data.group.order: no_time.csv has no column time"),
-        (["input=bad.csv"], r"input: none of 1 rows can be read; see .*top.bad_rows.csv"),
+        (["input=bad.csv"], r"input: none of the 1 rows can be read; .*top.bad_rows.csv has the reasons"),
         (["input=log.csv", "batch_size=0"], r"batch_size=0: must be at least 1"),
         (["input=none.csv"], r"none.csv: no such file"),
         (["input=log.csv", f"output={tmp_path}"], r"is a folder; name a Parquet file"),
@@ -196,7 +196,7 @@ def test_mistakes(
     with pytest.raises(UserError, match=r"the data frame has no column item"):
         Recommender.load(run).recommend(log.drop("item"))
     with pytest.raises(
-        UserError, match=r"its model retrieves items, and scores no rows; use recsys.serving.recommender"
+        UserError, match=r"its model retrieves items and cannot score rows; use recsys.serving.recommender"
     ):
         Predictor.load(run)
 
@@ -215,7 +215,7 @@ def test_models_that_predict_have_no_lists(
         assert status == 2
         assert f"error: {key.replace('false', 'False')}: applies to retrieval models; this run's model gives a" in said
     with pytest.raises(
-        UserError, match=r"its model scores rows, and retrieves no items; use recsys.serving.predictor.Predictor"
+        UserError, match=r"its model scores rows and cannot retrieve items; use recsys.serving.predictor.Predictor"
     ):
         Recommender.load("run")
 
@@ -285,12 +285,12 @@ def test_numbers_stay_numbers_and_the_last_session_asks(tmp_path: Path, monkeypa
     assert predict_rows("rows.parquet", k=9).equals(found)
     low = rows.with_columns(rating=pl.lit(1))
     low.write_parquet("low.parquet")
-    with pytest.raises(UserError, match=r"input: data.where leaves no row"):
+    with pytest.raises(UserError, match=r"input: data.where filters out all rows"):
         predict_rows("low.parquet", k=1)
     assert recommender.recommend(low, k=1).is_empty()
 
 
 def test_items_have_a_vocabulary(tmp_path: Path) -> None:
     """Hashes have no names, so that no list could tell what it holds."""
-    with pytest.raises(UserError, match=r"data.items.feature=item: must be a column's values with encode=vocabulary"):
+    with pytest.raises(UserError, match=r"data.items.feature=item: must be a single column with encode=vocabulary"):
         check(compose("train", ["model=sasrec", *SMALL, "data.sparse.item={encode: hash, buckets: 100}"]))

@@ -103,5 +103,5 @@ def test_an_alert_where_the_loss_is_no_number(run: Path) -> None:
     done = train(run.parent, "run_dir=nan", "optim.dense.lr=1e30", "optim.sparse.lr=1e30")
     assert done.returncode == 2 and "error: the loss is" in done.stderr
     [alert] = [r.alert for r in records(run.parent / "nan") if r.WhichOneof("record_type") == "alert"]
-    assert alert.title == "the loss is not a number" and "last good checkpoint" in alert.text
+    assert alert.title == "the loss is not finite" and "last good checkpoint" in alert.text
     assert alert.level == "ERROR"

@@ -56,7 +56,7 @@ def test_optuna_with_real_training(tmp_path: Path) -> None:
     how = ["sweep=optuna", "sweep.trials=4", "sweep.metric=validation/logloss", "run_dir=s", "trainer.max_epochs=2"]
     done = recsys(tmp_path, "train", "-m", *SMALL, *axes, *how)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "4 trials by optuna, minimize validation/logloss" in done.stderr
+    assert "4 trials, method optuna, minimize validation/logloss" in done.stderr
     sweep = json.loads((tmp_path / "s" / "sweep.json").read_text())
     assert [r["status"] for t in sweep["trials"] for r in t["runs"]] == ["ok"] * 4
     told = [json.loads(line) for line in (tmp_path / "s" / "study.journal").read_text().splitlines()]

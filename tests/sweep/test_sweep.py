@@ -130,7 +130,9 @@ def test_jobs_have_gpus_of_their_own(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert [calls(str(n))[0]["CUDA_VISIBLE_DEVICES"] for n in range(2)] == ["0,1", "2,3"]
     assert calls("2")[0]["CUDA_VISIBLE_DEVICES"] in ("0,1", "2,3")
     assert begin.begin(["model.dim=8,16", "sweep.jobs=3", "trainer.devices=2", "run_dir=t"]) == 2
-    assert "sweep.jobs=3: with trainer.devices=2 they need 6 GPUs, but there are 4" in capsys.readouterr().err
+    assert (
+        "sweep.jobs=3: 3 concurrent runs with trainer.devices=2 need 6 GPUs, but there are 4" in capsys.readouterr().err
+    )
     assert not Path("t").exists()
 
 
@@ -319,11 +321,16 @@ def test_mistakes_of_the_tools(capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert says("status", "nowhere") == "error: nowhere: no such folder\n"
     assert says("best", "empty") == "error: empty: not a sweep (it has no sweep.json)\n"
     assert "stauts: no such action; did you mean status?" in says("stauts", "empty")
-    assert says("status") == "error: python -m recsys.sweep resume|status|best SWEEP_DIR\n"
+    assert (
+        says("status")
+        == "error: expected an action and a folder; usage: python -m recsys.sweep resume|status|best SWEEP_DIR\n"
+    )
     assert sweep("model.dim=13") == 2
     capsys.readouterr()
     assert "error: s: no trial has finished" in says("best", "s")
-    assert "sweep.seed=3: cannot be changed; only sweep.trials" in says("resume", "s", "sweep.seed=3")
+    assert "sweep.seed=3: cannot be changed when a sweep is resumed; only sweep.trials" in says(
+        "resume", "s", "sweep.seed=3"
+    )
     assert "sweep.jobs=a: must be a whole number" in says("resume", "s", "sweep.jobs=a")
     assert sweep("model.dim=13") == 2
     assert "run_dir=s: already has a sweep; resume it with python -m recsys.sweep resume s" in capsys.readouterr().err

@@ -36,13 +36,13 @@ from recsys.data.transforms import (
 )
 from recsys.data.transforms.columns import ResolvedData
 
-READ_FORMAT = 2  # raise it if a change makes the same bytes parse differently
+READ_FORMAT = 2  # increase it if a change makes the same bytes parse differently
 PARSERS = READERS  # threads that turn blocks into parsed rows, while others read CSV
 
 
 @dataclass(frozen=True)
 class Chunk:
-    """A range of a raw file. digest: of the file's content; split: the file's split, with data.split.by=files."""
+    """A range of a raw file. digest: digest of its content; split: the file's split, with data.split.by=files."""
 
     file: Path
     digest: str
@@ -57,7 +57,7 @@ class Chunk:
 
 @dataclass(frozen=True)
 class ParsedChunk:
-    """A chunk that was parsed. first_row: the place of its first row among all rows."""
+    """A chunk that was parsed. first_row: the number of its first row among all rows."""
 
     folder: Path
     first_row: int
@@ -74,7 +74,7 @@ class ParsedChunk:
         return int(sum(self.info["rows"]))
 
     def frames(self, columns: Collection[str] | None = None) -> Iterator[pl.DataFrame]:
-        """Yield the parsed rows with their places, part by part. columns: those to read; missing ones are ignored."""
+        """Yield the parsed rows with their row numbers, part by part. columns: columns to read, if they exist."""
         place = self.first_row
         for i, rows in enumerate(self.info["rows"]):
             file = self.folder / f"rows-{i:05d}.parquet"
@@ -106,7 +106,7 @@ def cut_chunks(data: ResolvedData, files: list[tuple[Path, int | None]], digests
 
 
 def read_chunk(data: ResolvedData, chunk: Chunk, folder: Path, advance: Callable[[float], None]) -> None:
-    """Parse a chunk into `folder`, all or nothing. Lines of bad rows are counted from the chunk's first line."""
+    """Parse a chunk and write it to `folder` atomically. Lines of bad rows are counted from the chunk's first line."""
     building = beside(folder, unique=True)
     building.mkdir(parents=True)
     try:
@@ -115,7 +115,7 @@ def read_chunk(data: ResolvedData, chunk: Chunk, folder: Path, advance: Callable
             shutil.rmtree(folder, ignore_errors=True)
         os.replace(building, folder)
     except OSError:
-        if not (folder / "chunk.json").exists():  # else another process has made it meanwhile
+        if not (folder / "chunk.json").exists():  # otherwise, another process has written the chunk in the meantime
             raise
     finally:
         shutil.rmtree(building, ignore_errors=True)
@@ -167,16 +167,19 @@ def _read_into(folder: Path, data: ResolvedData, chunk: Chunk, advance: Callable
 
 
 def write_rows(folder: Path, number: int, coded: pl.DataFrame) -> None:
+    """Write a part of a chunk's coded rows."""
     coded.write_parquet(folder / f"rows-{number:05d}.parquet", compression="lz4", statistics=False)
 
 
 def write_values(folder: Path, coder: TextCoder) -> None:
+    """Write the texts of the codes of each column."""
     (folder / "values").mkdir()
     for name, values in coder.values().items():
         values.alias("value").to_frame().write_parquet(folder / "values" / f"{name}.parquet", compression="lz4")
 
 
 def write_info(folder: Path, info: dict[str, Any]) -> None:
+    """Write chunk.json, whose presence marks a complete chunk."""
     (folder / "chunk.json").write_text(json.dumps(info))
 
 
@@ -185,12 +188,15 @@ def _write_bad(bad: list[BadRow], file: Path) -> None:
 
 
 def source_spec(source: SourceConfig) -> dict[str, Any]:
-    """Return how rows are read, without the names of files; the chunks' digests cover the parts."""
+    """Return the settings that determine how rows are read, without names of files; the chunks' digests cover parts."""
     return {k: v for k, v in asdict(source).items() if k not in ("files", "parts")}
 
 
 def _parsed_as(c: SparseConfig) -> Any:
-    """Return how values are parsed, as JSON. For encode=id it includes the number of rows, which bounds valid ids."""
+    """Return the settings that determine how values are parsed, as JSON.
+
+    For encode=id it includes the number of rows, which bounds valid ids.
+    """
     return ["id", c.rows] if c.encode == "id" else c.encode == "quantiles"
 
 

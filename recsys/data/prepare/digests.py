@@ -1,4 +1,7 @@
-"""Digests of files' content: equal content is prepared once, whatever its name and time."""
+"""Digests of the content of files.
+
+Files with equal content are prepared once, whatever their names and modification times.
+"""
 
 import hashlib
 import json
@@ -13,8 +16,9 @@ from filelock import FileLock
 from recsys.atomic import write_text
 from recsys.console import bar
 
-PROGRESS_BYTES = 2 << 30  # show a progress bar from here on: it takes longer than a second
-CONTENT = ("md5Hash", "crc32c", "ETag", "etag", "checksum")  # the stores' names for a digest of the content
+PROGRESS_BYTES = 2 << 30  # show a progress bar above this size, which takes longer than a second to read
+# metadata keys under which stores report a digest of the content
+CONTENT = ("md5Hash", "crc32c", "ETag", "etag", "checksum")
 CHANGED = ("LastModified", "last_modified", "updated", "mtime", "modified", "created")
 SETTLED_SECONDS = 2.0  # a file younger than this may change again without a new modification time
 
@@ -46,7 +50,7 @@ def _read(files: list[Path], total: int) -> list[str]:
     with ThreadPoolExecutor(max(2, (os.cpu_count() or 1) // 2), thread_name_prefix="digest") as pool:
         if total < PROGRESS_BYTES:
             return list(pool.map(lambda f: _digest(f, lambda _: None), files))
-        with bar("digesting", total, unit="bytes") as shown:
+        with bar("hashing files", total, unit="bytes") as shown:
             return list(pool.map(lambda f: _digest(f, shown.advance), files))
 
 

@@ -19,7 +19,7 @@ from recsys.errors import UserError, did_you_mean
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Advance = Callable[[float], None]  # reports progress: so many more rows are done
+Advance = Callable[[float], None]  # called with the number of further rows that are done
 Function = Callable[[Item, Advance], Result]
 CORES_PER_CHUNK = 8  # cores that reading one chunk keeps busy
 ENGINES = ("polars", "spark")
@@ -35,7 +35,7 @@ class Engine(ABC):
         """Yield function(item, advance) for every item, in order.
 
         Args:
-            function: what to call; it must be picklable.
+            function: function to call; it must be picklable.
             items: its first arguments.
             advance: reports progress.
             reads: the function reads a chunk, and so keeps several cores busy by itself.

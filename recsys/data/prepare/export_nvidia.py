@@ -39,7 +39,7 @@ def id_type(cardinality: int) -> np.dtype:
 
 
 def export(prepared: Prepared, folder: Path) -> None:
-    """Export to a new folder, all or nothing.
+    """Export to a new folder atomically.
 
     Raises:
         UserError: the layout cannot hold the data, or the folder exists.
@@ -63,7 +63,8 @@ def check(features: FeatureSpec, folder: Path) -> None:
         raise UserError("export: the data (sequences) has no label, which the layout needs")
     if bags := [f.name for f in features.sparse if f.multi_valued]:
         raise UserError(
-            f"export: {bags[0]} has several values a row, but the layout holds one; remove it: ~data.sparse.{bags[0]}"
+            f"export: {bags[0]} has several values per row, but the layout allows one; "
+            f"remove it with ~data.sparse.{bags[0]}"
         )
 
 

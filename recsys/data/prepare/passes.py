@@ -140,7 +140,8 @@ class Build:
     def _write(self, fitted: Fitted, chunks: list[ParsedChunk], splitter: Splitter) -> dict[str, int]:
         """Pass 3: transform and write, in jobs of enough rows for a file. Return the number of rows of each split.
 
-        Each job writes a note of its files when it is finished, so that a killed run can go on.
+        Each job writes a note of its files when it is finished, so that the next run can continue after a run is
+        killed.
         """
         notes = self.folder / "written"
         notes.mkdir(exist_ok=True)

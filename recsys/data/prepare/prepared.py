@@ -42,12 +42,12 @@ from recsys.data.transforms.columns import ResolvedData, resolve
 from recsys.errors import UserError
 from recsys.memory import keep_freed_memory
 
-FORMAT = 6  # raise it if a change prepares the same config and files differently
+FORMAT = 6  # increase it if a change prepares the same config and files differently
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """A folder of prepared data. What it reads of the folder, it reads once."""
+    """A folder of prepared data. Files are read on first use and cached."""
 
     folder: Path
 

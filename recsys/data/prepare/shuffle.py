@@ -1,7 +1,7 @@
-"""Bring rows together by group, in bounded memory: chunks of parsed rows -> chunks of arranged rows.
+"""Sort rows by group in bounded memory: chunks of parsed rows -> chunks of arranged rows.
 
-Rows are dealt into piles by a hash of their group, so many that one pile fits into memory. A pile holds whole groups;
-it is arranged and becomes a chunk. The two steps communicate by files only.
+Rows are partitioned into piles by a hash of their group; the number of piles is chosen so that one pile fits into
+memory. A pile contains whole groups; it is arranged and becomes a chunk. The two steps communicate only by files.
 """
 
 import shutil
@@ -39,7 +39,7 @@ def shuffle(
         if pending:
             shutil.rmtree(rows, ignore_errors=True)
             rows.mkdir(parents=True)
-            job = partial(_deal, piles, splitter, rows)
+            job = partial(_partition, piles, splitter, rows)
             for _ in engine.map(job, list(enumerate(chunks)), progress.advance):
                 pass
         for _ in engine.map(partial(_arrange_pile, data, rows), pending, progress.advance):
@@ -51,7 +51,7 @@ def shuffle(
     return [c for c in arranged if c.rows]
 
 
-def _deal(
+def _partition(
     piles: int, splitter: Splitter, folder: Path, numbered: tuple[int, ParsedChunk], advance: Callable[[float], None]
 ) -> None:
     """Write a chunk's rows, with decoded text, into the piles."""
@@ -87,14 +87,14 @@ def _arrange_pile(
     files = sorted((folder / f"{number:05d}").glob("*.parquet"))
     coder = TextCoder([*data.text_columns, *data.query_columns])
     parts: list[int] = []
-    dealt = 0
+    rows_read = 0
     with whole_folder(target) as building:
         if files:
             frame = pl.concat([pl.read_parquet(f) for f in files])
-            dealt = frame.height
+            rows_read = frame.height
             for part in arrange(data, frame).iter_slices(PART_ROWS):
                 write_rows(building, len(parts), coder.encode(part))
                 parts.append(part.height)
         write_values(building, coder)
         write_info(building, {"rows": parts, "bad": 0, "lines": 0})
-    advance(dealt)
+    advance(rows_read)

@@ -31,12 +31,15 @@ from recsys.data.transforms import sum_tables
 from recsys.errors import UserError
 
 POLL_SECONDS = 0.05
-STOPPING_SECONDS = 10  # how long tasks of a job that has ended may go on writing
+STOPPING_SECONDS = 10  # time for which tasks of a job that has ended may continue to write
 SMALL_BYTES = 64 << 20  # tables up to this size are summed by the driver, which is quicker than a Spark job
 
 
 class Spark(Engine):
-    """Runs the passes on a Spark cluster, which starts on first use. home: a folder that all its machines see."""
+    """Runs the passes on a Spark cluster, which starts on first use.
+
+    home: a folder that all machines of the cluster can access
+    """
 
     def __init__(self, config: EngineConfig, home: Path) -> None:
         self._config, self._home = config, home.absolute()
@@ -65,7 +68,7 @@ class Spark(Engine):
         context, results = self.session.sparkContext, self._home / f"spark-{uuid.uuid4().hex[:8]}"
         results.mkdir(parents=True)
         outcomes = context.accumulator([], ListAccumulator())
-        shipped = context.broadcast(function)  # unpickled once a worker, so that its tasks share what it caches
+        shipped = context.broadcast(function)  # unpickled once per worker, so that its tasks share its caches
         run = ItemRunner(shipped, outcomes, str(results), os.getcwd(), pl.__version__)
         job = Job(context, str(results.name), context.parallelize(list(enumerate(items)), len(items)), run)
         job.start()

@@ -32,7 +32,7 @@ class ListAccumulator(AccumulatorParam):
 
 
 class Job(InheritableThread):
-    """A Spark job in a thread, so that the driver can use its results meanwhile."""
+    """A Spark job in a thread, so that the driver can use its results while it runs."""
 
     def __init__(self, context: Any, group: str, rows: Any, run: "ItemRunner") -> None:
         self.error: BaseException | None = None
@@ -97,6 +97,7 @@ class ItemRunner:
 
 
 def write_pickle(file: Path, value: Any) -> None:
+    """Write a pickle file atomically."""
     with whole_file(file, unique=True) as building:
         building.write_bytes(pickle.dumps(value, protocol=5))
 

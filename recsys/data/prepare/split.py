@@ -44,7 +44,7 @@ class Splitter:
         """Return the split of each row: (rows,) uint8.
 
         Args:
-            frame: parsed rows with their places.
+            frame: parsed rows with their row numbers.
             split: the split of their file, with data.split.by=files.
         """
         by = self.config.by
@@ -76,7 +76,7 @@ class Splitter:
         return frame.with_columns(pl.when(which == 0).then(pl.col(PLACE)).alias(ROW)), which
 
     def describe(self) -> str:
-        """Describe the split in one line."""
+        """Describe the split in one line. recsys.report compares it between runs, so do not reword it."""
         c = self.config
         if c.by == "files":
             if c.validation_files:
@@ -95,7 +95,10 @@ class Splitter:
 
 
 def _first_validation(chunks: Sequence[ParsedChunk], share: float) -> int:
-    """Return the place from which on rows of the training files validate: their end if there are validation files."""
+    """Return the row number from which rows of the training files are validation rows.
+
+    It is the end of these files if there are validation files.
+    """
     places = [(c.first_row, c.rows) for c in chunks if c.split == 0]
     end = max((first + rows for first, rows in places), default=0)
     if any(c.split == 1 for c in chunks):
@@ -139,7 +142,7 @@ def order_statistic(arrays: Callable[[], Iterator[np.ndarray]], k: int) -> float
 
 
 def check_split(split: SplitConfig) -> None:
-    """Check data.split. Raises UserError if it is wrong."""
+    """Check data.split. Raises UserError if it is invalid."""
     ways = ("order", "time", "random", "hash", "kfold", "files", "leave_one_out")
     if split.by not in ways:
         raise UserError(f"data.split.by={split.by}: must be {', '.join(ways[:-1])} or {ways[-1]}")
@@ -154,7 +157,7 @@ def check_split(split: SplitConfig) -> None:
     if split.by == "files" and not (split.train_files and split.test_files):
         raise UserError(
             "data.split.by=files: needs train_files and test_files; without validation_files, the last rows of the "
-            f"training files validate (data.split.validation={split.validation})"
+            f"training files are used for validation (data.split.validation={split.validation})"
         )
     if not (0 <= split.validation < 1 and 0 < split.test < 1 and split.validation + split.test < 1):
         raise UserError(

@@ -48,7 +48,7 @@ class PartWriter:
 
 
 class Output:
-    """Writes one Parquet file, all or nothing, and NAME.bad_rows.csv beside it if rows could not be read.
+    """Writes one Parquet file atomically, and NAME.bad_rows.csv next to it if rows could not be read.
 
     Raises:
         UserError: the file cannot be written.

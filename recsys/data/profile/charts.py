@@ -15,7 +15,7 @@ from recsys.html.text import number, seconds, share, size
 
 COLOURS = {"train": "var(--c0)", "validation": "var(--c1)", "test": "var(--c2)"}
 WIDE, HIGH, FOOT = 560, 180, 22  # a chart's width, height, and the height of its axis, in pixels
-COLOURED = 12  # so many of the largest tables get a colour of their own
+COLOURED = 12  # number of the largest tables that have their own colour
 
 
 def histogram(h: Histogram, *, time: bool) -> str:
@@ -100,7 +100,7 @@ def rate_interval(positives: int, rows: int, base: float, top: float) -> str:
 
 
 def shares(parts: Sequence[float | None], top: float) -> str:
-    """Draw a bar for each split that has rows; a bar above `top` is cut at the edge and pale."""
+    """Draw a bar for each split that has rows; a bar longer than `top` is cut off at the edge and drawn pale."""
     wide, bars = 90, []
     for i, (split, part) in enumerate(zip(SPLITS, parts, strict=True)):
         if part:

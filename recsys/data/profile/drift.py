@@ -24,11 +24,11 @@ class Drift:
     """The drift from the training split to another one."""
 
     psi: float
-    chance: float  # the 95 % quantile of psi without drift, for as many rows
+    chance: float  # the 95 % quantile of psi without drift, for the same numbers of rows
 
     @property
     def reading(self) -> str:
-        """stable below 0.1 or if chance explains it, some below 0.25, else large."""
+        """Interpretation of psi: "stable" below 0.1 or not above `chance`, "some" below 0.25, otherwise "large"."""
         if self.psi < SOME or self.psi <= self.chance:
             return "stable"
         return "some" if self.psi < LARGE else "large"

@@ -27,13 +27,13 @@ def cells(frame: pl.DataFrame, what: str, rows: str, base: float) -> str:
     widest = max((share for row in single for share in row if share), default=1.0)  # the bar of all others may be cut
     top = _top(frame, base)
     lines = []
-    for r, of in zip(frame.iter_rows(named=True), parts, strict=True):
+    for r, shares_of_cell in zip(frame.iter_rows(named=True), parts, strict=True):
         label = MISSING if r["special"] and not r["label"] else html(_shown(r["label"]))
         lines.append([
             f"<em>{label}</em>" if r["special"] and r["label"] else label,
             f"{r['train']:,}",
-            charts.shares(of, widest),
-            *(share(p) for s, p in zip(SPLITS, of, strict=True) if s in splits),
+            charts.shares(shares_of_cell, widest),
+            *(share(p) for s, p in zip(SPLITS, shares_of_cell, strict=True) if s in splits),
             share(r["positives"] / r["train"]) if r["train"] else "–",
             charts.rate_interval(r["positives"], r["train"], base, top),
         ])  # fmt: skip

@@ -14,7 +14,7 @@ from recsys.html.text import number, seconds
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 BINS = 48
 CELLS = 10
-FEW = 12  # up to so many distinct numbers, each is a cell
+FEW = 12  # with at most this many distinct numbers, each number is a cell
 SKEWED = 2.0  # above this skewness, the axis is logarithmic
 
 
@@ -24,11 +24,13 @@ def quantiles(values: np.ndarray) -> dict[str, float]:
 
 
 def histogram(samples: list[np.ndarray], *, time: bool) -> Histogram | None:
-    """Return a histogram of each split's numbers over their common range. Bins of whole numbers contain at least one.
+    """Return a histogram of each split's numbers over their common range.
+
+    Each bin of whole numbers contains at least one of them.
 
     Args:
         samples: the numbers of each split.
-        time: they are times in seconds since 1970.
+        time: whether the numbers are times in seconds since 1970.
     """
     whole = np.concatenate(samples)
     if not len(whole):

@@ -20,5 +20,5 @@ const all = document.getElementById('all');
 all.addEventListener('click', () => {
   const folds = [...document.querySelectorAll('details.feature')], some = folds.some(d => !d.open);
   for (const d of folds) d.open = some;
-  all.textContent = some ? 'fold all' : 'open all';
+  all.textContent = some ? 'collapse all' : 'expand all';
 });

@@ -22,9 +22,9 @@ FORMULAS = (
     "Drift: the population stability index, PSI = Σ (p − q) ln(p / q), where p and q are the shares of training rows "
     "and of validation or test rows in each cell. Cells are tenths of the training rows for numbers; the 20 most "
     "frequent values, and all others together, for values (bags: lookups); parts for times. Missing values are a cell. "
-    "Shares below 0.0001 count as 0.0001. The usual reading: below 0.1 stable, up to 0.25 some drift, above large "
-    "(Siddiqi 2006, Credit Risk Scorecards). A drift also counts as stable if it is below the 95 % quantile without "
-    "drift: (1/n + 1/m) χ² with cells − 1 degrees of freedom, for n and m rows (Yurdakul 2018).",
+    "Shares below 0.0001 count as 0.0001. Usual interpretation: below 0.1 stable, 0.1 to 0.25 some drift, above 0.25 "
+    "large drift (Siddiqi 2006, Credit Risk Scorecards). A drift also counts as stable below the 95 % quantile "
+    "without drift: (1/n + 1/m) χ² with cells − 1 degrees of freedom, for n and m rows (Yurdakul 2018).",
     "Information value: the same sum between positive and negative training rows, over the same cells. Below 0.02 a "
     "feature by itself predicts little, above 0.3 much; above 0.5, check whether it contains the label (Siddiqi 2006).",
     "Out of vocabulary: the share of lookups whose value has no row of its own, because it is rarer than min_count in "
@@ -32,7 +32,7 @@ FORMULAS = (
     "none.",
     "Rates are computed over training rows (bags: lookups), with Wilson's 95 % interval. Counts of values and of "
     "missing values, min, max, mean and std are computed over all rows. Quantiles, histograms and ranges are computed "
-    "over at most 262,144 rows of each split, sampled by a hash of their place (fewer with more than 64 columns of "
+    "over at most 262,144 rows of each split, sampled by a hash of the row number (fewer with more than 64 columns of "
     "numbers). Above 16,384, the number of distinct numbers is an estimate (standard error 0.8 %).",
     "Bytes: rows × dim × 4 (float32), without the optimizer's state. A vocabulary's table has one row for each value "
     "with at least min_count training lookups, and row 0 for all others.",
@@ -55,7 +55,7 @@ def page(profile: DataProfile, info: Mapping[str, Any], bad: Path) -> str:
         _bad(info, bad),
         _summary(profile),
         table_section(profile),
-        '<h2>Each feature<button id="all" type="button">open all</button></h2>',
+        '<h2>Each feature<button id="all" type="button">expand all</button></h2>',
         *(feature(f, i, profile) for i, f in enumerate(profile.features)),
     ]
     body = "\n".join(p for p in parts if p) + "\n" + footer("", FORMULAS)
@@ -71,7 +71,7 @@ def _cards(profile: DataProfile, info: Mapping[str, Any]) -> str:
         (share(profile.positives[0] / rows[0] if rows[0] else None), "of training rows are positive"),
         (f"{info['bad_rows']:,}", f"bad rows, {share(info['bad_rows'] / total if total else 0.0)}"),
         (f"{len(profile.features)}", "columns that features read"),
-        (f"{large}", "of them drift much between splits"),
+        (f"{large}", "of them with a large drift between splits"),
         (f"{whole:,}", f"table rows, {size(whole * 64)} at dim 16"),
     ]
     inside = "".join(f"<div><b>{escape(b)}</b><span>{escape(s)}</span></div>" for b, s in cards)

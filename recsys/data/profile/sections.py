@@ -28,7 +28,7 @@ def feature(f: Feature, at: int, profile: DataProfile) -> str:
     what = "value" if f.numbers is None else "time" if f.kind == "time" else "range"
     left = f"<h4>{_title(f)}</h4>{cells(f.cells, what, rows, _base(f, base))}"
     if f.lengths is not None:
-        left += f"<h4>Values a row</h4>{cells(f.lengths, 'values', 'rows', base)}"
+        left += f"<h4>Values per row</h4>{cells(f.lengths, 'values', 'rows', base)}"
     right = _histogram(f.numbers, time=f.kind == "time") if f.numbers is not None else ""
     if f.parts:
         left, right = right + left + "".join(_part(p, frame, base) for p, frame in f.parts.items()), ""

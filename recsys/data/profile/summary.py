@@ -56,7 +56,7 @@ def _number(profiler: Profiler, name: str, samples: dict[str, pl.DataFrame]) -> 
         name=name,
         kind="time" if time else "quantiles" if c else "dense",
         reads=(c.column or name) if c else _dense_reads(profiler, name),
-        encoding=f"{c.quantiles} ranges of equally many training rows" if c else _steps(profiler, name),
+        encoding=f"{c.quantiles} ranges with the same number of training rows" if c else _steps(profiler, name),
         table=(c.table or name) if c else None,
         missing=_shares(profiler.missing[name], profiler.rows),
         distinct=profiler.distinct[name].count,
@@ -174,6 +174,6 @@ def _steps(profiler: Profiler, parsed: str) -> str:
 
 def _encoding(c: SparseConfig) -> str:
     if c.encode == "id":
-        return f"a row of {c.rows or 0:,}, as it is" + (f", {c.pooling}" if is_bag(c) else "")
+        return f"value is the row number (table of {c.rows or 0:,} rows)" + (f", {c.pooling}" if is_bag(c) else "")
     how = f"hashed into {c.buckets:,} buckets" if c.encode == "hash" and c.buckets else f"min_count {c.min_count or 1}"
     return f"{how}, {c.pooling}" if is_bag(c) else how

@@ -10,7 +10,7 @@ from recsys.data.transforms import LABEL
 from recsys.data.transforms.hashing import mix
 
 TALLY = (*SPLITS, "positives")  # rows of each split; training rows whose label is 1
-HASH = "__hash__"  # the hash of a row's place
+HASH = "__hash__"  # hash of the row number
 KEPT = 1 << 14  # hashes kept to estimate distinct values: 128 KiB a feature
 
 
@@ -50,7 +50,7 @@ class ByValue:
 
 
 class RowSample:
-    """A sample of `limit` rows, those whose place has the smallest hash, so that it is the same in every run."""
+    """A sample of `limit` rows: those whose row numbers have the smallest hashes, so every run samples the same."""
 
     def __init__(self, limit: int) -> None:
         self.limit, self.seen, self._size = limit, 0, 0

@@ -1,4 +1,4 @@
-"""Read rows of fixed width whose columns lie in several files: NVIDIA's split binary and NumPy arrays.
+"""Read rows of fixed width whose columns are in several files: NVIDIA's split binary and NumPy arrays.
 
 Together, these files are one raw file, which is named by one of them (the label's). A file range counts rows. Any row
 can be read without those before it, so memory does not depend on the number of rows, and nothing is read twice.
@@ -33,7 +33,7 @@ class Segment:
 
 @dataclass(frozen=True)
 class Part:
-    """Some of the columns: one row after another through the segments; each row has one field of `dtype` a column."""
+    """Some of the columns: one row after another through the segments; a row has one field of `dtype` per column."""
 
     columns: tuple[str, ...]
     dtype: np.dtype

@@ -1,4 +1,4 @@
-"""Say which part of a raw file to read (FileRange) and which columns (Projection), and open the file."""
+"""Parts of a raw file to read (FileRange), columns to read (Projection), and functions that open a file."""
 
 import gzip
 import io

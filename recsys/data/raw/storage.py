@@ -13,6 +13,7 @@ MAGIC = "*?["
 
 
 def is_remote(name: str) -> bool:
+    """Return whether a path is on a remote store, such as s3://."""
     return "://" in name and not name.startswith("file://")
 
 

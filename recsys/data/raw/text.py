@@ -28,7 +28,8 @@ from recsys.errors import UserError
 
 BLOCK_BYTES = 16 << 20
 LINE_BYTES = 64 << 20  # the longest line allowed; a file with a longer one is not text
-READERS = min(max((os.cpu_count() or 1) // 4, 1), 4)  # blocks parsed at once, each by several threads of polars
+# number of blocks parsed at the same time, each by several threads of polars
+READERS = min(max((os.cpu_count() or 1) // 4, 1), 4)
 
 
 def parse_options(source: SourceConfig, handler: Callable[[pacsv.InvalidRow], str] | None = None) -> pacsv.ParseOptions:
@@ -109,7 +110,7 @@ class CsvLines:
         return block
 
     def _parse_fast(self, numbers: frozenset[str]) -> Block | None:
-        """Parse lines with equally many fields and no quotes, as in most files, several times faster than `_parse`.
+        """Parse lines with the same number of fields and no quotes, as in most files, much faster than `_parse`.
 
         Return None if that is not possible. Polars fills a line that is too short with nulls and rejects one that is
         too long. So if the number of separators is right and no line is rejected, no line is too short.
@@ -201,7 +202,9 @@ def _parse(source: SourceConfig, file: Path, names: list[str], data: bytes, line
 def _parse_without_open_quotes(
     source: SourceConfig, file: Path, names: list[str], data: bytes, line: int, replaced: bool
 ) -> Block | None:
-    """Parse like `_parse`, but make lines bad rows that open a quote without closing it: they would swallow the next.
+    """Parse like `_parse`, but turn lines that open a quote without closing it into bad rows.
+
+    They would otherwise swallow the following lines.
 
     Return None if there are no such lines.
     """
@@ -228,7 +231,7 @@ class _RangeReader:
             raw.seek(file_range.start - 1)
             at = file_range.start - 1 + len(_rest_of_line(raw))
         self._left = None if file_range.stop is None else max(file_range.stop - at, 0)
-        self._ends = self._left == 0  # the bytes read so far end with a line
+        self._ends = self._left == 0  # whether the bytes read so far end at the end of a line
 
     def read(self, size: int) -> bytes:
         if self._left is None:

@@ -1,10 +1,10 @@
 """The built-in sample for retrieval: users who choose items one after another, by a known rule.
 
 There are ITEMS items of KINDS kinds, with Zipf-distributed popularity. A user likes LIKED kinds, drawn by popularity.
-After item i, a user chooses one of i's FOLLOWERS with probability GOES_ON. Followers are drawn once, by popularity,
-most of them from i's kind; those drawn earlier are chosen more often. Otherwise, the user chooses an item of a liked
-kind, by popularity. Nobody chooses an item twice. The number of items of a user is geometric with mean MEAN_LENGTH,
-and at least MIN_LENGTH.
+After item i, a user chooses one of i's FOLLOWERS with probability FOLLOW_PROBABILITY. Followers are drawn once, by
+popularity, most of them from i's kind; followers drawn earlier are chosen more often. Otherwise, the user chooses an
+item of a liked kind, by popularity. Nobody chooses an item twice. The number of items of a user is geometric with mean
+MEAN_LENGTH, and at least MIN_LENGTH.
 
 So popularity predicts the next item a little, the items chosen together better (kinds), and the last item best.
 """
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 ITEMS, KINDS, LIKED, FOLLOWERS = 200, 20, 3, 3
 ZIPF = 0.6
 SAME_KIND = 0.7  # the share of an item's followers that have its kind
-GOES_ON = 0.8
+FOLLOW_PROBABILITY = 0.8
 MEAN_LENGTH, MIN_LENGTH = 15, 5
 TRIES = 20  # draws to find an item that a user has not chosen yet
 
@@ -49,7 +49,9 @@ class World:
     def next(self, rng: np.random.Generator, item: Ints, liked: Ints) -> Ints:
         """Draw the items (U,) that users choose after `item` (U,). liked: their kinds, (U, LIKED)."""
         rank = np.minimum(rng.geometric(0.5, len(item)) - 1, FOLLOWERS - 1)
-        return np.where(rng.random(len(item)) < GOES_ON, self.followers[item, rank], self.by_taste(rng, liked))
+        return np.where(
+            rng.random(len(item)) < FOLLOW_PROBABILITY, self.followers[item, rank], self.by_taste(rng, liked)
+        )
 
     def by_taste(self, rng: np.random.Generator, liked: Ints) -> Ints:
         """Draw an item of one of each user's kinds: (U, LIKED) -> (U,)."""
@@ -75,15 +77,15 @@ def write_sample(folder: Path, *, rows: int, seed: int, progress: Callable[[int]
     liked = np.argsort(-likings, axis=1)[:, :LIKED]
     chosen = np.zeros((users, lengths.max()), np.int64)
     chosen[:, 0] = world.by_taste(rng, liked)
-    had = np.zeros((users, ITEMS), bool)
+    already_chosen = np.zeros((users, ITEMS), bool)
     for t in range(1, chosen.shape[1]):
         there = np.flatnonzero(lengths > t)
-        had[there, chosen[there, t - 1]] = True
+        already_chosen[there, chosen[there, t - 1]] = True
         left = there
         for _ in range(TRIES):
             chosen[left, t] = world.next(rng, chosen[left, t - 1], liked[left])
-            left = left[had[left, chosen[left, t]]]
-        chosen[left, t] = np.argmin(had[left], axis=1)
+            left = left[already_chosen[left, chosen[left, t]]]
+        chosen[left, t] = np.argmin(already_chosen[left], axis=1)
     user = np.repeat(np.arange(users), lengths)
     place = np.arange(len(user)) - np.repeat(lengths.cumsum() - lengths, lengths)
     start = rng.integers(1_600_000_000, 1_700_000_000, users)

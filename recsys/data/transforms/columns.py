@@ -32,7 +32,7 @@ class DenseColumn:
 
     column: the raw column
     parsed: the column of parsed rows, named like the feature; with a lag, it holds the raw column of an earlier row
-    reads: how the raw column is parsed
+    reads: type as which the raw column is parsed
     fill: the number that replaces missing values, unless it is fitted
     steps: the transforms
     vectors: the vectors that values are looked up in
@@ -133,8 +133,7 @@ def known_rows(c: SparseConfig) -> int | None:
 class ResolvedData(DataConfig):
     """A data config whose features are resolved once: defaults filled in, transforms looked up by name.
 
-    `resolve` makes one from a DataConfig. It is passed on from there, and no one resolves features again. It must not
-    be changed afterwards.
+    `resolve` makes one from a DataConfig. Pass it on instead of resolving again, and do not modify it.
 
     key: the config key of this data, for messages; the item table's is data.items.
     """
@@ -143,7 +142,7 @@ class ResolvedData(DataConfig):
 
     @cached_property
     def dense_columns(self) -> Mapping[str, DenseColumn]:
-        """The dense features by name. Raises UserError if the config of a feature is wrong."""
+        """The dense features by name. Raises UserError if the config of a feature is invalid."""
         columns: dict[str, DenseColumn] = {}
         for name, c in self.dense.items():
             where = f"{self.key}.dense.{name}"
@@ -170,7 +169,7 @@ class ResolvedData(DataConfig):
 
     @cached_property
     def raw_columns(self) -> tuple[tuple[str, str], ...]:
-        """(config key, raw column) for every column that a feature reads."""
+        """Pairs (config key, raw column) of all columns that features read."""
         dense = [(f"{self.key}.dense.{n}", (c and c.column) or n) for n, c in self.dense.items()]
         sparse = [
             (f"{self.key}.sparse.{n}", x) for n, c in self.sparse_columns.items() for x in c.cross or [c.column or n]
@@ -179,7 +178,7 @@ class ResolvedData(DataConfig):
 
     @property
     def column_reads(self) -> dict[str, set[str]]:
-        """How features read each raw column: as number, value or time."""
+        """The ways in which features read each raw column: as number, value or time."""
         reads: dict[str, set[str]] = {}
         for d in self.dense_columns.values():
             reads.setdefault(d.column, set()).add("time" if d.parsed in self.differences else d.reads)
@@ -241,7 +240,7 @@ class ResolvedData(DataConfig):
 
 
 def resolve(data: DataConfig, key: str = "data") -> ResolvedData:
-    """Return the data config with its features resolved; one that is resolved already as it is."""
+    """Return the data config with its features resolved. A ResolvedData is returned unchanged."""
     if isinstance(data, ResolvedData):
         return data
     resolved = ResolvedData(**{f.name: getattr(data, f.name) for f in fields(DataConfig)})

@@ -61,7 +61,7 @@ class Target(Transform, name="target"):
 
     def __post_init__(self) -> None:
         if not self.smoothing >= 0 or self.smoothing == float("inf"):
-            raise ValueError("smoothing must not be negative")
+            raise ValueError("smoothing must be a finite number of at least 0")
         if not isinstance(self.folds, int) or not 2 <= self.folds <= 100:
             raise ValueError("folds must be 2 to 100")
 
@@ -96,5 +96,5 @@ class Target(Transform, name="target"):
 
 
 def fold_of(rows: np.ndarray, folds: int) -> np.ndarray:
-    """Return the fold of each row, from 0, by a hash of its place among all rows: (rows,) -> (rows,)."""
+    """Return the fold of each row, from 0, by a hash of its row number: (rows,) -> (rows,)."""
     return (mix(rows.astype(np.uint64)) % np.uint64(folds)).astype(np.int64)

@@ -1,7 +1,7 @@
 """Learn transforms, vocabularies and quantiles from the training split, in as few passes as possible.
 
 A pass is a `StatisticsPass`, which is called on every chunk of the training split, on any machine. The partial
-statistics are merged in the order of the chunks, so that the result does not depend on who read which chunk.
+statistics are merged in the order of the chunks, so that the result does not depend on which machine read which chunk.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -39,8 +39,8 @@ class Check(NamedTuple):
 
     bad: (rows,) which rows
     column: the raw column
-    problem: what is wrong with it
-    role: what the column is to the row, such as its label
+    problem: description of the problem
+    role: role of the column, such as label
     """
 
     bad: pl.Series
@@ -62,7 +62,7 @@ def id_checks(columns: dict[str, tuple[str, int]], raw: pl.DataFrame, frame: pl.
     """Find rows whose ids are missing or out of range. A missing value is bad because no table row is meant for it.
 
     Args:
-        columns: what `id_columns` returns.
+        columns: columns that `id_columns` returned.
         raw: the raw rows.
         frame: the parsed rows.
     """

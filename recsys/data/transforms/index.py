@@ -7,7 +7,7 @@ import polars as pl
 
 from recsys.features import OUT_OF_VOCABULARY
 
-SHORT = 256  # up to so many rows a dict is quicker: polars hashes the whole table at every call
+SHORT = 256  # with at most this many rows a dict is faster, because polars hashes the whole table in every call
 
 
 class Index:

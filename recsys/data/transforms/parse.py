@@ -224,7 +224,8 @@ def _value_checks(raw: pl.DataFrame, frame: pl.DataFrame, kinds: dict[str, tuple
             continue
         lost = lost | frame[name].is_infinite().fill_null(False)
         checks.append(Check(lost, column, "is not a number" if kind == "number" else "is neither a number nor a time"))
-        checks.append(Check((frame[name].abs() > FLOAT32_MAX).fill_null(False), column, "is too large"))
+        beyond = (frame[name].abs() > FLOAT32_MAX).fill_null(False)
+        checks.append(Check(beyond, column, "is out of the range of float32"))
     return checks
 
 

@@ -57,7 +57,7 @@ class Log(Transform, name="log"):
 
 
 def _divisor(width: float) -> float:
-    """1 for a width that is zero, or so near to it that polars, which multiplies by its inverse, would get infinity."""
+    """Return `width`, or 1 if its inverse, by which polars multiplies, would be infinite."""
     return width if width >= sys.float_info.min else 1.0
 
 
@@ -107,6 +107,7 @@ class Clip(Transform, name="clip"):
 
 
 def check_quantiles(given: Any) -> tuple[float, float]:
+    """Return two quantiles as numbers. Raises ValueError if they are invalid."""
     if not isinstance(given, list) or len(given) != 2 or not all(0 <= q <= 1 for q in given):
         raise ValueError("quantiles must be two numbers from 0 to 1, such as [0.01, 0.99]")
     return given[0], given[1]

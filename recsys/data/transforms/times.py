@@ -40,7 +40,7 @@ class Cyclic(Transform, name="cyclic"):
     def __post_init__(self) -> None:
         for given, valid in ((self.part, PARTS), (self.wave, WAVES)):
             if given not in valid:
-                raise ValueError(f"no {given}{did_you_mean(str(given), valid)}")
+                raise ValueError(f"{given!r} is not valid{did_you_mean(str(given), valid)}")
 
     def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
         size, number = PARTS[self.part]
@@ -59,11 +59,11 @@ def as_time(column: str, dtype: pl.DataType) -> pl.Expr:
     if dtype == pl.Date:
         return x.cast(pl.Datetime("us"))
     if dtype == pl.String:
-        return x.map_batches(_of_texts, return_dtype=pl.Datetime("us"), is_elementwise=True)
-    return _of_number(x.cast(pl.Float64, strict=False))
+        return x.map_batches(_times_from_text, return_dtype=pl.Datetime("us"), is_elementwise=True)
+    return _time_from_number(x.cast(pl.Float64, strict=False))
 
 
-def _of_number(x: pl.Expr) -> pl.Expr:
+def _time_from_number(x: pl.Expr) -> pl.Expr:
     micros: pl.Expr = pl.when(x.abs() < LAST).then(x / 1_000)
     for limit, factor in reversed(UNITS):
         micros = pl.when(x.abs() < limit).then(x * factor).otherwise(micros)
@@ -72,11 +72,11 @@ def _of_number(x: pl.Expr) -> pl.Expr:
     return pl.coalesce(day.str.to_datetime("%Y%m%d", time_unit="us", strict=False), since)
 
 
-def _of_texts(texts: pl.Series) -> pl.Series:
+def _times_from_text(texts: pl.Series) -> pl.Series:
     """Parse numbers and ISO 8601; null for other text and for days and hours that do not exist."""
     x = pl.col("x")
     frame = texts.alias("x").to_frame()
-    numbers = frame.select(_of_number(x.str.strip_chars().cast(pl.Float64, strict=False))).to_series()
+    numbers = frame.select(_time_from_number(x.str.strip_chars().cast(pl.Float64, strict=False))).to_series()
     if numbers.null_count() == texts.null_count():  # no text left, which takes longer to parse
         return numbers
     parts = frame.select(x.str.extract_groups(ISO)).unnest("x")  # columns 1 to 11, the groups of ISO

@@ -55,9 +55,9 @@ class Moments:
 
 
 class Sample:
-    """Quantiles of the non-missing values: exact up to SAMPLE_ROWS rows, else those of a sample of as many rows.
+    """Quantiles of the non-missing values: exact up to SAMPLE_ROWS rows, otherwise estimated from SAMPLE_ROWS rows.
 
-    The sample is the rows whose place among all rows has the smallest hash, so it is the same in every run. The rank of
+    The sample is the rows whose row numbers have the smallest hashes, so it is the same in every run. The rank of
     a quantile q is between q - 0.1 % and q + 0.1 % with 95 % probability, whatever the distribution (at q = 0.5, where
     the error is largest: two standard deviations of sqrt(q (1 - q) / SAMPLE_ROWS)).
     """

@@ -11,7 +11,10 @@ from recsys.features import FeatureSpec
 
 
 def candidates(features: FeatureSpec, model: str) -> int:
-    """Return N, the rows of the item table, of which row 0 is the unknown item."""
+    """Return N, the number of rows of the item table, in which row 0 is the unknown item.
+
+    Raises ValueError if the data has no item feature.
+    """
     for f in features.sparse:
         if f.name == features.item:
             return f.cardinality

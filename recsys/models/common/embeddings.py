@@ -27,8 +27,8 @@ class PooledEmbeddings(nn.Module):
         device: where the weights are created; "meta" allocates nothing until they are sharded.
         init_std: standard deviation of the initial rows (0 for zeros); None for TorchRec's default, uniform in
             +-1/sqrt(rows).
-        weighted: multiply rows by the ids' weights; a mean divides by their sum.
-        vocabularies: "items/" for the features of items, whose vocabularies are stored apart.
+        weighted: whether to multiply rows by the ids' weights; "mean" pooling then divides by the sum of the weights.
+        vocabularies: folder of the vocabularies within prepared data: "items/" for features of items, otherwise "".
     """
 
     def __init__(

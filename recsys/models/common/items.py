@@ -1,4 +1,4 @@
-"""Item vectors, and the queries that a retrieval model makes of a batch."""
+"""Item vectors, and the queries that a retrieval model derives from a batch."""
 
 from dataclasses import dataclass, replace
 
@@ -14,12 +14,13 @@ from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
 
 @dataclass
 class QueryBatch:
-    """The items that a model reads of a batch, and the items that it is to predict.
+    """The items that a model reads from a batch, and the items that it must predict.
 
     inputs: (P,) items whose vectors the model reads, list after list; empty if it reads other features
     lengths: (B,) number of inputs of each row
     places: (P,) index of each input among the values of the batch's own lists
-    at: (Q,) index of the input whose state is each query, -1 if there is none; masked models mask these inputs
+    at: (Q,) for each query, the index of the input whose state becomes the query; -1 if there is none. Masked models
+        mask these inputs
     targets: (T,) chosen items; empty if they are not known
     query_of_target: (T,) index of the query that each target answers
     """
@@ -73,7 +74,7 @@ class Items(nn.Module):
 
     @property
     def by_id_alone(self) -> bool:
-        """Return whether a vector depends on the id of the item only."""
+        """Whether an item's vector depends on its id only."""
         return self.about is None and self.dense is None
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -102,8 +103,10 @@ def next_items(items: Tensor, lengths: Tensor, *, every: bool) -> QueryBatch:
     Args:
         items: (P,) items of B lists, one list after another.
         lengths: (B,).
-        every: make each item but the first a target of those before it, as in training, unless it is unknown (0).
-            Otherwise make one query per list, for its last item, without targets. The query of an empty list is -1.
+        every: whether each item except the first is a target of the items before it, as in training, unless it is 0
+            (unknown).
+            Otherwise make one query per list, for its last item, without targets; `at` is -1 for lists of fewer than
+            two items.
     """
     ends = lengths.cumsum(0) - 1
     filled = lengths > 0
@@ -122,12 +125,12 @@ def next_items(items: Tensor, lengths: Tensor, *, every: bool) -> QueryBatch:
 
 
 def masked_items(items: Tensor, lengths: Tensor, *, share: float, only_last: float) -> QueryBatch:
-    """Mask random items of each list and make them targets, as in training. Unknown items (0) are no targets.
+    """Mask random items of each list and make them targets, as in training. Unknown items (0) do not become targets.
 
     Args:
         items: (P,) items of B lists, one list after another.
         lengths: (B,).
-        share: probability of masking an item. If none of a list is masked, its last one is.
+        share: probability of masking an item. If no item of a list is drawn, its last item is masked.
         only_last: probability of masking only the last item of a list instead.
     """
     query_of_target = segment_ids_of(lengths)

@@ -22,20 +22,23 @@ def chosen_items(batch: Batch, item: str) -> QueryBatch:
 
 
 def user_features(features: FeatureSpec, model: str) -> FeatureSpec:
-    """Return the features of a row other than the item and lists: those of the user. Raises ValueError if there are
-    none.
+    """Return the user's features: all features of a row except the item and sequences.
+
+    Raises ValueError if there are none.
     """
     sparse = tuple(f for f in features.sparse if f.name != features.item and not f.sequence)
     if not sparse and not features.dense:
         raise ValueError(
-            f"{model} needs features of the user: data has only those of items; add them to data.sparse or data.dense"
+            f"{model} needs features of the user, but the data has only features of items; add features of the user "
+            "to data.sparse or data.dense"
         )
     return FeatureSpec(dense=features.dense, sparse=sparse, labels=())
 
 
 def user_feature(features: FeatureSpec, name: str | None, model: str) -> SparseFeature:
-    """Return the user feature: the one with this name, or else the only candidate. Raises ValueError if that is
-    ambiguous.
+    """Return the user feature: the one with this name, or else the only candidate.
+
+    Raises ValueError if there is no such feature, or more than one to choose from.
     """
     named = {f.name: f for f in features.sparse if f.name != features.item and not f.multi_valued}
     if name is not None and name not in named:

@@ -7,7 +7,7 @@ from recsys.memory import GIB
 from recsys.sharding.estimate.report import DeviceReport, PlanReport, TableReport
 
 COLOURS = 12
-A_ROW, MANY = 64, 128  # devices in a row; MANY if there are more than 256
+DEVICES_PER_ROW, MANY_PER_ROW = 64, 128  # devices per row; MANY_PER_ROW if there are more than 256
 TALL, LOW = 260, 96  # height in pixels, with one row of devices and with several
 FLAT = 4  # up to this many devices, bars are horizontal
 Segment = tuple[float, str, str, str]  # value, colour, label, tooltip
@@ -46,12 +46,12 @@ def table_legend(plan: PlanReport) -> str:
     return legend([*entries, ("hatch", "reserved"), ("var(--free)", "free")])
 
 
-def memory(plan: PlanReport, kind: str, near: bool = False) -> str:
+def memory(plan: PlanReport, kind: str, magnified: bool = False) -> str:
     """Draw one bar per device, as high as its memory.
 
     Args:
         kind: "hbm" or "ddr".
-        near: scale the bars to the fullest device's tables instead.
+        magnified: scale the bars to the fullest device's tables instead of to the devices' memory.
     """
     by_device: dict[int, list[Segment]] = {d.rank: [] for d in plan.devices}
     colour = colours(plan.tables)
@@ -59,10 +59,10 @@ def memory(plan: PlanReport, kind: str, near: bool = False) -> str:
         for s in t.shards:
             if s.get(kind):
                 by_device[s["rank"]].append((s[kind], colour[t.table], t.table, _shard_tooltip(t, s, kind)))
-    top = max(getattr(d, kind if near else f"{kind}_size") for d in plan.devices) or 1
+    top = max(getattr(d, kind if magnified else f"{kind}_size") for d in plan.devices) or 1
 
     def segments(d: DeviceReport) -> list[Segment]:
-        if near:
+        if magnified:
             return by_device[d.rank]
         reserved = getattr(d, f"{kind}_reserved")
         tooltip = (
@@ -70,7 +70,7 @@ def memory(plan: PlanReport, kind: str, near: bool = False) -> str:
         )
         return [*by_device[d.rank], *([(reserved, "hatch", "", tooltip)] if reserved > 0 else [])]
 
-    ticks = [(x, size(top * x) if near else f"{top * x / GIB:,.0f} GiB") for x in (0, 0.5, 1)]
+    ticks = [(x, size(top * x) if magnified else f"{top * x / GIB:,.0f} GiB") for x in (0, 0.5, 1)]
     return _charts(plan, segments, top, ticks, lambda d: _device_tooltip(d, kind))
 
 
@@ -110,13 +110,13 @@ def _charts(
     mean: float | None = None,
 ) -> str:
     """Draw the bars of all devices, in rows."""
-    beside = A_ROW if len(plan.devices) <= 4 * A_ROW else MANY
-    many = len(plan.devices) > beside
+    per_row = DEVICES_PER_ROW if len(plan.devices) <= 4 * DEVICES_PER_ROW else MANY_PER_ROW
+    many = len(plan.devices) > per_row
     height = LOW if many else TALL
     kind = " dense" if many else " flat" if len(plan.devices) <= FLAT else ""
     out = []
-    for start in range(0, len(plan.devices), beside):
-        row = plan.devices[start : start + beside]
+    for start in range(0, len(plan.devices), per_row):
+        row = plan.devices[start : start + per_row]
         gap = 10 if len(row) <= 8 else 5 if len(row) <= 32 else 2 if len(row) <= 64 else 1
         bars = "".join(_column(plan, d, segments(d), top, height, tooltip(d), len(row)) for d in row)
         marks = "".join(f'<span style="bottom:{x:.0%};--at:{x:.0%}">{escape(text)}</span>' for x, text in ticks)
@@ -133,7 +133,7 @@ def _charts(
 
 
 def _column(
-    plan: PlanReport, d: DeviceReport, segments: list[Segment], top: float, height: int, tooltip: str, beside: int
+    plan: PlanReport, d: DeviceReport, segments: list[Segment], top: float, height: int, tooltip: str, per_row: int
 ) -> str:
     """Draw the bar of one device. Segments of less than 1.5 pixels are drawn as one."""
     drawn, small, count = [], 0.0, 0
@@ -142,17 +142,17 @@ def _column(
         if pixels < 1.5 and colour != "hatch" and label:
             small, count = small + value, count + 1
             continue
-        wide = pixels >= 16 if beside > FLAT else value / top > 0.07
-        text = f"<em>{escape(label)}</em>" if label and wide and beside <= 16 else ""
+        wide = pixels >= 16 if per_row > FLAT else value / top > 0.07
+        text = f"<em>{escape(label)}</em>" if label and wide and per_row <= 16 else ""
         paint = 'class="hatch" style="' if colour == "hatch" else f'style="background:{colour};'
         drawn.append(f'<i {paint}--s:{value / top:.3%}" data-t="{escape(tip)}">{text}</i>')
     if count:
         few = f"{count} small shards\n{size(small)} on device {d.rank}"
         drawn.append(f'<i class="few" style="--s:{small / top:.3%}" data-t="{few}"></i>')
-    every = 1 if beside <= 32 else max(plan.devices_a_node, 4)
+    every = 1 if per_row <= 32 else max(plan.devices_a_node, 4)
     name = str(d.rank) if d.rank % every == 0 else ""
-    if beside <= 4:
+    if per_row <= 4:
         name = f"device {d.rank}"
-    node = plan.devices_a_node > 1 and d.rank % MANY and d.rank % plan.devices_a_node == 0
+    node = plan.devices_a_node > 1 and d.rank % MANY_PER_ROW and d.rank % plan.devices_a_node == 0
     start = f'<div class="col{" node" if node else ""}"><div class="bar" data-t="{escape(tooltip)}">'
     return f"{start}{''.join(drawn)}</div><span>{name}</span></div>"

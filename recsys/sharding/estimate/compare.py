@@ -8,8 +8,8 @@ from recsys.memory import GIB
 from recsys.sharding.estimate.report import PlanReport
 
 COLUMNS = (
-    "sharding", "fits", "max HBM GiB", "max DDR GiB", "ms a step", "compute", "links", "bound by", "imbalance",
-    "max sent MB", "why not",
+    "sharding", "fits", "max HBM GiB", "max DDR GiB", "ms per step", "compute", "links", "bound by", "imbalance",
+    "max sent MB", "reason",
 )  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def verdict(attempts: list[PlanAttempt]) -> str:
     first, *others = best_first(attempts)
     if first.plan is None:
         return "no choice fits"
-    text = f"best: sharding={first.name}, {first.plan.step_ms:.3g} ms a step"
+    text = f"best: sharding={first.name}, {first.plan.step_ms:.3g} ms per step"
     second = next((o for o in others if o.plan is not None), None)
     if second is None or second.plan is None:
         return text + (", the only one that fits" if others else "")

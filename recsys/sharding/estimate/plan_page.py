@@ -89,7 +89,7 @@ def _memory(p: PlanReport, kind: str, name: str) -> str:
     whole, used = (max(getattr(d, kind + part) for d in p.devices) for part in ("_size", ""))
     picture = f"<p>{name}, {whole / GIB:,.0f} GiB per device</p>{pictures.memory(p, kind)}"
     if used < NEAR * whole:
-        picture += f"<p>Magnified: the lowest {pictures.size(used)}</p>{pictures.memory(p, kind, near=True)}"
+        picture += f"<p>Magnified: the lowest {pictures.size(used)}</p>{pictures.memory(p, kind, magnified=True)}"
     return picture
 
 
@@ -128,7 +128,7 @@ def _tables(p: PlanReport) -> str:
         "table",
         "rows",
         "dim",
-        "ids a row",
+        "ids per row",
         "weights",
         "optimizer",
         "type",
@@ -150,8 +150,8 @@ def _table_cells(t: TableReport, colour: str, world: int) -> list[str]:
 
 def _devices(p: PlanReport) -> str:
     names = (
-        "device", "tables", "groups", "HBM GiB", "reserved", "free", "DDR GiB", "free", "ids a step", "read MB",
-        "sent MB", "compute ms", "links ms", "ms a step",
+        "device", "tables", "groups", "HBM GiB", "reserved", "free", "DDR GiB", "free", "ids per step", "read MB",
+        "sent MB", "compute ms", "links ms", "ms per step",
     )  # fmt: skip
     return _table(names, [("", _device_cells(d)) for d in p.devices])
 

@@ -27,7 +27,7 @@ from recsys.config.schema_run import SparseOptimConfig
 
 @dataclass
 class TableReport:
-    """One table. rows and dim are those of the whole table; bytes: of its weights; optimizer: bytes of its state."""
+    """One table. rows and dim describe the whole table; bytes and optimizer are the sizes of its weights and state."""
 
     table: str
     rows: int
@@ -112,14 +112,14 @@ class PlanReport:
 
 def optimizer_bytes(rows: int, dim: int, name: str) -> int:
     """Return the bytes of the fused optimizer's float32 state: a number per row, or one or two per element."""
-    a_row, an_element = {
+    per_row, per_element = {
         "rowwise_adagrad": (1, 0),
         "adagrad": (0, 1),
         "sgd": (0, 0),
         "adam": (0, 2),
         "partial_rowwise_adam": (1, 1),
     }[name]
-    return rows * 4 * (a_row + an_element * dim)
+    return rows * 4 * (per_row + per_element * dim)
 
 
 def report(

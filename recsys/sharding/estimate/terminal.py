@@ -42,8 +42,8 @@ def show(plan: PlanReport) -> None:
 
 def _devices(plan: PlanReport) -> Table:
     names = (
-        "device", "tables", "groups", "HBM GiB", "free", "DDR GiB", "free", "ids a step", "read MB", "sent MB",
-        "ms a step",
+        "device", "tables", "groups", "HBM GiB", "free", "DDR GiB", "free", "ids per step", "read MB", "sent MB",
+        "ms per step",
     )  # fmt: skip
     shown, title = plan.devices, "devices"
     if len(shown) > SHOWN:
