@@ -120,19 +120,26 @@ class RetrievalEvaluator:
         return self.metrics.compute()
 
     def slices(self, names: list[str], loader: ParquetLoader, fitted: Fitted, max_values: int) -> dict[str, Any]:
-        places, query = np.unique(self.metrics.ranks[:, 0], return_inverse=True)
-
-        def measure(at: np.ndarray) -> dict[str, Any]:
-            ranks = self.metrics.ranks[np.isin(query, at)]
-            return self.metrics.measure(ranks) | {"rows": len(at), "targets": len(ranks)}
-
-        return slices(names, loader, places, measure, fitted, max_values)
+        return retrieval_slices(self.metrics, names, loader, fitted, max_values)
 
     def curves(self, bins: int) -> dict[str, list[Any]] | None:
         return None
 
     def write(self, folder: Path, split: str) -> None:
         write_ranks(self.metrics, folder / f"{split}_ranks.parquet")
+
+
+def retrieval_slices(
+    metrics: RankingMetrics, names: list[str], loader: ParquetLoader, fitted: Fitted, max_values: int
+) -> dict[str, Any]:
+    """Return the metrics for each value of the features `names`, over the queries of the last `compute`."""
+    places, query = np.unique(metrics.ranks[:, 0], return_inverse=True)
+
+    def measure(at: np.ndarray) -> dict[str, Any]:
+        ranks = metrics.ranks[np.isin(query, at)]
+        return metrics.measure(ranks) | {"rows": len(at), "targets": len(ranks)}
+
+    return slices(names, loader, places, measure, fitted, max_values)
 
 
 def write_predictions(rows: Rows, path: Path) -> None:

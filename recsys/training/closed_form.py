@@ -15,7 +15,7 @@ from recsys.data.prepare.prepared import Prepared
 from recsys.data.tensors import candidates_of
 from recsys.data.transforms import HISTORY, Fitted
 from recsys.distributed.ranks import Ranks
-from recsys.evaluation.evaluators import write_ranks
+from recsys.evaluation.evaluators import retrieval_slices, write_ranks
 from recsys.evaluation.retrieval import RankingMetrics
 from recsys.evaluation.retrieval_counts import Score
 from recsys.training.trainer import as_counts, split_loader
@@ -49,8 +49,10 @@ def load(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> Any:
     return model
 
 
-def rank_split(model: Any, cfg: DictConfig, prepared: Prepared, split: str, run: Path | None = None) -> dict[str, Any]:
-    """Return the metrics of a split's queries.
+def rank_split(
+    model: Any, cfg: DictConfig, prepared: Prepared, split: str, run: Path | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the metrics of a split's queries, and those for each value of the features `metrics.slices`.
 
     run: folder to which the ranks of the targets are written; None writes nothing
     """
@@ -65,9 +67,11 @@ def rank_split(model: Any, cfg: DictConfig, prepared: Prepared, split: str, run:
             metrics.update(rows, score, targets, history, batch.first_row, batch.weight)
             shown.advance(batch.rows)
     measured = as_counts(metrics.compute())
+    names, most = list(cfg.metrics.slices), cfg.metrics.slice_values
+    sliced = retrieval_slices(metrics, names, loader, prepared.fitted, most)
     if run is not None and cfg.metrics.predictions:
         write_ranks(metrics, run / f"{split}_ranks.parquet")
-    return measured
+    return measured, sliced
 
 
 def scores(model: Any, history: JaggedIds, n: int) -> Score:

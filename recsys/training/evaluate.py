@@ -49,8 +49,9 @@ def evaluate(
     if not prepared.rows(split):
         raise UserError(f"split={split}: the data has no {split} rows; see data.split")
     if kind_of(cfg).fitted_at_once:
-        ranked = rank_split(load(cfg, prepared.fitted, best), cfg, prepared, split)
-        return {split: ranked, "protocol": protocol(cfg, prepared, best)}
+        ranked, sliced = rank_split(load(cfg, prepared.fitted, best), cfg, prepared, split)
+        slices = {"slices": {split: sliced}} if sliced else {}
+        return {split: ranked} | slices | {"protocol": protocol(cfg, prepared, best)}
     t = cfg.trainer
     with process_group(accelerator_of(cfg), t.threads, started, t.timeout_minutes) as ranks:
         module = build_module(cfg, prepared.fitted, ranks, prepared.folder)

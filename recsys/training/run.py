@@ -233,7 +233,11 @@ def _fit_closed_form(cfg: DictConfig, path: Path, prepared: Prepared) -> None:
     say(f"fitted in {seconds:.1f} s")
     checkpoint = save(model, path)
     splits = [s for s in ("test", "validation") if prepared.rows(s)]
-    metrics: dict[str, Any] = {s: rank_split(model, cfg, prepared, s, path if s == "test" else None) for s in splits}
+    metrics: dict[str, Any] = {}
+    for split in splits:
+        metrics[split], sliced = rank_split(model, cfg, prepared, split, path if split == "test" else None)
+        if split == "test" and sliced:
+            metrics["slices"] = {split: sliced}
     rows = prepared.rows("train")
     metrics["train"] = {"samples": rows, "seconds": seconds, "samples_per_second": rows / max(seconds, 1e-9)}
     metrics["protocol"] = protocol(cfg, prepared, checkpoint)

@@ -1,5 +1,6 @@
 """Lists of items from runs of models that retrieve, on the built-in sample of sequences."""
 
+import json
 import math
 import re
 from pathlib import Path
@@ -33,7 +34,7 @@ class Runs:
         self.folder = folder
 
     def of(self, model: str, *overrides: str) -> str:
-        path = self.folder / "-".join([model, *overrides]).translate(str.maketrans("={}: ", "-----"))
+        path = self.folder / "-".join([model, *overrides]).translate(str.maketrans("={}[]: ", "-" * 7))
         if not path.exists():
             more = [] if model in CLOSED_FORMS else ["trainer.max_epochs=1"]
             prepared = f"data.prepared={self.folder / 'prepared'}"
@@ -288,6 +289,20 @@ def test_numbers_stay_numbers_and_the_last_session_asks(tmp_path: Path, monkeypa
     with pytest.raises(UserError, match=r"input: data.where filters out all rows"):
         predict_rows("low.parquet", k=1)
     assert recommender.recommend(low, k=1).is_empty()
+
+
+@pytest.mark.parametrize("model", ["mf", "popularity"])
+def test_slices_add_up(model: str, runs: Runs) -> None:
+    """Each query belongs to one user: counts of the slices sum to those of the split, and so do the hits."""
+    run = runs.of(model, "metrics.slices=[user]", "metrics.slice_values=3")
+    metrics = json.loads((Path(run) / "metrics.json").read_text())
+    sliced, whole = metrics["slices"]["test"]["user"], metrics["test"]
+    assert [s["value"] for s in sliced[3:]] == [f"({whole['rows'] - 3:,} others)"]
+    for name in ("rows", "targets"):
+        assert sum(s[name] for s in sliced) == whole[name]
+    hits = sum(s["hr@10"] * s["rows"] for s in sliced)
+    assert hits / whole["rows"] == pytest.approx(whole["hr@10"])
+    assert evaluate(run)["slices"] == metrics["slices"]
 
 
 def test_items_have_a_vocabulary(tmp_path: Path) -> None:
