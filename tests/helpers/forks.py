@@ -49,6 +49,7 @@ class Forked:
 
     def __init__(self, request: Request, descriptors: list[int]) -> None:
         start_server()
+        request.env[SERVER] = os.environ[SERVER]  # for what it starts
         self.args = request.arguments
         self.returncode: int | None = None
         self._connection = socket.socket(socket.AF_UNIX)
