@@ -41,12 +41,11 @@ def preprocess(cfg: DictConfig) -> Prepared:
     data = data_config(cfg)
     check_data(data)
     check_engine(engine_config(cfg))
-    if data.root is not None:
-        check_files(data)
-    elif data.sample is not None:
+    files = None if data.root is None else check_files(data)
+    if data.root is None and data.sample is not None:
         say(f"data.root is not set: using the built-in sample ({data.sample.rows:,} rows, seed {data.sample.seed})")
     with open_engine(engine_config(cfg), data) as engine:
-        prepared = prepare(data, engine)
+        prepared = prepare(data, engine, files)
     _show(prepared)
     if cfg.report:
         output = Path(cfg.output or prepared.folder / "report.html")

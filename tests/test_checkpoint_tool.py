@@ -2,7 +2,6 @@
 
 import json
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,11 +30,6 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train(compose("train", [*arguments, "model.dim=10", "sharding=rowwise"])).path
 
 
-def command(*arguments: str) -> tuple[int, str]:
-    done = subprocess.run([sys.executable, "-m", "recsys.checkpoint", *arguments], capture_output=True, text=True)
-    return done.returncode, done.stdout + done.stderr
-
-
 def test_inspect_tells_sizes_without_reading_a_table(run: Path) -> None:
     stored = StoredCheckpoint(choose_checkpoint(run, "last"))
     found = inspect(stored)
@@ -50,9 +44,10 @@ def test_inspect_tells_sizes_without_reading_a_table(run: Path) -> None:
     assert found["bytes_on_disk"] > sum(t["bytes"] for t in tables.values()) + found["dense"]["bytes"]
 
 
-def test_a_resharded_run_gives_the_same_numbers_and_goes_on(run: Path, tmp_path: Path) -> None:
-    code, told = command("reshard", str(run), "sharding=dataparallel", "trainer.devices=4", f"output={tmp_path / 'b'}")
-    assert code == 0, told
+def test_a_resharded_run_gives_the_same_numbers_and_goes_on(run: Path, tmp_path: Path, run_command: Any) -> None:
+    how = ["sharding=dataparallel", "trainer.devices=4", f"output={tmp_path / 'b'}"]
+    done = run_command("recsys.checkpoint", "reshard", str(run), *how, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
     new = StoredCheckpoint(choose_checkpoint(tmp_path / "b", "last"))
     assert new.plan["world_size"] == 4
     assert {e["type"] for e in new.plan["tables"]} == {"data_parallel"}

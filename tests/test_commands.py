@@ -6,6 +6,7 @@ from importlib.metadata import entry_points, version
 from pathlib import Path
 
 import pytest
+from forks import warm_python
 
 from recsys import __main__ as entry
 
@@ -78,7 +79,7 @@ def command(cfg):
 sys.argv = ["recsys.report"]
 sys.exit(cli.status("report", command))
 """
-    quiet = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True)
+    quiet = subprocess.run([warm_python(), "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert (quiet.returncode, quiet.stderr) == (0, "")
     loud = subprocess.run([sys.executable, "-W", "default", "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert "of Python's" in loud.stderr and "non-writable" in loud.stderr.replace("not writable", "non-writable")

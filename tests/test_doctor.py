@@ -1,4 +1,4 @@
-"""The doctor tries what is here, and tells of what is not with the command that mends it."""
+"""The doctor tries the parts of this machine, and reports each problem with the command that fixes it."""
 
 import json
 import shutil
@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forks import WARM, run_forked, warm_python
 
 from recsys import versions
 from recsys.config.compose import compose
@@ -21,13 +22,8 @@ def by_what(findings: Any) -> dict[str, Finding]:
     return {f.what: f for f in findings}
 
 
-def doctor(cwd: Path, *args: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "recsys.doctor", *args]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=500)
-
-
-def test_here_everything_works(tmp_path: Path) -> None:
-    done = doctor(tmp_path)
+def test_here_everything_works(tmp_path: Path, run_command: Any) -> None:
+    done = run_command("recsys.doctor", cwd=tmp_path, env=WARM if run_command is run_forked else None)
     assert done.returncode == 0, done.stderr
     for text in ("match (", "million rows looked up and updated per second", "GB/s", "MB/s", "built-in sample"):
         assert text in done.stdout
@@ -64,6 +60,7 @@ def test_packages_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_kernels_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", warm_python())
     crashed = checks._probe("cuda", "GPU kernels")  # there is no GPU, or no build for one
     if crashed.state == "problem":
         assert crashed.result and "uv sync --no-group cpu --group cuda" in crashed.fix

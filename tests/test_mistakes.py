@@ -95,7 +95,7 @@ MISTAKES = [
     (["sharding=columnwise", "sharding.column_block=6"], r"sharding.column_block=6: must be a positive multiple of 4"),
     (["trainer.devices=512", "trainer.batch_size=512"], r"trainer.devices=512: there are at most \d+ processes"),
     (["trainer.accelerator=tpu"], r"trainer.accelerator=tpu: unknown"),
-    (["trainer.devices=3"], r"trainer.batch_size=2048 is not divisible by trainer.devices=3"),
+    (["trainer.devices=3"], r"trainer.batch_size=2048 is not divisible by 3 processes"),
     (["trainer.batch_size=0"], r"trainer.batch_size=0: must be at least 1"),
     (["optim.sparse.name=adamm"], r"optim.sparse.name=adamm: unknown; did you mean adam\?"),
     (["optim.dense._target_=torch.optim.Adma"], r"torch.optim has no Adma; did you mean Adam"),

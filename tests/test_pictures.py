@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from forks import WARM_PYTHON, start_server
+from forks import warm_python
 
 ROOT = Path(__file__).parents[1]
 
@@ -26,8 +26,7 @@ def test_the_plans_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert spec is not None and spec.loader is not None
     make = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(make)
-    monkeypatch.setattr(sys, "executable", WARM_PYTHON)
-    start_server()
+    monkeypatch.setattr(sys, "executable", warm_python())
     make._recsys(tmp_path, "plan", *make.PLAN, "output=plan.html")
     page = (tmp_path / "plan.html").read_text()
     assert all(f"sharding={name}" in page for name in ("auto", "tablewise", "rowwise")) and "t_cat_22" in page

@@ -23,16 +23,20 @@ from recsys.evaluation.metrics_table import mode_of
 PRECISIONS = ("32-true", "bf16-mixed")
 
 
-def check(cfg: DictConfig) -> None:
-    """Raise UserError for a mistake in a training config, without reading data or starting a process."""
+def check(cfg: DictConfig, world_size: int | None = None) -> None:
+    """Raise UserError for a mistake in a training config, without reading data or starting a process.
+
+    world_size: number of processes of the job; by default trainer.devices, as on one machine
+    """
     from recsys.data.prepare.engine import check_engine
 
+    processes = world_size or cfg.trainer.devices
     check_parts(cfg)
     check_engine(engine_config(cfg))
-    _check_numbers(cfg)
+    _check_numbers(cfg, processes)
     _check_metrics(cfg)
     _check_devices(cfg)
-    _check_model(cfg)
+    _check_model(cfg, processes)
     _check_monitors(cfg)
 
 
@@ -59,7 +63,7 @@ def check_parts(cfg: DictConfig) -> None:
     check_sharding(OmegaConf.to_object(cfg.sharding), OmegaConf.to_object(cfg.optim.sparse))  # type: ignore[arg-type]
 
 
-def _check_numbers(cfg: DictConfig) -> None:
+def _check_numbers(cfg: DictConfig, processes: int) -> None:
     t = cfg.trainer
     for name in ("devices", "batch_size", "eval_batch_size", "max_epochs", "log_every_n_steps", "accumulate"):
         if t[name] < 1:
@@ -76,8 +80,8 @@ def _check_numbers(cfg: DictConfig) -> None:
         raise UserError(f"trainer.early_stopping.patience={t.early_stopping.patience}: must not be negative")
     if not 0 <= cfg.seed < 2**32:
         raise UserError(f"seed={cfg.seed}: must be from 0 to 2^32 - 1")
-    if t.batch_size % t.devices:
-        raise UserError(f"trainer.batch_size={t.batch_size} is not divisible by trainer.devices={t.devices}")
+    if t.batch_size % processes:
+        raise UserError(f"trainer.batch_size={t.batch_size} is not divisible by {processes} processes")
     if cfg.loader.buffer_rows < 1:
         raise UserError(f"loader.buffer_rows={cfg.loader.buffer_rows}: must be at least 1")
     for name in ("every_n_steps", "every_minutes"):
@@ -208,7 +212,7 @@ def _check_devices(cfg: DictConfig) -> None:
         raise UserError(f"trainer.devices={cfg.trainer.devices}: there are at most {have} {kind}")
 
 
-def _check_model(cfg: DictConfig) -> None:
+def _check_model(cfg: DictConfig, processes: int) -> None:
     """Build the model on the meta device for the features that the config names, with any cardinality."""
     import torch
 
@@ -216,14 +220,14 @@ def _check_model(cfg: DictConfig) -> None:
     from recsys.sharding.constraints import constraints
     from recsys.sharding.tables import tables
 
-    features, devices = feature_spec(data_config(cfg), lambda *_: 8), cfg.trainer.devices
+    features = feature_spec(data_config(cfg), lambda *_: 8)
     kind_of(cfg).check(cfg, features)
-    check_processes(cfg, devices)
+    check_processes(cfg, processes)
     if kind_of(cfg).fitted_at_once:
         build_model(cfg, features, torch.device("meta"))
         return
     task = meta_task(cfg, features)
-    constraints(OmegaConf.to_object(cfg.sharding), tables(task), devices)  # type: ignore[arg-type]
+    constraints(OmegaConf.to_object(cfg.sharding), tables(task), processes)  # type: ignore[arg-type]
 
 
 def check_processes(cfg: DictConfig, processes: int) -> None:

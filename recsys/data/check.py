@@ -26,6 +26,7 @@ from recsys.data.transforms.columns import ResolvedData, resolve
 from recsys.data.transforms.hashing import MOST_BUCKETS
 from recsys.errors import UserError, did_you_mean
 
+SplitFiles = list[tuple[Path, int | None]]  # raw files, each with its split if data.split.by=files, else None
 RESERVED = ("label", LABEL, TIME, KEY, GROUP, ORDER, SPLIT, PLACE, ROW, LINE)
 FORMATS = ("csv", "parquet", "libfm", "lists", "npy")
 SPEC_FORMATS = ("split_binary", "split_csv")  # formats that only data.spec can set
@@ -173,7 +174,7 @@ def _check_id(where: str, s: SparseConfig, own: SparseConfig) -> None:
             raise UserError(f"{where}.{name}={getattr(s, name)}: cannot be combined with encode=id: {reason}")
 
 
-def raw_files(data: ResolvedData) -> list[tuple[Path, int | None]]:
+def raw_files(data: ResolvedData) -> SplitFiles:
     """Return the raw files in reading order, each with its split if data.split.by=files, else None."""
     split = data.split
     if split.by != "files":
@@ -188,7 +189,7 @@ def raw_files(data: ResolvedData) -> list[tuple[Path, int | None]]:
     return files
 
 
-def check_files(data: ResolvedData) -> list[tuple[Path, int | None]]:
+def check_files(data: ResolvedData) -> SplitFiles:
     """Check all files that the config names, and return what `raw_files` returns.
 
     Raises:

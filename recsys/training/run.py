@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig
 
 from recsys.atomic import write_json
-from recsys.config.check import check, check_processes
+from recsys.config.check import check
 from recsys.config.compose import load_config
 from recsys.config.kinds import kind_of
 from recsys.config.settings import accelerator_of, data_config, engine_config
@@ -93,10 +93,7 @@ def begin(cfg: DictConfig, world_size: int, restarted: bool = False) -> tuple[Ru
     restarted: whether torchrun has restarted this job
     """
     say("checking the config")
-    check(cfg)
-    check_processes(cfg, world_size)
-    if cfg.trainer.batch_size % world_size:
-        raise UserError(f"trainer.batch_size={cfg.trainer.batch_size} is not divisible by {world_size} processes")
+    check(cfg, world_size)
     data = data_config(cfg)
     if data.root is None and data.sample is not None:
         say(f"data.root is not set: using the built-in sample ({data.sample.rows:,} rows, seed {data.sample.seed})")
@@ -107,14 +104,13 @@ def begin(cfg: DictConfig, world_size: int, restarted: bool = False) -> tuple[Ru
     from recsys.training.run_dir import allow_restarts, check_ids, open_run_dir
 
     allow_restarts(cfg, restarted)
-    if data.root is not None:
-        check_files(data)
+    files = None if data.root is None else check_files(data)
     folder = open_run_dir(cfg)
     path = folder.path
     log_to(path / "train.log")
     say(f"run folder: {path}")
     with open_engine(engine_config(cfg), data) as engine:
-        prepared = prepare(data, engine)
+        prepared = prepare(data, engine, files)
     if folder.resumed:
         check_ids(path, prepared)
     Fitted.copy(prepared.folder, path)

@@ -11,7 +11,7 @@ import pytest
 import yaml
 from examples import examples
 from feature_specs import CARDINALITIES, NUMBERS, Rows
-from forks import run_anew, run_forked
+from forks import run_forked
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -438,24 +438,23 @@ def test_a_report_of_ids(tmp_path: Path) -> None:
 # --- whole commands ----------------------------------------------------------------------------------
 
 
-def command(name: str, *arguments: str, cwd: Path) -> str:
-    run = run_anew if name == "plan" else run_forked  # which no other test starts as a user does
+def command(run: Any, name: str, *arguments: str, cwd: Path) -> str:
     done = run(f"recsys.{name}", *arguments, cwd=cwd, env={"CUDA_VISIBLE_DEVICES": ""}, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout + done.stderr
 
 
-def test_train_plan_and_predict(tmp_path: Path) -> None:
+def test_train_plan_and_predict(tmp_path: Path, run_command: Any) -> None:
     spec = made.split_binary(tmp_path / "raw", {"train": made.rows(2000), "test": made.rows(600, 1)})
     of = ["data=nvidia_feature_spec", f"data.spec={spec}"]
     small = ["trainer.batch_size=256", "trainer.threads=1", "model.dim=8", "model.bottom_mlp=[8]"]
-    command("train", *of, *small, "trainer.max_steps=5", "run_dir=run", cwd=tmp_path)
+    command(run_forked, "train", *of, *small, "trainer.max_steps=5", "run_dir=run", cwd=tmp_path)
     assert (tmp_path / "run" / "metrics.json").exists()
-    told = command("plan", *of, "model.dim=8", "model.bottom_mlp=[8]", "cluster.devices=2", cwd=tmp_path)
+    told = command(run_command, "plan", *of, "model.dim=8", "model.bottom_mlp=[8]", "cluster.devices=2", cwd=tmp_path)
     assert "c_large" in told
     rows = pl.DataFrame({n: v for n, v in made.rows(50, 3).items() if n != "label"})
     rows.with_columns(pl.col(NUMBERS).cast(pl.Float32)).write_csv(tmp_path / "rows.csv")
-    command("predict", "run=run", "input=rows.csv", "output=scores.parquet", cwd=tmp_path)
+    command(run_forked, "predict", "run=run", "input=rows.csv", "output=scores.parquet", cwd=tmp_path)
     scores = pl.read_parquet(tmp_path / "scores.parquet")["probability"]
     assert scores.len() == 50 and scores.null_count() == 0
     wrong = rows.with_columns(pl.lit(100, pl.Int64).alias("c_small"))

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -11,6 +10,7 @@ from typing import Any
 
 import polars as pl
 import pytest
+from forks import warm_python
 from omegaconf import OmegaConf
 
 from recsys.config.schema_data import (
@@ -273,8 +273,9 @@ print(len(calls), done.folder)
 """
 
     def run(die_at: int, home: str) -> subprocess.CompletedProcess[str]:
+        python = warm_python()
         env = {**os.environ, "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-c", code, str(die_at), str(tmp_path / home)]
+        command = [python, "-c", code, str(die_at), str(tmp_path / home)]
         return subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
 
     whole = run(-1, "whole").stdout.split()
@@ -337,10 +338,9 @@ done = prepare(ResolvedData(name="t", root={str(tmp_path / "raw")!r}, prepared={
     label=LabelConfig("y"), dense={{"x": DenseConfig(transform=["standardise"])}}, sparse={{"s": SparseConfig()}}))
 print(len(built), sum(done.info["rows"].values()), done.folder)
 """
+    python = warm_python()
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    running = [
-        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env=env) for _ in range(2)
-    ]
+    running = [subprocess.Popen([python, "-c", code], stdout=subprocess.PIPE, text=True, env=env) for _ in range(2)]
     said = [p.communicate(timeout=60)[0].strip().splitlines()[-1].split() for p in running]
     assert all(p.returncode == 0 for p in running)
     assert sorted(s[0] for s in said) == ["0", "1"] and {s[1] for s in said} == {"20000"} and said[0][2] == said[1][2]

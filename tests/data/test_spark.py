@@ -4,7 +4,6 @@ import importlib
 import os
 import re
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -19,6 +18,7 @@ import polars as pl
 import pytest
 from every_transform import CSV, PARQUET, write_csv, write_parquet
 from failing import fails
+from forks import warm_python
 from omegaconf import OmegaConf
 
 from recsys.config.compose import compose
@@ -303,8 +303,9 @@ sys.exit(cli.status("preprocess", lambda cfg: preprocess(cfg) and None))
 """
     sample = ["data.sample.rows=500", "data.prepared=p"]
     for arguments, java in ((["engine.master=lokal"], None), ([], "/nowhere")):
+        python = warm_python()
         env = os.environ | {"PYTHONPATH": str(ROOT)} | ({"JAVA_HOME": java} if java else {})
-        command = [sys.executable, "-c", code, *arguments, *sample]
+        command = [python, "-c", code, *arguments, *sample]
         done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
         told = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
         assert done.returncode == 2 and len(told) == 1, done.stderr

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,8 @@ import torch
 from forks import run_anew, run_forked
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
+Run = Callable[..., subprocess.CompletedProcess[str]]
 SMALL = ["data.sample.rows=20000", "trainer.batch_size=256", "trainer.threads=1"]
-
-
-def recsys(command: str, *args: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    return run_anew(f"recsys.{command}", *args, cwd=cwd, env=env)
 
 
 def forked(command: str, *args: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
@@ -94,19 +92,20 @@ def test_kill_and_resume_gives_equal_weights_bit_for_bit(home: Path, tmp_path: P
     assert a["train"]["samples"] == b["train"]["samples"]
 
 
-def test_evaluate_reproduces_the_test_metrics_exactly(home: Path) -> None:
-    done = ok(recsys("evaluate", "run=a", cwd=home))
+def test_evaluate_reproduces_the_test_metrics_exactly(home: Path, run_command: Run) -> None:
+    done = ok(run_command("recsys.evaluate", "run=a", cwd=home))
     assert json.loads(done.stdout) == json.loads((home / "a" / "metrics.json").read_text())["test"]
 
 
-def test_predict_scores_raw_rows_with_or_without_labels(home: Path) -> None:
+def test_predict_scores_raw_rows_with_or_without_labels(home: Path, run_command: Run) -> None:
     [sample] = (home / "outputs" / "prepared").glob("sample-*/train.tsv")
     lines = sample.read_text().splitlines()[-2000:]  # the test rows
     (home / "labelled.tsv").write_text("\n".join(lines) + "\n")
     (home / "bare.tsv").write_text("\n".join(line.split("\t", 1)[1] for line in lines[:50]) + "\n")
     broken = [lines[0].split("\t", 1)[1], "1\t2", "\t".join(["x"] * 13 + ["deadbeef"] * 26)]
     (home / "broken.tsv").write_text("\n".join(broken) + "\n")
-    done = ok(recsys("predict", "run=a", "input=[labelled.tsv,bare.tsv,broken.tsv]", "output=p.parquet", cwd=home))
+    files = "input=[labelled.tsv,bare.tsv,broken.tsv]"
+    done = ok(run_command("recsys.predict", "run=a", files, "output=p.parquet", cwd=home))
     out = pl.read_parquet(home / "p.parquet")
     assert out.height == 2053
     by = {name: out.filter(pl.col("file") == f"{name}.tsv")["probability"] for name in ("labelled", "bare", "broken")}
@@ -212,7 +211,7 @@ def test_own_parquet_data_trains_by_one_yaml_as_the_docs_show(home: Path) -> Non
 
 def test_help_and_cfg_answer_without_heavy_imports(home: Path) -> None:
     for flag in (["--help"], ["--cfg", "job"]):
-        done = ok(recsys("train", *flag, cwd=home, env={"PYTHONPROFILEIMPORTTIME": "1"}))
+        done = ok(run_anew("recsys.train", *flag, cwd=home, env={"PYTHONPROFILEIMPORTTIME": "1"}))
         assert "import time" in done.stderr
         assert not [m for m in ("torch", "polars", "pytorch_lightning") if f"| {m}\n" in done.stderr]
 

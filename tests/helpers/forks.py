@@ -113,6 +113,12 @@ class Command(Forked):
             super().__init__(Request(["-m", module, *arguments], str(cwd), env), descriptors)
 
 
+def warm_python() -> str:
+    """Return a command that stands for `python`, whose processes are forked."""
+    start_server()
+    return WARM_PYTHON
+
+
 def run_anew(
     module: str, *arguments: str, cwd: Path, env: Mapping[str, str] | None = None, timeout: float = 500
 ) -> subprocess.CompletedProcess[str]:

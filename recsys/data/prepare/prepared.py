@@ -27,7 +27,7 @@ from filelock import FileLock
 from recsys.atomic import put_in_place, whole_folder
 from recsys.config.schema_data import DataConfig
 from recsys.console import bar
-from recsys.data.check import SAMPLES, check_files
+from recsys.data.check import SAMPLES, SplitFiles, check_files
 from recsys.data.prepare.chunks import cut_chunks, read_spec, source_spec
 from recsys.data.prepare.digests import combine, digests
 from recsys.data.prepare.engine import Engine, OneMachine
@@ -75,9 +75,12 @@ class Prepared:
         return Prepared, (self.folder,)  # another process reads the folder itself
 
 
-def prepare(data: DataConfig, engine: Engine | None = None) -> Prepared:
-    """Return the prepared data for this config; prepare it if it does not exist. Safe to call from many processes."""
-    build = _build(resolve(data), engine)
+def prepare(data: DataConfig, engine: Engine | None = None, files: SplitFiles | None = None) -> Prepared:
+    """Return the prepared data for this config; prepare it if it does not exist. Safe to call from many processes.
+
+    files: the raw files, if `check_files` has already checked them
+    """
+    build = _build(resolve(data), engine, files)
     target = build.target
     with FileLock(f"{target}.lock"):
         if not (target / "prepared.json").exists():
@@ -93,7 +96,7 @@ def parsed_rows(data: DataConfig) -> Iterator[tuple[pl.DataFrame, np.ndarray]]:
 
     Chunks that were read before are not read again.
     """
-    build = _build(resolve(data), None)
+    build = _build(resolve(data))
     with TemporaryDirectory(dir=data.prepared, prefix="rows-") as folder:
         chunks, splitter, _ = replace(build, folder=Path(folder)).parsed()
         for chunk in chunks:
@@ -103,7 +106,7 @@ def parsed_rows(data: DataConfig) -> Iterator[tuple[pl.DataFrame, np.ndarray]]:
                 yield decoded, splitter.assign(frame, chunk.split)
 
 
-def _build(data: ResolvedData, engine: Engine | None) -> Build:
+def _build(data: ResolvedData, engine: Engine | None = None, files: SplitFiles | None = None) -> Build:
     if "://" in data.prepared:
         raise UserError(
             f"data.prepared={data.prepared}: must be a local folder or one that all machines share; only raw files "
@@ -113,7 +116,7 @@ def _build(data: ResolvedData, engine: Engine | None) -> Build:
     home.mkdir(parents=True, exist_ok=True)
     if data.root is None:
         data = _with_sample(data, home)
-    files = check_files(data)
+    files = files or check_files(data)
     joins = [*data.source.joins, *filter(None, [items_join(data)])]
     sides = {join.file: sources.side_file(data, join) for join in joins}
     vectors = vector_files(data) | items_vectors(data)
