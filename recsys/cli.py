@@ -122,8 +122,11 @@ def _unknown_key(key: str, command: str, arguments: Sequence[str]) -> str:
     """Return the message for an unknown key, with the nearest name in the config composed without it."""
     from omegaconf import OmegaConf
 
-    from recsys.config.compose import compose
+    from recsys.config.compose import RENAMED, compose
 
+    for old, new in RENAMED.items():  # overrides and run folders are translated, so a YAML file has the old key
+        if key == old or key.startswith(f"{old}."):
+            return f"{key}: is {new}{key.removeprefix(old)} now; rename it in your YAML file"
     others = [a for a in arguments if "=" in a and not a.lstrip("+~").startswith((f"{key}=", f"{key}@", f"{key}."))]
     parent, _, name = key.rpartition(".")
     try:

@@ -196,6 +196,14 @@ def test_feature_named_twice_in_yaml(
     assert (status, "duplicate key user in" in said) == (2, True), said
 
 
+def test_renamed_key_in_yaml(own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Overrides with an old key still work; a file is the user's to change."""
+    (own / "conf" / "experiment").mkdir(parents=True)
+    (own / "conf" / "experiment" / "old.yaml").write_text("# @package _global_\nranking: {k: [10]}\n")
+    status, said = run(monkeypatch, capsys, "experiment=old")
+    assert (status, said) == (2, "ranking: is protocol now; rename it in your YAML file")
+
+
 def test_feature_named_under_dense_and_sparse(
     own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
