@@ -27,6 +27,8 @@ PEER_GONE = re.compile(
     r"gloo/transport/tcp/(pair|buffer|unbound)|Connection (closed|reset) by peer|Broken pipe|ncclRemoteError"
     r"|NCCL communicator was aborted|DistNetworkError|DistStoreError|recvValue failed|sendBytes failed"
 )
+# The source file before gloo's messages, and the advice after them.
+GLOO_NOISE = re.compile(r"^\[\S*gloo/transport\S*\]\s*|\. This is typically caused by.*$")
 GRACE_SECONDS = 1.0
 GRACE_SECONDS_ON_ONE_HOST = 30.0  # the launcher ends this process much earlier
 
@@ -49,6 +51,7 @@ def describe(error: BaseException) -> str:
     alone = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
     time.sleep(GRACE_SECONDS_ON_ONE_HOST if alone else GRACE_SECONDS)
     reason = "".join(str(error).strip().splitlines()[:1])
+    reason = GLOO_NOISE.sub("", reason)
     where = f"see the error of that rank in the output of its host ({reason})"
     return f"error: {who} lost the connection to another rank; {where}\n"
 
