@@ -237,7 +237,7 @@ def _command(cfg: DictConfig) -> None:
     run_cfg.trainer.devices = 1  # check() must not require as many devices here as the plan has
     if devices < 1 or run_cfg.trainer.batch_size % devices:
         raise UserError(f"trainer.batch_size={run_cfg.trainer.batch_size} is not divisible by {devices} processes")
-    check(run_cfg)
+    check(run_cfg, trains=False)
     reshard(run, stored, run_cfg, output, devices)
     show(inspect(StoredCheckpoint(output / "checkpoints" / stored.path.name)))
     say(f"resume it with: python -m recsys.train ... resume={output}")

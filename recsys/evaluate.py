@@ -24,12 +24,9 @@ def _command(cfg: DictConfig) -> None:
         for key, value in cfg[group].items():
             if value is not None:
                 changed[group][key] = value
-    if any(value is not None for value in cfg.protocol.values()):
-        # the run's monitor may name a metric of a protocol that is not measured here
-        changed.checkpoint.monitor = changed.trainer.early_stopping.monitor = None
     if cfg.sharding is not None:
         changed.sharding = cfg.sharding
-    check(changed)
+    check(changed, trains=False)
     choose_checkpoint(path, cfg.checkpoint)
     if changed.trainer.devices > 1 and started_by_torchrun() is None:
         config = OmegaConf.to_container(changed, resolve=True)

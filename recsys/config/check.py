@@ -23,10 +23,14 @@ from recsys.evaluation.metrics_table import mode_of
 PRECISIONS = ("32-true", "bf16-mixed")
 
 
-def check(cfg: DictConfig, world_size: int | None = None) -> None:
+def check(cfg: DictConfig, world_size: int | None = None, *, trains: bool = True) -> None:
     """Raise UserError for a mistake in a training config, without reading data or starting a process.
 
-    world_size: number of processes of the job; by default trainer.devices, as on one machine
+    Args:
+        cfg: the config.
+        world_size: number of processes of the job; by default trainer.devices, as on one machine.
+        trains: the config will be used for training. If not, the monitored metrics are not checked: another protocol
+            may not measure them.
     """
     from recsys.data.prepare.engine import check_engine
 
@@ -37,7 +41,8 @@ def check(cfg: DictConfig, world_size: int | None = None) -> None:
     _check_metrics(cfg)
     _check_devices(cfg)
     _check_model(cfg, processes)
-    _check_monitors(cfg)
+    if trains:
+        _check_monitors(cfg)
 
 
 def check_parts(cfg: DictConfig) -> None:

@@ -11,7 +11,9 @@ import torch
 from omegaconf import OmegaConf
 
 from recsys.config.build import locate
+from recsys.config.check import check
 from recsys.config.compose import load_config
+from recsys.errors import UserError
 from recsys.serving.predict_files import predict_files
 from recsys.serving.recommender import recommend_files
 from recsys.training.evaluate import evaluate
@@ -70,6 +72,16 @@ def test_resumed(home: Path) -> None:
     cfg.resume, cfg.run_dir, cfg.trainer.max_epochs, cfg.trainer.threads = str(run), None, 2, 1
     before = metrics(run)["train"]["steps"]
     assert train(cfg).metrics["train"]["steps"] == 2 * before
+
+
+def test_a_mode_that_contradicts_the_metric_is_no_obstacle(home: Path) -> None:
+    """0.1.0 had mode=max, whatever was monitored; such runs are measured, and new ones refused."""
+    cfg = load_config(home / "ranking" / "config.yaml")
+    cfg.checkpoint.monitor = "validation/logloss"
+    assert cfg.checkpoint.mode == "max"
+    check(cfg, trains=False)
+    with pytest.raises(UserError, match=r"checkpoint.mode=max: validation/logloss is better when it is lower"):
+        check(cfg)
 
 
 def test_old_keys_and_targets() -> None:

@@ -33,7 +33,7 @@ def start_server() -> None:
     while not path.exists():
         assert server.poll() is None
         time.sleep(0.01)
-    os.environ[SERVER] = str(path)
+    os.environ |= {SERVER: str(path), "RECSYS_TEST_PYTHON": sys.executable}
     atexit.register(_end, server, path)
 
 
