@@ -139,7 +139,7 @@ class ClosedForm(Retrieval):
         if not features.feature(features.item).sequence:
             raise UserError("model: this model reads lists of items; set data.sequences.max_length")
         if cfg.loss is not None:
-            raise UserError(f"loss={cfg.loss.get('_target_')}: this model is fitted without a loss; set loss=null")
+            raise UserError(f"loss={cfg.loss.get('_target_')}: this model is fitted without a loss; leave loss= out")
 
 
 KINDS: dict[str, ModelKind] = {"ranking": Ranking(), "retrieval": Retrieval(), "closed_form": ClosedForm()}
