@@ -9,13 +9,14 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 @dataclass
 class Candidates:
-    """N candidates. Id 0 stands for any unknown item and is not a candidate. Ids of the item table come first.
+    """The candidates, ids 1 ... N - 1. Id 0 stands for any unknown item.
+
+    Items with a row in the item table have the lowest ids; items that only data.items.file contains follow.
 
     popularity: (N,) float32, number of times each candidate was chosen in the training data
     dense: (N, D) dense features, or None
-    values, offsets: for each sparse feature of FeatureSpec.items, the concatenated ids of all candidates, and (N + 1,)
-        the
-        offset of each candidate's ids
+    values, offsets: for each sparse feature of FeatureSpec.items, the concatenated ids of all candidates, and the
+        offset of each candidate's ids, (N + 1,)
     """
 
     popularity: Tensor

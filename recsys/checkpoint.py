@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 ACTIONS = ("inspect", "reshard", "export-embeddings")
 USAGE = f"python -m recsys.checkpoint {'|'.join(ACTIONS)} RUN_DIR [key=value ...]"
-FILES = ("features.json", "transforms.json")
 
 
 def inspect(stored: StoredCheckpoint) -> dict[str, Any]:
@@ -86,6 +85,7 @@ def reshard(run: Path, stored: StoredCheckpoint, cfg: DictConfig, output: Path, 
     from torchrec.distributed.planner.types import PlannerError
 
     from recsys.config.kinds import meta_task
+    from recsys.data.transforms import Fitted
     from recsys.features import FeatureSpec
     from recsys.sharding.cluster import topology
     from recsys.sharding.plan import describe, make_planner, optimizer_counted, quiet_torchrec, use_dense_kernels
@@ -95,7 +95,7 @@ def reshard(run: Path, stored: StoredCheckpoint, cfg: DictConfig, output: Path, 
     sharding: ShardingConfig = OmegaConf.to_object(cfg.sharding)  # type: ignore[assignment]
     sparse: SparseOptimConfig = OmegaConf.to_object(cfg.optim.sparse)  # type: ignore[assignment]
     task = meta_task(cfg, FeatureSpec.load(run / "features.json"))
-    # larger than any table, since the plan is not for this machine
+    # more memory than any table needs, because the plan is not for this machine
     any_cluster = ClusterConfig(name="", device="cpu", devices=devices, ddr_gib=1 << 30)
     with quiet_torchrec(), optimizer_counted(task, sparse):
         batch_size = max(cfg.trainer.batch_size // devices, 1)
@@ -111,11 +111,7 @@ def reshard(run: Path, stored: StoredCheckpoint, cfg: DictConfig, output: Path, 
     with whole_folder(output) as building:
         (building / "checkpoints").mkdir()
         rewrite(stored, building / "checkpoints" / stored.path.name, entries, devices)
-        for name in FILES:
-            shutil.copy(run / name, building)
-        for name in ("vocabularies", "items"):
-            if (run / name).exists():
-                shutil.copytree(run / name, building / name)
+        Fitted.copy(run, building)
         write_json(building / "plan.json", {"world_size": devices, "tables": entries})
         OmegaConf.save(cfg, building / "config.yaml", resolve=True)
 

@@ -72,8 +72,7 @@ def explained(arguments: Sequence[str], command: str = "train") -> Iterator[None
     except ValueError as e:  # raised by Hydra for model=3 and the like
         raise UserError(str(e)) from e
     except AssertionError as e:  # raised by OmegaConf if an override sets a key below a null
-        hint = "set the outer key instead: 'a.b={c: 1}' for a.b.c=1"
-        raise UserError(f"an override sets a key inside another key that is null; {hint}") from e
+        raise UserError("an override sets a key inside another key that is null; write that key in the YAML") from e
     except AttributeError as e:  # raised by OmegaConf if an override gives a mapping to a null key
         if "omegaconf" not in traceback.extract_tb(e.__traceback__)[-1].filename:
             raise

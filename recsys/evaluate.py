@@ -1,7 +1,7 @@
 """python -m recsys.evaluate run=RUN_DIR [split=validation] [trainer.devices=2] [sharding=columnwise]
 
-Restores a run's checkpoint, at the number of processes and with the sharding given here, and measures it on the
-prepared rows of a split.
+Restores a run's checkpoint, with the number of processes and the sharding that the command names, and measures it on
+the prepared rows of a split.
 """
 
 from __future__ import annotations

@@ -53,6 +53,9 @@ def test_a_resharded_run_gives_the_same_numbers_and_goes_on(run: Path, tmp_path:
     assert {e["type"] for e in new.plan["tables"]} == {"data_parallel"}
     before = evaluate(str(run), checkpoint="last")["test"]
     assert evaluate(str(tmp_path / "b"), checkpoint="last")["test"] == pytest.approx(before)
+    raw = pl.DataFrame({f"int_{i}": [i, None] for i in range(1, 14)} | {f"cat_{i}": ["a", None] for i in range(1, 27)})
+    of_run, of_new = (Predictor.load(str(path), checkpoint="last").predict(raw) for path in (run, tmp_path / "b"))
+    assert of_new.to_list() == pytest.approx(of_run.to_list())
     on = ["data.sample.rows=3000", f"data.prepared={run.parent}", "model=deepfm", "model.dim=10"]
     more = train(compose("train", [*on, f"resume={tmp_path / 'b'}", "trainer.max_epochs=2"])).metrics
     assert more["train"]["epochs"] == 2

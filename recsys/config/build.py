@@ -38,7 +38,7 @@ def moved(target: str) -> str:
 
 
 def make(node: DictConfig) -> Callable[..., Any]:
-    """Return a function that builds what the node names from run-time objects (a FeatureSpec, parameters)."""
+    """Return a function that takes run-time objects (a FeatureSpec, parameters) and builds the object of the node."""
     from hydra.utils import instantiate
 
     if "_target_" in node:

@@ -243,7 +243,7 @@ def check_processes(cfg: DictConfig, processes: int) -> None:
 
 
 def check_target(node: Any, path: str, given: Sequence[str] = ()) -> None:
-    """Bind a `_target_` node to the signature of its target.
+    """Check the values of a `_target_` node against the signature of its target.
 
     Raises UserError for unknown, missing and ill-typed parameters.
 

@@ -31,7 +31,7 @@ class ModelKind(ABC):
 
     @abstractmethod
     def default_monitor(self, cfg: DictConfig) -> str:
-        """Return the metric that selects the best validation if the config names none."""
+        """Return the metric that selects the best checkpoint if the config names none."""
 
     @abstractmethod
     def check(self, cfg: DictConfig, features: Any) -> None:
@@ -184,7 +184,7 @@ def protocol_of(cfg: DictConfig) -> Any:
 
 
 def monitor_of(cfg: DictConfig, given: str | None) -> str:
-    """Return the metric that selects the best validation: `given`, or the kind's default."""
+    """Return the metric that selects the best checkpoint: `given`, or the kind's default if it is None."""
     return kind_of(cfg).default_monitor(cfg) if given is None else given
 
 
@@ -194,7 +194,7 @@ def metric_names(cfg: DictConfig) -> list[str]:
 
 
 def check_leads(key: str, name: str, measured: list[str]) -> None:
-    """Raise UserError if the metric that `key` names is not measured, or has no better direction."""
+    """Raise UserError if the metric that `key` names is not measured, or if no direction of it is better."""
     if name not in measured:
         raise UserError(f"{key}={name}: no such metric{did_you_mean(name, measured)}")
     entry = metrics_table.metric(name)

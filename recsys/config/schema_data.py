@@ -121,7 +121,7 @@ class SparseConfig:
     lag: int | None = None  # take the value of the n-th row before, in the row's group
     difference: int | None = None  # with `quantiles`: subtract the number or time (in seconds) of the n-th row before
     last: int | None = None  # take the values of the last n rows before, oldest first
-    per: str | None = None  # in sequences: item (default), or group: one value for each row, its last item's
+    per: str | None = None  # with sequences: item (default), a value per item | group: the value of the last item
     pattern: str | None = None  # regular expression: its matches in the column's text are the values
     min_count: int | None = None  # vocabulary: values rarer than this in the training split share row 0
     split: str | None = None  # separator of a multi-valued column

@@ -12,9 +12,8 @@ from recsys.config.schema_data import DataConfig, EngineConfig
 class TableRule:
     """How matching tables are sharded. A key that is null keeps the setting of `sharding`.
 
-    A rule applies to the tables that match its name (a table's name or a glob such as "cat_*"), or `match` if that is
-    set.
-    The limits below restrict it further.
+    A rule applies to the tables that match its name (a table's name or a glob such as "cat_*") or, if set, `match`. Of
+    these, min_rows, max_rows, min_bytes and max_bytes select the tables of that size.
     """
 
     match: str | None = None
@@ -75,7 +74,7 @@ class OptimConfig:
 
 @dataclass
 class EarlyStoppingConfig:
-    """Early stopping after `patience` validations without improvement; null never stops."""
+    """Early stopping after `patience` validations without improvement; patience: null never stops."""
 
     monitor: str | None = None  # null: validation/auc, or validation/ndcg@10 for retrieval models
     mode: str | None = None  # min | max; null: whichever is better for this metric
@@ -92,8 +91,8 @@ class TrainerConfig:
     max_steps: int = -1
     # DD:HH:MM:SS; when it is over, training stops, and the run is tested and can be resumed
     max_time: str | None = None
-    batch_size: int = 2048  # rows per step, over all processes
-    accumulate: int = 1  # number of batches whose gradients are summed before a step
+    batch_size: int = 2048  # rows per batch, over all processes; a step has batch_size x accumulate rows
+    accumulate: int = 1  # number of batches whose gradients are averaged for one step
     eval_batch_size: int = 8192
     precision: str = "32-true"
     log_every_n_steps: int = 50

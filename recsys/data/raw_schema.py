@@ -1,8 +1,7 @@
 """Save and load the types of the raw columns that features read, and the side tables, next to the fitted transforms.
 
 With them, serving parses rows in the same way as data preparation, without the raw files: `raw.parquet` has no rows,
-only columns and
-types; `sides/` holds one table for each join that features need.
+only columns and types; `sides/` holds one table for each join that features need.
 """
 
 from __future__ import annotations

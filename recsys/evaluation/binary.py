@@ -202,9 +202,9 @@ class BinaryMetrics:
     as averages of batches or ranks.
 
     Args:
-        exact_rows: with more rows than this, AUC, PR-AUC and ECE use binned scores, auc_error and pr_auc_error bound
-            their
-            errors, and GAUC uses a sample of about this many rows (whole groups). All other metrics stay exact.
+        exact_rows: with more rows than this, AUC, PR-AUC and ECE use binned scores, and GAUC uses a sample of about
+            this many rows (whole groups). auc_error and pr_auc_error bound the errors of AUC and PR-AUC. All other
+            metrics stay exact.
         bins: number of bins of the calibration error.
 
     Attributes:

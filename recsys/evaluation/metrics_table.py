@@ -44,8 +44,8 @@ METRICS = {
         Metric("ece", "ECE", "lower", "expected calibration error", "ranking", interval=False),
         Metric("gauc", "GAUC", "higher", "AUC within groups, weighted by their rows", "ranking", interval=False),
         Metric("mrr", "MRR", "higher", "mean reciprocal rank of a query's best target", "retrieval"),
-        Metric("hr", "HR", "higher", "queries with a target among the best k", "retrieval", at_k=True),
-        Metric("ndcg", "NDCG", "higher", "discounted gain over the largest possible", "retrieval", at_k=True),
+        Metric("hr", "HR", "higher", "share of queries with a target among the best k", "retrieval", at_k=True),
+        Metric("ndcg", "NDCG", "higher", "discounted gain divided by the largest possible", "retrieval", at_k=True),
         Metric("recall", "recall", "higher", "share of a query's targets among the best k", "retrieval", at_k=True),
     )
 }  # fmt: skip

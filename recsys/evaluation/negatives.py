@@ -37,7 +37,7 @@ def sample_negatives(rows: np.ndarray, excluded: JaggedIds, cumulative: np.ndarr
 def _sample(
     rows: np.ndarray, banned: np.ndarray, cumulative: np.ndarray, count: int, seed: int, rounds: list[int]
 ) -> JaggedIds:
-    """Sample in rounds of more draws each, for rows that are still short; each round starts from the first draw."""
+    """Sample in rounds, each with more draws than the last one, for the rows that still lack candidates."""
     n, short = len(cumulative), np.arange(len(rows))
     segment_ids, values = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for draws in rounds:

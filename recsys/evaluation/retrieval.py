@@ -87,8 +87,7 @@ def query_metrics(
         greater, ties: (P,) counts; greater is MISSED for a target that is not ranked.
         k: lengths of lists.
         one_list: whether all targets of a query are ranked in one list. If False, each target has its own list, and
-            ndcg is
-            the mean over these lists.
+            ndcg is the mean over these lists.
     """
     if not len(query):
         return {name: np.zeros(0) for n in k for name in (f"hr@{n}", f"ndcg@{n}", f"recall@{n}")} | {"mrr": np.zeros(0)}
@@ -124,8 +123,7 @@ class RankingMetrics:
 
     Attributes:
         ranks: (P, 2 + 2 x protocols) table of the last `compute`, over all processes. Columns: query, whether the
-            target is
-            missing from the training data, then greater and ties for each protocol.
+            target is cold, then greater and ties for each protocol.
     """
 
     def __init__(self, protocols: Protocols, popularity: np.ndarray) -> None:
@@ -212,9 +210,8 @@ class RankingMetrics:
         """Return the metrics of all queries, on every rank, and reset. Collective.
 
         Metrics of the protocol full have no suffix (ndcg@10); others end in the protocol (ndcg@10_uniform). Counts are
-        included: rows (queries), cold_rows (queries without a history), targets, cold_targets (targets that do not
-            occur in the
-        training data; they count as missed if they are not candidates) and candidates.
+        included: rows (queries), cold_rows (queries without a history), targets, cold_targets (targets that training
+        has not seen, or less often than min_count; they count as missed if they are not candidates) and candidates.
         """
         names = self.protocols.protocols
         table = np.concatenate([np.zeros((0, 2 + 2 * len(names)), np.int64), *self._kept])

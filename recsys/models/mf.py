@@ -17,7 +17,7 @@ from recsys.models.protocols import RetrievalModel
 class MF(nn.Module, RetrievalModel):
     """Dot product of a user vector and an item vector, plus an item bias.
 
-    The bias is the item's last column; the user's is 1.
+    The bias is the last element of the item vector; the last element of every query is 1.
 
     Args:
         user: name of the user feature; by default, the only single-valued feature other than the item.

@@ -4,7 +4,7 @@ A model declares its kind by subclassing RetrievalModel or ClosedFormModel in ad
 a RankingModel. Only `model_kind` checks for this. Optional methods have defaults here, so that callers never test for
 attributes.
 
-Shapes: B rows; F sparse features; D dense columns; T labels; N candidates, of which 0 is the unknown item.
+Shapes: B rows; F sparse features; D dense columns; T labels; N ids of items, of which 0 stands for unknown items.
 """
 
 import inspect
@@ -44,7 +44,7 @@ class RetrievalModel(Protocol):
         ...
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
-        """Return queries (Q, d): one for each of query_batch.at if it has inputs, else one for each row.
+        """Return queries (Q, d): one for each index in query_batch.at or, if it has no inputs, one for each row.
 
         Args:
             vectors: (P, d) vectors of query_batch.inputs.
@@ -57,7 +57,7 @@ class RetrievalModel(Protocol):
         return _DOT
 
     def penalty(self) -> Tensor | None:
-        """Return a term () to add to the loss of the last batch, such as a KL divergence; None by default."""
+        """Return a scalar to add to the loss of the last batch, such as a KL divergence; None by default."""
         return None
 
 
@@ -66,7 +66,7 @@ class ClosedFormModel(Protocol):
 
     Examples are EASE, ItemKNN and Popularity.
 
-    rows: N, the number of candidates
+    rows: N, the number of item ids that the model knows, including 0 (unknown items)
     """
 
     rows: int

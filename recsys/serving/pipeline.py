@@ -83,7 +83,8 @@ class Pipeline:
         come from the row if it has them, else from the table. Raises RowError for the first row that cannot be read.
 
         Args:
-            rows: one row or several. Features of `data.group` of a row may depend on earlier rows of the same call.
+            rows: one row or several. Features that read earlier rows of a group (lags, last values) also read earlier
+                rows of the same call.
             history: earlier rows, which such features read (lags, last values); no tensors are returned for them.
         """
         from recsys.data.tensors import Tensors
@@ -91,7 +92,7 @@ class Pipeline:
         return Tensors.from_frame(self.frame(rows, history), self.features, self.fitted.matrices)
 
     def frame(self, rows: Row | Sequence[Row], history: Sequence[Row] = ()) -> pl.DataFrame:
-        """Return as a data frame the features that calling the pipeline returns as tensors.
+        """Return the same features as calling the pipeline, but as a data frame instead of tensors.
 
         Each column is a feature and has the type Float32, Int32 or List(Int32).
         """

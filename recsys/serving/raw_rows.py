@@ -129,7 +129,7 @@ class RawRows:
         return name not in needed and bool(joins) and all(n in brought for own in joins for n in own)
 
     def keep_history(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Return complete rows without the rows that data.where filters out."""
+        """Return the rows for which data.where is true. frame: rows that `complete` returned"""
         where = self.fitted.data.where
         return frame if where is None else filter_rows(where, frame)
 

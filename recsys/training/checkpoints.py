@@ -16,11 +16,10 @@ from recsys.training.module import RecsysModule
 class Checkpoints(pl.Callback):
     """Writes two kinds of checkpoints, step-N and best-N, where N is the number of steps.
 
-    step-N is written every `every_n_steps` steps or `every_minutes` minutes, also within an epoch; best-N after the
-    best
-    validation so far. An old checkpoint is deleted only after its successor has been written. Lightning's
-    ModelCheckpoint
-    would broadcast at every step to save by time; here, rank 0's clock is shared every CLOCK_STEPS steps.
+    step-N is written every `every_n_steps` steps or `every_minutes` minutes, also within an epoch; best-N after each
+    validation that is the best so far. An old checkpoint is deleted only after its successor has been written. To save
+    by time, Lightning's ModelCheckpoint would broadcast at every step; here, rank 0's clock is shared every CLOCK_STEPS
+    steps.
     """
 
     def __init__(

@@ -41,7 +41,7 @@ class Run:
 
 
 def train(cfg: DictConfig) -> Run:
-    """Run a training config: in this process, in `trainer.devices` of this machine, or under torchrun."""
+    """Train as the config says: in this process, in `trainer.devices` processes on this machine, or in torchrun's."""
     from recsys.distributed.launch import spawn
     from recsys.distributed.ranks import (
         any_restarted,
@@ -247,7 +247,7 @@ def _fit_closed_form(cfg: DictConfig, path: Path, prepared: Prepared) -> None:
 
 
 def _bayes(prepared: Prepared) -> dict[str, float] | None:
-    """Return AUC and logloss of the sample's teacher on the test rows: the best that any model can reach."""
+    """Return AUC and logloss of the probabilities that the sample's labels were drawn from, on the test rows."""
     import polars as pl
 
     from recsys.data.transforms import LABEL
@@ -283,7 +283,7 @@ def _show(metrics: dict[str, Any], path: Path) -> None:
     for split in ("test", "validation"):
         m = metrics.get(split, {})
         if m.get("cold_targets"):
-            what = "targets are items that do not occur in the training data"
+            what = "targets are cold: items that training has not seen, or less often than min_count"
             say(f"{split}: {m['cold_targets']:,} of {m['targets']:,} {what}")
         if m.get("cold_rows"):
             say(f"{split}: {m['cold_rows']:,} of {m['rows']:,} queries have no history")

@@ -23,7 +23,8 @@ from recsys.errors import UserError
 from recsys.training.checkpoints import best_checkpoint, newest_checkpoint
 from recsys.training.run_state import RunState
 
-# Keys that may differ when a run is resumed: they decide where and how fast it runs, not what it computes.
+# Keys that may differ when a run is resumed: where and how fast it runs, how long it trains, and what is measured and
+# saved; not how a step is computed.
 FREE = {
     "run_dir",
     "resume",
@@ -55,9 +56,9 @@ AUTO = "auto"
 @dataclass(frozen=True)
 class RunFolder:
     """An opened run folder.
+
     resumed: whether the run continues from a checkpoint
-    start: state of that checkpoint, if this process has read it
-        start: that checkpoint's state, if this process has read it
+    start: that checkpoint's state, if this process has read it
     """
 
     path: Path

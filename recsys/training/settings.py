@@ -37,7 +37,7 @@ class Updates:
     make_optimizer: builds the optimizer from the list of dense weights; None if the module is not trained
     make_scheduler: builds the scheduler from the combined optimizer; None for constant rates
     by_step: whether the scheduler counts steps instead of validations
-    accumulate: number of batches whose gradients are summed for one step
+    accumulate: number of batches whose gradients are averaged for one step
     clip_norm: maximum norm of all dense gradients together; None for no limit
     ema: decay of the moving average of the dense weights; None for no average
     monitor: the metric that schedule=plateau watches

@@ -104,9 +104,8 @@ def next_items(items: Tensor, lengths: Tensor, *, every: bool) -> QueryBatch:
         items: (P,) items of B lists, one list after another.
         lengths: (B,).
         every: whether each item except the first is a target of the items before it, as in training, unless it is 0
-            (unknown).
-            Otherwise make one query per list, for its last item, without targets; `at` is -1 for lists of fewer than
-            two items.
+            (unknown). Otherwise make one query per list, for its last item, without targets; `at` is -1 for lists of
+            fewer than two items.
     """
     ends = lengths.cumsum(0) - 1
     filled = lengths > 0
