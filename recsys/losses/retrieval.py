@@ -75,7 +75,7 @@ class LossInputs:
 
     @cached_property
     def one_target_each(self) -> bool:
-        """Whether each query has exactly one chosen item, in the order of the queries."""
+        """Return whether each query has exactly one chosen item, in the order of the queries."""
         order = torch.arange(len(self.query_of_target), device=self.query_of_target.device)
         return len(self.query_of_target) == len(self.queries) and bool((self.query_of_target == order).all())
 

@@ -74,8 +74,9 @@ def _receive(connection: socket.socket) -> tuple[Request, list[int]]:
 class Server:
     def __init__(self, path: str) -> None:
         self.listener = socket.socket(socket.AF_UNIX)
-        self.listener.bind(path)
+        self.listener.bind(f"{path}.starting")
         self.listener.listen(64)
+        os.rename(f"{path}.starting", path)  # clients look for this name, and may connect as soon as it is there
         self.selector = selectors.DefaultSelector()
         self.running: dict[int, tuple[int, socket.socket]] = {}  # descriptor of a process -> its ID and its client
 

@@ -74,7 +74,7 @@ class Items(nn.Module):
 
     @property
     def by_id_alone(self) -> bool:
-        """Whether an item's vector depends on its id only."""
+        """Return whether an item's vector depends on its id only."""
         return self.about is None and self.dense is None
 
     def forward(self, ids: Tensor) -> Tensor:
