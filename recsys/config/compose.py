@@ -13,7 +13,7 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from recsys.config import schema_commands, schema_run
 from recsys.console import say_once
@@ -112,13 +112,16 @@ def parse_overrides(overrides: Sequence[str]) -> list[Any]:
         return parser.parse_overrides(free_keys(overrides))
 
 
-def sweep_folder(overrides: Sequence[str]) -> str:
-    """Return hydra.sweep.dir, the default folder of a sweep without run_dir."""
+def compose_sweep(overrides: Sequence[str]) -> tuple[DictConfig, str]:
+    """Return the config of a sweep, and hydra.sweep.dir, its default folder without run_dir."""
     register()
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(conf_dir()), version_base="1.3"):
         cfg = hydra_compose("train", free_keys(overrides), return_hydra_config=True)
-    return str(cfg.hydra.sweep.dir)
+    folder = str(cfg.hydra.sweep.dir)
+    with open_dict(cfg):
+        del cfg["hydra"]
+    return cfg, folder
 
 
 def typed(cfg: Any) -> DictConfig:

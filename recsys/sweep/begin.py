@@ -8,11 +8,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from recsys import cli
 from recsys.config.check import check
-from recsys.config.compose import compose, sweep_folder
+from recsys.config.compose import compose_sweep
 from recsys.config.kinds import check_leads, metric_names, monitor_of
 from recsys.config.schema_run import SweepConfig
 from recsys.console import log_to, say
@@ -40,17 +40,20 @@ def begin(arguments: list[str]) -> int:
         if "RANK" in os.environ:
             raise UserError("-m: a sweep starts its own processes; run it without torchrun and set trainer.devices=N")
         space = read_space(arguments)
-        settings, given, default = _settings(space, arguments)
+        cfg, default = _config(space, arguments)
+        settings = OmegaConf.to_object(cfg.sweep)
+        assert isinstance(settings, SweepConfig)
         check_settings(settings)
         check_method(space, settings)
-        folder = Path(given or default)
+        folder = Path(cfg.run_dir or default)
         if (folder / record.FILE).exists():
             raise UserError(
                 f"run_dir={folder}: already has a sweep; resume it with python -m recsys.sweep resume {folder}, "
                 "or choose another run_dir"
             )
-        _check_trials(space, settings)
-        metric = metric_of(space, settings)
+        if settings.launcher == "local":  # not on other machines than this one
+            _check_trials(cfg, composed(space.overrides(space.ends()[1])))
+        metric = metric_of(cfg, settings)
         direction = settings.direction or ("minimize" if metrics_table.lower_is_better(metric) else "maximize")
         sweep = Sweep(
             arguments, os.getcwd(), asdict(settings), metric, direction, list(space.seeds), settings.trials or 0
@@ -84,16 +87,12 @@ def exit_status(sweep: Sweep) -> int:
     return failures.OURS if failures.OURS in failed else max(failed, default=0)
 
 
-def _settings(space: Space, arguments: list[str]) -> tuple[SweepConfig, str | None, str]:
-    """Return the sweep's settings, run_dir, and the default folder."""
+def _config(space: Space, arguments: list[str]) -> tuple[DictConfig, str]:
+    """Return the config of the first trial with the sweep's own settings, and the default folder."""
     own = [a for a in arguments if a.lstrip("+").startswith(("sweep.", "sweep=", "run_dir=", "hydra."))]
     overrides = [*space.overrides(space.ends()[0]), *own]
     with cli.explained(overrides):
-        cfg = compose("train", overrides)
-        folder = sweep_folder(overrides)
-    settings = OmegaConf.to_object(cfg.sweep)
-    assert isinstance(settings, SweepConfig)
-    return settings, cfg.run_dir, folder
+        return compose_sweep(overrides)
 
 
 def check_settings(s: SweepConfig) -> None:
@@ -115,14 +114,11 @@ def check_settings(s: SweepConfig) -> None:
         raise UserError("sweep.slurm: only used with sweep.launcher=slurm")
 
 
-def _check_trials(space: Space, settings: SweepConfig) -> None:
-    """Raise UserError for a mistake that all trials have.
+def _check_trials(first: DictConfig, last: DictConfig) -> None:
+    """Raise UserError for a mistake that the first and the last trial have.
 
     Mistakes in the values of a single trial are reported by that trial.
     """
-    if settings.launcher != "local":  # other machines than this one
-        return
-    first, last = (composed(space.overrides(values)) for values in space.ends())
     try:
         check(first)
     except UserError as e:
@@ -133,9 +129,8 @@ def _check_trials(space: Space, settings: SweepConfig) -> None:
                 raise
 
 
-def metric_of(space: Space, settings: SweepConfig) -> str:
-    """Return the metric that ranks the trials. Raises UserError if trials do not have it."""
-    cfg = composed(space.overrides(space.ends()[0]))
+def metric_of(cfg: DictConfig, settings: SweepConfig) -> str:
+    """Return the metric that ranks the trials, of which `cfg` is one. Raises UserError if they do not have it."""
     metric = settings.metric or monitor_of(cfg, cfg.checkpoint.monitor)
     valid = [f"{split}/{m}" for split in ("validation", "test") for m in metric_names(cfg)]
     check_leads("sweep.metric", metric, valid)
@@ -151,6 +146,8 @@ def launcher(space: Space, settings: Any, folder: Path) -> Machine | Cluster:
     """Return the machine or cluster that runs the trials. Raises UserError if it is unavailable or too small."""
     if settings.launcher == "slurm":
         return Cluster(folder, settings.slurm)
+    if settings.jobs == 1:
+        return Machine(1, [])
     first, last = space.ends()
     most = next((max(a.choices, key=int) for a in space.axes if a.key == "trainer.devices"), None)
     widest = {} if most is None else {"trainer.devices": most}

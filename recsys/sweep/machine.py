@@ -33,8 +33,6 @@ class Machine:
     @classmethod
     def for_trials(cls, jobs: int, cfgs: Sequence[Any]) -> "Machine":
         """Return the machine for trials with these configs. Raises UserError if it has too few GPUs."""
-        if jobs == 1:
-            return cls(1, [])
         devices = max(c.trainer.devices for c in cfgs)
         gpus = gpus_here() if any(accelerator_of(c) == "gpu" for c in cfgs) else []
         if gpus and jobs * devices > len(gpus):
