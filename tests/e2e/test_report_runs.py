@@ -10,7 +10,7 @@ from forks import run_forked
 
 CLICKS = ["model=dlrm", "data.sample.rows=4000", "metrics.slices=[cat_1]"]
 ITEMS = ["data=sample_sequences", "data.sample.rows=4000"]
-SMALL = ["trainer.threads=1", "trainer.batch_size=512", "trainer.log_every_n_steps=2"]
+SMALL = ["trainer.threads=1", "trainer.batch_size=512", "trainer.log_every_n_steps=2", "trainer.max_epochs=3"]
 
 
 def recsys(command: str, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

@@ -28,7 +28,8 @@ from typing import NoReturn
 
 IMPORTED = [
     *("torch", "torchrec", "torch.distributed.run", "torch.distributed.checkpoint", "pytorch_lightning", "hydra"),
-    *("pytest", "recsys.config.build", "recsys.evaluation.retrieval", "recsys.evaluation.binary", "recsys.models.dlrm"),
+    *("pytest", "polars", "pyarrow.parquet", "recsys.evaluation.retrieval", "recsys.evaluation.binary"),
+    *("recsys.models.dlrm", "recsys.training.evaluate", "recsys.training.trainer", "recsys.serving.recommender"),
 ]
 
 
