@@ -15,7 +15,7 @@ from recsys.config.kinds import kind_of
 from recsys.config.settings import data_config
 from recsys.data.transforms import feature_spec
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
-from recsys.sweep.begin import _settings
+from recsys.sweep.begin import _config
 from recsys.sweep.search import check_method
 from recsys.sweep.space import read_space
 
@@ -41,7 +41,7 @@ def test_yaml(path: Path, tmp_path: Path) -> None:
     if "-m" in arguments:
         arguments.remove("-m")
         space = read_space(arguments)
-        check_method(space, _settings(space, arguments)[0])
+        check_method(space, _config(space, arguments)[0].sweep)
         arguments = [*(a for a in arguments if a.startswith("sweep")), *space.overrides(space.ends()[0])]
     cfg = compose(command, arguments)
     group = path.parent.relative_to(conf_dir())

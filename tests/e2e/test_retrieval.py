@@ -41,7 +41,7 @@ def test_sasrec_beats_popularity_twice(slice_of_ml_1m: Path, prepared: Path, tmp
     popular = run(tmp_path / "popular", prepared, "model=popularity", *data)
     metrics = run(
         tmp_path / "sasrec", prepared, "model=sasrec", "loss=sampled_softmax", *data,
-        "trainer.max_epochs=16", "trainer.validate_every=16", "trainer.batch_size=64",
+        "trainer.max_epochs=12", "trainer.validate_every=12", "trainer.batch_size=64",
         "optim.dense.lr=0.003", "optim.sparse.lr=0.003", "protocol.candidates=[full,uniform,popularity]",
     )  # fmt: skip
     assert metrics["test"]["ndcg@10"] > 2 * popular["test"]["ndcg@10"]
@@ -67,7 +67,7 @@ SLOW = ("two_tower", "neumf model.user=user_id", "mult_vae")  # mf and ease are 
 def test_side_by_side(model: str, real_data: RealData, prepared: Path, tmp_path: Path) -> None:
     """MovieLens 100K by time: the same queries for all models, whatever they read."""
     data = ["data=movielens_100k_retrieval", f"data.root={real_data('ml-100k')}", "trainer.batch_size=16"]
-    test = run(tmp_path / "run", prepared, *f"model={model}".split(), *data, "trainer.max_epochs=20")["test"]
+    test = run(tmp_path / "run", prepared, *f"model={model}".split(), *data, "trainer.max_epochs=12")["test"]
     assert test["ndcg@20"] > SIDE_BY_SIDE[model]
     assert {k: test[k] for k in ("rows", "targets", "cold_targets")} == {
         "rows": 90,
