@@ -10,6 +10,7 @@ from typing import Any
 
 from recsys.console import say
 from recsys.distributed.ranks import silence
+from recsys.interrupts import Interrupted
 
 
 def spawn(devices: int, work: str, job: dict[str, Any]) -> None:
@@ -18,6 +19,7 @@ def spawn(devices: int, work: str, job: dict[str, Any]) -> None:
     torchrun's agent watches the processes. Raises SystemExit with the exit status of a failed process, which has
     already printed its error.
     """
+    from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -44,5 +46,7 @@ def spawn(devices: int, work: str, job: dict[str, Any]) -> None:
             say(f"error: rank {rank} was killed by signal {-first.exitcode} ({first.signal_name()}){cause}")
         codes = {f.exitcode for f in e.failures.values()}
         raise SystemExit(2 if 2 in codes else 1) from None
+    except SignalException as e:
+        raise Interrupted(e.sigval) from None
     finally:
         os.unlink(f.name)

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from recsys import manifest
 from recsys.config.flatten import flatten_config
 from recsys.errors import UserError
 from recsys.evaluation import metrics_table
+from recsys.run_files import RESULTS
 
 UNCOMPARED = {"seed", "run_dir", "resume"}  # keys that differ between seeds of the same config
 
@@ -140,6 +142,7 @@ def _run(path: Path, name: str) -> Run:
         config = OmegaConf.to_container(OmegaConf.create(text))
     except Exception as e:  # errors of YAML, OmegaConf, or of decoding
         raise UserError(f"{path / 'config.yaml'}: cannot be read: {str(e).splitlines()[0]}") from e
+    manifest.check(path, [name for name in RESULTS if (path / name).exists()])
     metrics = _json(path / "metrics.json")
     curves = (_json(path / "curves.json") or {}).get("test") or {}
     run = Run(path, name, flatten_config(config), text, metrics, curves, _json(path / "plan.json"), _history(path))
