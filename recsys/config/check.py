@@ -10,12 +10,12 @@ from omegaconf import DictConfig, OmegaConf
 from recsys.config.build import (
     build_loss,
     build_model,
-    locate,
     make,
     make_scheduler,
 )
 from recsys.config.kinds import check_leads, kind_of, meta_task, metric_names, monitor_of
 from recsys.config.settings import accelerator_of, data_config, engine_config, seconds_of
+from recsys.config.targets import bind
 from recsys.errors import UserError, did_you_mean
 from recsys.evaluation.metrics_table import mode_of
 
@@ -43,6 +43,8 @@ def check(cfg: DictConfig, world_size: int | None = None, *, trains: bool = True
     _check_model(cfg, processes)
     if trains:
         _check_monitors(cfg)
+        for name, node in (cfg.logger or {}).items():
+            bind(node, f"logger.{name}")
 
 
 def check_parts(cfg: DictConfig) -> None:
@@ -181,7 +183,7 @@ def _try_optimizer(cfg: DictConfig) -> None:
     import torch
 
     try:
-        make(cfg.optim.dense)([torch.zeros(1, requires_grad=True)])
+        make(cfg.optim.dense, "optim.dense")([torch.zeros(1, requires_grad=True)])
     except (ValueError, TypeError) as e:
         raise UserError(f"optim.dense: {e}") from e
 
@@ -249,12 +251,8 @@ def check_target(node: Any, path: str, given: Sequence[str] = ()) -> None:
 
     given: names of parameters that the caller passes, which the config may not set
     """
-    if not OmegaConf.is_dict(node) or "_target_" not in node:
-        raise UserError(f"{path}: needs a _target_, the class to build")
-    values: dict[str, Any] = OmegaConf.to_container(node, resolve=True)  # type: ignore[assignment]
-    target = values.pop("_target_")
-    values = {k: v for k, v in values.items() if k not in ("_partial_", "_convert_", "_recursive_")}
-    function = locate(target, path)
+    function, values = bind(node, path)
+    target = node["_target_"]
     parameters = inspect.signature(function).parameters
     valid = [n for n, p in parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and n not in given]
     for name in values:
@@ -268,12 +266,8 @@ def check_target(node: Any, path: str, given: Sequence[str] = ()) -> None:
     except (NameError, TypeError, AttributeError):
         hints = {}
     for name, value in values.items():
-        if name in hints and not _is_node(value) and (problem := _mismatch(value, hints[name])):
+        if name in hints and (problem := _mismatch(value, hints[name])):
             raise UserError(f"{path}.{name}={value!r}: {problem}")
-
-
-def _is_node(value: Any) -> bool:
-    return isinstance(value, dict) and "_target_" in value
 
 
 def _mismatch(value: Any, hint: Any) -> str | None:

@@ -16,6 +16,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from recsys.config import schema_commands, schema_run
+from recsys.config.targets import check_run_config
 from recsys.console import say_once
 
 COMMANDS = {
@@ -141,5 +142,10 @@ def typed(cfg: Any) -> DictConfig:
 
 
 def load_config(path: Path) -> DictConfig:
-    """Load a run's config.yaml and apply the schema."""
-    return typed(OmegaConf.load(path))
+    """Load a run's config.yaml, which may come from elsewhere, and apply the schema.
+
+    Raises UserError if the config could execute something (see targets.py).
+    """
+    cfg = OmegaConf.load(path)
+    check_run_config(cfg, path.parent)  # first, because the schema reads values, which resolves interpolations
+    return typed(cfg)

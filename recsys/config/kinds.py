@@ -10,7 +10,8 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from recsys.config.build import build_loss, build_model, locate
+from recsys.config.build import build_loss, build_model
+from recsys.config.targets import locate
 from recsys.errors import UserError, did_you_mean
 from recsys.evaluation import metrics_table
 

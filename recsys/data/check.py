@@ -28,6 +28,8 @@ from recsys.errors import UserError, did_you_mean
 
 SplitFiles = list[tuple[Path, int | None]]  # raw files, each with its split if data.split.by=files, else None
 RESERVED = ("label", LABEL, TIME, KEY, GROUP, ORDER, SPLIT, PLACE, ROW, LINE)
+NOT_IN_NAMES = "/\\*?[]"  # names become names of files and of columns, which polars and sharding rules match
+MOST_NAME_BYTES = 150  # with the suffixes that files get, less than the 255 bytes of a file's name
 FORMATS = ("csv", "parquet", "libfm", "lists", "npy")
 SPEC_FORMATS = ("split_binary", "split_csv")  # formats that only data.spec can set
 SAMPLES = {"clicks": clicks.write_sample, "sequences": sequences.write_sample}
@@ -77,10 +79,13 @@ def check_data(data: DataConfig) -> None:
     if names := [c for c in data.source.columns if data.source.columns.count(c) > 1]:
         raise UserError(f"{key}.source.columns: {names[0]} occurs twice; rename one of the two")
     tables = {s.table for s in data.sparse.values() if s and s.table}
+    if problem := _name_problem(data.name) or ("begins with a dot" if data.name.startswith(".") else None):
+        raise UserError(f"data.name={_shown(data.name)}: {problem}; choose a plain name, such as my_data")
     for name in [*data.dense, *dense, *data.sparse, *tables]:
-        if name in RESERVED or not name or set(name) & set("./\\"):
-            hint = f"choose another name and set column: {name}"
-            raise UserError(f"{key}: {name!r} is not a valid name of a feature or table; {hint}")
+        problem = "is a reserved word" if name in RESERVED else "contains ." if "." in name else _name_problem(name)
+        if problem:
+            hint = f"choose another name and set column: {_shown(name)}"
+            raise UserError(f"{key}: {_shown(name)} is not a valid name of a feature or table: it {problem}; {hint}")
     for where, column in data.raw_columns:
         if column == data.label_column:
             raise UserError(f"{where}: reads {column}, the column of the label; choose another column")
@@ -102,6 +107,23 @@ def check_data(data: DataConfig) -> None:
     if not 0 <= data.max_bad_rows <= 1:
         raise UserError(f"{key}.max_bad_rows={data.max_bad_rows}: must be a share between 0 and 1")
     check_split(data.split)
+
+
+def _name_problem(name: str) -> str | None:
+    """Return why files and folders cannot have this name, as the predicate of a sentence; None if they can."""
+    if not name or name != name.strip():
+        return "is empty, or begins or ends with a space"
+    if forbidden := [c for c in name if c in NOT_IN_NAMES]:
+        return f"contains {forbidden[0]}"
+    if not name.isprintable():
+        return "contains a character that cannot be printed"
+    size = len(name.encode(errors="replace"))
+    return f"has {size} bytes, more than {MOST_NAME_BYTES}" if size > MOST_NAME_BYTES else None
+
+
+def _shown(name: str) -> str:
+    """Return a name for a message, on one line and cut if it is long."""
+    return repr(name if len(name) <= 40 else f"{name[:40]}...")
 
 
 def _check_values(where: str, s: SparseConfig, own: SparseConfig) -> None:

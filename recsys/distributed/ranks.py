@@ -20,6 +20,7 @@ from recsys.errors import UserError
 from recsys.memory import keep_freed_memory
 
 FOREVER = timedelta(days=30)  # timeout of ranks that wait for rank 0 to prepare the data
+STORE = "RECSYS_STORE"  # environment variable: the file in which the ranks that launch.spawn started meet
 SEEN_SECONDS = 10.0  # time that a new file may take to appear on other hosts
 
 
@@ -72,7 +73,7 @@ def process_group(
     made = not dist.is_initialized()
     if made:
         timeout = timedelta(minutes=timeout_minutes)
-        store = dist.HashStore() if ranks == alone else _torchruns_store(ranks, timeout)
+        store = dist.HashStore() if ranks == alone else _store(ranks, timeout)
         dist.init_process_group(backend, timeout=timeout, store=store, rank=ranks.rank, world_size=ranks.world_size)
     quiet(ranks.rank != 0)
     done = False
@@ -88,7 +89,14 @@ def process_group(
             dist.destroy_process_group()
 
 
-def _torchruns_store(ranks: Ranks, timeout: timedelta) -> Any:
+def _store(ranks: Ranks, timeout: timedelta) -> Any:
+    """Return the store in which the ranks meet: a file if `launch.spawn` started them, else torchrun's."""
+    if file := os.environ.get(STORE):
+        from torch.distributed import FileStore
+
+        shared = FileStore(file, ranks.world_size)
+        shared.set_timeout(timeout)
+        return shared
     from torch.distributed.rendezvous import rendezvous
 
     from recsys.distributed.rendezvous import fresh_store

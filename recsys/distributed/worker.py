@@ -1,6 +1,7 @@
 """python -m recsys.distributed.worker MODULE:FUNCTION JOB.json: one rank of the processes that `launch.spawn` starts.
 
-The parent process has composed the config and prepared the data; this process does neither.
+The parent process has composed the config and prepared the data; this process does neither. The folder of JOB.json
+belongs to the job alone; the ranks meet in a file of it.
 """
 
 import contextlib
@@ -14,6 +15,8 @@ from pathlib import Path
 
 from recsys import interrupts
 from recsys.distributed.failures import call, exit_process
+from recsys.distributed.launch import hold
+from recsys.distributed.ranks import STORE
 
 
 def main() -> None:
@@ -22,6 +25,9 @@ def main() -> None:
     interrupts.install()
     end_with_parent()
     module, _, name = sys.argv[1].partition(":")
+    folder = Path(sys.argv[2]).parent
+    hold(folder)
+    os.environ[STORE] = str(folder / "store")
     job = json.loads(Path(sys.argv[2]).read_text())
     getattr(import_module(module), name)(**job)
 

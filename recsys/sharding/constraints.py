@@ -19,6 +19,7 @@ UNPOOLED = {
     "grid_shard": "row_wise",
 }  # type -> nearest type of unpooled tables
 COLUMN_TYPES = {"column_wise", "table_column_wise", "grid_shard"}
+ROWS_OVER_ALL, ROWS_OVER_A_NODE = {"row_wise"}, {"table_row_wise", "grid_shard"}  # over which devices rows are split
 MOST_CACHED = 0.999  # TorchRec requires a load factor below 1
 
 
@@ -110,7 +111,8 @@ def constraints(
 
     With one process, every type (also a single replica) is planned as one whole table in a fused kernel. `none` keeps
     tables whole; with several processes, each process has a replica. CPUs have one kind of memory, so every kernel is
-    `fused` there.
+    `fused` there. A table with too few rows for all devices is not split by rows, because FBGEMM has no empty shards;
+    it stays whole if no other type is allowed.
 
     Args:
         device: "cpu" or "cuda".
@@ -124,7 +126,7 @@ def constraints(
     out: dict[str, ParameterConstraints] = {}
     for table in tables.values():
         rule = rule_of(table, sharding)
-        types, kernels = _types(table, rule, world_size), list(rule.kernels or []) or ["fused"]
+        types, kernels = _types(table, rule, world_size, nodes), list(rule.kernels or []) or ["fused"]
         width = table.width
         if width % 4:
             raise UserError(
@@ -147,7 +149,7 @@ def constraints(
     return out
 
 
-def _types(table: TableInfo, rule: TableRule, world_size: int) -> list[str]:
+def _types(table: TableInfo, rule: TableRule, world_size: int, nodes: int) -> list[str]:
     """Return the types that the planner may give this table; an empty list for all."""
     types = list(rule.types or [])
     if world_size == 1:
@@ -156,13 +158,23 @@ def _types(table: TableInfo, rule: TableRule, world_size: int) -> list[str]:
         return ["data_parallel"]
     if not table.pooled:
         types = list(dict.fromkeys(UNPOOLED.get(t, t) for t in types)) or list(SEQUENCE_TYPES)
-    if table.width == table.dim:
-        return types
-    # the row-wise state of a column block would include its share of the padding
-    allowed = [t for t in types or TYPES if t not in COLUMN_TYPES]
-    if not allowed:
-        raise UserError(
-            f"sharding.types=[{','.join(types)}]: dim {table.dim} of table {table.name} is padded to {table.width}, "
-            f"and padded tables cannot be split into columns; set model.dim={table.width} or another sharding.padding"
-        )
-    return allowed
+    if table.width != table.dim:
+        # the row-wise state of a column block would include its share of the padding
+        allowed = [t for t in types or TYPES if t not in COLUMN_TYPES]
+        if not allowed:
+            raise UserError(
+                f"sharding.types=[{','.join(types)}]: dim {table.dim} of table {table.name} is padded to "
+                f"{table.width}, and padded tables cannot be split into columns; set model.dim={table.width} or "
+                "another sharding.padding"
+            )
+        types = allowed
+    too_small = {t for t in ROWS_OVER_ALL if _has_empty_shard(table.rows, world_size)}
+    too_small |= {t for t in ROWS_OVER_A_NODE if _has_empty_shard(table.rows, world_size // nodes)}
+    if too_small.intersection(types or TYPES):
+        types = [t for t in types or TYPES if t not in too_small] or ["table_wise"]
+    return types
+
+
+def _has_empty_shard(rows: int, shards: int) -> bool:
+    """Return whether TorchRec's row-wise split, in blocks of equal size, leaves nothing for the last device."""
+    return rows <= -(-rows // shards) * (shards - 1)

@@ -58,7 +58,7 @@ def build_module(
             load_factors=load_factors(folder, hit_rate) if hit_rate and folder else None,
         ),
         Updates(
-            make_optimizer=make(cfg.optim.dense),
+            make_optimizer=make(cfg.optim.dense, "optim.dense"),
             make_scheduler=make_scheduler(cfg, total_steps) if cfg.optim.scheduler is not None else None,
             by_step=cfg.optim.interval == "step",
             accumulate=cfg.trainer.accumulate,
@@ -164,7 +164,7 @@ def build_loggers(cfg: DictConfig, path: Path, ranks: Ranks, start: RunState | N
     loggers: list[Logger] = [csv_logger(path, start.batches if start else None)]
     for name, node in (cfg.logger or {}).items():
         own = {"id": _wandb_id(path, start is not None), "resume": "allow"} if name == "wandb" else {}
-        loggers.append(make(node)(save_dir=str(path), **own))
+        loggers.append(make(node, f"logger.{name}")(save_dir=str(path), **own))
     for logger in loggers[1:]:
         logger.log_hyperparams(OmegaConf.to_container(cfg, resolve=True))  # type: ignore[arg-type]
     return loggers

@@ -59,9 +59,10 @@ def check(ranks: list[Any], case: Case) -> None:
     if case.types == "mixed":
         assert len(set(tables.values())) == 4
     else:
-        assert {t for name, t in tables.items() if name != "s_s"} == {
-            "data_parallel" if case.types == "none" else case.types
-        }
+        expected = "data_parallel" if case.types == "none" else case.types
+        split = case.types in ("row_wise", "table_row_wise", "grid_shard") and len(ranks) > 3
+        assert tables.pop("t_a") == ("table_wise" if split else expected)  # it has three rows
+        assert {t for name, t in tables.items() if name != "s_s"} == {expected}
     assert_equal(ranks, case)
 
 

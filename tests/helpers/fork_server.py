@@ -18,6 +18,7 @@ import signal
 import socket
 import struct
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -150,6 +151,7 @@ def _become(request: Request, descriptors: list[int]) -> NoReturn:
     os.environ.clear()
     os.environ.update(request.env)
     time.tzset()
+    tempfile.tempdir = None  # of TMPDIR
     sys.executable = request.env.get(EXECUTABLE, sys.executable)
     status = 0
     try:

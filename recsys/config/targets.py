@@ -1,0 +1,204 @@
+"""Find the classes that a config's `_target_` nodes name, and check them before anything is called.
+
+A config may come from elsewhere, with a run folder. So a `_target_` must name a class of the kind that its key needs:
+a model is an nn.Module, a logger a Logger of Lightning. Users' own classes are found in any module that Python can
+import, except modules of the standard library, which can open a browser or a shell when they are imported, and
+modules inside the run folder that the config comes from.
+"""
+
+import inspect
+import re
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+
+from recsys.errors import UserError, did_you_mean
+
+MOVED = {"recsys.schedules.": "recsys.training.schedules."}  # old prefix of a `_target_`: new one
+HYDRAS = ("_args_", "_convert_", "_partial_", "_recursive_")  # keys of Hydra's instantiate, which have no use here
+
+
+def locate(target: str, key: str) -> Callable[..., Any]:
+    """Return the class, or the function that makes a schedule, that the `_target_` of `key` names.
+
+    Args:
+        key: the key of the config that holds the `_target_`, such as model or optim.dense.
+
+    Raises:
+        UserError: there is no such class, or it is not of the kind that the key needs.
+    """
+    named = _find(target, f"{key}._target_={target}")
+    needed, what = _needed(key)
+    made = named
+    if key == "optim.scheduler" and inspect.isfunction(named):
+        made = _hints(named).get("return")
+        what += ", or a function that is annotated to return one"
+    if not inspect.isclass(made) or not set(needed) & set(inspect.getmro(made)):
+        raise UserError(f"{key}._target_={target}: must be {what}")
+    return named
+
+
+def bind(node: DictConfig, key: str) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Return the class that a node names and the values of its parameters.
+
+    A value may be a node itself, if the parameter is annotated with the class that it needs; it is built.
+
+    Raises:
+        UserError: a class is missing, or is not of the kind that its key or parameter needs.
+    """
+    if not OmegaConf.is_dict(node) or "_target_" not in node:
+        raise UserError(f"{key}: needs a _target_, the class to build")
+    values: dict[str, Any] = OmegaConf.to_container(node, resolve=True)  # type: ignore[assignment]
+    named = locate(values.pop("_target_"), key)
+    return named, _built(named, values, key)
+
+
+def moved(target: str) -> str:
+    """Return the current path of a `_target_`; configs of older runs may contain the old path."""
+    for old, new in MOVED.items():
+        if target.startswith(old):
+            return new + target.removeprefix(old)
+    return target
+
+
+def check_run_config(cfg: DictConfig | ListConfig, folder: Path) -> None:
+    """Raise UserError if the config of a run folder could do more than describe the run.
+
+    Its values are final, because a run's config is written without interpolations; `${oc.env:NAME}` would read this
+    machine's environment. None of its `_target_`s may name a module inside the folder, or of the standard library.
+    """
+    place = folder / "config.yaml"
+    for key, value in _leaves(OmegaConf.to_container(cfg)):
+        if not isinstance(value, str):
+            continue
+        if "${" in value:
+            raise UserError(f"{place}: {key}={value}: a run's config has no interpolations; write the value itself")
+        if key.rpartition(".")[2] == "_target_":
+            module = moved(value).rpartition(".")[0]
+            _refuse_unsafe(module, f"{place}: {key}={value}")
+            if _is_inside(module, folder):
+                raise UserError(f"{place}: {key}={value}: is code inside the run folder, which is never executed")
+
+
+def _find(target: Any, where: str) -> Any:
+    """Return what a dotted path names. Raises UserError if it does not exist or may not be imported."""
+    if not isinstance(target, str) or not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*", target):
+        raise UserError(f"{where}: must be the dotted path of a class, such as recsys.models.dlrm.DLRM")
+    target = moved(target)
+    module, _, name = target.rpartition(".")
+    _refuse_unsafe(module, where)
+    try:
+        loaded = import_module(module)
+    except (ImportError, ValueError) as e:
+        raise UserError(f"{where}: cannot import {module or target} ({e})") from e
+    if not hasattr(loaded, name):
+        public = [n for n in vars(loaded) if not n.startswith("_")]
+        raise UserError(f"{where}: {module} has no {name}{did_you_mean(name, public)}")
+    return getattr(loaded, name)
+
+
+def _refuse_unsafe(module: str, where: str) -> None:
+    """Raise UserError if importing the module may do more than define classes."""
+    parts = module.split(".")
+    if module in sys.modules and module not in sys.stdlib_module_names:
+        return  # also __main__, where a notebook defines its classes
+    if parts[0] in sys.stdlib_module_names or "__main__" in parts:
+        raise UserError(f"{where}: must be a class of recsys, of torch, or of a module of your own")
+
+
+def _is_inside(module: str, folder: Path) -> bool:
+    """Return whether importing the module could read a file of the folder, from the search path or through a folder
+    that lies in it.
+    """
+    whole = folder.resolve()
+    for base in sys.path:
+        place = Path(base or ".").resolve()
+        for part in module.split("."):
+            place = place / part
+            if place.is_relative_to(whole) and (place.exists() or any(place.parent.glob(f"{part}.*"))):
+                return True
+    return False
+
+
+def _leaves(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the key and value of every leaf of nested mappings and lists, and every key of a mapping as a value."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield key, name
+            yield from _leaves(item, f"{key}.{name}".lstrip("."))
+    elif isinstance(value, list):
+        for i, item in enumerate(value):
+            yield from _leaves(item, f"{key}.{i}")
+    else:
+        yield key, value
+
+
+def _needed(key: str) -> tuple[tuple[type, ...], str]:
+    """Return the classes of which one must be a base of the class that `key` names, and a description of them."""
+    if key == "model":
+        from torch.nn import Module
+
+        return (Module,), "a model, a subclass of torch.nn.Module"
+    if key == "loss":
+        from recsys.losses import RankingLoss, RetrievalLoss
+
+        return (RankingLoss, RetrievalLoss), "a loss, a subclass of recsys.losses.RankingLoss or RetrievalLoss"
+    if key == "optim.dense":
+        from torch.optim import Optimizer
+
+        return (Optimizer,), "an optimizer, a subclass of torch.optim.Optimizer"
+    if key == "optim.scheduler":
+        from torch.optim.lr_scheduler import LRScheduler
+
+        return (LRScheduler,), "a learning-rate schedule, a subclass of torch.optim.lr_scheduler.LRScheduler"
+    if key.startswith("logger."):
+        from pytorch_lightning.loggers import Logger
+
+        return (Logger,), "a logger, a subclass of pytorch_lightning.loggers.Logger"
+    raise UserError(f"{key}: does not take a _target_; remove it")
+
+
+def _built(named: Callable[..., Any], values: dict[str, Any], key: str) -> dict[str, Any]:
+    """Return the parameters of a class, with the objects that nested nodes describe."""
+    for name in values:
+        if name in HYDRAS:
+            raise UserError(f"{key}.{name}: is not supported; name the parameters and leave {name} out")
+    hints = _hints(named.__init__ if inspect.isclass(named) else named)  # type: ignore[misc]
+    return {name: _object(value, _classes(hints.get(name)), f"{key}.{name}") for name, value in values.items()}
+
+
+def _object(value: Any, classes: tuple[type, ...], key: str) -> Any:
+    """Return a value with its nested nodes built. A node must name a subclass of one of the classes."""
+    if isinstance(value, list):
+        return [_object(item, classes, f"{key}.{i}") for i, item in enumerate(value)]
+    if not isinstance(value, dict):
+        return value
+    if "_target_" not in value:
+        return {name: _object(item, classes, f"{key}.{name}") for name, item in value.items()}
+    values = dict(value)
+    target = values.pop("_target_")
+    where = f"{key}._target_={target}"
+    if not classes:
+        raise UserError(f"{where}: this parameter takes no object; annotate it with the class that it needs")
+    named = _find(target, where)
+    if not inspect.isclass(named) or not set(classes) & set(inspect.getmro(named)):
+        raise UserError(f"{where}: must be a subclass of {' or '.join(c.__name__ for c in classes)}")
+    return named(**_built(named, values, key))
+
+
+def _classes(hint: Any) -> tuple[type, ...]:
+    """Return the classes in a type hint that an object can be built for: not object, and none of builtins."""
+    if arguments := get_args(hint):
+        return tuple(c for a in arguments for c in _classes(a))
+    return (hint,) if inspect.isclass(hint) and hint.__module__ not in sys.stdlib_module_names else ()
+
+
+def _hints(function: Any) -> dict[str, Any]:
+    try:
+        return get_type_hints(function)
+    except (NameError, TypeError, AttributeError):
+        return {}

@@ -1,0 +1,161 @@
+"""A run folder from elsewhere executes nothing: its config calls no function, imports no file of its own, and reads no
+environment variable."""
+
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from omegaconf import OmegaConf
+
+from recsys import checkpoint, cli, evaluate, predict
+from recsys.config.check import check
+from recsys.config.compose import compose, load_config
+from recsys.config.targets import bind, locate
+from recsys.errors import UserError
+from recsys.training.run import train
+
+OVERRIDES = ["data.sample.rows=1200", "trainer.batch_size=300", "trainer.threads=1", "model.dim=4", "model=deepfm"]
+COMMANDS: dict[str, tuple[Callable[[Any], Any], list[str]]] = {
+    "evaluate": (evaluate._command, ["run={run}"]),
+    "predict": (predict._command, ["run={run}", "input={input}"]),
+    "checkpoint": (checkpoint._command, ["action=inspect", "run={run}"]),
+    "train": (train, [*OVERRIDES, "data.prepared={prepared}", "resume={run}"]),
+}
+TOUCH = {"_target_": "torch.save", "obj": "1", "f": "{mark}"}  # which Hydra's own blocklist lets through
+NODES = {  # what a node of a hostile config may be
+    "a function": TOUCH,
+    "a command": {"_target_": "os.system", "command": "touch {mark}"},
+    "a class": {"_target_": "subprocess.Popen", "args": ["touch", "{mark}"]},
+    "positional": {"_target_": "os.system", "_args_": ["touch {mark}"]},
+    "partial": {"_target_": "functools.partial", "_args_": [{"_target_": "os.system", "_args_": ["touch {mark}"]}]},
+    "an import": {"_target_": "antigravity.geohash"},
+}
+MODEL = "recsys.models.deepfm.DeepFM"
+NESTED = [
+    {"_target_": MODEL, "dim": TOUCH},
+    {"_target_": MODEL, "deep": [TOUCH]},
+    {"_target_": MODEL, "dim": 4, "x": {"y": TOUCH}},
+    {"_target_": MODEL, "_args_": [TOUCH]},
+]
+SCHEDULE = {"_target_": "torch.optim.lr_scheduler.LambdaLR", "lr_lambda": TOUCH | {"_partial_": True}}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    home = tmp_path_factory.mktemp("trained")
+    return train(compose("train", [*OVERRIDES, f"data.prepared={home / 'prepared'}", f"run_dir={home / 'run'}"])).path
+
+
+@pytest.fixture
+def hostile(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return Path(shutil.copytree(trained, tmp_path / "theirs"))
+
+
+def change(run: Path, key: str, value: Any) -> None:
+    """Set a key of a run's config.yaml, with the path of the mark filled in."""
+
+    def filled(v: Any) -> Any:
+        if isinstance(v, dict):
+            return {k: filled(x) for k, x in v.items()}
+        return [filled(x) for x in v] if isinstance(v, list) else str(v).format(mark=run.parent / "mark")
+
+    cfg = OmegaConf.load(run / "config.yaml")
+    OmegaConf.update(cfg, key, filled(value), merge=False, force_add=True)
+    OmegaConf.save(cfg, run / "config.yaml")
+
+
+def says(command: str, run: Path, trained: Path, monkeypatch: Any, capsys: Any) -> str:
+    """Run a command on the run, and return its error."""
+    function, arguments = COMMANDS[command]
+    raw = next((trained.parent / "prepared").rglob("*.tsv*"), run / "metrics.csv")
+    given = [a.format(run=run, input=raw, prepared=trained.parent / "prepared") for a in arguments]
+    monkeypatch.setattr("sys.argv", [command, *given])
+    capsys.readouterr()
+    assert cli.status(command, function) == 2
+    errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, errors
+    return str(errors[0])
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_config_that_calls_a_function(
+    hostile: Path, trained: Path, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(hostile, "model", TOUCH)
+    said = says(command, hostile, trained, monkeypatch, capsys)
+    refused = "contains a run with another config" if command == "train" else "model._target_=torch.save: must be a mo"
+    assert refused in said
+    assert not (hostile.parent / "mark").exists()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_code_that_lies_in_the_run_folder(
+    hostile: Path, trained: Path, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Any folder below the working directory is a package of Python's."""
+    (hostile / "evil.py").write_text("import pathlib\npathlib.Path('mark').touch()\n")
+    change(hostile, "loss", {"_target_": "theirs.evil.Loss"})
+    said = says(command, hostile, trained, monkeypatch, capsys)
+    assert "_target_=theirs.evil.Loss: is code inside the run folder" in said
+    assert not (hostile.parent / "mark").exists()
+    assert "theirs.evil" not in sys.modules
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_config_that_reads_the_environment(
+    hostile: Path, trained: Path, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MINE", "my secret")
+    cfg = OmegaConf.load(hostile / "config.yaml")
+    cfg.data.root = "s3://theirs/${oc.env:MINE}"
+    OmegaConf.save(cfg, hostile / "config.yaml")
+    said = says(command, hostile, trained, monkeypatch, capsys)
+    assert "data.root=s3://theirs/${oc.env:MINE}: a run's config has no interpolations" in said
+    assert "my secret" not in said
+
+
+@pytest.mark.parametrize("node", NODES)
+@pytest.mark.parametrize("key", ["model", "loss", "optim.dense", "optim.scheduler", "logger.mine"])
+def test_no_key_takes_a_function_or_another_kind_of_class(hostile: Path, key: str, node: str) -> None:
+    change(hostile, key, NODES[node])
+    with pytest.raises(UserError, match=r"_target_=\S+: must be a"):
+        check(load_config(hostile / "config.yaml"))
+    for wrong in ("torch.nn.Linear", "torch.optim.SGD", "torch.load", "recsys.config.compose.compose"):
+        right = {"torch.nn.Linear": "model", "torch.optim.SGD": "optim.dense"}
+        if right.get(wrong) != key:
+            with pytest.raises(UserError, match=rf"{key}._target_={wrong}: must be a"):
+                locate(wrong, key)
+    assert not (hostile.parent / "mark").exists()
+    assert "antigravity" not in sys.modules
+
+
+@pytest.mark.parametrize("value", [*NESTED, SCHEDULE], ids=str)
+def test_nothing_is_called_within_a_class_of_the_right_kind(hostile: Path, value: dict[str, Any]) -> None:
+    key = "optim.scheduler" if value is SCHEDULE else "model"
+    change(hostile, key, value)
+    with pytest.raises(UserError, match=rf"{key}\.\S+: (must be|this parameter takes no object|is not supported)"):
+        check(load_config(hostile / "config.yaml"))
+    assert not (hostile.parent / "mark").exists()
+
+
+def test_users_own_classes_and_the_objects_that_they_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "own_model.py").write_text(
+        "from torch import nn\n"
+        "class Own(nn.Module):\n"
+        "    def __init__(self, features, *, tower: nn.Module | None = None, others: list[nn.Module] = ()):\n"
+        "        super().__init__()\n"
+        "        self.tower = tower\n"
+    )
+    tower = {"_target_": "torch.nn.Linear", "in_features": 2, "out_features": 1}
+    own = {"_target_": "own_model.Own", "tower": tower, "others": [tower]}
+    named, values = bind(OmegaConf.create(own), "model")
+    assert named.__name__ == "Own"
+    assert [type(v).__name__ for v in (values["tower"], *values["others"])] == ["Linear", "Linear"]
+    with pytest.raises(UserError, match=r"model.tower._target_=torch.optim.SGD: must be a subclass of Module"):
+        bind(OmegaConf.create(own | {"tower": {"_target_": "torch.optim.SGD"}}), "model")
