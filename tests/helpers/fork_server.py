@@ -111,7 +111,8 @@ class Server:
             _become(request, descriptors)
         for descriptor in descriptors:
             os.close(descriptor)
-        connection.sendall(struct.pack("!i", pid))
+        with suppress(OSError):  # a client that is gone already: `_left` kills its process
+            connection.sendall(struct.pack("!i", pid))
         process = os.pidfd_open(pid)
         self.running[process] = (pid, connection)
         self.selector.register(process, selectors.EVENT_READ, self._ended)

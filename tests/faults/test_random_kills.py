@@ -1,0 +1,88 @@
+"""Processes killed at random moments: what is started again ends as if nothing had happened."""
+
+import json
+import os
+import shutil
+import signal
+import time
+from pathlib import Path
+from subprocess import TimeoutExpired
+
+import numpy as np
+import polars as pl
+import pytest
+from forks import WARM, Command, run_forked
+from small_run import SMALL, Home
+
+from recsys.manifest import check
+from recsys.training.checkpoints import checkpoints_of
+
+LONG = [*SMALL, "trainer.max_epochs=20", "checkpoint.every_n_steps=7", "run_dir=run", "resume=auto"]
+
+
+def start(home: Path, *more: str) -> Command:
+    out = home / "out"
+    return Command("recsys.train", *LONG, *more, cwd=home, stdout=out, stderr=out, env=os.environ | WARM)
+
+
+def killed(running: Command, seconds: float) -> bool:
+    """Kill a process with SIGKILL after some seconds; return False if it has ended before."""
+    try:
+        running.wait(seconds)
+    except TimeoutExpired:
+        running.send_signal(signal.SIGKILL)
+        running.wait(30)
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    ("devices", "kills"),
+    [(1, 5), pytest.param(1, 40, marks=pytest.mark.slow), pytest.param(2, 12, marks=pytest.mark.slow)],
+)
+def test_training_ends_as_if_it_had_not_been_killed(tmp_path: Path, devices: int, kills: int) -> None:
+    """Preparing, training, saving and evaluating."""
+    rng = np.random.default_rng(devices)
+    more = [f"trainer.devices={devices}"]
+    whole, home = tmp_path / "whole", tmp_path / "killed"
+    for folder in (whole, home):
+        folder.mkdir()
+    begun = time.monotonic()
+    assert start(whole, *more).wait(300) == 0, (whole / "out").read_text()
+    longest = time.monotonic() - begun
+    done = 0
+    while done < kills:
+        running = start(home, *more)
+        if killed(running, rng.uniform(0.3, longest)):
+            done += 1
+            for checkpoint in checkpoints_of(home / "run"):
+                check(checkpoint)
+            continue
+        assert running.returncode == 0, (home / "out").read_text()[-3000:]
+        shutil.rmtree(home / "run")  # it has come to its end: from the beginning
+        if done % 2:
+            shutil.rmtree(home / "outputs")
+    assert start(home, *more).wait(300) == 0, (home / "out").read_text()[-3000:]
+    assert "Traceback" not in (home / "out").read_text()
+    a, b = (json.loads((f / "run" / "metrics.json").read_text()) for f in (whole, home))
+    assert a["test"] == b["test"] and a["validation"] == b["validation"]
+
+
+def test_a_killed_prediction_leaves_no_half_of_a_file(trained: Home, tmp_path: Path) -> None:
+    rows = (trained.folder / "rows.tsv").read_text() * 2000
+    (tmp_path / "rows.tsv").write_text(rows)
+    output = tmp_path / "scores.parquet"
+    arguments = [f"run={trained.run}", f"input={tmp_path / 'rows.tsv'}", f"output={output}"]
+    begun = time.monotonic()
+    done = run_forked("recsys.predict", *arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    longest, whole = time.monotonic() - begun, pl.read_parquet(output)
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        output.unlink(missing_ok=True)
+        running = Command("recsys.predict", *arguments, cwd=tmp_path, stdout=tmp_path / "out", stderr=tmp_path / "out")
+        killed(running, rng.uniform(0.2, longest))
+        assert not output.exists() or pl.read_parquet(output).equals(whole)
+    assert run_forked("recsys.predict", *arguments, cwd=tmp_path).returncode == 0
+    assert pl.read_parquet(output).equals(whole)
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["out", "rows.tsv", "scores.parquet"]
