@@ -16,6 +16,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from recsys.errors import UserError
 
+FLOAT32_MAX = 3.4e38
 MOST = 2**31 - 1  # the limit of a whole number whose field names none
 
 

@@ -19,7 +19,7 @@ from recsys.config.kinds import check_leads, kind_of, meta_task, metric_names, m
 from recsys.config.settings import accelerator_of, data_of, engine_config, seconds_of
 from recsys.errors import UserError, did_you_mean
 from recsys.evaluation.metrics_table import mode_of
-from recsys.ranges import check_values, range_problem
+from recsys.ranges import FLOAT32_MAX, check_values, range_problem
 
 if TYPE_CHECKING:
     from recsys.data.transforms import ResolvedData
@@ -163,6 +163,9 @@ def _try_optimizer(cfg: DictConfig) -> None:
     """Build the dense optimizer for one parameter, so that its own checks run."""
     import torch
 
+    for name, value in cfg.optim.dense.items():
+        if isinstance(value, float) and abs(value) > FLOAT32_MAX:
+            raise UserError(f"optim.dense.{name}={value}: must be at most {FLOAT32_MAX}")
     try:
         make(cfg.optim.dense)([torch.zeros(1, requires_grad=True)])
     except (ValueError, TypeError) as e:

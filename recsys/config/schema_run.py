@@ -6,7 +6,7 @@ from typing import Any
 from omegaconf import MISSING
 
 from recsys.config.schema_data import DataConfig, EngineConfig
-from recsys.ranges import folder, number
+from recsys.ranges import FLOAT32_MAX, folder, number
 
 MOST_ROWS = 2**24  # of a batch; more do not fit into the memory of any device
 MOST_BYTES = 2**63 - 1
@@ -53,7 +53,7 @@ class SparseOptimConfig:
     """The optimizer fused into the embeddings' backward."""
 
     name: str = "rowwise_adagrad"  # rowwise_adagrad | adagrad | adam | sgd | partial_rowwise_adam
-    lr: float = number(0.1, at_least=0, limit=3.4e38)  # a float32
+    lr: float = number(0.1, at_least=0, limit=FLOAT32_MAX)
     eps: float = number(1e-8, at_least=0)
     beta1: float = number(0.9, at_least=0, below=1)
     beta2: float = number(0.999, at_least=0, below=1)

@@ -43,6 +43,7 @@ OUT_OF_RANGE = [
     ("optim.sparse.eps=-1", "optim.sparse.eps=-1.0: must be at least 0"),
     ("optim.sparse.beta1=1", "optim.sparse.beta1=1.0: must be at least 0 and below 1"),
     ("optim.dense.lr=nan", "optim.dense.lr=nan: must be a finite number"),
+    ("optim.dense.lr=1.0e39", "optim.dense.lr=1e+39: must be at most 3.4e+38"),
     ("optim.dense.lr=-1", "optim.dense: Invalid learning rate: -1"),
     ("model.init_std=nan", "model.init_std=nan: must be a finite number"),
     ("model.init_std=-1", "model.init_std=-1: must be at least 0, or null"),
