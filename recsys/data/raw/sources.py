@@ -93,7 +93,7 @@ def check_columns(data: ResolvedData, file: Path, sides: Mapping[int, pl.DataFra
     for i, join in enumerate(data.source.joins):
         if sides is not None and i not in sides:
             continue
-        _check_column("data.source.joins", join.key, file, frame)
+        _check_column("data.source.joins", join.key, file, frame.columns)
         side = check_side_columns(data, join, "data.source.joins") if sides is None else sides[i].clear()
         for name in side.columns:
             if name != join.key and name in frame.columns:
@@ -103,9 +103,9 @@ def check_columns(data: ResolvedData, file: Path, sides: Mapping[int, pl.DataFra
         frame = add_derived_column(column, sql, frame)
     if data.where is not None and (sides is None or data.item_feature is not None):
         filter_rows(data.where, frame)
-    columns = [*data.raw_columns, *group_columns(data), *(split_columns(data) if sides is None else [])]
-    for key, column in columns:
-        _check_column(key, column, file, frame)
+    names = frame.columns
+    for key, column in [*data.raw_columns, *group_columns(data), *(split_columns(data) if sides is None else [])]:
+        _check_column(key, column, file, names)
 
 
 def read_blocks(
@@ -145,9 +145,9 @@ def read_blocks(
         yield completed(block)
 
 
-def _check_column(key: str, column: str, file: Path, frame: pl.DataFrame) -> None:
-    if column not in frame.columns:
-        raise UserError(f"{key}: {file.name} has no column {column}{did_you_mean(column, frame.columns)}")
+def _check_column(key: str, column: str, file: Path, names: list[str]) -> None:
+    if column not in names:
+        raise UserError(f"{key}: {file.name} has no column {column}{did_you_mean(column, names)}")
 
 
 def projection(data: ResolvedData, *, labelled: bool) -> Projection:
