@@ -418,7 +418,7 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
         (["."], ".: not a run (it has no config.yaml); its subfolders are runs: use ./*"),
         (["a", "output=empty"], "output=empty: is a folder; add the name of a file"),
         (["a", "output=file/r.html"], "output=file/r.html: its folder is a file"),
-        (["a", "resamples=5"], "resamples=5: must be 100 or more"),
+        (["a", "resamples=5"], "resamples=5: must be at least 100"),
         (["a", "seed=-1"], "seed=-1: must be at least 0"),
         (["a", "resample=5"], "resample: no such key; did you mean resamples?"),
         (["broken"], "broken/config.yaml: cannot be read: "),
