@@ -10,14 +10,16 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from recsys import interrupts
+from recsys.config.schema_run import TrainConfig
 from recsys.console import log_to
 from recsys.distributed import failures
 from recsys.distributed.failures import exit_process, say_error
 from recsys.distributed.ranks import silence
 from recsys.errors import UserError, did_you_mean
+from recsys.ranges import check_values
 
 MULTIRUN = ("-m", "--multirun")
 
@@ -45,7 +47,7 @@ def status(command: str, function: Callable[[DictConfig], None]) -> int:
 
     def guarded(cfg: DictConfig) -> None:
         nonlocal code
-        code = call(lambda: function(cfg))
+        code = call(lambda: _checked(function, cfg))
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach us instead of Hydra's printer
     sys.argv[0] = f"recsys.{command}"
@@ -60,6 +62,13 @@ def status(command: str, function: Callable[[DictConfig], None]) -> int:
     except UserError as e:
         return say_error(str(e))
     return code
+
+
+def _checked(function: Callable[[DictConfig], None], cfg: DictConfig) -> None:
+    """Check the numbers and the names of folders, which the schemas limit, and call the command."""
+    if OmegaConf.get_type(cfg) is not TrainConfig:  # training checks its config itself, also without a command line
+        check_values(OmegaConf.to_container(cfg, resolve=True), OmegaConf.get_type(cfg))
+    function(cfg)
 
 
 @contextmanager

@@ -22,6 +22,7 @@ results = Console(highlight=False, width=None if sys.stdout.isatty() else 120)  
 LOG_EVERY_SECONDS = 10.0
 _quiet = False
 _log: Path | None = None
+_log_fails = False
 _unlogged: list[str] = []  # messages from before the log file was known
 
 
@@ -52,6 +53,11 @@ def log_to(path: Path | None) -> None:
         _append(_unlogged.pop(0))
 
 
+def log_file() -> Path | None:
+    """Return the file that messages are appended to, None if there is none."""
+    return _log
+
+
 def log(message: str) -> None:
     """Write one line to the run's log, but not to standard error."""
     line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}"
@@ -63,9 +69,17 @@ def log(message: str) -> None:
 
 
 def _append(line: str) -> None:
+    """Append a line to the log. If the disk is full, go on without the log: nothing depends on it."""
+    global _log_fails
     assert _log is not None
-    with _log.open("a") as f:
-        f.write(line + "\n")
+    try:
+        with _log.open("a") as f:
+            f.write(line + "\n")
+        _log_fails = False
+    except OSError as e:
+        if not _log_fails:
+            console.print(f"{_log}: {e.strerror}; messages are shown, but not written to this file", markup=False)
+        _log_fails = True
 
 
 class _Rate(TextColumn):

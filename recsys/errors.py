@@ -20,6 +20,10 @@ class DoesNotFit(UserError):
         self.infeasible = infeasible
 
 
+class NotFinite(UserError):
+    """A loss, a prediction or a weight is NaN or infinite."""
+
+
 def did_you_mean(name: str, valid: Iterable[str]) -> str:
     """Return '; did you mean X?' for the nearest valid name, otherwise the list of valid names."""
     names = [str(v) for v in valid]

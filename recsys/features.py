@@ -5,6 +5,7 @@ Cardinalities come from here only.
 """
 
 import json
+from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -53,7 +54,7 @@ class FeatureSpec:
 
     def __post_init__(self) -> None:
         names = [f.name for f in self.dense] + [f.name for f in self.sparse] + list(self.labels)
-        twice = sorted({n for n in names if names.count(n) > 1})
+        twice = sorted(n for n, count in Counter(names).items() if count > 1)
         if twice:
             raise ValueError(f"several features have the same name: {', '.join(twice)}")
         if list(self.sparse) != sorted(self.sparse, key=lambda f: f.multi_valued):

@@ -231,7 +231,7 @@ def test_debug(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
         ("trainer.accumulate=0", r"trainer\.accumulate=0: must be at least 1"),
         ("trainer.validate_every_n_steps=0", r"trainer\.validate_every_n_steps=0: must be at least 1, or null"),
         ("optim.ema=1.5", r"optim\.ema=1\.5: must be between 0 and 1, such as 0\.999, or null"),
-        ("optim.clip_norm=-1", r"optim\.clip_norm=-1\.0: must be positive, or null"),
+        ("optim.clip_norm=-1", r"optim\.clip_norm=-1\.0: must be above 0, or null"),
         ("optim.interval=epoch", r"optim\.interval=epoch: must be step or validation"),
         ("checkpoint.keep_last=0", r"checkpoint\.keep_last=0: must be at least 1"),
         ("metrics.gauc=cat1", r"metrics\.gauc=cat1: no sparse feature; did you mean cat_1\?"),
@@ -284,7 +284,7 @@ def test_stopped_in_mid_epoch_it_goes_on_there(home: Path, tmp_path: Path, steps
         ),
         (["optim.scheduler={_target_: torch.optim.lr_scheduler.StepLR, step_size: 0}"], r"optim\.scheduler: .*zero"),
         (["debug.eval_batches=-3"], r"debug\.eval_batches=-3: must be at least 1, or null"),
-        (["debug.profile_steps=-1"], r"debug\.profile_steps=-1: must not be negative"),
+        (["debug.profile_steps=-1"], r"debug\.profile_steps=-1: must be at least 0"),
     ],
 )
 def test_mistakes_of_schedules_and_debugging(overrides: list[str], message: str) -> None:

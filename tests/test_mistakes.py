@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 
 from recsys import cli, versions
+from recsys.console import log_to
 from recsys.distributed import failures
 from recsys.training.run import train
 
@@ -248,5 +249,8 @@ def test_nan_loss_names_step_ranges_and_checkpoint(
 
 
 def test_a_full_disk_is_told_in_a_line_whoever_sees_it(capsys: pytest.CaptureFixture[str]) -> None:
+    log_to(None)
     assert failures.call(lambda: pl.DataFrame({"a": range(100_000)}).write_parquet("/dev/full")) == failures.USER
-    assert capsys.readouterr().err == "error: the disk: No space left on device\n"
+    assert capsys.readouterr().err == (
+        "error: the disk: No space left on device; free space there, then run the same command again\n"
+    )

@@ -92,7 +92,7 @@ def test_what_does_not_fit_is_cached_from_host_memory() -> None:
         ("sharding.per_table.cat_3.min_rows=many", r"per_table.cat_3: .*many"),
         ("sharding.kernels=[uvm]", r"sharding.kernels: no such kernel: uvm"),
         ("sharding.cache_load_factor=2", r"cache_load_factor=2.0: must be between 0 and 1"),
-        ("cluster.nodes=0", r"cluster.nodes=0: must be above 0"),
+        ("cluster.nodes=0", r"cluster.nodes=0: must be at least 1"),
         ("trainer.batch_size=1001", r"not divisible by the cluster's 8 devices"),
         ("data=criteo", r"data.sparse.cat_1.rows: must be set"),
         ("features=nowhere", r"features=nowhere: no such file"),

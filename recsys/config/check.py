@@ -2,10 +2,10 @@
 
 import inspect
 import os
-from collections.abc import Mapping, Sequence
-from typing import Any, get_type_hints
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, get_type_hints
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import MISSING, DictConfig, OmegaConf
 
 from recsys.config.build import (
     build_loss,
@@ -13,11 +13,16 @@ from recsys.config.build import (
     make,
     make_scheduler,
 )
+from recsys.config.check_places import check_places
 from recsys.config.kinds import check_leads, kind_of, meta_task, metric_names, monitor_of
-from recsys.config.settings import accelerator_of, data_config, engine_config, seconds_of
+from recsys.config.settings import accelerator_of, data_of, engine_config, seconds_of
 from recsys.config.targets import bind
 from recsys.errors import UserError, did_you_mean
 from recsys.evaluation.metrics_table import mode_of
+from recsys.ranges import FLOAT32_MAX, check_values, range_problem
+
+if TYPE_CHECKING:
+    from recsys.data.transforms import ResolvedData
 
 # Not 16-mixed: its loss scaling would reach the tables' fused optimizers, which do not unscale gradients.
 PRECISIONS = ("32-true", "bf16-mixed")
@@ -35,26 +40,34 @@ def check(cfg: DictConfig, world_size: int | None = None, *, trains: bool = True
     from recsys.data.prepare.engine import check_engine
 
     processes = world_size or cfg.trainer.devices
-    check_parts(cfg)
+    data = check_parts(cfg)
     check_engine(engine_config(cfg))
     _check_numbers(cfg, processes)
-    _check_metrics(cfg)
+    _check_metrics(cfg, data)
     _check_devices(cfg)
-    _check_model(cfg, processes)
+    _check_model(cfg, data, processes)
     if trains:
         _check_monitors(cfg)
         for name, node in (cfg.logger or {}).items():
             bind(node, f"logger.{name}")
+        check_places(cfg)
 
 
-def check_parts(cfg: DictConfig) -> None:
-    """Check the parts that training and planning share, one by one: data, model, loss, optimizers, sharding."""
+def check_parts(cfg: DictConfig) -> "ResolvedData":
+    """Check the parts that training and planning share, one by one: data, model, loss, optimizers, sharding.
+
+    Returns:
+        The data config with its features resolved.
+    """
     from recsys.data.check import check_data
     from recsys.versions import check_versions
 
-    if missing := OmegaConf.missing_keys(cfg):
-        raise UserError(f"{sorted(missing)[0]}: must be set")
-    check_data(data_config(cfg))
+    plain: dict[str, Any] = OmegaConf.to_container(cfg, resolve=True)  # type: ignore[assignment]
+    if missing := sorted(_missing_keys(plain)):
+        raise UserError(f"{missing[0]}: must be set")
+    check_values(plain, OmegaConf.get_type(cfg))
+    data = data_of(plain["data"])
+    check_data(data)
     check_versions()
     check_target(cfg.model, "model", given=("features", "device"))
     if cfg.loss is not None:
@@ -68,38 +81,25 @@ def check_parts(cfg: DictConfig) -> None:
     from recsys.sharding.constraints import check_sharding
 
     check_sharding(OmegaConf.to_object(cfg.sharding), OmegaConf.to_object(cfg.optim.sparse))  # type: ignore[arg-type]
+    return data
+
+
+def _missing_keys(value: Any, key: str = "") -> Iterator[str]:
+    """Yield the keys whose value is missing. OmegaConf.missing_keys takes seconds for thousands of features."""
+    if value == MISSING:
+        yield key
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, item in items:
+        yield from _missing_keys(item, f"{key}[{name}]" if isinstance(value, list) else f"{key}.{name}".lstrip("."))
 
 
 def _check_numbers(cfg: DictConfig, processes: int) -> None:
+    """Check numbers that depend on each other; the schemas declare the range of each (recsys/ranges.py)."""
     t = cfg.trainer
-    for name in ("devices", "batch_size", "eval_batch_size", "max_epochs", "log_every_n_steps", "accumulate"):
-        if t[name] < 1:
-            raise UserError(f"trainer.{name}={t[name]}: must be at least 1")
-    if t.threads is not None and t.threads < 1:
-        raise UserError(f"trainer.threads={t.threads}: must be at least 1, or null")
-    if t.timeout_minutes <= 0:
-        raise UserError(f"trainer.timeout_minutes={t.timeout_minutes}: must be positive")
-    if t.max_steps != -1 and t.max_steps < 1:
-        raise UserError(f"trainer.max_steps={t.max_steps}: must be at least 1, or -1 for no limit")
     if t.precision not in PRECISIONS:
         raise UserError(f"trainer.precision={t.precision}: must be {' or '.join(PRECISIONS)}")
-    if t.early_stopping.patience is not None and t.early_stopping.patience < 0:
-        raise UserError(f"trainer.early_stopping.patience={t.early_stopping.patience}: must not be negative")
-    if not 0 <= cfg.seed < 2**32:
-        raise UserError(f"seed={cfg.seed}: must be from 0 to 2^32 - 1")
     if t.batch_size % processes:
         raise UserError(f"trainer.batch_size={t.batch_size} is not divisible by {processes} processes")
-    if cfg.loader.buffer_rows < 1:
-        raise UserError(f"loader.buffer_rows={cfg.loader.buffer_rows}: must be at least 1")
-    for name in ("every_n_steps", "every_minutes"):
-        if cfg.checkpoint[name] is not None and cfg.checkpoint[name] <= 0:
-            raise UserError(f"checkpoint.{name}={cfg.checkpoint[name]}: must be positive, or null")
-    if cfg.optim.sparse.lr < 0:
-        raise UserError(f"optim.sparse.lr={cfg.optim.sparse.lr}: must not be negative")
-    if t.validate_every < 1:
-        raise UserError(f"trainer.validate_every={t.validate_every}: must be at least 1")
-    if t.validate_every_n_steps is not None and t.validate_every_n_steps < 1:
-        raise UserError(f"trainer.validate_every_n_steps={t.validate_every_n_steps}: must be at least 1, or null")
     if t.validate_every_n_steps is not None and t.validate_every_n_steps % t.accumulate:
         raise UserError(
             f"trainer.validate_every_n_steps={t.validate_every_n_steps}: must be a multiple of "
@@ -107,41 +107,24 @@ def _check_numbers(cfg: DictConfig, processes: int) -> None:
         )
     if t.max_time is not None:
         seconds_of(t.max_time)
-    for key in ("keep_best", "keep_last"):
-        if cfg.checkpoint[key] < 1:
-            raise UserError(f"checkpoint.{key}={cfg.checkpoint[key]}: must be at least 1")
     o = cfg.optim
-    for key, value in {"optim.clip_norm": o.clip_norm, "optim.sparse.clip": o.sparse.clip}.items():
-        if value is not None and value <= 0:
-            raise UserError(f"{key}={value}: must be positive, or null")
     if o.sparse.clip is not None and t.accumulate > 1:
         raise UserError(
             f"optim.sparse.clip={o.sparse.clip}: applies only to FBGEMM's fused kernels, which are not used with "
             f"trainer.accumulate={t.accumulate}; set optim.sparse.clip=null or trainer.accumulate=1"
         )
-    if o.ema is not None and not 0 < o.ema < 1:
-        raise UserError(f"optim.ema={o.ema}: must be between 0 and 1, such as 0.999, or null")
     if o.interval == "step" and _is_plateau(o.scheduler or {}):
         raise UserError(
             "optim.interval=step: schedule=plateau steps once per validation; set optim.interval=validation"
         )
-    d = cfg.debug
-    for key in ("train_batches", "eval_batches"):
-        if d[key] is not None and d[key] < 1:
-            raise UserError(f"debug.{key}={d[key]}: must be at least 1, or null")
-    if d.profile_steps < 0:
-        raise UserError(f"debug.profile_steps={d.profile_steps}: must not be negative")
     if o.interval not in ("step", "validation"):
         raise UserError(f"optim.interval={o.interval}: must be step or validation")
 
 
-def _check_metrics(cfg: DictConfig) -> None:
+def _check_metrics(cfg: DictConfig, data: "ResolvedData") -> None:
     from recsys.data.transforms import is_bag
 
-    m, data = cfg.metrics, data_config(cfg)
-    for name in ("bins", "slice_values", "exact_rows"):
-        if m[name] < 1:
-            raise UserError(f"metrics.{name}={m[name]}: must be at least 1")
+    m = cfg.metrics
     sparse = data.sparse_columns
     dense = [n for n, c in data.dense_columns.items() if c.vectors is None]
     hint = "; to use a column for metrics only, add it to data.sparse with model=false"
@@ -182,6 +165,9 @@ def _try_optimizer(cfg: DictConfig) -> None:
     """Build the dense optimizer for one parameter, so that its own checks run."""
     import torch
 
+    for name, value in cfg.optim.dense.items():
+        if isinstance(value, float) and abs(value) > FLOAT32_MAX:
+            raise UserError(f"optim.dense.{name}={value}: must be at most {FLOAT32_MAX}")
     try:
         make(cfg.optim.dense, "optim.dense")([torch.zeros(1, requires_grad=True)])
     except (ValueError, TypeError) as e:
@@ -219,21 +205,26 @@ def _check_devices(cfg: DictConfig) -> None:
         raise UserError(f"trainer.devices={cfg.trainer.devices}: there are at most {have} {kind}")
 
 
-def _check_model(cfg: DictConfig, processes: int) -> None:
+def _check_model(cfg: DictConfig, data: "ResolvedData", processes: int) -> None:
     """Build the model on the meta device for the features that the config names, with any cardinality."""
     import torch
 
     from recsys.data.transforms import feature_spec
+    from recsys.models.common.layers import has_batch_norm
     from recsys.sharding.constraints import constraints
     from recsys.sharding.tables import tables
 
-    features = feature_spec(data_config(cfg), lambda *_: 8)
+    features = feature_spec(data, lambda *_: 8)
     kind_of(cfg).check(cfg, features)
     check_processes(cfg, processes)
     if kind_of(cfg).fitted_at_once:
         build_model(cfg, features, torch.device("meta"))
         return
     task = meta_task(cfg, features)
+    if cfg.trainer.batch_size == processes and has_batch_norm(task):
+        fix = f"set trainer.batch_size={2 * processes} or more, or model.batch_norm=false"
+        why = "gives each process 1 row, and batch normalisation needs 2 or more"
+        raise UserError(f"trainer.batch_size={cfg.trainer.batch_size}: {why}; {fix}")
     constraints(OmegaConf.to_object(cfg.sharding), tables(task), processes)  # type: ignore[arg-type]
 
 
@@ -262,11 +253,13 @@ def check_target(node: Any, path: str, given: Sequence[str] = ()) -> None:
         if parameters[name].default is inspect.Parameter.empty and name not in values:
             raise UserError(f"{path}.{name}: must be set; it is a required parameter of {target}")
     try:
-        hints = get_type_hints(function.__init__ if inspect.isclass(function) else function)
+        hints = get_type_hints(function.__init__ if inspect.isclass(function) else function, include_extras=True)
     except (NameError, TypeError, AttributeError):
         hints = {}
     for name, value in values.items():
-        if name in hints and (problem := _mismatch(value, hints[name])):
+        if name not in hints:
+            continue
+        if problem := _mismatch(value, hints[name]) or range_problem(value, hints[name]):
             raise UserError(f"{path}.{name}={value!r}: {problem}")
 
 

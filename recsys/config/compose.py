@@ -14,10 +14,12 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf, open_dict
+from yaml import YAMLError
 
 from recsys.config import schema_commands, schema_run
 from recsys.config.targets import check_run_config
 from recsys.console import say_once
+from recsys.errors import UserError
 
 COMMANDS = {
     "train": schema_run.TrainConfig,
@@ -144,8 +146,24 @@ def typed(cfg: Any) -> DictConfig:
 def load_config(path: Path) -> DictConfig:
     """Load a run's config.yaml, which may come from elsewhere, and apply the schema.
 
-    Raises UserError if the config could execute something (see targets.py).
+    Raises UserError if the file is not the config of a run, or could execute something (see targets.py).
     """
-    cfg = OmegaConf.load(path)
-    check_run_config(cfg, path.parent)  # first, because the schema reads values, which resolves interpolations
-    return typed(cfg)
+    try:
+        loaded = OmegaConf.load(path)
+    except YAMLError as e:
+        raise UserError(yaml_mistake(e, path)) from e
+    except (OSError, UnicodeDecodeError) as e:
+        raise UserError(f"{path}: cannot be read ({e.strerror if isinstance(e, OSError) else 'not text'})") from e
+    if not OmegaConf.is_dict(loaded) or "model" not in loaded:
+        raise UserError(f"{path}: is not the config of a run; it has no key model")
+    check_run_config(loaded, path.parent)  # first, because the schema reads values, which resolves interpolations
+    return typed(loaded)
+
+
+def yaml_mistake(error: YAMLError, path: Path) -> str:
+    """Return on one line what is wrong in a YAML file, and where."""
+    problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
+    where = f"{path}, line {mark.line + 1}" if mark else str(path)
+    if m := re.search(r"found duplicate key (\S+)", problem or ""):
+        return f"duplicate key {m[1]} in {where}; remove one of the two"
+    return f"{where}: not YAML: {problem or str(error).splitlines()[0]}; correct the file"

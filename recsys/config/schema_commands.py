@@ -6,7 +6,8 @@ from typing import Any
 from omegaconf import MISSING
 
 from recsys.config.schema_data import DataConfig, EngineConfig
-from recsys.config.schema_run import OptimConfig, ShardingConfig, TrainerConfig
+from recsys.config.schema_run import MOST_ROWS, OptimConfig, ShardingConfig, TrainerConfig
+from recsys.ranges import folder, number
 
 
 @dataclass
@@ -14,16 +15,16 @@ class ClusterConfig:
     """The machines that a plan is made for. GiB are 2^30 bytes, GB/s 10^9 bytes per second."""
 
     name: str = MISSING
-    nodes: int = 1
+    nodes: int = number(1, at_least=1, limit=2**20)
     device: str = "cuda"  # cuda | cpu
-    devices: int = 1  # per node
-    hbm_gib: float | None = None  # per device
-    ddr_gib: float | None = None  # per node
-    hbm_gbs: float = 2000.0
-    ddr_gbs: float = 200.0  # per node
-    pcie_gbs: float = 25.0  # per device
-    intra_node_gbs: float = 300.0  # per device, one way
-    inter_node_gbs: float = 25.0  # per device, one way
+    devices: int = number(1, at_least=1, limit=2**20)  # per node
+    hbm_gib: float | None = number(None, at_least=0)  # per device
+    ddr_gib: float | None = number(None, above=0)  # per node
+    hbm_gbs: float = number(2000.0, at_least=0)
+    ddr_gbs: float = number(200.0, above=0)  # per node
+    pcie_gbs: float = number(25.0, at_least=0)  # per device
+    intra_node_gbs: float = number(300.0, above=0)  # per device, one way
+    inter_node_gbs: float = number(25.0, above=0)  # per device, one way
 
 
 @dataclass
@@ -31,9 +32,9 @@ class EvaluateTrainerConfig:
     """Trainer settings that replace the run's; null keeps the run's setting."""
 
     accelerator: str | None = None
-    devices: int | None = None
-    eval_batch_size: int | None = None
-    threads: int | None = None
+    devices: int | None = number(None, at_least=1)
+    eval_batch_size: int | None = number(None, at_least=1, limit=MOST_ROWS)
+    threads: int | None = number(None, at_least=1, limit=4096)
 
 
 @dataclass
@@ -42,9 +43,9 @@ class EvaluateProtocolConfig:
 
     candidates: list[str] | None = None
     k: list[int] | None = None
-    negatives: int | None = None
+    negatives: int | None = number(None, at_least=1)
     filter_history: bool | None = None
-    seed: int | None = None
+    seed: int | None = number(None, at_least=0)
 
 
 @dataclass
@@ -53,16 +54,16 @@ class EvaluateMetricsConfig:
 
     gauc: str | None = None
     slices: list[str] | None = None
-    slice_values: int | None = None
-    bins: int | None = None
-    exact_rows: int | None = None
+    slice_values: int | None = number(None, at_least=1)
+    bins: int | None = number(None, at_least=1, limit=1_000_000)
+    exact_rows: int | None = number(None, at_least=1, limit=2**53)
 
 
 @dataclass
 class EvaluateConfig:
     """Config of `python -m recsys.evaluate`."""
 
-    run: str = MISSING
+    run: str = folder(MISSING, "name the folder of a run")
     split: str = "test"
     checkpoint: str = "best"  # best | last | a folder under the run's checkpoints/
     trainer: EvaluateTrainerConfig = field(default_factory=EvaluateTrainerConfig)
@@ -101,12 +102,14 @@ class PreprocessConfig:
 class PredictConfig:
     """Config of `python -m recsys.predict`."""
 
-    run: str = MISSING
+    run: str = folder(MISSING, "name the folder of a run")
     input: Any = MISSING  # a file, folder or glob, or a list of them
-    output: str = "predictions.parquet"
+    output: str = folder("predictions.parquet", "name a Parquet file")
     checkpoint: str = "best"
-    batch_size: int | None = None  # number of rows or queries per batch; null: the run's trainer.eval_batch_size
-    k: int | None = None  # retrieval models: length of the lists; null: the largest of the run's protocol.k
+    # number of rows or queries per batch; null: the run's trainer.eval_batch_size
+    batch_size: int | None = number(None, at_least=1, limit=MOST_ROWS)
+    # retrieval models: length of the lists; null: the largest of the run's protocol.k
+    k: int | None = number(None, at_least=1)
     filter_history: bool | None = None  # retrieval models: leave out the history; null: the run's protocol
 
 
@@ -114,7 +117,7 @@ class PredictConfig:
 class ReshardTrainerConfig:
     """Trainer settings of `recsys.checkpoint reshard`."""
 
-    devices: int | None = None  # number of processes; null: the number that wrote the checkpoint
+    devices: int | None = number(None, at_least=1)  # number of processes; null: the number that wrote the checkpoint
 
 
 @dataclass
@@ -122,9 +125,10 @@ class CheckpointToolConfig:
     """Config of `python -m recsys.checkpoint inspect|reshard|export-embeddings RUN_DIR`."""
 
     action: str = MISSING
-    run: str = MISSING
+    run: str = folder(MISSING, "name the folder of a run")
     checkpoint: str = "last"  # best | last | a folder under the run's checkpoints/
-    output: str | None = None  # folder to write: a new run folder (reshard) or the tables (export-embeddings)
+    # folder to write: a new run folder (reshard) or the tables (export-embeddings)
+    output: str | None = folder(None, "name a folder to write")
     sharding: ShardingConfig | None = None  # reshard; null: the run's sharding
     trainer: ReshardTrainerConfig = field(default_factory=ReshardTrainerConfig)
     format: str = "parquet"  # export-embeddings: parquet | safetensors
@@ -136,9 +140,9 @@ class ReportConfig:
     """Config of `python -m recsys.report RUN_DIR... [SWEEP_DIR]`."""
 
     runs: list[str] = field(default_factory=list)  # folders of runs or sweeps; runs are compared with the first
-    output: str = "report.html"
-    resamples: int = 1000  # number of bootstrap resamples
-    seed: int = 0  # seed of the bootstrap
+    output: str = folder("report.html", "name an HTML file")
+    resamples: int = number(1000, at_least=100, limit=10**7)  # number of bootstrap resamples
+    seed: int = number(0, at_least=0)  # seed of the bootstrap
 
 
 @dataclass

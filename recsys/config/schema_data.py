@@ -5,6 +5,13 @@ from typing import Any
 
 from omegaconf import MISSING
 
+from recsys.ranges import folder, number
+
+MOST_BUCKETS = 2**31 - 2  # ids are Int32, and 0 is taken
+MOST_IDS = 2**31 - 1
+MOST_QUANTILES = 100_000  # a tenth of the rows from which quantiles of large data are estimated
+FEWEST_SAMPLE_ROWS = 100
+
 
 @dataclass
 class JoinConfig:
@@ -58,7 +65,8 @@ class GroupConfig:
     by: str = ""  # column, such as a user or a device; empty: rows are independent
     # column, a number or a time; rows with equal values, or all rows if null, keep their order in the files
     order: str | None = None
-    gap: float | None = None  # a longer pause begins a new session; in the unit of `order`, seconds for times
+    # a longer pause begins a new session; in the unit of `order`, seconds for times
+    gap: float | None = number(None, at_least=0)
 
 
 @dataclass
@@ -66,9 +74,10 @@ class SequenceConfig:
     """Make one row of each group, with ordered lists, instead of one row of each interaction."""
 
     # largest number of items before the predicted item (a row has one item more); 0: no sequences
-    max_length: int = 0
-    min_length: int = 2  # length of the shortest training row, including the predicted item
-    stride: int | None = None  # cut longer training sequences into windows this far apart; null: keep the last window
+    max_length: int = number(0, at_least=0, limit=2**20)
+    min_length: int = number(2, at_least=2)  # length of the shortest training row, including the predicted item
+    # cut longer training sequences into windows this far apart; null: keep the last window
+    stride: int | None = number(None, at_least=1)
     # next: predict each held-out item from all items before it | all: predict all held-out items of a split together
     held_out: str = "next"
     reverse: bool = False  # train on each sequence backwards, too
@@ -101,8 +110,8 @@ class DenseConfig:
     column: str | None = None  # null: the feature's name
     fill: Any = None  # for missing values: a number, mean or median
     transform: list[Any] | None = None  # names of transforms, in order: log, {clip: [0, 100]}
-    lag: int | None = None  # take the value of the n-th row before, in the row's group
-    difference: int | None = None  # subtract the value of the n-th row before
+    lag: int | None = number(None, at_least=1)  # take the value of the n-th row before, in the row's group
+    difference: int | None = number(None, at_least=1)  # subtract the value of the n-th row before
     vectors: VectorsConfig | None = None  # look up a vector for the value instead of reading a number
     cyclic: list[str] | None = None  # parts of a time: hour, day_of_week, month; each gives NAME_hour_sin and _cos
 
@@ -114,22 +123,26 @@ class SparseConfig:
     column: str | None = None
     encode: str | None = None  # vocabulary: ids of training values | hash: into `buckets` | id: values are ids
     # hash: number of buckets; the table has one row more, row 0
-    buckets: int | None = None
+    buckets: int | None = number(None, at_least=1, at_most=MOST_BUCKETS)
     # instead of encode: divide numbers into this many buckets with the same number of training rows
-    quantiles: int | None = None
+    quantiles: int | None = number(None, at_least=2, at_most=MOST_QUANTILES)
     cross: list[str] | None = None  # instead of column: columns whose values together form one value
-    lag: int | None = None  # take the value of the n-th row before, in the row's group
-    difference: int | None = None  # with `quantiles`: subtract the number or time (in seconds) of the n-th row before
-    last: int | None = None  # take the values of the last n rows before, oldest first
+    lag: int | None = number(None, at_least=1)  # take the value of the n-th row before, in the row's group
+    # with `quantiles`: subtract the number or time (in seconds) of the n-th row before
+    difference: int | None = number(None, at_least=1)
+    last: int | None = number(None, at_least=1, limit=2**20)  # take the values of the last n rows before, oldest first
     per: str | None = None  # with sequences: item (default), a value per item | group: the value of the last item
     pattern: str | None = None  # regular expression: its matches in the column's text are the values
-    min_count: int | None = None  # vocabulary: values rarer than this in the training split share row 0
+    # vocabulary: values rarer than this in the training split share row 0
+    min_count: int | None = number(None, at_least=0)
     split: str | None = None  # separator of a multi-valued column
-    max_length: int | None = None
+    max_length: int | None = number(None, at_least=1)
     pooling: str | None = None  # sum | mean
     table: str | None = None  # features with the same table share its rows and vocabulary
-    rows: int | None = None  # id: rows of the table; otherwise: expected rows, for plans made without data
-    mean_length: float | None = None  # expected number of ids in a bag (default 1), for plans made without data
+    # id: rows of the table; otherwise: expected rows, for plans made without data
+    rows: int | None = number(None, at_least=1, at_most=MOST_IDS)
+    # expected number of ids in a bag (default 1), for plans made without data
+    mean_length: float | None = number(None, above=0)
     model: bool | None = None  # false: only metrics.gauc and metrics.slices use it, models do not
 
 
@@ -160,7 +173,7 @@ class SplitConfig:
     fold: int = 0  # kfold: fold of the test rows; the next fold has the validation rows
     validation: float = 0.1
     test: float = 0.1
-    seed: int = 0  # random, hash, kfold
+    seed: int = number(0, at_least=0)  # random, hash, kfold
     train_files: list[str] = field(default_factory=list)  # files: globs
     validation_files: list[str] = field(default_factory=list)  # empty: the last `validation` share of the training rows
     test_files: list[str] = field(default_factory=list)
@@ -171,8 +184,8 @@ class SampleConfig:
     """The built-in sample, used if data.root is null."""
 
     kind: str = "clicks"  # clicks: Criteo's raw format | sequences: items that users choose in order
-    rows: int = 1_000_000
-    seed: int = 0
+    rows: int = number(1_000_000, at_least=FEWEST_SAMPLE_ROWS, limit=10**10)
+    seed: int = number(0, at_least=0)
 
 
 @dataclass
@@ -180,9 +193,11 @@ class DataConfig:
     """A data set: raw files, features, split and sample."""
 
     name: str = MISSING
-    root: str | None = None
+    # null: the built-in sample, if the data set has one
+    root: str | None = folder(None, "name the folder of the raw files, or null for the built-in sample")
     spec: str | None = None  # NVIDIA's feature_spec.yaml; adds its features, files and splits
-    prepared: str = "outputs/prepared"  # folder of prepared Parquet, one folder for each fingerprint
+    # folder of prepared Parquet, one folder for each fingerprint
+    prepared: str = folder("outputs/prepared", "name a folder for the prepared data")
     source: SourceConfig = field(default_factory=SourceConfig)
     derive: dict[str, str] = field(default_factory=dict)  # column -> SQL expression over the columns
     where: str | None = None  # SQL over all columns: keep the rows for which it is true
@@ -197,7 +212,7 @@ class DataConfig:
     )
     dense: dict[str, DenseConfig | None] = field(default_factory=dict)
     sparse: dict[str, SparseConfig | None] = field(default_factory=dict)
-    max_bad_rows: float = 0.01  # stop if a larger share of rows cannot be read
+    max_bad_rows: float = number(0.01, at_least=0, at_most=1)  # stop if a larger share of rows cannot be read
     keep_read: bool = True  # cache raw files as read, so that another config need not read them again
     verify: str = "stat"  # content: read all raw files to see whether they have changed
     sample: SampleConfig | None = None

@@ -6,6 +6,10 @@ from typing import Any
 from omegaconf import MISSING
 
 from recsys.config.schema_data import DataConfig, EngineConfig
+from recsys.ranges import FLOAT32_MAX, folder, number
+
+MOST_ROWS = 2**24  # of a batch; more do not fit into the memory of any device
+MOST_BYTES = 2**63 - 1
 
 
 @dataclass
@@ -17,14 +21,14 @@ class TableRule:
     """
 
     match: str | None = None
-    min_rows: int | None = None
-    max_rows: int | None = None
-    min_bytes: int | None = None  # bytes of the weights: rows x dim x 4
-    max_bytes: int | None = None
+    min_rows: int | None = number(None, at_least=0, limit=MOST_BYTES)
+    max_rows: int | None = number(None, at_least=0, limit=MOST_BYTES)
+    min_bytes: int | None = number(None, at_least=0, limit=MOST_BYTES)  # bytes of the weights: rows x dim x 4
+    max_bytes: int | None = number(None, at_least=0, limit=MOST_BYTES)
     types: list[str] | None = None
     kernels: list[str] | None = None
     column_block: int | None = None
-    cache_load_factor: float | None = None
+    cache_load_factor: float | None = number(None, above=0, below=1)
 
 
 @dataclass
@@ -34,10 +38,12 @@ class ShardingConfig:
     types: list[str] = field(default_factory=list)  # values of TorchRec's ShardingType; empty: all
     kernels: list[str] = field(default_factory=list)  # fused | fused_uvm | fused_uvm_caching; empty: fused
     column_block: int | None = None  # column-wise: columns of a shard; null: dim / world size
-    cache_load_factor: float = 0.2  # fused_uvm_caching: share of a table's rows that the GPU caches
+    # fused_uvm_caching: share of a table's rows that the GPU caches
+    cache_load_factor: float = number(0.2, above=0, below=1)
     # instead of cache_load_factor: choose each table's load factor so that this share of lookups hits the cache
-    cache_hit_rate: float | None = None
-    hbm_gib: float | None = None  # memory of a device, before TorchRec's reserve of 15%; null: all of it
+    cache_hit_rate: float | None = number(None, above=0, below=1)
+    # memory of a device, before TorchRec's reserve of 15%; null: all of it
+    hbm_gib: float | None = number(None, above=0)
     padding: str = "16"  # off | 16 | 64 | 128: pad table rows to a multiple of this many bytes
     per_table: dict[str, Any] = field(default_factory=dict)  # TableRules by name; later rules override earlier ones
 
@@ -47,13 +53,13 @@ class SparseOptimConfig:
     """The optimizer fused into the embeddings' backward."""
 
     name: str = "rowwise_adagrad"  # rowwise_adagrad | adagrad | adam | sgd | partial_rowwise_adam
-    lr: float = 0.1
-    eps: float = 1e-8
-    beta1: float = 0.9
-    beta2: float = 0.999
-    weight_decay: float = 0.0  # L2, on the rows that a batch touches
+    lr: float = number(0.1, at_least=0, limit=FLOAT32_MAX)
+    eps: float = number(1e-8, at_least=0)
+    beta1: float = number(0.9, at_least=0, below=1)
+    beta2: float = number(0.999, at_least=0, below=1)
+    weight_decay: float = number(0.0, at_least=0)  # L2, on the rows that a batch touches
     # maximum absolute value of each element of a looked-up row's gradient, before gradients of the same row are summed
-    clip: float | None = None
+    clip: float | None = number(None, above=0)
 
 
 @dataclass
@@ -67,9 +73,9 @@ class OptimConfig:
     )
     interval: str = "validation"  # validation | step: what the scheduler counts
     # maximum norm of all dense gradients together; sparse.clip limits the tables' gradients
-    clip_norm: float | None = None
+    clip_norm: float | None = number(None, above=0)
     # decay of a moving average of the dense weights, such as 0.999, which is used for evaluation and prediction
-    ema: float | None = None
+    ema: float | None = number(None, above=0, below=1, example=0.999)
 
 
 @dataclass
@@ -78,7 +84,7 @@ class EarlyStoppingConfig:
 
     monitor: str | None = None  # null: validation/auc, or validation/ndcg@10 for retrieval models
     mode: str | None = None  # min | max; null: whichever is better for this metric
-    patience: int | None = None
+    patience: int | None = number(None, at_least=0)
 
 
 @dataclass
@@ -86,21 +92,24 @@ class TrainerConfig:
     """Processes, batches and duration of the training."""
 
     accelerator: str = "auto"  # auto | cpu | gpu
-    devices: int = 1  # processes on this machine
-    max_epochs: int = 1
-    max_steps: int = -1
+    devices: int = number(1, at_least=1)  # processes on this machine
+    max_epochs: int = number(1, at_least=1)
+    max_steps: int = number(-1, at_least=1, limit=2**53, special=(-1, "no limit"))
     # DD:HH:MM:SS; when it is over, training stops, and the run is tested and can be resumed
     max_time: str | None = None
-    batch_size: int = 2048  # rows per batch, over all processes; a step has batch_size x accumulate rows
-    accumulate: int = 1  # number of batches whose gradients are averaged for one step
-    eval_batch_size: int = 8192
+    # rows per batch, over all processes; a step has batch_size x accumulate rows
+    batch_size: int = number(2048, at_least=1, limit=MOST_ROWS)
+    accumulate: int = number(1, at_least=1)  # number of batches whose gradients are averaged for one step
+    eval_batch_size: int = number(8192, at_least=1, limit=MOST_ROWS)
     precision: str = "32-true"
-    log_every_n_steps: int = 50
-    threads: int | None = None  # intra-op threads of a process; null: the cores divided by the processes
+    log_every_n_steps: int = number(50, at_least=1)
+    # intra-op threads of a process; null: the cores divided by the processes
+    threads: int | None = number(None, at_least=1, limit=4096)
     save_on_interrupt: bool = False  # write a checkpoint after Ctrl-C or SIGTERM, before the run ends
-    timeout_minutes: float = 30.0  # time that a rank waits for the others before it fails
-    validate_every: int = 1  # validate every N epochs
-    validate_every_n_steps: int | None = None  # or validate every N batches; replaces validate_every
+    timeout_minutes: float = number(30.0, above=0, limit=1e6)  # time that a rank waits for the others before it fails
+    validate_every: int = number(1, at_least=1)  # validate every N epochs
+    # or validate every N batches; replaces validate_every
+    validate_every_n_steps: int | None = number(None, at_least=1)
     early_stopping: EarlyStoppingConfig = field(default_factory=EarlyStoppingConfig)
 
 
@@ -109,17 +118,18 @@ class LoaderConfig:
     """Loader of the training rows."""
 
     shuffle: bool = True
-    buffer_rows: int = 262_144  # number of rows shuffled together; memory use grows with it, not with the data
+    # number of rows shuffled together; memory use grows with it, not with the data
+    buffer_rows: int = number(262_144, at_least=1)
 
 
 @dataclass
 class CheckpointConfig:
     """Checkpoints: how often they are written, and how many are kept."""
 
-    every_n_steps: int | None = None
-    every_minutes: float | None = 10.0
-    keep_best: int = 1  # number of best-N checkpoints to keep
-    keep_last: int = 1  # number of step-N checkpoints to keep
+    every_n_steps: int | None = number(None, at_least=1)
+    every_minutes: float | None = number(10.0, above=0)
+    keep_best: int = number(1, at_least=1)  # number of best-N checkpoints to keep
+    keep_last: int = number(1, at_least=1)  # number of step-N checkpoints to keep
     monitor: str | None = None  # null: validation/auc, or validation/ndcg@10 for retrieval models
     mode: str | None = None  # min | max; null: whichever is better for this metric
 
@@ -130,10 +140,10 @@ class MetricsConfig:
 
     gauc: str | None = None  # sparse feature, such as the user: AUC within each of its values
     slices: list[str] = field(default_factory=list)  # features for whose values metrics.json has separate metrics
-    slice_values: int = 20  # maximum number of values per feature, the most frequent ones
-    bins: int = 20  # number of bins of the calibration error
+    slice_values: int = number(20, at_least=1)  # maximum number of values per feature, the most frequent ones
+    bins: int = number(20, at_least=1, limit=1_000_000)  # number of bins of the calibration error
     # with more rows than this, AUC uses binned scores and its error bound is reported
-    exact_rows: int = 20_000_000
+    exact_rows: int = number(20_000_000, at_least=1, limit=2**53)
     predictions: bool = True  # write the test rows' predictions or target ranks, which recsys.report needs
 
 
@@ -144,9 +154,9 @@ class ProtocolConfig:
     candidates: list[str] = field(default_factory=lambda: ["full"])  # full | uniform | popularity, or several
     k: list[int] = field(default_factory=lambda: [5, 10, 20])
     # uniform, popularity: number of candidates sampled for each row, excluding its targets and history
-    negatives: int = 100
+    negatives: int = number(100, at_least=1)
     filter_history: bool = True  # full: exclude the items of the history
-    seed: int = 0  # seed of the sampling
+    seed: int = number(0, at_least=0)  # seed of the sampling
 
 
 @dataclass
@@ -154,9 +164,9 @@ class DebugConfig:
     """Debug settings: short runs that check that training works or profile it."""
 
     name: str = "none"
-    train_batches: int | None = None  # use only this many batches of an epoch (the first ones)
-    eval_batches: int | None = None
-    profile_steps: int = 0
+    train_batches: int | None = number(None, at_least=1)  # use only this many batches of an epoch (the first ones)
+    eval_batches: int | None = number(None, at_least=1)
+    profile_steps: int = number(0, at_least=0)
 
 
 @dataclass
@@ -164,11 +174,11 @@ class SweepConfig:
     """Config of a sweep, `python -m recsys.train -m`: many trials. A run's own config does not contain it."""
 
     method: str = "grid"  # grid | random | optuna
-    trials: int | None = None  # random, optuna; a grid tries all combinations
+    trials: int | None = number(None, at_least=1)  # random, optuna; a grid tries all combinations
     metric: str | None = None  # validation/NAME or test/NAME; null: checkpoint.monitor
     direction: str | None = None  # maximize | minimize; null: the direction in which the metric is better
-    jobs: int = 1  # number of runs at the same time
-    seed: int = 0  # random, optuna
+    jobs: int = number(1, at_least=1)  # number of runs at the same time
+    seed: int = number(0, at_least=0)  # random, optuna
     prune: bool = False  # optuna: end trials early that are worse than the median
     launcher: str = "local"  # local: processes on this machine | slurm: jobs of a cluster
     slurm: dict[str, Any] = field(default_factory=dict)  # submitit's parameters: partition, gpus_per_node, timeout_min
@@ -192,7 +202,9 @@ class TrainConfig:
     debug: DebugConfig = field(default_factory=DebugConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
     logger: Any = None  # a mapping of names to loggers; CSV is always written
-    seed: int = 0
-    run_dir: str | None = None  # null: a new folder under outputs/
-    resume: str | None = None  # a run's folder to resume; auto: resume run_dir if it contains a run
+    seed: int = number(0, at_least=0, at_most=2**32 - 1)
+    # null: a new folder under outputs/
+    run_dir: str | None = folder(None, "name a folder, or null for a new folder under outputs/")
+    # a run's folder to resume; auto: resume run_dir if it contains a run
+    resume: str | None = folder(None, "name the folder of a run, or auto, or null for a new run")
     resume_on_changed_data: bool = False  # resume although the raw files have changed, with the run's transforms

@@ -1,11 +1,12 @@
 """Resolve parts of a config: data, engine, accelerator, durations."""
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from recsys.config import schema_data
+from recsys.config.plain import from_plain
 from recsys.errors import UserError
 
 if TYPE_CHECKING:
@@ -14,12 +15,15 @@ if TYPE_CHECKING:
 
 def data_config(cfg: DictConfig) -> "ResolvedData":
     """Return the data config with its features resolved, and with the features, files and splits of data.spec."""
+    return data_of(OmegaConf.to_container(cfg.data, resolve=True, throw_on_missing=True))  # type: ignore[arg-type]
+
+
+def data_of(plain: dict[str, Any]) -> "ResolvedData":
+    """Return the data config of a checked config's plain values, as `data_config` does."""
     from recsys.data.raw.nvidia_spec import expand_spec
     from recsys.data.transforms import resolve
 
-    data = OmegaConf.to_object(cfg.data)
-    assert isinstance(data, schema_data.DataConfig)
-    return resolve(expand_spec(data))
+    return resolve(expand_spec(from_plain(schema_data.DataConfig, plain)))
 
 
 def engine_config(cfg: DictConfig) -> schema_data.EngineConfig:

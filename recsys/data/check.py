@@ -10,6 +10,7 @@ from recsys.data.prepare.item_table import check_items_table
 from recsys.data.prepare.split import SPLITS, check_split
 from recsys.data.raw import sources
 from recsys.data.raw.blocks import LINE, one_line
+from recsys.data.raw.formats import repeated
 from recsys.data.raw.vector_files import vector_files
 from recsys.data.samples import clicks, sequences
 from recsys.data.transforms import (
@@ -23,8 +24,8 @@ from recsys.data.transforms import (
     TIME,
 )
 from recsys.data.transforms.columns import ResolvedData, resolve
-from recsys.data.transforms.hashing import MOST_BUCKETS
 from recsys.errors import UserError, did_you_mean
+from recsys.ranges import check_values
 
 SplitFiles = list[tuple[Path, int | None]]  # raw files, each with its split if data.split.by=files, else None
 RESERVED = ("label", LABEL, TIME, KEY, GROUP, ORDER, SPLIT, PLACE, ROW, LINE)
@@ -34,13 +35,11 @@ FORMATS = ("csv", "parquet", "libfm", "lists", "npy")
 SPEC_FORMATS = ("split_binary", "split_csv")  # formats that only data.spec can set
 SAMPLES = {"clicks": clicks.write_sample, "sequences": sequences.write_sample}
 ENCODINGS = ("vocabulary", "hash", "id")
-MOST_ROWS = 2**31 - 1  # ids are Int32
 ID_EXCLUDES = {  # keys that cannot be used with encode=id, and the reason
     "cross": "several values cannot be one row of a table",
     "lag": "the first rows of a group have no earlier value",
     "difference": "a difference is not a row of a table",
 }
-MOST_QUANTILES = 100_000  # a tenth of SAMPLE_ROWS, the rows from which quantiles of large data are estimated
 
 
 def check_data(data: DataConfig) -> None:
@@ -54,6 +53,7 @@ def check_data(data: DataConfig) -> None:
     """
     data = resolve(data)
     key = data.key
+    check_values(data, DataConfig, key, finite=False)
     if data.source.format in SPEC_FORMATS and not data.source.parts:
         raise UserError(f"{key}.spec: missing; set it to the path of a feature_spec.yaml")
     if data.source.format not in (*FORMATS, *SPEC_FORMATS):
@@ -76,7 +76,7 @@ def check_data(data: DataConfig) -> None:
         raise UserError(f"{key}: {twice[0]} is both a dense and a sparse feature; {hint}")
     if not data.dense and not data.sparse:
         raise UserError(f"{key}: no feature is named, neither under dense nor under sparse")
-    if names := [c for c in data.source.columns if data.source.columns.count(c) > 1]:
+    if names := repeated(data.source.columns):
         raise UserError(f"{key}.source.columns: {names[0]} occurs twice; rename one of the two")
     tables = {s.table for s in data.sparse.values() if s and s.table}
     if problem := _name_problem(data.name) or ("begins with a dot" if data.name.startswith(".") else None):
@@ -96,16 +96,10 @@ def check_data(data: DataConfig) -> None:
             raise UserError(f"{where}.pooling={s.pooling}: must be sum or mean")
         if s.model is False and name == data.item_feature:
             raise UserError(f"{where}.model=false: models must see the feature whose values are retrieved; remove it")
-        if (s.min_count or 0) < 0 or (s.max_length is not None and s.max_length < 1):
-            raise UserError(f"{where}: min_count must not be negative, and max_length must be at least 1")
-        if s.mean_length is not None and s.mean_length <= 0:
-            raise UserError(f"{where}.mean_length={s.mean_length}: must be above 0")
     _check_encodings(data)
     check_groups(data)
     if (items := data.item_table) is not None:
         check_data(items)
-    if not 0 <= data.max_bad_rows <= 1:
-        raise UserError(f"{key}.max_bad_rows={data.max_bad_rows}: must be a share between 0 and 1")
     check_split(data.split)
 
 
@@ -142,12 +136,10 @@ def _check_values(where: str, s: SparseConfig, own: SparseConfig) -> None:
             lines = [line for line in str(e).splitlines() if line.startswith("error: ")] or [one_line(e)]
             problem = lines[0].removeprefix("error: ")
             raise UserError(f"{where}.pattern={s.pattern!r}: not a regular expression: {problem}") from e
-    if s.quantiles is not None:
-        if not 2 <= s.quantiles <= MOST_QUANTILES:
-            raise UserError(f"{where}.quantiles={s.quantiles}: must be 2 to {MOST_QUANTILES}")
-        if others := [k for k in ("encode", "buckets", "min_count") if getattr(own, k) is not None]:
-            name, value = others[0], getattr(own, others[0])
-            raise UserError(f"{where}.{name}={value}: is ignored with quantiles; remove one of them")
+    others = [k for k in ("encode", "buckets", "min_count") if getattr(own, k) is not None]
+    if s.quantiles is not None and others:
+        name, value = others[0], getattr(own, others[0])
+        raise UserError(f"{where}.{name}={value}: is ignored with quantiles; remove one of them")
 
 
 def _check_encodings(data: ResolvedData) -> None:
@@ -163,9 +155,8 @@ def _check_encodings(data: ResolvedData) -> None:
         if encode not in ENCODINGS and s.quantiles is None:
             raise UserError(f"{where}.encode={encode}: unknown{did_you_mean(encode, ENCODINGS)}")
         if encode == "hash":
-            if s.buckets is None or not 1 <= s.buckets <= MOST_BUCKETS:
-                problem = "encode=hash needs it" if s.buckets is None else f"must be 1 to {MOST_BUCKETS}"
-                raise UserError(f"{where}.buckets={s.buckets}: {problem}")
+            if s.buckets is None:
+                raise UserError(f"{where}.buckets={s.buckets}: encode=hash needs it")
             if own.min_count is not None:
                 raise UserError(f"{where}.min_count={own.min_count}: does not apply to encode=hash; remove one of them")
         elif own.buckets is not None:
@@ -188,9 +179,8 @@ def _check_encodings(data: ResolvedData) -> None:
 
 def _check_id(where: str, s: SparseConfig, own: SparseConfig) -> None:
     """Check the options of encode=id."""
-    if s.rows is None or not 1 <= s.rows <= MOST_ROWS:
-        missing = "encode=id needs it; values are from 0 to rows - 1"
-        raise UserError(f"{where}.rows={s.rows}: " + (missing if s.rows is None else f"must be 1 to {MOST_ROWS}"))
+    if s.rows is None:
+        raise UserError(f"{where}.rows={s.rows}: encode=id needs it; values are from 0 to rows - 1")
     if own.min_count is not None:
         raise UserError(f"{where}.min_count={own.min_count}: does not apply to encode=id; remove one of them")
     for name, reason in ID_EXCLUDES.items():

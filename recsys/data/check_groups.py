@@ -30,11 +30,8 @@ def check_groups(data: ResolvedData) -> None:
                 raise UserError(f"{data.key}.{kind}.{name}: cannot be a default; set it per feature")
     if data.split.by == "leave_one_out" and data.group is None:
         raise UserError("data.split.by=leave_one_out: needs data.group; the last rows of each group test and validate")
-    if data.group is not None and data.group.gap is not None:
-        if data.group.order is None:
-            raise UserError(f"data.group.gap={data.group.gap}: needs data.group.order; the gap is a difference in it")
-        if not data.group.gap >= 0:
-            raise UserError(f"data.group.gap={data.group.gap}: must not be negative")
+    if data.group is not None and data.group.gap is not None and data.group.order is None:
+        raise UserError(f"data.group.gap={data.group.gap}: needs data.group.order; the gap is a difference in it")
     if data.sequences is not None:
         _check_sequences(data, data.sequences)
     check_items(data)
@@ -45,11 +42,9 @@ def _check_feature(data: ResolvedData, where: str, c: DenseConfig | SparseConfig
     if len(keys) > 1:
         raise UserError(f"{where}: {keys[0]} and {keys[1]} cannot be combined; remove one of them")
     for key in keys:
-        n = getattr(c, key)
-        if n < 1:
-            raise UserError(f"{where}.{key}={n}: must be at least 1")
         if data.group is None:
-            raise UserError(f"{where}.{key}={n}: needs data.group, because it reads earlier rows of a group")
+            why = "because it reads earlier rows of a group"
+            raise UserError(f"{where}.{key}={getattr(c, key)}: needs data.group, {why}")
     if isinstance(c, DenseConfig):
         if c.difference is not None and c.cyclic is not None:
             raise UserError(f"{where}.difference: the difference of times is a number of seconds; remove cyclic")
@@ -115,10 +110,6 @@ def _check_sequences(data: ResolvedData, c: SequenceConfig) -> None:
     where = "data.sequences"
     if data.group is None:
         raise UserError(f"{where}: needs data.group; each group becomes a sequence")
-    for key, least in (("max_length", 1), ("min_length", 2), ("stride", 1)):
-        n = getattr(c, key)
-        if n is not None and n < least:
-            raise UserError(f"{where}.{key}={n}: must be at least {least}")
     if c.min_length > c.max_length + 1:
         most = c.max_length + 1
         raise UserError(f"{where}.min_length={c.min_length}: must be at most max_length + 1 = {most}")

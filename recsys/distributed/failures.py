@@ -13,15 +13,18 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 from recsys import interrupts
-from recsys.console import console, log
+from recsys.console import console, log, log_file
 from recsys.errors import DoesNotFit, UserError
 
 USER, OURS = 2, 1  # exit statuses: a mistake that the user can fix, and any other error
-DISK_ERRNOS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
+FULL_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # no space, quota, limit of a file's size
+DISK_ERRNOS = FULL_ERRNOS | {errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO, errno.ENAMETOOLONG}
+# Messages of torch.save, which hides the number of the error, when a file cannot be written.
+TORCH_WRITE = re.compile(r"PytorchStreamWriter failed writing|inline_container\.cc.*(unexpected pos|file write)", re.S)
 
 # Messages of gloo, NCCL and the rendezvous store when the process at the other end is gone.
 PEER_GONE = re.compile(
@@ -120,15 +123,40 @@ def call(function: Callable[[], None], explain: Callable[[Exception], str] | Non
 
 
 def _disk_error_message(error: BaseException) -> str | None:
-    """Return a one-line message for a disk error (permission, no space, ...), None for other errors.
+    """Return a one-line message for a disk error (permission, no space, ...), None for other errors."""
+    for e in _with_causes(error):
+        if (problem := _disk_problem(e)) is not None:
+            where, number = problem
+            file = log_file()
+            resume = f" with resume={file.parent}" if file is not None and file.name == "train.log" else ""
+            advice = f"; free space there, then run the same command again{resume}" if number in FULL_ERRNOS else ""
+            return f"{where}: {os.strerror(number)}{advice}"
+    return None
 
-    Polars raises its own type.
-    """
+
+def _disk_problem(error: BaseException) -> tuple[str, int] | None:
+    """Return the file and the number of a disk error, None for other errors. Polars and torch raise their own types."""
     if isinstance(error, OSError) and error.errno in DISK_ERRNOS:
-        return f"{error.filename or 'the disk'}: {error.strerror}"
+        return str(error.filename or "the disk"), error.errno
     polars = type(error).__module__.startswith("polars")  # without importing polars
     number = re.search(r"\(os error (\d+)\)", str(error)) if polars else None
-    return f"the disk: {os.strerror(int(number[1]))}" if number and int(number[1]) in DISK_ERRNOS else None
+    if number and int(number[1]) in DISK_ERRNOS:
+        return "the disk", int(number[1])
+    return ("the disk", errno.ENOSPC) if TORCH_WRITE.search(str(error)) else None
+
+
+def _with_causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield the error, the errors of ranks that a failed collective save contains, and the errors that led to them."""
+    pending, seen = [error], set[int]()
+    while pending:
+        e = pending.pop(0)
+        if id(e) in seen:
+            continue
+        seen.add(id(e))
+        yield e
+        ranks = getattr(e, "failures", None)  # of a CheckpointException: {rank: (error, its traceback)}
+        pending += [failure[0] for failure in ranks.values()] if isinstance(ranks, dict) else []
+        pending += [e.__cause__] if e.__cause__ is not None else []
 
 
 def say_error(message: str, status: int = USER) -> int:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from recsys.console import quiet
 from recsys.errors import UserError
@@ -138,6 +138,26 @@ def first_decides(ranks: Ranks, decide: Callable[[], Any]) -> Any:
             raise SystemExit(2)
         raise UserError(box[1])
     return box[0]
+
+
+def fail_together(error: UserError) -> NoReturn:
+    """End all ranks with an error that they all have found. Rank 0 raises it, so that it is reported once."""
+    import torch.distributed as dist
+
+    if dist.is_initialized() and dist.get_rank() != 0:
+        raise SystemExit(2) from error
+    raise error
+
+
+def first_problem(problem: str | None) -> str | None:
+    """Return the problem of the lowest rank that has one, on all ranks; None if no rank has one. Collective."""
+    import torch.distributed as dist
+
+    if not dist.is_initialized() or dist.get_world_size() == 1:
+        return problem
+    problems: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(problems, problem)
+    return next((p for p in problems if p is not None), None)
 
 
 def any_restarted(ranks: Ranks) -> bool:

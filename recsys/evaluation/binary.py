@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from recsys.errors import NotFinite
 from recsys.evaluation.negatives import mix
 
 SHIFT = 9  # number of low bits of a float32 that its bin ignores: 2^14 bins for each octave
@@ -219,21 +220,29 @@ class BinaryMetrics:
         self.scores: Scores | None = None
         self.rows: Rows | None = None
         self._kept: list[tuple[int, np.ndarray, np.ndarray]] = []
+        self._not_finite = 0
 
     def update(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None, first_row: int = 0) -> None:
         """Collect logits and labels (B, 1). Rows of weight 0 are padding and are ignored.
 
         first_row: row number of the first row in the split
         """
-        p, y = torch.sigmoid(logits.detach().float()[:, 0]), labels[:, 0]
+        x, y = logits.detach().float()[:, 0], labels[:, 0]
         if weight is not None:
-            p, y = p[weight > 0], y[weight > 0]
+            x, y = x[weight > 0], y[weight > 0]
+        p = torch.sigmoid(x)
         if len(p):
+            self._not_finite += len(x) - int(torch.isfinite(x).sum())
             self._kept.append((first_row, p.cpu().numpy(), (y > 0).cpu().numpy()))
 
     def compute(self) -> dict[str, float]:
-        """Return the metrics of all rows, on every rank, and reset. Collective."""
+        """Return the metrics of all rows, on every rank, and reset. Collective.
+
+        Raises:
+            NotFinite: a prediction is NaN or infinite; on all ranks.
+        """
         kept, self._kept = sorted(self._kept, key=lambda part: part[0]), []
+        not_finite, self._not_finite = self._not_finite, 0
         place = np.concatenate([np.zeros(0, np.int64), *(first + np.arange(len(p)) for first, p, _ in kept)])
         mine = Rows(
             place,
@@ -243,7 +252,9 @@ class BinaryMetrics:
         group = None
         if self.groups is not None:
             group = self.groups(int(place[0]), int(place[-1]) + 1) if len(place) else np.zeros(0, np.int32)
-        total = _added(np.array([len(place)]))[0]
+        total, not_finite = _added(np.array([len(place), not_finite])).tolist()
+        if not_finite:
+            raise NotFinite(f"{not_finite:,} of {total:,} predictions are NaN or infinite")
         if exact := total <= self.exact_rows:
             rows, group = _on_rank_0(mine, group)
             self.scores = Scores.from_rows(rows.probability, rows.label) if _rank() == 0 else None

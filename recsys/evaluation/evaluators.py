@@ -33,7 +33,11 @@ class Evaluator(Protocol):
         ...
 
     def compute(self) -> dict[str, float]:
-        """Return the metrics over all rows of all ranks, and reset. Collective."""
+        """Return the metrics over all rows of all ranks, and reset. Collective.
+
+        Raises:
+            NotFinite: a prediction is NaN or infinite; on all ranks.
+        """
         ...
 
     def slices(self, names: list[str], loader: ParquetLoader, fitted: Fitted, max_values: int) -> dict[str, Any]:
@@ -117,7 +121,9 @@ class RetrievalEvaluator:
 
     def compute(self) -> dict[str, float]:
         self.items = None
-        return self.metrics.compute()
+        metrics = self.metrics.compute()
+        self.metrics.check_finite()
+        return metrics
 
     def slices(self, names: list[str], loader: ParquetLoader, fitted: Fitted, max_values: int) -> dict[str, Any]:
         return retrieval_slices(self.metrics, names, loader, fitted, max_values)

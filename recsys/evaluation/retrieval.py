@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from recsys.batch import JaggedIds
+from recsys.errors import NotFinite
 from recsys.evaluation.metrics_table import under
 from recsys.evaluation.negatives import ascending, keys_of, sample_negatives, within
 from recsys.evaluation.retrieval_counts import RankedQueries, Score, count_competitors, world_size
@@ -122,6 +123,8 @@ class RankingMetrics:
             outside the vocabulary and is not a candidate.
 
     Attributes:
+        not_finite: whether a score was NaN or infinite at the last `compute`, on any process. Only minus infinity is
+            allowed: the score of a candidate that the model does not know.
         ranks: (P, 2 + 2 x protocols) table of the last `compute`, over all processes. Columns: query, whether the
             target is cold, then greater and ties for each protocol.
     """
@@ -138,6 +141,8 @@ class RankingMetrics:
         }
         self.ranks = np.zeros((0, 2 + 2 * len(protocols.protocols)), np.int64)
         self._kept: list[np.ndarray] = []  # parts of `ranks`
+        self.not_finite = False
+        self._highest: Tensor | None = None  # the highest score so far; NaN if one was
         self._queries = self._cold_rows = 0
 
     def update(
@@ -175,11 +180,25 @@ class RankingMetrics:
         lists = self._jagged_ids(row[ranked], item[ranked], history, numbers)
         ranked_queries = RankedQueries(queries, rows, items, [one.to(queries.device) for one in lists])
         counts[ranked] = (
-            count_competitors(ranked_queries, score, self.candidates, self.protocols.protocols).cpu().numpy()
+            count_competitors(ranked_queries, self._watched(score), self.candidates, self.protocols.protocols)
+            .cpu()
+            .numpy()
         )
         self._kept.append(np.column_stack([numbers[row], self._unseen(item), counts]))
         self._queries += len(numbers)
         self._cold_rows += int((history.lengths == 0).sum())
+
+    def _watched(self, score: Score) -> Score:
+        """Return `score`, which also notes the highest score."""
+
+        def watched(queries: Tensor, first: int, stop: int) -> Tensor:
+            scores = score(queries, first, stop)
+            if scores.numel():
+                highest = scores.amax()  # NaN if any score is
+                self._highest = highest if self._highest is None else torch.maximum(self._highest, highest)
+            return scores
+
+        return watched
 
     def _unseen(self, item: np.ndarray) -> np.ndarray:
         """Return a mask of the items that do not occur in the training data, whether or not they can be ranked."""
@@ -215,12 +234,14 @@ class RankingMetrics:
         """
         names = self.protocols.protocols
         table = np.concatenate([np.zeros((0, 2 + 2 * len(names)), np.int64), *self._kept])
-        parts: list[Any] = [(table, self._queries, self._cold_rows)]
-        self._kept, self._queries, self._cold_rows = [], 0, 0
+        not_finite = self._highest is not None and not bool(self._highest < math.inf)
+        parts: list[Any] = [(table, self._queries, self._cold_rows, not_finite)]
+        self._kept, self._queries, self._cold_rows, self._highest = [], 0, 0, None
         if world_size() > 1:
             parts, own = [None] * world_size(), parts[0]
             dist.all_gather_object(parts, own)
-        tables, queries, cold_rows = zip(*parts, strict=True)
+        tables, queries, cold_rows, not_finite_parts = zip(*parts, strict=True)
+        self.not_finite = any(not_finite_parts)
         table = np.concatenate(tables)
         self.ranks = table = table[np.argsort(table[:, 0], kind="stable")]
         return self.measure(table) | {
@@ -230,6 +251,11 @@ class RankingMetrics:
             "cold_targets": int(table[:, 1].sum()),
             "candidates": self.candidates - 1,
         }
+
+    def check_finite(self) -> None:
+        """Raise NotFinite on all ranks if a score was NaN or infinite at the last `compute`."""
+        if self.not_finite:
+            raise NotFinite("the scores of some items are NaN or infinite")
 
     def measure(self, ranks: np.ndarray) -> dict[str, float]:
         """Return the metrics of some rows of `ranks`, which must include all targets of each of their queries."""

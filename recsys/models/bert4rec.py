@@ -17,6 +17,7 @@ from recsys.models.common.items import (
     states_at,
 )
 from recsys.models.protocols import RetrievalModel
+from recsys.ranges import Depth, Deviation, Length, Share, Width
 
 
 class Block(nn.Module):
@@ -50,14 +51,14 @@ class BERT4Rec(nn.Module, RetrievalModel):
         self,
         features: FeatureSpec,
         *,
-        dim: int = 64,
-        blocks: int = 2,
-        heads: int = 2,
-        dropout: float = 0.1,
+        dim: Width = 64,
+        blocks: Depth = 2,
+        heads: Depth = 2,
+        dropout: Share = 0.1,
         mask: float = 0.2,
         mask_last: float = 0.1,
-        max_length: int = 201,
-        init_std: float = 0.02,
+        max_length: Length = 201,
+        init_std: Deviation = 0.02,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()

@@ -13,6 +13,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.layers import MLP, flat_width, flatten, require_sparse
+from recsys.ranges import Depth, Deviation, Share, Width
 
 
 class DCNv2(nn.Module):
@@ -29,14 +30,14 @@ class DCNv2(nn.Module):
         self,
         features: FeatureSpec,
         *,
-        dim: int = 16,
-        cross_layers: int = 3,
-        rank: int | None = None,
+        dim: Width = 16,
+        cross_layers: Depth = 3,
+        rank: Width | None = None,
         structure: Literal["stacked", "parallel"] = "stacked",
-        deep_mlp: Sequence[int] = (128, 64),
+        deep_mlp: Sequence[Width] = (128, 64),
         batch_norm: bool = False,
-        dropout: float = 0.0,
-        init_std: float | None = None,
+        dropout: Share = 0.0,
+        init_std: Deviation | None = None,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()

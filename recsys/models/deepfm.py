@@ -17,6 +17,7 @@ from recsys.models.common.layers import (
     flatten,
     require_sparse,
 )
+from recsys.ranges import Deviation, Share, Width
 
 
 def second_order(vectors: Tensor) -> Tensor:
@@ -40,11 +41,11 @@ class DeepFM(nn.Module):
         self,
         features: FeatureSpec,
         *,
-        dim: int = 16,
-        deep_mlp: Sequence[int] = (128, 64),
+        dim: Width = 16,
+        deep_mlp: Sequence[Width] = (128, 64),
         batch_norm: bool = False,
-        dropout: float = 0.0,
-        init_std: float | None = 0.01,
+        dropout: Share = 0.0,
+        init_std: Deviation | None = 0.01,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()

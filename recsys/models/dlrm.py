@@ -12,6 +12,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.layers import MLP, require_sparse
+from recsys.ranges import Deviation, Share, Width
 
 
 class DotInteraction(nn.Module):
@@ -50,14 +51,14 @@ class DLRM(nn.Module):
         self,
         features: FeatureSpec,
         *,
-        dim: int = 16,
-        bottom_mlp: Sequence[int] = (64, 32, 16),
-        top_mlp: Sequence[int] = (64, 32),
+        dim: Width = 16,
+        bottom_mlp: Sequence[Width] = (64, 32, 16),
+        top_mlp: Sequence[Width] = (64, 32),
         interaction: Literal["dot", "cat"] = "dot",
         keep_embeddings: bool = False,
         batch_norm: bool = False,
-        dropout: float = 0.0,
-        init_std: float | None = None,
+        dropout: Share = 0.0,
+        init_std: Deviation | None = None,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()

@@ -13,6 +13,7 @@ from recsys.features import FeatureSpec
 from recsys.models.common.attention import from_start
 from recsys.models.common.items import Items, QueryBatch, next_items, states_at
 from recsys.models.protocols import RetrievalModel
+from recsys.ranges import Depth, Deviation, Share, Width
 
 
 def packed(x: Tensor, lengths: Tensor) -> tuple[PackedSequence, Tensor]:
@@ -46,12 +47,12 @@ class GRU4Rec(nn.Module, RetrievalModel):
         self,
         features: FeatureSpec,
         *,
-        dim: int = 64,
-        hidden: int = 64,
-        layers: int = 1,
-        dropout_items: float = 0.2,
-        dropout: float = 0.2,
-        init_std: float = 0.1,
+        dim: Width = 64,
+        hidden: Width = 64,
+        layers: Depth = 1,
+        dropout_items: Share = 0.2,
+        dropout: Share = 0.2,
+        init_std: Deviation = 0.1,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()

@@ -12,6 +12,7 @@ from recsys.features import FeatureSpec
 from recsys.models.common.attention import from_end, padded
 from recsys.models.common.items import Items, QueryBatch, next_items, states_at
 from recsys.models.protocols import RetrievalModel
+from recsys.ranges import Depth, Deviation, Length, Share, Width
 
 
 class Block(nn.Module):
@@ -62,12 +63,12 @@ class HSTU(nn.Module, RetrievalModel):
         self,
         features: FeatureSpec,
         *,
-        dim: int = 64,
-        blocks: int = 2,
-        heads: int = 2,
-        dropout: float = 0.2,
-        max_length: int = 200,
-        init_std: float = 0.02,
+        dim: Width = 64,
+        blocks: Depth = 2,
+        heads: Depth = 2,
+        dropout: Share = 0.2,
+        max_length: Length = 200,
+        init_std: Deviation = 0.02,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()

@@ -12,6 +12,7 @@ from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.items import Items, QueryBatch
 from recsys.models.common.pairs import chosen_items, only, user_feature
 from recsys.models.protocols import RetrievalModel
+from recsys.ranges import Deviation, Width
 
 
 class MF(nn.Module, RetrievalModel):
@@ -28,8 +29,8 @@ class MF(nn.Module, RetrievalModel):
         features: FeatureSpec,
         *,
         user: str | None = None,
-        dim: int = 64,
-        init_std: float = 0.01,
+        dim: Width = 64,
+        init_std: Deviation = 0.01,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()

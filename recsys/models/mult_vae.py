@@ -1,6 +1,7 @@
 """Mult-VAE: Liang et al., Variational Autoencoders for Collaborative Filtering, 2018, https://arxiv.org/abs/1802.05814."""
 
 from dataclasses import replace
+from typing import Annotated
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from recsys.models.common.items import Items, QueryBatch, next_items
 from recsys.models.common.layers import MLP
 from recsys.models.common.pairs import chosen_items
 from recsys.models.protocols import RetrievalModel
+from recsys.ranges import Deviation, Range, Share, Width
 
 
 class MultVAE(nn.Module, RetrievalModel):
@@ -30,12 +32,12 @@ class MultVAE(nn.Module, RetrievalModel):
         self,
         features: FeatureSpec,
         *,
-        hidden: int = 600,
-        latent: int = 200,
-        dropout: float = 0.5,
-        beta: float = 0.2,
-        anneal: int = 2000,
-        init_std: float = 0.02,
+        hidden: Width = 600,
+        latent: Width = 200,
+        dropout: Share = 0.5,
+        beta: Annotated[float, Range(at_least=0)] = 0.2,
+        anneal: Annotated[int, Range(at_least=0)] = 2000,
+        init_std: Deviation = 0.02,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()

@@ -12,6 +12,7 @@ from recsys.models.common.items import Items, QueryBatch
 from recsys.models.common.layers import MLP
 from recsys.models.common.pairs import chosen_items, only, user_feature
 from recsys.models.protocols import RetrievalModel
+from recsys.ranges import Deviation, Share, Width
 
 MAX_HIDDEN = 1 << 22  # largest number of hidden values that a block of pairs may have
 
@@ -64,10 +65,10 @@ class NeuMF(nn.Module, RetrievalModel):
         features: FeatureSpec,
         *,
         user: str | None = None,
-        dim: int = 32,
-        mlp: Sequence[int] = (64, 32, 16),
-        dropout: float = 0.0,
-        init_std: float = 0.01,
+        dim: Width = 32,
+        mlp: Sequence[Width] = (64, 32, 16),
+        dropout: Share = 0.0,
+        init_std: Deviation = 0.01,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()

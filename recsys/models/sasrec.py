@@ -10,6 +10,7 @@ from recsys.features import FeatureSpec
 from recsys.models.common.attention import Attention, from_end
 from recsys.models.common.items import Items, QueryBatch, next_items, states_at
 from recsys.models.protocols import RetrievalModel
+from recsys.ranges import Depth, Deviation, Length, Share, Width
 
 
 class Block(nn.Module):
@@ -43,12 +44,12 @@ class SASRec(nn.Module, RetrievalModel):
         self,
         features: FeatureSpec,
         *,
-        dim: int = 50,
-        blocks: int = 2,
-        heads: int = 1,
-        dropout: float = 0.2,
-        max_length: int = 200,
-        init_std: float = 0.02,
+        dim: Width = 50,
+        blocks: Depth = 2,
+        heads: Depth = 1,
+        dropout: Share = 0.2,
+        max_length: Length = 200,
+        init_std: Deviation = 0.02,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()

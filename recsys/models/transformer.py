@@ -20,6 +20,7 @@ from recsys.models.common.items import (
     states_at,
 )
 from recsys.models.protocols import RetrievalModel
+from recsys.ranges import Depth, Deviation, Length, Share, Width
 
 ATTENTION = {"plain": Attention, "relative": RelativeAttention}
 
@@ -83,18 +84,18 @@ class Transformer(nn.Module, RetrievalModel):
         self,
         features: FeatureSpec,
         *,
-        dim: int = 64,
-        blocks: int = 2,
-        heads: int = 2,
-        dropout: float = 0.2,
+        dim: Width = 64,
+        blocks: Depth = 2,
+        heads: Depth = 2,
+        dropout: Share = 0.2,
         merge: str = "concat",
         objective: str = "causal",
         block: str = "plain",
         context: bool = False,
         mask: float = 0.2,
         mask_last: float = 0.1,
-        max_length: int = 201,
-        init_std: float = 0.02,
+        max_length: Length = 201,
+        init_std: Deviation = 0.02,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()

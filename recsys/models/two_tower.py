@@ -17,6 +17,7 @@ from recsys.models.common.items import Items, QueryBatch
 from recsys.models.common.layers import MLP, flat_width, flatten
 from recsys.models.common.pairs import chosen_items, only, user_features
 from recsys.models.protocols import RetrievalModel
+from recsys.ranges import Deviation, Width
 
 
 class ItemTower(nn.Module):
@@ -66,12 +67,12 @@ class TwoTower(nn.Module, RetrievalModel):
         self,
         features: FeatureSpec,
         *,
-        dim: int = 32,
-        user_mlp: Sequence[int] = (128,),
-        item_mlp: Sequence[int] = (128,),
-        out: int = 64,
+        dim: Width = 32,
+        user_mlp: Sequence[Width] = (128,),
+        item_mlp: Sequence[Width] = (128,),
+        out: Width = 64,
         normalise: bool = True,
-        init_std: float = 0.02,
+        init_std: Deviation = 0.02,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()

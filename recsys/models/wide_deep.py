@@ -15,6 +15,7 @@ from recsys.models.common.layers import (
     flatten,
     require_sparse,
 )
+from recsys.ranges import Deviation, Share, Width
 
 
 class WideDeep(nn.Module):
@@ -31,11 +32,11 @@ class WideDeep(nn.Module):
         self,
         features: FeatureSpec,
         *,
-        dim: int = 16,
-        deep_mlp: Sequence[int] = (128, 64),
+        dim: Width = 16,
+        deep_mlp: Sequence[Width] = (128, 64),
         batch_norm: bool = False,
-        dropout: float = 0.0,
-        init_std: float | None = None,
+        dropout: Share = 0.0,
+        init_std: Deviation | None = None,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()

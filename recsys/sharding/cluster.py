@@ -9,6 +9,7 @@ from torchrec.distributed.planner import Topology
 from recsys.config.schema_commands import ClusterConfig
 from recsys.errors import UserError
 from recsys.memory import GIB
+from recsys.ranges import check_values
 
 
 def this_machine(accelerator: str, devices: int) -> ClusterConfig:
@@ -51,8 +52,6 @@ def check_cluster(cluster: ClusterConfig) -> None:
         raise UserError(f"cluster.device={cluster.device}: must be cpu or cuda")
     if cluster.ddr_gib is None:
         cluster.ddr_gib = _memory() / GIB
-    for name in ("nodes", "devices", "ddr_gib", "ddr_gbs", "intra_node_gbs", "inter_node_gbs"):
-        if not (getattr(cluster, name) or 0) > 0:
-            raise UserError(f"cluster.{name}={getattr(cluster, name)}: must be above 0")
+    check_values(cluster, ClusterConfig, "cluster")
     if cluster.device == "cuda" and not (cluster.hbm_gib or 0) > 0:
         raise UserError(f"cluster.hbm_gib={cluster.hbm_gib}: must be above 0 if cluster.device=cuda")

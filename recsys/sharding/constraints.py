@@ -10,6 +10,7 @@ from torchrec.distributed.types import CacheParams
 
 from recsys.config.schema_run import ShardingConfig, SparseOptimConfig, TableRule
 from recsys.errors import UserError, did_you_mean
+from recsys.ranges import check_values
 from recsys.sharding.sharders import FUSED_OPTIMIZERS, KERNELS, SEQUENCE_TYPES, TYPES
 from recsys.sharding.tables import PADDINGS, TableInfo
 
@@ -25,14 +26,12 @@ MOST_CACHED = 0.999  # TorchRec requires a load factor below 1
 
 def check_sharding(sharding: ShardingConfig, optim: SparseOptimConfig) -> None:
     """Raise UserError for an invalid name or number in `sharding` or `optim.sparse`."""
-    if sharding.cache_hit_rate is not None and not 0 < sharding.cache_hit_rate < 1:
-        raise UserError(f"sharding.cache_hit_rate={sharding.cache_hit_rate}: must be between 0 and 1")
-    if sharding.hbm_gib is not None and sharding.hbm_gib <= 0:
-        raise UserError(f"sharding.hbm_gib={sharding.hbm_gib}: must be above 0")
+    check_values(optim, SparseOptimConfig, "optim.sparse")
     if sharding.padding not in PADDINGS:
         raise UserError(f"sharding.padding={sharding.padding}: must be off, 16, 64 or 128")
     rules = {"sharding": sharding} | {f"sharding.per_table.{n}": r for n, r in rules_of(sharding).items()}
     for where, rule in rules.items():
+        check_values(rule, type(rule), where)
         for t in rule.types or ():
             if t not in (*TYPES, "none"):
                 raise UserError(f"{where}.types: no such sharding type: {t}{did_you_mean(t, (*TYPES, 'none'))}")
@@ -41,8 +40,6 @@ def check_sharding(sharding: ShardingConfig, optim: SparseOptimConfig) -> None:
                 raise UserError(f"{where}.kernels: no such kernel: {k}{did_you_mean(k, KERNELS)}")
         if rule.column_block is not None and (rule.column_block <= 0 or rule.column_block % 4):
             raise UserError(f"{where}.column_block={rule.column_block}: must be a positive multiple of 4")
-        if rule.cache_load_factor is not None and not 0 < rule.cache_load_factor < 1:
-            raise UserError(f"{where}.cache_load_factor={rule.cache_load_factor}: must be between 0 and 1")
     if optim.name not in FUSED_OPTIMIZERS:
         raise UserError(f"optim.sparse.name={optim.name}: unknown{did_you_mean(optim.name, FUSED_OPTIMIZERS)}")
     if optim.name == "sgd" and optim.weight_decay:

@@ -19,6 +19,7 @@ from recsys.console import log_to, say
 from recsys.distributed import failures
 from recsys.errors import UserError
 from recsys.evaluation import metrics_table
+from recsys.ranges import check_values
 from recsys.sweep import record, show
 from recsys.sweep.machine import Machine
 from recsys.sweep.record import FAILED, Sweep
@@ -104,12 +105,7 @@ def check_settings(s: SweepConfig) -> None:
     ):
         if value not in valid:
             raise UserError(f"sweep.{key}={value}: must be {', '.join(valid[:-1])} or {valid[-1]}")
-    if s.jobs < 1:
-        raise UserError(f"sweep.jobs={s.jobs}: must be at least 1")
-    if s.trials is not None and s.trials < 1:
-        raise UserError(f"sweep.trials={s.trials}: must be at least 1")
-    if s.seed < 0:
-        raise UserError(f"sweep.seed={s.seed}: must not be negative")
+    check_values(s, SweepConfig, "sweep")
     if s.slurm and s.launcher != "slurm":
         raise UserError("sweep.slurm: only used with sweep.launcher=slurm")
 

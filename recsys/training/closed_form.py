@@ -17,10 +17,12 @@ from recsys.data.prepare.prepared import Prepared
 from recsys.data.tensors import candidates_of
 from recsys.data.transforms import HISTORY, Fitted
 from recsys.distributed.ranks import Ranks
+from recsys.errors import NotFinite
 from recsys.evaluation.evaluators import retrieval_slices, write_ranks
 from recsys.evaluation.retrieval import RankingMetrics
 from recsys.evaluation.retrieval_counts import Score
 from recsys.sharding.safe_reader import load_plain
+from recsys.training.module import all_finite
 from recsys.training.trainer import as_counts, split_loader
 
 STATE = "model.pt"
@@ -35,6 +37,10 @@ def fit_model(cfg: DictConfig, prepared: Prepared) -> Any:
     rows = rows.filter(rows.list.len() > 0)
     items = rows.explode(empty_as_null=False, keep_nulls=False)
     model.fit(JaggedIds(*(torch.from_numpy(x.cast(pl.Int64).to_numpy().copy()) for x in (items, rows.list.len()))))
+    if odd := next((n for n, x in model.state_dict().items() if not all_finite(x)), None):
+        raise NotFinite(
+            f"the fitted {odd} is NaN or infinite, so no checkpoint was written; try other values of model.*"
+        )
     return model
 
 
@@ -73,6 +79,8 @@ def rank_split(
             metrics.update(rows, score, targets, history, batch.first_row, batch.weight)
             shown.advance(batch.rows)
     measured = as_counts(metrics.compute())
+    if metrics.not_finite:
+        raise NotFinite(f"{split}: the scores of some items are NaN or infinite; try other values of model.*")
     names, most = list(cfg.metrics.slices), cfg.metrics.slice_values
     sliced = retrieval_slices(metrics, names, loader, prepared.fitted, most)
     if run is not None and cfg.metrics.predictions:

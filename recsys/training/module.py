@@ -8,11 +8,14 @@ import pytorch_lightning as pl
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torchrec.distributed import DistributedModelParallel
 
 from recsys.batch import Batch
-from recsys.errors import UserError
+from recsys.distributed.ranks import fail_together, first_problem
+from recsys.errors import NotFinite, UserError
 from recsys.evaluation.evaluators import BinaryEvaluator, Evaluator
+from recsys.models.common.layers import BATCH_NORMS, has_batch_norm
 from recsys.sharding import checkpoint
 from recsys.sharding.init import init_tables
 from recsys.sharding.plan import describe, make_plan, shard
@@ -24,11 +27,7 @@ from recsys.training.run_state import RunState
 from recsys.training.settings import Placement, Updates
 from recsys.training.timing import Timing
 
-BATCH_NORMS = (torch.nn.BatchNorm1d, torch.nn.BatchNorm2d, torch.nn.BatchNorm3d, torch.nn.SyncBatchNorm)
-
-
-class NotFinite(UserError):
-    """The loss is NaN or infinite."""
+FINITE_ELEMENTS = 1 << 24  # elements that `all_finite` checks at once
 
 
 class RecsysModule(pl.LightningModule):
@@ -147,11 +146,14 @@ class RecsysModule(pl.LightningModule):
         if batch_idx % accumulate == 0:
             # zero_grad also passes the learning rate to FBGEMM's kernels, which read it in the forward pass
             optimizer.zero_grad()  # type: ignore[union-attr]
+        if batch.rows == 1 and has_batch_norm(self.dmp):
+            why = "a batch has 1 row in each process, and batch normalisation needs 2 or more"
+            fail_together(UserError(f"trainer.batch_size: {why}; set model.batch_norm=false or add training rows"))
         with self.timing.part("forward"):
             loss, _ = self.dmp(batch)
         log = (batch_idx + 1) % (self._log_every * accumulate) == 0
         if (loss.device.type == "cpu" or log) and not bool(torch.isfinite(loss)):
-            raise NotFinite(self._divergence_message(batch, float(loss)))
+            raise NotFinite(self._loss_message(batch, float(loss)))
         with self.timing.part("backward"):
             self.manual_backward(loss / accumulate)
         if self.stepped:
@@ -182,14 +184,15 @@ class RecsysModule(pl.LightningModule):
         schedulers = self.lr_schedulers()
         return schedulers if isinstance(schedulers, list) else [schedulers] if schedulers else []
 
-    def _divergence_message(self, batch: Batch, loss: float) -> str:
+    def _loss_message(self, batch: Batch, loss: float) -> str:
         low, high = batch.dense.amin(0).tolist(), batch.dense.amax(0).tolist()
         ranges = ", ".join(f"{a:.3g}..{b:.3g}" for a, b in zip(low, high, strict=True)) or "none"
+        batch_ranges = f"ranges of the dense features in this batch: {ranges}"
+        return f"the loss is {loss} at step {self.global_step}; {batch_ranges}; {self._advice()}"
+
+    def _advice(self) -> str:
         good = self.last_checkpoint or "none yet"
-        return (
-            f"the loss is {loss} at step {self.global_step}; ranges of the dense features in this batch: {ranges}; "
-            f"last good checkpoint: {good}; try a lower optim.sparse.lr or optim.dense.lr"
-        )
+        return f"last good checkpoint: {good}; try a lower optim.sparse.lr or optim.dense.lr"
 
     # --- evaluation ----------------------------------------------------------------------------------
 
@@ -203,7 +206,14 @@ class RecsysModule(pl.LightningModule):
         self.evaluator.update(self.dmp.module, output, batch)
 
     def _log_metrics(self, split: str) -> None:
-        for name, value in self.evaluator.compute().items():
+        try:
+            metrics = self.evaluator.compute()
+        except NotFinite as e:
+            trains = self.trainer.state.fn == "fit"
+            after = f"after step {self.global_step}" if trains else "with the weights of this checkpoint"
+            advice = self._advice() if trains else "train again with a lower optim.sparse.lr or optim.dense.lr"
+            fail_together(NotFinite(f"{split}: {e} {after}; {advice}"))
+        for name, value in metrics.items():
             self.log(f"{split}/{name}", torch.tensor(value, dtype=torch.float64), rank_zero_only=False)
 
     def _swap(self) -> None:
@@ -245,16 +255,29 @@ class RecsysModule(pl.LightningModule):
         `state` is Lightning's part of it: loops (with the loader's position), callbacks, schedulers.
         """
         assert self.dmp is not None and self._optimizers is not None
-        # on GPUs, training_step checks the loss only at logged steps
-        if self._loss is not None and not bool(torch.isfinite(self._loss)):
-            good = self.last_checkpoint or "none yet"
-            loss = float(self._loss)
-            raise NotFinite(f"the loss is {loss}, so no checkpoint was written; last good checkpoint: {good}")
+        if (problem := first_problem(self._not_finite())) is not None:
+            step = f"after step {self.global_step}, so no checkpoint was written"
+            fail_together(NotFinite(f"{problem} {step}; {self._advice()}"))
         state |= self._optimizers.state_dict()
         if self.ema is not None:
             state["ema"] = self.ema.state_dict()
         checkpoint.save(path, self.dmp, self.tables, self.sparse_optimizer, self.row_optimizer, state, self.plan)
         self.last_checkpoint = path
+
+    def _not_finite(self) -> str | None:
+        """Return a description of a loss or a weight of this rank that is NaN or infinite, None if there is none.
+
+        On GPUs, training_step checks the loss only at logged steps; and no loss shows what the last step did.
+        """
+        assert self.dmp is not None
+        if self._loss is not None and not bool(torch.isfinite(self._loss)):
+            return f"the loss is {float(self._loss)}"
+        for name, value in self.dmp.state_dict().items():
+            shards = value.local_shards() if isinstance(value, ShardedTensor) else []
+            for tensor in [s.tensor for s in shards] or [value]:
+                if isinstance(tensor, Tensor) and not all_finite(tensor):
+                    return f"weights of {name} are NaN or infinite"
+        return None
 
     def load_checkpoint(self, path: Path, training: bool) -> dict[str, Any]:
         """Restore a checkpoint and return Lightning's part of its state. Collective.
@@ -281,6 +304,13 @@ class RecsysModule(pl.LightningModule):
             self.dmp.fused_optimizer.set_optimizer_step(run_state.batches)  # for Adam's bias correction
         self.last_checkpoint = path
         return {k: v for k, v in state.items() if k not in ("dense_optimizer", "lr", "ema")}
+
+
+def all_finite(x: Tensor) -> bool:
+    """Return whether no element is NaN or infinite. Needs little memory beside x."""
+    if not x.is_floating_point():
+        return True
+    return all(bool(torch.isfinite(part).all()) for part in x.detach().reshape(-1).split(FINITE_ELEMENTS))
 
 
 def local_device(accelerator: str, local_rank: int) -> torch.device:

@@ -12,8 +12,9 @@ import wandb
 from pytorch_lightning.loggers import WandbLogger
 
 from recsys.data.prepare.prepared import Prepared
+from recsys.errors import NotFinite
 from recsys.sharding.table_statistics import table_statistics
-from recsys.training.module import NotFinite, RecsysModule
+from recsys.training.module import RecsysModule
 
 FILES = 10**6  # largest number of files in an artifact
 

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_rows import learn
 
-from recsys.config.schema_data import DataConfig, LabelConfig, SparseConfig
+from recsys.config.schema_data import MOST_BUCKETS, DataConfig, LabelConfig, SparseConfig
 from recsys.data.check import check_data
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw.blocks import LINE, Block
 from recsys.data.transforms import Fitted, ResolvedData, parse_rows
-from recsys.data.transforms.hashing import MOST_BUCKETS, bucket_ids
+from recsys.data.transforms.hashing import bucket_ids
 from recsys.errors import UserError
 
 TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"])), max_size=30)
@@ -146,8 +146,8 @@ HASH = SparseConfig(encode="hash", buckets=9)
     [
         ({"s": SparseConfig(encode="hsah")}, None, r"data.sparse.s.encode=hsah: unknown; did you mean hash\?"),
         ({"s": SparseConfig(encode="hash")}, None, "data.sparse.s.buckets=None: encode=hash needs it"),
-        ({"s": SparseConfig(encode="hash", buckets=0)}, None, "data.sparse.s.buckets=0: must be 1 to 2147483646"),
-        ({"s": SparseConfig(encode="hash", buckets=2**31)}, None, "must be 1 to 2147483646"),
+        ({"s": SparseConfig(encode="hash", buckets=0)}, None, "data.sparse.s.buckets=0: must be from 1 to 2147483646"),
+        ({"s": SparseConfig(encode="hash", buckets=2**31)}, None, "must be from 1 to 2147483646"),
         (
             {"s": SparseConfig(encode="hash", buckets=9, min_count=2)},
             None,

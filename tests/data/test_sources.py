@@ -343,7 +343,7 @@ def test_files(tmp_path: Path) -> None:
         ({"sparse": {"p": SparseConfig(pooling="max")}}, "sum or mean"),
         ({"sparse": {"p": SparseConfig(min_count=-1)}}, "min_count"),
         ({"sparse": {"p": SparseConfig(max_length=0)}}, "max_length"),
-        ({"max_bad_rows": 1.5}, "share"),
+        ({"max_bad_rows": 1.5}, "must be from 0 to 1"),
         ({"split": SplitConfig(by="user")}, "split.by"),
         ({"split": SplitConfig(by="time")}, "split.column"),
         ({"split": SplitConfig(by="files")}, "train_files"),

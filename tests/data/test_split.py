@@ -156,7 +156,6 @@ def test_files_without_validation(tmp_path: Path) -> None:
         (SplitConfig(by="hash"), "column"),
         (SplitConfig(by="kfold", folds=2), "at least 3"),
         (SplitConfig(by="kfold", fold=5), "from 0 to folds"),
-        (SplitConfig(by="random", seed=-1), "not be negative"),
         (SplitConfig(by="files", train_files=["a"], validation_files=["b"]), "test_files"),
         (SplitConfig(validation=-0.1), "shares"),
         (SplitConfig(test=0.0), "shares"),

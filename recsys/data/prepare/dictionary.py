@@ -21,10 +21,10 @@ class TextCoder:
 
     def encode(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Replace text by UInt32 codes, and lists of text by lists of codes. Missing values and lists become empty."""
-        columns = []
+        columns, schema = [], frame.schema
         for name, kind in self._kinds.items():
             x = pl.col(name)
-            if frame.schema[name] == pl.List:
+            if schema[name] == pl.List:
                 columns.append(x.fill_null([]).cast(pl.List(kind)).to_physical())
             else:
                 columns.append(x.fill_null("").cast(kind).to_physical())

@@ -70,7 +70,7 @@ def read_items(data: ResolvedData, fitted: Fitted) -> Items | None:
     if bad:
         key = side[join.key][bad[0].line - 1]
         raise UserError(f"{FILE_KEY}: {join.file}: {join.key} {key!r}: {bad[0].reason}; fix the table")
-    key = side.select(as_value(side, join.key)).to_series()
+    key = side.select(as_value(side.schema, join.key)).to_series()
     rows = rows.with_columns(key.alias(ITEM)).drop(LINE)
     if not vocabulary.is_in(key.implode()).any():
         raise UserError(

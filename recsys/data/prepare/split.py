@@ -152,8 +152,6 @@ def check_split(split: SplitConfig) -> None:
         raise UserError(
             f"data.split: folds={split.folds} must be at least 3, and fold={split.fold} from 0 to folds - 1"
         )
-    if split.seed < 0:
-        raise UserError(f"data.split.seed={split.seed}: must not be negative")
     if split.by == "files" and not (split.train_files and split.test_files):
         raise UserError(
             "data.split.by=files: needs train_files and test_files; without validation_files, the last rows of the "

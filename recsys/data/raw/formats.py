@@ -8,6 +8,7 @@ file's own types (Parquet), the line of each row, and the bad rows.
 
 import codecs
 import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path, PosixPath
 
@@ -83,10 +84,15 @@ def empty_frame(source: SourceConfig, file: Path) -> pl.DataFrame:
 
 
 def _check_names(names: list[str], file: Path) -> None:
-    if twice := [n for n in names if names.count(n) > 1]:
+    if twice := repeated(names):
         raise UserError(f"{file}: two columns are named {twice[0]}; rename one")
     if LINE in names:
         raise UserError(f"{file}: a column is named {LINE}, which is reserved; rename it")
+
+
+def repeated(names: list[str]) -> list[str]:
+    """Return the names that occur more than once."""
+    return [name for name, count in Counter(names).items() if count > 1]
 
 
 def _first_line(source: SourceConfig, file: Path) -> bytes:

@@ -22,9 +22,10 @@ from recsys.data.raw.derive import (
     join_side_table,
     parse_sql,
 )
-from recsys.data.raw.formats import column_names, drop_missing_label, empty_frame, read
+from recsys.data.raw.formats import column_names, drop_missing_label, empty_frame, read, repeated
+from recsys.data.raw.outputs import Outputs, is_output
 from recsys.data.raw.ranges import WHOLE, FileRange, Projection
-from recsys.data.raw.storage import natural_sort, resolve_path
+from recsys.data.raw.storage import is_remote, natural_sort, resolve_path
 from recsys.data.transforms.columns import ResolvedData
 from recsys.errors import UserError, did_you_mean
 
@@ -40,19 +41,33 @@ def find_files(data: ResolvedData, globs: list[str] | None = None) -> list[Path]
     else:
         globs = globs or list(data.source.files)
         try:
-            files = natural_sort({p for g in globs for p in root.glob(g) if p.is_file() and not _is_hidden(p, g)})
+            found = {p for g in globs for p in root.glob(g) if p.is_file() and not _is_hidden(p, g)}
         except (ValueError, NotImplementedError) as e:
             raise UserError(f"data.source.files: {', '.join(globs)}: must be globs relative to data.root ({e})") from e
+        files = natural_sort(_without_outputs(data, root, found))
         if not files:
             names = sorted(p.name for p in root.iterdir())[:8]
             raise UserError(
                 f"data.root={data.root}: no file matches {', '.join(globs)} "
                 f"(the folder holds {', '.join(names) or 'nothing'}); set data.source.files"
+                + ("; files of runs and of data.prepared are not data" if found else "")
             )
     for path in files:
         if path.stat().st_size == 0:
             raise UserError(f"{path}: the file is empty")
     return files
+
+
+def _without_outputs(data: ResolvedData, root: Path, files: set[Path]) -> set[Path]:
+    """Return the files that no command has written: those outside the folders of runs and of prepared data."""
+    if is_remote(data.root or ""):
+        return files
+    if is_output(root):
+        raise UserError(
+            f"data.root={data.root}: is the folder of a run or of prepared data; name that of the raw files"
+        )
+    outputs = Outputs(root, data.prepared)
+    return {f for f in files if not outputs.contains(f)}
 
 
 def _is_hidden(path: Path, glob: str) -> bool:
@@ -78,7 +93,7 @@ def check_columns(data: ResolvedData, file: Path, sides: Mapping[int, pl.DataFra
     for i, join in enumerate(data.source.joins):
         if sides is not None and i not in sides:
             continue
-        _check_column("data.source.joins", join.key, file, frame)
+        _check_column("data.source.joins", join.key, file, frame.columns)
         side = check_side_columns(data, join, "data.source.joins") if sides is None else sides[i].clear()
         for name in side.columns:
             if name != join.key and name in frame.columns:
@@ -88,9 +103,9 @@ def check_columns(data: ResolvedData, file: Path, sides: Mapping[int, pl.DataFra
         frame = add_derived_column(column, sql, frame)
     if data.where is not None and (sides is None or data.item_feature is not None):
         filter_rows(data.where, frame)
-    columns = [*data.raw_columns, *group_columns(data), *(split_columns(data) if sides is None else [])]
-    for key, column in columns:
-        _check_column(key, column, file, frame)
+    names = frame.columns
+    for key, column in [*data.raw_columns, *group_columns(data), *(split_columns(data) if sides is None else [])]:
+        _check_column(key, column, file, names)
 
 
 def read_blocks(
@@ -130,9 +145,9 @@ def read_blocks(
         yield completed(block)
 
 
-def _check_column(key: str, column: str, file: Path, frame: pl.DataFrame) -> None:
-    if column not in frame.columns:
-        raise UserError(f"{key}: {file.name} has no column {column}{did_you_mean(column, frame.columns)}")
+def _check_column(key: str, column: str, file: Path, names: list[str]) -> None:
+    if column not in names:
+        raise UserError(f"{key}: {file.name} has no column {column}{did_you_mean(column, names)}")
 
 
 def projection(data: ResolvedData, *, labelled: bool) -> Projection:
@@ -172,7 +187,7 @@ def split_columns(data: ResolvedData) -> list[tuple[str, str]]:
 def _rename(source: SourceConfig, file: Path, frame: pl.DataFrame) -> pl.DataFrame:
     names = {raw_name: name for name, raw_name in source.rename.items() if raw_name in frame.columns}
     renamed = [names.get(n, n) for n in frame.columns]
-    if twice := [n for n in renamed if renamed.count(n) > 1]:
+    if twice := repeated(renamed):
         raise UserError(f"data.source.rename.{twice[0]}: {file.name} has a column {twice[0]} already; use another name")
     return frame.rename(names)
 

@@ -27,6 +27,7 @@ from recsys.data.raw.ranges import UNREADABLE, FileRange, Projection, open_bytes
 from recsys.errors import UserError
 
 BLOCK_BYTES = 16 << 20
+WIDE_COLUMNS = 500  # rows of twice as many columns are read in blocks of twice the size, up to four times
 LINE_BYTES = 64 << 20  # the longest line allowed; a file with a longer one is not text
 # number of blocks parsed at the same time, each by several threads of polars
 READERS = min(max((os.cpu_count() or 1) // 4, 1), 4)
@@ -52,7 +53,7 @@ def read_csv(
     with open_bytes(file) as raw, ThreadPoolExecutor(READERS, thread_name_prefix="csv") as pool:
         text = _Utf8Reader(_RangeReader(raw, file_range))
         try:
-            for lines in _blocks(text):
+            for lines in _blocks(text, _block_bytes(len(names))):
                 if line == 1 and source.header and file_range.start == 0:
                     lines = lines[lines.find(b"\n") + 1 or len(lines) :]
                     line = 2
@@ -74,10 +75,15 @@ def read_csv(
                 future.cancel()
 
 
-def _blocks(text: "_Utf8Reader") -> Iterator[bytes]:
-    """Yield the bytes in blocks of whole lines, about BLOCK_BYTES each."""
+def _block_bytes(columns: int) -> int:
+    """Return the bytes of a block: more for wide rows, since each block takes a time for each column."""
+    return BLOCK_BYTES * min(max(columns // WIDE_COLUMNS, 1), 4)
+
+
+def _blocks(text: "_Utf8Reader", size: int) -> Iterator[bytes]:
+    """Yield the bytes in blocks of whole lines, about `size` bytes each."""
     rest = b""
-    while data := text.read(BLOCK_BYTES):
+    while data := text.read(size):
         end = data.rfind(b"\n") + 1
         if end:
             yield rest + data[:end]

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from omegaconf import OmegaConf
 
 from recsys import manifest
 from recsys.atomic import write_text
+from recsys.config.plain import from_plain
 from recsys.config.schema_data import DataConfig, SparseConfig
 from recsys.data.transforms.column_names import ITEM, LABEL, ROW
 from recsys.data.transforms.columns import (
@@ -244,9 +244,7 @@ class Fitted:
         """Read what `save` wrote. Raises DamagedFile if a file differs from its entry in the folder's manifest."""
         manifest.check(folder, of=is_fitted)
         state = json.loads((folder / "transforms.json").read_text())
-        config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), state["data"]))
-        assert isinstance(config, DataConfig)
-        data = resolve(config)
+        data = resolve(from_plain(DataConfig, state["data"]))
         tables = {c.table or name for name, c in data.sparse_columns.items() if known_rows(c) is None}
         vocabularies = {t: pl.read_parquet(folder / VOCABULARIES / f"{t}.parquet") for t in sorted(tables)}
         for name, c in data.dense_columns.items():

@@ -13,8 +13,6 @@ import zlib
 import numpy as np
 import polars as pl
 
-MOST_BUCKETS = 2**31 - 2  # ids are Int32, and 0 is taken
-
 
 def bucket_ids(values: pl.Series, buckets: int) -> pl.Series:
     """Return Int32 ids from 1 to `buckets` for a String column without nulls."""

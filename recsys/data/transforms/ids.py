@@ -8,10 +8,10 @@ from recsys.config.schema_data import SparseConfig
 from recsys.data.transforms.columns import ResolvedData, is_split
 
 
-def whole_numbers(raw: pl.DataFrame, name: str, c: SparseConfig) -> pl.Expr:
+def whole_numbers(schema: pl.Schema, name: str, c: SparseConfig) -> pl.Expr:
     """Return Int64, or lists of it, null for values that are not whole numbers."""
     column = c.column or name
-    dtype, x = raw.schema[column], pl.col(column)
+    dtype, x = schema[column], pl.col(column)
     if not is_split(c):
         return _whole(x, dtype)
     if isinstance(dtype, pl.Array):

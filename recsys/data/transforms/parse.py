@@ -56,17 +56,18 @@ class RowParser:
         self._data, self._labelled, self._kinds = data, labelled, _kinds(data)
         self._ids = id_columns(data)
         label = data.label_column if labelled else None
-        _check_types(data, like, label)
+        schema = like.schema  # once, because making it takes time in proportion to the columns
+        _check_types(data, schema, label, self._kinds)
         self._has_label = label is not None
-        columns = [pl.col(LINE), *_group(data, like)]
-        columns += ([_label(data, label)] if label is not None else []) + (_split(data, like) if labelled else [])
+        columns = [pl.col(LINE), *_group(data, schema)]
+        columns += ([_label(data, label)] if label is not None else []) + (_split(data, schema) if labelled else [])
         for name, (column, kind) in self._kinds.items():
-            columns.append(_read(like, column, kind).alias(name))
+            columns.append(_read(schema, column, kind).alias(name))
         for name, c in data.sparse_columns.items():
             if name in self._ids:
-                columns.append(whole_numbers(like, name, c).alias(name))
+                columns.append(whole_numbers(schema, name, c).alias(name))
             elif name not in self._kinds:
-                columns.append(_values(like, name, c).alias(name))
+                columns.append(_values(schema, name, c).alias(name))
         self._columns = columns
 
     def __call__(self, block: Block) -> tuple[pl.DataFrame, list[BadRow]]:
@@ -123,44 +124,44 @@ def _label(data: ResolvedData, column: str) -> pl.Expr:
     return value.cast(pl.Float32).alias(LABEL)
 
 
-def _split(data: ResolvedData, raw: pl.DataFrame) -> list[pl.Expr]:
+def _split(data: ResolvedData, schema: pl.Schema) -> list[pl.Expr]:
     column = data.split.column or ""
     if data.split.by == "time":
-        return [_moment(raw, column).alias(TIME)]
-    return [as_value(raw, column).fill_null("").alias(KEY)] if column and data.split.by in ("hash", "kfold") else []
+        return [_moment(schema, column).alias(TIME)]
+    return [as_value(schema, column).fill_null("").alias(KEY)] if column and data.split.by in ("hash", "kfold") else []
 
 
-def _group(data: ResolvedData, raw: pl.DataFrame) -> list[pl.Expr]:
+def _group(data: ResolvedData, schema: pl.Schema) -> list[pl.Expr]:
     if data.group is None:
         return []
-    order = pl.lit(0.0) if data.group.order is None else _moment(raw, data.group.order)
-    return [as_value(raw, data.group.by).alias(GROUP), order.alias(ORDER)]
+    order = pl.lit(0.0) if data.group.order is None else _moment(schema, data.group.order)
+    return [as_value(schema, data.group.by).alias(GROUP), order.alias(ORDER)]
 
 
-def _moment(raw: pl.DataFrame, column: str) -> pl.Expr:
+def _moment(schema: pl.Schema, column: str) -> pl.Expr:
     """Return Float64: numbers as they are, times as seconds since 1970."""
-    dtype = raw.schema[column]
+    dtype = schema[column]
     if dtype.is_numeric():
         return _number(column)
     seconds = as_time(column, dtype).dt.epoch("us") / 1e6
     return pl.coalesce(_number(column), seconds) if dtype == pl.String else seconds
 
 
-def _read(raw: pl.DataFrame, column: str, kind: str) -> pl.Expr:
+def _read(schema: pl.Schema, column: str, kind: str) -> pl.Expr:
     if kind == "time":
-        return as_time(column, raw.schema[column])
+        return as_time(column, schema[column])
     if kind == "moment":
-        return _moment(raw, column)
-    return _number(column) if kind == "number" else as_value(raw, column)
+        return _moment(schema, column)
+    return _number(column) if kind == "number" else as_value(schema, column)
 
 
 def _number(column: str) -> pl.Expr:
     return pl.col(column).cast(pl.Float64, strict=False).fill_nan(None)
 
 
-def as_value(raw: pl.DataFrame, column: str) -> pl.Expr:
+def as_value(schema: pl.Schema, column: str) -> pl.Expr:
     """Return the column as text: the form in which values are looked up."""
-    dtype, values = raw.schema[column], pl.col(column)
+    dtype, values = schema[column], pl.col(column)
     if dtype == pl.String:
         return values
     if not dtype.is_float():
@@ -171,14 +172,14 @@ def as_value(raw: pl.DataFrame, column: str) -> pl.Expr:
     return pl.when(whole.cast(dtype) == values).then(whole.cast(pl.String)).otherwise(values.cast(pl.String))
 
 
-def _values(raw: pl.DataFrame, name: str, c: SparseConfig) -> pl.Expr:
+def _values(schema: pl.Schema, name: str, c: SparseConfig) -> pl.Expr:
     """Return text, or lists of text without empty and missing elements."""
     column = c.column or name
     if c.cross is not None:
-        return pl.concat_str([as_value(raw, x).fill_null("") for x in c.cross], separator=JOINT)
+        return pl.concat_str([as_value(schema, x).fill_null("") for x in c.cross], separator=JOINT)
     if not is_split(c):
-        return as_value(raw, column)
-    dtype, values = raw.schema[column], pl.col(column)
+        return as_value(schema, column)
+    dtype, values = schema[column], pl.col(column)
     if c.pattern is not None:
         values = values.cast(pl.String).str.extract_all(c.pattern)
     elif isinstance(dtype, pl.Array):
@@ -189,21 +190,23 @@ def _values(raw: pl.DataFrame, name: str, c: SparseConfig) -> pl.Expr:
     return values.list.head(c.max_length) if c.max_length else values
 
 
-def _check_types(data: ResolvedData, raw: pl.DataFrame, label_column: str | None) -> None:
+def _check_types(
+    data: ResolvedData, schema: pl.Schema, label_column: str | None, kinds: dict[str, tuple[str, str]]
+) -> None:
     """Check that each column's type can be parsed (only Parquet has types). Raises UserError if not."""
     lists = {f"{data.key}.sparse.{n}": c.column or n for n, c in data.sparse_columns.items() if c.split is not None}
     label = [(f"{data.key}.label", label_column)] if label_column is not None else []
     for where, column in [*((w, x) for w, x in data.raw_columns if w not in lists), *label]:
-        dtype = raw.schema[column]
+        dtype = schema[column]
         if dtype.is_nested():
             hint = "; set split (to any text) to use every element" if "sparse" in where else ""
             raise UserError(f"{where}: column {column} holds {dtype}, not one value a row{hint}")
     for where, column in lists.items():
-        dtype = raw.schema[column]
+        dtype = schema[column]
         if dtype.is_nested() and (dtype == pl.Struct or dtype.inner.is_nested()):  # type: ignore[attr-defined]
             raise UserError(f"{where}: column {column} holds {dtype}, not a list of values")
-    for name, (column, kind) in _kinds(data).items():
-        dtype = raw.schema[column]
+    for name, (column, kind) in kinds.items():
+        dtype = schema[column]
         if kind in ("time", "moment") and dtype in (pl.Time, pl.Duration, pl.Boolean):
             raise UserError(f"{data.key}.dense.{name}: column {column} holds {dtype}, not a date or time")
 
@@ -215,9 +218,9 @@ def _value_checks(raw: pl.DataFrame, frame: pl.DataFrame, kinds: dict[str, tuple
         if kind == "value" or _all_parsed(raw[column], frame[name], kind):
             continue
         lost = frame[name].is_null() & raw[column].is_not_null()
-        if lost.any() and raw.schema[column].is_float():
+        if lost.any() and raw[column].dtype.is_float():
             lost = lost & raw[column].is_not_nan()
-        elif lost.any() and raw.schema[column] == pl.String:
+        elif lost.any() and raw[column].dtype == pl.String:
             lost = lost & ~raw[column].str.to_lowercase().is_in(["nan", ""])
         if kind == "time":
             checks.append(Check(lost, column, "is not a time"))

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from recsys.features import FeatureSpec
 
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _ACTIVATIONS: dict[str, type[nn.Module]] = {
     "relu": nn.ReLU,
     "gelu": nn.GELU,
@@ -65,6 +66,11 @@ class FirstOrder(nn.Module):
         weights = vectors.mean(dim=2)  # (B, F)
         total = weights.sum(dim=1, keepdim=True)
         return total if self.dense is None else total + self.dense(dense)
+
+
+def has_batch_norm(module: nn.Module) -> bool:
+    """Return whether a part of the module normalises over the batch, which takes two rows or more in training."""
+    return any(isinstance(m, BATCH_NORMS) for m in module.modules())
 
 
 def require_sparse(features: FeatureSpec, model: str) -> None:

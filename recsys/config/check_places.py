@@ -1,0 +1,60 @@
+"""Check the folders that a training run writes, before anything is written."""
+
+import os
+from pathlib import Path
+from tempfile import mkdtemp
+
+from omegaconf import DictConfig
+
+from recsys.errors import UserError
+
+MOST_BYTES = 255  # of a name
+
+
+def check_places(cfg: DictConfig) -> None:
+    """Raise UserError if the run's folder or that of prepared data cannot be written, or would hold the raw data."""
+    run = cfg.run_dir if cfg.resume in (None, "auto") else None
+    _check_writable("run_dir", run or "outputs")
+    _check_writable("data.prepared", cfg.data.prepared)
+    if cfg.data.root is None or "://" in cfg.data.root:
+        return
+    root = Path(cfg.data.root).expanduser().resolve()
+    if root == Path(cfg.data.prepared).resolve():
+        raise UserError(
+            f"data.prepared={cfg.data.prepared}: is data.root, the folder of raw files; name another folder"
+        )
+    if run is not None and (Path(run).resolve() == root or Path(run).resolve() in root.parents):
+        why = f"contains the raw files (data.root={cfg.data.root}), and files in a run's own folder are not data"
+        raise UserError(f"run_dir={run}: {why}; name another folder")
+
+
+def _check_writable(key: str, name: str) -> None:
+    """Raise UserError if the folder can neither be written nor created. Creates and removes a folder to find out."""
+    if "://" in name:
+        return  # the room that uses the folder reports this
+    try:
+        there = next(p for p in (Path(name).absolute(), *Path(name).absolute().parents) if os.path.lexists(p))
+        if not there.is_dir():
+            raise UserError(f"{key}={name}: {there} is not a folder; name a folder")
+        os.rmdir(mkdtemp(prefix=".recsys-", dir=there))
+        _check_names(Path(name))
+    except (OSError, ValueError) as e:
+        if isinstance(e, UserError):
+            raise
+        why = e.strerror if isinstance(e, OSError) else str(e)
+        raise UserError(f"{key}={_printable(name)}: cannot be written: {why}; name another folder") from e
+
+
+def _check_names(path: Path) -> None:
+    """Raise OSError for a name that no file system takes."""
+    for part in path.parts:
+        if "\0" in part:
+            raise OSError(0, "a name contains the character NUL")
+        if len(os.fsencode(part)) > MOST_BYTES:
+            raise OSError(0, f"the name {part[:20]}... is longer than {MOST_BYTES} bytes")
+
+
+def _printable(name: str) -> str:
+    """Return the name on one line, shortened if it is long."""
+    text = "".join(c if c.isprintable() else "?" for c in name)
+    return text if len(text) <= 80 else f"{text[:77]}..."

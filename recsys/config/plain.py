@@ -1,0 +1,43 @@
+"""Build the dataclasses of a schema from plain containers, such as parsed JSON that `asdict` made."""
+
+import types
+from dataclasses import is_dataclass
+from functools import cache
+from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+
+def from_plain(schema: type[T], value: dict[str, Any]) -> T:
+    """Return the dataclass `schema` with these values; keys that are missing keep their defaults.
+
+    OmegaConf does the same and checks types, but takes several milliseconds for each nested dataclass: too long for
+    the thousands of features of wide data, and not needed for values that a schema has checked before.
+    """
+    return cast(T, _build(schema, value))
+
+
+def _build(hint: Any, value: Any) -> Any:
+    hint = _without_none(hint)
+    if isinstance(value, dict):
+        if is_dataclass(hint):
+            kind: Any = hint
+            return kind(**{name: _build(_hints(kind)[name], item) for name, item in value.items()})
+        inner = get_args(hint)[1] if len(get_args(hint)) == 2 else Any
+        return {name: _build(inner, item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_build(get_args(hint)[0] if get_args(hint) else Any, item) for item in value]
+    return value
+
+
+@cache
+def _hints(schema: Any) -> dict[str, Any]:
+    return get_type_hints(schema)
+
+
+@cache
+def _without_none(hint: Any) -> Any:
+    """Return X for X | None."""
+    if get_origin(hint) not in (types.UnionType, Union):
+        return hint
+    return next(h for h in get_args(hint) if h is not types.NoneType)
