@@ -17,6 +17,7 @@ from recsys.distributed import failures
 from recsys.distributed.failures import exit_process, say_error
 from recsys.distributed.ranks import silence
 from recsys.errors import UserError, did_you_mean
+from recsys.secrets import mask_overrides, remember
 
 MULTIRUN = ("-m", "--multirun")
 
@@ -39,6 +40,7 @@ def status(command: str, function: Callable[[DictConfig], None]) -> int:
 
     def guarded(cfg: DictConfig) -> None:
         nonlocal code
+        _hide_secrets(cfg)
         code = call(lambda: function(cfg))
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach us instead of Hydra's printer
@@ -54,6 +56,18 @@ def status(command: str, function: Callable[[DictConfig], None]) -> int:
     except UserError as e:
         return say_error(str(e))
     return code
+
+
+def _hide_secrets(cfg: DictConfig) -> None:
+    """Mask the secrets of a config in this process's messages, and in its arguments, which W&B records."""
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        remember(OmegaConf.to_container(cfg, resolve=True))
+    except OmegaConfBaseException:  # an interpolation is wrong; the command will report it
+        remember(OmegaConf.to_container(cfg))
+    sys.argv[1:] = mask_overrides(sys.argv[1:])
 
 
 @contextmanager

@@ -18,9 +18,11 @@ from recsys.config.settings import accelerator_of, data_config, engine_config, s
 from recsys.config.targets import bind
 from recsys.errors import UserError, did_you_mean
 from recsys.evaluation.metrics_table import mode_of
+from recsys.secrets import still_masked, variable
 
 # Not 16-mixed: its loss scaling would reach the tables' fused optimizers, which do not unscale gradients.
 PRECISIONS = ("32-true", "bf16-mixed")
+OF_TRAINING = ("logger", "engine", "sweep")  # parts of a run's config that no later command reads
 
 
 def check(cfg: DictConfig, world_size: int | None = None, *, trains: bool = True) -> None:
@@ -35,6 +37,9 @@ def check(cfg: DictConfig, world_size: int | None = None, *, trains: bool = True
     from recsys.data.prepare.engine import check_engine
 
     processes = world_size or cfg.trainer.devices
+    if key := still_masked(OmegaConf.to_container(cfg), but=() if trains else OF_TRAINING):
+        hint = f"set it on the command line, or in the environment variable {variable(key)}"
+        raise UserError(f"{key}: is a secret, which the run's config.yaml does not hold; {hint}")
     check_parts(cfg)
     check_engine(engine_config(cfg))
     _check_numbers(cfg, processes)

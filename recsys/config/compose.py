@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from recsys.config import schema_commands, schema_run
 from recsys.config.targets import check_run_config
 from recsys.console import say_once
+from recsys.secrets import masked, remember, restored
 
 COMMANDS = {
     "train": schema_run.TrainConfig,
@@ -144,8 +145,20 @@ def typed(cfg: Any) -> DictConfig:
 def load_config(path: Path) -> DictConfig:
     """Load a run's config.yaml, which may come from elsewhere, and apply the schema.
 
+    Values that were masked are taken from the environment (see secrets.py).
+
     Raises UserError if the config could execute something (see targets.py).
     """
     cfg = OmegaConf.load(path)
     check_run_config(cfg, path.parent)  # first, because the schema reads values, which resolves interpolations
-    return typed(cfg)
+    return typed(restored(OmegaConf.to_container(cfg)))
+
+
+def without_secrets(cfg: DictConfig) -> DictConfig:
+    """Return a resolved copy of a config with its secrets masked, for run folders and loggers.
+
+    Messages of this process mask the same secrets, and processes that it starts get them in their environment.
+    """
+    values = OmegaConf.to_container(cfg, resolve=True)
+    remember(values)
+    return OmegaConf.create(masked(values))

@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from recsys.console import console, log
 from recsys.errors import DoesNotFit, UserError
+from recsys.secrets import mask_text
 
 USER, OURS = 2, 1  # exit statuses: a mistake that the user can fix, and any other error
 DISK_ERRNOS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}
@@ -108,7 +109,7 @@ def call(function: Callable[[], None], explain: Callable[[Exception], str] | Non
     except BaseException as e:  # a failed collective save raises a BaseException
         if (disk := _disk_error_message(e)) is not None:
             return say_error(disk)
-        text = describe(e)
+        text = mask_text(describe(e))
         sys.stderr.write(text)
         log(text)
         return OURS
@@ -128,7 +129,11 @@ def _disk_error_message(error: BaseException) -> str | None:
 
 
 def say_error(message: str, status: int = USER) -> int:
-    """Print `error: message` to standard error, write it to the log, and return the exit status."""
+    """Print `error: message` to standard error, write it to the log, and return the exit status.
+
+    Secrets in the message are masked.
+    """
+    message = mask_text(message)
     print(f"error: {message}", file=sys.stderr)
     log(f"error: {message}")
     return status
