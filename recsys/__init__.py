@@ -1,9 +1,21 @@
 """Declarative deep recommender systems."""
 
 import os
+import sys
 
 # Set this before torch loads OpenMP. By default, OpenMP's threads spin at barriers for milliseconds and take the cores
 # from each other where cores are shared. With this setting they sleep after a few microseconds; benchmarks/README.md
 # has the timings.
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "5000")
+
+if os.path.basename(sys.argv[0]) in ("-m", "recsys"):  # a command: Ctrl-C before its handlers stand is one line, too
+    _hook = sys.excepthook
+
+    def _explain(kind, error, trace):  # type: ignore[no-untyped-def]
+        if issubclass(kind, KeyboardInterrupt):
+            sys.stderr.write("error: interrupted\n")
+        else:
+            _hook(kind, error, trace)
+
+    sys.excepthook = _explain

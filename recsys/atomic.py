@@ -56,10 +56,20 @@ def put_in_place(building: Path, path: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
+def remove_folder(path: Path) -> None:
+    """Remove a folder. It is renamed first, so that a folder that is partly removed is not taken for a whole one."""
+    removing = beside(path, unique=True)
+    try:
+        path.rename(removing)
+    except FileNotFoundError:  # another process has removed it
+        return
+    shutil.rmtree(removing, ignore_errors=True)
+
+
 def write_text(path: Path, text: str) -> None:
-    """Write a text file atomically."""
+    """Write a text file in UTF-8 atomically."""
     with whole_file(path) as building:
-        building.write_text(text)
+        building.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -21,11 +21,12 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from recsys import cli
-from recsys.atomic import whole_folder, write_json
+from recsys.atomic import whole_file, whole_folder, write_json
 from recsys.config.schema_commands import ClusterConfig
 from recsys.config.schema_run import ShardingConfig, SparseOptimConfig
 from recsys.console import bar, results, say
 from recsys.errors import UserError, did_you_mean
+from recsys.outputs import check_output
 
 if TYPE_CHECKING:
     from recsys.sharding.stored_checkpoint import StoredCheckpoint
@@ -87,10 +88,12 @@ def reshard(run: Path, stored: StoredCheckpoint, cfg: DictConfig, output: Path, 
     from recsys.config.kinds import meta_task
     from recsys.data.transforms import Fitted
     from recsys.features import FeatureSpec
+    from recsys.run_files import DATA
     from recsys.sharding.cluster import topology
     from recsys.sharding.plan import describe, make_planner, optimizer_counted, quiet_torchrec, use_dense_kernels
     from recsys.sharding.reshard import rewrite
     from recsys.sharding.tables import tables
+    from recsys.training.run_dir import write_manifest
 
     sharding: ShardingConfig = OmegaConf.to_object(cfg.sharding)  # type: ignore[assignment]
     sparse: SparseOptimConfig = OmegaConf.to_object(cfg.optim.sparse)  # type: ignore[assignment]
@@ -114,6 +117,9 @@ def reshard(run: Path, stored: StoredCheckpoint, cfg: DictConfig, output: Path, 
         Fitted.copy(run, building)
         write_json(building / "plan.json", {"world_size": devices, "tables": entries})
         OmegaConf.save(cfg, building / "config.yaml", resolve=True)
+        if (run / DATA).exists():
+            shutil.copy(run / DATA, building)
+        write_manifest(building)
 
 
 def export_embeddings(
@@ -159,16 +165,17 @@ def _parquet(run: Path, path: Path, entry: dict[str, Any], rows: Iterator[np.nda
     if _vocabulary(run, entry).exists():
         vocabulary = pl.read_parquet(_vocabulary(run, entry))
     writer, first = None, 0
-    for block in rows:
-        ids = pl.int_range(first, first + len(block), dtype=pl.Int32, eager=True).alias("id")
-        frame = ids.to_frame().join(vocabulary, on="id", how="left", maintain_order="left")
-        vectors = pl.Series("embedding", block, dtype=pl.Array(pl.Float32, block.shape[1]))
-        table = frame.select("id", "value", "count", vectors).to_arrow()
-        writer = writer or pq.ParquetWriter(path, table.schema)
-        writer.write_table(table)
-        first += len(block)
-    assert writer is not None
-    writer.close()
+    with whole_file(path) as building:
+        for block in rows:
+            ids = pl.int_range(first, first + len(block), dtype=pl.Int32, eager=True).alias("id")
+            frame = ids.to_frame().join(vocabulary, on="id", how="left", maintain_order="left")
+            vectors = pl.Series("embedding", block, dtype=pl.Array(pl.Float32, block.shape[1]))
+            table = frame.select("id", "value", "count", vectors).to_arrow()
+            writer = writer or pq.ParquetWriter(building, table.schema)
+            writer.write_table(table)
+            first += len(block)
+        assert writer is not None
+        writer.close()
     return path
 
 
@@ -186,7 +193,7 @@ def _safetensors(run: Path, output: Path, chosen: dict[str, dict[str, Any]], row
     text += b" " * (-len(text) % 8)
     path = output / "embeddings.safetensors"
     written = [path]
-    with path.open("wb") as f:
+    with whole_file(path) as building, building.open("wb") as f:
         f.write(len(text).to_bytes(8, "little") + text)
         for e in chosen.values():
             for block in rows(e):
@@ -200,6 +207,7 @@ def _safetensors(run: Path, output: Path, chosen: dict[str, dict[str, Any]], row
 def _command(cfg: DictConfig) -> None:
     from recsys.config.check import check
     from recsys.config.kinds import kind_of
+    from recsys.sharding.checkpoint import check_files
     from recsys.sharding.stored_checkpoint import StoredCheckpoint
     from recsys.training.run_dir import choose_checkpoint, open_run
 
@@ -213,12 +221,15 @@ def _command(cfg: DictConfig) -> None:
         why = "its model was fitted in closed form and has no embedding tables"
         raise UserError(f"run={cfg.run}: {why}; its weights are in checkpoints/*/model.pt")
     stored = StoredCheckpoint(choose_checkpoint(run, cfg.checkpoint))
+    if cfg.action != "inspect":
+        check_files(stored.path)
     if cfg.action == "inspect":
         show(inspect(stored))
         return
     if cfg.output is None:
         raise UserError("output: must be set to the folder to write; add output=FOLDER")
     output = Path(cfg.output)
+    check_output(output, root=run_cfg.data.root)
     if cfg.action == "export-embeddings":
         if cfg.format not in ("parquet", "safetensors"):
             raise UserError(f"format={cfg.format}: must be parquet or safetensors")

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 from omegaconf import DictConfig
 
+from recsys import interrupts
 from recsys.console import log_to
 from recsys.distributed import failures
 from recsys.distributed.failures import exit_process, say_error
@@ -24,7 +25,12 @@ MULTIRUN = ("-m", "--multirun")
 
 def run(command: str, function: Callable[[DictConfig], None]) -> None:
     """Compose the config of `command` from sys.argv, call `function` on it, and exit with its status."""
-    exit_process(status(command, function))
+    interrupts.install()
+    try:
+        code = status(command, function)
+    except interrupts.Interrupted as e:
+        code = say_error(interrupts.message(), status=e.status)
+    exit_process(code)
 
 
 def status(command: str, function: Callable[[DictConfig], None]) -> int:

@@ -13,8 +13,10 @@ from typing import Any
 from omegaconf import DictConfig
 
 from recsys import cli
+from recsys.atomic import write_text
 from recsys.console import say
 from recsys.errors import UserError
+from recsys.outputs import check_output
 
 CURVES = ("roc", "pr", "calibration")
 
@@ -90,13 +92,14 @@ def _command(cfg: DictConfig) -> None:
     if not cfg.project.strip("/ "):
         raise UserError("project: must be the name of a W&B project, such as project=recsys")
     columns = [str(c) for c in cfg.columns]
+    output = Path(cfg.output)
+    check_output(output, (".json",))
     logged_in = wandb.login(prompt=False)
     entity = cfg.entity or (wandb.Api().default_entity if logged_in else None)
     result = workspace(cfg.project, entity or "", cfg.name, columns, cfg.metric)
     if not logged_in:
-        output = Path(cfg.output)
         output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(json.dumps(definition(result), indent=1) + "\n")
+        write_text(output, json.dumps(definition(result), indent=1) + "\n")
         say(f"not logged in to W&B (run `wandb login`): wrote the workspace's definition to {output} instead")
         return
     result.save()

@@ -18,8 +18,10 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from recsys import cli
+from recsys.atomic import write_text
 from recsys.console import say
 from recsys.errors import DoesNotFit, UserError
+from recsys.outputs import check_output
 
 if TYPE_CHECKING:
     from recsys.config.schema_commands import ClusterConfig
@@ -213,11 +215,10 @@ def _none_fits(tried: list[PlanAttempt]) -> str:
 
 
 def _outputs(given: Any) -> list[Path]:
-    """Return `output` as paths. Raises UserError for a suffix that cannot be written."""
+    """Return `output` as paths. Raises UserError for a path that cannot be written."""
     paths = [Path(str(p)) for p in ([] if given is None else given if OmegaConf.is_list(given) else [given])]
     for path in paths:
-        if path.suffix not in (".json", ".html"):
-            raise UserError(f"output={path}: must end in .json or .html")
+        check_output(path, (".json", ".html"))
     return paths
 
 
@@ -230,7 +231,7 @@ def _write(tried: list[PlanAttempt], path: Path) -> None:
         entries = [t.to_json() for t in tried] if len(tried) > 1 else tried[0].plan.to_json()  # type: ignore[union-attr]
         text = json.dumps(entries, indent=1) + "\n"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
+    write_text(path, text)
     say(f"written to {path}")
 
 

@@ -17,10 +17,12 @@ from omegaconf import DictConfig, OmegaConf
 from recsys import cli
 from recsys.console import results, say
 from recsys.errors import UserError
+from recsys.outputs import check_output
 
 
 def _command(cfg: DictConfig) -> None:
     from recsys.config.kinds import kind_of
+    from recsys.data.prepare.writer import bad_rows_file
     from recsys.serving.predict_files import input_files, predict_files
     from recsys.training.run_dir import choose_checkpoint, open_run
     from recsys.versions import check_versions
@@ -29,6 +31,9 @@ def _command(cfg: DictConfig) -> None:
         raise UserError(f"batch_size={cfg.batch_size}: must be at least 1")
     files = input_files([str(i) for i in cfg.input] if OmegaConf.is_list(cfg.input) else [str(cfg.input)])
     trained, path = open_run(cfg.run)
+    output = Path(cfg.output)
+    check_output(output, (".parquet",), inputs=files, root=trained.data.root)
+    check_output(bad_rows_file(output), (".csv",), inputs=files, root=trained.data.root)
     choose_checkpoint(path, cfg.checkpoint)
     check_versions()
     size = cfg.batch_size or trained.trainer.eval_batch_size
@@ -37,12 +42,12 @@ def _command(cfg: DictConfig) -> None:
             if cfg[key] is not None:
                 why = "applies to retrieval models; this run's model gives a probability for each row, so leave it out"
                 raise UserError(f"{key}={cfg[key]}: {why}")
-        _report_scores(cfg, predict_files(cfg.run, files, Path(cfg.output), checkpoint=cfg.checkpoint, batch_size=size))
+        _report_scores(cfg, predict_files(cfg.run, files, output, checkpoint=cfg.checkpoint, batch_size=size))
     else:
         from recsys.serving.recommender import recommend_files
 
         how = {"checkpoint": cfg.checkpoint, "k": cfg.k, "filter_history": cfg.filter_history, "batch_size": size}
-        summary = recommend_files(cfg.run, files, Path(cfg.output), **how)
+        summary = recommend_files(cfg.run, files, output, **how)
         if summary["bad_rows"]:
             reasons = f"were left out of the histories; {summary['bad_rows_file']} has the reasons"
             say(f"{summary['bad_rows']} rows could not be read and {reasons}")

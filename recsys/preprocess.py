@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 from omegaconf import DictConfig
 
 from recsys import cli
+from recsys.atomic import write_text
 from recsys.console import bar, results, say
 from recsys.errors import UserError
+from recsys.outputs import check_output
 
 if TYPE_CHECKING:
     from recsys.data.prepare.prepared import Prepared
@@ -34,10 +36,13 @@ def preprocess(cfg: DictConfig) -> Prepared:
     from recsys.data.prepare.engine import check_engine, open_engine
     from recsys.data.prepare.prepared import prepare
 
-    if cfg.output is not None and (not cfg.report or Path(cfg.output).suffix != ".html"):
-        why = "is used only with report=true; add report=true, or leave output out"
-        why = "must end in .html" if cfg.report else why
-        raise UserError(f"output={cfg.output}: {why}")
+    if cfg.output is not None:
+        if not cfg.report:
+            why = "is used only with report=true; add report=true, or leave output out"
+            raise UserError(f"output={cfg.output}: {why}")
+        check_output(Path(cfg.output), (".html",), root=cfg.data.root)
+    if cfg.export is not None:
+        check_output(Path(cfg.export), key="export", root=cfg.data.root)
     data = data_config(cfg)
     check_data(data)
     check_engine(engine_config(cfg))
@@ -72,7 +77,7 @@ def write_report(data: ResolvedData, prepared: Prepared, output: Path) -> None:
             shown.advance(frame.height)
     text = page(profiler.result(prepared.fitted), prepared.info, Path(f"{prepared.folder}.bad_rows.csv"))
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(text)
+    write_text(output, text)
 
 
 def _show(prepared: Prepared) -> None:

@@ -199,6 +199,7 @@ class DataConfig:
     sparse: dict[str, SparseConfig | None] = field(default_factory=dict)
     max_bad_rows: float = 0.01  # stop if a larger share of rows cannot be read
     keep_read: bool = True  # cache raw files as read, so that another config need not read them again
+    verify: str = "stat"  # content: read all raw files to see whether they have changed
     sample: SampleConfig | None = None
 
     def __post_init__(self) -> None:

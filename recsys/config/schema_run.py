@@ -97,6 +97,7 @@ class TrainerConfig:
     precision: str = "32-true"
     log_every_n_steps: int = 50
     threads: int | None = None  # intra-op threads of a process; null: the cores divided by the processes
+    save_on_interrupt: bool = False  # write a checkpoint after Ctrl-C or SIGTERM, before the run ends
     timeout_minutes: float = 30.0  # time that a rank waits for the others before it fails
     validate_every: int = 1  # validate every N epochs
     validate_every_n_steps: int | None = None  # or validate every N batches; replaces validate_every
@@ -194,3 +195,4 @@ class TrainConfig:
     seed: int = 0
     run_dir: str | None = None  # null: a new folder under outputs/
     resume: str | None = None  # a run's folder to resume; auto: resume run_dir if it contains a run
+    resume_on_changed_data: bool = False  # resume although the raw files have changed, with the run's transforms

@@ -62,6 +62,8 @@ def check_data(data: DataConfig) -> None:
     if data.sample is not None and data.sample.kind not in SAMPLES:
         hint = f"must be {' or '.join(SAMPLES)}{did_you_mean(data.sample.kind, list(SAMPLES))}"
         raise UserError(f"{key}.sample.kind={data.sample.kind}: {hint}")
+    if data.verify not in ("stat", "content"):
+        raise UserError(f"{key}.verify={data.verify}: must be stat or content")
     for name, character in (("separator", data.source.separator), ("quote", data.source.quote)):
         if character is not None and len(character) != 1:
             raise UserError(f'{key}.source.{name}={character!r}: must be one character (write a TAB as "\\t")')

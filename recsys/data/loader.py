@@ -17,27 +17,19 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-import pyarrow.parquet as pq
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch, JaggedIds
 from recsys.data.lanes import lane_batches, parts_of
+from recsys.data.row_groups import RowGroup, row_groups, segments
 from recsys.data.tensors import Tensors, dense_slices
 from recsys.data.transforms import HISTORY, LABEL, TARGETS
 from recsys.errors import UserError
 from recsys.features import FeatureSpec
+from recsys.manifest import BackgroundCheck
 
 AHEAD = 2  # chunks prepared while one is being used
-
-
-@dataclass(frozen=True)
-class RowGroup:
-    """A row group of a Parquet file."""
-
-    file: Path
-    first: int  # its first row within the file
-    rows: int
 
 
 @dataclass
@@ -77,6 +69,7 @@ class ParquetLoader:
         world_size: the number of processes.
         vectors: the vectors of dense features, `Fitted.matrices`.
         limit: use only this many batches of each epoch (the first ones); None uses all.
+        check: checks files while rows are read. A damaged file raises DamagedFile at the end of an epoch at the latest.
 
     Raises:
         UserError: there are fewer training rows than processes.
@@ -96,7 +89,9 @@ class ParquetLoader:
         world_size: int = 1,
         vectors: Mapping[str, np.ndarray] | None = None,
         limit: int | None = None,
+        check: BackgroundCheck | None = None,
     ) -> None:
+        self._check = check
         self._open_lane = partial(
             ParquetLoader,
             files,
@@ -111,7 +106,7 @@ class ParquetLoader:
         self.features, self.batch_size, self.seed = features, batch_size, seed
         self._training, self._shuffle = training, shuffle
         self._rank, self._world_size = rank, world_size
-        self._groups = [group for file in files for group in _row_groups(file)]
+        self._groups = [group for file in files for group in row_groups(file)]
         self.total_rows = sum(g.rows for g in self._groups)
         share, rest = divmod(self.total_rows, world_size)
         if training:
@@ -155,7 +150,7 @@ class ParquetLoader:
         files = [RowGroup(file, 0, n) for file, n in rows.items()]
         parts = [
             pl.read_parquet(g.file, columns=[name], n_rows=b, glob=False).slice(a)
-            for g, a, b in _segments(files, start, stop)
+            for g, a, b in segments(files, start, stop)
         ]
         return pl.concat(parts)[name] if parts else pl.Series(name, [], pl.Int32)
 
@@ -172,9 +167,13 @@ class ParquetLoader:
             self.epoch, self.step, self.lanes = self.epoch + 1, 0, self._world_size
         elif self.step == 0:
             self.lanes = self._world_size
-        if self.lanes != self._world_size:
-            yield from self._from_lanes()
-            return
+        if self._check is not None:
+            self._check.start()
+        yield from self._from_chunks() if self.lanes == self._world_size else self._from_lanes()
+        if self._check is not None:
+            self._check.finish()
+
+    def _from_chunks(self) -> Iterator[Batch]:
         start = time.perf_counter()
         groups = self._order()
         first = self.step // self._chunk_steps
@@ -189,6 +188,8 @@ class ParquetLoader:
         try:
             for k in range(first, last):
                 chunk = ahead.popleft().result()
+                if self._check is not None:
+                    self._check.finish(wait=False)
                 if k + AHEAD < last:
                     ahead.append(submit(k + AHEAD))
                 while self.step < min((k + 1) * self._chunk_steps, self.steps):
@@ -234,13 +235,18 @@ class ParquetLoader:
         size = self._chunk_steps * self.batch_size
         start = self._first + k * size
         stop = self._first + min((k + 1) * size, self._rows)
-        parts = [(g.file, g.first + a, b - a) for g, a, b in _segments(groups, start, stop)]
+        parts = [(g.file, g.first + a, b - a) for g, a, b in segments(groups, start, stop)]
         if not parts:  # this rank has no row left, but must take the same number of steps as the others
             parts = [(groups[0].file, 0, 0)]
         scans = [pl.scan_parquet(f, glob=False).select(self._columns).slice(at, rows) for f, at, rows in parts]
         # common-subplan elimination would share the scans of one file by reading all of it
         separate = pl.QueryOptFlags(comm_subplan_elim=False)
-        return pl.concat(pl.collect_all(scans, optimizations=separate), rechunk=False)
+        try:
+            return pl.concat(pl.collect_all(scans, optimizations=separate), rechunk=False)
+        except pl.exceptions.PolarsError:
+            if self._check is not None:
+                self._check.check_now(file for file, _, _ in parts)
+            raise
 
     def _layout(self, frame: pl.DataFrame, k: int) -> _Chunk:
         """Permute the rows by an order of (seed, epoch, rank, k), and lay them out by batch."""
@@ -327,26 +333,6 @@ def batch_of(frame: pl.DataFrame, features: FeatureSpec, vectors: Mapping[str, n
     """Return all rows of a frame that `Fitted.apply` returned as one Batch; labels are 0 if it has none."""
     labels = frame[LABEL].to_numpy() if LABEL in frame.columns else None
     return Tensors.from_frame(frame, features, vectors).batch(labels)
-
-
-def _segments(groups: list[RowGroup], start: int, stop: int) -> Iterator[tuple[RowGroup, int, int]]:
-    """Yield the row groups that hold rows [start, stop) of their concatenation, with first and stop within each."""
-    at = 0
-    for group in groups:
-        a, b = max(start - at, 0), min(stop - at, group.rows)
-        if a < b:
-            yield group, a, b
-        at += group.rows
-        if at >= stop:
-            return
-
-
-def _row_groups(file: Path) -> Iterator[RowGroup]:
-    meta, first = pq.read_metadata(file), 0
-    for i in range(meta.num_row_groups):
-        rows = meta.row_group(i).num_rows
-        yield RowGroup(file, first, rows)
-        first += rows
 
 
 def _copy(frame: pl.DataFrame, name: str, out: np.ndarray) -> np.ndarray:

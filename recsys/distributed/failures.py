@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
+from recsys import interrupts
 from recsys.console import console, log
 from recsys.errors import DoesNotFit, UserError
 from recsys.secrets import mask_text
@@ -103,7 +104,10 @@ def call(function: Callable[[], None], explain: Callable[[Exception], str] | Non
     except OmegaConfBaseException as e:
         return say_error(explain(e) if explain is not None else str(e))
     except KeyboardInterrupt:
-        return say_error("interrupted", status=130)
+        return say_error(interrupts.message(), status=130)
+    except interrupts.Interrupted as e:
+        # the launcher says it for the ranks that it has started
+        return e.status if interrupts.QUIET in os.environ else say_error(interrupts.message(), status=e.status)
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else OURS
     except BaseException as e:  # a failed collective save raises a BaseException

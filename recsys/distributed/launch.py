@@ -22,6 +22,7 @@ from typing import Any
 from recsys import secrets
 from recsys.console import say
 from recsys.distributed.ranks import silence
+from recsys.interrupts import Interrupted
 
 PREFIX = "recsys-job-"  # of the private folders of jobs
 LOOPBACKS = ("lo", "lo0")  # names of the loopback interface on Linux and on macOS
@@ -33,7 +34,7 @@ def spawn(devices: int, work: str, job: dict[str, Any]) -> None:
     torchrun's agent watches the processes. Raises SystemExit with the exit status of a failed process, which has
     already printed its error.
     """
-    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs
+    from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
@@ -63,6 +64,8 @@ def spawn(devices: int, work: str, job: dict[str, Any]) -> None:
                 say(f"error: rank {rank} was killed by signal {-first.exitcode} ({first.signal_name()}){cause}")
             codes = {f.exitcode for f in e.failures.values()}
             raise SystemExit(2 if 2 in codes else 1) from None
+        except SignalException as e:
+            raise Interrupted(e.sigval) from None
 
 
 def _loopback() -> dict[str, str]:

@@ -4,12 +4,16 @@ The parent process has composed the config and prepared the data; this process d
 belongs to the job alone; the ranks meet in a file of it.
 """
 
+import contextlib
+import ctypes
 import json
 import os
+import signal
 import sys
 from importlib import import_module
 from pathlib import Path
 
+from recsys import interrupts
 from recsys.distributed.failures import call, exit_process
 from recsys.distributed.launch import hold
 from recsys.distributed.ranks import STORE
@@ -17,12 +21,22 @@ from recsys.distributed.ranks import STORE
 
 def main() -> None:
     """Call the function on the job, which it gets as keyword arguments."""
+    os.environ[interrupts.QUIET] = "1"
+    interrupts.install()
+    end_with_parent()
     module, _, name = sys.argv[1].partition(":")
     folder = Path(sys.argv[2]).parent
     hold(folder)
     os.environ[STORE] = str(folder / "store")
     job = json.loads(Path(sys.argv[2]).read_text())
     getattr(import_module(module), name)(**job)
+
+
+def end_with_parent() -> None:
+    """Let the kernel kill this process when the launcher dies, so that no rank goes on writing to the run's folder."""
+    set_death_signal = 1
+    with contextlib.suppress(AttributeError, OSError):  # other systems than Linux
+        ctypes.CDLL(None).prctl(set_death_signal, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -12,8 +12,10 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from recsys import cli
+from recsys.atomic import write_text
 from recsys.console import results, say
 from recsys.errors import UserError
+from recsys.outputs import check_output
 
 USAGE = "python -m recsys.report RUN_DIR... [SWEEP_DIR] [output=report.html]"
 
@@ -31,7 +33,7 @@ def report(folders: list[str], output: Path, resamples: int = 1000, seed: int = 
     say(f"{len(run_set.runs)} runs: resampling the test rows {resamples:,} times")
     groups = compare(run_set.runs, resamples, seed)
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(page(run_set, groups, resamples, seed), encoding="utf-8")
+    write_text(output, page(run_set, groups, resamples, seed))
     for group in groups:
         results.print(terminal(group))
         results.print(escaped(verdict(group)))
@@ -51,10 +53,7 @@ def _command(cfg: DictConfig) -> None:
     if cfg.seed < 0:
         raise UserError(f"seed={cfg.seed}: must not be negative")
     output = Path(cfg.output)
-    if output.is_dir():
-        raise UserError(f"output={cfg.output}: is a folder; add the name of a file")
-    if any(p.is_file() for p in output.parents):
-        raise UserError(f"output={cfg.output}: its folder is a file")
+    check_output(output, (".html",))
     report([str(r) for r in cfg.runs], output, cfg.resamples, cfg.seed)
 
 

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from recsys import manifest
 from recsys.config.flatten import flatten_config
 from recsys.errors import UserError
 from recsys.evaluation import metrics_table
+from recsys.run_files import RESULTS
 from recsys.secrets import mask_overrides, mask_text, masked
 
 UNCOMPARED = {"seed", "run_dir", "resume"}  # keys that differ between seeds of the same config
@@ -141,6 +143,7 @@ def _run(path: Path, name: str) -> Run:
         config = OmegaConf.to_container(OmegaConf.create(text))
     except Exception as e:  # errors of YAML, OmegaConf, or of decoding
         raise UserError(f"{path / 'config.yaml'}: cannot be read: {str(e).splitlines()[0]}") from e
+    manifest.check(path, [name for name in RESULTS if (path / name).exists()])
     if (shown := masked(config)) != config:  # a run of an earlier version
         config, text = shown, OmegaConf.to_yaml(OmegaConf.create(shown))
     metrics = _json(path / "metrics.json")

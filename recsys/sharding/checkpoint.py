@@ -5,6 +5,7 @@
         state.pt                     dense optimizer, schedulers, loops, loader position, callbacks
         rank-0.pt ...                each rank's random state
         plan.json                    step, world size, and the plan of the run that wrote the checkpoint
+        manifest.json                digests of all files, which are checked before the checkpoint is loaded
 
 A checkpoint is written next to its final path under a temporary name and then renamed, so that a killed process leaves
 the previous one intact.
@@ -27,10 +28,13 @@ from torch import Tensor
 from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torchrec.distributed import DistributedModelParallel
 
+from recsys import manifest
 from recsys.atomic import beside, put_in_place
 from recsys.errors import UserError
+from recsys.manifest import DamagedFile
 from recsys.sharding.row_optimizer import RowOptimizer
-from recsys.sharding.stored_checkpoint import StoredCheckpoint
+from recsys.sharding.safe_reader import METADATA, SafeReader, TensorsOnly, load_plain
+from recsys.sharding.stored_checkpoint import PLAN, StoredCheckpoint
 from recsys.sharding.table_shards import TableShards, table_shards_of
 from recsys.sharding.tables import TableInfo
 
@@ -65,19 +69,51 @@ def save(
     model = dmp.state_dict() | {name: shards.to_save() for name, shards in weights.items()}
     tensors = {"model": model} | {f"tables.{name}": shards.to_save() for name, shards in states.items()}
     dcp.save(tensors, storage_writer=dcp.FileSystemWriter(building))
-    torch.save(_random_state(), building / f"rank-{dist.get_rank()}.pt")
-    if dist.get_rank() == 0:
+    rank = dist.get_rank()
+    own = [building / f"rank-{rank}.pt", *building.glob(f"__{rank}_*.distcp")]
+    torch.save(_random_state(), own[0])
+    if rank == 0:
         torch.save(state, building / "state.pt")
         about = {"step": state.get("global_step"), "world_size": dist.get_world_size(), "optimizer": optimizer}
-        (building / "plan.json").write_text(json.dumps(about | {"tables": plan}, indent=1) + "\n")
-    dist.barrier()
-    if dist.get_rank() == 0:
+        (building / PLAN).write_text(json.dumps(about | {"manifest": True, "tables": plan}, indent=1) + "\n")
+        own += [building / name for name in ("state.pt", PLAN, METADATA)]
+    entries = gathered(manifest.entries_of(building, own))
+    if rank == 0:
+        manifest.write(building, {name: entry for part in entries for name, entry in part.items()})
         put_in_place(building, path)
     dist.barrier()
 
 
+def gathered(value: Any) -> list[Any]:
+    """Return the value of every rank. Collective."""
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def check_files(path: Path) -> None:
+    """Check that a checkpoint's files are as they were written; each rank reads a share of them. Collective.
+
+    Raises:
+        DamagedFile: on all ranks, if a file is missing or damaged.
+    """
+    rank, world_size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+    damage = None
+    try:
+        entries = manifest.read(path)
+        if entries is None and StoredCheckpoint(path).plan.get("manifest"):
+            raise DamagedFile(path / manifest.FILE, "is missing")
+        manifest.check(path, sorted(entries or ())[rank::world_size])
+    except DamagedFile as e:
+        damage = e
+    damages = gathered(damage) if world_size > 1 else [damage]
+    if found := next(filter(None, damages), None):
+        raise found
+
+
 def load_model(path: Path, dmp: DistributedModelParallel, infos: dict[str, TableInfo]) -> None:
-    """Load the weights of `path` into `dmp`, whatever plan wrote them. Collective."""
+    """Check a checkpoint's files and load its weights into `dmp`, whatever plan wrote them. Collective."""
+    check_files(path)
     stored = StoredCheckpoint(path)
     weights, _ = local_tables(dmp, infos, "", None)
     _load(stored, dmp, infos, weights, {}, "")
@@ -108,8 +144,8 @@ def load_all(
         )
     _load(stored, dmp, infos, weights, states, optimizer)
     random_state = path / f"rank-{dist.get_rank()}.pt"
-    if random_state.exists():
-        _set_random_state(torch.load(random_state, weights_only=False))
+    if random_state.exists():  # there are fewer if fewer processes wrote the checkpoint
+        _set_random_state(load_plain(random_state))
     if row_optimizer is not None:
         for row_state in row_optimizer.state.values():
             row_state |= {"step": step} if "step" in row_state else {}
@@ -147,7 +183,7 @@ def _load(
             tensors[key] = shards.to_load()
         else:
             shards.fill(read, dims[parameter])
-    dcp.load(tensors, storage_reader=dcp.FileSystemReader(stored.path))
+    dcp.load(tensors, storage_reader=SafeReader(stored.path), planner=TensorsOnly())
     for lookup in (x for m in dmp.modules() for x in getattr(m, "_lookups", ())):
         getattr(lookup, "module", lookup).purge()  # drop the GPU's cached rows, which are out of date
 
@@ -182,9 +218,10 @@ def local_tables(
 
 
 def _random_state() -> dict[str, Any]:
+    name, keys, *rest = np.random.get_state()
     state: dict[str, Any] = {
         "torch": torch.get_rng_state(),
-        "numpy": np.random.get_state(),
+        "numpy": (name, np.asarray(keys).tolist(), *rest),  # plain numbers, as `load_plain` reads them
         "python": random.getstate(),
     }
     if torch.cuda.is_available():

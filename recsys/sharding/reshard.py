@@ -13,9 +13,10 @@ from torch.distributed.checkpoint.default_planner import create_default_global_s
 from torch.distributed.checkpoint.metadata import ChunkStorageMetadata, Metadata, MetadataIndex
 from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, TensorWriteData, WriteItem, WriteItemType
 
+from recsys import manifest
 from recsys.atomic import whole_folder, write_json
 from recsys.sharding.checkpoint import ROWWISE, column_edges
-from recsys.sharding.stored_checkpoint import StoredCheckpoint
+from recsys.sharding.stored_checkpoint import PLAN, StoredCheckpoint
 from recsys.sharding.table_shards import Region, TableShards, blocks
 
 Make = Callable[[], Tensor]
@@ -60,7 +61,8 @@ def rewrite(stored: StoredCheckpoint, output: Path, entries: list[dict[str, Any]
         dcp.save({}, storage_writer=writer, planner=_Lazy(todo), no_dist=True)
         for file in [stored.path / "state.pt", *stored.path.glob("rank-*.pt")]:
             shutil.copy(file, building)
-        write_json(building / "plan.json", stored.plan | {"world_size": world_size, "tables": entries})
+        write_json(building / PLAN, stored.plan | {"world_size": world_size, "manifest": True, "tables": entries})
+        manifest.write(building, manifest.entries_of(building))
 
 
 def _regions(entry: dict[str, Any]) -> list[Region]:

@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint import FileSystemReader
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import (
     ChunkStorageMetadata,
     Metadata,
@@ -18,17 +16,23 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import LoadPlan
 from torch.distributed.checkpoint.planner_helpers import create_read_items_for_chunk_list
 
+from recsys import manifest
 from recsys.errors import UserError
+from recsys.manifest import DamagedFile
+from recsys.sharding.safe_reader import METADATA, SafeReader, TensorsOnly
+
+PLAN = "plan.json"
 
 
 class StoredCheckpoint:
     """Tensors of a checkpoint folder, by key: `model.<parameter>`, `tables.<parameter>/<state>`."""
 
     def __init__(self, path: Path) -> None:
-        if not (path / ".metadata").exists():
-            raise UserError(f"{path}: not a checkpoint (it has no file .metadata)")
+        if not path.is_dir():
+            raise UserError(f"{path}: no such checkpoint")
+        manifest.check(path, [METADATA, PLAN])
         self.path = path
-        self._reader = FileSystemReader(path)
+        self._reader = SafeReader(path)
         self._metadata: Metadata = self._reader.read_metadata()
         self._reader.set_up_storage_reader(self._metadata, is_coordinator=True)
 
@@ -39,9 +43,14 @@ class StoredCheckpoint:
     @cached_property
     def plan(self) -> dict[str, Any]:
         """plan.json: step, world size, the tables' optimizer, and the tables as they were sharded."""
-        plan = json.loads((self.path / "plan.json").read_text())
-        assert isinstance(plan, dict)
-        return plan
+        file = self.path / PLAN
+        try:
+            plan = json.loads(file.read_text())
+            return {key: plan[key] for key in plan}
+        except FileNotFoundError:
+            raise DamagedFile(file, "is missing") from None
+        except (ValueError, TypeError, KeyError):
+            raise DamagedFile(file, "is damaged and cannot be read") from None
 
     def size(self, key: str) -> list[int]:
         return list(self.tensors[key].size)
@@ -58,7 +67,7 @@ class StoredCheckpoint:
         return out
 
 
-class _Into(DefaultLoadPlanner):
+class _Into(TensorsOnly):
     """Load planner that reads into one tensor."""
 
     def __init__(self, out: Tensor) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytorch_lightning as pl
 from pytorch_lightning.loggers import CSVLogger
 
+from recsys import interrupts
 from recsys.console import Bar, say
 from recsys.training.module import RecsysModule, world_size
 
@@ -113,6 +114,42 @@ class MaxTime(pl.Callback):
         if self._over and module.stepped and not trainer.should_stop:
             say(f"trainer.max_time is over: stopping training at step {trainer.global_step}")
             trainer.should_stop = True
+
+
+class Interrupts(pl.Callback):
+    """Ends the training after a signal, in place of Lightning's handlers, whose SIGTERM is a collective.
+
+    With `save`, the training goes on to a step at which all ranks can stop, and writes a checkpoint.
+    """
+
+    def __init__(self, save: bool) -> None:
+        self._save, self._batches, self._stopping = save, 0, False
+
+    def on_train_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        interrupts.install_again()
+        interrupts.defer(self._save)
+
+    def on_test_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        interrupts.install_again()
+
+    def on_validation_start(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        interrupts.install_again()
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        assert isinstance(module, RecsysModule)
+        self._batches += 1
+        if self._batches % CLOCK_STEPS == 0 or trainer.world_size == 1:
+            self._stopping = self._stopping or (self._save and over(trainer, interrupts.requested()))
+        if self._stopping and module.stepped and not trainer.should_stop:
+            say(f"interrupted: writing a checkpoint at step {trainer.global_step}")
+            trainer.should_stop = True
+
+    def on_fit_end(self, trainer: pl.Trainer, module: pl.LightningModule) -> None:
+        interrupts.defer(False)
+        if self._stopping:
+            interrupts.end()
 
 
 def over(trainer: pl.Trainer, value: bool) -> bool:

@@ -1,14 +1,18 @@
 """Write checkpoints by steps, time and validations; find the best and the newest."""
 
 import math
-import shutil
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 
+from recsys.atomic import remove_folder
+from recsys.console import say
 from recsys.evaluation.metrics_table import lower_is_better
+from recsys.manifest import DamagedFile
+from recsys.sharding.checkpoint import check_files
 from recsys.training.callbacks import CLOCK_STEPS, over
 from recsys.training.module import RecsysModule
 
@@ -87,23 +91,45 @@ class Checkpoints(pl.Callback):
         if trainer.is_global_zero:
             old = sorted(p for p in self.folder.glob(f"{kind}-*") if p != new)
             for path in old[: max(len(old) + 1 - self._keep[kind], 0)]:
-                shutil.rmtree(path, ignore_errors=True)
+                remove_folder(path)
+
+
+def checkpoints_of(run_dir: Path, kinds: Sequence[str] = ("step", "best")) -> list[Path]:
+    """Return the checkpoints of a run, the newest first.
+
+    If a step-N and a best-N have the same number of steps, step-N, which is written last, comes first.
+    """
+    found = [p for kind in kinds for p in (run_dir / "checkpoints").glob(f"{kind}-*") if p.is_dir()]
+    return sorted(found, key=lambda p: (p.name.rsplit("-", 1)[1], p.name.startswith("step")), reverse=True)
 
 
 def newest_checkpoint(run_dir: Path) -> Path | None:
-    """Return the checkpoint with the most steps, None if there is none.
-
-    If a step-N and a best-N have the same number of steps, return step-N, which is written last.
-    """
-    found = [p for kind in ("step", "best") for p in _complete(run_dir, kind)]
-    return max(found, key=lambda p: (int(p.name.rsplit("-", 1)[1]), p.name.startswith("step")), default=None)
+    """Return the checkpoint with the most steps, None if there is none."""
+    return next(iter(checkpoints_of(run_dir)), None)
 
 
 def best_checkpoint(run_dir: Path) -> Path | None:
     """Return the best checkpoint by validation, or the newest if nothing was validated."""
-    found = sorted(_complete(run_dir, "best"))
-    return found[-1] if found else newest_checkpoint(run_dir)
+    return next(iter(checkpoints_of(run_dir, ["best"])), None) or newest_checkpoint(run_dir)
 
 
-def _complete(run_dir: Path, kind: str) -> list[Path]:
-    return [p for p in (run_dir / "checkpoints").glob(f"{kind}-*") if (p / ".metadata").exists()]
+def newest_intact_checkpoint(run_dir: Path) -> Path | None:
+    """Return the newest checkpoint that is as it was written, None if the run has no checkpoint. Collective.
+
+    Raises:
+        DamagedFile: all checkpoints are damaged.
+    """
+    damages: list[DamagedFile] = []
+    for path in checkpoints_of(run_dir):
+        try:
+            check_files(path)
+        except DamagedFile as e:
+            damages.append(e)
+            continue
+        if damages:
+            say(f"{damages[0]}; resuming from the checkpoint before it")
+        return path
+    if damages:
+        why = "no earlier checkpoint is intact, so the run cannot be resumed"
+        raise DamagedFile(damages[0].file, f"{damages[0].problem}; {why}")
+    return None

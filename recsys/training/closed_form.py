@@ -7,6 +7,8 @@ import polars as pl
 import torch
 from omegaconf import DictConfig
 
+from recsys import manifest
+from recsys.atomic import whole_folder
 from recsys.batch import JaggedIds
 from recsys.config.build import build_model
 from recsys.config.kinds import protocol_of
@@ -18,6 +20,7 @@ from recsys.distributed.ranks import Ranks
 from recsys.evaluation.evaluators import retrieval_slices, write_ranks
 from recsys.evaluation.retrieval import RankingMetrics
 from recsys.evaluation.retrieval_counts import Score
+from recsys.sharding.safe_reader import load_plain
 from recsys.training.trainer import as_counts, split_loader
 
 STATE = "model.pt"
@@ -26,7 +29,9 @@ STATE = "model.pt"
 def fit_model(cfg: DictConfig, prepared: Prepared) -> Any:
     """Return the model, fitted to all training items of each group."""
     model = build_model(cfg, prepared.fitted.features, torch.device("cpu"))
-    rows = pl.concat([pl.read_parquet(f, columns=[HISTORY]) for f in prepared.files("train")])[HISTORY]
+    files = prepared.files("train")
+    prepared.check_in_background(()).check_now(files)
+    rows = pl.concat([pl.read_parquet(f, columns=[HISTORY]) for f in files])[HISTORY]
     rows = rows.filter(rows.list.len() > 0)
     items = rows.explode(empty_as_null=False, keep_nulls=False)
     model.fit(JaggedIds(*(torch.from_numpy(x.cast(pl.Int64).to_numpy().copy()) for x in (items, rows.list.len()))))
@@ -36,16 +41,17 @@ def fit_model(cfg: DictConfig, prepared: Prepared) -> Any:
 def save(model: Any, path: Path) -> Path:
     """Write the model as a checkpoint of the run, and return its folder."""
     folder = path / "checkpoints" / "step-00000000"
-    folder.mkdir(parents=True, exist_ok=True)
-    torch.save(model.state_dict(), folder / STATE)
-    (folder / ".metadata").touch()  # written last, so a folder with this file is complete
+    with whole_folder(folder) as building:
+        torch.save(model.state_dict(), building / STATE)
+        manifest.write(building, manifest.entries_of(building))
     return folder
 
 
 def load(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> Any:
-    """Load the model that `save` wrote."""
+    """Load the model that `save` wrote. Raises DamagedFile if it is not as it was written."""
+    manifest.check(checkpoint)
     model = build_model(cfg, fitted.features, torch.device("cpu"))
-    model.load_state_dict(torch.load(checkpoint / STATE, weights_only=True))
+    model.load_state_dict(load_plain(checkpoint / STATE))
     return model
 
 

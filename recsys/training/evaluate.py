@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from recsys.console import say
+from recsys.console import log_to, say
 from recsys.errors import UserError
 
 SPLITS = ("train", "validation", "test")
@@ -27,14 +27,15 @@ def evaluate(
     from recsys.config.check import check_processes
     from recsys.config.kinds import kind_of
     from recsys.config.settings import accelerator_of, data_config
-    from recsys.data.prepare.prepared import prepare
     from recsys.distributed.ranks import process_group, started_by_torchrun
     from recsys.training.closed_form import load, rank_split
-    from recsys.training.run_dir import check_ids, choose_checkpoint, open_run, protocol
+    from recsys.training.run_data import prepare_to_measure
+    from recsys.training.run_dir import choose_checkpoint, open_run, protocol
     from recsys.training.trainer import build_module, build_trainer, metrics_of, split_loader
 
     if split not in SPLITS:
         raise UserError(f"split={split}: must be train, validation or test")
+    log_to(None)  # an earlier run in this process may have set its log file
     saved, path = open_run(run)
     if split == "train" and not kind_of(saved).scores_rows:
         why = "retrieval models are measured on held-out queries only; set split=validation or split=test"
@@ -44,8 +45,7 @@ def evaluate(
     started = started_by_torchrun()
     check_processes(cfg, 1 if started is None else started.world_size)
     best = choose_checkpoint(path, checkpoint)
-    prepared = prepare(data_config(cfg))
-    check_ids(path, prepared)
+    prepared = prepare_to_measure(path, data_config(cfg))
     if not prepared.rows(split):
         raise UserError(f"split={split}: the data has no {split} rows; see data.split")
     if kind_of(cfg).fitted_at_once:

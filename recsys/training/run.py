@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
+from recsys import interrupts
 from recsys.atomic import write_json
 from recsys.config.check import check
 from recsys.config.compose import load_config
@@ -42,6 +43,15 @@ class Run:
 
 def train(cfg: DictConfig) -> Run:
     """Train as the config says: in this process, in `trainer.devices` processes on this machine, or in torchrun's."""
+    from recsys.training import run_lock
+
+    try:
+        return _train(cfg)
+    finally:
+        run_lock.release()
+
+
+def _train(cfg: DictConfig) -> Run:
     from recsys.distributed.launch import spawn
     from recsys.distributed.ranks import (
         any_restarted,
@@ -101,7 +111,9 @@ def begin(cfg: DictConfig, world_size: int, restarted: bool = False) -> tuple[Ru
     from recsys.data.prepare.engine import open_engine
     from recsys.data.prepare.prepared import prepare
     from recsys.data.transforms import Fitted
-    from recsys.training.run_dir import allow_restarts, check_ids, open_run_dir
+    from recsys.training.run_data import prepare_to_resume
+    from recsys.training.run_data import save as save_run_data
+    from recsys.training.run_dir import allow_restarts, open_run_dir, write_manifest
 
     allow_restarts(cfg, restarted)
     files = None if data.root is None else check_files(data)
@@ -109,11 +121,15 @@ def begin(cfg: DictConfig, world_size: int, restarted: bool = False) -> tuple[Ru
     path = folder.path
     log_to(path / "train.log")
     say(f"run folder: {path}")
+    interrupts.advise(f"go on with resume={path}")
     with open_engine(engine_config(cfg), data) as engine:
-        prepared = prepare(data, engine, files)
-    if folder.resumed:
-        check_ids(path, prepared)
+        if folder.resumed:
+            prepared = prepare_to_resume(path, data, engine, files, cfg.resume_on_changed_data)
+        else:
+            prepared = prepare(data, engine, files)
     Fitted.copy(prepared.folder, path)
+    save_run_data(path, prepared)
+    write_manifest(path)
     rows = prepared.info["rows"]
     say(f"data: {prepared.folder}: " + ", ".join(f"{n:,} {split}" for split, n in rows.items()) + " rows")
     return folder, prepared
@@ -134,8 +150,8 @@ def fit(cfg: DictConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) ->
     if kind_of(cfg).fitted_at_once:
         _fit_closed_form(cfg, path, prepared)
         return
-    from recsys.training.checkpoints import best_checkpoint, newest_checkpoint
-    from recsys.training.run_dir import protocol
+    from recsys.training.checkpoints import best_checkpoint, newest_intact_checkpoint
+    from recsys.training.run_dir import add_results, protocol
     from recsys.training.run_state import RunState
     from recsys.training.trainer import (
         build_module,
@@ -154,8 +170,10 @@ def fit(cfg: DictConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) ->
             f"{len(training)}, the number of batches in an epoch; or set trainer.validate_every, in epochs"
         )
     module = build_module(cfg, prepared.fitted, ranks, prepared.folder, steps_of(cfg, len(training)))
-    newest = newest_checkpoint(path) if folder.resumed else None
-    start = folder.start or (None if newest is None else RunState.load(newest))
+    newest = newest_intact_checkpoint(path) if folder.resumed else None
+    start = folder.start
+    if newest is not None and (start is None or start.checkpoint != newest):
+        start = RunState.load(newest)
     trainer, throughput = build_trainer(cfg, path, ranks, prepared, start)
     validation = split_loader(cfg, prepared, "validation", ranks) if prepared.rows("validation") else None
     if start is not None:
@@ -193,6 +211,7 @@ def fit(cfg: DictConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) ->
             track_results(trainer, best, metrics, curves)
         for logger in trainer.loggers:
             logger.finalize("success")
+        add_results(path)
         _show(metrics, path)
 
 
@@ -220,7 +239,7 @@ def _write_details(
 def _fit_closed_form(cfg: DictConfig, path: Path, prepared: Prepared) -> None:
     from recsys.distributed.ranks import Ranks
     from recsys.training.closed_form import fit_model, rank_split, save
-    from recsys.training.run_dir import protocol
+    from recsys.training.run_dir import add_results, protocol
     from recsys.training.trainer import build_loggers
 
     start = time.monotonic()
@@ -243,6 +262,7 @@ def _fit_closed_form(cfg: DictConfig, path: Path, prepared: Prepared) -> None:
         for split in splits:
             logger.log_metrics({f"{split}/{name}": value for name, value in metrics[split].items()}, step=0)
         logger.finalize("success")
+    add_results(path)
     _show(metrics, path)
 
 

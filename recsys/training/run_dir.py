@@ -1,10 +1,13 @@
 """The run folder. Other programs rely on the names of its files:
 
 config.yaml features.json transforms.json vocabularies/ plan.json metrics.json metrics.csv train.log checkpoints/
+
+manifest.json has the digests of those that are read again; data.json says which data the run was trained on.
 """
 
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,7 @@ from typing import Any
 import polars as pl
 from omegaconf import DictConfig, OmegaConf
 
+from recsys import manifest
 from recsys.atomic import whole_file
 from recsys.config.compose import load_config
 from recsys.config.flatten import flatten_config
@@ -19,8 +23,12 @@ from recsys.config.kinds import kind_of
 from recsys.config.settings import data_config
 from recsys.console import say
 from recsys.data.prepare.prepared import Prepared
+from recsys.data.transforms.fitted import fitted_files, is_fitted
 from recsys.errors import UserError
+from recsys.manifest import DamagedFile
+from recsys.run_files import CONFIG, DATA, OWN, RESULTS
 from recsys.training.checkpoints import best_checkpoint, newest_checkpoint
+from recsys.training.run_lock import hold
 from recsys.training.run_state import RunState
 
 # Keys that may differ when a run is resumed: where and how fast it runs, how long it trains, and what is measured and
@@ -28,6 +36,7 @@ from recsys.training.run_state import RunState
 FREE = {
     "run_dir",
     "resume",
+    "resume_on_changed_data",
     "sweep",
     "sharding",
     "engine",
@@ -41,12 +50,14 @@ FREE = {
     "metrics",
     "trainer.threads",
     "trainer.timeout_minutes",
+    "trainer.save_on_interrupt",
     "trainer.eval_batch_size",
     "trainer.log_every_n_steps",
     "trainer.early_stopping.mode",  # follows from the metric
     "data.prepared",
     "data.root",
     "data.max_bad_rows",
+    "data.verify",
 }
 
 
@@ -78,16 +89,18 @@ def open_run_dir(cfg: DictConfig) -> RunFolder:
         raise UserError("resume=auto: needs run_dir=DIR, the folder of the run to resume or to start")
     if cfg.resume is not None and not auto:
         path = Path(cfg.resume)
-        if not (path / "config.yaml").exists():
-            raise UserError(f"resume={cfg.resume}: is not a run folder (it has no config.yaml)")
+        if not (path / CONFIG).exists():
+            raise UserError(f"resume={cfg.resume}: is not a run folder (it has no {CONFIG})")
         if cfg.run_dir is not None and Path(cfg.run_dir).resolve() != path.resolve():
             raise UserError(f"run_dir={cfg.run_dir} and resume={cfg.resume} differ; set only one of them")
     else:
         path = Path(cfg.run_dir) if cfg.run_dir is not None else _new_folder(cfg)
     if path.exists() and not path.is_dir():
         raise UserError(f"run_dir={path}: is a file; name a folder")
-    if (path / "config.yaml").exists():
-        if difference := _difference(load_config(path / "config.yaml"), cfg):
+    path.mkdir(parents=True, exist_ok=True)
+    hold(path, "run_dir" if cfg.resume is None or auto else "resume")
+    if (path / CONFIG).exists():
+        if difference := _difference(load_config(path / CONFIG), cfg):
             key, old, new = difference
             what = "run_dir" if cfg.resume is None or auto else "resume"
             raise UserError(
@@ -95,19 +108,19 @@ def open_run_dir(cfg: DictConfig) -> RunFolder:
                 "choose another run_dir"
             )
         if cfg.resume is None:
-            _rename_old_run(path)
+            _move_old_run(path)
         elif (newest := newest_checkpoint(path)) is not None and not kind_of(cfg).fitted_at_once:
-            start = RunState.load(newest)
-            _check_epochs(cfg, start)
+            with suppress(DamagedFile):  # `fit` reports it, and looks for an older checkpoint
+                start = RunState.load(newest)
+                _check_epochs(cfg, start)
     elif auto:
         say(f"{path} contains no run yet: starting a new run")
-    path.mkdir(parents=True, exist_ok=True)
     (path / "checkpoints").mkdir(exist_ok=True)
     resumed = cfg.resume is not None and newest_checkpoint(path) is not None
-    if cfg.resume is not None and not resumed and (path / "config.yaml").exists():
+    if cfg.resume is not None and not resumed and (path / CONFIG).exists():
         say(f"{path} has no complete checkpoint: the run starts again from the beginning")
     cfg.run_dir = str(path)
-    with whole_file(path / "config.yaml") as building:
+    with whole_file(path / CONFIG) as building:
         OmegaConf.save(OmegaConf.masked_copy(cfg, [str(k) for k in cfg if k != "sweep"]), building, resolve=True)
     return RunFolder(path, resumed, start)
 
@@ -142,12 +155,27 @@ def _new_folder(cfg: DictConfig) -> Path:
     return path
 
 
-def _rename_old_run(path: Path) -> None:
+def _move_old_run(path: Path) -> None:
+    """Move the files of an earlier run to a new folder PATH.N. Other files in the folder stay."""
     n = 1
     while (old := path.with_name(f"{path.name}.{n}")).exists():
         n += 1
-    path.rename(old)
-    say(f"{path} already contained a run with the same config; renamed it to {old}")
+    old.mkdir()
+    for file in (f for pattern in OWN for f in sorted(path.glob(pattern))):
+        file.rename(old / file.name)
+    say(f"{path} already contained a run with the same config; moved it to {old}")
+
+
+def write_manifest(path: Path) -> None:
+    """Write the digests of the files that a run begins with, which are checked when the run is read again."""
+    begun = [f for name in (CONFIG, DATA) if (f := path / name).exists()]
+    manifest.write(path, manifest.entries_of(path, [*fitted_files(path), *begun]))
+
+
+def add_results(path: Path) -> None:
+    """Add the digests of the results, which recsys.report reads, to the manifest."""
+    results = [f for name in RESULTS if (f := path / name).exists()]
+    manifest.write(path, (manifest.read(path) or {}) | manifest.entries_of(path, results))
 
 
 def _difference(old: Any, new: DictConfig) -> tuple[str, Any, Any] | None:
@@ -164,13 +192,21 @@ def _difference(old: Any, new: DictConfig) -> tuple[str, Any, Any] | None:
 def open_run(run: str) -> tuple[DictConfig, Path]:
     """Return a run's config and folder. Raises UserError if there is no run."""
     path = Path(run)
-    if not (path / "config.yaml").exists():
-        raise UserError(f"run={run}: is not a run folder (it has no config.yaml)")
-    return load_config(path / "config.yaml"), path
+    if not (path / CONFIG).exists():
+        raise UserError(f"run={run}: is not a run folder (it has no {CONFIG})")
+    try:
+        manifest.check(path, [CONFIG])
+    except DamagedFile:
+        say(f"{path / CONFIG} has changed since the run wrote it")
+    return load_config(path / CONFIG), path
 
 
 def check_ids(path: Path, prepared: Prepared) -> None:
-    """Raise UserError if the ids of the prepared data differ from those that the run's tables were trained with."""
+    """Raise UserError if the ids of the prepared data differ from those that the run's tables were trained with.
+
+    Raises DamagedFile if a file of the run's own transforms is damaged.
+    """
+    manifest.check(path, of=is_fitted)
     for file in sorted((path / "vocabularies").glob("*.parquet")):
         now = prepared.folder / "vocabularies" / file.name
         if not now.exists() or not _values(file).equals(_values(now)):
@@ -188,7 +224,7 @@ def _values(vocabulary: Path) -> pl.Series:
 def choose_checkpoint(path: Path, name: str) -> Path:
     """Return the checkpoint `best`, `last`, or of this name under checkpoints/. Raises UserError if it is missing."""
     found = {"best": best_checkpoint, "last": newest_checkpoint}.get(name, lambda p: p / "checkpoints" / name)(path)
-    if found is None or not (found / ".metadata").exists():
+    if found is None or not found.is_dir():
         there = sorted(p.name for p in (path / "checkpoints").iterdir() if not p.name.startswith("."))
         raise UserError(f"checkpoint={name}: not in {path}/checkpoints (there: {', '.join(there) or 'none'})")
     return found

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
+from recsys.sharding.safe_reader import load_plain
 
 STATE = "state.pt"
 
@@ -21,8 +21,8 @@ class RunState:
 
     @classmethod
     def load(cls, checkpoint: Path) -> "RunState":
-        """Load the state of `checkpoint` onto the CPU."""
-        return cls(checkpoint, torch.load(checkpoint / STATE, weights_only=False, map_location="cpu"))
+        """Load the state of `checkpoint` onto the CPU. Raises DamagedFile if it cannot be read."""
+        return cls(checkpoint, load_plain(checkpoint / STATE))
 
     @property
     def loader_position(self) -> dict[str, int]:

@@ -24,7 +24,7 @@ from recsys.distributed.ranks import Ranks, ensure_process_group
 from recsys.errors import UserError
 from recsys.evaluation.metrics_table import COUNTS, mode_of
 from recsys.sharding.strategy import ShardedStrategy
-from recsys.training.callbacks import EvaluationBar, MaxTime, Throughput, csv_logger
+from recsys.training.callbacks import EvaluationBar, Interrupts, MaxTime, Throughput, csv_logger
 from recsys.training.checkpoints import Checkpoints
 from recsys.training.module import RecsysModule, local_device
 from recsys.training.profiling import Overfit, Profile
@@ -98,7 +98,12 @@ def build_trainer(
     """Return a Lightning Trainer with the ShardedStrategy and the run's callbacks and loggers, and its Throughput."""
     accelerator = accelerator_of(cfg)
     throughput = Throughput(cfg.trainer.log_every_n_steps, cfg.trainer.accumulate)
-    callbacks: list[pl.Callback] = [throughput, EvaluationBar(), _Record(path)]
+    callbacks: list[pl.Callback] = [
+        throughput,
+        EvaluationBar(),
+        _Record(path),
+        Interrupts(cfg.trainer.save_on_interrupt),
+    ]
     if cfg.trainer.max_time is not None:
         callbacks.append(MaxTime(seconds_of(cfg.trainer.max_time)))
     if cfg.debug.name == "overfit":
@@ -183,8 +188,9 @@ def split_loader(
     """
     batch_size = cfg.trainer.batch_size if training else cfg.trainer.eval_batch_size
     fitted = prepared.fitted
+    files = prepared.files(split)
     return ParquetLoader(
-        prepared.files(split),
+        files,
         fitted.features,
         vectors=fitted.matrices,
         batch_size=max(batch_size // ranks.world_size, 1),
@@ -195,6 +201,7 @@ def split_loader(
         rank=ranks.rank,
         world_size=ranks.world_size,
         limit=cfg.debug.train_batches if training else cfg.debug.eval_batches,
+        check=prepared.check_in_background(files[ranks.rank :: ranks.world_size]),
     )
 
 

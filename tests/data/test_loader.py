@@ -336,4 +336,4 @@ def test_the_writer_makes_whole_row_groups(tmp_path: Path, monkeypatch: pytest.M
     ]
     assert len(paths) == 3 and groups == [32] * 7 + [26]
     assert pl.read_parquet(paths).equals(frame)
-    assert writer.files == [p.name for p in paths]
+    assert list(writer.files) == [p.name for p in paths]

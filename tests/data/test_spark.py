@@ -101,6 +101,8 @@ def both(data: DataConfig, tmp_path: Path) -> tuple[Prepared, Prepared]:
     assert list(a) == list(b) and len(a) >= 8
     for name in a:
         own, others = a[name], b[name]
+        if own.name == "manifest.json":
+            continue
         if own.suffix == ".json":  # some of them name their folders
             assert own.read_text().replace("/polars/", "/spark/") == others.read_text(), name
         else:

@@ -187,7 +187,7 @@ def test_mistakes(
         (["input=bad.csv"], r"input: none of the 1 rows can be read; .*top.bad_rows.csv has the reasons"),
         (["input=log.csv", "batch_size=0"], r"batch_size=0: must be at least 1"),
         (["input=none.csv"], r"none.csv: no such file"),
-        (["input=log.csv", f"output={tmp_path}"], r"is a folder; name a Parquet file"),
+        (["input=log.csv", f"output={tmp_path}"], r"is a folder; name a .parquet file"),
     ):
         paths = [a.replace("input=", f"input={tmp_path}/") for a in arguments]
         status, said = command(monkeypatch, capsys, *given, *paths)
@@ -212,7 +212,7 @@ def test_models_that_predict_have_no_lists(
     monkeypatch.chdir(tmp_path)
     train(compose("train", ["data=own", "data.root=.", "model=dcn", "run_dir=run", "trainer.batch_size=32"]))
     for key in ("k=20", "filter_history=false"):
-        status, said = command(monkeypatch, capsys, "run=run", "input=rows.csv", key)
+        status, said = command(monkeypatch, capsys, "run=run", "input=rows.csv", "output=../p.parquet", key)
         assert status == 2
         assert f"error: {key.replace('false', 'False')}: applies to retrieval models; this run's model gives a" in said
     with pytest.raises(

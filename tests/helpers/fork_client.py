@@ -3,6 +3,7 @@
 It ends as that process ends, and passes signals on to it; it imports nothing but the standard library.
 """
 
+import ctypes
 import os
 import signal
 import socket
@@ -12,6 +13,8 @@ from fork_server import Request, read_number, send
 
 
 def main() -> None:
+    if "recsys.distributed.worker" in sys.argv:  # what such a process does for itself, whose parent is the fork server
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(os.environ["RECSYS_TEST_FORKS"])
     send(connection, Request(sys.argv[1:], os.getcwd(), dict(os.environ)), [0, 1, 2])

@@ -5,13 +5,13 @@ READ/<fingerprint of the chunk's bytes and of the config that parses them>/
     values/<column>.parquet      the text of each code
     bad-00000.parquet ...        rows that cannot be read: line, reason, text
     chunk.json                   the number of rows, bad rows and lines
+    manifest.json                digests of the files, which are checked when they are read
 """
 
 import hashlib
 import json
 import os
 import shutil
-import uuid
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -22,8 +22,10 @@ from typing import Any
 
 import polars as pl
 
-from recsys.atomic import beside
+from recsys import manifest
+from recsys.atomic import beside, remove_folder
 from recsys.config.schema_data import SourceConfig, SparseConfig
+from recsys.console import say
 from recsys.data.prepare.dictionary import TextCoder
 from recsys.data.raw import sources
 from recsys.data.raw.blocks import LINE, BadRow, Block
@@ -35,7 +37,9 @@ from recsys.data.transforms import (
     parse_rows,
 )
 from recsys.data.transforms.columns import ResolvedData
+from recsys.manifest import DamagedFile, Entry
 
+INFO = "chunk.json"
 READ_FORMAT = 2  # increase it if a change makes the same bytes parse differently
 PARSERS = READERS  # threads that turn blocks into parsed rows, while others read CSV
 
@@ -65,9 +69,21 @@ class ParsedChunk:
 
     @cached_property
     def info(self) -> dict[str, Any]:
-        info = json.loads((self.folder / "chunk.json").read_text())
+        self._check(INFO)
+        info = json.loads((self.folder / INFO).read_text())
         assert isinstance(info, dict)
         return info
+
+    @cached_property
+    def _unchecked(self) -> dict[str, Entry]:
+        """The manifest's entries of the files that were not read yet."""
+        return manifest.read(self.folder) or {}
+
+    def _check(self, name: str) -> Path:
+        """Return the path of a file that is as it was written. Raises DamagedFile."""
+        if (entry := self._unchecked.pop(name, None)) is not None:
+            manifest.check_file(self.folder, name, entry)
+        return self.folder / name
 
     @property
     def rows(self) -> int:
@@ -77,7 +93,7 @@ class ParsedChunk:
         """Yield the parsed rows with their row numbers, part by part. columns: columns to read, if they exist."""
         place = self.first_row
         for i, rows in enumerate(self.info["rows"]):
-            file = self.folder / f"rows-{i:05d}.parquet"
+            file = self._check(f"rows-{i:05d}.parquet")
             names = None if columns is None else [c for c in pl.read_parquet_schema(file) if c in {*columns, PLACE}]
             frame = pl.read_parquet(file, columns=names)
             if not frame.columns:
@@ -89,13 +105,13 @@ class ParsedChunk:
 
     def values(self, columns: Collection[str] | None = None) -> dict[str, pl.Series]:
         """Return the text of each code, for all columns of text or those in `columns`."""
-        files = (self.folder / "values").glob("*.parquet")
-        return {f.stem: pl.read_parquet(f)["value"] for f in files if columns is None or f.stem in columns}
+        files = [f for f in (self.folder / "values").glob("*.parquet") if columns is None or f.stem in columns]
+        return {f.stem: pl.read_parquet(self._check(f"values/{f.name}"))["value"] for f in files}
 
     def bad(self) -> Iterator[pl.DataFrame]:
         """Yield frames (line, reason, text) of the bad rows."""
         for file in sorted(self.folder.glob("bad-*.parquet")):
-            yield pl.read_parquet(file)
+            yield pl.read_parquet(self._check(file.name))
 
 
 def cut_chunks(data: ResolvedData, files: list[tuple[Path, int | None]], digests: dict[Path, str]) -> list[Chunk]:
@@ -111,24 +127,14 @@ def read_chunk(data: ResolvedData, chunk: Chunk, folder: Path, advance: Callable
     building.mkdir(parents=True)
     try:
         _read_into(building, data, chunk, advance)
-        if folder.exists() and not (folder / "chunk.json").exists():  # the rest of an incomplete removal
+        if folder.exists() and not (folder / INFO).exists():  # the rest of an incomplete removal
             shutil.rmtree(folder, ignore_errors=True)
         os.replace(building, folder)
     except OSError:
-        if not (folder / "chunk.json").exists():  # otherwise, another process has written the chunk in the meantime
+        if not (folder / INFO).exists():  # otherwise, another process has written the chunk in the meantime
             raise
     finally:
         shutil.rmtree(building, ignore_errors=True)
-
-
-def remove_chunk(folder: Path) -> None:
-    """Remove a chunk's folder. Rename it first, so that a folder that is partly removed is not taken for a chunk."""
-    removing = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
-    try:
-        folder.rename(removing)
-    except FileNotFoundError:  # equal chunks share one folder, which is removed already
-        return
-    shutil.rmtree(removing, ignore_errors=True)
 
 
 def _read_into(folder: Path, data: ResolvedData, chunk: Chunk, advance: Callable[[float], None]) -> None:
@@ -179,8 +185,22 @@ def write_values(folder: Path, coder: TextCoder) -> None:
 
 
 def write_info(folder: Path, info: dict[str, Any]) -> None:
-    """Write chunk.json, whose presence marks a complete chunk."""
-    (folder / "chunk.json").write_text(json.dumps(info))
+    """Write chunk.json, whose presence marks a complete chunk, and the manifest."""
+    (folder / INFO).write_text(json.dumps(info))
+    manifest.write(folder, manifest.entries_of(folder))
+
+
+def is_chunk(folder: Path) -> bool:
+    """Return whether the folder holds a whole chunk. What is left of a damaged one is removed."""
+    if not (folder / INFO).exists():
+        return False
+    try:
+        manifest.check(folder, [INFO])
+    except DamagedFile as e:
+        say(f"{e}; its chunk of the raw files is read again")
+        remove_folder(folder)
+        return False
+    return True
 
 
 def _write_bad(bad: list[BadRow], file: Path) -> None:

@@ -1,6 +1,7 @@
-"""Digests of the content of files.
+"""Digests of the content of raw files.
 
-Files with equal content are prepared once, whatever their names and modification times.
+Files with equal content are prepared once, whatever their names and modification times. A file is not read again while
+its size, times, inode and the digest of its head, middle and tail stay the same. data.verify=content reads all files.
 """
 
 import hashlib
@@ -10,7 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PosixPath
+from typing import Any
 
+import xxhash
 from filelock import FileLock
 
 from recsys.atomic import write_text
@@ -20,30 +23,54 @@ PROGRESS_BYTES = 2 << 30  # show a progress bar above this size, which takes lon
 # metadata keys under which stores report a digest of the content
 CONTENT = ("md5Hash", "crc32c", "ETag", "etag", "checksum")
 CHANGED = ("LastModified", "last_modified", "updated", "mtime", "modified", "created")
+SAMPLE_BYTES = 1 << 16
 SETTLED_SECONDS = 2.0  # a file younger than this may change again without a new modification time
 
 
-def digests(files: Sequence[Path], home: Path) -> dict[Path, str]:
+def digests(files: Sequence[Path], home: Path, *, verify: str = "stat") -> dict[Path, str]:
     """Return a digest of each file's content.
 
-    `home` caches the digests of files whose size and time have not changed. The digest of a remote object is made of
-    its metadata, because reading it twice is expensive: its size, and the store's own digest, else its name and time.
+    `home` caches the digests of files that look as before. The digest of a remote object is made of its metadata,
+    because reading it twice is expensive: its size, and the store's own digest, else its name and time.
+
+    verify: content reads all files, whatever the cache says
     """
     cache_file = home / "contents.json"
     with FileLock(f"{cache_file}.lock"):
-        cache = json.loads(cache_file.read_text()) if cache_file.exists() else {}
+        cache = _load(cache_file)
         result = {f: _remote_digest(f) for f in files if not isinstance(f, PosixPath)}
-        stats = {f: (f.stat().st_size, f.stat().st_mtime_ns) for f in files if f not in result}
-        cached = {f: cache.get(str(f.resolve()), [0, 0, ""]) for f in stats}
-        result |= {f: c[2] for f, c in cached.items() if tuple(c[:2]) == stats[f] and c[2]}
-        new = [f for f in stats if f not in result]
-        result |= dict(zip(new, _read(new, sum(stats[f][0] for f in new)), strict=True))
+        looks = {f: _look(f) for f in files if f not in result}
+        if verify != "content":
+            for f, look in looks.items():
+                if (known := cache.get(str(f.resolve()))) and known[:-1] == look:
+                    result[f] = known[-1]
+        new = [f for f in looks if f not in result]
+        result |= dict(zip(new, _read(new, sum(looks[f][0] for f in new)), strict=True))
         for f in new:
-            if time.time() - stats[f][1] / 1e9 > SETTLED_SECONDS:
-                cache[str(f.resolve())] = [*stats[f], result[f]]
+            if time.time() - looks[f][1] / 1e9 > SETTLED_SECONDS:
+                cache[str(f.resolve())] = [*looks[f], result[f]]
         if new:
             write_text(cache_file, json.dumps(cache))
     return result
+
+
+def _load(cache_file: Path) -> dict[str, list[Any]]:
+    """Read the cache. One that is missing or damaged is empty: its digests are computed again."""
+    try:
+        cache = json.loads(cache_file.read_text())
+        return {str(name): list(known) for name, known in cache.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _look(file: Path) -> list[Any]:
+    """Return what tells whether a file has changed since: size, times, inode, digest of its head, middle and tail."""
+    stat, sample = file.stat(), xxhash.xxh3_128()
+    with file.open("rb", buffering=0) as f:
+        for start in (0, max(stat.st_size // 2 - SAMPLE_BYTES // 2, 0), max(stat.st_size - SAMPLE_BYTES, 0)):
+            f.seek(start)
+            sample.update(f.read(SAMPLE_BYTES))
+    return [stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino, sample.hexdigest()]
 
 
 def _read(files: list[Path], total: int) -> list[str]:

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import polars as pl
 
-from recsys.atomic import write_text
+from recsys import manifest
+from recsys.atomic import remove_folder, write_text
 from recsys.console import Bar, bar, say
 from recsys.data.group_features import REPEATED, TRAIN, is_grouped
 from recsys.data.prepare.bad_rows import BadRows
-from recsys.data.prepare.chunks import Chunk, ParsedChunk, read_chunk, remove_chunk
+from recsys.data.prepare.chunks import Chunk, ParsedChunk, is_chunk, read_chunk
 from recsys.data.prepare.engine import Engine
 from recsys.data.prepare.item_table import read_items
 from recsys.data.prepare.shuffle import shuffle
@@ -28,6 +29,9 @@ from recsys.data.transforms import Fitted, PartialStatistics, StatisticsPass, fi
 from recsys.data.transforms.columns import ResolvedData
 from recsys.data.transforms.fitted import RAW_SCHEMA
 from recsys.errors import UserError
+from recsys.manifest import Entry
+
+INFO = "prepared.json"
 
 
 @dataclass
@@ -40,6 +44,8 @@ class Build:
     target: the folder of the prepared data
     folder: the folder to build in, which becomes the target; it may hold what a killed run has written
     engine: runs the passes
+    contents: digest of the content of all raw files
+    fitted: the transforms to apply; by default they are fitted on the training rows
     """
 
     data: ResolvedData
@@ -48,6 +54,8 @@ class Build:
     target: Path
     folder: Path
     engine: Engine
+    contents: str
+    fitted: Fitted | None = None
 
     @property
     def bad_rows(self) -> Path:
@@ -69,7 +77,7 @@ class Build:
         chunks, splitter, bad = self.parsed()
         total = sum(c.rows for c in chunks)
         fitted = self._fit(chunks, splitter, total)
-        rows = self._write(fitted, chunks, splitter)
+        rows, entries = self._write(fitted, chunks, splitter)
         for split, n in rows.items():
             if n == 0 and (split != "validation" or self.data.split.validation > 0):
                 raise UserError(
@@ -78,25 +86,28 @@ class Build:
         info = {
             "name": self.data.name,
             "root": self.data.root,
+            "contents": self.contents,
             "rows": rows,
             "bad_rows": bad,
             "split": splitter.describe(),
             "files": list(dict.fromkeys(str(c.file) for c in self.chunks)),
-            "read": [str(f) for f in self._folders()] if self.data.keep_read else [],
+            "manifest": True,
+            "read": [str(f) for f in self.chunk_folders()] if self.data.keep_read else [],
         }
         shutil.rmtree(self.folder / "arranged", ignore_errors=True)
-        (self.folder / "prepared.json").write_text(json.dumps(info, indent=1) + "\n")
+        (self.folder / INFO).write_text(json.dumps(info, indent=1) + "\n")
+        manifest.write(self.folder, manifest.entries_of(self.folder, known=entries))
         if not self.data.keep_read:
-            for folder in self._folders():
-                remove_chunk(folder)
+            for folder in self.chunk_folders():
+                remove_folder(folder)
 
     # --- read ----------------------------------------------------------------------------------------
 
     def _read(self) -> tuple[list[ParsedChunk], int]:
         """Pass 1: parse the chunks that are not parsed yet; list the bad rows in one file and return their number."""
-        folders = self._folders()
+        folders = self.chunk_folders()
         by_folder = dict(zip(folders, self.chunks, strict=True))
-        pending = [(c, f) for f, c in by_folder.items() if not (f / "chunk.json").exists()]
+        pending = [(c, f) for f, c in by_folder.items() if not is_chunk(f)]
         if len(pending) < len(by_folder):
             say(f"{len(by_folder) - len(pending)} of {len(by_folder)} chunks of the raw files have been read before")
         unread = {f for _, f in pending}
@@ -115,30 +126,39 @@ class Build:
         bad.report()
         return parsed, bad.bad
 
-    def _folders(self) -> list[Path]:
+    def chunk_folders(self) -> list[Path]:
         """Return the folder of each parsed chunk."""
         return [Path(self.data.prepared) / "read" / c.key(self.spec) for c in self.chunks]
 
     # --- fit -----------------------------------------------------------------------------------------
 
     def _fit(self, chunks: list[ParsedChunk], splitter: Splitter, total: int) -> Fitted:
-        """Pass 2: fit the transforms, unless a killed run has done so."""
+        """Pass 2: fit the transforms, unless they are given or a killed run has done so."""
         if (self.folder / RAW_SCHEMA).exists():
             return Fitted.load(self.folder)
+        if self.fitted is not None:
+            return self._save(self.fitted)
         scratch = self.folder / "counts"
         with bar("fitting", total) as progress:
             training = _TrainingRows(self.engine, chunks, splitter, scratch, progress)
             fitted = fit(self.data, training, read_vectors(self.data))
             fitted.items = read_items(self.data, fitted)
+        shutil.rmtree(scratch, ignore_errors=True)
+        return self._save(fitted)
+
+    def _save(self, fitted: Fitted) -> Fitted:
         fitted.save(self.folder)
         RawSchema.from_data(fitted.data).save(self.folder)
-        shutil.rmtree(scratch, ignore_errors=True)
         return fitted
 
     # --- write ---------------------------------------------------------------------------------------
 
-    def _write(self, fitted: Fitted, chunks: list[ParsedChunk], splitter: Splitter) -> dict[str, int]:
-        """Pass 3: transform and write, in jobs of enough rows for a file. Return the number of rows of each split.
+    def _write(
+        self, fitted: Fitted, chunks: list[ParsedChunk], splitter: Splitter
+    ) -> tuple[dict[str, int], dict[str, Entry]]:
+        """Pass 3: transform and write, in jobs of enough rows for a file.
+
+        Return the number of rows of each split, and the files' entries in the manifest.
 
         Each job writes a note of its files when it is finished, so that the next run can continue after a run is
         killed.
@@ -147,7 +167,7 @@ class Build:
         notes.mkdir(exist_ok=True)
         jobs = list(enumerate(_jobs(chunks)))
         rows = dict.fromkeys(SPLITS, 0)
-        written: set[str] = set()
+        written: dict[str, Entry] = {}
         pending = [(n, job) for n, job in jobs if not (notes / f"{n}.json").exists()]
         with bar("writing", sum(c.rows for _, job in pending for c in job)) as progress:
             for _ in self.engine.map(partial(_write_job, fitted, splitter, self.folder), pending, progress.advance):
@@ -156,7 +176,7 @@ class Build:
             note = json.loads((notes / f"{n}.json").read_text())
             for split in SPLITS:
                 rows[split] += note["rows"][split]
-                written |= {f"{split}/{name}" for name in note["files"][split]}
+                written |= {f"{split}/{name}": tuple(entry) for name, entry in note["files"][split].items()}
         for split in SPLITS:
             for file in (self.folder / split).iterdir():
                 if f"{split}/{file.name}" not in written:  # a killed run left it incomplete
@@ -165,7 +185,7 @@ class Build:
                 no_rows = pl.read_parquet(self.folder / min(written), n_rows=0)
                 no_rows.write_parquet(self.folder / split / "part-00000-000.parquet")
         shutil.rmtree(notes)
-        return rows
+        return rows, written
 
 
 @dataclass

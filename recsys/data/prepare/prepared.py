@@ -3,7 +3,8 @@
     PREPARED/<name>-<fingerprint>/
         train/ validation/ test/     part-00000-000.parquet ...: label, dense float32, ids int32
         features.json transforms.json vocabularies/     the transforms fitted on the training split
-        prepared.json                rows, split, bad rows
+        prepared.json                rows, split, bad rows, digest of the raw files' content
+        manifest.json                digests of all files, which are checked when they are read
     PREPARED/<name>-<fingerprint>.bad_rows.csv          file, line, reason, text
     PREPARED/read/<fingerprint>/                        parsed chunks of raw files (chunks.py)
 
@@ -13,7 +14,7 @@ run is killed, the next one resumes with the first chunk that is missing.
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -24,22 +25,26 @@ import numpy as np
 import polars as pl
 from filelock import FileLock
 
-from recsys.atomic import put_in_place, whole_folder
+from recsys import manifest
+from recsys.atomic import put_in_place, remove_folder, whole_folder
 from recsys.config.schema_data import DataConfig
-from recsys.console import bar
+from recsys.console import bar, say
 from recsys.data.check import SAMPLES, SplitFiles, check_files
 from recsys.data.prepare.chunks import cut_chunks, read_spec, source_spec
 from recsys.data.prepare.digests import combine, digests
 from recsys.data.prepare.engine import Engine, OneMachine
 from recsys.data.prepare.item_table import items_join, items_vectors
-from recsys.data.prepare.passes import Build
+from recsys.data.prepare.passes import INFO, Build
 from recsys.data.prepare.shuffle import decode_column
+from recsys.data.prepare.split import SPLITS
 from recsys.data.raw import sources
 from recsys.data.raw.formats import files_in
 from recsys.data.raw.vector_files import vector_files
 from recsys.data.transforms import Fitted
 from recsys.data.transforms.columns import ResolvedData, resolve
+from recsys.data.transforms.fitted import fitted_files
 from recsys.errors import UserError
+from recsys.manifest import BackgroundCheck, DamagedFile
 from recsys.memory import keep_freed_memory
 
 FORMAT = 6  # increase it if a change prepares the same config and files differently
@@ -54,9 +59,14 @@ class Prepared:
     @cached_property
     def info(self) -> dict[str, Any]:
         """Name, split, rows and bad rows."""
-        info = json.loads((self.folder / "prepared.json").read_text())
-        assert isinstance(info, dict)
-        return info
+        file = self.folder / INFO
+        try:
+            info = json.loads(file.read_text())
+            return {"name": info["name"], "rows": info["rows"], **info}
+        except FileNotFoundError:
+            raise DamagedFile(file, "is missing") from None
+        except (ValueError, TypeError, KeyError):
+            raise DamagedFile(file, "is damaged and cannot be read") from None
 
     @cached_property
     def fitted(self) -> Fitted:
@@ -67,6 +77,10 @@ class Prepared:
         """Return the Parquet files of a split."""
         return sorted((self.folder / split).glob("*.parquet"))
 
+    def check_in_background(self, files: Iterable[Path]) -> BackgroundCheck:
+        """Return a check of these files, which the caller starts."""
+        return BackgroundCheck(self.folder, files, f"remove {self.folder}, and the next run prepares the data again")
+
     def rows(self, split: str) -> int:
         """Return the number of rows of a split."""
         return int(self.info["rows"][split])
@@ -75,20 +89,66 @@ class Prepared:
         return Prepared, (self.folder,)  # another process reads the folder itself
 
 
-def prepare(data: DataConfig, engine: Engine | None = None, files: SplitFiles | None = None) -> Prepared:
+def prepare(
+    data: DataConfig, engine: Engine | None = None, files: SplitFiles | None = None, transforms: Path | None = None
+) -> Prepared:
     """Return the prepared data for this config; prepare it if it does not exist. Safe to call from many processes.
 
-    files: the raw files, if `check_files` has already checked them
+    Damaged files, of the prepared data or of what was read from the raw files, are written again.
+
+    Args:
+        files: the raw files, if `check_files` has already checked them.
+        transforms: folder of the fitted transforms to apply; by default they are fitted on the training rows.
     """
-    build = _build(resolve(data), engine, files)
+    build = _build(resolve(data), engine, files, transforms)
     target = build.target
     with FileLock(f"{target}.lock"):
-        if not (target / "prepared.json").exists():
+        if target.exists() and (damage := find_damage(target)) is not None:
+            say(f"{damage}; preparing the data again")
+            remove_folder(target)
+        if not target.exists():
             keep_freed_memory()
             build.folder.mkdir(exist_ok=True)
-            build.run()
+            _run(build)
             put_in_place(build.folder, target)
     return Prepared(target)
+
+
+def content_digest(data: DataConfig, files: SplitFiles | None = None) -> str:
+    """Return the digest of the content of all raw files: `contents` of the info of the data prepared from them.
+
+    Raises UserError if a file is missing.
+    """
+    return _build(resolve(data), None, files).contents
+
+
+def find_damage(folder: Path) -> DamagedFile | None:
+    """Return what is wrong with prepared data, by the sizes of the parts and the content of all other files."""
+    parts = tuple(f"{split}/" for split in SPLITS)
+    try:
+        info = Prepared(folder).info
+        entries = manifest.read(folder)
+        if entries is None and info.get("manifest"):
+            raise DamagedFile(folder / manifest.FILE, "is missing")
+        for name, entry in (entries or {}).items():
+            manifest.check_file(folder, name, entry, size_only=name.startswith(parts))
+    except DamagedFile as e:
+        return e
+    return None
+
+
+def _run(build: Build) -> None:
+    try:
+        build.run()
+    except DamagedFile as e:  # a chunk that was read from a raw file before
+        chunk = next((f for f in build.chunk_folders() if e.file.is_relative_to(f)), None)
+        if chunk is None:
+            raise
+        say(f"{e}; its chunk of the raw files is read again")
+        remove_folder(chunk)
+        remove_folder(build.folder)
+        build.folder.mkdir()
+        build.run()
 
 
 def parsed_rows(data: DataConfig) -> Iterator[tuple[pl.DataFrame, np.ndarray]]:
@@ -106,7 +166,12 @@ def parsed_rows(data: DataConfig) -> Iterator[tuple[pl.DataFrame, np.ndarray]]:
                 yield decoded, splitter.assign(frame, chunk.split)
 
 
-def _build(data: ResolvedData, engine: Engine | None = None, files: SplitFiles | None = None) -> Build:
+def _build(
+    data: ResolvedData,
+    engine: Engine | None = None,
+    files: SplitFiles | None = None,
+    transforms: Path | None = None,
+) -> Build:
     if "://" in data.prepared:
         raise UserError(
             f"data.prepared={data.prepared}: must be a local folder or one that all machines share; only raw files "
@@ -122,7 +187,7 @@ def _build(data: ResolvedData, engine: Engine | None = None, files: SplitFiles |
     vectors = vector_files(data) | items_vectors(data)
     paths = {f: files_in(data.source, f) for f, _ in files}
     raw = dict.fromkeys(p for ps in paths.values() for p in ps)
-    digest = digests([*raw, *sides.values(), *vectors.values()], home)
+    digest = digests([*raw, *sides.values(), *vectors.values()], home, verify=data.verify)
     digest |= {
         f: combine([digest[p] for p in ps], [[p.columns, p.dtypes] for p in data.source.parts.get(str(f), [])])
         for f, ps in paths.items()
@@ -130,11 +195,16 @@ def _build(data: ResolvedData, engine: Engine | None = None, files: SplitFiles |
     }
     side_contents = {name: digest[file] for name, file in sides.items()}
     vector_contents = {name: digest[file] for name, file in vectors.items()}
-    contents = [[digest[f] for f, _ in files], [split for _, split in files], side_contents, vector_contents]
+    contents: list[Any] = [[digest[f] for f, _ in files], [split for _, split in files], side_contents, vector_contents]
+    content = hashlib.sha256(json.dumps(contents).encode()).hexdigest()
+    if transforms is not None:
+        contents.append(manifest.entries_of(transforms, fitted_files(transforms)))
     target = home / f"{data.name}-{_fingerprint(data, contents)}"
     spec = read_spec(data, {join.file: digest[sides[join.file]] for join in data.source.joins})
     chunks = cut_chunks(data, files, digest)
-    return Build(data, chunks, spec, target, target.with_name(f"{target.name}.building"), engine or OneMachine())
+    building = target.with_name(f"{target.name}.building")
+    fitted = None if transforms is None else Fitted.load(transforms)
+    return Build(data, chunks, spec, target, building, engine or OneMachine(), content, fitted)
 
 
 def _with_sample(data: ResolvedData, home: Path) -> ResolvedData:
@@ -154,7 +224,7 @@ def _with_sample(data: ResolvedData, home: Path) -> ResolvedData:
 
 def _fingerprint(data: ResolvedData, contents: Any) -> str:
     config = asdict(data)
-    for key in ("root", "spec", "prepared", "max_bad_rows", "sample", "keep_read"):
+    for key in ("root", "spec", "prepared", "max_bad_rows", "sample", "keep_read", "verify"):
         config.pop(key)
     config["source"] = source_spec(data.source)
     config["derive"] = [*data.derive.items()]  # in order: one may read another

@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 from recsys.atomic import beside
 from recsys.data.raw.blocks import BadRow
 from recsys.errors import UserError
+from recsys.manifest import Entry, entry_of
 
 ROW_GROUP_ROWS = 65_536
 FILE_ROWS = 16 * ROW_GROUP_ROWS  # every read parses the file's footer, which should be short
@@ -22,7 +23,7 @@ class PartWriter:
         self._folder, self._name = folder, name
         self._waiting: list[pl.DataFrame] = []
         self._rows = 0
-        self.files: list[str] = []
+        self.files: dict[str, Entry] = {}  # name -> size and digest
 
     def write(self, frame: pl.DataFrame) -> None:
         if frame.is_empty():
@@ -42,9 +43,14 @@ class PartWriter:
         whole.head(rows).rechunk().write_parquet(
             file, compression="lz4", row_group_size=ROW_GROUP_ROWS, statistics=False
         )
-        self.files.append(file.name)
+        self.files[file.name] = entry_of(file)
         self._waiting = [whole.slice(rows)] if whole.height > rows else []
         self._rows = whole.height - rows
+
+
+def bad_rows_file(output: Path) -> Path:
+    """Return the file for rows that cannot be read, next to the output."""
+    return output.with_name(f"{output.stem}.bad_rows.csv")
 
 
 class Output:
@@ -55,13 +61,11 @@ class Output:
     """
 
     def __init__(self, path: Path) -> None:
-        if path.is_dir():
-            raise UserError(f"output={path}: is a folder; name a Parquet file")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as e:
             raise UserError(f"output={path}: {e.strerror}") from e
-        self.bad_rows = path.with_name(f"{path.stem}.bad_rows.csv")
+        self.bad_rows = bad_rows_file(path)
         self.bad_rows.unlink(missing_ok=True)
         self.bad = 0
         self._path, self._building = path, beside(path)

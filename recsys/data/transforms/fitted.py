@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 from omegaconf import OmegaConf
 
+from recsys import manifest
 from recsys.atomic import write_text
 from recsys.config.schema_data import DataConfig, SparseConfig
 from recsys.data.transforms.column_names import ITEM, LABEL, ROW
@@ -240,7 +241,8 @@ class Fitted:
 
     @classmethod
     def load(cls, folder: Path) -> "Fitted":
-        """Read what `save` wrote."""
+        """Read what `save` wrote. Raises DamagedFile if a file differs from its entry in the folder's manifest."""
+        manifest.check(folder, of=is_fitted)
         state = json.loads((folder / "transforms.json").read_text())
         config = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(DataConfig), state["data"]))
         assert isinstance(config, DataConfig)
@@ -269,6 +271,17 @@ class Fitted:
                 shutil.copytree(source / part, target / part, dirs_exist_ok=True)
         if (source / RAW_SCHEMA).exists():
             shutil.copy(source / RAW_SCHEMA, target)
+
+
+def is_fitted(name: str) -> bool:
+    """Return whether `Fitted.save` or `RawSchema.save` writes a file of this name to their folder."""
+    whole, folders = ("transforms.json", "features.json", RAW_SCHEMA), (f"{VOCABULARIES}/", f"{ITEMS}/", f"{SIDES}/")
+    return name in whole or name.startswith(folders)
+
+
+def fitted_files(folder: Path) -> list[Path]:
+    """Return the files that `Fitted.save` and `RawSchema.save` have written to a folder."""
+    return [f for f in folder.rglob("*") if f.is_file() and is_fitted(f.relative_to(folder).as_posix())]
 
 
 def _bucket(x: pl.Expr, bounds: list[float], n: int) -> pl.Expr:

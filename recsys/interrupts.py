@@ -1,0 +1,83 @@
+"""Ctrl-C and SIGTERM end a command with one line, at any moment.
+
+A command installs the handlers; a program that imports recsys keeps its own.
+"""
+
+import os
+import signal
+import threading
+from types import FrameType
+from typing import NoReturn
+
+QUIET = "RECSYS_LAUNCHED"  # in the environment of ranks whose launcher says that the job was interrupted
+EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143}  # as a shell reports them
+
+
+class Interrupted(BaseException):
+    """A signal has ended the command. status: the exit status."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"signal {number}")
+        self.status = 128 + number
+
+
+_advice = "run the command again"  # what to do after an interruption
+_deferred = False  # whether the first signal only sets `_requested`
+_requested: int | None = None
+_installed = False
+
+
+def install() -> None:
+    """Handle SIGINT and SIGTERM from now on, if this is the main thread."""
+    global _installed
+    if threading.current_thread() is threading.main_thread():
+        _installed = True
+        for number in EXIT:
+            signal.signal(number, _handle)
+
+
+def install_again() -> None:
+    """Take the signals back from a library that has installed its own handlers, if this process is a command's."""
+    if _installed and all(signal.getsignal(number) is not _last for number in EXIT):
+        install()
+
+
+def advise(text: str) -> None:
+    """Set what the line about an interruption says the user can do."""
+    global _advice
+    _advice = text
+
+
+def message() -> str:
+    """Return the line about an interruption."""
+    return f"interrupted; {_advice}"
+
+
+def defer(value: bool = True) -> None:
+    """Let the first signal wait until `end` is called, so that a checkpoint can be written before."""
+    global _deferred
+    _deferred = value
+
+
+def requested() -> bool:
+    """Return whether a deferred signal has come."""
+    return _requested is not None
+
+
+def end() -> NoReturn:
+    """Raise Interrupted for the deferred signal."""
+    raise Interrupted(_requested or signal.SIGTERM)
+
+
+def _handle(number: int, _: FrameType | None) -> None:
+    global _requested
+    if _deferred and _requested is None:
+        _requested = number
+        return
+    for other in EXIT:  # a second signal does not wait for what the first one ends
+        signal.signal(other, _last)
+    raise Interrupted(number)
+
+
+def _last(number: int, _: FrameType | None) -> NoReturn:
+    os._exit(128 + number)

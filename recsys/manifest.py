@@ -1,0 +1,165 @@
+"""Digests of the files of a folder: written with the files, and checked when the files are read again.
+
+    FOLDER/manifest.json     {"version": 1, "files": {path in the folder: [bytes, XXH3-128]}}
+
+A checkpoint, prepared data and a run have one each. A digest detects damage (a flipped bit, a file cut short, a file
+copied from another run), not forgery.
+"""
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+
+import xxhash
+
+from recsys.atomic import write_text
+from recsys.errors import UserError
+
+FILE = "manifest.json"
+BLOCK_BYTES = 1 << 22
+THREADS = max(2, (os.cpu_count() or 1) // 2)
+
+Entry = tuple[int, str]  # bytes and digest of a file
+
+
+class DamagedFile(UserError):
+    """A file is missing or is not as it was written."""
+
+    def __init__(self, file: Path, problem: str) -> None:
+        super().__init__(f"{file}: {problem}")
+        self.file, self.problem = file, problem
+
+    def __reduce__(self) -> tuple[type["DamagedFile"], tuple[Path, str]]:
+        return DamagedFile, (self.file, self.problem)
+
+
+def entry_of(file: Path) -> Entry:
+    """Read a file and return its entry."""
+    state, size = xxhash.xxh3_128(), 0
+    with file.open("rb", buffering=0) as f:
+        while block := f.read(BLOCK_BYTES):
+            state.update(block)
+            size += len(block)
+    return size, state.hexdigest()
+
+
+def entries_of(
+    folder: Path, files: Iterable[Path] | None = None, *, known: Mapping[str, Entry] | None = None
+) -> dict[str, Entry]:
+    """Read files in parallel and return their entries, by path in the folder.
+
+    Args:
+        files: by default, all files in the folder.
+        known: entries of files that are not read again.
+    """
+    if files is None:
+        files = (f for f in folder.rglob("*") if f.is_file() and f != folder / FILE)
+    known = known or {}
+    names = sorted(f.relative_to(folder).as_posix() for f in files)
+    new = [name for name in names if name not in known]
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="manifest") as pool:
+        return {**known, **dict(zip(new, pool.map(lambda name: entry_of(folder / name), new), strict=True))}
+
+
+def write(folder: Path, entries: Mapping[str, Entry]) -> None:
+    """Write the manifest of a folder."""
+    write_text(folder / FILE, json.dumps({"version": 1, "files": dict(sorted(entries.items()))}, indent=1) + "\n")
+
+
+def read(folder: Path) -> dict[str, Entry] | None:
+    """Return the entries of a folder, None if it was written before there were manifests."""
+    file = folder / FILE
+    if not file.exists():
+        return None
+    try:
+        return {name: (size, digest) for name, (size, digest) in json.loads(file.read_text())["files"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise DamagedFile(file, f"is damaged ({e})") from None
+
+
+def check_file(folder: Path, name: str, entry: Entry, *, size_only: bool = False) -> None:
+    """Raise DamagedFile if a file is missing or differs from its entry."""
+    file = folder / name
+    if not file.is_file():
+        raise DamagedFile(file, "is missing")
+    if (size := file.stat().st_size) != entry[0]:
+        raise DamagedFile(file, f"is damaged; it has {size:,} bytes and was written with {entry[0]:,}")
+    if not size_only and entry_of(file)[1] != entry[1]:
+        raise DamagedFile(file, "is damaged; its content differs from what was written")
+
+
+def check(folder: Path, names: Iterable[str] | None = None, *, of: Callable[[str], bool] = lambda _: True) -> None:
+    """Check files of a folder in parallel; a folder without a manifest passes.
+
+    Args:
+        names: by default, all files of the manifest; those without an entry are not checked.
+        of: selects the files to check among these.
+
+    Raises:
+        DamagedFile: a file is missing or is not as it was written.
+    """
+    entries = read(folder)
+    if entries is None:
+        return
+    chosen = [n for n in (sorted(entries) if names is None else names) if n in entries and of(n)]
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="manifest") as pool:
+        list(pool.map(lambda name: check_file(folder, name, entries[name]), chosen))
+
+
+_checks: dict[tuple[Path, int, int], Future[None]] = {}  # by file, inode and time, which tell it from its successor
+_checks_lock = threading.Lock()
+
+
+@cache
+def _background() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix="manifest")
+
+
+class BackgroundCheck:
+    """Checks large files of a folder in a thread, one after another, each once in a process.
+
+    Args:
+        folder: a folder; if it has no manifest, nothing is checked.
+        files: files in it.
+        advice: what to do about a damaged file, for the error.
+    """
+
+    def __init__(self, folder: Path, files: Iterable[Path], advice: str) -> None:
+        self._folder, self._advice = folder, advice
+        self._files = list(files)
+        self._results: list[Future[None]] | None = None
+
+    def start(self) -> None:
+        """Start to check the files that this process has not checked yet."""
+        if self._results is not None:
+            return
+        entries = read(self._folder) or {}
+        self._results = []
+        with _checks_lock:
+            for file in self._files:
+                name, stat = file.relative_to(self._folder).as_posix(), file.stat()
+                key = (file, stat.st_ino, stat.st_mtime_ns)
+                if name in entries and key not in _checks:
+                    _checks[key] = _background().submit(check_file, self._folder, name, entries[name])
+                self._results += [_checks[key]] if key in _checks else []
+
+    def finish(self, *, wait: bool = True) -> None:
+        """Raise DamagedFile if a file is damaged. wait: wait until all files are checked."""
+        for result in self._results or ():
+            if (wait or result.done()) and isinstance(damage := result.exception(), DamagedFile):
+                raise DamagedFile(damage.file, f"{damage.problem}; {self._advice}")
+
+    def check_now(self, files: Iterable[Path]) -> None:
+        """Check files that could not be read. Raises DamagedFile for the first damaged one."""
+        entries = read(self._folder) or {}
+        for file in files:
+            name = file.relative_to(self._folder).as_posix()
+            try:
+                if name in entries:
+                    check_file(self._folder, name, entries[name])
+            except DamagedFile as e:
+                raise DamagedFile(file, f"{e.problem}; {self._advice}") from None

@@ -1,0 +1,54 @@
+"""Check the file or folder that a command writes to, before anything is read."""
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from recsys.errors import UserError
+from recsys.run_files import CONFIG, OWN
+
+
+def check_output(
+    output: Path,
+    suffixes: tuple[str, ...] = (),
+    *,
+    key: str = "output",
+    inputs: Iterable[Path] = (),
+    root: str | None = None,
+) -> None:
+    """Check that writing to `output` overwrites nothing that the user needs.
+
+    Args:
+        suffixes: those of the kinds of file that the command writes; empty if it writes a folder.
+        key: the config key of the path.
+        inputs: files that the command reads.
+        root: data.root, whose files are the raw data.
+
+    Raises:
+        UserError: the path is of another kind, is one of the inputs, lies under data.root or is a file of a run.
+    """
+    kinds = " or ".join(suffixes)
+    if suffixes and output.is_dir():
+        raise UserError(f"{key}={output}: is a folder; name a {kinds} file")
+    if suffixes and output.suffix not in suffixes:
+        raise UserError(f"{key}={output}: must end in {kinds}")
+    if not suffixes and output.is_file():
+        raise UserError(f"{key}={output}: is a file; name a folder")
+    if above := next((p for p in output.parents if p.is_file()), None):
+        raise UserError(f"{key}={output}: {above} is a file, not a folder")
+    if any(_same(output, file) for file in inputs):
+        raise UserError(f"{key}={output}: is one of the inputs; name another file")
+    if root is not None and "://" not in root and _within(output, Path(root)):
+        raise UserError(f"{key}={output}: lies in data.root={root}, the folder of the raw data; name another place")
+    folder = output if not suffixes else output.parent
+    if (folder / CONFIG).exists() and (not suffixes or any(fnmatchcase(output.name, own) for own in OWN)):
+        raise UserError(f"{key}={output}: belongs to the run in {folder}; name another place")
+
+
+def _same(output: Path, file: Path) -> bool:
+    """Return whether both are one file, also through links."""
+    return output.resolve() == file.resolve() or (output.exists() and file.exists() and output.samefile(file))
+
+
+def _within(path: Path, folder: Path) -> bool:
+    return path.resolve() == folder.resolve() or folder.resolve() in path.resolve().parents

@@ -1,0 +1,94 @@
+"""The prepared data of a run.
+
+    RUN/data.json     the folder of the prepared data, and the digest of the content of the raw files
+
+A run's tables and statistics belong to the raw files that it was trained on. If these have changed since, today's rows
+are prepared with the run's own transforms.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from recsys.atomic import write_json
+from recsys.config.schema_data import DataConfig
+from recsys.console import say
+from recsys.data.check import SplitFiles
+from recsys.data.prepare.engine import Engine
+from recsys.data.prepare.prepared import Prepared, content_digest, find_damage, prepare
+from recsys.errors import UserError
+from recsys.manifest import DamagedFile
+from recsys.run_files import DATA
+from recsys.training.run_dir import check_ids
+
+
+@dataclass(frozen=True)
+class RunData:
+    """The data that a run was trained on. contents: digest of the content of the raw files."""
+
+    prepared: Path
+    contents: str
+
+    @classmethod
+    def load(cls, run: Path) -> "RunData | None":
+        """Read data.json; None if the run was made before runs had one."""
+        file = run / DATA
+        if not file.exists():
+            return None
+        try:
+            state = json.loads(file.read_text())
+            return cls(Path(state["prepared"]), str(state["contents"]))
+        except (ValueError, TypeError, KeyError):
+            raise DamagedFile(file, "is damaged and cannot be read") from None
+
+
+def save(run: Path, prepared: Prepared) -> None:
+    """Write data.json, unless the data was prepared before digests were kept."""
+    if "contents" in prepared.info:
+        state = {"prepared": str(prepared.folder.absolute()), "contents": prepared.info["contents"]}
+        write_json(run / DATA, state)
+
+
+def prepare_to_resume(
+    run: Path, data: DataConfig, engine: Engine, files: SplitFiles | None, on_changed_data: bool
+) -> Prepared:
+    """Prepare the data that a run continues with.
+
+    Raises:
+        UserError: the raw files have changed since the run began, and `on_changed_data` is False.
+    """
+    then = RunData.load(run)
+    if then is None or then.contents == content_digest(data, files):
+        prepared = prepare(data, engine, files)
+        check_ids(run, prepared)
+        return prepared
+    if not on_changed_data:
+        raise UserError(
+            f"resume={run}: the raw files in data.root have changed since the run began; restore them, train a new "
+            "run, or set resume_on_changed_data=true to go on with today's files and the run's transforms"
+        )
+    say("the raw files have changed since the run began: going on with today's files and the run's transforms")
+    return prepare(data, engine, files, transforms=run)
+
+
+def prepare_to_measure(run: Path, data: DataConfig) -> Prepared:
+    """Prepare the data that a run is measured on, and say so if it is not the data that the run was trained on.
+
+    If the raw files are gone, it is the data that was prepared from them for training.
+    """
+    then = RunData.load(run)
+    try:
+        contents = content_digest(data)
+    except UserError as e:
+        if then is None or not then.prepared.is_dir():
+            raise
+        if (damage := find_damage(then.prepared)) is not None:
+            raise damage from e
+        say(f"{e}; measuring on {then.prepared}, which was prepared for training")
+        return Prepared(then.prepared)
+    if then is None or then.contents == contents:
+        prepared = prepare(data)
+        check_ids(run, prepared)
+        return prepared
+    say("the raw files have changed since the run was trained: measuring on today's rows, with the run's transforms")
+    return prepare(data, transforms=run)

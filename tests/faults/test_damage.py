@@ -1,0 +1,153 @@
+"""Damaged files are named; what can be rebuilt is, and an older checkpoint takes the place of a damaged one."""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from damages import copy, flip
+from small_run import Home
+
+from recsys import manifest
+from recsys.data.prepare.digests import digests
+from recsys.manifest import BackgroundCheck, DamagedFile
+from recsys.training.checkpoints import checkpoints_of
+from recsys.training.evaluate import evaluate
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture
+def home(trained: Home, tmp_path: Path) -> Iterator[Home]:
+    """The run, which a test may damage."""
+    whole = copy(trained.folder, tmp_path / "whole")
+    yield trained
+    shutil.rmtree(trained.folder)
+    copy(whole, trained.folder)
+
+
+def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(home: Home, capfd: pytest.CaptureFixture[str]) -> None:
+    whole = home.train(f"resume={home.run}", "trainer.max_epochs=3").metrics["test"]
+    newest, before, *_ = checkpoints_of(home.run)
+    flip(newest / "__0_0.distcp", RNG)
+    capfd.readouterr()
+    again = home.train(f"resume={home.run}", "trainer.max_epochs=3").metrics["test"]
+    said = capfd.readouterr().err
+    assert f"{newest}/__0_0.distcp: is damaged; its content differs from what was written; resuming from" in said
+    assert f"resuming from {before}" in said
+    assert again == whole
+
+
+@pytest.mark.parametrize("name", ["rank-0.pt", "state.pt", "plan.json", ".metadata", "__0_0.distcp", "manifest.json"])
+def test_a_run_never_starts_again_from_nothing(home: Home, name: str) -> None:
+    for checkpoint in checkpoints_of(home.run):
+        (checkpoint / name).unlink()
+    with pytest.raises(
+        DamagedFile, match=rf"/{name}: is missing; no earlier checkpoint is intact, so the run cannot be"
+    ):
+        home.train(f"resume={home.run}", "trainer.max_epochs=3")
+    assert len(checkpoints_of(home.run)) == 3
+
+
+def test_a_checkpoint_without_digests_loads(home: Home) -> None:
+    """One that was written before there were any."""
+    for checkpoint in checkpoints_of(home.run):
+        (checkpoint / "manifest.json").unlink()
+        plan = json.loads((checkpoint / "plan.json").read_text())
+        del plan["manifest"]
+        (checkpoint / "plan.json").write_text(json.dumps(plan))
+    test = json.loads((home.run / "metrics.json").read_text())["test"]
+    assert evaluate(str(home.run))["test"] == test
+
+
+def test_a_damaged_part_ends_the_epoch_that_reads_it(home: Home) -> None:
+    part = home.prepared / "train" / "part-00000-000.parquet"
+    content = bytearray(part.read_bytes())
+    content[100:104] = b"\xff\xff\xff\xff"
+    part.write_bytes(content)
+    again = f"remove {home.prepared}, and the next run prepares the data again"
+    with pytest.raises(DamagedFile, match=f"train/part-00000-000.parquet: is damaged; .*; {again}"):
+        home.train(f"run_dir={home.folder / 'other'}", "checkpoint.every_n_steps=null")
+    shutil.rmtree(home.prepared)
+    assert home.train(f"run_dir={home.folder / 'other'}").metrics["test"]["rows"] == 120
+
+
+def test_each_part_is_read_once_in_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = [tmp_path / name for name in ("a", "b")]
+    for file in files:
+        file.write_text("content")
+    manifest.write(tmp_path, manifest.entries_of(tmp_path))
+    read: list[Path] = []
+    entry_of = manifest.entry_of
+    monkeypatch.setattr(manifest, "entry_of", lambda f: (read.append(f), entry_of(f))[1])
+    for _ in range(3):
+        check = BackgroundCheck(tmp_path, files, "")
+        check.start()
+        check.finish()
+    assert sorted(read) == files
+
+
+def test_what_was_read_from_raw_files_is_read_again(home: Home, capfd: pytest.CaptureFixture[str]) -> None:
+    test = json.loads((home.run / "metrics.json").read_text())["test"]
+    [rows] = (home.folder / "prepared" / "read").glob("*/rows-00000.parquet")
+    for damage in ("content", "note"):
+        shutil.rmtree(home.prepared)
+        flip(rows if damage == "content" else rows.with_name("chunk.json"), RNG)
+        assert evaluate(str(home.run))["test"] == test
+        assert "; its chunk of the raw files is read again" in capfd.readouterr().err
+
+
+def test_a_broken_cache_of_digests_is_made_again(tmp_path: Path) -> None:
+    file = tmp_path / "raw.csv"
+    file.write_text("a,b\n")
+    os.utime(file, (1e9, 1e9))
+    first = digests([file], tmp_path)
+    for content in ("", "{", "[]", '{"x": 1}', "null"):
+        (tmp_path / "contents.json").write_text(content)
+        assert digests([file], tmp_path) == first
+
+
+def test_a_file_replaced_by_one_of_the_same_size_and_time_is_seen(tmp_path: Path) -> None:
+    """cp -p and rsync -t keep the time."""
+    file, other = tmp_path / "raw.csv", tmp_path / "other.csv"
+    file.write_text("1" * (1 << 20))
+    other.write_text("1" * (1 << 19) + "2" + "1" * ((1 << 19) - 1))
+    for f in (file, other):
+        os.utime(f, (1e9, 1e9))
+    first = digests([file], tmp_path)
+    shutil.copy2(other, file)
+    second = digests([file], tmp_path)
+    assert first != second
+    content = file.read_bytes()
+    with file.open("r+b") as f:  # in place, beside the sampled ranges
+        f.seek(200_000)
+        f.write(b"3")
+    os.utime(file, (1e9, 1e9))
+    assert digests([file], tmp_path) != second  # ctime has changed
+    file.write_bytes(content)
+    os.utime(file, (1e9, 1e9))
+    assert digests([file], tmp_path) == second
+
+
+def test_verify_content_reads_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from recsys.data.prepare import digests as module
+
+    file = tmp_path / "raw.csv"
+    file.write_text("a")
+    os.utime(file, (1e9, 1e9))
+    read: list[Path] = []
+    digest = module._digest
+    monkeypatch.setattr(module, "_digest", lambda f, advance: (read.append(f), digest(f, advance))[1])
+    for verify in ("stat", "stat", "content"):
+        digests([file], tmp_path, verify=verify)
+    assert len(read) == 2
+
+
+def test_an_edited_config_is_named(home: Home, capfd: pytest.CaptureFixture[str]) -> None:
+    config = home.run / "config.yaml"
+    config.write_text(config.read_text() + "# mine\n")
+    evaluate(str(home.run))
+    assert f"{config} has changed since the run wrote it" in capfd.readouterr().err

@@ -1,0 +1,93 @@
+"""Ctrl-C and SIGTERM end a command in one line, with the last checkpoint whole."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from forks import WARM, Command
+from small_run import SMALL
+
+from recsys.manifest import check
+from recsys.training.checkpoints import checkpoints_of
+
+LONG = [*SMALL, "run_dir=run", "trainer.max_epochs=100000", "checkpoint.every_n_steps=10"]
+SAYS = {  # moment -> text of standard error after which the signal is sent
+    "starting": "",
+    "preparing": "generating",
+    "training": "validating",
+    "saving": "",
+}
+
+
+def start(home: Path, *more: str) -> Command:
+    out, err = home / "out", home / "err"
+    return Command("recsys.train", *LONG, *more, cwd=home, stdout=out, stderr=err, env=os.environ | WARM)
+
+
+def wait_for(running: Command, home: Path, moment: str) -> None:
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        assert running.poll() is None, (home / "err").read_text()
+        err = (home / "err").read_text() if (home / "err").exists() else ""
+        if moment == "saving" and list((home / "run" / "checkpoints").glob(".step-*.building")):
+            return
+        if moment != "saving" and SAYS[moment] in err:
+            return
+        time.sleep(0.002)
+    raise AssertionError(f"{moment} did not come:\n{err}")
+
+
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [
+        *(("training", signal.SIGINT), ("saving", signal.SIGTERM), ("preparing", signal.SIGTERM)),
+        pytest.param("starting", signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param("starting", signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param("preparing", signal.SIGINT, marks=pytest.mark.slow),
+        pytest.param("training", signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param("saving", signal.SIGINT, marks=pytest.mark.slow),
+    ],
+)
+def test_one_line(tmp_path: Path, moment: str, number: signal.Signals) -> None:
+    running = start(tmp_path)
+    wait_for(running, tmp_path, moment)
+    if moment == "starting":
+        time.sleep(0.3)  # its handlers stand
+    running.send_signal(number)
+    assert running.wait(60) == 128 + number, (tmp_path / "err").read_text()
+    err = (tmp_path / "err").read_text()
+    [line] = [line for line in err.splitlines() if "interrupted" in line]
+    assert line.startswith("error: interrupted; ") and "Traceback" not in err
+    for checkpoint in checkpoints_of(tmp_path / "run"):
+        check(checkpoint)
+    if moment in ("training", "saving"):
+        assert line == "error: interrupted; go on with resume=run"
+
+
+@pytest.mark.parametrize("devices", [pytest.param(1, marks=pytest.mark.slow), 2])
+def test_a_checkpoint_is_written_first(tmp_path: Path, devices: int) -> None:
+    more = ["trainer.save_on_interrupt=true", "checkpoint.every_n_steps=null", f"trainer.devices={devices}"]
+    running = start(tmp_path, *more)
+    wait_for(running, tmp_path, "training")
+    running.send_signal(signal.SIGTERM)
+    assert running.wait(60) == 143, (tmp_path / "err").read_text()
+    err = (tmp_path / "err").read_text()
+    assert "interrupted: writing a checkpoint at step " in err
+    assert err.count("error: interrupted; go on with resume=run") == 1
+    [step] = (tmp_path / "run" / "checkpoints").glob("step-*")
+    check(step)
+
+
+@pytest.mark.slow
+def test_two_processes_end_together(tmp_path: Path) -> None:
+    running = start(tmp_path, "trainer.devices=2")
+    wait_for(running, tmp_path, "training")
+    running.send_signal(signal.SIGINT)
+    assert running.wait(60) == 130, (tmp_path / "err").read_text()
+    err = (tmp_path / "err").read_text()
+    assert "Traceback" not in err
+    assert [line for line in err.splitlines() if line.startswith("error")] == [
+        "error: interrupted; go on with resume=run"
+    ], err

@@ -1,0 +1,87 @@
+"""A command overwrites nothing that the user needs, and writes beside its target first."""
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from small_run import Home
+
+from recsys.errors import UserError
+from recsys.outputs import check_output
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / "day.parquet").write_text("rows")
+    (tmp_path / "rows.parquet").write_text("rows")
+    (tmp_path / "run").mkdir()
+    for name in ("config.yaml", "metrics.json", "test_predictions.parquet"):
+        (tmp_path / "run" / name).write_text("")
+    os.symlink(tmp_path / "rows.parquet", tmp_path / "link.parquet")
+    os.link(tmp_path / "rows.parquet", tmp_path / "hard.parquet")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("output", "suffixes", "message"),
+    [
+        ("rows.parquet", (".parquet",), "output=.*/rows.parquet: is one of the inputs; name another file"),
+        ("link.parquet", (".parquet",), "is one of the inputs"),
+        ("hard.parquet", (".parquet",), "is one of the inputs"),
+        ("run/../rows.parquet", (".parquet",), "is one of the inputs"),
+        ("raw/new.parquet", (".parquet",), "lies in data.root=.*raw, the folder of the raw data; name another place"),
+        ("raw", (), "lies in data.root="),
+        ("run/config.yaml", (".html",), "must end in .html"),
+        ("run/test_predictions.parquet", (".parquet",), "belongs to the run in .*/run; name another place"),
+        ("run", (), "belongs to the run in .*/run; name another place"),
+        ("run", (".html",), "is a folder; name a .html file"),
+        ("rows.parquet/a.html", (".html",), "rows.parquet is a file, not a folder"),
+        ("rows.parquet", (), "is a file; name a folder"),
+        ("plan.txt", (".json", ".html"), "must end in .json or .html"),
+    ],
+)
+def test_refused(place: Path, output: str, suffixes: tuple[str, ...], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        check_output(place / output, suffixes, inputs=[place / "rows.parquet"], root=str(place / "raw"))
+
+
+def test_allowed(place: Path) -> None:
+    for output in ("new.parquet", "new/new.parquet", "run/mine.parquet"):
+        check_output(place / output, (".parquet",), inputs=[place / "rows.parquet"], root=str(place / "raw"))
+    check_output(place / "new", root="s3://bucket/raw")
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments"),
+    [
+        ("predict", ["run={run}", "input={rows}", "output={rows}"]),
+        ("predict", ["run={run}", "input={bad}", "output={home}/scores.parquet"]),
+        ("report", ["{run}", "output={run}/config.yaml"]),
+        ("report", ["{run}", "output={run}/metrics.json"]),
+        ("checkpoint", ["export-embeddings", "{run}", "output={run}"]),
+        ("plan", ["output={run}/plan.json"]),
+    ],
+)
+def test_nothing_is_overwritten(
+    trained: Home,
+    capfd: pytest.CaptureFixture[str],
+    command: str,
+    arguments: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import importlib
+
+    rows, bad = trained.folder / "rows.parquet", trained.folder / "scores.bad_rows.csv"
+    for file in (rows, bad):
+        file.write_text("rows")
+    before = {f: f.read_bytes() for f in trained.folder.rglob("*") if f.is_file()}
+    given = [a.format(run=trained.run, rows=rows, bad=bad, home=trained.folder) for a in arguments]
+    monkeypatch.setattr(sys, "argv", [command, *given])
+    module = importlib.import_module("recsys.report.__main__" if command == "report" else f"recsys.{command}")
+    with pytest.raises(SystemExit) as left:
+        module.main()
+    assert left.value.code == 2
+    assert len(capfd.readouterr().err.strip().splitlines()) == 1
+    assert {f: f.read_bytes() for f in trained.folder.rglob("*") if f.is_file()} == before

@@ -1,0 +1,70 @@
+"""Two jobs never write to one run folder, and a new run moves only an old run's files."""
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from small_run import Home
+
+from recsys.errors import UserError
+from recsys.training import run_lock
+
+HOLD = """
+import sys
+from pathlib import Path
+from recsys.training import run_lock
+run_lock.hold(Path(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_second_job_is_refused_until_the_first_ends(tmp_path: Path) -> None:
+    """However it ends: its lock goes with it, and the folder is taken over."""
+    first = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert first.stdout is not None
+    assert first.stdout.readline() == "held\n"
+    who = rf"run_dir={tmp_path}: process {first.pid} on {socket.gethostname()} \(since 20\S+ \S+\) is writing to it"
+    with pytest.raises(UserError, match=who):
+        run_lock.hold(tmp_path)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    run_lock.hold(tmp_path)
+    run_lock.hold(tmp_path)  # a job may ask again
+    run_lock.release()
+
+
+def test_a_running_job_is_left_alone(trained: Home, capfd: pytest.CaptureFixture[str]) -> None:
+    before = {f: f.read_bytes() for f in trained.run.rglob("*") if f.is_file() and f.name != ".owner.json"}
+    first = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(trained.run)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert first.stdout is not None
+        first.stdout.readline()
+        for more in ((), (f"resume={trained.run}",)):
+            with pytest.raises(UserError, match=r"is writing to it; choose another run_dir, or wait"):
+                trained.train(*more)
+    finally:
+        first.kill()
+        first.wait()
+    assert before == {f: f.read_bytes() for f in trained.run.rglob("*") if f.is_file() and f.name != ".owner.json"}
+
+
+def test_a_new_run_moves_the_old_runs_files_alone(trained: Home) -> None:
+    folder = trained.folder / "mine"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    (folder / "raw").mkdir()
+    first = trained.train(f"run_dir={folder}").metrics["test"]
+    second = trained.train(f"run_dir={folder}").metrics["test"]
+    assert first == second
+    old = folder.with_name("mine.1")
+    assert json.loads((old / "metrics.json").read_text())["test"] == first
+    assert {f.name for f in folder.iterdir()} - {f.name for f in old.iterdir()} == {"notes.txt", "raw", ".lock"}
