@@ -1,11 +1,19 @@
 # What CI runs: `just check`. Without just: the same lines by hand.
-check: lint test
+check: lint security test
 
 lint:
     uv run ruff format --check recsys tests benchmarks
     uv run ruff check
     uv run mypy
     uv run lint-imports
+
+# bandit and the search for secrets work offline; pip-audit asks for the known vulnerabilities of what is installed.
+security: offline-security
+    uv run pip-audit --skip-editable --progress-spinner off
+
+offline-security:
+    uv run bandit -q -c pyproject.toml -r recsys benchmarks
+    git ls-files -z -- ':!tests/e2e/old_runs' ':!*.png' | xargs -0 uv run detect-secrets-hook
 
 test:
     uv run pytest

@@ -20,6 +20,7 @@ from recsys.distributed.failures import exit_process, say_error
 from recsys.distributed.ranks import silence
 from recsys.errors import UserError, did_you_mean
 from recsys.ranges import check_values
+from recsys.secrets import mask_overrides, remember
 
 MULTIRUN = ("-m", "--multirun")
 
@@ -47,6 +48,7 @@ def status(command: str, function: Callable[[DictConfig], None]) -> int:
 
     def guarded(cfg: DictConfig) -> None:
         nonlocal code
+        _hide_secrets(cfg)
         code = call(lambda: _checked(function, cfg))
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # errors reach us instead of Hydra's printer
@@ -69,6 +71,17 @@ def _checked(function: Callable[[DictConfig], None], cfg: DictConfig) -> None:
     if OmegaConf.get_type(cfg) is not TrainConfig:  # training checks its config itself, also without a command line
         check_values(OmegaConf.to_container(cfg, resolve=True), OmegaConf.get_type(cfg))
     function(cfg)
+
+
+def _hide_secrets(cfg: DictConfig) -> None:
+    """Mask the secrets of a config in this process's messages, and in its arguments, which W&B records."""
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        remember(OmegaConf.to_container(cfg, resolve=True))
+    except OmegaConfBaseException:  # an interpolation is wrong; the command will report it
+        remember(OmegaConf.to_container(cfg))
+    sys.argv[1:] = mask_overrides(sys.argv[1:])
 
 
 @contextmanager

@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, Task, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from recsys.secrets import mask_text
+
 console = Console(  # messages
     stderr=True, soft_wrap=True, highlight=False, width=None if sys.stderr.isatty() else 120
 )
@@ -34,7 +36,8 @@ def quiet(value: bool = True) -> None:
 
 
 def say(message: str) -> None:
-    """Print one line to standard error and write it to the run's log."""
+    """Print one line to standard error and write it to the run's log, with secrets masked."""
+    message = mask_text(message)
     console.print(message, markup=False)
     log(message)
 
@@ -60,7 +63,7 @@ def log_file() -> Path | None:
 
 def log(message: str) -> None:
     """Write one line to the run's log, but not to standard error."""
-    line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {message}"
+    line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {mask_text(message)}"
     if _log is None:
         _unlogged.append(line)
         del _unlogged[:-200]

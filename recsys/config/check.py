@@ -20,12 +20,14 @@ from recsys.config.targets import bind
 from recsys.errors import UserError, did_you_mean
 from recsys.evaluation.metrics_table import mode_of
 from recsys.ranges import FLOAT32_MAX, check_values, range_problem
+from recsys.secrets import still_masked, variable
 
 if TYPE_CHECKING:
     from recsys.data.transforms import ResolvedData
 
 # Not 16-mixed: its loss scaling would reach the tables' fused optimizers, which do not unscale gradients.
 PRECISIONS = ("32-true", "bf16-mixed")
+OF_TRAINING = ("logger", "engine", "sweep")  # parts of a run's config that no later command reads
 
 
 def check(cfg: DictConfig, world_size: int | None = None, *, trains: bool = True) -> None:
@@ -40,6 +42,9 @@ def check(cfg: DictConfig, world_size: int | None = None, *, trains: bool = True
     from recsys.data.prepare.engine import check_engine
 
     processes = world_size or cfg.trainer.devices
+    if key := still_masked(OmegaConf.to_container(cfg), but=() if trains else OF_TRAINING):
+        hint = f"set it on the command line, or in the environment variable {variable(key)}"
+        raise UserError(f"{key}: is a secret, which the run's config.yaml does not hold; {hint}")
     data = check_parts(cfg)
     check_engine(engine_config(cfg))
     _check_numbers(cfg, processes)

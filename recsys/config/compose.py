@@ -20,6 +20,7 @@ from recsys.config import schema_commands, schema_run
 from recsys.config.targets import check_run_config
 from recsys.console import say_once
 from recsys.errors import UserError
+from recsys.secrets import masked, remember, restored
 
 COMMANDS = {
     "train": schema_run.TrainConfig,
@@ -146,6 +147,8 @@ def typed(cfg: Any) -> DictConfig:
 def load_config(path: Path) -> DictConfig:
     """Load a run's config.yaml, which may come from elsewhere, and apply the schema.
 
+    Values that were masked are taken from the environment (see secrets.py).
+
     Raises UserError if the file is not the config of a run, or could execute something (see targets.py).
     """
     try:
@@ -157,7 +160,7 @@ def load_config(path: Path) -> DictConfig:
     if not OmegaConf.is_dict(loaded) or "model" not in loaded:
         raise UserError(f"{path}: is not the config of a run; it has no key model")
     check_run_config(loaded, path.parent)  # first, because the schema reads values, which resolves interpolations
-    return typed(loaded)
+    return typed(restored(OmegaConf.to_container(loaded)))
 
 
 def yaml_mistake(error: YAMLError, path: Path) -> str:
@@ -167,3 +170,13 @@ def yaml_mistake(error: YAMLError, path: Path) -> str:
     if m := re.search(r"found duplicate key (\S+)", problem or ""):
         return f"duplicate key {m[1]} in {where}; remove one of the two"
     return f"{where}: not YAML: {problem or str(error).splitlines()[0]}; correct the file"
+
+
+def without_secrets(cfg: DictConfig) -> DictConfig:
+    """Return a resolved copy of a config with its secrets masked, for run folders and loggers.
+
+    Messages of this process mask the same secrets, and processes that it starts get them in their environment.
+    """
+    values = OmegaConf.to_container(cfg, resolve=True)
+    remember(values)
+    return OmegaConf.create(masked(values))

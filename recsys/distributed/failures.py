@@ -19,6 +19,7 @@ from typing import NoReturn
 from recsys import interrupts
 from recsys.console import console, log, log_file
 from recsys.errors import DoesNotFit, UserError
+from recsys.secrets import mask_text
 
 USER, OURS = 2, 1  # exit statuses: a mistake that the user can fix, and any other error
 FULL_ERRNOS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}  # no space, quota, limit of a file's size
@@ -115,7 +116,7 @@ def call(function: Callable[[], None], explain: Callable[[Exception], str] | Non
     except BaseException as e:  # a failed collective save raises a BaseException
         if (disk := _disk_error_message(e)) is not None:
             return say_error(disk)
-        text = describe(e)
+        text = mask_text(describe(e))
         sys.stderr.write(text)
         log(text)
         return OURS
@@ -160,7 +161,11 @@ def _with_causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def say_error(message: str, status: int = USER) -> int:
-    """Print `error: message` to standard error, write it to the log, and return the exit status."""
+    """Print `error: message` to standard error, write it to the log, and return the exit status.
+
+    Secrets in the message are masked.
+    """
+    message = mask_text(message)
     print(f"error: {message}", file=sys.stderr)
     log(f"error: {message}")
     return status

@@ -19,6 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from recsys import secrets
 from recsys.console import say
 from recsys.distributed.ranks import silence
 from recsys.interrupts import Interrupted
@@ -38,7 +39,7 @@ def spawn(devices: int, work: str, job: dict[str, Any]) -> None:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     silence()
-    with private_folder() as folder, _environment(_loopback()):
+    with private_folder() as folder, _environment(_loopback() | secrets.environment()):
         config = LaunchConfig(
             min_nodes=1,
             max_nodes=1,

@@ -99,12 +99,12 @@ def machine(cfg: DictConfig) -> Iterator[Finding]:
         fix = "close other programs, or lower loader.buffer_rows and trainer.batch_size" if low else ""
         yield Finding("note" if low else "ok", "memory", f"{free / GIB:.1f} GiB free of {total / GIB:.1f}", fix)
     yield Finding("ok", "copying memory", f"{_copy_speed():.1f} GB/s")
-    shared = Path("/dev/shm")
+    shared = Path("/dev/shm")  # nosec B108
     if shared.is_dir() and (size := shutil.disk_usage(shared).total) < LEAST_SHARED_MIB << 20:
         small = (
             f"{size >> 20} MiB: less than the {LEAST_SHARED_MIB} MiB that processes on one machine may need to share"
         )
-        yield Finding("note", "/dev/shm", small, "docker run --shm-size=8g ...")
+        yield Finding("note", str(shared), small, "docker run --shm-size=8g ...")
     yield from _disk(Path(cfg.data.prepared))
 
 

@@ -18,6 +18,7 @@ from recsys.config.flatten import flatten_config
 from recsys.errors import UserError
 from recsys.evaluation import metrics_table
 from recsys.run_files import RESULTS
+from recsys.secrets import mask_overrides, mask_text, masked
 
 UNCOMPARED = {"seed", "run_dir", "resume"}  # keys that differ between seeds of the same config
 
@@ -143,11 +144,13 @@ def _run(path: Path, name: str) -> Run:
     except Exception as e:  # errors of YAML, OmegaConf, or of decoding
         raise UserError(f"{path / 'config.yaml'}: cannot be read: {str(e).splitlines()[0]}") from e
     manifest.check(path, [name for name in RESULTS if (path / name).exists()])
+    if (shown := masked(config)) != config:  # a run of an earlier version
+        config, text = shown, OmegaConf.to_yaml(OmegaConf.create(shown))
     metrics = _json(path / "metrics.json")
     curves = (_json(path / "curves.json") or {}).get("test") or {}
     run = Run(path, name, flatten_config(config), text, metrics, curves, _json(path / "plan.json"), _history(path))
     if not run.test:
-        run.metrics, run.last = None, _last_line(path / "train.log")
+        run.metrics, run.last = None, mask_text(_last_line(path / "train.log"))
     return run
 
 
@@ -226,7 +229,7 @@ def _trial(folder: Path, number: str, entry: dict[str, Any]) -> Trial:
     """Read a trial, whose runs are in SWEEP/N or SWEEP/N/seed-S even if the sweep was moved."""
     listed = entry.get("overrides") or []
     overrides = [f"{k}={v}" for k, v in listed.items()] if isinstance(listed, dict) else [str(o) for o in listed]
-    overrides = [o for o in overrides if not o.startswith("run_dir=")]
+    overrides = mask_overrides([o for o in overrides if not o.startswith("run_dir=")])
     inside = [r for r in entry.get("runs") or [] if isinstance(r, dict)]
     places = [folder / str(r["folder"]) for r in inside if r.get("folder")]
     places += [folder / number, *sorted((folder / number).glob("seed-*")), Path(str(entry.get("run_dir") or number))]

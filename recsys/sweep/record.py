@@ -11,6 +11,7 @@ from filelock import FileLock, Timeout
 
 from recsys.atomic import write_text
 from recsys.errors import UserError
+from recsys.secrets import mask_overrides, masked, restore_overrides, restored
 
 FILE, LOCK = "sweep.json", ".lock"
 FAILED = ("failed", "killed")
@@ -94,12 +95,16 @@ class Sweep:
         return trial
 
     def save(self, folder: Path) -> None:
-        """Write sweep.json."""
-        write_text(folder / FILE, json.dumps(asdict(self), indent=1) + "\n")
+        """Write sweep.json, with secrets masked."""
+        content = asdict(self)
+        content["command"] = mask_overrides(self.command)
+        for trial in content["trials"]:
+            trial["overrides"], trial["values"] = mask_overrides(trial["overrides"]), masked(trial["values"])
+        write_text(folder / FILE, json.dumps(content, indent=1) + "\n")
 
 
 def load(folder: Path) -> Sweep:
-    """Load the sweep of a folder. Raises UserError if there is none."""
+    """Load the sweep of a folder, with its secrets taken from the environment. Raises UserError if there is none."""
     if not folder.is_dir():
         raise UserError(f"{folder}: no such folder")
     if not (folder / FILE).exists():
@@ -108,6 +113,9 @@ def load(folder: Path) -> Sweep:
         sweep = Sweep(**json.loads((folder / FILE).read_text()))
         trials: list[Any] = sweep.trials
         sweep.trials = [Trial(**t | {"runs": [Run(**r) for r in t["runs"]]}) for t in trials]
+        sweep.command = restore_overrides(sweep.command)
+        for trial in sweep.trials:
+            trial.overrides, trial.values = restore_overrides(trial.overrides), restored(trial.values)
     except (TypeError, KeyError, ValueError) as e:
         raise UserError(f"{folder / FILE}: not readable by this version of recsys ({e})") from e
     if not under_way(folder):  # the sweep was killed before it could record that its runs ended

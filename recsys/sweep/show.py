@@ -10,6 +10,7 @@ from rich.text import Text
 
 from recsys.console import results, say
 from recsys.evaluation import metrics_table
+from recsys.secrets import mask_overrides, masked
 from recsys.sweep.record import FAILED, Run, Sweep, Trial
 from recsys.sweep.watch import progress
 
@@ -23,7 +24,8 @@ def name(trial: Trial, run: Run) -> str:
 
 def differences(trial: Trial) -> str:
     """Return the trial's own values; all of its overrides if nothing is swept."""
-    return " ".join(f"{k.lstrip('+')}={v}" for k, v in trial.values.items()) or " ".join(trial.overrides)
+    shown = [f"{k.lstrip('+')}={v}" for k, v in trial.values.items()] or trial.overrides
+    return " ".join(mask_overrides(shown))
 
 
 def number(trial: Trial, metric: str) -> str:
@@ -67,7 +69,7 @@ def table(sweep: Sweep, folder: Path) -> None:
     common = (
         [o for o in sweep.trials[0].overrides if all(o in t.overrides for t in sweep.trials)] if sweep.trials else []
     )
-    shown = Table(title=Text(f"sweep {folder}: {' '.join(common)}"), title_justify="left")
+    shown = Table(title=Text(f"sweep {folder}: {' '.join(mask_overrides(common))}"), title_justify="left")
     metrics = list(
         dict.fromkeys([sweep.metric, *_test_metrics(next((t.mean for t in sweep.trials if t.status == "ok"), {}))])
     )
@@ -79,7 +81,7 @@ def table(sweep: Sweep, folder: Path) -> None:
         )
     for t in sweep.best_first():
         seconds = sum(r.seconds for r in t.runs)
-        cells = [Text(t.values.get(k, "")) for k in keys]
+        cells = [Text(str(masked(t.values.get(k, ""), k))) for k in keys]
         shown.add_row(
             str(t.number),
             *cells,
@@ -123,5 +125,5 @@ def best(trial: Trial, sweep: Sweep) -> None:
     results.print(shown)
     seeds = [f"seed={','.join(map(str, sweep.seeds))}"] if sweep.seeds else []
     many = ["-m"] if len(sweep.seeds) > 1 else []
-    command = ["python", "-m", "recsys.train", *many, *map(shlex.quote, [*trial.overrides, *seeds])]
+    command = ["python", "-m", "recsys.train", *many, *map(shlex.quote, mask_overrides([*trial.overrides, *seeds]))]
     results.print(" ".join(command), markup=False, soft_wrap=True)

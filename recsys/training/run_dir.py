@@ -17,7 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from recsys import manifest
 from recsys.atomic import whole_file
-from recsys.config.compose import load_config
+from recsys.config.compose import load_config, without_secrets
 from recsys.config.flatten import flatten_config
 from recsys.config.kinds import kind_of
 from recsys.config.settings import data_config
@@ -121,7 +121,7 @@ def open_run_dir(cfg: DictConfig) -> RunFolder:
         say(f"{path} has no complete checkpoint: the run starts again from the beginning")
     cfg.run_dir = str(path)
     with whole_file(path / CONFIG) as building:
-        OmegaConf.save(OmegaConf.masked_copy(cfg, [str(k) for k in cfg if k != "sweep"]), building, resolve=True)
+        OmegaConf.save(without_secrets(OmegaConf.masked_copy(cfg, [str(k) for k in cfg if k != "sweep"])), building)
     return RunFolder(path, resumed, start)
 
 
@@ -180,8 +180,8 @@ def add_results(path: Path) -> None:
 
 def _difference(old: Any, new: DictConfig) -> tuple[str, Any, Any] | None:
     a, b = (
-        flatten_config(OmegaConf.to_container(old, resolve=True)),
-        flatten_config(OmegaConf.to_container(new, resolve=True)),
+        flatten_config(OmegaConf.to_container(without_secrets(old))),
+        flatten_config(OmegaConf.to_container(without_secrets(new))),
     )
     for key in sorted(set(a) | set(b)):
         if not any(key == f or key.startswith(f + ".") for f in FREE) and a.get(key) != b.get(key):

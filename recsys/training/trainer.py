@@ -12,6 +12,7 @@ from pytorch_lightning.loggers import Logger
 
 from recsys.atomic import write_json
 from recsys.config.build import make, make_scheduler
+from recsys.config.compose import without_secrets
 from recsys.config.kinds import build_task, kind_of, monitor_of
 from recsys.config.schema_run import ShardingConfig, SparseOptimConfig
 from recsys.config.settings import accelerator_of, seconds_of
@@ -166,7 +167,7 @@ def build_loggers(cfg: DictConfig, path: Path, ranks: Ranks, start: RunState | N
         own = {"id": _wandb_id(path, start is not None), "resume": "allow"} if name == "wandb" else {}
         loggers.append(make(node, f"logger.{name}")(save_dir=str(path), **own))
     for logger in loggers[1:]:
-        logger.log_hyperparams(OmegaConf.to_container(cfg, resolve=True))  # type: ignore[arg-type]
+        logger.log_hyperparams(OmegaConf.to_container(without_secrets(cfg)))  # type: ignore[arg-type]
     return loggers
 
 
