@@ -19,6 +19,7 @@ from recsys.training.ema import Ema
 from recsys.training.evaluate import evaluate
 from recsys.training.optimizers import split_parameters
 from recsys.training.run import train
+from recsys.training.run_dir import write_manifest
 from recsys.training.schedules import warmup_cosine, warmup_polynomial
 
 ROWS = 4000
@@ -141,6 +142,7 @@ def test_ids_of_other_data_are_refused(home: Path, tmp_path: Path) -> None:
     shutil.copytree(home / "whole", other)
     file = other / "vocabularies" / "cat_3.parquet"
     pl.read_parquet(file).reverse().write_parquet(file)
+    write_manifest(other)
     with pytest.raises(
         UserError, match=r"other: table cat_3 was trained with different ids than those in .* Train again"
     ):

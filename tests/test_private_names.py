@@ -14,8 +14,10 @@ ROOT = Path(__file__).parents[1] / "recsys"
 USED = {  # name: the files that may use it
     "_best_plan": {"plan.py"},
     "_enumerator": {"sharding/infeasible.py"},
-    "_exit": {"distributed/failures.py"},  # of os, which documents it
+    "_exit": {"distributed/failures.py", "interrupts.py"},  # of os, which documents it
+    "_StorageInfo": {"sharding/safe_reader.py"},
     "_feature_table_map": {"sharding/dense_lookups.py"},
+    "_get_layout": {"sharding/safe_reader.py"},
     "_init_from_local_shards_and_global_metadata": {"sharding/table_shards.py"},
     "_local_cols": {"sharding/dense_lookups.py"},
     "_local_rows": {"sharding/dense_lookups.py"},

@@ -28,6 +28,7 @@ _METADATA_CLASSES = (
     *("ChunkStorageMetadata", "_MEM_FORMAT_ENCODING"),
 )
 # Names of tensors' types, such as torch.float32, are allowed too.
+# private: _StorageInfo and _get_layout, because .metadata is a pickle that names them
 _ALLOWED: dict[tuple[str, str], Any] = {
     **{(dcp_metadata.__name__, name): getattr(dcp_metadata, name) for name in _METADATA_CLASSES},
     (dcp_filesystem.__name__, "_StorageInfo"): dcp_filesystem._StorageInfo,

@@ -83,7 +83,7 @@ def both(yaml: str, folder: Path, root: str, tmp_path: Path) -> Prepared:
     assert names == sorted(str(f.relative_to(b.folder)) for f in b.folder.rglob("*") if f.is_file()) and len(names) > 8
     for name in names:
         own, other = (a.folder / name).read_bytes(), (b.folder / name).read_bytes()
-        if name in ("prepared.json", "transforms.json"):  # which name their folders
+        if name in ("prepared.json", "transforms.json", "manifest.json"):  # which name their folders
             told = json.loads(own), json.loads(other)
             assert all(x.get(k) == y.get(k) for x, y in (told, told[::-1]) for k in ("rows", "bad_rows", "dense"))
         else:

@@ -10,14 +10,15 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from recsys.config.build import locate
 from recsys.config.check import check
 from recsys.config.compose import load_config
+from recsys.config.targets import locate
 from recsys.errors import UserError
 from recsys.serving.predict_files import predict_files
 from recsys.serving.recommender import recommend_files
 from recsys.training.evaluate import evaluate
 from recsys.training.run import train
+from recsys.training.schedules import warmup_cosine
 
 OLD = Path(__file__).parent / "old_runs"
 
@@ -88,4 +89,4 @@ def test_old_keys_and_targets() -> None:
     """`ranking:` is now `protocol:`; schedules have moved."""
     cfg = load_config(OLD / "retrieval" / "config.yaml")
     assert "ranking" not in cfg and list(cfg.protocol.candidates) == ["full"] and list(cfg.protocol.k) == [5, 10, 20]
-    assert locate("recsys.schedules.warmup_cosine", "x") is locate("recsys.training.schedules.warmup_cosine", "x")
+    assert locate("recsys.schedules.warmup_cosine", "optim.scheduler") is warmup_cosine

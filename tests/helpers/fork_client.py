@@ -8,8 +8,14 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 
 from fork_server import Request, read_number, send
+
+
+def forward(pid: int, number: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)
 
 
 def main() -> None:
@@ -20,7 +26,7 @@ def main() -> None:
     send(connection, Request(sys.argv[1:], os.getcwd(), dict(os.environ)), [0, 1, 2])
     pid = read_number(connection)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
-        signal.signal(number, lambda number, _: os.kill(pid, number))
+        signal.signal(number, lambda number, _: forward(pid, number))
     status = read_number(connection)
     if status < 0:
         signal.signal(-status, signal.SIG_DFL) if -status != signal.SIGKILL else None
