@@ -109,8 +109,9 @@ def call(function: Callable[[], None], explain: Callable[[Exception], str] | Non
     except KeyboardInterrupt:
         return say_error(interrupts.message(), status=130)
     except interrupts.Interrupted as e:
-        # the launcher says it for the ranks that it has started
-        return e.status if interrupts.QUIET in os.environ else say_error(interrupts.message(), status=e.status)
+        # the launcher says it for the ranks that it has started, rank 0 for those of torchrun
+        silent = interrupts.QUIET in os.environ or os.environ.get("RANK", "0") != "0"
+        return e.status if silent else say_error(interrupts.message(), status=e.status)
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else OURS
     except BaseException as e:  # a failed collective save raises a BaseException

@@ -28,8 +28,10 @@ PREFIX = "recsys-job-"  # of the private folders of jobs
 LOOPBACKS = ("lo", "lo0")  # names of the loopback interface on Linux and on macOS
 
 
-def spawn(devices: int, work: str, job: dict[str, Any]) -> None:
+def spawn(devices: int, work: str, job: dict[str, Any], *, patience_seconds: int = 30) -> None:
     """Call `work` (MODULE:FUNCTION) with the keyword arguments `job` in `devices` processes of this machine.
+
+    patience_seconds: time that the processes have to end after a signal, before they are killed
 
     torchrun's agent watches the processes. Raises SystemExit with the exit status of a failed process, which has
     already printed its error.
@@ -50,6 +52,7 @@ def spawn(devices: int, work: str, job: dict[str, Any]) -> None:
             rdzv_configs={"store_type": "file"},
             max_restarts=0,
             monitor_interval=0.2,
+            shutdown_timeout=patience_seconds,
             local_addr="127.0.0.1",
             logs_specs=DefaultLogsSpecs(log_dir=str(folder / "logs")),
         )

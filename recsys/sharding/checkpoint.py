@@ -113,7 +113,12 @@ def check_files(path: Path) -> None:
 
 def load_model(path: Path, dmp: DistributedModelParallel, infos: dict[str, TableInfo]) -> None:
     """Check a checkpoint's files and load its weights into `dmp`, whatever plan wrote them. Collective."""
-    check_files(path)
+    try:
+        check_files(path)
+    except DamagedFile as e:
+        others = sorted(p.name for p in path.parent.glob("[!.]*") if p.is_dir() and p != path)
+        hint = f"; choose another one with checkpoint=NAME: {', '.join(others)}" if others else ""
+        raise DamagedFile(e.file, f"{e.problem}{hint}") from None
     stored = StoredCheckpoint(path)
     weights, _ = local_tables(dmp, infos, "", None)
     _load(stored, dmp, infos, weights, {}, "")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig
 
-from recsys import interrupts
+from recsys import interrupts, manifest
 from recsys.atomic import write_json
 from recsys.config.check import check
 from recsys.config.compose import load_config
@@ -78,7 +78,8 @@ def _train(cfg: DictConfig) -> Run:
             fit(cfg, folder, prepared, alone)
     else:
         job = {"run": str(folder.path), "prepared": str(prepared.folder), "resumed": folder.resumed}
-        spawn(cfg.trainer.devices, "recsys.training.run:train_rank", job)
+        patience = {"patience_seconds": int(60 * cfg.trainer.timeout_minutes)} if cfg.trainer.save_on_interrupt else {}
+        spawn(cfg.trainer.devices, "recsys.training.run:train_rank", job, **patience)
     return Run(folder.path)
 
 
@@ -127,7 +128,8 @@ def begin(cfg: DictConfig, world_size: int, restarted: bool = False) -> tuple[Ru
             prepared = prepare_to_resume(path, data, engine, files, cfg.resume_on_changed_data)
         else:
             prepared = prepare(data, engine, files)
-    Fitted.copy(prepared.folder, path)
+    if not folder.resumed or not (path / manifest.FILE).exists():  # a resumed run keeps its own, as they were written
+        Fitted.copy(prepared.folder, path)
     save_run_data(path, prepared)
     write_manifest(path)
     rows = prepared.info["rows"]

@@ -7,6 +7,7 @@ manifest.json has the digests of those that are read again; data.json says which
 
 import os
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,6 +123,8 @@ def open_run_dir(cfg: DictConfig) -> RunFolder:
     cfg.run_dir = str(path)
     with whole_file(path / CONFIG) as building:
         OmegaConf.save(without_secrets(OmegaConf.masked_copy(cfg, [str(k) for k in cfg if k != "sweep"])), building)
+    if (path / manifest.FILE).exists():
+        _add_to_manifest(path, [CONFIG])
     return RunFolder(path, resumed, start)
 
 
@@ -174,8 +177,12 @@ def write_manifest(path: Path) -> None:
 
 def add_results(path: Path) -> None:
     """Add the digests of the results, which recsys.report reads, to the manifest."""
-    results = [f for name in RESULTS if (f := path / name).exists()]
-    manifest.write(path, (manifest.read(path) or {}) | manifest.entries_of(path, results))
+    _add_to_manifest(path, RESULTS)
+
+
+def _add_to_manifest(path: Path, names: Sequence[str]) -> None:
+    files = [f for name in names if (f := path / name).exists()]
+    manifest.write(path, (manifest.read(path) or {}) | manifest.entries_of(path, files))
 
 
 def _difference(old: Any, new: DictConfig) -> tuple[str, Any, Any] | None:
