@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from forks import run_anew, run_forked
+from forks import run_anew, run_forked, warm_python
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -73,23 +73,26 @@ def test_run_folder_holds_what_programs_rely_on(home: Path) -> None:
     assert 0.6 < metrics["test"]["auc"] < metrics["bayes"]["auc"]
 
 
-def test_kill_and_resume_gives_equal_weights_bit_for_bit(home: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "recsys.train", *SMALL, *LONG, "run_dir=b"]
+@pytest.mark.parametrize("python", ["forked", pytest.param("new", marks=pytest.mark.slow)])
+def test_kill_and_resume_gives_equal_weights_bit_for_bit(home: Path, tmp_path: Path, python: str) -> None:
+    b = f"killed-{python}"
+    start = warm_python() if python == "forked" else sys.executable
+    command = [start, "-m", "recsys.train", *SMALL, *LONG, f"run_dir={b}"]
     with (tmp_path / "out").open("w") as out:
         running = subprocess.Popen(command, cwd=home, stdout=out, stderr=out)
         deadline = time.monotonic() + 300
-        while not list((home / "b" / "checkpoints").glob("step-000000[468]0")) and time.monotonic() < deadline:
+        while not list((home / b / "checkpoints").glob("step-000000[468]0")) and time.monotonic() < deadline:
             assert running.poll() is None, (tmp_path / "out").read_text()
             time.sleep(0.01)
         running.send_signal(signal.SIGKILL)
         running.wait()
-    assert not (home / "b" / "metrics.json").exists()
-    resumed = ok(forked("train", *SMALL, *LONG, "resume=b", cwd=home))
-    assert "resuming from b/checkpoints/step-" in resumed.stderr
-    assert equal(weights(home / "a", tmp_path / "a.pt"), weights(home / "b", tmp_path / "b.pt"))
-    a, b = (json.loads((home / r / "metrics.json").read_text()) for r in "ab")
-    assert a["test"] == b["test"]
-    assert a["train"]["samples"] == b["train"]["samples"]
+    assert not (home / b / "metrics.json").exists()
+    resumed = ok(forked("train", *SMALL, *LONG, f"resume={b}", cwd=home))
+    assert f"resuming from {b}/checkpoints/step-" in resumed.stderr
+    assert equal(weights(home / "a", tmp_path / "a.pt"), weights(home / b, tmp_path / "b.pt"))
+    whole, resumed_run = (json.loads((home / r / "metrics.json").read_text()) for r in ("a", b))
+    assert whole["test"] == resumed_run["test"]
+    assert whole["train"]["samples"] == resumed_run["train"]["samples"]
 
 
 def test_evaluate_reproduces_the_test_metrics_exactly(home: Path, run_command: Run) -> None:

@@ -38,7 +38,7 @@ def killed(running: Command, seconds: float) -> bool:
 
 @pytest.mark.parametrize(
     ("devices", "kills"),
-    [(1, 5), pytest.param(1, 40, marks=pytest.mark.slow), pytest.param(2, 12, marks=pytest.mark.slow)],
+    [(1, 2), pytest.param(1, 40, marks=pytest.mark.slow), pytest.param(2, 12, marks=pytest.mark.slow)],
 )
 def test_training_ends_as_if_it_had_not_been_killed(tmp_path: Path, devices: int, kills: int) -> None:
     """Preparing, training, saving and evaluating."""

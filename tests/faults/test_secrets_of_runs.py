@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import pytest
 from forks import WARM, run_forked
 
 SECRET = "s3cret-pa55"  # pragma: allowlist secret
@@ -31,6 +32,7 @@ def holding(folder: Path) -> list[Path]:
     return [p for p in folder.rglob("*") if p.is_file() and SECRET.encode() in p.read_bytes()]
 
 
+@pytest.mark.slow
 def test_a_run_of_two_processes(tmp_path: Path) -> None:
     (tmp_path / "own_parts.py").write_text(OWN)
     (tmp_path / "conf" / "model").mkdir(parents=True)
