@@ -85,10 +85,11 @@ def reshard(run: Path, stored: StoredCheckpoint, cfg: DictConfig, output: Path, 
     import torch
     from torchrec.distributed.planner.types import PlannerError
 
+    from recsys.config.compose import without_secrets
     from recsys.config.kinds import meta_task
     from recsys.data.transforms import Fitted
     from recsys.features import FeatureSpec
-    from recsys.run_files import DATA
+    from recsys.run_files import CONFIG, DATA
     from recsys.sharding.cluster import topology
     from recsys.sharding.plan import describe, make_planner, optimizer_counted, quiet_torchrec, use_dense_kernels
     from recsys.sharding.reshard import rewrite
@@ -116,7 +117,7 @@ def reshard(run: Path, stored: StoredCheckpoint, cfg: DictConfig, output: Path, 
         rewrite(stored, building / "checkpoints" / stored.path.name, entries, devices)
         Fitted.copy(run, building)
         write_json(building / "plan.json", {"world_size": devices, "tables": entries})
-        OmegaConf.save(cfg, building / "config.yaml", resolve=True)
+        OmegaConf.save(without_secrets(cfg), building / CONFIG)
         if (run / DATA).exists():
             shutil.copy(run / DATA, building)
         write_manifest(building)
@@ -221,11 +222,10 @@ def _command(cfg: DictConfig) -> None:
         why = "its model was fitted in closed form and has no embedding tables"
         raise UserError(f"run={cfg.run}: {why}; its weights are in checkpoints/*/model.pt")
     stored = StoredCheckpoint(choose_checkpoint(run, cfg.checkpoint))
-    if cfg.action != "inspect":
-        check_files(stored.path)
     if cfg.action == "inspect":
         show(inspect(stored))
         return
+    check_files(stored.path)
     if cfg.output is None:
         raise UserError("output: must be set to the folder to write; add output=FOLDER")
     output = Path(cfg.output)
