@@ -10,11 +10,11 @@ from types import FrameType
 from typing import NoReturn
 
 QUIET = "RECSYS_LAUNCHED"  # in the environment of ranks whose launcher says that the job was interrupted
-EXIT = {signal.SIGINT: 130, signal.SIGTERM: 143}  # as a shell reports them
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(BaseException):
-    """A signal has ended the command. status: the exit status."""
+    """A signal has ended the command. status: the exit status, as a shell reports it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(f"signal {number}")
@@ -32,13 +32,13 @@ def install() -> None:
     global _installed
     if threading.current_thread() is threading.main_thread():
         _installed = True
-        for number in EXIT:
+        for number in SIGNALS:
             signal.signal(number, _handle)
 
 
 def install_again() -> None:
     """Take the signals back from a library that has installed its own handlers, if this process is a command's."""
-    if _installed and all(signal.getsignal(number) is not _last for number in EXIT):
+    if _installed and all(signal.getsignal(number) is not _last for number in SIGNALS):
         install()
 
 
@@ -74,7 +74,7 @@ def _handle(number: int, _: FrameType | None) -> None:
     if _deferred and _requested is None:
         _requested = number
         return
-    for other in EXIT:  # a second signal does not wait for what the first one ends
+    for other in SIGNALS:  # a second signal does not wait for what the first one ends
         signal.signal(other, _last)
     raise Interrupted(number)
 

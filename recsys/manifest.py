@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import xxhash
 
@@ -20,6 +21,7 @@ from recsys.atomic import write_text
 from recsys.errors import UserError
 
 FILE = "manifest.json"
+UNREADABLE = "is damaged and cannot be read"
 BLOCK_BYTES = 1 << 22
 THREADS = max(2, (os.cpu_count() or 1) // 2)
 
@@ -76,9 +78,22 @@ def read(folder: Path) -> dict[str, Entry] | None:
     if not file.exists():
         return None
     try:
-        return {name: (size, digest) for name, (size, digest) in json.loads(file.read_text())["files"].items()}
-    except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise DamagedFile(file, f"is damaged ({e})") from None
+        return {name: (size, digest) for name, (size, digest) in read_json(file, "files")["files"].items()}
+    except (ValueError, TypeError, AttributeError):
+        raise DamagedFile(file, UNREADABLE) from None
+
+
+def read_json(file: Path, *keys: str) -> dict[str, Any]:
+    """Read a JSON object with these keys. Raises DamagedFile if the file is missing or holds anything else."""
+    try:
+        value = json.loads(file.read_text())
+    except FileNotFoundError:
+        raise DamagedFile(file, "is missing") from None
+    except ValueError:
+        raise DamagedFile(file, UNREADABLE) from None
+    if not isinstance(value, dict) or not value.keys() >= set(keys):
+        raise DamagedFile(file, UNREADABLE)
+    return value
 
 
 def check_file(folder: Path, name: str, entry: Entry, *, size_only: bool = False) -> None:

@@ -25,7 +25,7 @@ def check_output(
         root: data.root, whose files are the raw data.
 
     Raises:
-        UserError: the path is of another kind, is one of the inputs, lies under data.root or is a file of a run.
+        UserError: the path names another kind of file, an input, a place under data.root, or a file of a run.
     """
     kinds = " or ".join(suffixes)
     if suffixes and output.is_dir():

@@ -1,7 +1,8 @@
 """Compose a command's config from conf/ and overrides, and load the config of a run."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -63,14 +64,21 @@ def register() -> None:
     Plugins.instance().register(_UserConf)
 
 
+@contextmanager
+def _hydra() -> Iterator[None]:
+    """Let Hydra compose from conf/ while the block runs."""
+    register()
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+        yield
+
+
 def compose(command: str = "train", overrides: Sequence[str] = ()) -> DictConfig:
     """Return the config that `python -m recsys.<command> <overrides>` would run with.
 
     >>> cfg = compose("train", ["model=dcnv2", "data=frappe", "data.root=/data/frappe"])  # doctest: +SKIP
     """
-    register()
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with _hydra():
         return hydra_compose(command, free_keys(overrides))
 
 
@@ -109,18 +117,14 @@ def _renamed(override: str) -> str:
 
 def parse_overrides(overrides: Sequence[str]) -> list[Any]:
     """Parse each override into Hydra's Override, in order. Raises HydraException if an override cannot be parsed."""
-    register()
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with _hydra():
         parser = OverridesParser.create(GlobalHydra.instance().config_loader())
         return parser.parse_overrides(free_keys(overrides))
 
 
 def compose_sweep(overrides: Sequence[str]) -> tuple[DictConfig, str]:
     """Return the config of a sweep, and hydra.sweep.dir, its default folder without run_dir."""
-    register()
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(conf_dir()), version_base="1.3"):
+    with _hydra():
         cfg = hydra_compose("train", free_keys(overrides), return_hydra_config=True)
     folder = str(cfg.hydra.sweep.dir)
     with open_dict(cfg):

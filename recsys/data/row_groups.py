@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recsys.manifest import DamagedFile
+from recsys.manifest import UNREADABLE, DamagedFile
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def row_groups(file: Path) -> Iterator[RowGroup]:
     try:
         meta, first = pq.read_metadata(file), 0
     except pa.ArrowInvalid:
-        raise DamagedFile(file, "is damaged and cannot be read") from None
+        raise DamagedFile(file, UNREADABLE) from None
     for i in range(meta.num_row_groups):
         rows = meta.row_group(i).num_rows
         yield RowGroup(file, first, rows)

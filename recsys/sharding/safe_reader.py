@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorS
 from torch.distributed.checkpoint.planner import ReadItem
 
 from recsys.errors import UserError
-from recsys.manifest import DamagedFile
+from recsys.manifest import UNREADABLE, DamagedFile
 
 METADATA = ".metadata"
 NOT_LOADED = "which is not part of a checkpoint; it is not loaded"
@@ -59,7 +59,7 @@ def load_plain(file: Path) -> Any:
         raise DamagedFile(file, "is missing") from None
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, TypeError, OSError):
         name = _unknown_name(file)
-        problem = "is damaged and cannot be read" if name is None else f"names {name}, {NOT_LOADED}"
+        problem = UNREADABLE if name is None else f"names {name}, {NOT_LOADED}"
         raise DamagedFile(file, problem) from None
 
 
@@ -103,7 +103,7 @@ def read_metadata(checkpoint: Path) -> Metadata:
     except _Forbidden as e:
         raise DamagedFile(file, f"names {e}, {NOT_LOADED}") from None
     except Exception:  # whatever the bytes of a damaged pickle lead to
-        raise DamagedFile(file, "is damaged and cannot be read") from None
+        raise DamagedFile(file, UNREADABLE) from None
     if not isinstance(metadata, Metadata) or not plain or not inside:
         raise DamagedFile(file, "describes more than the tensors of this checkpoint; it is not loaded")
     if getattr(metadata, "storage_meta", None) is None:

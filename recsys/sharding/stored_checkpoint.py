@@ -1,6 +1,5 @@
 """Reader of a checkpoint on disk, region by region, in one process and without a model."""
 
-import json
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from torch.distributed.checkpoint.planner_helpers import create_read_items_for_c
 
 from recsys import manifest
 from recsys.errors import UserError
-from recsys.manifest import DamagedFile
 from recsys.sharding.safe_reader import METADATA, SafeReader, TensorsOnly
 
 PLAN = "plan.json"
@@ -43,14 +41,7 @@ class StoredCheckpoint:
     @cached_property
     def plan(self) -> dict[str, Any]:
         """plan.json: step, world size, the tables' optimizer, and the tables as they were sharded."""
-        file = self.path / PLAN
-        try:
-            plan = json.loads(file.read_text())
-            return {key: plan[key] for key in plan}
-        except FileNotFoundError:
-            raise DamagedFile(file, "is missing") from None
-        except (ValueError, TypeError, KeyError):
-            raise DamagedFile(file, "is damaged and cannot be read") from None
+        return manifest.read_json(self.path / PLAN)
 
     def size(self, key: str) -> list[int]:
         return list(self.tensors[key].size)

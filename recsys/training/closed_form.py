@@ -32,7 +32,9 @@ def fit_model(cfg: DictConfig, prepared: Prepared) -> Any:
     """Return the model, fitted to all training items of each group."""
     model = build_model(cfg, prepared.fitted.features, torch.device("cpu"))
     files = prepared.files("train")
-    prepared.check_in_background(()).check_now(files)
+    check = prepared.check_in_background(files)
+    check.start()
+    check.finish()
     rows = pl.concat([pl.read_parquet(f, columns=[HISTORY]) for f in files])[HISTORY]
     rows = rows.filter(rows.list.len() > 0)
     items = rows.explode(empty_as_null=False, keep_nulls=False)

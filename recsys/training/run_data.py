@@ -6,7 +6,6 @@ A run's tables and statistics belong to the raw files that it was trained on. If
 are prepared with the run's own transforms.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +14,9 @@ from recsys.config.schema_data import DataConfig
 from recsys.console import say
 from recsys.data.check import SplitFiles
 from recsys.data.prepare.engine import Engine
-from recsys.data.prepare.prepared import Prepared, content_digest, find_damage, prepare
+from recsys.data.prepare.prepared import Prepared, find_damage, finish, plan_build
 from recsys.errors import UserError
-from recsys.manifest import DamagedFile
+from recsys.manifest import read_json
 from recsys.run_files import DATA
 from recsys.training.run_dir import check_ids
 
@@ -35,11 +34,8 @@ class RunData:
         file = run / DATA
         if not file.exists():
             return None
-        try:
-            state = json.loads(file.read_text())
-            return cls(Path(state["prepared"]), str(state["contents"]))
-        except (ValueError, TypeError, KeyError):
-            raise DamagedFile(file, "is damaged and cannot be read") from None
+        state = read_json(file, "prepared", "contents")
+        return cls(Path(state["prepared"]), str(state["contents"]))
 
 
 def save(run: Path, prepared: Prepared) -> None:
@@ -58,8 +54,9 @@ def prepare_to_resume(
         UserError: the raw files have changed since the run began, and `on_changed_data` is False.
     """
     then = RunData.load(run)
-    if then is None or then.contents == content_digest(data, files):
-        prepared = prepare(data, engine, files)
+    build = plan_build(data, engine, files)
+    if then is None or then.contents == build.contents:
+        prepared = finish(build)
         check_ids(run, prepared)
         return prepared
     if not on_changed_data:
@@ -68,7 +65,7 @@ def prepare_to_resume(
             "run, or set resume_on_changed_data=true to go on with today's files and the run's transforms"
         )
     say("the raw files have changed since the run began: going on with today's files and the run's transforms")
-    return prepare(data, engine, files, transforms=run)
+    return finish(build.with_transforms(run))
 
 
 def prepare_to_measure(run: Path, data: DataConfig) -> Prepared:
@@ -78,7 +75,7 @@ def prepare_to_measure(run: Path, data: DataConfig) -> Prepared:
     """
     then = RunData.load(run)
     try:
-        contents = content_digest(data)
+        build = plan_build(data)
     except UserError as e:
         if then is None or not then.prepared.is_dir():
             raise
@@ -86,9 +83,9 @@ def prepare_to_measure(run: Path, data: DataConfig) -> Prepared:
             raise damage from e
         say(f"{e}; measuring on {then.prepared}, which was prepared for training")
         return Prepared(then.prepared)
-    if then is None or then.contents == contents:
-        prepared = prepare(data)
+    if then is None or then.contents == build.contents:
+        prepared = finish(build)
         check_ids(run, prepared)
         return prepared
     say("the raw files have changed since the run was trained: measuring on today's rows, with the run's transforms")
-    return prepare(data, transforms=run)
+    return finish(build.with_transforms(run))

@@ -1,5 +1,5 @@
 """Fixtures of small_run.py, for all tests of this folder."""
 
-from small_run import raw, trained
+from small_run import home, raw, trained
 
-__all__ = ["raw", "trained"]
+__all__ = ["home", "raw", "trained"]

@@ -1,11 +1,14 @@
 """A small run with two checkpoints, the data that it was trained on, and rows to predict."""
 
+import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+from damages import copy
 
 from recsys.config.compose import compose
 from recsys.training.run import train
@@ -42,6 +45,15 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Home:
     lines = sample.read_text().splitlines()[-20:]
     (home.folder / "rows.tsv").write_text("\n".join(lines) + "\n")
     return home
+
+
+@pytest.fixture
+def home(trained: Home, tmp_path: Path) -> Iterator[Home]:
+    """The run, which a test may damage."""
+    whole = copy(trained.folder, tmp_path / "whole")
+    yield trained
+    shutil.rmtree(trained.folder)
+    copy(whole, trained.folder)
 
 
 @pytest.fixture(scope="session")

@@ -3,12 +3,11 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from damages import copy, flip
+from damages import flip
 from small_run import Home
 
 from recsys import manifest
@@ -18,15 +17,6 @@ from recsys.training.checkpoints import checkpoints_of
 from recsys.training.evaluate import evaluate
 
 RNG = np.random.default_rng(0)
-
-
-@pytest.fixture
-def home(trained: Home, tmp_path: Path) -> Iterator[Home]:
-    """The run, which a test may damage."""
-    whole = copy(trained.folder, tmp_path / "whole")
-    yield trained
-    shutil.rmtree(trained.folder)
-    copy(whole, trained.folder)
 
 
 def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(home: Home, capfd: pytest.CaptureFixture[str]) -> None:

@@ -2,15 +2,13 @@
 
 import os
 import pickle
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from damages import copy
 from small_run import Home
 from torch.distributed.checkpoint.metadata import BytesStorageMetadata
 
@@ -31,14 +29,6 @@ class Run:
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
         return os.system, (f"touch {self.mark}",)
-
-
-@pytest.fixture
-def home(trained: Home, tmp_path: Path) -> Iterator[Home]:
-    whole = copy(trained.run, tmp_path / "whole")
-    yield trained
-    shutil.rmtree(trained.run)
-    copy(whole, trained.run)
 
 
 def hostile_metadata(file: Path, mark: Path) -> None:

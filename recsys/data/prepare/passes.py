@@ -1,9 +1,10 @@
 """The passes that prepare data: read, arrange, fit, write. Each is a function over chunks that an engine runs."""
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -27,7 +28,7 @@ from recsys.data.raw.vector_files import read_vectors
 from recsys.data.raw_schema import RawSchema
 from recsys.data.transforms import Fitted, PartialStatistics, StatisticsPass, fit
 from recsys.data.transforms.columns import ResolvedData
-from recsys.data.transforms.fitted import RAW_SCHEMA
+from recsys.data.transforms.fitted import RAW_SCHEMA, fitted_files
 from recsys.errors import UserError
 from recsys.manifest import Entry
 
@@ -56,6 +57,13 @@ class Build:
     engine: Engine
     contents: str
     fitted: Fitted | None = None
+
+    def with_transforms(self, folder: Path) -> "Build":
+        """Return the build that applies the fitted transforms in a folder, instead of fitting its own."""
+        entries = manifest.entries_of(folder, fitted_files(folder))
+        digest = hashlib.sha256(json.dumps([self.target.name, entries]).encode()).hexdigest()[:12]
+        target = self.target.with_name(f"{self.data.name}-{digest}")
+        return replace(self, target=target, folder=building_of(target), fitted=Fitted.load(folder))
 
     @property
     def bad_rows(self) -> Path:
@@ -186,6 +194,11 @@ class Build:
                 no_rows.write_parquet(self.folder / split / "part-00000-000.parquet")
         shutil.rmtree(notes)
         return rows, written
+
+
+def building_of(target: Path) -> Path:
+    """Return the folder in which a build writes what becomes `target`."""
+    return target.with_name(f"{target.name}.building")
 
 
 @dataclass

@@ -34,7 +34,7 @@ from recsys.data.prepare.chunks import cut_chunks, read_spec, source_spec
 from recsys.data.prepare.digests import combine, digests
 from recsys.data.prepare.engine import Engine, OneMachine
 from recsys.data.prepare.item_table import items_join, items_vectors
-from recsys.data.prepare.passes import INFO, Build
+from recsys.data.prepare.passes import INFO, Build, building_of
 from recsys.data.prepare.shuffle import decode_column
 from recsys.data.prepare.split import SPLITS
 from recsys.data.raw import sources
@@ -42,7 +42,6 @@ from recsys.data.raw.formats import files_in
 from recsys.data.raw.vector_files import vector_files
 from recsys.data.transforms import Fitted
 from recsys.data.transforms.columns import ResolvedData, resolve
-from recsys.data.transforms.fitted import fitted_files
 from recsys.errors import UserError
 from recsys.manifest import BackgroundCheck, DamagedFile
 from recsys.memory import keep_freed_memory
@@ -59,14 +58,7 @@ class Prepared:
     @cached_property
     def info(self) -> dict[str, Any]:
         """Name, split, rows and bad rows."""
-        file = self.folder / INFO
-        try:
-            info = json.loads(file.read_text())
-            return {"name": info["name"], "rows": info["rows"], **info}
-        except FileNotFoundError:
-            raise DamagedFile(file, "is missing") from None
-        except (ValueError, TypeError, KeyError):
-            raise DamagedFile(file, "is damaged and cannot be read") from None
+        return manifest.read_json(self.folder / INFO, "name", "rows")
 
     @cached_property
     def fitted(self) -> Fitted:
@@ -89,18 +81,19 @@ class Prepared:
         return Prepared, (self.folder,)  # another process reads the folder itself
 
 
-def prepare(
-    data: DataConfig, engine: Engine | None = None, files: SplitFiles | None = None, transforms: Path | None = None
-) -> Prepared:
+def prepare(data: DataConfig, engine: Engine | None = None, files: SplitFiles | None = None) -> Prepared:
     """Return the prepared data for this config; prepare it if it does not exist. Safe to call from many processes.
 
-    Damaged files, of the prepared data or of what was read from the raw files, are written again.
-
-    Args:
-        files: the raw files, if `check_files` has already checked them.
-        transforms: folder of the fitted transforms to apply; by default they are fitted on the training rows.
+    files: the raw files, if `check_files` has already checked them
     """
-    build = _build(resolve(data), engine, files, transforms)
+    return finish(plan_build(data, engine, files))
+
+
+def finish(build: Build) -> Prepared:
+    """Return the data that a build prepares; run it if they do not exist. Safe to call from many processes.
+
+    Damaged files, of the prepared data or of what was read from the raw files, are written again.
+    """
     target = build.target
     with FileLock(f"{target}.lock"):
         if target.exists() and (damage := find_damage(target)) is not None:
@@ -112,14 +105,6 @@ def prepare(
             _run(build)
             put_in_place(build.folder, target)
     return Prepared(target)
-
-
-def content_digest(data: DataConfig, files: SplitFiles | None = None) -> str:
-    """Return the digest of the content of all raw files: `contents` of the info of the data prepared from them.
-
-    Raises UserError if a file is missing.
-    """
-    return _build(resolve(data), None, files).contents
 
 
 def find_damage(folder: Path) -> DamagedFile | None:
@@ -156,7 +141,7 @@ def parsed_rows(data: DataConfig) -> Iterator[tuple[pl.DataFrame, np.ndarray]]:
 
     Chunks that were read before are not read again.
     """
-    build = _build(resolve(data))
+    build = plan_build(data)
     with TemporaryDirectory(dir=data.prepared, prefix="rows-") as folder:
         chunks, splitter, _ = replace(build, folder=Path(folder)).parsed()
         for chunk in chunks:
@@ -166,12 +151,14 @@ def parsed_rows(data: DataConfig) -> Iterator[tuple[pl.DataFrame, np.ndarray]]:
                 yield decoded, splitter.assign(frame, chunk.split)
 
 
-def _build(
-    data: ResolvedData,
-    engine: Engine | None = None,
-    files: SplitFiles | None = None,
-    transforms: Path | None = None,
-) -> Build:
+def plan_build(config: DataConfig, engine: Engine | None = None, files: SplitFiles | None = None) -> Build:
+    """Find the raw files and their digests, and return the build that prepares them.
+
+    files: the raw files, if `check_files` has already checked them
+
+    Raises UserError if a file is missing.
+    """
+    data = resolve(config)
     if "://" in data.prepared:
         raise UserError(
             f"data.prepared={data.prepared}: must be a local folder or one that all machines share; only raw files "
@@ -195,16 +182,12 @@ def _build(
     }
     side_contents = {name: digest[file] for name, file in sides.items()}
     vector_contents = {name: digest[file] for name, file in vectors.items()}
-    contents: list[Any] = [[digest[f] for f, _ in files], [split for _, split in files], side_contents, vector_contents]
+    contents = [[digest[f] for f, _ in files], [split for _, split in files], side_contents, vector_contents]
     content = hashlib.sha256(json.dumps(contents).encode()).hexdigest()
-    if transforms is not None:
-        contents.append(manifest.entries_of(transforms, fitted_files(transforms)))
     target = home / f"{data.name}-{_fingerprint(data, contents)}"
     spec = read_spec(data, {join.file: digest[sides[join.file]] for join in data.source.joins})
     chunks = cut_chunks(data, files, digest)
-    building = target.with_name(f"{target.name}.building")
-    fitted = None if transforms is None else Fitted.load(transforms)
-    return Build(data, chunks, spec, target, building, engine or OneMachine(), content, fitted)
+    return Build(data, chunks, spec, target, building_of(target), engine or OneMachine(), content)
 
 
 def _with_sample(data: ResolvedData, home: Path) -> ResolvedData:
