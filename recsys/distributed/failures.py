@@ -96,6 +96,17 @@ def call(function: Callable[[], None], explain: Callable[[Exception], str] | Non
 
     explain: returns the message for an error of OmegaConf
     """
+    try:
+        return _call(function, explain)
+    except KeyboardInterrupt:
+        return say_error(interrupts.message(), status=130)
+    except interrupts.Interrupted as e:  # also while an error is described: a launcher ends the ranks that lost another
+        # the launcher says it for the ranks that it has started, rank 0 for those of torchrun
+        silent = interrupts.QUIET in os.environ or os.environ.get("RANK", "0") != "0"
+        return e.status if silent else say_error(interrupts.message(), status=e.status)
+
+
+def _call(function: Callable[[], None], explain: Callable[[Exception], str] | None) -> int:
     from omegaconf.errors import OmegaConfBaseException
 
     try:
@@ -106,12 +117,8 @@ def call(function: Callable[[], None], explain: Callable[[Exception], str] | Non
         return say_error(str(e))
     except OmegaConfBaseException as e:
         return say_error(explain(e) if explain is not None else str(e))
-    except KeyboardInterrupt:
-        return say_error(interrupts.message(), status=130)
-    except interrupts.Interrupted as e:
-        # the launcher says it for the ranks that it has started, rank 0 for those of torchrun
-        silent = interrupts.QUIET in os.environ or os.environ.get("RANK", "0") != "0"
-        return e.status if silent else say_error(interrupts.message(), status=e.status)
+    except (KeyboardInterrupt, interrupts.Interrupted):
+        raise
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else OURS
     except BaseException as e:  # a failed collective save raises a BaseException

@@ -1,5 +1,6 @@
 """A rank that ends takes its job down, its own error told first; what is started again goes on."""
 
+import signal
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -12,6 +13,7 @@ from jobs import COMMAND, TORCHRUN, TRAIN, Job, metrics, seconds_since
 from omegaconf import DictConfig
 from torch.distributed import HashStore
 
+from recsys import interrupts
 from recsys.config.compose import compose
 from recsys.distributed import failures
 from recsys.distributed.rendezvous import fresh_store
@@ -121,6 +123,21 @@ def test_whose_failure_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert own.endswith("ArithmeticError: mine\n")
     monkeypatch.delenv("WORLD_SIZE")
     assert failures.describe(gone).startswith("RuntimeError")
+
+
+def test_the_launchers_signal_ends_a_rank_in_silence_while_it_describes_its_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> None:
+        raise RuntimeError("[/gloo/transport/tcp/pair.cc:553] Connection closed by peer [10.77.0.2]:4411")
+
+    def describe(error: BaseException) -> str:
+        raise interrupts.Interrupted(signal.SIGTERM)
+
+    monkeypatch.setattr(failures, "describe", describe)
+    monkeypatch.setenv(interrupts.QUIET, "1")
+    assert failures.call(fail) == 128 + signal.SIGTERM
+    assert capsys.readouterr() == ("", "")
 
 
 def test_ranks_meet_though_the_store_remembers_those_of_an_earlier_start() -> None:
