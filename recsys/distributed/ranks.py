@@ -21,6 +21,8 @@ from recsys.memory import keep_freed_memory
 
 FOREVER = timedelta(days=30)  # timeout of ranks that wait for rank 0 to prepare the data
 STORE = "RECSYS_STORE"  # environment variable: the file in which the ranks that launch.spawn started meet
+# Messages for TorchRec's developers: about replicated tables, and, on a GPU, about a process that torchrun did not start.
+NOTES = ("Sharding spec not found for", "Could not determine LOCAL_WORLD_SIZE")
 SEEN_SECONDS = 10.0  # time that a new file may take to appear on other hosts
 
 
@@ -228,8 +230,8 @@ def silence() -> None:
     for name in names:  # Lightning's import resets the level of its top logger
         logging.getLogger(name).setLevel(logging.ERROR)
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    logging.getLogger().addFilter(_is_no_replica_note)  # TorchRec logs it to the root logger
+    logging.getLogger().addFilter(_is_no_note)  # TorchRec logs these to the root logger
 
 
-def _is_no_replica_note(record: logging.LogRecord) -> bool:
-    return not record.getMessage().startswith("Sharding spec not found for")
+def _is_no_note(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith(NOTES)

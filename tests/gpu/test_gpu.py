@@ -1,6 +1,8 @@
 """What CPU tests prove, on a GPU: FBGEMM's fused CUDA kernels, tables in host memory, and a whole run."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,3 +69,18 @@ def test_a_run_on_a_gpu_is_read_on_the_cpu(tmp_path: Path) -> None:
     on_cpu = evaluate(str(tmp_path / "run"), "test", cfg=cfg)["test"]
     assert on_cpu["auc"] == pytest.approx(found["test"]["auc"], abs=1e-4)
     assert json.loads((tmp_path / "run" / "plan.json").read_text())["tables"][0]["kernel"] == "fused"
+
+
+def test_a_run_that_goes_on_equals_one_that_never_stopped(tmp_path: Path) -> None:
+    arguments = ["data.sample.rows=20000", f"data.prepared={tmp_path}", "trainer.accelerator=gpu"]
+    whole = train(compose("train", [*arguments, "trainer.max_epochs=2", f"run_dir={tmp_path / 'whole'}"])).metrics
+    train(compose("train", [*arguments, f"run_dir={tmp_path / 'part'}"]))
+    more = train(compose("train", [*arguments, "trainer.max_epochs=2", f"resume={tmp_path / 'part'}"])).metrics
+    assert more["test"]["auc"] == pytest.approx(whole["test"]["auc"], abs=1e-4)
+
+
+def test_a_run_on_a_gpu_prints_no_warnings_of_the_libraries(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "recsys.train", "data.sample.rows=20000", "trainer.accelerator=gpu"]
+    command += [f"data.prepared={tmp_path}", f"run_dir={tmp_path / 'run'}"]
+    output = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    assert "WARNING" not in output.partition("checking the config")[2]
