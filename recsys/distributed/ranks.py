@@ -21,7 +21,7 @@ from recsys.memory import keep_freed_memory
 
 FOREVER = timedelta(days=30)  # timeout of ranks that wait for rank 0 to prepare the data
 STORE = "RECSYS_STORE"  # environment variable: the file in which the ranks that launch.spawn started meet
-# Messages for TorchRec's developers: about replicated tables, and, on a GPU, about a process that torchrun did not start.
+# Messages for TorchRec's developers: about replicated tables, and, on GPUs, about the environment that torchrun sets.
 NOTES = ("Sharding spec not found for", "Could not determine LOCAL_WORLD_SIZE")
 SEEN_SECONDS = 10.0  # time that a new file may take to appear on other hosts
 

@@ -143,10 +143,7 @@ YAMLS = {"grouped": GROUPED, "sequences": SEQUENCES, "retrieval": RETRIEVAL, "qu
 
 @pytest.mark.parametrize(
     "yaml",
-    [
-        pytest.param(y, id=n, marks=[pytest.mark.slow] if n in ("retrieval", "queries") else [])
-        for n, y in YAMLS.items()
-    ],
+    [pytest.param(y, id=n, marks=[pytest.mark.slow] if n != "sequences" else []) for n, y in YAMLS.items()],
 )
 def test_rows_by_group(yaml: str, tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark, "SMALL_BYTES", 0)  # tables of counts are Spark's to sum, however small
@@ -252,6 +249,7 @@ def test_what_a_task_still_writes_is_removed(tmp_path: Path) -> None:
     assert not results.exists()
 
 
+@pytest.mark.slow
 def test_killed_it_goes_on_where_it_was(tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     write_csv(tmp_path / "raw")
     data = of_yaml(CSV, tmp_path, label=LabelConfig("y"))

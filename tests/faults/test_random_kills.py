@@ -17,7 +17,7 @@ from small_run import SMALL, Home
 from recsys.manifest import check
 from recsys.training.checkpoints import checkpoints_of
 
-LONG = [*SMALL, "trainer.max_epochs=20", "checkpoint.every_n_steps=7", "run_dir=run", "resume=auto"]
+LONG = [*SMALL, "checkpoint.every_n_steps=7", "run_dir=run", "resume=auto"]
 
 
 def start(home: Path, *more: str) -> Command:
@@ -37,13 +37,13 @@ def killed(running: Command, seconds: float) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("devices", "kills"),
-    [(1, 2), pytest.param(1, 40, marks=pytest.mark.slow), pytest.param(2, 12, marks=pytest.mark.slow)],
+    ("devices", "kills", "epochs"),
+    [(1, 1, 6), pytest.param(1, 40, 20, marks=pytest.mark.slow), pytest.param(2, 12, 20, marks=pytest.mark.slow)],
 )
-def test_training_ends_as_if_it_had_not_been_killed(tmp_path: Path, devices: int, kills: int) -> None:
+def test_training_ends_as_if_it_had_not_been_killed(tmp_path: Path, devices: int, kills: int, epochs: int) -> None:
     """Preparing, training, saving and evaluating."""
     rng = np.random.default_rng(devices)
-    more = [f"trainer.devices={devices}"]
+    more = [f"trainer.devices={devices}", f"trainer.max_epochs={epochs}"]
     whole, home = tmp_path / "whole", tmp_path / "killed"
     for folder in (whole, home):
         folder.mkdir()

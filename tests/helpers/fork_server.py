@@ -31,6 +31,14 @@ IMPORTED = [
     *("torch", "torchrec", "torch.distributed.run", "torch.distributed.checkpoint", "pytorch_lightning", "hydra"),
     *("pytest", "polars", "pyarrow.parquet", "recsys.evaluation.retrieval", "recsys.evaluation.binary"),
     *("recsys.models.dlrm", "recsys.training.evaluate", "recsys.training.trainer", "recsys.serving.recommender"),
+    *(
+        "recsys.training.run",
+        "recsys.training.run_data",
+        "recsys.distributed.launch",
+        "recsys.config.check",
+        "recsys.predict",
+    ),
+    *("hydra._internal.core_plugins.basic_sweeper", "pydantic.type_adapter", "pydantic.types", "pyarrow.csv"),
 ]
 
 

@@ -170,7 +170,7 @@ def test_only_the_first_seed_is_pruned() -> None:
     assert not any((Path("s") / t.runs[1].folder).exists() for t in pruned)
 
 
-@pytest.mark.parametrize("method", ["grid", "optuna"])
+@pytest.mark.parametrize("method", ["grid", pytest.param("optuna", marks=pytest.mark.slow)])
 def test_kill_9_and_resume(method: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """What was done stays; what ran is ended and goes on in its own folder; the rest follows."""
     how = ["optim.sparse.lr=0.1,0.2,0.3,0.4"] if method == "grid" else ["sweep=optuna", "sweep.trials=4"]
@@ -212,7 +212,7 @@ def test_a_study_may_be_made_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(found().trials) == 5
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_an_interrupted_sweep_leaves_no_process(number: int) -> None:
     """Not even of a run that is deaf to SIGTERM, with a worker in a session of its own."""
     how = ["model.dim=19,8", "optim.dense.lr=60", "sweep.jobs=2", "run_dir=s"]
