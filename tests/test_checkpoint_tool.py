@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from recsys.checkpoint import export_embeddings, inspect
-from recsys.config.compose import compose
+from recsys.checkpoint import export_embeddings, inspect, reshard
+from recsys.config.compose import compose, load_config
 from recsys.errors import UserError
 from recsys.serving.predictor import Predictor
 from recsys.sharding.stored_checkpoint import StoredCheckpoint
@@ -59,6 +59,14 @@ def test_a_resharded_run_gives_the_same_numbers_and_goes_on(run: Path, tmp_path:
     on = ["data.sample.rows=3000", f"data.prepared={run.parent}", "model=deepfm", "model.dim=10"]
     more = train(compose("train", [*on, f"resume={tmp_path / 'b'}", "trainer.max_epochs=2"])).metrics
     assert more["train"]["epochs"] == 2
+
+
+def test_a_resharded_run_holds_no_secret(run: Path, tmp_path: Path) -> None:
+    cfg = load_config(run / "config.yaml")
+    cfg.data.root = "ftp://me:s3cret-pa55@host/a"  # pragma: allowlist secret
+    reshard(run, StoredCheckpoint(choose_checkpoint(run, "last")), cfg, tmp_path / "b", devices=2)
+    assert load_config(tmp_path / "b" / "config.yaml").data.root == "ftp://me:s3cret-pa55@host/a"  # this process's own
+    assert not any(b"s3cret-pa55" in f.read_bytes() for f in (tmp_path / "b").rglob("*") if f.is_file())
 
 
 @pytest.mark.parametrize("format", ["parquet", "safetensors"])
