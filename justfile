@@ -20,7 +20,7 @@ test:
 
 slow:
     uv run pytest -m slow
-    RECSYS_TEST_EXAMPLES=all uv run pytest tests/data
+    RECSYS_TEST_EXAMPLES=all uv run pytest tests/data tests/models tests/test_metrics.py tests/test_ranking.py
 
 bench:
     uv run python benchmarks/loader.py

@@ -151,7 +151,7 @@ def test_ids_of_other_data_are_refused(home: Path, tmp_path: Path) -> None:
         run(home, "other", *ALL, f"resume={other}")
 
 
-@pytest.mark.parametrize("optimizer", ["rowwise_adagrad", "adam"])
+@pytest.mark.parametrize("optimizer", ["rowwise_adagrad", pytest.param("adam", marks=pytest.mark.slow)])
 def test_accumulated_batches_are_one(home: Path, tmp_path: Path, optimizer: str) -> None:
     """Two batches of 64 and one of 128 are the same rows: dense weights, tables and tables' states end alike."""
     fixed = ["optim.dense._target_=torch.optim.SGD", "optim.dense.lr=0.1", "loader.shuffle=false"]

@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
@@ -30,7 +31,7 @@ def random_rows(n: int = 5000) -> tuple[np.ndarray, np.ndarray]:
     return (1 / (1 + np.exp(-logit - r.normal(0, 1, n)))).astype(np.float32), label.astype(np.float64)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(SOME)
 def test_as_scikit_learn(rows: list[tuple[int, bool, int]]) -> None:
     p, y, _ = columns(rows)
@@ -44,7 +45,7 @@ def test_as_scikit_learn(rows: list[tuple[int, bool, int]]) -> None:
         assert math.isnan(found["auc"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(SOME)
 def test_gauc_is_that_of_groups_one_by_one(rows: list[tuple[int, bool, int]]) -> None:
     p, y, group = columns(rows)

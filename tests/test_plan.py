@@ -150,6 +150,7 @@ def test_nvidias_larger_dlrms_do_not_fit_where_the_smaller_ones_do(threshold: in
     assert m.bytes_over >= m.needed - m.room
 
 
+@pytest.mark.slow
 def test_nvidias_dlrm_of_dim_512_is_1680_gb_and_fits_four_dgx_a100() -> None:
     """README.md, Multi-node training: 'a 1.68 TB variant', --embedding_dim 512, sbatch -n 32 -N 4: 1684 GiB."""
     found = nvidia(0, "cluster=dgx_a100", "cluster.nodes=4", "model.dim=512")

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -87,7 +88,7 @@ def queries(draw: st.DrawFn) -> tuple[int, list[list[int]], list[list[int]], int
     return n, targets, history, draw(st.integers(0, 2**31))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(queries(), st.booleans(), st.integers(1, 5), st.sampled_from([1, 60, 2**20]))
 def test_every_metric_equals_that_of_sorted_lists(query, filtered: bool, size: int, block: int) -> None:  # type: ignore[no-untyped-def]
     n, targets, history, seed = query
@@ -106,7 +107,7 @@ def test_every_metric_equals_that_of_sorted_lists(query, filtered: bool, size: i
     assert found["cold_targets"] == sum(not 0 < item < n for mine in targets for item in set(mine))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(queries(), st.booleans())
 def test_ties_are_the_mean_over_random_orders(query, filtered: bool) -> None:  # type: ignore[no-untyped-def]
     """Recall and NDCG with any targets; all metrics with one."""
@@ -297,7 +298,7 @@ def drawn(rows: list[int], excluded: list[list[int]], cumulative: np.ndarray, co
     return [one.tolist() for one in found.values.split(found.lengths.tolist())]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_negatives_are_new_eligible_and_of_their_row_alone(data: st.DataObject) -> None:
     weights = np.array(data.draw(st.lists(st.sampled_from([0, 1, 1, 5, 10**6]), min_size=2, max_size=300)))

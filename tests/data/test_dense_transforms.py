@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_rows import learn, of_yaml, rows
@@ -35,7 +36,7 @@ from recsys.data.transforms.training_statistics import Counts, Moments, Sample
 from recsys.errors import UserError
 
 FLOATS = st.floats(-1e30, 1e30, allow_subnormal=False)
-FEW = settings(max_examples=60, deadline=None)
+FEW = settings(max_examples=examples(60), deadline=None)
 
 
 @pytest.mark.parametrize(("fill", "expected"), [("mean", 4.0), ("median", 2.0), ("-7", -7.0), ("1.5", 1.5)])

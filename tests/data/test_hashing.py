@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_rows import learn
@@ -64,7 +65,7 @@ def test_ids_are_those_of_every_version_before(value: str) -> None:
         assert bucket_ids(pl.Series([value]), buckets).to_list() == [expected]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(TEXTS, BUCKETS)
 def test_any_value_has_an_id_that_is_its_own_business(values: list[str], buckets: int) -> None:
     ids = bucket_ids(pl.Series("s", values, dtype=pl.String), buckets)

@@ -10,6 +10,7 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 import torch
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -132,7 +133,7 @@ def test_batch_of_a_frame_is_the_loaders(tmp_path: Path, kind: str) -> None:
     assert unlabelled.labels.tolist() == [[0.0]] * 90
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 @given(
     rows=st.integers(1, 200),
     batch_size=st.integers(1, 40),

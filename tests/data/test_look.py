@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from examples import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
@@ -265,7 +266,7 @@ texts = st.one_of(st.none(), st.text(max_size=60), st.sampled_from(["", "<script
 rows = st.tuples(numbers, texts, st.one_of(st.none(), st.lists(texts.filter(bool), max_size=4)), st.booleans())
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(rows, min_size=1, max_size=30), st.data())
 def test_any_values(given: list[Any], data: st.DataObject) -> None:
     n = len(given)

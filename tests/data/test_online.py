@@ -35,7 +35,13 @@ from recsys.serving.raw_rows import RawRows
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize(("yaml", "write"), [(CSV, write_csv), (PARQUET, write_parquet)], ids=["csv", "parquet"])
+@pytest.mark.parametrize(
+    ("yaml", "write"),
+    [
+        pytest.param(CSV, write_csv, id="csv"),
+        pytest.param(PARQUET, write_parquet, id="parquet", marks=pytest.mark.slow),
+    ],
+)
 def test_every_transform(yaml: str, write: Callable[[Path], None], tmp_path: Path) -> None:
     write(tmp_path / "raw")
     data = of_yaml(yaml)

@@ -92,7 +92,7 @@ def both(yaml: str, folder: Path, root: str, tmp_path: Path) -> Prepared:
 
 
 @pytest.mark.parametrize("store", ["memory", "s3"])
-@pytest.mark.parametrize("kind", ["csv", "gz", "parquet"])
+@pytest.mark.parametrize("kind", ["csv", pytest.param("gz", marks=pytest.mark.slow), "parquet"])
 def test_prepared_as_local_files_are(
     kind: str, store: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

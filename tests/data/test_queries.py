@@ -11,6 +11,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_rows import of_yaml
@@ -128,7 +129,7 @@ def typed_rows(events: list[Event], which: list[int], way: str) -> pl.DataFrame:
     return rows.drop(SPLIT) if way == "leave_one_out" else rows
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     EVENTS, st.sampled_from(WAYS), st.integers(1, 4), st.sampled_from(["next", "all"]), st.none() | st.integers(0, 9)
 )
@@ -140,7 +141,7 @@ def test_queries_of_sequences(events: list[Event], way: str, longest: int, held_
     assert sorted(found) == sorted(of_sequences(events, which, longest, held_out, gap))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(EVENTS, st.sampled_from([*WAYS, "any"]), st.none() | st.integers(0, 9), st.data())
 def test_queries_of_rows(events: list[Event], way: str, gap: int | None, draws: st.DataObject) -> None:
     """Of whole groups, sessions or not; `any`: splits that follow neither time nor groups."""

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_rows import learn, of_yaml, rows, some_rows
@@ -18,7 +19,7 @@ from recsys.data.transforms import Fitted
 from recsys.data.transforms.hashing import bucket_ids
 from recsys.errors import UserError
 
-FEW = settings(max_examples=60, deadline=None)
+FEW = settings(max_examples=examples(60), deadline=None)
 TEXT = st.one_of(st.none(), st.text(st.characters(exclude_categories=["Cs"]), max_size=4))
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -69,7 +70,7 @@ def test_time_sorts_and_keeps_a_moment_together(tmp_path: Path) -> None:
     assert abs((which == 2).mean() - 0.1) < 0.03 and abs((which == 1).mean() - 0.2) < 0.03
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(
         st.lists(st.floats(-1e300, 1e300) | st.sampled_from([0.0, 1.0, 1.0000000000000002, 5e-324])),

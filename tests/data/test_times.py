@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_rows import learn, of_yaml, rows, some_rows
@@ -100,7 +101,7 @@ def test_bad_times_are_set_aside() -> None:
     assert frame.height == 3 and [(b.line, b.reason) for b in bad] == [(2, "t is not a time"), (5, "t is not a time")]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.datetimes(datetime(1974, 1, 1), datetime(2199, 12, 31)).map(lambda t: t.replace(microsecond=0)),
     st.integers(-14 * 60, 14 * 60),
@@ -112,7 +113,7 @@ def test_any_moment_in_all_formats(moment: datetime, minutes: int) -> None:
     assert read([seconds, seconds * 10**3, seconds * 10**6]) == [moment] * 3
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.one_of(st.none(), st.text(max_size=20), st.floats().map(str), st.integers().map(str)), min_size=1))
 def test_any_text_is_a_time_or_a_bad_row(texts: list[str | None]) -> None:
     data = of_yaml("dense: {t: {cyclic: [hour, month]}}")
@@ -124,7 +125,7 @@ def test_any_text_is_a_time_or_a_bad_row(texts: list[str | None]) -> None:
             assert done[name].is_between(-1, 1).all() and not done[name].null_count()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     st.lists(st.one_of(st.integers(-(2**63), 2**63 - 1), st.sampled_from([0, -1, 10**11, 10**14, 10**17])), min_size=1)
 )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from raw_rows import learn
@@ -24,7 +25,7 @@ from recsys.data.raw.blocks import LINE, Block
 from recsys.data.transforms import LABEL, TIME, Fitted, ResolvedData, parse_rows
 from recsys.errors import UserError
 
-FEW = settings(max_examples=60, deadline=None)
+FEW = settings(max_examples=examples(60), deadline=None)
 
 
 def config(

@@ -60,7 +60,7 @@ SIDE_BY_SIDE = {
 }  # fmt: skip
 
 
-SLOW = ("two_tower", "neumf model.user=user_id", "mult_vae")  # mf and ease are quicker, and of their kinds
+SLOW = ("two_tower", "mf model.user=user_id", "neumf model.user=user_id", "mult_vae")  # SASRec, below, is trained, too
 
 
 @pytest.mark.parametrize("model", [pytest.param(m, marks=pytest.mark.slow) if m in SLOW else m for m in SIDE_BY_SIDE])

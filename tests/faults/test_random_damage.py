@@ -25,7 +25,7 @@ from recsys.sharding.stored_checkpoint import StoredCheckpoint
 from recsys.training.evaluate import evaluate
 from recsys.training.run_dir import choose_checkpoint, open_run
 
-COUNTS = {0: 10} | dict.fromkeys(range(1, 7), 250)  # number of faults, by seed
+COUNTS = {0: 7} | dict.fromkeys(range(1, 7), 250)  # number of faults, by seed
 # not read again, or only shown: the log, the history while a run is under way, who wrote it, locks
 UNREAD = (".lock", ".owner.json", "train.log", "metrics.csv")
 

@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -84,7 +85,7 @@ def cosines(fitted: Ids, shrink: float) -> Array:
     return np.divide(together, scale, out=np.zeros_like(scale), where=together > 0)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     fitted=lists_of_ids,
     history=lists_of_ids,
@@ -120,7 +121,7 @@ def session_scores(fitted: Ids, current: list[int], k: int, sample: int, linear:
     return np.sum([near[s] * x[s] for s in nearest], axis=0) if nearest else np.zeros(N)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(
     fitted=lists_of_ids,
     history=lists_of_ids,

@@ -136,6 +136,7 @@ def test_jobs_have_gpus_of_their_own(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert not Path("t").exists()
 
 
+@pytest.mark.slow
 def test_random_draws_different_trials_by_a_seed() -> None:
     axes = ["model.dim=interval(8,64)", "optim.sparse.lr=tag(log,interval(0.001,0.3))"]
     assert sweep("sweep=random", "sweep.trials=3", *axes) == 0
@@ -206,6 +207,7 @@ def test_kill_9_and_resume(method: str, monkeypatch: pytest.MonkeyPatch, capsys:
         assert study.count('"op_code":4') == 4  # four trials in all: the one that was running has gone on
 
 
+@pytest.mark.slow
 def test_a_study_may_be_made_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sweep("sweep=optuna", "sweep.trials=2", "optim.sparse.lr=interval(0.1,0.4)", "model.dim=8,13") in (0, 2)
     assert sweeps(monkeypatch, "resume", "s", "sweep.trials=5") in (0, 2)
