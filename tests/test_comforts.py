@@ -257,7 +257,8 @@ def test_a_schedule_that_cannot_be() -> None:
         check(compose("train", wrong))
 
 
-@pytest.mark.parametrize("steps", [pytest.param(7, marks=pytest.mark.slow), 30])
+@pytest.mark.slow  # test_a_resumed_run_is_the_whole_one stays
+@pytest.mark.parametrize("steps", [7, 30])
 def test_stopped_in_mid_epoch_it_goes_on_there(home: Path, tmp_path: Path, steps: int) -> None:
     """25 steps an epoch: neither the rest of the epoch nor its validation is lost."""
     name = f"stopped-{steps}"

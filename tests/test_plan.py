@@ -289,7 +289,9 @@ def test_tables_of_one_group_are_one_kernel_call_of_torchrecs() -> None:
     assert len(set(number.values())) == found.devices[0].groups == 1
 
 
-@pytest.mark.parametrize(("cluster", "nodes"), [("a100_80", 1), ("dgx_h100", 1), ("dgx_h100_x8", 8)])
+@pytest.mark.parametrize(
+    ("cluster", "nodes"), [("a100_80", 1), ("dgx_h100", 1), pytest.param("dgx_h100_x8", 8, marks=pytest.mark.slow)]
+)
 def test_the_page_needs_nothing_else_and_shows_every_table(cluster: str, nodes: int) -> None:
     cfg = compose("plan", [*MLPERF, f"cluster={cluster}", f"cluster.nodes={nodes}", "sharding=cpu_gpu"])
     [tried] = try_all([("cpu_gpu", cfg)])

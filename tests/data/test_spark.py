@@ -184,6 +184,7 @@ def test_real_data(
     both(of_yaml(yaml, tmp_path, root=str(real_data(folder))), tmp_path)
 
 
+@pytest.mark.slow
 def test_totals_are_those_of_polars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark, "SMALL_BYTES", 0)
     folder = tmp_path / "a=b" / "_x {1}[2]*"  # neither partitions nor globs

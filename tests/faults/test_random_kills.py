@@ -17,7 +17,7 @@ from small_run import SMALL, Home
 from recsys.manifest import check
 from recsys.training.checkpoints import checkpoints_of
 
-LONG = [*SMALL, "checkpoint.every_n_steps=7", "run_dir=run", "resume=auto"]
+LONG = [*SMALL, "trainer.max_epochs=20", "checkpoint.every_n_steps=7", "run_dir=run", "resume=auto"]
 
 
 def start(home: Path, *more: str) -> Command:
@@ -36,14 +36,12 @@ def killed(running: Command, seconds: float) -> bool:
     return False
 
 
-@pytest.mark.parametrize(
-    ("devices", "kills", "epochs"),
-    [(1, 1, 6), pytest.param(1, 40, 20, marks=pytest.mark.slow), pytest.param(2, 12, 20, marks=pytest.mark.slow)],
-)
-def test_training_ends_as_if_it_had_not_been_killed(tmp_path: Path, devices: int, kills: int, epochs: int) -> None:
-    """Preparing, training, saving and evaluating."""
+@pytest.mark.slow
+@pytest.mark.parametrize(("devices", "kills"), [(1, 40), (2, 12)])
+def test_training_ends_as_if_it_had_not_been_killed(tmp_path: Path, devices: int, kills: int) -> None:
+    """Preparing, training, saving and evaluating. One kill of each day: e2e/test_runs.py."""
     rng = np.random.default_rng(devices)
-    more = [f"trainer.devices={devices}", f"trainer.max_epochs={epochs}"]
+    more = [f"trainer.devices={devices}"]
     whole, home = tmp_path / "whole", tmp_path / "killed"
     for folder in (whole, home):
         folder.mkdir()

@@ -39,6 +39,7 @@ IMPORTED = [
         "recsys.predict",
     ),
     *("hydra._internal.core_plugins.basic_sweeper", "pydantic.type_adapter", "pydantic.types", "pyarrow.csv"),
+    *("hypothesis", "sklearn.metrics"),  # for pytest's workers
 ]
 
 
