@@ -130,13 +130,15 @@ def _four_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_jobs_have_gpus_of_their_own(_four_gpus: None) -> None:
+@pytest.mark.usefixtures("_four_gpus")
+def test_jobs_have_gpus_of_their_own() -> None:
     assert sweep("model.dim=8,16,32", "optim.dense.lr=0.3", "sweep.jobs=2", "trainer.devices=2") == 0
     assert [calls(str(n))[0]["CUDA_VISIBLE_DEVICES"] for n in range(2)] == ["0,1", "2,3"]
     assert calls("2")[0]["CUDA_VISIBLE_DEVICES"] in ("0,1", "2,3")
 
 
-def test_more_jobs_than_gpus(_four_gpus: None, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.usefixtures("_four_gpus")
+def test_more_jobs_than_gpus(capsys: pytest.CaptureFixture[str]) -> None:
     assert begin.begin(["model.dim=8,16", "sweep.jobs=3", "trainer.devices=2", "run_dir=t"]) == 2
     assert (
         "sweep.jobs=3: 3 concurrent runs with trainer.devices=2 need 6 GPUs, but there are 4" in capsys.readouterr().err
