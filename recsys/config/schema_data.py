@@ -229,6 +229,6 @@ class EngineConfig:
     """The engine that reads raw files."""
 
     name: str = "polars"  # polars: this machine | spark: a cluster; both give the same rows
-    # Spark's master: local[8], spark://HOST:7077, yarn; null: the master that spark-submit or spark-defaults.conf sets
+    # Spark's master: local[8], spark://HOST:7077, yarn; null: that of spark-submit or spark-defaults.conf, or local[*]
     master: str | None = None
     options: dict[str, Any] = field(default_factory=dict)  # Spark options, such as spark.executor.memory: 16g

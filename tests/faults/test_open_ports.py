@@ -3,6 +3,8 @@
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -75,6 +77,21 @@ def test_a_job_of_two_processes_listens_on_the_loopback_interface_alone(tmp_path
     assert seen, "gloo listens, on the loopback interface"
     assert not {s for s in seen if not is_loopback(s[0])}
     assert not list(temporary.glob("*recsys*")) + list(temporary.glob("*elastic*"))
+
+
+@pytest.mark.slow
+def test_spark_on_one_machine_listens_on_the_loopback_interface_alone(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "recsys.preprocess", "engine=spark", "data.sample.rows=2000", "data.prepared=p"]
+    said = tmp_path / "said"
+    with said.open("w") as out:
+        running = subprocess.Popen(command, cwd=tmp_path, stdout=out, stderr=out)
+    found: set[tuple[str, str]] = set()
+    while running.poll() is None:
+        found |= listening(tmp_path)
+        time.sleep(0.1)
+    assert running.returncode == 0, said.read_text()
+    assert any("java" in command for _, command in found)
+    assert not [command for address, command in found if not is_loopback(address)]
 
 
 def test_what_a_killed_job_leaves_is_removed_by_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyspark
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -139,7 +140,8 @@ def _in_order(job: Job, outcomes: Any, items: int, advance: Advance) -> Iterator
 def start_session(config: EngineConfig) -> SparkSession:
     """Return the active session, or start one. Raises UserError if Spark does not start."""
     options = dict(flatten_options(config.options))
-    local = str(config.master).startswith("local")
+    master = config.master or ("local[*]" if _alone() else None)
+    local = str(master).startswith("local")
     defaults: dict[str, bool | float | int | str | None] = {
         "spark.log.level": "ERROR",
         "spark.ui.showConsoleProgress": "false",
@@ -153,10 +155,19 @@ def start_session(config: EngineConfig) -> SparkSession:
     given = defaults | options | {"spark.speculation": "false"}
     builder = SparkSession.Builder().appName("recsys").config(map=given)
     try:
-        return (builder.master(config.master) if config.master else builder).getOrCreate()
+        return (builder.master(master) if master else builder).getOrCreate()
     except Exception as e:
         hint = f"it needs Java 17, and a master from engine.master or spark-submit; {DOCS}"
         raise UserError(f"engine=spark: Spark does not start ({one_line(e)}): {hint}") from e
+
+
+def _alone() -> bool:
+    """Return whether neither spark-submit nor spark-defaults.conf sets a master, so that Spark runs on this machine."""
+    if any(name in os.environ for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "MASTER")):
+        return False
+    home = os.environ.get("SPARK_HOME") or Path(pyspark.__file__).parent
+    defaults = Path(os.environ.get("SPARK_CONF_DIR") or Path(home) / "conf") / "spark-defaults.conf"
+    return not (defaults.is_file() and "spark.master" in defaults.read_text())
 
 
 def flatten_options(options: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
