@@ -24,9 +24,10 @@ def main() -> None:
     start = time.monotonic()
 
     def command(cfg: DictConfig) -> None:
+        from recsys.config.resumed import resumed_config
         from recsys.training.run import train
 
-        train(cfg)
+        train(cfg if cfg.resume in (None, "auto") else resumed_config(cfg, sys.argv[1:]))
         say(f"done in {time.monotonic() - start:.0f} s")
 
     rest = [a for a in sys.argv[1:] if a not in cli.MULTIRUN]

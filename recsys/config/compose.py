@@ -65,7 +65,7 @@ def register() -> None:
 
 
 @contextmanager
-def _hydra() -> Iterator[None]:
+def composing() -> Iterator[None]:
     """Let Hydra compose from conf/ while the block runs."""
     register()
     GlobalHydra.instance().clear()
@@ -78,7 +78,7 @@ def compose(command: str = "train", overrides: Sequence[str] = ()) -> DictConfig
 
     >>> cfg = compose("train", ["model=dcnv2", "data=frappe", "data.root=/data/frappe"])  # doctest: +SKIP
     """
-    with _hydra():
+    with composing():
         return hydra_compose(command, free_keys(overrides))
 
 
@@ -117,14 +117,14 @@ def _renamed(override: str) -> str:
 
 def parse_overrides(overrides: Sequence[str]) -> list[Any]:
     """Parse each override into Hydra's Override, in order. Raises HydraException if an override cannot be parsed."""
-    with _hydra():
+    with composing():
         parser = OverridesParser.create(GlobalHydra.instance().config_loader())
         return parser.parse_overrides(free_keys(overrides))
 
 
 def compose_sweep(overrides: Sequence[str]) -> tuple[DictConfig, str]:
     """Return the config of a sweep, and hydra.sweep.dir, its default folder without run_dir."""
-    with _hydra():
+    with composing():
         cfg = hydra_compose("train", free_keys(overrides), return_hydra_config=True)
     folder = str(cfg.hydra.sweep.dir)
     with open_dict(cfg):

@@ -1,0 +1,45 @@
+"""The config of a resumed run: the run's own, with the keys that the command line sets."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from recsys.config.compose import compose, composing, load_config, parse_overrides
+from recsys.config.flatten import flatten_config
+from recsys.run_files import CONFIG
+
+OWN = {"run_dir", "resume", "resume_on_changed_data"}  # keys of one start, which the next does not take over
+
+
+def resumed_config(cfg: DictConfig, overrides: Sequence[str]) -> DictConfig:
+    """Return the config of the run in `cfg.resume`, in which the command line replaces keys.
+
+    A choice such as `model=dlrm` replaces the whole key `model`. One that sets several keys, such as `experiment=...`,
+    replaces those in which `cfg` differs from the default config.
+
+    Args:
+        cfg: the config that Hydra composed from the command line.
+        overrides: the command line; Hydra's flags are left out.
+    """
+    path = Path(cfg.resume) / CONFIG
+    if not path.is_file():
+        return cfg  # open_run_dir reports it
+    run, given = load_config(path), [o for o in overrides if not o.startswith("-")]
+    names = {o.key_or_group for o in parse_overrides(given)}
+    with composing():
+        loader = GlobalHydra.instance().config_loader()
+        several = {name for name in names if name not in cfg and loader.get_group_options(name)}
+    keys = OWN | (names - several)
+    if several:
+        composed, default = (flatten_config(OmegaConf.to_container(c)) for c in (cfg, compose("train")))
+        keys |= {key for key, value in composed.items() if key not in default or default[key] != value}
+    with open_dict(run):
+        for key in sorted(keys):  # a key comes before those within it
+            parent, _, name = key.rpartition(".")
+            if name in (OmegaConf.select(cfg, parent) if parent else cfg):
+                OmegaConf.update(run, key, OmegaConf.select(cfg, key), merge=False, force_add=True)
+            else:  # `~key` has removed it
+                (OmegaConf.select(run, parent) if parent else run).pop(name, None)
+    return run
