@@ -1,4 +1,5 @@
 import math
+import re
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from recsys.evaluation.binary import (
     Scores,
     binary_metrics,
     gauc,
+    undefined,
 )
 
 SOME = st.lists(st.tuples(st.integers(0, 5), st.booleans(), st.integers(0, 3)), min_size=2, max_size=200)
@@ -41,8 +43,13 @@ def test_as_scikit_learn(rows: list[tuple[int, bool, int]]) -> None:
         assert found["pr_auc"] == pytest.approx(average_precision_score(y, p), abs=1e-12)
     if 0 < y.sum() < len(y):
         assert found["auc"] == pytest.approx(roc_auc_score(y, p), abs=1e-12)
+        assert undefined(found) is None
     else:
         assert math.isnan(found["auc"])
+        what = "auc and ne" if y.any() else "auc, pr_auc, ne and calibration"
+        which = "negatives" if y.any() else "positives"
+        assert undefined(found) == f"{what} are undefined: no {which} among {len(y)} rows"
+        assert {name for name, value in found.items() if math.isnan(value)} == set(re.split(", | and ", what))
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -100,7 +107,8 @@ def test_binned_scores_are_within_their_bound(rows: list[tuple[int, bool, int]],
     if not math.isnan(auc):
         assert abs(about - auc) <= error + 1e-12
         assert none >= 0  # half the pairs that tie
-    assert abs(binned.pr_auc() - exact.pr_auc()) <= binned.pr_auc_error() + 1e-9
+    if y.any():
+        assert abs(binned.pr_auc() - exact.pr_auc()) <= binned.pr_auc_error() + 1e-9
     a, b = exact.metrics(), binned.metrics()
     sums = ("logloss", "calibration", "rows")
     assert {k: a[k] for k in sums} == pytest.approx({k: b[k] for k in sums}, nan_ok=True)

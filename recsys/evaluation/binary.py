@@ -4,7 +4,7 @@ They are exact up to a number of rows; above it, the error of binned scores is b
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,12 +72,13 @@ class Scores:
         return float((self.positives * below.astype(np.float64)).sum() + tied / 2) / pairs, tied / 2 / pairs
 
     def pr_auc(self) -> float:
-        """Return average precision as scikit-learn does: precision at each score, weighted by the recall it adds; 0
-        without positives.
+        """Return average precision as scikit-learn does: precision at each score, weighted by the recall it adds.
+
+        NaN without positives.
         """
         rows, positives = np.cumsum(self.rows[::-1]), np.cumsum(self.positives[::-1])
         if not len(rows) or not positives[-1]:
-            return 0.0
+            return math.nan
         precision = positives / np.maximum(rows, 1)
         return float((precision * self.positives[::-1]).sum() / positives[-1])
 
@@ -131,7 +132,7 @@ class Scores:
         off = sum(n * abs(p - y) for p, y, n in self.calibration(bins))
         return {
             "auc": self.auc()[0],
-            "pr_auc": self.pr_auc() if rows else math.nan,
+            "pr_auc": self.pr_auc(),
             "logloss": logloss,
             "ne": logloss / entropy,
             "calibration": float(self.probability.sum()) / positives if positives else math.nan,
@@ -319,3 +320,13 @@ def _on_rank_0(rows: Rows, group: np.ndarray | None) -> tuple[Rows, np.ndarray |
     parts.sort(key=lambda part: part[0].place[0] if len(part[0].place) else 0)  # ranks read consecutive rows
     together = [np.concatenate(c) for c in zip(*(vars(r).values() for r, _ in parts), strict=True)]
     return Rows(*together), None if group is None else np.concatenate([g for _, g in parts])
+
+
+def undefined(metrics: Mapping[str, float]) -> str | None:
+    """Return which metrics of `binary_metrics` are undefined because all rows have one label, or None."""
+    if not math.isnan(metrics.get("auc", 0.0)):
+        return None
+    no_positives, rows = math.isnan(metrics["calibration"]), int(metrics["rows"])
+    if no_positives:
+        return f"auc, pr_auc, ne and calibration are undefined: no positives among {rows:,} rows"
+    return f"auc and ne are undefined: no negatives among {rows:,} rows"

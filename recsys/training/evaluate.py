@@ -79,9 +79,9 @@ def show(metrics: dict[str, Any], path: Path, split: str) -> None:
     """Print the metrics as JSON to standard output, and write them to the run's folder."""
     if not metrics:
         return
-    from recsys.atomic import write_json
+    from recsys.atomic import finite, write_json
 
     target = path / f"evaluate-{split}.json"
     write_json(target, metrics)
-    sys.stdout.write(json.dumps(metrics[split]) + "\n")
+    sys.stdout.write(json.dumps(finite(metrics[split])) + "\n")
     say(f"{metrics['protocol']['checkpoint']} on {metrics[split]['rows']:,} {split} rows; written to {target}")

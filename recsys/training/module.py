@@ -12,8 +12,10 @@ from torch.distributed._shard.sharded_tensor import ShardedTensor
 from torchrec.distributed import DistributedModelParallel
 
 from recsys.batch import Batch
+from recsys.console import say_once
 from recsys.distributed.ranks import fail_together, first_problem
 from recsys.errors import NotFinite, UserError
+from recsys.evaluation.binary import undefined
 from recsys.evaluation.evaluators import BinaryEvaluator, Evaluator
 from recsys.models.common.layers import BATCH_NORMS, has_batch_norm
 from recsys.sharding import checkpoint
@@ -213,6 +215,8 @@ class RecsysModule(pl.LightningModule):
             after = f"after step {self.global_step}" if trains else "with the weights of this checkpoint"
             advice = self._advice() if trains else "train again with a lower optim.sparse.lr or optim.dense.lr"
             fail_together(NotFinite(f"{split}: {e} {after}; {advice}"))
+        if (why := undefined(metrics)) is not None:
+            say_once(f"{split}: {why}")
         for name, value in metrics.items():
             self.log(f"{split}/{name}", torch.tensor(value, dtype=torch.float64), rank_zero_only=False)
 
