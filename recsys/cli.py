@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from omegaconf import DictConfig, OmegaConf
 
 from recsys import interrupts
-from recsys.config.schema_run import TrainConfig
 from recsys.console import log_to
 from recsys.distributed import failures
 from recsys.distributed.failures import exit_process, say_error
@@ -67,9 +66,8 @@ def status(command: str, function: Callable[[DictConfig], None]) -> int:
 
 
 def _checked(function: Callable[[DictConfig], None], cfg: DictConfig) -> None:
-    """Check the numbers and the names of folders, which the schemas limit, and call the command."""
-    if OmegaConf.get_type(cfg) is not TrainConfig:  # training checks its config itself, also without a command line
-        check_values(OmegaConf.to_container(cfg, resolve=True), OmegaConf.get_type(cfg))
+    """Check the keys, the numbers and the names of folders against the schema, before slow imports, and call it."""
+    check_values(OmegaConf.to_container(cfg, resolve=True), OmegaConf.get_type(cfg))
     function(cfg)
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
-from recsys.errors import UserError
+from recsys.errors import UserError, did_you_mean
 
 FLOAT32_MAX = 3.4e38
 MOST = 2**31 - 1  # the limit of a whole number whose field names none
@@ -97,7 +97,7 @@ Deviation = Annotated[float, Range(at_least=0)]  # standard deviation of initial
 
 
 def check_values(value: Any, schema: Any, key: str = "", *, finite: bool = True) -> None:
-    """Check all numbers of a config, and that its names of files and folders are not empty.
+    """Check all keys and numbers of a config, and that its names of files and folders are not empty.
 
     Args:
         value: a config, as a plain container or as the schema's dataclass.
@@ -106,7 +106,7 @@ def check_values(value: Any, schema: Any, key: str = "", *, finite: bool = True)
         finite: refuse NaN and infinities everywhere, also where the schema declares no range.
 
     Raises:
-        UserError: a number is out of range or not finite, or a name is empty.
+        UserError: a number is out of range or not finite, a name is empty, or the schema has no such key.
     """
     _check(value, schema, key, None, finite)
 
@@ -131,6 +131,8 @@ def _check(value: Any, hint: Any, key: str, limits: Range | NotEmpty | None, fin
         declared = _fields(hint) if isinstance(hint, type) and is_dataclass(hint) else {}
         inner = get_args(hint)[1] if len(get_args(hint)) == 2 else Any
         for name, item in value.items():
+            if declared and name not in declared:
+                raise UserError(f"{key}.{name}".lstrip(".") + f": no such key{did_you_mean(str(name), declared)}")
             item_hint, item_limits = declared.get(name, (inner, None))
             _check(item, item_hint, f"{key}.{name}".lstrip("."), item_limits, finite)
     elif isinstance(value, list | tuple):

@@ -50,6 +50,9 @@ MISTAKES = [
     (["sharding=rowise"], r"sharding=rowise: no such choice; did you mean rowwise\?"),
     (["trainer.devcies=2"], r"trainer.devcies: no such key; did you mean devices\?"),
     (["modle=dlrm"], r"modle: no such key; did you mean model\?"),
+    (["+data.weight=w"], r"data.weight: no such key; valid: dense, "),
+    (["+trainer.batchsize=8"], r"trainer.batchsize: no such key; did you mean batch_size\?"),
+    (["+modle=dlrm"], r"modle: no such key; did you mean model\?"),
     (["data.sparse.user.min_cuont=3"], r"min_cuont: no such key; did you mean min_count\?"),
     (["model.botom_mlp=[8]"], r"botom_mlp.*did you mean bottom_mlp\?"),
     (

@@ -34,10 +34,13 @@ def segments(groups: list[RowGroup], start: int, stop: int) -> Iterator[tuple[Ro
 def row_groups(file: Path) -> Iterator[RowGroup]:
     """Yield the row groups of a file. Raises DamagedFile if it is not a Parquet file."""
     try:
-        meta, first = pq.read_metadata(file), 0
-    except pa.ArrowInvalid:
+        meta = pq.read_metadata(file)
+        sizes = [meta.row_group(i).num_rows for i in range(meta.num_row_groups)]
+    except (pa.ArrowException, OSError, ValueError) as e:
+        if isinstance(e, OSError) and e.errno is not None:  # of the disk; Arrow's own has none
+            raise
         raise DamagedFile(file, UNREADABLE) from None
-    for i in range(meta.num_row_groups):
-        rows = meta.row_group(i).num_rows
+    first = 0
+    for rows in sizes:
         yield RowGroup(file, first, rows)
         first += rows

@@ -6,12 +6,14 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pytest
 from damages import flip
 from small_run import Home
 
 from recsys import manifest
 from recsys.data.prepare.digests import digests
+from recsys.data.row_groups import row_groups
 from recsys.manifest import BackgroundCheck, DamagedFile
 from recsys.training.checkpoints import checkpoints_of
 from recsys.training.evaluate import evaluate
@@ -141,3 +143,18 @@ def test_an_edited_config_is_named(home: Home, capfd: pytest.CaptureFixture[str]
     config.write_text(config.read_text() + "# mine\n")
     evaluate(str(home.run))
     assert f"{config} has changed since the run wrote it" in capfd.readouterr().err
+
+
+def test_any_byte_of_a_parquet_footer(tmp_path: Path) -> None:
+    file = tmp_path / "a.parquet"
+    pl.DataFrame({"a": range(100), "b": ["x", "y"] * 50}).write_parquet(file)
+    whole = file.read_bytes()
+    footer = int.from_bytes(whole[-8:-4], "little") + 8
+    damaged = 0
+    for at in range(len(whole) - footer, len(whole)):
+        file.write_bytes(whole[:at] + bytes([whole[at] ^ 0xFF]) + whole[at + 1 :])
+        try:
+            list(row_groups(file))
+        except DamagedFile:
+            damaged += 1
+    assert damaged > 20
