@@ -30,6 +30,7 @@ from torchrec.distributed import DistributedModelParallel
 
 from recsys import manifest
 from recsys.atomic import beside, put_in_place
+from recsys.console import say
 from recsys.errors import UserError
 from recsys.manifest import DamagedFile
 from recsys.sharding.row_optimizer import RowOptimizer
@@ -148,8 +149,12 @@ def load_all(
             f"it was written with optim.sparse.name={stored.plan['optimizer']}"
         )
     _load(stored, dmp, infos, weights, states, optimizer)
+    wrote, read = len(list(path.glob("rank-*.pt"))), dist.get_world_size()
+    if wrote != read:
+        why = "dropout and sampling will draw other random numbers than without the interruption"
+        say(f"{wrote} processes wrote the checkpoint and {read} read it: {why}")
     random_state = path / f"rank-{dist.get_rank()}.pt"
-    if random_state.exists():  # there are fewer if fewer processes wrote the checkpoint
+    if random_state.exists():
         _set_random_state(load_plain(random_state))
     if row_optimizer is not None:
         for row_state in row_optimizer.state.values():

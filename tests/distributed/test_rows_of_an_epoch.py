@@ -34,6 +34,8 @@ def test_each_row_is_trained_on_once(home: Path, tmp_path: Path) -> None:
             assert job.wait() == [0] * world_size, job.output.read_text()[-3000:]
         finally:
             job.kill()
+        said = f"{ {4: 2, 1: 4}.get(world_size) } processes wrote the checkpoint and {world_size} read it: dropout"
+        assert (said in job.output.read_text()) == (world_size != 2)
         rows = [int(row) for file in seen.iterdir() for row in file.read_text().split()]
         counts.append(len(rows))
         if max_steps != -1:

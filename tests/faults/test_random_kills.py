@@ -84,3 +84,23 @@ def test_a_killed_prediction_leaves_no_half_of_a_file(trained: Home, tmp_path: P
     assert run_forked("recsys.predict", *arguments, cwd=tmp_path).returncode == 0
     assert pl.read_parquet(output).equals(whole)
     assert sorted(f.name for f in tmp_path.iterdir()) == ["out", "rows.tsv", "scores.parquet"]
+
+
+@pytest.mark.slow
+def test_a_killed_evaluation_of_two_processes_changes_nothing(trained: Home, tmp_path: Path) -> None:
+    arguments = [f"run={trained.run}", "trainer.devices=2", "sharding=rowwise"]
+    result = trained.run / "evaluate-test.json"
+    begun = time.monotonic()
+    done = run_forked("recsys.evaluate", *arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    longest, whole = time.monotonic() - begun, result.read_text()
+    kept = {f: f.read_bytes() for f in trained.run.rglob("*") if f.is_file() and not f.name.endswith((".log", ".lock"))}
+    rng = np.random.default_rng(0)
+    for _ in range(6):
+        out = tmp_path / "out"
+        running = Command("recsys.evaluate", *arguments, cwd=tmp_path, stdout=out, stderr=out, env=os.environ | WARM)
+        killed(running, rng.uniform(0.2, longest))
+        assert json.loads(result.read_text()) == json.loads(whole)
+        assert all(f.read_bytes() == content for f, content in kept.items())
+    assert run_forked("recsys.evaluate", *arguments, cwd=tmp_path).returncode == 0
+    assert result.read_text() == whole
