@@ -113,7 +113,7 @@ def check_values(value: Any, schema: Any, key: str = "", *, finite: bool = True)
 
 def range_problem(value: Any, hint: Any) -> str | None:
     """Return why `value` is out of the Range in its annotation, such as list[Width] | None; None if it is valid."""
-    optional, hint = _without_none(hint)
+    optional, hint = without_none(hint)
     if get_origin(hint) is Annotated:
         limits = [m for m in get_args(hint)[1:] if isinstance(m, Range)]
         return next((p for m in limits if _is_number(value) and (p := m.problem(value, optional))), None)
@@ -123,7 +123,7 @@ def range_problem(value: Any, hint: Any) -> str | None:
 
 
 def _check(value: Any, hint: Any, key: str, limits: Range | NotEmpty | None, finite: bool) -> None:
-    optional, hint = _without_none(hint)
+    optional, hint = without_none(hint)
     if is_dataclass(value) and not isinstance(value, type):
         hint = type(value)
         value = {f.name: getattr(value, f.name) for f in fields(value)}
@@ -156,7 +156,7 @@ def _fields(schema: Any) -> dict[str, tuple[Any, Range | NotEmpty | None]]:
 
 
 @cache
-def _without_none(hint: Any) -> tuple[bool, Any]:
+def without_none(hint: Any) -> tuple[bool, Any]:
     """Return whether the hint is X | None, and X."""
     if get_origin(hint) not in (types.UnionType, Union):
         return False, hint

@@ -24,10 +24,10 @@ def main() -> None:
     start = time.monotonic()
 
     def command(cfg: DictConfig) -> None:
-        from recsys.config.resumed import resumed_config
+        from recsys.config.resumed import names_a_run, resumed_config
         from recsys.training.run import train
 
-        train(cfg if cfg.resume in (None, "auto") else resumed_config(cfg, sys.argv[1:]))
+        train(resumed_config(cfg, sys.argv[1:]) if names_a_run(cfg) else cfg)
         say(f"done in {time.monotonic() - start:.0f} s")
 
     rest = [a for a in sys.argv[1:] if a not in cli.MULTIRUN]

@@ -6,6 +6,7 @@ from tempfile import mkdtemp
 
 from omegaconf import DictConfig
 
+from recsys.config.resumed import names_a_run
 from recsys.errors import UserError
 
 MOST_BYTES = 255  # of a name
@@ -13,7 +14,7 @@ MOST_BYTES = 255  # of a name
 
 def check_places(cfg: DictConfig) -> None:
     """Raise UserError if the run's folder or that of prepared data cannot be written, or would hold the raw data."""
-    run = cfg.run_dir if cfg.resume in (None, "auto") else None
+    run = None if names_a_run(cfg) else cfg.run_dir
     _check_writable("run_dir", run or "outputs")
     _check_writable("data.prepared", cfg.data.prepared)
     if cfg.data.root is None or "://" in cfg.data.root:

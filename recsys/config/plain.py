@@ -1,9 +1,10 @@
 """Build the dataclasses of a schema from plain containers, such as parsed JSON that `asdict` made."""
 
-import types
 from dataclasses import is_dataclass
 from functools import cache
-from typing import Any, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, TypeVar, cast, get_args, get_type_hints
+
+from recsys.ranges import without_none
 
 T = TypeVar("T")
 
@@ -18,7 +19,7 @@ def from_plain(schema: type[T], value: dict[str, Any]) -> T:
 
 
 def _build(hint: Any, value: Any) -> Any:
-    hint = _without_none(hint)
+    _, hint = without_none(hint)
     if isinstance(value, dict):
         if is_dataclass(hint):
             kind: Any = hint
@@ -33,11 +34,3 @@ def _build(hint: Any, value: Any) -> Any:
 @cache
 def _hints(schema: Any) -> dict[str, Any]:
     return get_type_hints(schema)
-
-
-@cache
-def _without_none(hint: Any) -> Any:
-    """Return X for X | None."""
-    if get_origin(hint) not in (types.UnionType, Union):
-        return hint
-    return next(h for h in get_args(hint) if h is not types.NoneType)

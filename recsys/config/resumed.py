@@ -10,7 +10,13 @@ from recsys.config.compose import compose, composing, load_config, parse_overrid
 from recsys.config.flatten import flatten_config
 from recsys.run_files import CONFIG
 
+AUTO = "auto"  # resume=auto: resume run_dir if it contains a run
 OWN = {"run_dir", "resume", "resume_on_changed_data"}  # keys of one start, which the next does not take over
+
+
+def names_a_run(cfg: DictConfig) -> bool:
+    """Return whether `resume` is the folder of a run, neither null nor auto."""
+    return cfg.resume not in (None, AUTO)
 
 
 def resumed_config(cfg: DictConfig, overrides: Sequence[str]) -> DictConfig:

@@ -21,6 +21,7 @@ from recsys.atomic import whole_file
 from recsys.config.compose import load_config, without_secrets
 from recsys.config.flatten import flatten_config
 from recsys.config.kinds import kind_of
+from recsys.config.resumed import AUTO, names_a_run
 from recsys.config.settings import data_config
 from recsys.console import say
 from recsys.data.prepare.prepared import Prepared
@@ -62,9 +63,6 @@ FREE = {
 }
 
 
-AUTO = "auto"
-
-
 @dataclass(frozen=True)
 class RunFolder:
     """An opened run folder.
@@ -86,9 +84,10 @@ def open_run_dir(cfg: DictConfig) -> RunFolder:
     Raises UserError if the folder holds a run with another config.
     """
     auto, start = cfg.resume == AUTO, None
+    key = "resume" if names_a_run(cfg) else "run_dir"  # names the folder
     if auto and cfg.run_dir is None:
         raise UserError("resume=auto: needs run_dir=DIR, the folder of the run to resume or to start")
-    if cfg.resume is not None and not auto:
+    if names_a_run(cfg):
         path = Path(cfg.resume)
         if not (path / CONFIG).exists():
             raise UserError(f"resume={cfg.resume}: is not a run folder (it has no {CONFIG})")
@@ -99,13 +98,12 @@ def open_run_dir(cfg: DictConfig) -> RunFolder:
     if path.exists() and not path.is_dir():
         raise UserError(f"run_dir={path}: is a file; name a folder")
     path.mkdir(parents=True, exist_ok=True)
-    hold(path, "run_dir" if cfg.resume is None or auto else "resume")
+    hold(path, key)
     if (path / CONFIG).exists():
         if difference := _difference(load_config(path / CONFIG), cfg):
-            key, old, new = difference
-            what = "run_dir" if cfg.resume is None or auto else "resume"
+            changed, old, new = difference
             raise UserError(
-                f"{what}={path}: contains a run with another config: {key} is {old} there, {new} here; "
+                f"{key}={path}: contains a run with another config: {changed} is {old} there, {new} here; "
                 "choose another run_dir"
             )
         if cfg.resume is None:

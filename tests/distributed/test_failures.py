@@ -15,10 +15,11 @@ from torch.distributed import HashStore
 
 from recsys import interrupts
 from recsys.config.compose import compose
+from recsys.config.resumed import AUTO
 from recsys.distributed import failures
 from recsys.distributed.rendezvous import fresh_store
 from recsys.errors import UserError
-from recsys.training.run_dir import AUTO, RunFolder, allow_restarts, open_run_dir
+from recsys.training.run_dir import RunFolder, allow_restarts, open_run_dir
 
 STARTS = {
     "devices": [*COMMAND, "trainer.devices=2"],
