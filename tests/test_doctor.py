@@ -82,3 +82,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert found[0].state == "problem" and found[0].result == "0.0 GiB free"
     assert found[0].fix == "data.prepared=DIR on another disk"
     assert "MB/s" in found[1].result
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(100, 100, 2 << 30))
+    assert next(checks._disk(tmp_path)) == Finding(
+        "note", f"disk of data.prepared={tmp_path}", "2.0 GiB free", found[0].fix
+    )

@@ -23,10 +23,12 @@ from recsys.memory import GIB
 PACKAGES = ("torch", "torchrec", "pytorch-lightning", "hydra-core", "omegaconf", "polars", "pyarrow", "wandb", "optuna")
 EXTRAS = {"pyspark": "spark", "s3fs": "s3", "gcsfs": "gcs", "submitit": "slurm"}  # module -> recsys[extra]
 PROBE_SECONDS = 180
-LEAST_FREE_GIB = 5
+LEAST_FREE_GIB, LOW_FREE_GIB = 0.5, 5  # what the samples need; what most public data sets need
 LEAST_SHARED_MIB = 512
 ROOT_FIX = "data.root=DIR, the folder of the raw files"
 BYTES = 256 << 20  # bytes to copy, write and read to measure speeds
+
+State = Literal["ok", "note", "problem"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Finding:
     fix: the command or setting that fixes it; empty if `result` says what to do
     """
 
-    state: Literal["ok", "note", "problem"]
+    state: State
     what: str
     result: str
     fix: str = ""
@@ -215,12 +217,10 @@ def _disk(folder: Path) -> Iterator[Finding]:
         there = there.parent
     fix = "data.prepared=DIR on another disk"
     free = shutil.disk_usage(there).free / GIB
-    yield Finding(
-        "ok" if free > LEAST_FREE_GIB else "problem",
-        what,
-        f"{free:.1f} GiB free",
-        "" if free > LEAST_FREE_GIB else fix,
-    )
+    state: State = "ok"
+    if free < LOW_FREE_GIB:
+        state = "problem" if free < LEAST_FREE_GIB else "note"
+    yield Finding(state, what, f"{free:.1f} GiB free", "" if state == "ok" else fix)
     try:
         with tempfile.NamedTemporaryFile(dir=there, prefix=".recsys-doctor-") as f:
             block = os.urandom(1 << 20)
