@@ -1,6 +1,6 @@
 """Schemas of `data:` and `engine:`: raw files, features, split, sample."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from omegaconf import MISSING
@@ -14,14 +14,32 @@ FEWEST_SAMPLE_ROWS = 100
 
 
 @dataclass
-class JoinConfig:
+class TextConfig:
+    """How the lines of a text file (CSV) are divided into values."""
+
+    separator: str = ","  # a character, several characters such as "::", or \s+ for any run of spaces and TABs
+    quote: str | None = '"'
+    encoding: str = "utf-8"  # a name that Python knows, such as latin-1, cp1252 or utf-16
+    comment: str | None = None  # lines that begin with this text are ignored
+    strip: bool = False  # remove the spaces around text, too; those around names and numbers are always removed
+    null_values: list[str] = field(default_factory=list)  # text that stands for a missing value, in any column
+    column_null_values: dict[str, list[str]] = field(default_factory=dict)  # more of them: column -> text
+
+
+def text_options(c: TextConfig) -> dict[str, Any]:
+    """Return the settings of `c` that TextConfig declares, as arguments of another such config."""
+    return {f.name: getattr(c, f.name) for f in fields(TextConfig)}
+
+
+@dataclass
+class JoinConfig(TextConfig):
     """A side table in `file` under data.root, left-joined on the column `key`."""
 
     file: str = MISSING
     key: str = MISSING
-    columns: dict[str, str] = field(default_factory=dict)  # name here -> name in the file
-    separator: str = ","
-    quote: str | None = '"'
+    # name here -> name in the file, the key's included if they differ; empty: all columns of the file
+    columns: dict[str, str] = field(default_factory=dict)
+    names: list[str] = field(default_factory=list)  # names of the file's columns, if it has no header
 
 
 @dataclass
@@ -43,15 +61,18 @@ class ArrayConfig:
 
 
 @dataclass
-class SourceConfig:
+class SourceConfig(TextConfig):
     """Settings of the raw files and their format."""
 
-    format: str = "csv"  # csv | parquet | libfm | lists | npy; data.spec sets split_binary | split_csv
+    # csv | parquet | jsonl | arrow | npz | npy | libfm | lists | sql | delta | iceberg; data.spec sets split_binary |
+    # split_csv
+    format: str = "csv"
     files: list[str] = field(default_factory=lambda: ["*"])  # globs under data.root
-    separator: str = ","
-    quote: str | None = '"'
     header: bool = True
-    columns: list[str] = field(default_factory=list)  # names, if the files have no header
+    columns: list[str] = field(default_factory=list)  # names, if the files have no header, or instead of the header's
+    decimal: str = "."  # the decimal mark of numbers in text
+    thousands: str | None = None  # the mark between groups of three digits
+    query: str | None = None  # sql: the query whose rows are read; data.root is the database's URL
     rename: dict[str, str] = field(default_factory=dict)  # name here -> name in the file
     joins: list[JoinConfig] = field(default_factory=list)
     arrays: dict[str, ArrayConfig] = field(default_factory=dict)  # npy: the arrays that hold a raw file's columns
@@ -90,6 +111,7 @@ class LabelConfig:
 
     column: str | None = "label"  # null: rows have no label
     at_least: float | None = None  # the label is 1 if column >= at_least; null: the column holds 0 and 1
+    positive: list[str] = field(default_factory=list)  # the label is 1 if the column holds one of these texts, else 0
 
 
 @dataclass
@@ -147,15 +169,14 @@ class SparseConfig:
 
 
 @dataclass
-class ItemsConfig:
+class ItemsConfig(TextConfig):
     """The items that can be retrieved, and their features."""
 
     feature: str | None = None  # sparse feature whose values are the items; null: the first feature of sequences
     file: str | None = None  # table of items under data.root
     key: str = ""  # its column with the items
     columns: dict[str, str] = field(default_factory=dict)  # name here -> name in the file
-    separator: str = ","
-    quote: str | None = '"'
+    names: list[str] = field(default_factory=list)  # names of the file's columns, if it has no header
     dense: dict[str, DenseConfig | None] = field(default_factory=dict)  # features of an item
     sparse: dict[str, SparseConfig | None] = field(default_factory=dict)
 

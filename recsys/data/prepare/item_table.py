@@ -4,7 +4,7 @@ from pathlib import Path
 
 import polars as pl
 
-from recsys.config.schema_data import JoinConfig
+from recsys.config.schema_data import JoinConfig, text_options
 from recsys.data.prepare.dictionary import TextCoder
 from recsys.data.raw.blocks import LINE, Block
 from recsys.data.raw.sources import check_side_columns, side_table
@@ -28,7 +28,7 @@ def items_join(data: ResolvedData) -> JoinConfig | None:
     if c.file is None or items is None:
         return None
     columns = {column: column for _, column in items.raw_columns} | dict(c.columns)
-    return JoinConfig(c.file, c.key, columns, c.separator, c.quote)
+    return JoinConfig(**text_options(c), file=c.file, key=c.key, columns=columns, names=c.names)
 
 
 def items_vectors(data: ResolvedData) -> dict[str, Path]:

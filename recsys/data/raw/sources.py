@@ -12,6 +12,7 @@ from recsys.config.schema_data import (
     LabelConfig,
     SourceConfig,
     SplitConfig,
+    text_options,
 )
 from recsys.data.raw.blocks import EMPTY_LINE, Block
 from recsys.data.raw.derive import (
@@ -194,7 +195,7 @@ def _rename(source: SourceConfig, file: Path, frame: pl.DataFrame) -> pl.DataFra
 
 def _join_source(join: JoinConfig) -> SourceConfig:
     kind = {".parquet": "parquet", ".json": "json"}.get(Path(join.file).suffix, "csv")
-    return SourceConfig(format=kind, separator=join.separator, quote=join.quote)
+    return SourceConfig(**text_options(join), format=kind, header=not join.names, columns=join.names)
 
 
 def side_file(data: ResolvedData, join: JoinConfig, key: str = "data.source.joins") -> Path:
