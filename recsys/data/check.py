@@ -7,10 +7,12 @@ import polars as pl
 from recsys.config.schema_data import DataConfig, SparseConfig
 from recsys.data.check_groups import check_groups
 from recsys.data.check_source import check_source
+from recsys.data.prepare.bad_rows import MOST_BAD, check_first_rows
 from recsys.data.prepare.item_table import check_items_table
 from recsys.data.prepare.split import SPLITS, check_split
 from recsys.data.raw import sources
 from recsys.data.raw.blocks import LINE, one_line
+from recsys.data.raw.storage import is_remote
 from recsys.data.raw.vector_files import vector_files
 from recsys.data.samples import clicks, sequences
 from recsys.data.transforms import (
@@ -193,11 +195,13 @@ def check_files(data: ResolvedData) -> SplitFiles:
     """Check all files that the config names, and return what `raw_files` returns.
 
     Raises:
-        UserError: a file is missing, empty, or lacks a column that the config names.
+        UserError: a file is missing, empty, or lacks a column that the config names, or its first rows cannot be read.
     """
     files = raw_files(data)
     for path, _ in files:
         sources.check_columns(data, path)
     vector_files(data)
     check_items_table(data)
+    if files and data.max_bad_rows < MOST_BAD and not is_remote(str(files[0][0])):
+        check_first_rows(data, files[0][0])
     return files

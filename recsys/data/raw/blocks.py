@@ -17,6 +17,7 @@ class BadRow:
     """A row that cannot be read: its place, the reason, and its text.
 
     column, problem: the raw column that cannot be read and what is wrong with it, if a single one is the reason
+    value: the text of that column
     """
 
     file: str
@@ -25,6 +26,7 @@ class BadRow:
     text: str
     column: str = ""
     problem: str = ""
+    value: str | None = None
 
 
 @dataclass

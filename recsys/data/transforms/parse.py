@@ -86,9 +86,12 @@ class RowParser:
         fields = [_as_text(n, dtype) for n, dtype in raw.schema.items() if n != LINE]
         texts = raw.select(pl.concat_str(fields, separator="\t", ignore_nulls=True))
         rows = zip(frame[LINE].filter(wrong), first.filter(wrong), texts.to_series().filter(wrong), strict=True)
+        values = {
+            c: raw.select(_as_text(c, raw.schema[c])).to_series().filter(wrong) for c in {x.column for x in checks}
+        }
         bad = [
-            BadRow(str(block.file), line, checks[i].reason, text, checks[i].column, checks[i].problem)
-            for line, i, text in rows
+            BadRow(str(block.file), line, c.reason, text, c.column, c.problem, values[c.column][n])
+            for n, (line, c, text) in enumerate((line, checks[i], text) for line, i, text in rows)
         ]
         return frame.filter(~wrong), block.bad + bad
 
