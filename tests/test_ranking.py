@@ -67,6 +67,10 @@ def by_sorting(scores: np.ndarray, targets: list[list[int]], history: list[list[
             found.setdefault(f"hr@{n}", []).append(bool(hits))
             found.setdefault(f"recall@{n}", []).append(len(hits) / len(wanted))
             found.setdefault(f"ndcg@{n}", []).append(sum(1 / math.log2(1 + rank) for rank in hits) / ideal)
+            found.setdefault(f"precision@{n}", []).append(len(hits) / n)
+            precisions = [sum(other <= rank for other in ranks) / rank for rank in hits]
+            found.setdefault(f"map@{n}", []).append(sum(precisions) / min(len(wanted), n))
+            found.setdefault(f"mrr@{n}", []).append(1 / hits[0] if hits else 0)
         found.setdefault("mrr", []).append(1 / ranks[0] if ranks else 0)
     return {name: float(np.mean(values)) for name, values in found.items()}
 
@@ -110,7 +114,7 @@ def test_every_metric_equals_that_of_sorted_lists(query, filtered: bool, size: i
 @settings(max_examples=examples(60), deadline=None)
 @given(queries(), st.booleans())
 def test_ties_are_the_mean_over_random_orders(query, filtered: bool) -> None:  # type: ignore[no-untyped-def]
-    """Recall and NDCG with any targets; all metrics with one."""
+    """Recall, precision, NDCG and MAP with any targets; all metrics with one."""
     n, targets, history, seed = query
     rng = np.random.default_rng(seed)
     if seed % 2:
@@ -119,7 +123,9 @@ def test_ties_are_the_mean_over_random_orders(query, filtered: bool) -> None:  #
     found = measure(torch.from_numpy(scores), targets, history, k=(2, 5), filter_history=filtered)
     seen = history if filtered else [[] for _ in targets]
     orders = [by_sorting(scores + rng.random(scores.shape) / 2, targets, seen, (2, 5)) for _ in range(300)]
-    exact = list(orders[0]) if seed % 2 else ["recall@2", "recall@5", "ndcg@2", "ndcg@5"]
+    exact = list(orders[0])
+    if not seed % 2:
+        exact = [f"{name}@{k}" for name in ("recall", "precision", "ndcg", "map") for k in (2, 5)]
     for name in exact:
         values = [one[name] for one in orders]
         assert found[name] == pytest.approx(np.mean(values), abs=6 * np.std(values) / 300**0.5 + 0.03), name
@@ -134,6 +140,43 @@ def test_ties_are_the_mean_over_all_orders_of_a_tiny_case() -> None:
             for p in itertools.permutations(range(5))
         ]
         same(found, {name: float(np.mean([one[name] for one in orders])) for name in orders[0]})
+
+
+def test_map_of_several_tied_targets_is_the_mean_over_all_orders() -> None:
+    """Targets within one tie, and targets above and below it."""
+    scores = torch.tensor([[9.0, 3, 2, 2, 2, 2, 1, 1]])
+    names = [f"{name}@{k}" for name in ("map", "precision", "recall", "ndcg") for k in (1, 2, 3, 5, 7)]
+    for targets in ([[2, 3]], [[1, 2, 3, 4]], [[3, 6, 7, 9]], [[2, 3, 4, 5, 6, 7]]):
+        found = measure(scores, targets, k=(1, 2, 3, 5, 7))
+        orders = [
+            by_sorting(scores.numpy() + np.array([[0, *p]]) / 100, targets, [[]], (1, 2, 3, 5, 7))
+            for p in itertools.permutations(range(7))
+        ]
+        same(found, {name: float(np.mean([one[name] for one in orders])) for name in names})
+
+
+@pytest.mark.parametrize("k", [1, 3, 10, 50])
+def test_mrr_and_precision_equal_those_of_torchmetrics(k: int) -> None:
+    from torchmetrics.functional.retrieval import retrieval_precision, retrieval_reciprocal_rank
+
+    rng = np.random.default_rng(k)
+    scores, wanted = torch.from_numpy(rng.random((20, 41))), torch.from_numpy(rng.random((20, 41)) < 0.1)
+    wanted[:, 0], wanted[:, 5] = False, True  # 0 is no candidate; each query has a target
+    found = measure(scores, [row.nonzero()[:, 0].tolist() for row in wanted], k=(k,))
+    rows = list(zip(scores[:, 1:], wanted[:, 1:], strict=True))
+    mrr = [float(retrieval_reciprocal_rank(s, w, top_k=k)) for s, w in rows]
+    precision = [float(retrieval_precision(s, w, top_k=k)) for s, w in rows]
+    assert found[f"mrr@{k}"] == pytest.approx(np.mean(mrr), abs=1e-6)
+    assert found[f"precision@{k}"] == pytest.approx(np.mean(precision), abs=1e-6)
+
+
+def test_map_divides_by_the_smaller_of_k_and_the_number_of_targets() -> None:
+    found = measure(torch.tensor([[0.0, 5, 4, 3, 2, 1]]), [[1, 3, 5]], k=(1, 2, 3, 5))
+    assert found["map@1"] == 1
+    assert found["map@2"] == 1 / 2
+    assert found["map@3"] == pytest.approx((1 + 2 / 3) / 3)
+    assert found["map@5"] == pytest.approx((1 + 2 / 3 + 3 / 5) / 3)
+    assert (found["precision@5"], found["precision@2"], found["mrr@1"]) == (3 / 5, 1 / 2, 1)
 
 
 def test_hr_and_mrr_of_two_tied_targets_are_those_of_the_best_one() -> None:
@@ -190,7 +233,11 @@ def test_other_targets_stay_in_the_list_and_repeated_ones_count_once() -> None:
 def test_sampled_targets_are_ranked_one_by_one() -> None:
     scores = torch.tensor([[0.0, 9, 8, 1, 1, 1]])
     found = measure(scores, [[1, 2]], protocols=("uniform",), k=(1,), negatives=3)
-    assert found["ndcg@1_uniform"] == found["recall@1_uniform"] == 1
+    assert found["ndcg@1_uniform"] == found["recall@1_uniform"] == found["map@1_uniform"] == 1
+    assert found["precision@1_uniform"] == found["mrr@1_uniform"] == 1
+    found = measure(torch.tensor([[0.0, 9, 1, 2, 2]]), [[1, 2]], protocols=("uniform",), k=(1, 2, 4), negatives=2)
+    assert [found[f"precision@{k}_uniform"] for k in (1, 2, 4)] == [1 / 2, 1 / 4, 1 / 4]
+    assert [found[f"map@{k}_uniform"] for k in (1, 2, 4)] == pytest.approx([1 / 2, 1 / 2, (1 + 1 / 3) / 2])
 
 
 def test_cold_targets_are_missed_and_counted() -> None:
@@ -276,6 +323,7 @@ def test_without_rows_metrics_are_nan() -> None:
         ({"protocols": ()}, "one or more of full, uniform, popularity"),
         ({"protocols": ("ful",)}, "ful is not a protocol; must be one of full, uniform, popularity"),
         ({"negatives": 0}, "negatives=0: must be at least 1"),
+        ({"lists": ("coverge",)}, "lists: coverge is not a metric of lists; must be any of coverage, gini, novelty"),
     ],
 )
 def test_wrong_protocols_are_told(wrong: dict[str, object], message: str) -> None:

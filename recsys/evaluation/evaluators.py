@@ -117,7 +117,7 @@ class RetrievalEvaluator:
             with torch.autocast(items.device.type, enabled=False):  # in half precision many scores would tie
                 return task.scorer.score_all(queries, items[first - mine.start : stop - mine.start])
 
-        self.metrics.update(output.float(), score, batch.targets, batch.history, batch.first_row, batch.weight)
+        self.metrics.update(output.float(), score, batch.targets, batch.history, batch.first_row, batch.weight, items)
 
     def compute(self) -> dict[str, float]:
         self.items = None

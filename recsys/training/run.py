@@ -18,7 +18,7 @@ from recsys.config.kinds import kind_of
 from recsys.config.settings import accelerator_of, data_config, engine_config
 from recsys.console import log_to, results, say
 from recsys.errors import UserError
-from recsys.evaluation.metrics_table import MAIN_RANKING
+from recsys.evaluation.metrics_table import MAIN_RANKING, by_protocol, shown_tables
 
 if TYPE_CHECKING:
     from recsys.data.loader import ParquetLoader
@@ -287,21 +287,25 @@ def _bayes(prepared: Prepared) -> dict[str, float] | None:
 def _show(metrics: dict[str, Any], path: Path) -> None:
     from rich.table import Table
 
-    table = Table(title="metrics", title_justify="left")
     rows: dict[str, Any] = {s: metrics[s] for s in ("test", "validation") if s in metrics}
     if "bayes" in metrics:
         rows["Bayes (test)"] = metrics["bayes"]
+    tables = {"metrics": list(next(iter(rows.values())))}
     if MAIN_RANKING not in metrics["test"]:
-        rows = {f"{s}, {p}": found for s, m in rows.items() for p, found in _by_protocol(m).items()}
-    # if each query has one target, recall equals the hit rate and is not shown
-    more_targets = metrics["test"].get("targets", 0) > metrics["test"]["rows"]
-    names = [n for n in next(iter(rows.values())) if more_targets or not n.startswith("recall@")]
-    for column in ("", *names):
-        table.add_column(column, justify="right" if column else "left")
-    for title, found in rows.items():
-        cells = [found.get(n) for n in names]
-        table.add_row(title, *("" if c is None else f"{c:,}" if isinstance(c, int) else f"{c:.5f}" for c in cells))
-    results.print(table)
+        several_targets = metrics["test"].get("targets", 0) > metrics["test"]["rows"]
+        rows = {f"{s}, {p}": found for s, m in rows.items() for p, found in by_protocol(m).items()}
+        tables = shown_tables(list(dict.fromkeys(n for found in rows.values() for n in found)), several_targets)
+    for title, names in tables.items():
+        table = Table(title=title, title_justify="left")
+        for column in ("", *names):
+            table.add_column(column, justify="right" if column else "left")
+        for row, found in rows.items():
+            if any(n in found for n in names):
+                cells = [found.get(n) for n in names]
+                table.add_row(
+                    row, *("" if c is None else f"{c:,}" if isinstance(c, int) else f"{c:.5f}" for c in cells)
+                )
+        results.print(table)
     for split in ("test", "validation"):
         m = metrics.get(split, {})
         if m.get("cold_targets"):
@@ -327,16 +331,3 @@ def _show(metrics: dict[str, Any], path: Path) -> None:
         if (path / n).exists()
     ]
     say(f"files in {path}: {' '.join(files)} train.log")
-
-
-def _by_protocol(metrics: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the metrics by protocol: ndcg@10_uniform becomes the metric ndcg@10 of the protocol uniform.
-
-    Counts are omitted.
-    """
-    found: dict[str, dict[str, Any]] = {}
-    for key, value in metrics.items():
-        name, _, protocol = key.partition("_")
-        if "@" in name or name == "mrr":
-            found.setdefault(protocol or "full", {})[name] = value
-    return found
