@@ -24,8 +24,11 @@ from recsys.evaluation.slices import slices
 class Evaluator(Protocol):
     """Measures one split at a time. All ranks call every method, except `slices` and `write`, which rank 0 calls."""
 
-    def begin(self, task: Any, loader: ParquetLoader | None) -> None:
-        """Prepare to measure the rows of `loader` with the weights that the task has now. Collective."""
+    def begin(self, task: Any, loader: ParquetLoader | None, brief: bool = False) -> None:
+        """Prepare to measure the rows of `loader` with the weights that the task has now. Collective.
+
+        brief: leave out the metrics that select no checkpoint, as validations during the training do
+        """
         ...
 
     def update(self, task: Any, output: Tensor, batch: Batch) -> None:
@@ -64,7 +67,7 @@ class BinaryEvaluator:
     def __init__(self, metrics: BinaryMetrics | None = None, gauc: str | None = None) -> None:
         self.metrics, self._gauc = metrics or BinaryMetrics(), gauc
 
-    def begin(self, task: Any, loader: ParquetLoader | None) -> None:
+    def begin(self, task: Any, loader: ParquetLoader | None, brief: bool = False) -> None:
         if (name := self._gauc) is not None and loader is not None:
             self.metrics.groups = lambda start, stop: loader.column(name, start, stop).to_numpy()
 
@@ -105,7 +108,8 @@ class RetrievalEvaluator:
         self.metrics = metrics
         self.items: Tensor | None = None  # (n, d) vectors of the candidates that this rank scores, during an evaluation
 
-    def begin(self, task: Any, loader: ParquetLoader | None) -> None:
+    def begin(self, task: Any, loader: ParquetLoader | None, brief: bool = False) -> None:
+        self.metrics.with_lists = not brief
         self.items = task.item_vectors(*candidate_shard(self.metrics.candidates)).float()
 
     def update(self, task: Any, output: Tensor, batch: Batch) -> None:

@@ -63,11 +63,6 @@ class Protocols:
             if name not in LISTS:
                 raise ValueError(f"lists: {name} is not a metric of lists; must be any of {', '.join(LISTS)}")
 
-    @property
-    def measured_lists(self) -> tuple[str, ...]:
-        """The metrics of lists that are measured."""
-        return self.lists if "full" in self.protocols else ()
-
 
 def ranking_metrics(
     query: np.ndarray, greater: np.ndarray, ties: np.ndarray, k: tuple[int, ...], one_list: bool = True
@@ -163,6 +158,7 @@ class RankingMetrics:
             outside the vocabulary and is not a candidate.
 
     Attributes:
+        with_lists: whether to measure the metrics of lists that the protocols name.
         not_finite: whether a score was NaN or infinite at the last `compute`, on any process. Only minus infinity is
             allowed: the score of a candidate that the model does not know.
         ranks: (P, 2 + 2 x protocols) table of the last `compute`, over all processes. Columns: query, whether the
@@ -184,7 +180,8 @@ class RankingMetrics:
         self.not_finite = False
         self._highest: Tensor | None = None  # the highest score so far; NaN if one was
         self._queries = self._cold_rows = 0
-        self._lists = ListMetrics(protocols.measured_lists, protocols.k, popularity)
+        self.with_lists = True
+        self._lists = ListMetrics(protocols.lists, protocols.k, popularity)
 
     def update(
         self,
@@ -229,14 +226,18 @@ class RankingMetrics:
             self._watched(score),
             self.candidates,
             names,
-            max(self.protocols.k) if self.protocols.measured_lists else 0,
+            max(self.protocols.k) if self._measures_lists else 0,
         )
         counts[ranked] = counted.cpu().numpy()
-        if self.protocols.measured_lists:
+        if self._measures_lists:
             self._add_lists(best, own, history, vectors)
         self._kept.append(np.column_stack([numbers[row], self._unseen(item), counts]))
         self._queries += len(numbers)
         self._cold_rows += int((history.lengths == 0).sum())
+
+    @property
+    def _measures_lists(self) -> bool:
+        return self.with_lists and bool(self.protocols.lists) and "full" in self.protocols.protocols
 
     def _add_lists(self, best: Tensor, own: slice, history: JaggedIds, vectors: Tensor | None) -> None:
         """Add the best candidates (Q, k) of the queries of all processes, of which `own` are this one's. Collective."""
@@ -283,7 +284,7 @@ class RankingMetrics:
             else:
                 count, seed = self.protocols.negatives, self.protocols.seed
                 lists.append(sample_negatives(numbers, excluded, self._cumulative[name], count, seed))
-        filtered = self.protocols.filter_history and self.protocols.measured_lists
+        filtered = self.protocols.filter_history and self._measures_lists
         return [*lists, _jagged_ids(known if filtered else known[:0], n, rows)]
 
     def compute(self) -> dict[str, float]:
@@ -305,7 +306,7 @@ class RankingMetrics:
         self.not_finite = any(not_finite_parts)
         table = np.concatenate(tables)
         self.ranks = table = table[np.argsort(table[:, 0], kind="stable")]
-        lists = self._lists.compute() if self.protocols.measured_lists else {}
+        lists = self._lists.compute() if self._measures_lists else {}
         return (
             self.measure(table)
             | lists

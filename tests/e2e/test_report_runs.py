@@ -51,7 +51,7 @@ def test_where_targets_stand_is_kept(home: Path, name: str) -> None:
     frame = pl.read_parquet(home / name / "test_ranks.parquet")
     columns = (frame[c].to_numpy() for c in ("query", "greater_full", "ties_full"))
     assert frame["query"].n_unique() == test["rows"] and len(frame) == test["targets"]
-    ranked = {name: test[name] for name in test if name == "mrr" or "@" in name and not name.startswith(LISTS)}
+    ranked = {name: test[name] for name in test if name == "mrr" or ("@" in name and not name.startswith(LISTS))}
     assert ranking_metrics(*columns, (5, 10, 20)) == pytest.approx(ranked)
 
 
@@ -62,4 +62,8 @@ def test_lists_of_runs_are_measured(home: Path, name: str) -> None:
     measured = {metric for metric in test if metric.startswith(LISTS)}
     expected = [metric for metric in LISTS if metric != "diversity" or name == "mf"]
     assert measured == {f"{metric}@{k}" for metric in expected for k in (5, 10, 20)}
+    history = pl.read_csv(home / name / "metrics.csv")
+    assert history["validation/coverage@10"].count() == 1 and (history["validation/ndcg@10"].count() > 1) == (
+        name == "mf"
+    )
     assert 0 < test["coverage@10"] <= 1 and 0 <= test["gini@10"] < 1 and test["novelty@10"] > 0
