@@ -153,6 +153,7 @@ def fit(cfg: DictConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) ->
         _fit_closed_form(cfg, path, prepared)
         return
     from recsys.training.checkpoints import best_checkpoint, newest_intact_checkpoint
+    from recsys.training.item_updates import short_training
     from recsys.training.run_dir import add_results, protocol
     from recsys.training.run_state import RunState
     from recsys.training.trainer import (
@@ -171,7 +172,13 @@ def fit(cfg: DictConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) ->
             f"trainer.validate_every_n_steps={every}: with trainer.accumulate above 1 it must be at most "
             f"{len(training)}, the number of batches in an epoch; or set trainer.validate_every, in epochs"
         )
-    module = build_module(cfg, prepared.fitted, ranks, prepared.folder, steps_of(cfg, len(training)))
+    steps = steps_of(cfg, len(training))
+    module = build_module(cfg, prepared.fitted, ranks, prepared.folder, steps)
+    if ranks.rank == 0 and not kind_of(cfg).scores_rows:
+        counts = prepared.fitted.item_vocabulary["count"].to_numpy()
+        epochs = steps * cfg.trainer.accumulate / max(len(training), 1)
+        if warning := short_training(cfg, float(counts.sum()) / max(len(counts), 1), epochs):
+            say(warning)
     newest = newest_intact_checkpoint(path) if folder.resumed else None
     start = folder.start
     if newest is not None and (start is None or start.checkpoint != newest):
