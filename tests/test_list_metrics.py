@@ -9,25 +9,18 @@ import torch
 from examples import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from reference_ranking import Found, lists
 from torch import Tensor
 
 import recsys.evaluation.best_candidates
 import recsys.evaluation.list_metrics
 import recsys.evaluation.retrieval_counts
-from recsys.batch import JaggedIds
 from recsys.config.schema_run import ProtocolConfig
 from recsys.evaluation.best_candidates import best_keys, merged, merged_over_processes
 from recsys.evaluation.list_metrics import gini
 from recsys.evaluation.metrics_table import LISTS
 from recsys.evaluation.retrieval import Protocols, RankingMetrics
 from recsys.serving.recommender import top_k
-
-Found = dict[str, float]
-
-
-def jagged(of: list[list[int]]) -> JaggedIds:
-    values = [value for one in of for value in one]
-    return JaggedIds(torch.tensor(values, dtype=torch.int64), torch.tensor([len(one) for one in of], dtype=torch.int64))
 
 
 def measure(
@@ -49,8 +42,8 @@ def measure(
     for start in range(0, rows, size):
         part = scores[start : start + size]
         metrics.update(
-            part, lambda q, first, stop: q[:, first:stop], jagged([[1]] * len(part)),
-            jagged(history[start : start + size]), start, vectors=vectors,
+            part, lambda q, first, stop: q[:, first:stop], lists([[1]] * len(part)),
+            lists(history[start : start + size]), start, vectors=vectors,
         )  # fmt: skip
     found = metrics.compute()
     return {name: value for name, value in found.items() if name.startswith(LISTS)}
@@ -126,7 +119,7 @@ def test_the_lists_are_in_the_order_of_predictions(seed: int, k: int, n: int, gr
     scores[rng.random(scores.shape) < 0.3] *= 0.0  # some are -0.0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(recsys.evaluation.best_candidates, "GROUP", group)
-        keys = best_keys(scores, 7, jagged([[]] * 5), k)
+        keys = best_keys(scores, 7, lists([[]] * 5), k)
     assert torch.equal(merged_over_processes(merged([keys], k)), top_k(scores, k)[0] + 7)
 
 
@@ -182,8 +175,8 @@ def test_lists_leave_out_the_whole_history_and_its_targets() -> None:
 
 def test_lists_belong_to_the_full_protocol_and_do_not_change_ranks() -> None:
     rng = np.random.default_rng(0)
-    scores, history = torch.from_numpy(rng.integers(0, 5, (30, 40))).float(), jagged([[3, 1, 7]] * 30)
-    targets = jagged([[1, 9]] * 30)
+    scores, history = torch.from_numpy(rng.integers(0, 5, (30, 40))).float(), lists([[3, 1, 7]] * 30)
+    targets = lists([[1, 9]] * 30)
 
     def run(**protocols: object) -> Found:
         metrics = RankingMetrics(Protocols(**protocols), np.ones(40))  # type: ignore[arg-type]
