@@ -4,8 +4,8 @@
 
 Items have Zipf-distributed popularity and belong to kinds of KIND items. After item i, a session goes on with one of
 i's FOLLOWERS (of the same kind; earlier ones more often) with probability FOLLOW, otherwise with an item of the same
-kind with probability SAME_KIND, otherwise with any item; both by popularity. Lengths are 2 plus a geometric number,
-5 on average. HELD_OUT further sessions validate, and as many test.
+kind with probability SAME_KIND, otherwise with any item; both by popularity. Lengths are at least 2, and 5 on average.
+HELD_OUT further sessions validate, and as many test.
 """
 
 import sys
