@@ -1,0 +1,73 @@
+"""Propose how rows are split into training, validation and test."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recsys.new.columns import Column
+from recsys.new.find_files import globs_for, split_of
+from recsys.new.label import Label
+
+SHARE = 0.1
+FEWEST = 5  # rows of the sample in a split
+
+
+@dataclass
+class Split:
+    """The settings of `split:` and why."""
+
+    settings: dict[str, Any]
+    why: str
+
+    @property
+    def by_files(self) -> bool:
+        """Whether files are splits."""
+        return self.settings["by"] == "files"
+
+
+def by_files(root: Path, files: Sequence[Path], others: Sequence[Path]) -> Split | None:
+    """Return the split that the files' names say, None if they name no training and test files."""
+    named: dict[str, list[Path]] = {"train": [], "validation": [], "test": []}
+    for f in files:
+        named.setdefault(split_of(f) or "", []).append(f)
+    if not named["train"] or not named["test"] or named.get(""):
+        return None
+    settings: dict[str, Any] = {"by": "files"}
+    for split, its in named.items():
+        if its:
+            rest = [*others, *(f for name, found in named.items() if name != split for f in found)]
+            settings[f"{split}_files"] = globs_for(root, its, rest)
+    why = "the names of the files"
+    if not named["validation"]:
+        why += "; the last tenth of the training rows is for validation"
+    return Split(settings, why)
+
+
+def by_time(c: Column, label: Label | None, column: str) -> Split | None:
+    """Return a split by time, None if a split would be empty or, in the sample, have labels of one kind."""
+    assert c.time is not None
+    times = c.numbers if c.time.moments is None else c.time.moments.dt.epoch("us")
+    assert times is not None
+    x = times.cast(float).to_numpy()
+    known = np.isfinite(x)
+    y = None if label is None else label.values.to_numpy()
+    if not known.any():
+        return None
+    first, second = np.quantile(x[known], (1 - 2 * SHARE, 1 - SHARE), method="higher")
+    for part in (x < first, (x >= first) & (x < second), x >= second):
+        if (part & known).sum() < FEWEST or (y is not None and len(set(y[part & known & np.isfinite(y)])) < 2):
+            return None
+    return Split({"by": "time", "column": column, "validation": SHARE, "test": SHARE}, "the latest rows are the test split")
+
+
+def at_random(reason: str) -> Split:
+    """Return a random split."""
+    return Split({"by": "random", "validation": SHARE, "test": SHARE}, f"{reason}; `by: order` if rows are in order of time")
+
+
+def leave_one_out(user: Mapping[str, int] | None = None) -> Split:
+    """Return the split that holds out the last items of each user."""
+    return Split({"by": "leave_one_out"}, "each user's last item is a test row, the one before it a validation row")

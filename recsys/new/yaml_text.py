@@ -1,0 +1,85 @@
+"""Write YAML with comments, in the style of conf/: short mappings on one line, and a reason behind each guess."""
+
+import json
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+WIDTH = 120
+PLAIN = re.compile(r"[A-Za-z_][\w./-]*(?: [\w./-]+)*")
+
+
+def scalar(value: Any) -> str:
+    """Return a value as YAML; text is quoted where YAML or OmegaConf would read something else."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return f"{value:g}" if isinstance(value, float) and abs(value) < 1e15 else str(value)
+    text = str(value)
+    if PLAIN.fullmatch(text) and yaml.safe_load(text) == text and text.lower() not in ("y", "n"):
+        return text
+    if "\\" in text and text.isprintable() and "${" not in text:
+        return "'" + text.replace("'", "''") + "'"
+    return json.dumps(text, ensure_ascii=not text.isprintable()).replace("${", "\\\\${")
+
+
+def flow(value: Any) -> str:
+    """Return a value as YAML on one line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{scalar(k)}: {flow(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "[" + ", ".join(flow(v) for v in value) + "]"
+    return scalar(value)
+
+
+def comment(text: str, indent: str = "") -> list[str]:
+    """Return a comment of one or several lines."""
+    return textwrap.wrap(" ".join(text.split()), WIDTH - len(indent), initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ", break_long_words=False, break_on_hyphens=False)
+
+
+def entry(key: str, value: Any, reason: str = "", indent: str = "") -> list[str]:
+    """Return `key: value  # reason`. A long value is wrapped, and a long reason stands above it."""
+    reason = " ".join(reason.split())
+    line = f"{indent}{scalar(key)}: {flow(value)}"
+    if len(line) > WIDTH:
+        return [*(comment(reason, indent) if reason else []), *_wrapped(key, value, indent)]
+    if not reason:
+        return [line]
+    if len(line) + len(reason) + 4 > WIDTH:
+        return [*comment(reason, indent), line]
+    return [f"{line}  # {reason}"]
+
+
+def _wrapped(key: str, value: Any, indent: str) -> list[str]:
+    """Return a list over several lines, or a mapping with one entry per line."""
+    if isinstance(value, Mapping):
+        inner = [line for k, v in value.items() for line in entry(str(k), v, indent=f"{indent}  ")]
+        return [f"{indent}{scalar(key)}:", *inner]
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return [f"{indent}{scalar(key)}: {flow(value)}"]
+    if all(isinstance(v, Mapping) for v in value):
+        return [f"{indent}{scalar(key)}:", *(f"{indent}  - {flow(v)}" for v in value)]
+    lines, line = [f"{indent}{scalar(key)}: ["], ""
+    for i, item in enumerate(value):
+        text = flow(item) + ("," if i < len(value) - 1 else "]")
+        if line and len(indent) + 4 + len(line) + len(text) + 1 > WIDTH:
+            lines.append(f"{indent}  {line}")
+            line = ""
+        line = f"{line} {text}".lstrip()
+    return [*lines, f"{indent}  {line}"]
+
+
+def mapping(key: str, entries: Sequence[tuple[str, Any, str]]) -> list[str]:
+    """Return a block mapping: one line for each entry with its reason, or several to a line if there are many."""
+    if not entries:
+        return []
+    if len(entries) > 150:  # wide data: a line each would hide the rest of the file
+        shown = ", ".join(f"{scalar(k)}: {flow(v)}" for k, v, _ in entries)
+        wrapped = textwrap.wrap(shown, WIDTH - 4, break_long_words=False, break_on_hyphens=False)
+        return [f"{key}:", "  {" + wrapped[0], *(f"  {line}" for line in wrapped[1:-1]), *([f"  {wrapped[-1]}}}"] if wrapped[1:] else ["  }"])]
+    return [f"{key}:", *(line for k, v, why in entries for line in entry(k, v, why, "  "))]
