@@ -223,7 +223,7 @@ def test_too_many_bad_rows(own: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     status, said = run(monkeypatch, capsys, "data=mine", "data.root=raw")
     assert status == 2
     assert re.search(
-        r"3 of 203 rows cannot be read \(first: .*a.csv line 202: .*more than data.max_bad_rows=0.01", said
+        r"3 of 203 rows cannot be read, more than data.max_bad_rows=0.01: 1 row: .*such as.*a.csv line 202", said
     )
     [bad] = Path("outputs/prepared").glob("*.bad_rows.csv")
     assert re.search(r"line 202|,202,", bad.read_text()) and len(bad.read_text().splitlines()) == 4

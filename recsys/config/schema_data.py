@@ -13,7 +13,7 @@ MOST_QUANTILES = 100_000  # a tenth of the rows from which quantiles of large da
 FEWEST_SAMPLE_ROWS = 100
 
 
-@dataclass
+@dataclass(kw_only=True)
 class TextConfig:
     """How the lines of a text file (CSV) are divided into values."""
 

@@ -6,11 +6,13 @@ import polars as pl
 
 from recsys.config.schema_data import DataConfig, SparseConfig
 from recsys.data.check_groups import check_groups
+from recsys.data.check_source import check_source
+from recsys.data.prepare.bad_rows import MOST_BAD, check_first_rows
 from recsys.data.prepare.item_table import check_items_table
 from recsys.data.prepare.split import SPLITS, check_split
 from recsys.data.raw import sources
 from recsys.data.raw.blocks import LINE, one_line
-from recsys.data.raw.formats import repeated
+from recsys.data.raw.storage import is_remote
 from recsys.data.raw.vector_files import vector_files
 from recsys.data.samples import clicks, sequences
 from recsys.data.transforms import (
@@ -31,8 +33,6 @@ SplitFiles = list[tuple[Path, int | None]]  # raw files, each with its split if 
 RESERVED = ("label", LABEL, TIME, KEY, GROUP, ORDER, SPLIT, PLACE, ROW, LINE)
 NOT_IN_NAMES = "/\\*?[]"  # names become names of files and of columns, which polars and sharding rules match
 MOST_NAME_BYTES = 150  # with the suffixes that files get, less than the 255 bytes of a file's name
-FORMATS = ("csv", "parquet", "libfm", "lists", "npy")
-SPEC_FORMATS = ("split_binary", "split_csv")  # formats that only data.spec can set
 SAMPLES = {"clicks": clicks.write_sample, "sequences": sequences.write_sample}
 ENCODINGS = ("vocabulary", "hash", "id")
 ID_EXCLUDES = {  # keys that cannot be used with encode=id, and the reason
@@ -54,30 +54,18 @@ def check_data(data: DataConfig) -> None:
     data = resolve(data)
     key = data.key
     check_values(data, DataConfig, key, finite=False)
-    if data.source.format in SPEC_FORMATS and not data.source.parts:
-        raise UserError(f"{key}.spec: missing; set it to the path of a feature_spec.yaml")
-    if data.source.format not in (*FORMATS, *SPEC_FORMATS):
-        near = did_you_mean(data.source.format, FORMATS)
-        raise UserError(f"{key}.source.format={data.source.format}: unknown{near}")
     if data.sample is not None and data.sample.kind not in SAMPLES:
         hint = f"must be {' or '.join(SAMPLES)}{did_you_mean(data.sample.kind, list(SAMPLES))}"
         raise UserError(f"{key}.sample.kind={data.sample.kind}: {hint}")
     if data.verify not in ("stat", "content"):
         raise UserError(f"{key}.verify={data.verify}: must be stat or content")
-    for name, character in (("separator", data.source.separator), ("quote", data.source.quote)):
-        if character is not None and len(character) != 1:
-            raise UserError(f'{key}.source.{name}={character!r}: must be one character (write a TAB as "\\t")')
-    for join in data.source.joins:
-        if len(join.separator) != 1 or (join.quote is not None and len(join.quote) != 1):
-            raise UserError(f"{key}.source.joins: {join.file}: separator and quote must each be one character")
+    check_source(data)
     dense = data.dense_columns
     if twice := sorted(set(data.dense).union(dense) & set(data.sparse)):
         hint = f"give one of them another name and set its column: {twice[0]}"
         raise UserError(f"{key}: {twice[0]} is both a dense and a sparse feature; {hint}")
     if not data.dense and not data.sparse:
         raise UserError(f"{key}: no feature is named, neither under dense nor under sparse")
-    if names := repeated(data.source.columns):
-        raise UserError(f"{key}.source.columns: {names[0]} occurs twice; rename one of the two")
     tables = {s.table for s in data.sparse.values() if s and s.table}
     if problem := _name_problem(data.name) or ("begins with a dot" if data.name.startswith(".") else None):
         raise UserError(f"data.name={_shown(data.name)}: {problem}; choose a plain name, such as my_data")
@@ -207,11 +195,13 @@ def check_files(data: ResolvedData) -> SplitFiles:
     """Check all files that the config names, and return what `raw_files` returns.
 
     Raises:
-        UserError: a file is missing, empty, or lacks a column that the config names.
+        UserError: a file is missing, empty, or lacks a column that the config names, or its first rows cannot be read.
     """
     files = raw_files(data)
     for path, _ in files:
         sources.check_columns(data, path)
     vector_files(data)
     check_items_table(data)
+    if files and data.max_bad_rows < MOST_BAD and not is_remote(str(files[0][0])):
+        check_first_rows(data, files[0][0])
     return files

@@ -15,6 +15,7 @@ import polars as pl
 from recsys.config.schema_data import JoinConfig
 from recsys.data.group_features import add_group_features
 from recsys.data.raw.blocks import LINE, BadRow, Block
+from recsys.data.raw.clean import clean
 from recsys.data.raw.derive import FeatureInputs, add_derived_column, filter_rows, join_side_table
 from recsys.data.raw_schema import RawSchema
 from recsys.data.transforms import Fitted, parse_rows
@@ -92,6 +93,7 @@ class RawRows:
 
         given: values of joined columns that some rows already have; they replace the side table's values in these rows
         """
+        frame = clean(self.fitted.data.source, frame)
         for side, names in self.sides:
             frame = side.joined(frame)
             for name in names:

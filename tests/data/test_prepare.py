@@ -23,9 +23,11 @@ from recsys.config.schema_data import (
     SparseConfig,
     SplitConfig,
 )
+from recsys.data.check import check_files
 from recsys.data.prepare import bad_rows
 from recsys.data.prepare import passes as build
 from recsys.data.prepare import prepared as preparing
+from recsys.data.prepare.bad_rows import Reasons
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw import formats, text
 from recsys.data.transforms import LABEL, ResolvedData, resolve
@@ -86,12 +88,32 @@ def test_too_many_bad_rows_stop_it_and_are_kept(tmp_path: Path) -> None:
     with pytest.raises(UserError) as e:
         prepare(config(tmp_path))
     message = str(e.value)
-    assert "3 of 200 rows" in message and "line 5: x is not a number" in message and "max_bad_rows=0.01" in message
+    assert "3 of 200 rows cannot be read, more than data.max_bad_rows=0.01: 3 rows: x is not a number" in message
+    assert "(such as 'oops', " in message and "line 5); if that means a missing value, add it to" in message
     assert "\n" not in message
     kept = Path(message.rsplit(" ", 1)[1])
     assert pl.read_csv(kept)["line"].to_list() == [5, 102, 152]
     assert not list((tmp_path / "prepared").glob("*/prepared.json"))
     assert prepare(config(tmp_path, max_bad_rows=0.02)).info["bad_rows"] == 3
+
+
+def test_the_most_frequent_reason_comes_first() -> None:
+    reasons = Reasons()
+    for reason, rows in (("3 fields, not 2", 2), ("label y is neither 0 nor 1", 40), ("x is not a time", 1)):
+        reasons.add(reason, rows, "f.csv", 7, "> 50K" if "label" in reason else None)
+    reasons.add("label y is neither 0 nor 1", 1, "g.csv", 1, "no example")
+    assert str(reasons) == (
+        "41 rows: label y is neither 0 nor 1 (such as '> 50K', f.csv line 7); data.label.positive=[TEXT] names the "
+        "texts that are 1, data.label.at_least=N a threshold; 2 rows: 3 fields, not 2 (such as f.csv line 7); "
+        "1 row for other reasons"
+    )
+
+
+def test_files_that_the_config_does_not_fit_stop_it_at_once(tmp_path: Path) -> None:
+    write(tmp_path / "raw", bad=tuple(range(150)))
+    with pytest.raises(UserError, match=r"150 of the first 200 rows cannot be read: 150 rows: x is not a number"):
+        check_files(config(tmp_path))
+    assert check_files(config(tmp_path, max_bad_rows=1.0))
 
 
 def test_an_early_stop_on_long_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

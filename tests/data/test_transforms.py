@@ -251,7 +251,7 @@ def test_anything_goes_in_and_finite_numbers_come_out(rows: list[tuple[Any, ...]
 
     def number(x: Any) -> bool:
         try:
-            return x is None or x == "" or (not math.isinf(float(x)) and not abs(float(x)) > 3.4e38)
+            return x in (None, "", " ") or (not math.isinf(float(x)) and not abs(float(x)) > 3.4e38)
         except (ValueError, OverflowError):
             return False
 

@@ -1,15 +1,81 @@
 """Count the rows that cannot be read, write them to one file, and stop if there are too many."""
 
+from collections import Counter
 from pathlib import Path
 
 import polars as pl
 
 from recsys.console import say
 from recsys.data.prepare.chunks import Chunk, ParsedChunk
+from recsys.data.raw import sources
+from recsys.data.raw.ranges import FileRange
+from recsys.data.transforms import parse_rows
 from recsys.data.transforms.columns import ResolvedData
 from recsys.errors import UserError
 
 EARLY_STOP_ROWS = 100_000
+FIRST_ROWS_OF = ("csv", "jsonl", "libfm", "lists")  # formats of which the first rows are read at once
+FIRST_BYTES, SMALL_BYTES, FEWEST_ROWS = 1 << 18, 8 << 20, 20
+MOST_BAD = 0.5  # the share of bad rows above which the config does not fit the file
+MOST_REASONS = 2  # shown in a message
+HINTS = {  # the end of a reason -> what may help
+    "is neither 0 nor 1": "data.label.positive=[TEXT] names the texts that are 1, data.label.at_least=N a threshold",
+    "is not a number": "if that means a missing value, add it to data.source.null_values",
+    "is not a time": "convert it by data.derive",
+    "is neither a number nor a time": "convert it by data.derive",
+    "not UTF-8 text": "data.source.encoding names another encoding, such as latin-1",
+    "a quote is not closed": "if quotes are part of the text, set data.source.quote=null",
+    "a quoted field spans several lines": "if quotes are part of the text, set data.source.quote=null",
+}
+
+
+class Reasons:
+    """Counts rows by the reason why they cannot be read, with an example of each."""
+
+    def __init__(self) -> None:
+        self._rows: Counter[str] = Counter()
+        self._examples: dict[str, str] = {}
+
+    def add(self, reason: str, rows: int, file: str, line: int, value: str | None) -> None:
+        """Add rows. file, line, value: the place of the first one, and the text that cannot be read"""
+        self._rows[reason] += rows
+        if reason not in self._examples:
+            shown = "" if value is None else f"{value[:40]!r}, "
+            self._examples[reason] = f"{shown}{file} line {line}"
+
+    def __str__(self) -> str:
+        """Return the most frequent reasons in one line."""
+        texts, most = [], self._rows.most_common(MOST_REASONS)
+        for reason, rows in most:
+            hint = next((f"; {hint}" for end, hint in HINTS.items() if reason.endswith(end)), "")
+            texts.append(f"{rows:,} {_rows(rows)}: {reason} (such as {self._examples[reason]}){hint}")
+        if others := sum(self._rows.values()) - sum(rows for _, rows in most):
+            texts.append(f"{others:,} {_rows(others)} for other reasons")
+        return "; ".join(texts)
+
+
+def _rows(n: int) -> str:
+    return "row" if n == 1 else "rows"
+
+
+def check_first_rows(data: ResolvedData, file: Path) -> None:
+    """Read the beginning of a text file.
+
+    Raises:
+        UserError: most of its rows cannot be read, so that the config does not fit the file.
+    """
+    sides = [sources.side_file(data, join) for join in data.source.joins]
+    if data.source.format not in FIRST_ROWS_OF or any(f.stat().st_size > SMALL_BYTES for f in sides):
+        return
+    rows, bad, reasons = 0, 0, Reasons()
+    for block in sources.read_blocks(data, file, FileRange(0, FIRST_BYTES)):
+        good, wrong = parse_rows(data, block)
+        rows, bad = rows + good.height + len(wrong), bad + len(wrong)
+        for b in wrong:
+            reasons.add(b.reason, 1, b.file, b.line, b.value)
+        break
+    if rows >= FEWEST_ROWS and bad > MOST_BAD * rows:
+        raise UserError(f"data={data.name}: {bad:,} of the first {rows:,} rows cannot be read: {reasons}")
 
 
 class BadRows:
@@ -21,7 +87,7 @@ class BadRows:
 
     def __init__(self, data: ResolvedData, file: Path) -> None:
         self._data, self._file = data, file
-        self._good, self.bad, self._first = 0, 0, ""
+        self._good, self.bad, self._reasons = 0, 0, Reasons()
         self._lines: tuple[Path | None, int] = (None, 0)  # the current file and its lines in the chunks so far
         file.unlink(missing_ok=True)
 
@@ -32,10 +98,11 @@ class BadRows:
         self._good, self.bad = self._good + parsed.rows, self.bad + parsed.info["bad"]
         for frame in parsed.bad():
             rows = frame.select(pl.lit(str(chunk.file)).alias("file"), pl.col("line") + before, "reason", "text")
-            file, line, reason, _ = rows.row(0)
-            self._first = self._first or f"{file} line {line}: {reason}"
             with self._file.open("ab") as f:
                 rows.write_csv(f, include_header=f.tell() == 0)
+            first = frame.group_by("reason", maintain_order=True).agg(pl.len(), pl.first("line", "value"))
+            for reason, n, line, value in first.iter_rows():
+                self._reasons.add(reason, n, str(chunk.file), line + before, value)
         if self._good + self.bad >= EARLY_STOP_ROWS:
             self._check()
 
@@ -43,8 +110,8 @@ class BadRows:
         all_rows = self._good + self.bad
         if self.bad > self._data.max_bad_rows * all_rows:
             raise UserError(
-                f"data={self._data.name}: {self.bad} of {all_rows} rows cannot be read (first: {self._first}), more "
-                f"than data.max_bad_rows={self._data.max_bad_rows}; they are listed in {self._file}"
+                f"data={self._data.name}: {self.bad:,} of {all_rows:,} rows cannot be read, more than "
+                f"data.max_bad_rows={self._data.max_bad_rows}: {self._reasons}; they are listed in {self._file}"
             )
 
     def report(self) -> None:
@@ -52,5 +119,6 @@ class BadRows:
         self._check()
         if self.bad:
             all_rows = self._good + self.bad
-            first = f"first: {self._first}"
-            say(f"{self.bad} of {all_rows} rows could not be read ({first}); they are listed in {self._file}")
+            say(
+                f"{self.bad:,} of {all_rows:,} rows could not be read: {self._reasons}; they are listed in {self._file}"
+            )

@@ -3,7 +3,7 @@
 READ/<fingerprint of the chunk's bytes and of the config that parses them>/
     rows-00000.parquet ...       parsed rows, text as codes
     values/<column>.parquet      the text of each code
-    bad-00000.parquet ...        rows that cannot be read: line, reason, text
+    bad-00000.parquet ...        rows that cannot be read: line, reason, text, value
     chunk.json                   the number of rows, bad rows and lines
     manifest.json                digests of the files, which are checked when they are read
 """
@@ -40,7 +40,7 @@ from recsys.data.transforms.columns import ResolvedData
 from recsys.manifest import DamagedFile, Entry
 
 INFO = "chunk.json"
-READ_FORMAT = 2  # increase it if a change makes the same bytes parse differently
+READ_FORMAT = 3  # increase it if a change makes the same bytes parse differently
 PARSERS = READERS  # threads that turn blocks into parsed rows, while others read CSV
 
 
@@ -109,7 +109,7 @@ class ParsedChunk:
         return {f.stem: pl.read_parquet(self._check(f"values/{f.name}"))["value"] for f in files}
 
     def bad(self) -> Iterator[pl.DataFrame]:
-        """Yield frames (line, reason, text) of the bad rows."""
+        """Yield frames (line, reason, text, value) of the bad rows."""
         for file in sorted(self.folder.glob("bad-*.parquet")):
             yield pl.read_parquet(self._check(file.name))
 
@@ -204,7 +204,9 @@ def is_chunk(folder: Path) -> bool:
 
 
 def _write_bad(bad: list[BadRow], file: Path) -> None:
-    pl.DataFrame([asdict(b) for b in bad]).select("line", "reason", "text").write_parquet(file)
+    columns = ("line", "reason", "text", "value")
+    schema = {"line": pl.Int64} | dict.fromkeys(columns[1:], pl.String)
+    pl.DataFrame([[getattr(b, c) for c in columns] for b in bad], schema=schema, orient="row").write_parquet(file)
 
 
 def source_spec(source: SourceConfig) -> dict[str, Any]:

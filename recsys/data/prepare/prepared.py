@@ -169,6 +169,7 @@ def plan_build(config: DataConfig, engine: Engine | None = None, files: SplitFil
     if data.root is None:
         data = _with_sample(data, home)
     files = files or check_files(data)
+    data = sources.with_join_columns(data)
     joins = [*data.source.joins, *filter(None, [items_join(data)])]
     sides = {join.file: sources.side_file(data, join) for join in joins}
     vectors = vector_files(data) | items_vectors(data)

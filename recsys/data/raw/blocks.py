@@ -8,6 +8,7 @@ import polars as pl
 
 LINE = "__line__"  # the line (CSV, libfm) or row (Parquet) of a raw row, from 1
 NOT_TEXT = "\ufffd"  # replaces bytes that are not UTF-8
+BLANK = " \t"  # spaces around values
 EMPTY_LINE = "an empty line"  # the reason of a bad row that side tables ignore
 
 
@@ -16,6 +17,7 @@ class BadRow:
     """A row that cannot be read: its place, the reason, and its text.
 
     column, problem: the raw column that cannot be read and what is wrong with it, if a single one is the reason
+    value: the text of that column
     """
 
     file: str
@@ -24,6 +26,7 @@ class BadRow:
     text: str
     column: str = ""
     problem: str = ""
+    value: str | None = None
 
 
 @dataclass

@@ -1,42 +1,43 @@
 """Read a raw file as a stream of blocks, in bounded memory: CSV, Parquet, libfm, lists, JSON, binary formats.
 
-Text is UTF-8, plain or .gz. A row is one line: quotes may enclose separators, but not line breaks.
+Text may be compressed (.gz, .bz2, .xz, .zst, .zip). A row is one line: quotes may enclose separators, but not line
+breaks.
 
 Every reader yields `Block`s: the rows with the right number of fields, as strings (CSV, libfm, lists) or in the
 file's own types (Parquet), the line of each row, and the bad rows.
 """
 
-import codecs
 import json
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path, PosixPath
 
 import polars as pl
 import polars.selectors as cs
 import pyarrow as pa
-import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from recsys.config.schema_data import SourceConfig
 from recsys.data.raw import fixed_width, split_csv
 from recsys.data.raw.blocks import (
     LINE,
-    NOT_TEXT,
     BadRow,
     Block,
     one_line,
 )
+from recsys.data.raw.dialect import SPACES, is_ascii_compatible, read_head, whole_lines
 from recsys.data.raw.ranges import (
     ALL,
     UNREADABLE,
     WHOLE,
     FileRange,
     Projection,
+    is_compressed,
     open_bytes,
     remote_bytes,
 )
-from recsys.data.raw.text import parse_options, read_csv
+from recsys.data.raw.text import read_csv
 from recsys.errors import UserError
 
 LIST = "list"  # format=lists: the column that identifies a row's line
@@ -67,19 +68,14 @@ def empty_frame(source: SourceConfig, file: Path) -> pl.DataFrame:
         return _plain(frame, file)
     if source.format == "json":
         return _read_json(file).head(0)
-    names = list(source.columns) + ([LIST] if source.format == "lists" else [])
-    first = _first_line(source, file)
-    if source.header and source.format == "csv":
-        if not first.strip():
-            raise UserError(f"{file}: its first line is empty, not a header; set data.source.header=false")
-        try:
-            header = pa.BufferReader(first.rstrip(b"\r\n") + b"\n")
-            names = pacsv.open_csv(header, parse_options=parse_options(source)).schema.names
-        except pa.ArrowInvalid as e:
-            raise UserError(f"{file}: its first line is not a header ({one_line(e)})") from e
+    if source.format == "csv":
+        names = read_head(source, file).names
         _check_names(names, file)
-    elif not names:
-        raise UserError("data.source.columns: missing; files without a header need it")
+    else:
+        names = list(source.columns) + ([LIST] if source.format == "lists" else [])
+        if not names:
+            raise UserError("data.source.columns: missing; files without a header need it")
+        read_head(replace(source, header=False), file)
     return pl.DataFrame(schema=dict.fromkeys(names, pl.String))
 
 
@@ -93,30 +89,6 @@ def _check_names(names: list[str], file: Path) -> None:
 def repeated(names: list[str]) -> list[str]:
     """Return the names that occur more than once."""
     return [name for name, count in Counter(names).items() if count > 1]
-
-
-def _first_line(source: SourceConfig, file: Path) -> bytes:
-    """Return the first line. Raises UserError if the file is not text."""
-    try:
-        with open_bytes(file) as lines:
-            first = lines.readline(1 << 20).removeprefix(codecs.BOM_UTF8)
-            head = first + lines.read(1 << 12)
-    except UNREADABLE as e:
-        raise UserError(f"{file}: cannot be read ({one_line(e)})") from e
-    kinds = {
-        b"PAR1": "Parquet; set data.source.format=parquet",
-        b"\x1f\x8b": "gzip; rename it to .gz",
-        b"PK\x03\x04": "a zip archive; unpack it",
-        b"\x28\xb5\x2f\xfd": "zstd; unpack it",
-    }
-    for magic, kind in kinds.items():
-        if head.startswith(magic):
-            raise UserError(f"{file}: not {source.format} but {kind}")
-    if head.count(0) > len(head) // 100 or head.decode(errors="replace").count(NOT_TEXT) > len(head) // 10:
-        raise UserError(f"{file}: not {source.format}: it does not begin with UTF-8 text")
-    if source.header and source.format == "csv" and NOT_TEXT in first.decode(errors="replace"):
-        raise UserError(f"{file}: its header is not UTF-8 text")
-    return first
 
 
 def read(
@@ -147,7 +119,7 @@ def read(
 
 
 def file_ranges(source: SourceConfig, file: Path) -> list[FileRange]:
-    """Cut `file` into ranges of about RANGE_BYTES or RANGE_ROWS. A .gz file, which cannot be cut, is one range."""
+    """Cut `file` into ranges of about RANGE_BYTES or RANGE_ROWS; a compressed file cannot be cut."""
     if source.format == "parquet":
         with parquet_file(file) as parquet:
             sizes = [parquet.metadata.row_group(i).num_rows for i in range(parquet.metadata.num_row_groups)]
@@ -161,7 +133,7 @@ def file_ranges(source: SourceConfig, file: Path) -> list[FileRange]:
         n = fixed_width.count_rows(source, file)
         return [FileRange(a, min(a + RANGE_ROWS, n)) for a in range(0, max(n, 1), RANGE_ROWS)]
     size = file.stat().st_size
-    if file.suffix == ".gz" or len(source.parts.get(str(file), [])) > 1:
+    if is_compressed(file) or not is_ascii_compatible(source.encoding) or len(source.parts.get(str(file), [])) > 1:
         return [WHOLE]
     starts = range(0, max(size, 1), RANGE_BYTES)
     return [FileRange(start, min(start + RANGE_BYTES, size)) for start in starts]
@@ -212,10 +184,10 @@ def _plain(frame: pl.DataFrame, file: Path) -> pl.DataFrame:
 
 
 def _read_libfm(
-    _source: SourceConfig, file: Path, names: list[str], file_range: FileRange, _: Projection
+    source: SourceConfig, file: Path, names: list[str], file_range: FileRange, _: Projection
 ) -> Iterator[Block]:
     """Read lines 'label index:value index:value ...'; the i-th index becomes the i-th column's id, as a string."""
-    lines = SourceConfig(separator="\x01", quote=None, header=False)
+    lines = whole_lines(source)
     for block in read_csv(lines, file, ["text"], file_range, ALL):
         fields = block.frame.select(LINE, "text", parts=pl.col("text").str.strip_chars(" ").str.split(" "))
         ids = pl.col("parts").list.eval(pl.element().str.extract(r"^([^:]+):", 1))
@@ -243,16 +215,20 @@ def _read_lists(
     source: SourceConfig, file: Path, names: list[str], file_range: FileRange, _: Projection
 ) -> Iterator[Block]:
     """Read lines 'user item item ...' as one row per item, in order, with the leading columns and LIST."""
-    lines = SourceConfig(separator="\x01", quote=None, header=False)
+    lines = whole_lines(source)
     *before, item, _list = names
+    between = " " if source.separator == SPACES else source.separator
     for block in read_csv(lines, file, ["text"], file_range, ALL):
-        parts = block.frame.select(
-            LINE, parts=pl.col("text").str.strip_chars().str.split(source.separator)
-        ).with_columns(pl.col("parts").list.eval(pl.element().filter(pl.element() != "")))
+        text = pl.col("text").str.strip_chars()
+        if source.separator == SPACES:
+            text = text.str.replace_all(SPACES, " ")
+        parts = block.frame.select(LINE, parts=text.str.split(between)).with_columns(
+            pl.col("parts").list.eval(pl.element().filter(pl.element() != ""))
+        )
         short = pl.col("parts").list.len() <= len(before)
         for line, values in parts.filter(short).iter_rows():
             reason = f"{len(values)} fields, not {len(before) + 1} or more"
-            block.bad.append(BadRow(str(file), line, reason, source.separator.join(values)))
+            block.bad.append(BadRow(str(file), line, reason, between.join(values)))
         block.bad.sort(key=lambda b: b.line)
         rows = parts.filter(~short).with_columns(
             *(pl.col("parts").list.get(i).alias(name) for i, name in enumerate(before)),
@@ -281,7 +257,6 @@ def _read_json(file: Path) -> pl.DataFrame:
 
 def drop_missing_label(source: SourceConfig, label: str, file: Path, names: list[str]) -> list[str]:
     """Return the columns of a file without a header; drop the label if the first line has one field less."""
-    with open_bytes(file) as lines:
-        fields = lines.readline().decode(errors="replace").rstrip("\r\n").split(source.separator)
+    head = read_head(source, file)
     rest = [n for n in names if n != label]
-    return rest if len(fields) == len(rest) else names
+    return rest if head.fields - head.trailing == len(rest) else names

@@ -1,16 +1,22 @@
 """Parts of a raw file to read (FileRange), columns to read (Projection), and functions that open a file."""
 
+import bz2
 import gzip
 import io
+import lzma
+import zipfile
 import zlib
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path, PosixPath
 from typing import BinaryIO, cast
 
 import pyarrow as pa
 
+from recsys.errors import UserError
+
 READ_AHEAD = 1 << 20  # stores read 5 MB and more ahead, too much for reading a header
-UNREADABLE = (pa.ArrowException, OSError, EOFError, zlib.error, UnicodeDecodeError)
+UNREADABLE = (pa.ArrowException, OSError, EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile, UnicodeDecodeError)
 
 
 @dataclass(frozen=True)
@@ -40,9 +46,41 @@ WHOLE = FileRange()
 
 
 def open_bytes(file: Path) -> BinaryIO:
-    """Open a local or remote file, decompressed if its name ends in .gz."""
+    """Open a local or remote file, decompressed if its name ends in .gz, .bz2, .xz, .zst or .zip."""
     raw = file.open("rb") if isinstance(file, PosixPath) else remote_bytes(file)
-    return cast(BinaryIO, gzip.open(raw) if file.suffix == ".gz" else raw)
+    decompress = _DECOMPRESS.get(file.suffix.lower())
+    return cast(BinaryIO, raw if decompress is None else decompress(raw, file))
+
+
+def is_compressed(file: Path) -> bool:
+    """Return whether `open_bytes` decompresses the file, so that it can be read only from its beginning."""
+    return file.suffix.lower() in _DECOMPRESS
+
+
+def _unzip(raw: BinaryIO, file: Path) -> BinaryIO:
+    """Open the only file in a zip archive."""
+    archive = zipfile.ZipFile(raw)
+    names = [i.filename for i in archive.infolist() if not i.is_dir() and not i.filename.startswith("__MACOSX/")]
+    if len(names) != 1:
+        shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+        raise UserError(
+            f"{file}: holds {len(names)} files ({shown}), not one; unpack it and set data.root to its folder"
+        )
+    return cast(BinaryIO, archive.open(names[0]))
+
+
+def _unpack_zstd(raw: BinaryIO, _: Path) -> BinaryIO:
+    stream = pa.CompressedInputStream(pa.PythonFile(raw, "r"), "zstd")
+    return cast(BinaryIO, io.BufferedReader(stream, READ_AHEAD))
+
+
+_DECOMPRESS: dict[str, Callable[[BinaryIO, Path], object]] = {
+    ".gz": lambda raw, _: gzip.GzipFile(fileobj=raw),
+    ".bz2": lambda raw, _: bz2.BZ2File(raw),
+    ".xz": lambda raw, _: lzma.LZMAFile(raw),  # noqa: SIM115
+    ".zst": _unpack_zstd,
+    ".zip": _unzip,
+}
 
 
 def remote_bytes(file: Path) -> io.BufferedReader:

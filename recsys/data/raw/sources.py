@@ -15,6 +15,7 @@ from recsys.config.schema_data import (
     text_options,
 )
 from recsys.data.raw.blocks import EMPTY_LINE, Block
+from recsys.data.raw.clean import clean
 from recsys.data.raw.derive import (
     FeatureInputs,
     add_derived_column,
@@ -91,6 +92,8 @@ def check_columns(data: ResolvedData, file: Path, sides: Mapping[int, pl.DataFra
             near = did_you_mean(raw_name, frame.columns)
             raise UserError(f"data.source.rename.{name}: {file.name} has no column {raw_name}{near}")
     frame = _rename(data.source, file, frame)
+    for name in data.source.column_null_values:
+        _check_column("data.source.column_null_values", name, file, frame.columns)
     for i, join in enumerate(data.source.joins):
         if sides is not None and i not in sides:
             continue
@@ -98,7 +101,9 @@ def check_columns(data: ResolvedData, file: Path, sides: Mapping[int, pl.DataFra
         side = check_side_columns(data, join, "data.source.joins") if sides is None else sides[i].clear()
         for name in side.columns:
             if name != join.key and name in frame.columns:
-                raise UserError(f"data.source.joins: {join.file}: column {name} exists already; give it another name")
+                hint = f"list the columns that you need: columns: {{my_{name}: {name}, ...}}"
+                hint = "give it another name" if join.columns else hint
+                raise UserError(f"data.source.joins: {join.file}: column {name} exists already; {hint}")
         frame = join_side_table(frame, join, side)
     for column, sql in (data.derive if sides is None else FeatureInputs.from_config(data).derive).items():
         frame = add_derived_column(column, sql, frame)
@@ -137,7 +142,7 @@ def read_blocks(
         complete = partial(complete_rows, sides=sides, derive=data.derive, where=None if unlabelled else data.where)
 
     def completed(block: Block) -> Block:
-        block.frame = complete(_rename(source, file, block.frame))
+        block.frame = complete(clean(source, _rename(source, file, block.frame)))
         if (as_text := block.as_text) is not None:
             block.as_text = lambda: completed(as_text())
         return block
@@ -165,7 +170,8 @@ def projection(data: ResolvedData, *, labelled: bool) -> Projection:
         for _, column in split_columns(data):
             reads.setdefault(column, set()).add("number" if column == data.label_column else "value")
     raw_names = {column: data.source.rename.get(column, column) for column in reads}
-    numbers = frozenset(raw_names[column] for column, kinds in reads.items() if kinds == {"number"})
+    text = data.source.column_null_values
+    numbers = frozenset(raw_names[c] for c, kinds in reads.items() if kinds == {"number"} and c not in text)
     return Projection(frozenset(raw_names.values()), numbers)
 
 
@@ -207,19 +213,30 @@ def side_file(data: ResolvedData, join: JoinConfig, key: str = "data.source.join
     return path
 
 
-def _side_columns(join: JoinConfig) -> dict[str, str]:
-    """Return name in the config -> name in the side file, the key first."""
-    return {join.key: join.key} | dict(join.columns)
+def _side_columns(join: JoinConfig, side: list[str]) -> dict[str, str]:
+    """Return name in the config -> name in the side file, the key first. side: all columns of the file"""
+    return {join.key: join.key} | (dict(join.columns) or {name: name for name in side})
 
 
 def _select_side_columns(join: JoinConfig, side: pl.DataFrame) -> pl.DataFrame:
-    return side.select(pl.col(file_name).alias(name) for name, file_name in _side_columns(join).items())
+    return side.select(pl.col(file_name).alias(name) for name, file_name in _side_columns(join, side.columns).items())
+
+
+def with_join_columns(data: ResolvedData) -> ResolvedData:
+    """Return the config with the columns of joins that name none, which bring all columns of their file."""
+    joins = [
+        replace(j, columns=_side_columns(j, empty_frame(_join_source(j), side_file(data, j)).columns))
+        if not j.columns
+        else j
+        for j in data.source.joins
+    ]
+    return data if joins == data.source.joins else replace(data, source=replace(data.source, joins=joins))
 
 
 def check_side_columns(data: ResolvedData, join: JoinConfig, key: str) -> pl.DataFrame:
     """Return the side table without rows. Raises UserError if it lacks a column."""
     side = empty_frame(_join_source(join), side_file(data, join, key))
-    for name in _side_columns(join).values():
+    for name in _side_columns(join, side.columns).values():
         if name not in side.columns:
             raise UserError(f"{key}: {join.file} has no column {name}{did_you_mean(name, side.columns)}")
     return _select_side_columns(join, side)
@@ -238,7 +255,8 @@ def side_table(data: ResolvedData, join: JoinConfig, key: str = "data.source.joi
         raise UserError(f"{key}: {join.file} line {bad.line}: {bad.reason}")
     if not any(block.frame.height for block in blocks):
         raise UserError(f"{key}: {join.file} has no rows")
-    side = _select_side_columns(join, pl.concat([b.frame for b in blocks])).filter(pl.col(join.key).is_not_null())
+    side = clean(join, _select_side_columns(join, pl.concat([b.frame for b in blocks])))
+    side = side.filter(pl.col(join.key).is_not_null())
     if twice := side[join.key].filter(side[join.key].is_duplicated()).head(1).to_list():
         raise UserError(f"{key}: {join.file} has more than one row for {join.key} {twice[0]!r}; keep one")
     return side

@@ -3,9 +3,9 @@
 import codecs
 import os
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -15,33 +15,26 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from recsys.config.schema_data import SourceConfig
-from recsys.data.raw.blocks import (
-    EMPTY_LINE,
-    LINE,
-    NOT_TEXT,
-    BadRow,
-    Block,
-    one_line,
+from recsys.data.raw.blocks import EMPTY_LINE, LINE, NOT_TEXT, BadRow, Block, one_line
+from recsys.data.raw.dialect import (
+    LINE_BYTES,
+    TRAILING,
+    UNIT,
+    Head,
+    delimiter,
+    is_ascii_compatible,
+    one_separator,
+    parse_options,
+    read_head,
+    rows_only,
 )
 from recsys.data.raw.ranges import UNREADABLE, FileRange, Projection, open_bytes
 from recsys.errors import UserError
 
 BLOCK_BYTES = 16 << 20
 WIDE_COLUMNS = 500  # rows of twice as many columns are read in blocks of twice the size, up to four times
-LINE_BYTES = 64 << 20  # the longest line allowed; a file with a longer one is not text
 # number of blocks parsed at the same time, each by several threads of polars
 READERS = min(max((os.cpu_count() or 1) // 4, 1), 4)
-
-
-def parse_options(source: SourceConfig, handler: Callable[[pacsv.InvalidRow], str] | None = None) -> pacsv.ParseOptions:
-    """Return pyarrow's options for the config's separator and quote."""
-    return pacsv.ParseOptions(
-        delimiter=source.separator,
-        quote_char=source.quote or False,
-        newlines_in_values=False,
-        ignore_empty_lines=False,
-        invalid_row_handler=handler,
-    )
 
 
 def read_csv(
@@ -50,16 +43,13 @@ def read_csv(
     """Yield blocks of whole lines in order, parsed by a few threads."""
     waiting: deque[Future[Block]] = deque()
     line = 1
+    head = read_head(source if source.header else replace(source, columns=names), file)
     with open_bytes(file) as raw, ThreadPoolExecutor(READERS, thread_name_prefix="csv") as pool:
-        text = _Utf8Reader(_RangeReader(raw, file_range))
+        text = _Utf8Reader(_RangeReader(raw, file_range), source.encoding)
         try:
             for lines in _blocks(text, _block_bytes(len(names))):
-                if line == 1 and source.header and file_range.start == 0:
-                    lines = lines[lines.find(b"\n") + 1 or len(lines) :]
-                    line = 2
-                if lines:
-                    csv_lines = CsvLines(source, file, names, lines, line, text.replaced)
-                    waiting.append(pool.submit(csv_lines.parse, projection.numbers))
+                csv_lines = CsvLines(source, file, replace(head, names=names), lines, line, text.replaced)
+                waiting.append(pool.submit(csv_lines.parse, projection.numbers))
                 line += lines.count(b"\n")
                 if len(waiting) > READERS:
                     yield waiting.popleft().result()
@@ -102,40 +92,70 @@ class CsvLines:
 
     source: SourceConfig
     file: Path
-    names: list[str]
+    head: Head
     text: bytes
     line: int  # the number of the first line
-    replaced: bool  # some bytes were not UTF-8
+    replaced: bool  # some bytes were not valid in the file's encoding
 
     def parse(self, numbers: frozenset[str] = frozenset()) -> Block:
         """Parse the lines. The columns `numbers` become Float64 if the fast path applies, else strings."""
-        block = self._parse_fast(numbers)
+        text = self.text.replace(b"\r\n", b"\n") if b"\r" in self.text else self.text
+        rows, line_numbers = rows_only(self.source, self.head.header, text)
+        names = [*self.head.names, TRAILING] if self.head.trailing else self.head.names
+        rows = one_separator(self.source, rows)
+        block: Block | None = None
+        if not rows:
+            block = Block(self.file, pl.DataFrame(schema=dict.fromkeys(names, pl.String) | {LINE: pl.Int64}))
+        else:
+            block = self._parse_fast(rows, names, numbers)
         if block is None:
-            block = _parse(self.source, self.file, self.names, self.text, self.line, self.replaced)
+            block = _parse(self.source, self.file, names, rows, 1, self.replaced)
+        if self.head.trailing:
+            block.frame = block.frame.drop(TRAILING)
+        self._number(block, line_numbers)
         block.lines = self.line - 1 + self.text.count(b"\n") + (not self.text.endswith(b"\n"))
         return block
 
-    def _parse_fast(self, numbers: frozenset[str]) -> Block | None:
+    def _number(self, block: Block, line_numbers: np.ndarray | None) -> None:
+        """Turn the numbers of rows, from 1, into numbers of lines of the file range."""
+        place = block.frame[LINE].to_numpy()
+        places = place if line_numbers is None else line_numbers[place - 1]
+        block.frame = block.frame.with_columns(pl.Series(LINE, places + (self.line - 1), dtype=pl.Int64))
+        for i, bad in enumerate(block.bad):
+            line = bad.line if line_numbers is None else int(line_numbers[bad.line - 1])
+            text = bad.text if len(self.source.separator) == 1 else bad.text.replace(UNIT, self.source.separator)
+            block.bad[i] = replace(bad, line=line + self.line - 1, text=text)
+
+    def _parse_fast(self, text: bytes, names: list[str], numbers: frozenset[str]) -> Block | None:
         """Parse lines with the same number of fields and no quotes, as in most files, much faster than `_parse`.
 
         Return None if that is not possible. Polars fills a line that is too short with nulls and rejects one that is
         too long. So if the number of separators is right and no line is rejected, no line is too short.
         """
-        separator, quote, text = self.source.separator.encode(), self.source.quote, self.text
-        if self.replaced or len(self.names) < 2 or len(separator) != 1 or b"\r" in text:
+        source = self.source
+        separator, quote = delimiter(source).encode(), source.quote
+        if self.replaced or len(names) < 2 or len(separator) != 1 or b"\r" in text:
             return None
         if quote is not None and quote.encode() in text:
             return None
         lines = text.count(b"\n") + (not text.endswith(b"\n"))
-        if np.count_nonzero(np.frombuffer(text, np.uint8) == separator[0]) != lines * (len(self.names) - 1):
+        if np.count_nonzero(np.frombuffer(text, np.uint8) == separator[0]) != lines * (len(names) - 1):
             return None
+        if source.decimal != "." or source.thousands is not None:
+            numbers = frozenset()
         if numbers and (text[:1] == b" " or b"\n " in text or separator + b" " in text):
             numbers = frozenset()  # polars' CSV reader takes ' 7' for a number, its cast does not
-        schema = {n: pl.Float64 if n in numbers else pl.String for n in self.names}
-        for types in (schema, dict.fromkeys(self.names, pl.String)):
+        schema = {n: pl.Float64 if n in numbers else pl.String for n in names}
+        missing = list(source.null_values) if numbers else None
+        for types in (schema, dict.fromkeys(names, pl.String)):
             try:
                 frame = pl.read_csv(
-                    text, schema=types, separator=self.source.separator, quote_char=None, has_header=False
+                    text,
+                    schema=types,
+                    separator=delimiter(source),
+                    quote_char=None,
+                    has_header=False,
+                    null_values=missing if types is schema else None,
                 )
             except pl.exceptions.PolarsError:
                 continue
@@ -146,7 +166,7 @@ class CsvLines:
             return None
         if all(c.null_count() for c in frame) and frame.select(pl.all_horizontal(pl.all().is_null()).any()).item():
             return None  # an empty row, which `_parse` reports
-        frame = frame.with_columns(pl.int_range(self.line, self.line + lines, dtype=pl.Int64).alias(LINE))
+        frame = frame.with_columns(pl.int_range(1, 1 + lines, dtype=pl.Int64).alias(LINE))
         return Block(self.file, frame, as_text=self.parse if types is schema and numbers else None)
 
 
@@ -196,7 +216,8 @@ def _parse(source: SourceConfig, file: Path, names: list[str], data: bytes, line
     bad = [BadRow(str(file), int(n), why, text) for n, (_, why, text) in after]
     frame = frame.with_columns(pl.Series(LINE, numbers[: frame.height], dtype=pl.Int64))
     lost = np.zeros(frame.height, bool)
-    checks = ((breaks > 0, "a quoted field spans several lines"), (garbled, "not UTF-8 text"), (empty, EMPTY_LINE))
+    not_text = f"not {source.encoding.upper()} text"
+    checks = ((breaks > 0, "a quoted field spans several lines"), (garbled, not_text), (empty, EMPTY_LINE))
     for mask, why in checks:
         for values in frame.filter(pl.Series(mask & ~lost)).iter_rows() if mask.any() else ():
             bad.append(BadRow(str(file), values[-1], why, "\t".join(v for v in values[:-1] if v is not None)))
@@ -232,7 +253,7 @@ class _RangeReader:
     """Reads the lines that begin within a range of a file."""
 
     def __init__(self, raw: BinaryIO, file_range: FileRange) -> None:
-        self._raw, at = raw, 0
+        self._raw, at, self.at_start = raw, 0, not file_range.start
         if file_range.start:  # a line that begins before the range belongs to the previous one
             raw.seek(file_range.start - 1)
             at = file_range.start - 1 + len(_rest_of_line(raw))
@@ -261,23 +282,26 @@ def _rest_of_line(raw: BinaryIO) -> bytes:
 
 
 class _Utf8Reader:
-    """Reads bytes as valid UTF-8: invalid bytes become NOT_TEXT and set `replaced`."""
+    """Reads text as valid UTF-8: invalid bytes become NOT_TEXT and set `replaced`."""
 
     closed = False
 
-    def __init__(self, raw: _RangeReader) -> None:
-        self._raw, self._decoder, self._rest = raw, codecs.getincrementaldecoder("utf-8")("replace"), b""
+    def __init__(self, raw: _RangeReader, encoding: str) -> None:
+        self._raw, self._decoder, self._rest = raw, codecs.getincrementaldecoder(encoding)("replace"), b""
+        self._ascii = is_ascii_compatible(encoding)
+        self._first = raw.at_start
         self.replaced = False
 
     def read(self, size: int) -> bytes:
         while not self._rest:
             data = self._raw.read(size)
-            if data.isascii() and not self._decoder.getstate()[0]:  # the usual case, which is quick to check
+            if self._ascii and data.isascii() and not self._decoder.getstate()[0]:  # usual, and quick to check
                 self._rest = data
             else:
                 text = self._decoder.decode(data, final=not data)
                 self.replaced |= NOT_TEXT in text
-                self._rest = text.encode()
+                self._rest = text.removeprefix("\ufeff" if self._first else "").encode()
+            self._first = False
             if not data:
                 break
         data, self._rest = self._rest[:size], self._rest[size:]

@@ -2,8 +2,8 @@
 
 import polars as pl
 
-from recsys.config.schema_data import SparseConfig
-from recsys.data.raw.blocks import LINE, BadRow, Block
+from recsys.config.schema_data import SourceConfig, SparseConfig
+from recsys.data.raw.blocks import BLANK, LINE, BadRow, Block
 from recsys.data.transforms.column_names import (
     GROUP,
     KEY,
@@ -21,6 +21,7 @@ from recsys.data.transforms.steps import FLOAT32_MAX
 from recsys.data.transforms.times import as_time
 from recsys.errors import UserError
 
+TRUTH = {"true": 1.0, "false": 0.0}  # labels, as pandas and Python write them
 JOINT = "\x1f"  # joins the values of a cross: ASCII's unit separator
 
 
@@ -60,9 +61,11 @@ class RowParser:
         _check_types(data, schema, label, self._kinds)
         self._has_label = label is not None
         columns = [pl.col(LINE), *_group(data, schema)]
-        columns += ([_label(data, label)] if label is not None else []) + (_split(data, schema) if labelled else [])
+        columns += ([_label(data, schema, label)] if label is not None else []) + (
+            _split(data, schema) if labelled else []
+        )
         for name, (column, kind) in self._kinds.items():
-            columns.append(_read(schema, column, kind).alias(name))
+            columns.append(_read(data.source, schema, column, kind).alias(name))
         for name, c in data.sparse_columns.items():
             if name in self._ids:
                 columns.append(whole_numbers(schema, name, c).alias(name))
@@ -83,9 +86,12 @@ class RowParser:
         fields = [_as_text(n, dtype) for n, dtype in raw.schema.items() if n != LINE]
         texts = raw.select(pl.concat_str(fields, separator="\t", ignore_nulls=True))
         rows = zip(frame[LINE].filter(wrong), first.filter(wrong), texts.to_series().filter(wrong), strict=True)
+        values = {
+            c: raw.select(_as_text(c, raw.schema[c])).to_series().filter(wrong) for c in {x.column for x in checks}
+        }
         bad = [
-            BadRow(str(block.file), line, checks[i].reason, text, checks[i].column, checks[i].problem)
-            for line, i, text in rows
+            BadRow(str(block.file), line, c.reason, text, c.column, c.problem, values[c.column][n])
+            for n, (line, c, text) in enumerate((line, checks[i], text) for line, i, text in rows)
         ]
         return frame.filter(~wrong), block.bad + bad
 
@@ -117,46 +123,61 @@ def _kinds(data: ResolvedData) -> dict[str, tuple[str, str]]:
     return {n: (column, "moment" if n in moments else kind) for n, (column, kind) in kinds.items()}
 
 
-def _label(data: ResolvedData, column: str) -> pl.Expr:
-    value = _number(column)
-    if data.label.at_least is not None:
-        value = value >= data.label.at_least
+def _label(data: ResolvedData, schema: pl.Schema, column: str) -> pl.Expr:
+    c = data.label
+    if c.positive:
+        value = as_value(schema, column).str.strip_chars(BLANK).is_in([*c.positive])
+        return value.cast(pl.Float32).alias(LABEL)
+    value = as_number(data.source, schema, column)
+    if schema[column] == pl.String:
+        truth = pl.col(column).str.strip_chars(BLANK).str.to_lowercase()
+        value = pl.coalesce(value, truth.replace_strict(TRUTH, default=None, return_dtype=pl.Float64))
+    if c.at_least is not None:
+        value = value >= c.at_least
     return value.cast(pl.Float32).alias(LABEL)
 
 
 def _split(data: ResolvedData, schema: pl.Schema) -> list[pl.Expr]:
     column = data.split.column or ""
     if data.split.by == "time":
-        return [_moment(schema, column).alias(TIME)]
+        return [_moment(data.source, schema, column).alias(TIME)]
     return [as_value(schema, column).fill_null("").alias(KEY)] if column and data.split.by in ("hash", "kfold") else []
 
 
 def _group(data: ResolvedData, schema: pl.Schema) -> list[pl.Expr]:
     if data.group is None:
         return []
-    order = pl.lit(0.0) if data.group.order is None else _moment(schema, data.group.order)
+    order = pl.lit(0.0) if data.group.order is None else _moment(data.source, schema, data.group.order)
     return [as_value(schema, data.group.by).alias(GROUP), order.alias(ORDER)]
 
 
-def _moment(schema: pl.Schema, column: str) -> pl.Expr:
+def _moment(source: SourceConfig, schema: pl.Schema, column: str) -> pl.Expr:
     """Return Float64: numbers as they are, times as seconds since 1970."""
     dtype = schema[column]
     if dtype.is_numeric():
-        return _number(column)
+        return as_number(source, schema, column)
     seconds = as_time(column, dtype).dt.epoch("us") / 1e6
-    return pl.coalesce(_number(column), seconds) if dtype == pl.String else seconds
+    return pl.coalesce(as_number(source, schema, column), seconds) if dtype == pl.String else seconds
 
 
-def _read(schema: pl.Schema, column: str, kind: str) -> pl.Expr:
+def _read(source: SourceConfig, schema: pl.Schema, column: str, kind: str) -> pl.Expr:
     if kind == "time":
         return as_time(column, schema[column])
     if kind == "moment":
-        return _moment(schema, column)
-    return _number(column) if kind == "number" else as_value(schema, column)
+        return _moment(source, schema, column)
+    return as_number(source, schema, column) if kind == "number" else as_value(schema, column)
 
 
-def _number(column: str) -> pl.Expr:
-    return pl.col(column).cast(pl.Float64, strict=False).fill_nan(None)
+def as_number(source: SourceConfig, schema: pl.Schema, column: str) -> pl.Expr:
+    """Return the column as Float64, null for text that is not a number; spaces around numbers are ignored."""
+    x = pl.col(column)
+    if schema[column] == pl.String:
+        x = x.str.strip_chars(BLANK)
+        if source.thousands is not None:
+            x = x.str.replace_all(source.thousands, "", literal=True)
+        if source.decimal != ".":
+            x = x.str.replace(source.decimal, ".", literal=True)
+    return x.cast(pl.Float64, strict=False).fill_nan(None)
 
 
 def as_value(schema: pl.Schema, column: str) -> pl.Expr:
@@ -221,7 +242,7 @@ def _value_checks(raw: pl.DataFrame, frame: pl.DataFrame, kinds: dict[str, tuple
         if lost.any() and raw[column].dtype.is_float():
             lost = lost & raw[column].is_not_nan()
         elif lost.any() and raw[column].dtype == pl.String:
-            lost = lost & ~raw[column].str.to_lowercase().is_in(["nan", ""])
+            lost = lost & ~raw[column].str.strip_chars(BLANK).str.to_lowercase().is_in(["nan", ""])
         if kind == "time":
             checks.append(Check(lost, column, "is not a time"))
             continue
@@ -256,7 +277,11 @@ def _all_parsed(raw: pl.Series, parsed: pl.Series, kind: str) -> bool:
 
 
 def _label_checks(data: ResolvedData, frame: pl.DataFrame) -> list[Check]:
-    problem = "neither 0 nor 1" if data.label.at_least is None else "not a number"
+    problem = "neither 0 nor 1"
+    if data.label.positive:
+        problem = "missing"
+    elif data.label.at_least is not None:
+        problem = "not a number"
     valid = frame[LABEL].is_in([0.0, 1.0]).fill_null(False)
     return [Check(~valid, data.label.column or "", f"is {problem}", "label")]
 

@@ -1,0 +1,64 @@
+"""Check the parts of a data config that say how raw files are read."""
+
+import codecs
+
+from recsys.config.schema_data import SourceConfig, TextConfig
+from recsys.data.raw.dialect import SPACES
+from recsys.data.raw.formats import repeated
+from recsys.data.transforms.columns import ResolvedData
+from recsys.errors import UserError, did_you_mean
+
+FORMATS = ("csv", "parquet", "jsonl", "arrow", "npz", "npy", "libfm", "lists", "sql", "delta", "iceberg")
+SPEC_FORMATS = ("split_binary", "split_csv")  # formats that only data.spec can set
+
+
+def check_source(data: ResolvedData) -> None:
+    """Check `source`, its joins and the text options of `items`.
+
+    Args:
+        data: the data config.
+
+    Raises:
+        UserError: the config has a mistake.
+    """
+    key, source = f"{data.key}.source", data.source
+    if source.format in SPEC_FORMATS and not source.parts:
+        raise UserError(f"{data.key}.spec: missing; set it to the path of a feature_spec.yaml")
+    if source.format not in (*FORMATS, *SPEC_FORMATS):
+        raise UserError(f"{key}.format={source.format}: unknown{did_you_mean(source.format, FORMATS)}")
+    if names := repeated(source.columns):
+        raise UserError(f"{key}.columns: {names[0]} occurs twice; rename one of the two")
+    _check_text(key, source)
+    _check_marks(key, source)
+    for join in source.joins:
+        _check_text(f"{key}.joins: {join.file}: ", join)
+    if data.items.file is not None:
+        _check_text(f"{data.key}.items", data.items)
+
+
+def _check_text(where: str, c: TextConfig) -> None:
+    where = where if where.endswith(" ") else f"{where}."
+    if not c.separator or "\n" in c.separator or (c.separator.isspace() and len(c.separator) > 1):
+        hint = f'must be one or several characters (a TAB is "\\t"), or {SPACES} for any run of spaces and TABs'
+        raise UserError(f"{where}separator={c.separator!r}: {hint}")
+    if c.quote is not None and (len(c.quote) != 1 or not c.quote.isascii()):
+        raise UserError(f"{where}quote={c.quote!r}: must be one ASCII character, or null")
+    if c.comment == "":
+        raise UserError(f"{where}comment={c.comment!r}: is empty; name the text that comments begin with, or null")
+    try:
+        codecs.lookup(c.encoding)
+        "\n".encode(c.encoding)
+    except (LookupError, TypeError, ValueError) as e:
+        hint = "unknown; use a name that Python knows, such as latin-1, cp1252 or utf-16"
+        raise UserError(f"{where}encoding={c.encoding}: {hint}") from e
+
+
+def _check_marks(key: str, source: SourceConfig) -> None:
+    """Check the marks in numbers."""
+    for name, mark in (("decimal", source.decimal), ("thousands", source.thousands)):
+        if mark is not None and (len(mark) != 1 or mark.isalnum() or mark in "+-"):
+            raise UserError(f"{key}.{name}={mark!r}: must be one character, such as . or ,")
+    if source.decimal == source.thousands:
+        raise UserError(f"{key}.thousands={source.thousands!r}: is the decimal mark, too; change one of them")
+    if source.query is not None and source.format != "sql":
+        raise UserError(f"{key}.query: applies only to format sql; this is {source.format}")

@@ -1,0 +1,27 @@
+"""Remove the spaces around text, and turn text that stands for missing values into nulls."""
+
+import polars as pl
+
+from recsys.config.schema_data import TextConfig
+from recsys.data.raw.blocks import BLANK, LINE
+
+
+def clean(source: TextConfig, frame: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows with the spaces around text removed if the config asks for it, and with missing values as null.
+
+    Both readers of text and callers with rows in memory use this. Other columns than text are unchanged.
+    """
+    everywhere = set(source.null_values)
+    if not (source.strip or everywhere or source.column_null_values):
+        return frame
+    changed = []
+    for name, dtype in frame.schema.items():
+        if dtype != pl.String or name == LINE:
+            continue
+        value, bare = pl.col(name), pl.col(name).str.strip_chars(BLANK)
+        if source.strip:
+            value = pl.when(bare != "").then(bare)
+        if missing := sorted(everywhere | set(source.column_null_values.get(name, []))):
+            value = pl.when(~bare.is_in(missing)).then(value)
+        changed.append(value.alias(name))
+    return frame.with_columns(changed)

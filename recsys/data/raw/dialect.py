@@ -1,0 +1,192 @@
+"""Dialects of text files: encodings, separators, comments, headers, and text that stands for missing values.
+
+A file's own dialect is translated into one that parsers read: UTF-8, lines that end with a line feed, separators of
+one character, and nothing but rows.
+"""
+
+import codecs
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from recsys.config.schema_data import SourceConfig, TextConfig
+from recsys.data.raw.blocks import BLANK, NOT_TEXT, one_line
+from recsys.data.raw.ranges import UNREADABLE, open_bytes
+from recsys.errors import UserError
+
+LINE_BYTES = 64 << 20  # the longest line allowed; a file with a longer one is not text
+HEAD_BYTES = 1 << 20  # read at the beginning of a file
+SPACES = "\\s+"  # the separator that stands for any run of spaces and TABs
+UNIT = "\x1f"  # takes the place of separators of several characters: ASCII's unit separator
+TRAILING = "__trailing__"  # the name of the empty last column of lines that end with a separator
+MAGIC = {
+    b"PAR1": "Parquet; set data.source.format=parquet",
+    b"ARROW1": "Arrow IPC; set data.source.format=arrow",
+    b"\x1f\x8b": "gzip; rename it to .gz",
+    b"PK\x03\x04": "a zip archive; rename it to .zip",
+    b"\x28\xb5\x2f\xfd": "zstd; rename it to .zst",
+    b"BZh": "bzip2; rename it to .bz2",
+    b"\xfd7zXZ": "xz; rename it to .xz",
+}
+
+
+@dataclass(frozen=True)
+class Head:
+    """The beginning of a text file.
+
+    names: the columns
+    header: the header line; lines equal to it are not rows, because files are often concatenated with their headers
+    fields: the number of fields of the first row
+    trailing: lines end with a separator, and so with an empty field that has no name
+    """
+
+    names: list[str]
+    header: bytes | None
+    fields: int
+    trailing: bool
+
+
+def is_ascii_compatible(encoding: str) -> bool:
+    """Return whether bytes below 128 are ASCII in this encoding, so that a file can be cut at line feeds."""
+    return "\n0".encode(encoding) == b"\n0"
+
+
+def delimiter(source: TextConfig) -> str:
+    """Return the character that separates the fields of lines that `one_separator` returns."""
+    return source.separator if len(source.separator) == 1 else UNIT
+
+
+def one_separator(source: TextConfig, lines: bytes) -> bytes:
+    """Return the lines with each separator replaced by `delimiter`; separators within quotes stay."""
+    separator = source.separator.encode()
+    if len(source.separator) == 1:
+        return lines
+    if source.separator == SPACES:
+        lines = re.sub(rb"(?m)^[ \t]+|[ \t]+$", b"", lines)
+    quote = (source.quote or "").encode()
+    if not (quote and quote in lines):
+        return re.sub(rb"[ \t]+", b"\x1f", lines) if source.separator == SPACES else lines.replace(separator, b"\x1f")
+    pattern = rb"[ \t]+" if source.separator == SPACES else re.escape(separator)
+    q = re.escape(quote)
+    either = re.compile(q + rb"[^\n" + q + rb"]*" + q + b"|" + pattern)
+    return either.sub(lambda m: m[0] if m[0][:1] == quote else b"\x1f", lines)
+
+
+def rows_only(source: TextConfig, header: bytes | None, lines: bytes) -> tuple[bytes, np.ndarray | None]:
+    """Return the lines that are rows, and the number of each from 1; None if all lines are rows.
+
+    Blank lines, comments and headers are no rows.
+    """
+    blank = b"" if source.separator in (" ", "\t") else b" "
+    comment = source.comment.encode() if source.comment else None
+    starts = [b"\n", *filter(None, [comment, header])]
+    if not any(lines.startswith(s) or b"\n" + s in lines for s in starts):
+        spaces = blank and (lines.startswith(b" ") or b"\n " in lines)
+        if not (spaces and re.search(rb"(?m)^ +$", lines)):
+            return lines, None
+    kept, numbers = [], []
+    for number, line in enumerate(lines.split(b"\n"), start=1):
+        if line.strip(blank) and line != header and not (comment and line.startswith(comment)):
+            kept.append(line)
+            numbers.append(number)
+    return b"\n".join(kept) + b"\n" if kept else b"", np.array(numbers, np.int64)
+
+
+def read_head(source: SourceConfig, file: Path) -> Head:
+    """Return the columns of a text file without reading its rows.
+
+    Raises:
+        UserError: the file is not text, or has no header although the config says so.
+    """
+    lines = [line for line in _head_lines(source, file) if line]
+    names, header = list(source.columns), None
+    if source.header:
+        if not lines:
+            raise UserError(
+                f"{file}: has no header, only empty lines; set data.source.header=false and name its columns"
+            )
+        header = lines.pop(0)
+        names = names or _header_names(source, file, header)
+    elif not names:
+        raise UserError("data.source.columns: missing; files without a header need it")
+    fields = _fields(source, lines[0]) if lines else []
+    return Head(names, header, len(fields), len(fields) == len(names) + 1 and not fields[-1])
+
+
+def _head_lines(source: SourceConfig, file: Path) -> list[bytes]:
+    """Return the first lines that are rows or the header, as UTF-8."""
+    data = b""
+    try:
+        with open_bytes(file) as raw:
+            while data.count(b"\n") < 3 and len(data) < LINE_BYTES and (more := raw.read(HEAD_BYTES)):
+                data += more
+    except UNREADABLE as e:
+        raise UserError(f"{file}: cannot be read ({one_line(e)})") from e
+    for magic, kind in MAGIC.items():
+        if data.startswith(magic):
+            raise UserError(f"{file}: not {source.format} but {kind}")
+    text = codecs.getincrementaldecoder(source.encoding)("replace").decode(data).removeprefix("\ufeff")
+    start = text[: 1 << 12]
+    if start.count("\0") > len(start) // 100 or start.count(NOT_TEXT) > len(start) // 4:
+        hint = "" if source.encoding != "utf-8" else "; if it is text, set data.source.encoding, such as utf-16"
+        raise UserError(f"{file}: not {source.format}: it does not begin with {_encoding(source)} text{hint}")
+    if source.format == "csv" and re.match(r'\s*\{\s*"', start):
+        raise UserError(f"{file}: not csv but JSON; set data.source.format=jsonl")
+    lines, _ = rows_only(source, None, text.replace("\r\n", "\n").encode())
+    first, *rest = lines.split(b"\n")
+    if source.header and source.format == "csv" and NOT_TEXT in first.decode():
+        hint = "; set data.source.encoding, such as latin-1" if source.encoding == "utf-8" else ""
+        raise UserError(f"{file}: its header is not {_encoding(source)} text{hint}")
+    return [first, *rest]
+
+
+def _encoding(source: TextConfig) -> str:
+    return source.encoding.upper()
+
+
+def parse_options(source: TextConfig, handler: Callable[[pacsv.InvalidRow], str] | None = None) -> pacsv.ParseOptions:
+    """Return pyarrow's options for lines that `one_separator` returns. handler: called with rows of another width."""
+    return pacsv.ParseOptions(
+        delimiter=delimiter(source),
+        quote_char=source.quote or False,
+        newlines_in_values=False,
+        ignore_empty_lines=False,
+        invalid_row_handler=handler,
+    )
+
+
+def _header_names(source: SourceConfig, file: Path, header: bytes) -> list[str]:
+    try:
+        line = pa.BufferReader(one_separator(source, header) + b"\n")
+        names = [n.strip(BLANK) for n in pacsv.open_csv(line, parse_options=parse_options(source)).schema.names]
+    except pa.ArrowInvalid as e:
+        raise UserError(f"{file}: its first line is not a header ({one_line(e)})") from e
+    return names[:-1] if len(names) > 1 and not names[-1] else names
+
+
+def _fields(source: SourceConfig, line: bytes) -> list[str]:
+    """Return the fields of a line."""
+    line = one_separator(source, line)
+    try:
+        options = pacsv.ReadOptions(autogenerate_column_names=True, use_threads=False)
+        return [
+            f"{c[0]}"
+            for c in pacsv.read_csv(
+                pa.BufferReader(line + b"\n"),
+                options,
+                parse_options(source),
+                pacsv.ConvertOptions(strings_can_be_null=False, null_values=[]),
+            )
+        ]
+    except pa.ArrowInvalid:
+        return line.decode(errors="replace").split(delimiter(source))
+
+
+def whole_lines(source: SourceConfig) -> SourceConfig:
+    """Return the config that reads each line as one value."""
+    return SourceConfig(separator="\x01", quote=None, header=False, encoding=source.encoding, comment=source.comment)

@@ -1,0 +1,242 @@
+"""Text files as they are in the world: separators, headers, comments, encodings, missing values, compression."""
+
+import bz2
+import gzip
+import io
+import lzma
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from test_sources import config, error, read, rows
+
+from recsys.config.schema_data import DataConfig, DenseConfig, JoinConfig, LabelConfig, SourceConfig, SparseConfig
+from recsys.data.check import check_files
+from recsys.data.prepare.prepared import prepare
+from recsys.data.raw import sources, text
+from recsys.data.raw.blocks import LINE
+from recsys.data.raw.ranges import FileRange
+from recsys.data.transforms import ResolvedData, parse_rows
+
+TWO = [("1", "2", 2), ("0", "3", 3)]
+
+
+@pytest.mark.parametrize(
+    ("content", "source"),
+    [
+        (b"y::a\n1::2\n0::3\n", {"separator": "::"}),
+        (b'y::a\n"1"::2\n0::3\n', {"separator": "::"}),
+        (b" y , a\n1,2\n0,3\n", {}),
+        (b"y   a\n1 \t 2\n  0 3  \n", {"separator": "\\s+"}),
+        (b'y a\n"1"  2\n0 3\n', {"separator": "\\s+"}),
+        (b"y,a,\n1,2,\n0,3,\n", {}),
+        (b"y,a,\n1,2\n0,3\n", {}),
+        (b"y,a\n1,2,\n0,3,\n", {}),
+        (b"y,a\r\n1,2\r\n0,3\r\n", {}),
+        (b"y,a\n 1, 2 \n0 ,3\n", {"strip": True}),
+        ("y,a\n1,2\n0,3\n".encode("utf-16"), {"encoding": "utf-16"}),
+        (b"b,c\n1,2\n0,3\n", {"columns": ["y", "a"]}),
+    ],
+)
+@pytest.mark.parametrize("block_bytes", [8, 1 << 20])
+def test_dialects(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes, source: dict[str, Any], block_bytes: int
+) -> None:
+    monkeypatch.setattr(text, "BLOCK_BYTES", block_bytes)
+    frame, bad = read(tmp_path, content, **source)
+    assert rows(frame) == TWO and not bad
+
+
+def test_quotes_keep_separators_of_several_characters(tmp_path: Path) -> None:
+    frame, bad = read(tmp_path, b'y::a\n1::"x::y"\n0::2::3\n', separator="::")
+    assert rows(frame) == [("1", "x::y", 2)]
+    assert [(b.line, b.reason, b.text) for b in bad] == [(3, "3 fields, not 2", "0::2::3")]
+
+
+def test_comments_headers_and_blank_lines_are_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = b"# made by hand\n\ny,a\n1,2\n#0,9\n   \ny,a\n0,3\nx\n"
+    for block_bytes in (6, 1 << 20):
+        monkeypatch.setattr(text, "BLOCK_BYTES", block_bytes)
+        frame, bad = read(tmp_path, content, comment="#")
+        assert rows(frame) == [("1", "2", 4), ("0", "3", 8)]
+        assert [(b.line, b.reason) for b in bad] == [(9, "1 fields, not 2")]
+    assert "has no header, only empty lines" in error(tmp_path, b"# nothing\n\n", comment="#")
+
+
+def test_encodings(tmp_path: Path) -> None:
+    content = "y,a\n1,Käse\n0,Müsli\n"
+    for encoding in ("latin-1", "cp1252", "utf-16-le", "utf-8-sig"):
+        frame, bad = read(tmp_path, content.encode(encoding), encoding=encoding)
+        assert rows(frame) == [("1", "Käse", 2), ("0", "Müsli", 3)] and not bad
+    _, bad = read(tmp_path, content.encode("latin-1"))
+    assert [b.reason for b in bad] == ["not UTF-8 text"] * 2
+    assert "set data.source.encoding, such as latin-1" in error(tmp_path, "y,ä\n1,2\n".encode("latin-1"))
+    assert "use a name that Python knows" in error(tmp_path, b"y,a\n1,2\n", encoding="utf-9")
+    frame, bad = read(tmp_path, "y,a\n1,日本\n0,語\n".encode("shift_jis"), encoding="shift_jis")
+    assert rows(frame) == [("1", "日本", 2), ("0", "語", 3)] and not bad
+
+
+def zipped(**files: bytes) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def zstd(content: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as out:
+        out.write(content)
+    return sink.getvalue().to_pybytes()
+
+
+@pytest.mark.parametrize("suffix", ["gz", "bz2", "xz", "zst", "zip"])
+def test_compression(tmp_path: Path, suffix: str) -> None:
+    pack = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zst": zstd}
+    pack["zip"] = lambda content: zipped(inner=content)
+    content = b"y,a\n" + b"".join(b"%d,%d\n" % (i % 2, i) for i in range(50_000))
+    frame, bad = read(tmp_path, pack[suffix](content), f"f.csv.{suffix}")
+    assert frame.height == 50_000 and not bad and frame["a"][-1] == "49999"
+    broken = pack[suffix](content)
+    assert "f.csv" in error(tmp_path, broken[: len(broken) // 2], f"f.csv.{suffix}")
+    assert "f.csv" in error(tmp_path, content, f"f.csv.{suffix}")
+    assert "rename it to" in error(tmp_path, broken, "f.csv")
+
+
+def test_a_zip_of_several_files(tmp_path: Path) -> None:
+    content = zipped(a=b"y,a\n1,2\n", b=b"")
+    assert "holds 2 files (a, b), not one" in error(tmp_path, content, "f.zip")
+
+
+def parsed(folder: Path, content: bytes, **more: Any) -> pl.DataFrame:
+    (folder / "f.csv").write_bytes(content)
+    data = ResolvedData(
+        name="t",
+        root=str(folder),
+        source=SourceConfig(files=["f.csv"], **more),
+        label=LabelConfig("y"),
+        dense={"a": DenseConfig(fill=-1)},
+        sparse={"s": SparseConfig()},
+    )
+    check_files(data)
+    parts = [parse_rows(data, block) for block in sources.read_blocks(data, folder / "f.csv")]
+    assert not [bad for _, rows in parts for bad in rows], [bad for _, rows in parts for bad in rows]
+    return pl.concat(frame for frame, _ in parts)
+
+
+def test_null_values(tmp_path: Path) -> None:
+    content = b"y,a,s\n1, ?,x\n0,7,?\n1,NA,none\n0, 8 , x\n"
+    frame = parsed(tmp_path, content, null_values=["?", "NA"], column_null_values={"s": ["none"]})
+    assert frame["a"].to_list() == [None, 7.0, None, 8.0]
+    assert frame["s"].to_list() == ["x", None, None, " x"]
+    frame = parsed(tmp_path, content, null_values=["?", "NA"], strip=True)
+    assert frame["s"].to_list() == ["x", None, "none", "x"]
+    content = b"y,a,s\n1,?,x\n0,7,?\n"  # the fast path, in which numbers are never text
+    assert parsed(tmp_path, content, null_values=["?"])["a"].to_list() == [None, 7.0]
+
+
+def test_null_values_of_a_column_that_is_not_there(tmp_path: Path) -> None:
+    assert "column_null_values: f.csv has no column b" in error(
+        tmp_path, b"y,a\n1,2\n", column_null_values={"b": ["?"]}
+    )
+
+
+def test_decimal_and_thousands_marks(tmp_path: Path) -> None:
+    content = b'y;a;s\n1;"1.234,5";x\n0;-7;x\n1;0,25;x\n'
+    frame = parsed(tmp_path, content, separator=";", decimal=",", thousands=".")
+    assert frame["a"].to_list() == [1234.5, -7.0, 0.25]
+    frame = parsed(tmp_path, b'y,a,s\n1,"1,234.5",x\n0,7,x\n', thousands=",")
+    assert frame["a"].to_list() == [1234.5, 7.0]
+    assert "is the decimal mark, too" in error(tmp_path, content, separator=";", decimal=",", thousands=",")
+
+
+def test_columns_in_another_order_in_each_file(tmp_path: Path) -> None:
+    (tmp_path / "1.csv").write_text("y,a,s\n" + "1,2,x\n0,3,y\n" * 40)
+    (tmp_path / "2.csv").write_text("s,y,more,a\n" + "x,1,-,2\ny,0,-,3\n" * 40)
+    data = ResolvedData(
+        name="t",
+        root=str(tmp_path),
+        prepared=str(tmp_path / "prepared"),
+        source=SourceConfig(files=["*.csv"]),
+        label=LabelConfig("y"),
+        dense={"a": DenseConfig(transform=[])},
+        sparse={"s": SparseConfig()},
+    )
+    prepared = prepare(data)
+    assert prepared.info["bad_rows"] == 0
+    frame = pl.concat(pl.read_parquet(f) for split in ("train", "validation", "test") for f in prepared.files(split))
+    assert frame.unique().sort("a").rows() == [(1.0, 2.0, 1), (0.0, 3.0, 2)]
+
+
+@pytest.mark.parametrize(
+    ("labels", "config", "expected"),
+    [
+        (["50000+.", " - 50000.", "50000+."], LabelConfig("y", positive=["50000+."]), [1, 0, 1]),
+        (["True", "false", "TRUE"], LabelConfig("y"), [1, 0, 1]),
+        (["4", "3.5", "5"], LabelConfig("y", at_least=4), [1, 0, 1]),
+    ],
+)
+def test_labels(tmp_path: Path, labels: list[str], config: LabelConfig, expected: list[int]) -> None:
+    data = ResolvedData(name="t", root=str(tmp_path), label=config, dense={"a": DenseConfig()})
+    (tmp_path / "f.csv").write_text("y,a\n" + "".join(f"{y},1\n" for y in labels))
+    [block] = sources.read_blocks(data, tmp_path / "f.csv")
+    frame, bad = parse_rows(data, block)
+    assert frame["__label__"].to_list() == expected and not bad
+
+
+def test_joins_without_columns_bring_all(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("y,item\n" + "1,7\n0,8\n" * 50)
+    (tmp_path / "items.dat").write_bytes("7::käse::1,5\n8::brot::2\n".encode("latin-1"))
+    join = JoinConfig("items.dat", "item", names=["item", "name", "price"], separator="::", encoding="latin-1")
+    data = DataConfig(
+        name="t",
+        root=str(tmp_path),
+        prepared=str(tmp_path / "prepared"),
+        source=SourceConfig(files=["log.csv"], joins=[join], decimal=","),
+        label=LabelConfig("y"),
+        dense={"price": DenseConfig(transform=[])},
+        sparse={"name": SparseConfig()},
+    )
+    prepared = prepare(data)
+    assert prepared.fitted.data.source.joins[0].columns == {"item": "item", "name": "name", "price": "price"}
+    assert prepared.fitted.vocabularies["name"]["value"].to_list() == ["brot", "käse"]
+    train = pl.concat(pl.read_parquet(f) for f in prepared.files("train"))
+    assert sorted(train["price"].unique()) == [1.5, 2.0]
+    join.names = ["item", "y", "price"]
+    with pytest.raises(Exception, match="column y exists already; list the columns that you need"):
+        prepare(data)
+
+
+FIELD = st.text(st.sampled_from("ab:#;|. \té"), max_size=4)
+
+
+@given(
+    st.lists(st.tuples(FIELD, FIELD), min_size=1, max_size=12),
+    st.sampled_from(["::", ";", "|", ", ", "#|"]),
+    st.sampled_from(["utf-8", "latin-1", "utf-16"]),
+    st.integers(1, 40),
+)
+def test_any_rows_come_back(
+    tmp_path_factory: pytest.TempPathFactory, fields: list[tuple[str, str]], separator: str, encoding: str, cut: int
+) -> None:
+    """Rows written with any separator and encoding are read as they were, whatever the file's ranges."""
+    fields = [(a, b) for a, b in fields if separator not in f"{a}{separator}{b}".replace(separator, "", 1)]
+    lines = [f"1{separator}{a}{separator}{b}" for a, b in fields if not a.endswith(separator[0])]
+    lines = [line for line in lines if line.count(separator) == 2 and line.split(separator)[2] != ""]
+    kept = [line.split(separator)[1:] for line in lines]
+    folder = tmp_path_factory.mktemp("any")
+    (folder / "f.csv").write_bytes("\n".join(lines).encode(encoding) or b"\n")
+    source = {"separator": separator, "encoding": encoding, "quote": None, "header": False, "columns": ["y", "a", "b"]}
+    data = config(folder, **source)
+    size = (folder / "f.csv").stat().st_size
+    ranges = [FileRange(0, cut), FileRange(cut, size)] if encoding != "utf-16" and cut < size else [FileRange()]
+    blocks = [b for r in ranges for b in sources.read_blocks(data, folder / "f.csv", r)]
+    frames = [(b.as_text() if b.as_text else b).frame for b in blocks]
+    got = pl.concat(f.drop(LINE) for f in frames).rows() if frames else []
+    assert [(a or "", b or "") for _, a, b in got] == [(a, b) for a, b in kept]
