@@ -56,7 +56,7 @@ def status(command: str, function: Callable[[DictConfig], None]) -> int:
         return say_error(f"{flag}: only recsys.train can run a sweep; leave it out")
     if command == "train" and (sweep_key := next((a for a in sys.argv[1:] if re.match(r"sweep[=.]", a)), None)):
         return say_error(f"{sweep_key}: applies only to sweeps; add -m: python -m recsys.train -m ...")
-    sys.argv[1:] = free_keys(sys.argv[1:])
+    sys.argv[1:] = free_keys(sys.argv[1:], command)
     try:
         with explained(sys.argv[1:], command):
             hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=command)(guarded)()

@@ -54,27 +54,32 @@ def head(file: Path, size: int = HEAD) -> bytes:
         return raw.read(size)
 
 
-def pieces(file: Path, pieces: int = 5) -> list[bytes]:
-    """Return the head of a file and pieces of its middle and its tail, each of whole lines."""
+def pieces(file: Path, pieces: int = 5) -> tuple[list[bytes], int]:
+    """Return the head of a file and pieces of its middle and its tail, each of whole lines, and the file's size.
+
+    The size of a compressed file is what was decompressed of it.
+    """
     if compression(file) is not None:
         return _decompressed_pieces(file, pieces)
     size = file.stat().st_size
     with file.open("rb") as raw:
         if size <= HEAD + pieces * PIECE:
-            return [raw.read()]
+            return [raw.read()], size
         found = [_up_to_line_end(raw.read(HEAD))]
         last = size - PIECE
         for i in range(1, pieces):
             raw.seek(HEAD + (last - HEAD) * i // (pieces - 1))
             found.append(_whole_lines(raw.read(PIECE), at_end=i == pieces - 1))
-    return found
+    return found, size
 
 
-def _decompressed_pieces(file: Path, most: int) -> list[bytes]:
+def _decompressed_pieces(file: Path, most: int) -> tuple[list[bytes], int]:
     """Return the head, and pieces evenly spaced over what can be decompressed in a few seconds."""
     with opened(file) as raw:
         found, kept, every, n = [raw.read(HEAD)], list[bytes](), 1, 0
-        while n * PIECE < MOST_DECOMPRESSED and (piece := raw.read(PIECE)):
+        size = len(found[0])
+        while size < MOST_DECOMPRESSED and (piece := raw.read(PIECE)):
+            size += len(piece)
             if n % every == 0:
                 kept.append(piece)
             n += 1
@@ -82,8 +87,8 @@ def _decompressed_pieces(file: Path, most: int) -> list[bytes]:
                 kept, every = kept[::2], 2 * every
         rest = n == len(kept)  # nothing was left out: the pieces are adjacent
     if rest:
-        return [b"".join([*found, *kept])]
-    return [_up_to_line_end(found[0]), *(_whole_lines(k, at_end=False) for k in kept)]
+        return [b"".join([*found, *kept])], size
+    return [_up_to_line_end(found[0]), *(_whole_lines(k, at_end=False) for k in kept)], size
 
 
 def _up_to_line_end(text: bytes) -> bytes:

@@ -18,6 +18,7 @@ from recsys.new.dialect import RUNS, Dialect, dialect_of, encoding_of
 
 ROWS = 200_000
 CELLS = 20_000_000
+LIBFM_ROWS = 50_000
 MOST_FILES = 5
 UNIT = "\x1f"
 TEXT = ("csv", "lists", "libfm", "jsonl")
@@ -108,13 +109,15 @@ def thinned(frame: pl.DataFrame, most: int) -> pl.DataFrame:
 def _text(file: Path, layout: Layout, most: int) -> Sample:
     d = layout.dialect
     assert d is not None
-    pieces = raw_bytes.pieces(file) if not d.encoding.startswith("utf-16") else [raw_bytes.head(file)]
+    most = min(most, LIBFM_ROWS) if d.format == "libfm" else most
+    wide = d.encoding.startswith("utf-16")  # cannot be cut at line feeds
+    pieces, size = raw_bytes.pieces(file) if not wide else ([raw_bytes.head(file)], file.stat().st_size)
     read = sum(map(len, pieces))
     lines: list[str] = []
     for piece in pieces:
         text = piece.decode(d.encoding, errors="replace").removeprefix("\ufeff")
         lines += [line.rstrip("\r") for line in text.split("\n")]
-    rows = round(len(lines) * max(file.stat().st_size, read) / max(read, 1))
+    rows = round(len(lines) * max(size, read) / max(read, 1))
     lines = [line for line in lines if line.strip() and not (d.comment and line.startswith(d.comment))]
     if d.header and d.format == "csv":
         header = lines[0]

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 WIDTH = 120
-PLAIN = re.compile(r"[A-Za-z_][\w./-]*(?: [\w./-]+)*")
+PLAIN = re.compile(r"(?:[A-Za-z_]|\.{0,2}/|\.{1,2}$)[\w./+-]*(?: [\w./+-]+)*")
 
 
 def scalar(value: Any) -> str:
