@@ -7,6 +7,7 @@ import polars as pl
 
 from recsys.new.dialect import NULLS
 from recsys.new.names import CODES, ITEMS, QUANTITIES, USERS, has_word, names_an_id_of, words
+from recsys.new.statistics import largest, least, mean
 from recsys.new.times import TimeGuess, time_of
 
 SURE_NULLS = frozenset({"NULL", "null", "NaN", "nan", "N/A", "n/a", "#N/A", "<NA>", "?", r"\N"})
@@ -14,7 +15,9 @@ MOSTLY = 0.9  # share of numbers from which other text in a column stands for mi
 FEW = 50  # as many different whole numbers are codes, unless the name says that they are quantities
 SENTINELS = (-9, -99, -999, -9999, -99999, 999, 9999, 99999, 999999)
 PARTS = ("|", ";", ",", "::", "/", " ")  # separators of several values, the surest first
-STOP_WORDS = frozenset("the a an and of in to for with is on at by from this that it not".split())
+STOP_WORDS = frozenset(
+    ("the", "a", "an", "and", "of", "in", "to", "for", "with", "is", "on", "at", "by", "from", "this")
+)
 DECIMAL_COMMA = r"^[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?$"
 THOUSANDS_COMMA = r"^[+-]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?$"
 COMMON_SHARE = 0.5  # share of values that occur once, from which rare values share a row
@@ -55,7 +58,7 @@ class Column:
     def occur_once(self) -> float:
         """The share of the values that occur once."""
         counts = self.values.drop_nulls().value_counts()["count"]
-        return float((counts == 1).mean() or 0.0)
+        return mean(counts == 1)
 
     def examples(self, most: int = 3) -> list[str]:
         """Return the most frequent values, or the first ones if all are rare."""
@@ -89,16 +92,16 @@ def _marks(frame: pl.DataFrame) -> Marks:
         if not plain.len():
             continue
         if plain.str.contains(",", literal=True).any():
-            points, thousands = (bool(plain.str.contains(p).mean() >= 0.99) for p in (DECIMAL_COMMA, THOUSANDS_COMMA))  # type: ignore[operator]
+            points, thousands = (mean(plain.str.contains(p)) >= 0.99 for p in (DECIMAL_COMMA, THOUSANDS_COMMA))
             if thousands and not (points and not plain.str.contains(r"\.").any() and _no_group_of_three(plain)):
                 marks.thousands = ","
             elif points:
                 marks.decimal = ","
                 if plain.str.contains(r"^\d{1,3}(\.\d{3})+(,|$)").any():
                     marks.thousands = "."
-        dotted |= bool(plain.head(1000).str.contains(r"^-?\d+\.\d+$").mean() > 0.5)  # type: ignore[operator]
+        dotted |= mean(plain.head(1000).str.contains(r"^-?\d+\.\d+$")) > 0.5
         sure = values.is_in(SURE_NULLS)
-        numeric = _as_numbers(plain, marks).is_not_null().mean() >= 0.99  # type: ignore[operator]
+        numeric = mean(_as_numbers(plain, marks).is_not_null()) >= 0.99
         found = values.filter(sure | values.is_in(NULLS) if numeric else sure)
         if not numeric and values.is_in(["NA"]).any() and not _are_two_letters(plain):
             nulls["NA"] += 1
@@ -115,7 +118,7 @@ def _no_group_of_three(plain: pl.Series) -> bool:
 
 def _are_two_letters(values: pl.Series) -> bool:
     """Return True for codes of countries, among which NA is Namibia."""
-    return bool((values.str.len_chars() == 2).mean() > 0.9)  # type: ignore[operator]
+    return mean(values.str.len_chars() == 2) > 0.9
 
 
 def _as_numbers(values: pl.Series, marks: Marks) -> pl.Series:
@@ -160,7 +163,7 @@ def _column(raw: pl.Series, marks: Marks) -> Column:
 
 
 def _numbers_of(c: Column, marks: Marks) -> pl.Series | None:
-    """Return the values as numbers, None if some are not. A few kinds of other text are missing values of the column."""
+    """Return the values as numbers, None if some are not. A few kinds of other text are missing values."""
     if c.values.dtype == pl.Boolean or c.values.dtype.is_temporal():
         return None
     numbers = _as_numbers(c.values, marks)
@@ -182,11 +185,11 @@ def _without_sentinels(c: Column, numbers: pl.Series) -> pl.Series:
     x = numbers.drop_nulls()
     if c.values.dtype != pl.String or c.distinct < 10 or bool((x != x.floor()).all()):
         return numbers
-    for end in (float(x.min()), float(x.max())):  # type: ignore[arg-type]
+    for end in (least(x), largest(x)):
         rest = x.filter(x != end)
-        if end not in SENTINELS or not rest.len() or (x == end).mean() < 0.005:  # type: ignore[operator]
+        if end not in SENTINELS or not rest.len() or mean(x == end) < 0.005:
             continue
-        if (end < 0 <= float(rest.min())) or (end > 0 and float(rest.max()) * 5 < end):  # type: ignore[arg-type]
+        if (end < 0 <= least(rest)) or (end > 0 and largest(rest) * 5 < end):
             text = c.values.filter(numbers == end)
             c.nulls = sorted({str(t).strip() for t in text.unique()})
             c.values = c.values.set(numbers == end, None)
@@ -203,7 +206,7 @@ def _has_leading_zeros(c: Column) -> bool:
 def _number_kind(c: Column) -> None:
     assert c.numbers is not None
     x = c.numbers.drop_nulls()
-    low, high = float(x.min()), float(x.max())  # type: ignore[arg-type]
+    low, high = least(x), largest(x)
     quantity = has_word(c.name, QUANTITIES) and not names_an_id_of(c.name, (*USERS, *ITEMS))
     named_id = names_an_id_of(c.name, (*USERS, *ITEMS)) or words(c.name)[-1:] == ["id"]
     if not c.is_whole:
@@ -213,9 +216,9 @@ def _number_kind(c: Column) -> None:
     elif named_id or (has_word(c.name, CODES) and not quantity):
         c.kind = "id" if c.distinct > FEW else "category"
         c.reason = "its name says that it is a code"
-    elif c.distinct <= 2 or (c.distinct <= FEW and not quantity):
-        c.kind, c.reason = "category", f"{c.distinct} different whole numbers"
-    elif c.distinct <= 12 and high <= 12 and not has_word(c.name, ("age", "price", "amount")):
+    elif c.distinct <= (FEW if not quantity else 2) or (
+        high <= 12 and not has_word(c.name, ("age", "price"))
+    ):
         c.kind, c.reason = "category", f"{c.distinct} different whole numbers"
     elif not quantity and _are_ids(x, low, high, c.distinct):
         c.kind, c.reason = "id", "whole numbers that fill their range evenly, as ids do"
@@ -227,7 +230,7 @@ def _number_kind(c: Column) -> None:
 
 def _counts_rows(x: pl.Series) -> bool:
     """Return True for 0, 1, 2, ...: mostly steps of one."""
-    return x.is_sorted() and float((x.diff().drop_nulls() == 1).mean() or 0) > 0.9
+    return x.is_sorted() and mean(x.diff().drop_nulls() == 1) > 0.9
 
 
 def _are_ids(x: pl.Series, low: float, high: float, distinct: int) -> bool:
@@ -236,7 +239,7 @@ def _are_ids(x: pl.Series, low: float, high: float, distinct: int) -> bool:
         return False
     if high > 1e9 and distinct > 1000:
         return True
-    middle = (float(x.unique().mean() or 0.0) - low) / max(high - low, 1)  # type: ignore[arg-type]
+    middle = (mean(x.unique()) - low) / max(high - low, 1)
     return 0 <= low <= 1000 and distinct / (high - low + 1) > 0.4 and 0.3 < middle < 0.7 and high > 500
 
 
@@ -256,7 +259,7 @@ def _nested(c: Column) -> Column:
     elif dtype.inner.is_float():
         c.kind, c.reason = "nested", "lists of numbers of different lengths"
     else:
-        c.kind, c.split, c.reason = "list", ",", f"lists of {float(lengths.mean() or 0):.1f} values"  # type: ignore[arg-type]
+        c.kind, c.split, c.reason = "list", ",", f"lists of {mean(lengths):.1f} values"
     return c
 
 
@@ -266,14 +269,14 @@ def _text_kind(c: Column) -> None:
         c.reason = f"{c.distinct} values"
         return
     head = values.head(20_000)
-    if head.str.contains(r"^\s*\[.*\]\s*$").mean() > 0.95:  # type: ignore[operator]
+    if mean(head.str.contains(r"^\s*\[.*\]\s*$")) > 0.95:
         _bracketed(c, head)
         return
     lengths = head.str.count_matches(r"\S+")
-    mean_words, unique = float(lengths.mean() or 0), c.distinct / values.len()  # type: ignore[arg-type]
+    mean_words, unique = mean(lengths), c.distinct / values.len()
     if (found := _separator(head)) is not None:
         c.kind, c.split = "list", found
-        c.reason = f"{head.str.split(found).list.len().mean():.1f} values each, separated by {_shown(found)}"
+        c.reason = f"{mean(head.str.split(found).list.len()):.1f} values each, separated by {_shown(found)}"
     elif mean_words >= 3 and unique > 0.3 and c.distinct > 100:
         c.kind, c.reason = "text", f"free text, {mean_words:.0f} words each"
     elif unique > 0.95 and values.len() > 50:
@@ -287,7 +290,7 @@ def _text_kind(c: Column) -> None:
 def _bracketed(c: Column, head: pl.Series) -> None:
     """Lists written as text: numbers are vectors, which cannot be read from text; others are split by a pattern."""
     inner = head.head(200).str.strip_chars("[] ").str.split(",").explode().str.strip_chars().drop_nulls()
-    if inner.len() and inner.str.contains(r"^-?\d*\.\d+(e-?\d+)?$").mean() > 0.9:  # type: ignore[operator]
+    if inner.len() and mean(inner.str.contains(r"^-?\d*\.\d+(e-?\d+)?$")) > 0.9:
         c.kind, c.reason = "text", "a vector written as text; store lists of numbers in Parquet to use it"
     else:
         c.kind, c.pattern, c.reason = "list", r"""[^\[\],\s'"][^\[\],'"]*""", "lists written as text"
@@ -298,31 +301,28 @@ def _shown(separator: str) -> str:
 
 
 def _separator(head: pl.Series) -> str | None:
-    """Return the separator of several values in a text, whose parts occur again and again, None if there is none."""
-    whole = head.n_unique()
-    for s in PARTS:
-        has = float(head.str.contains(s, literal=True).mean() or 0)
-        if has < 0.05:
-            continue
-        parts = head.str.split(s).list.eval(pl.element().str.strip_chars())
-        lengths = parts.list.len()
-        if s == "/" and head.str.contains(r"^(https?:)?/").any():
-            continue
-        flat = parts.explode().drop_nulls()
-        flat = flat.filter(flat != "")
-        distinct = flat.n_unique()
-        repeats = flat.len() / max(distinct, 1)
-        if s == " ":
-            if _is_prose(flat) or distinct > 0.5 * whole or repeats < 5 or whole < 20 or lengths.n_unique() < 3:
-                continue
-        elif s == "," and flat.str.contains(" ").mean() > 0.5 and distinct > 0.5 * whole:  # type: ignore[operator]
-            continue
-        elif distinct >= whole or repeats < 2 or (lengths.n_unique() == 1 and distinct > 0.5 * whole):
-            continue
-        return s
-    return None
+    """Return the separator of several values in a text, None if a text is one value."""
+    return next((s for s in PARTS if mean(head.str.contains(s, literal=True)) >= 0.05 and _separates(head, s)), None)
+
+
+def _separates(head: pl.Series, separator: str) -> bool:
+    """Return True if the separator divides texts into parts that occur again and again in other texts."""
+    if separator == "/" and head.str.contains(r"^(https?:)?/").any():
+        return False
+    lengths = head.str.split(separator).list.len()
+    parts = head.str.split(separator).explode().str.strip_chars()
+    parts = parts.filter(parts != "")
+    whole, distinct = head.n_unique(), parts.n_unique()
+    repeats = parts.len() / max(distinct, 1)
+    if separator == " ":
+        return not _is_prose(parts) and repeats >= 5 and whole >= max(20, 2 * distinct) and lengths.n_unique() >= 3
+    if repeats < 2 or (distinct >= whole and mean(lengths) <= 3):
+        return False
+    if separator == "," and mean(parts.str.contains(" ")) > 0.5:  # as in: Smith, John
+        return distinct <= 0.5 * whole
+    return lengths.n_unique() > 1 or distinct <= 0.5 * whole
 
 
 def _is_prose(parts: pl.Series) -> bool:
     """Return True if stop words are among the words."""
-    return bool(parts.head(20_000).str.to_lowercase().is_in(STOP_WORDS).mean() > 0.02)  # type: ignore[operator]
+    return mean(parts.head(20_000).str.to_lowercase().is_in(STOP_WORDS)) > 0.02

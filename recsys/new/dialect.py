@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from recsys.new.names import KNOWN, plain, words
 
@@ -200,7 +201,9 @@ def _as_list(d: Dialect, lines: Sequence[str]) -> None:
             by_user = len(set(firsts)) == len(firsts) and (_counts_up(firsts) or not later & set(firsts))
             d.columns = ["user", "item"] if by_user else ["item"]
             d.reasons["columns"] = (
-                "the first value of each line occurs once" if by_user else "first values occur in several lines: no user"
+                "the first value of each line occurs once"
+                if by_user
+                else "first values occur in several lines: no user"
             )
             d.width = len(d.columns)
             return
@@ -210,7 +213,7 @@ def _as_list(d: Dialect, lines: Sequence[str]) -> None:
 def _counts_up(values: Sequence[str]) -> bool:
     """Return True for 1 2 3 ...: mostly increasing numbers."""
     numbers = [int(v) for v in values if v.isdecimal()]
-    return len(numbers) == len(values) and all(a < b for a, b in zip(numbers, numbers[1:], strict=False))
+    return len(numbers) == len(values) and all(a < b for a, b in pairwise(numbers))
 
 
 def _padded(lines: Sequence[str], d: Dialect) -> bool:
@@ -250,7 +253,11 @@ def is_number(text: str) -> bool:
 def has_header(rows: Sequence[Sequence[str]]) -> bool:
     """Return True if the first row names the columns: it differs in kind from the rows below it."""
     if len(rows) < 2:
-        return bool(rows) and sum(plain(v) in KNOWN for v in rows[0]) * 2 >= len(rows[0]) and not any(map(is_number, rows[0]))
+        return (
+            bool(rows)
+            and sum(plain(v) in KNOWN for v in rows[0]) * 2 >= len(rows[0])
+            and not any(map(is_number, rows[0]))
+        )
     first, rest = [v.strip() for v in rows[0]], rows[1:]
     numbers = [v for v in first if is_number(v)]
     if numbers:  # pandas names columns without names 0, 1, 2, ...

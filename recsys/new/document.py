@@ -15,7 +15,10 @@ SHORT = 110
 def document(p: Proposal, name: str) -> str:
     """Return the text of conf/data/NAME.yaml."""
     lines = [f"# {p.command(name)}", *comment(_summary(p))]
-    lines += [f"name: {name}", *entry("root", p.root, "" if p.root.startswith("/") else "relative to the folder where you run recsys")]
+    lines += [
+        f"name: {name}",
+        *entry("root", p.root, "" if p.root.startswith("/") else "relative to the folder where you run recsys"),
+    ]
     lines += _source(p)
     if p.features.derive:
         lines += mapping("derive", [(k, v, "") for k, v in p.features.derive.items()])
@@ -47,8 +50,8 @@ def _source(p: Proposal) -> list[str]:
     for key, value in p.source.items():
         if key == "joins":
             entries += ["  joins:"]
-            for side, join in zip(p.sides, value, strict=True):
-                entries += _block_item(join, side.why)
+            for join in value:
+                entries += _block_item(join, next(s.why for s in p.sides if s.file == join["file"]))
         else:
             entries += entry(key, value, p.reasons.get(key, ""), "  ")
     return ["source:", *entries]
@@ -74,9 +77,10 @@ def _label(p: Proposal) -> list[str]:
 
 def _groups(p: Proposal) -> list[str]:
     assert p.group is not None
-    group = {k: v for k, v in p.group.items() if k != "max_length"}
-    lines = entry("group", group, "" if "order" in group else "no column holds a time: the order of the files counts")
-    return lines + entry("sequences", {"max_length": p.group["max_length"]}, p.reasons["sequences"])
+    lines = entry(
+        "group", p.group, "" if "order" in p.group else "no column holds a time: the order of the files counts"
+    )
+    return lines + entry("sequences", {"max_length": p.max_length}, p.reasons["sequences"])
 
 
 def _items(p: Proposal) -> list[str]:
@@ -97,7 +101,10 @@ def _items(p: Proposal) -> list[str]:
 def _left_out(p: Proposal) -> list[str]:
     lines: list[str] = []
     if p.roles.weight is not None:
-        lines += comment(f"{p.roles.weight.name} looks like a weight of rows, so it is no feature; to weight rows by it: weight: {p.roles.weight.name}")
+        weight = p.roles.weight.name
+        lines += comment(
+            f"{weight} looks like a weight of rows, so it is no feature; to weight rows by it: weight: {weight}"
+        )
     if p.features.left_out:
         lines += ["# Columns that are left out:"]
         for name, why in p.features.left_out[:200]:

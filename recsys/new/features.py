@@ -6,15 +6,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import polars as pl
-
 from recsys.new.columns import COMMON_SHARE, Column
+from recsys.new.statistics import least, skewness
 from recsys.new.yaml_text import flow
 
 RESERVED = ("label",)
 SKEWED = 2.0  # the third standardised moment from which a logarithm helps
 MANY_NUMBERS = 200  # columns from which medians take too much memory
-MOST_CONSTANT = "left out"
 
 
 @dataclass
@@ -60,9 +58,7 @@ def features_of(columns: Sequence[Column], leaks: Collection[str], *, typed: boo
             _add_time(found, c, name, typed=typed)
         elif c.kind in ("number", "vector"):
             found.dense.append(_dense(c, name))
-        elif c.kind in ("category", "id", "list"):
-            found.sparse.append(sparse_feature(c, name))
-        elif c.role in ("user", "item"):
+        elif c.kind in ("category", "id", "list") or c.role in ("user", "item"):
             found.sparse.append(sparse_feature(c, name))
         else:
             found.left_out.append((c.name, _why_left_out(c)))
@@ -96,7 +92,7 @@ def _dense(c: Column, name: str) -> Feature:
         return Feature(name, "dense", settings | {"transform": []}, c.reason)
     x = c.numbers
     assert x is not None
-    low, skew = float(x.min() or 0), float(x.cast(pl.Float64).skew() or 0)  # type: ignore[arg-type]
+    low, skew = least(x), skewness(x)
     is_skewed = low >= -10 and skew > SKEWED
     settings["transform"] = ["log", "standardise"] if is_skewed else ["standardise"]
     return Feature(name, "dense", settings, f"{c.reason}{', skewed' if is_skewed else ''}{_missing(c)}")
@@ -134,8 +130,13 @@ def _add_time(found: Features, c: Column, name: str, *, typed: bool) -> None:
 def time_sql(c: Column, *, typed: bool) -> str:
     """Return the SQL that makes a time of the column's text or digits."""
     assert c.time is not None and c.time.sql is not None
-    quoted = c.name if re.fullmatch(r"[A-Za-z_]\w*", c.name) else '"' + c.name.replace('"', '""') + '"'
+    quoted = sql_name(c.name)
     return c.time.sql.format(f"CAST({quoted} AS VARCHAR)" if typed else quoted)
+
+
+def sql_name(column: str) -> str:
+    """Return a column's name as SQL writes it."""
+    return column if re.fullmatch(r"[A-Za-z_]\w*", column) else '"' + column.replace('"', '""') + '"'
 
 
 def _why_left_out(c: Column) -> str:

@@ -34,7 +34,9 @@ def find(given: Sequence[str]) -> Found:
     """Return the files that the paths, folders and globs name. Raises UserError if there are none."""
     for name in given:
         if is_remote(name):
-            raise UserError(f"files={name}: must be files of this machine; copy some of them here, and set data.root later")
+            raise UserError(
+                f"files={name}: must be files of this machine; copy some of them here, and set data.root later"
+            )
     paths = [os.path.expanduser(str(name)) for name in given]
     if len(paths) == 1 and Path(paths[0]).is_dir():
         root = Path(paths[0])
@@ -73,7 +75,9 @@ def _hidden(path: Path) -> bool:
 def _fixed_parent(path: str) -> Path:
     """Return the deepest folder that a path or glob names without a wildcard."""
     parts = Path(path).parts
-    first = next((i for i, part in enumerate(parts) if glob.has_magic(part) and not Path(*parts[: i + 1]).exists()), None)
+    first = next(
+        (i for i, part in enumerate(parts) if glob.has_magic(part) and not Path(*parts[: i + 1]).exists()), None
+    )
     return Path(path).parent if first is None else Path(*parts[:first]) if first else Path()
 
 
@@ -91,7 +95,10 @@ def split_of(file: Path) -> str | None:
 def globs_for(root: Path, files: Sequence[Path], others: Sequence[Path]) -> list[str]:
     """Return globs under `root` that match `files` and none of `others`: one by the suffix if that is possible."""
     relative = [Path(os.path.relpath(f, root)) for f in files]
-    suffixes = {"".join(p.suffixes[-2:]) if p.suffixes[-1:] in ([".gz"], [".zst"], [".bz2"], [".zip"]) else p.suffix for p in relative}
+    suffixes = {
+        "".join(p.suffixes[-2:]) if p.suffixes[-1:] in ([".gz"], [".zst"], [".bz2"], [".zip"]) else p.suffix
+        for p in relative
+    }
     if len(relative) > 1 and len(suffixes) == 1:
         suffix = suffixes.pop()
         pattern = ("**/*" if any(len(p.parts) > 1 for p in relative) else "*") + glob.escape(suffix)

@@ -8,6 +8,7 @@ import polars as pl
 from recsys.errors import UserError, did_you_mean
 from recsys.new.columns import Column
 from recsys.new.names import EVENT_POSITIVES, EVENTS, LABELS, RATINGS, WEIGHTS, has_word, plain, rank_of
+from recsys.new.statistics import mean, quantile
 
 MOST_RATINGS = 21  # different values of a rating, such as 0 to 10 in half steps
 LEAK = 0.99  # AUC of a single column from which it gives the label away
@@ -31,7 +32,7 @@ class Label:
     @property
     def share(self) -> float:
         """The share of positive rows."""
-        return float(self.values.mean() or 0.0)  # type: ignore[arg-type]
+        return mean(self.values)
 
 
 def choose(columns: Sequence[Column], asked: str, *, retrieval: bool) -> Label | None:
@@ -48,7 +49,9 @@ def choose(columns: Sequence[Column], asked: str, *, retrieval: bool) -> Label |
             raise UserError(f"label={asked}: no such column{did_you_mean(asked, [c.name for c in columns])}")
         made = label_of(found)
         if made is None:
-            raise UserError(f"label={asked}: {found.reason or 'it has one value'}, so it cannot be a label; name another")
+            raise UserError(
+                f"label={asked}: {found.reason or 'it has one value'}, so it cannot be a label; name another"
+            )
         made.reason = f"as you asked{made.reason}"
         return made
     free = [c for c in columns if not c.role and c.kind in ("category", "number", "id")]
@@ -60,7 +63,9 @@ def choose(columns: Sequence[Column], asked: str, *, retrieval: bool) -> Label |
     if len(two) == 1 and not retrieval:
         return _with_reason(two[0], "the only column with two values")
     for words, why in ((RATINGS, "a rating"), (EVENTS, "kinds of events")):
-        rated = [(rank, c) for c in free if (rank := rank_of(c.name, words)) is not None and 1 < c.distinct <= MOST_RATINGS]
+        rated = [
+            (rank, c) for c in free if (rank := rank_of(c.name, words)) is not None and 1 < c.distinct <= MOST_RATINGS
+        ]
         if rated and (why == "a rating" or (retrieval and _event(min(rated)[1]))):
             best = min(rated, key=lambda pair: pair[0])[1]
             return _with_reason(best, f"{why}, by its name")
@@ -71,7 +76,11 @@ def choose(columns: Sequence[Column], asked: str, *, retrieval: bool) -> Label |
 
 def _can_be(c: Column) -> bool:
     """Return True if a column named like a label can be one: of a few values, or of numbers under a strong name."""
-    return c.distinct == 2 or (c.distinct <= MOST_RATINGS and c.numbers is not None) or rank_of(c.name, LABELS[:3]) is not None
+    return (
+        c.distinct == 2
+        or (c.distinct <= MOST_RATINGS and c.numbers is not None)
+        or rank_of(c.name, LABELS[:3]) is not None
+    )
 
 
 def _event(c: Column) -> bool:
@@ -86,7 +95,9 @@ def _at_an_end(columns: Sequence[Column], two: Sequence[Column]) -> Label | None
         if columns[place] in two:
             return _with_reason(columns[place], f"{where}{others}: set another with label=NAME")
     near = ", ".join(c.name for c in two[:8])
-    raise UserError(f"label: {len(two)} of {len(names)} columns have two values ({near}); type label={two[0].name} or another")
+    raise UserError(
+        f"label: {len(two)} of {len(names)} columns have two values ({near}); type label={two[0].name} or another"
+    )
 
 
 def _with_reason(c: Column, why: str) -> Label | None:
@@ -108,7 +119,12 @@ def label_of(c: Column) -> Label | None:
     if distinct == [0.0, 1.0]:
         return Label(c, c.numbers)
     if len(distinct) == 2:
-        return Label(c, (c.numbers >= distinct[1]).cast(pl.Float64), at_least=distinct[1], reason="; the larger of two values is positive")
+        return Label(
+            c,
+            (c.numbers >= distinct[1]).cast(pl.Float64),
+            at_least=distinct[1],
+            reason="; the larger of two values is positive",
+        )
     limit = _threshold(c.numbers.drop_nulls(), distinct)
     values = (c.numbers >= limit).cast(pl.Float64)
     why = f"; {limit:g} or more of {distinct[0]:g} to {distinct[-1]:g} is positive (a guess)"
@@ -117,11 +133,11 @@ def label_of(c: Column) -> Label | None:
 
 def _threshold(x: pl.Series, distinct: Sequence[float]) -> float:
     """Return 4 of ratings up to 5; otherwise the smallest value that at most half of the rows reach."""
-    if distinct[-1] == 5 and distinct[0] >= 0 and 0.02 < float((x >= 4).mean() or 0) < 0.98:
+    if distinct[-1] == 5 and distinct[0] >= 0 and 0.02 < mean(x >= 4) < 0.98:
         return 4.0
     if len(distinct) > 1000:
-        return float(x.median() or 0)  # type: ignore[arg-type]
-    return next((v for v in distinct if (x >= v).mean() <= 0.5), distinct[-1])  # type: ignore[operator]
+        return quantile(x, 0.5)
+    return next((v for v in distinct if mean(x >= v) <= 0.5), distinct[-1])
 
 
 def _of_text(c: Column) -> Label:
@@ -170,7 +186,7 @@ def _codes(c: Column) -> pl.Series:
 def _auc(codes: pl.Series, truth: pl.Series) -> float:
     """Return the AUC on one half of the rows of the mean label by group on the other half, the better of both ways."""
     frame = pl.DataFrame({"code": codes, "y": truth}).with_row_index("i")
-    base = float(truth.mean() or 0)  # type: ignore[arg-type]
+    base = mean(truth)
     fit, held_out = frame.filter(pl.col("i") % 2 == 0), frame.filter(pl.col("i") % 2 == 1)
     means = fit.group_by("code").agg(((pl.col("y").sum() + base) / (pl.len() + 1)).alias("p"))
     scored = held_out.join(means, on="code", how="left", nulls_equal=True).with_columns(pl.col("p").fill_null(base))

@@ -7,11 +7,44 @@ LABELS = (  # the strongest first
     *("converted", "conversion", "is_conversion", "is_converted", "cvr_label", "purchased", "purchase", "bought"),
     *("is_purchase", "is_buy", "is_attributed", "is_installed", "installed", "response", "outcome", "class", "income"),
     *("survived", "churn", "churned", "exited", "default", "is_fraud", "fraud", "subscribed", "deposit", "is_like"),
-    *("like", "liked", "positive", "engaged", "engagement", "feedback", "watched", "finished", "long_view", "effective"),
+    *(
+        "like",
+        "liked",
+        "positive",
+        "engaged",
+        "engagement",
+        "feedback",
+        "watched",
+        "finished",
+        "long_view",
+        "effective",
+    ),
     *("result", "success", "is_positive", "relevance", "booked", "booking_bool", "click_bool", "labels", "targets"),
 )
-RATINGS = ("rating", "ratings", "rate", "score", "stars", "star", "overall", "star_rating", "book_rating", "grade", "vote")
-EVENTS = ("event", "event_type", "event_name", "action", "action_type", "behavior", "behaviour", "behavior_type", "type")
+RATINGS = (
+    "rating",
+    "ratings",
+    "rate",
+    "score",
+    "stars",
+    "star",
+    "overall",
+    "star_rating",
+    "book_rating",
+    "grade",
+    "vote",
+)
+EVENTS = (
+    "event",
+    "event_type",
+    "event_name",
+    "action",
+    "action_type",
+    "behavior",
+    "behaviour",
+    "behavior_type",
+    "type",
+)
 EVENT_POSITIVES = (  # the rarest kind of event that a recommender is to predict, the strongest first
     *("purchase", "buy", "transaction", "order", "checkout", "conversion", "convert", "install", "subscribe", "book"),
     *("addtocart", "add_to_cart", "cart", "click", "like", "play", "watch", "fav", "view"),
@@ -23,11 +56,39 @@ USERS = (
 )
 SESSIONS = ("session", "sessionid", "device")
 ITEMS = (
-    *("item", "movie", "product", "article", "news", "song", "track", "book", "app", "sku", "asin", "business", "video"),
+    *(
+        "item",
+        "movie",
+        "product",
+        "article",
+        "news",
+        "song",
+        "track",
+        "book",
+        "app",
+        "sku",
+        "asin",
+        "business",
+        "video",
+    ),
     *("game", "anime", "isbn", "listing", "hotel", "restaurant", "recipe", "iid", "itemid", "movieid", "artist", "ad"),
     *("goods", "course", "post", "pin", "feed", "show", "creative", "offer", "coupon", "job", "document", "story"),
 )
-TIMES = ("timestamp", "time", "date", "datetime", "ts", "day", "hour", "created", "at", "when", "dt", "unixreviewtime", "occurred")
+TIMES = (
+    "timestamp",
+    "time",
+    "date",
+    "datetime",
+    "ts",
+    "day",
+    "hour",
+    "created",
+    "at",
+    "when",
+    "dt",
+    "unixreviewtime",
+    "occurred",
+)
 CODES = (  # whole numbers under such a name are codes, not quantities
     *("id", "code", "type", "category", "cat", "zip", "zipcode", "postcode", "class", "group", "segment", "status"),
     *("flag", "is", "has", "region", "recode", "brand", "level", "channel", "cluster", "hash", "key", "index", "idx"),
@@ -68,7 +129,29 @@ def has_word(name: str, among: tuple[str, ...]) -> bool:
 def names_an_id_of(name: str, among: tuple[str, ...]) -> bool:
     """Return True for user, user_id, userId, uid, reviewerID and the like, but not for user_age."""
     own = words(name)
-    rest = [w for w in own if w not in ("id", "ids", "key", "code", "no", "nr", "number", "parent", "hash", "hashed", "index", "idx", "name", "the", "target", "buying")]
+    rest = [
+        w
+        for w in own
+        if w
+        not in (
+            "id",
+            "ids",
+            "key",
+            "code",
+            "no",
+            "nr",
+            "number",
+            "parent",
+            "hash",
+            "hashed",
+            "index",
+            "idx",
+            "name",
+            "the",
+            "target",
+            "buying",
+        )
+    ]
     joined = "".join(own)
     ends = joined.removesuffix("id").removesuffix("_")
     return (len(rest) == 1 and rest[0] in among and len(own) <= 3) or joined in among or ends in among

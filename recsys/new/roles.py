@@ -7,7 +7,22 @@ from recsys.new.columns import Column
 from recsys.new.names import ITEMS, SESSIONS, TIMES, USERS, WEIGHTS, has_word, names_an_id_of, rank_of, words
 
 ID_KINDS = ("id", "category", "row id", "number")
-OTHER_TIMES = ("birth", "born", "signup", "sign", "registration", "registered", "release", "released", "joined", "updated", "modified", "end", "expiry", "delivered")
+OTHER_TIMES = (
+    "birth",
+    "born",
+    "signup",
+    "sign",
+    "registration",
+    "registered",
+    "release",
+    "released",
+    "joined",
+    "updated",
+    "modified",
+    "end",
+    "expiry",
+    "delivered",
+)
 MOST_MISSING_TIMES = 0.005  # rows without a time are bad rows
 
 
@@ -75,4 +90,9 @@ def _is_id(c: Column) -> bool:
     """Return True for whole numbers or words that occur several times and have many values."""
     if c.kind == "id":
         return True
-    return c.kind in ("number", "category") and (c.numbers is None or c.is_whole) and c.distinct > 20 and c.distinct < c.rows
+    return (
+        c.kind in ("number", "category")
+        and (c.numbers is None or c.is_whole)
+        and c.distinct > 20
+        and c.distinct < c.rows
+    )

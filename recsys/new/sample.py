@@ -32,6 +32,11 @@ class Layout:
     columns: list[str]
     dialect: Dialect | None = None  # of text
 
+    @property
+    def typed(self) -> bool:
+        """Whether the columns have types, not only text."""
+        return self.format not in ("csv", "lists", "libfm")
+
 
 @dataclass
 class Sample:
@@ -88,7 +93,10 @@ def _parses(line: str) -> bool:
 def read_sample(files: Sequence[Path], layout: Layout) -> Sample:
     """Read rows of some of the files, evenly."""
     n = len(files)
-    some = [files[i] for i in sorted({round(i * (n - 1) / max(min(n, MOST_FILES) - 1, 1)) for i in range(min(n, MOST_FILES))})]
+    some = [
+        files[i]
+        for i in sorted({round(i * (n - 1) / max(min(n, MOST_FILES) - 1, 1)) for i in range(min(n, MOST_FILES))})
+    ]
     readers = {"parquet": _parquet, "arrow": _arrow, "npz": _npz, "npy": _npz}
     most = max(min(ROWS, CELLS // max(len(layout.columns), 1)) // len(some), 100)
     parts = [readers.get(layout.format, _text)(f, layout, most) for f in some]
@@ -200,7 +208,7 @@ def _lists_frame(lines: Sequence[str], d: Dialect) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.String), orient="row")
 
 
-def _parquet(file: Path, layout: Layout, most: int) -> Sample:
+def _parquet(file: Path, _: Layout, most: int) -> Sample:
     try:
         with pq.ParquetFile(file) as parquet:
             groups, total = parquet.num_row_groups, parquet.metadata.num_rows
@@ -220,12 +228,12 @@ def _parquet(file: Path, layout: Layout, most: int) -> Sample:
     return Sample(frame, total)
 
 
-def _arrow(file: Path, layout: Layout, most: int) -> Sample:
-    frame = pl.read_ipc(file, memory_map=True)
+def _arrow(file: Path, _: Layout, most: int) -> Sample:
+    frame = pl.read_ipc(file)
     return Sample(thinned(frame, most), frame.height)
 
 
-def _npz(file: Path, layout: Layout, most: int) -> Sample:
+def _npz(file: Path, _: Layout, most: int) -> Sample:
     loaded = np.load(file, allow_pickle=False, mmap_mode="r" if file.suffix == ".npy" else None)
     arrays = {file.stem: loaded} if isinstance(loaded, np.ndarray) else {n: loaded[n] for n in loaded.files}
     total = max((len(a) for a in arrays.values() if a.ndim), default=0)

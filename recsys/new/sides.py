@@ -12,6 +12,7 @@ from recsys.errors import UserError
 from recsys.new.columns import Column, Marks, columns_of
 from recsys.new.features import Features, features_of
 from recsys.new.sample import Layout, layout_of, read_sample
+from recsys.new.statistics import mean
 
 LARGEST = 1 << 30  # bytes; side tables are held in memory
 KNOWN_KEYS = 0.9  # share of the rows' values that the table has to know
@@ -66,7 +67,9 @@ def _dense(made: Features, settings: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in made.dense_defaults.items() if k not in settings}
 
 
-def find_sides(files: Sequence[Path], root: Path, columns: Sequence[Column]) -> tuple[list[Side], list[tuple[str, str]]]:
+def find_sides(
+    files: Sequence[Path], root: Path, columns: Sequence[Column]
+) -> tuple[list[Side], list[tuple[str, str]]]:
     """Return the side tables among `files`, and the other files with the reason."""
     found: list[Side] = []
     unused: list[tuple[str, str]] = []
@@ -109,7 +112,15 @@ def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Sid
             new, old = _plain(o.name), o.name
             new = new if new not in taken else f"{f.stem}_{new}"
             o.name, o.values, names[new] = new, o.values.alias(new), old
-        return Side(name, key.name, raw, rest, names, _options(layout, marks, rest), f"{_known(key, c):.0%} of the values of {key.name} are in it".replace("%", " %"))
+        return Side(
+            name,
+            key.name,
+            raw,
+            rest,
+            names,
+            _options(layout, marks, rest),
+            f"{_known(key, c):.0%} of the values of {key.name} are in it".replace("%", " %"),
+        )
     return None
 
 
@@ -121,7 +132,7 @@ def _plain(name: str) -> str:
 def _known(key: Column, side: Column) -> float:
     """Return the share of the rows' values that the side table knows."""
     values = key.values.drop_nulls().cast(pl.String).unique()
-    return float(values.is_in(side.values.drop_nulls().cast(pl.String).implode()).mean() or 0)
+    return mean(values.is_in(side.values.drop_nulls().cast(pl.String).implode()))
 
 
 def _options(layout: Layout, marks: Marks, columns: Sequence[Column]) -> dict[str, Any]:
@@ -131,7 +142,9 @@ def _options(layout: Layout, marks: Marks, columns: Sequence[Column]) -> dict[st
     options: dict[str, Any] = {} if d.separator == "," else {"separator": d.separator}
     if d.quote != '"':
         options["quote"] = d.quote
-    options |= {k: v for k, v in (("encoding", d.encoding), ("comment", d.comment), ("strip", d.strip)) if v and v != "utf-8"}
+    options |= {
+        k: v for k, v in (("encoding", d.encoding), ("comment", d.comment), ("strip", d.strip)) if v and v != "utf-8"
+    }
     if marks.null_values:
         options["null_values"] = marks.null_values
     if own := {c.name: c.nulls for c in columns if c.nulls}:
@@ -154,4 +167,6 @@ def _json_side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -
     values = [[str(x) for x in v] if isinstance(v, list) else [str(v)] for v in table.values()]
     series = pl.Series(new, values if lists else [v[0] for v in values])
     [column], _ = columns_of(series.to_frame())
-    return Side(name, best.name, "key", [column], {new: "value"}, {}, f"its keys are the values of {best.name} (a guess)")
+    return Side(
+        name, best.name, "key", [column], {new: "value"}, {}, f"its keys are the values of {best.name} (a guess)"
+    )

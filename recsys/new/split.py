@@ -1,6 +1,6 @@
 """Propose how rows are split into training, validation and test."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,14 +60,24 @@ def by_time(c: Column, label: Label | None, column: str) -> Split | None:
     for part in (x < first, (x >= first) & (x < second), x >= second):
         if (part & known).sum() < FEWEST or (y is not None and len(set(y[part & known & np.isfinite(y)])) < 2):
             return None
-    return Split({"by": "time", "column": column, "validation": SHARE, "test": SHARE}, "the latest rows are the test split")
+    return Split(
+        {"by": "time", "column": column, "validation": SHARE, "test": SHARE}, "the latest rows are the test split"
+    )
 
 
 def at_random(reason: str) -> Split:
     """Return a random split."""
-    return Split({"by": "random", "validation": SHARE, "test": SHARE}, f"{reason}; `by: order` if rows are in order of time")
+    return Split(
+        {"by": "random", "validation": SHARE, "test": SHARE}, f"{reason}; `by: order` if rows are in order of time"
+    )
 
 
-def leave_one_out(user: Mapping[str, int] | None = None) -> Split:
+def of_lists() -> Split:
+    """Return the split that holds out whole lines of lists without users."""
+    settings = {"by": "hash", "column": "list", "validation": SHARE, "test": SHARE}
+    return Split(settings, "whole lines are held out; the column `list` identifies them")
+
+
+def leave_one_out() -> Split:
     """Return the split that holds out the last items of each user."""
     return Split({"by": "leave_one_out"}, "each user's last item is a test row, the one before it a validation row")

@@ -6,6 +6,7 @@ import polars as pl
 
 from recsys.data.transforms.times import as_time
 from recsys.new.names import CODES, TIMES, has_word, rank_of
+from recsys.new.statistics import largest, least, mean, quantile
 
 ENOUGH = 0.995  # share of values that have to be times
 SECONDS = (6e8, 4.1e9)  # 1989 to 2099, in seconds since 1970
@@ -50,7 +51,7 @@ class TimeGuess:
         t = self.moments.drop_nulls()
         if not t.len():
             return []
-        span = (t.max() - t.min()).total_seconds() / 86_400  # type: ignore[operator, union-attr]
+        span = (largest(t.dt.epoch("s")) - least(t.dt.epoch("s"))) / 86_400
         found = ["hour"] if t.dt.hour().n_unique() > 1 else []
         found += ["day_of_week"] if span >= 6 or (t.dt.weekday().n_unique() > 1 and span >= 2) else []
         return found + (["month"] if span > 2 * 365 else [])
@@ -81,8 +82,10 @@ def _parsed(values: pl.Series) -> pl.Series:
 def _like_times(sample: pl.Series) -> bool:
     """Return True if most of the first values have digits, and no letters but those of months and zones."""
     few = sample.head(100)
-    shape = few.str.contains(r"^\s*[A-Za-z, ]{0,16}\d[\d A-Za-z:./,+_-]{4,34}$") & few.str.contains(r"[0-9A-Za-z][/.:, -]+[0-9A-Za-z]")
-    return bool(shape.mean() >= 0.9)  # type: ignore[operator]
+    shape = few.str.contains(r"^\s*[A-Za-z, ]{0,16}\d[\d A-Za-z:./,+_-]{4,34}$") & few.str.contains(
+        r"[0-9A-Za-z][/.:, -]+[0-9A-Za-z]"
+    )
+    return mean(shape) >= 0.9
 
 
 def _of_text(values: pl.Series, sample: pl.Series) -> TimeGuess | None:
@@ -101,12 +104,12 @@ def _of_numbers(name: str, x: pl.Series) -> TimeGuess | None:
     """Recognise unix times, yyyymmdd, and digits such as yymmddhh; a name may say that others are times, too."""
     if not x.len() or x.n_unique() < 3:
         return None
-    low, high = float(x.min()), float(x.max())  # type: ignore[arg-type]
+    low, high = least(x), largest(x)
     named = has_word(name, TIMES)
     whole = bool((x == x.floor()).all())
     if not whole and not named:
         return None
-    if whole and 19_000_101 <= low and high <= 21_001_231 and (dates := _dates(x)) is not None:
+    if whole and low >= 19_000_101 and high <= 21_001_231 and (dates := _dates(x)) is not None:
         return TimeGuess(dates, "yyyymmdd")
     if whole and named and (found := _digits(x, low, high)) is not None:
         return found
@@ -123,7 +126,7 @@ def _of_numbers(name: str, x: pl.Series) -> TimeGuess | None:
 
 def _not_everywhere(x: pl.Series, unit: float) -> bool:
     """Return True unless the values are spread over the whole range, as hashes are."""
-    spread = float(x.quantile(0.95)) - float(x.quantile(0.05))  # type: ignore[arg-type]
+    spread = quantile(x, 0.95) - quantile(x, 0.05)
     return spread / unit < 20 * 366 * 86_400
 
 
@@ -140,6 +143,6 @@ def _digits(x: pl.Series, low: float, high: float) -> TimeGuess | None:
     for sql, form, what in DIGITS.get(length, []):
         made = texts.to_frame("x").select(pl.sql_expr(sql.format("x"))).to_series()
         moments = made.str.to_datetime(form, strict=False, time_unit="us")
-        if not moments.null_count() and 1990 <= moments.dt.year().min() <= moments.dt.year().max() <= 2060:  # type: ignore[operator]
+        if not moments.null_count() and 1990 <= least(moments.dt.year()) <= largest(moments.dt.year()) <= 2060:
             return TimeGuess(moments, what, f"STRPTIME({sql}, '{form}')")
     return None

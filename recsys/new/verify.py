@@ -23,7 +23,11 @@ def verify(name: str, path: Path) -> tuple[int, list[str]]:
         data = data_config(compose("train", [f"data={name}"]))
         check_data(data)
         file, _ = check_files(data)[0]
-        few = FileRange(0, 1 << 20) if data.source.format in ("csv", "libfm", "lists", "jsonl") and not _packed(file) else FileRange()
+        few = (
+            FileRange(0, 1 << 20)
+            if data.source.format in ("csv", "libfm", "lists", "jsonl") and not _packed(file)
+            else FileRange()
+        )
         rows, reasons = 0, Counter[str]()
         for block in read_blocks(data, file, few):
             frame, bad = parse_rows(data, block)

@@ -39,7 +39,14 @@ def flow(value: Any) -> str:
 
 def comment(text: str, indent: str = "") -> list[str]:
     """Return a comment of one or several lines."""
-    return textwrap.wrap(" ".join(text.split()), WIDTH - len(indent), initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# ", break_long_words=False, break_on_hyphens=False)
+    return textwrap.wrap(
+        " ".join(text.split()),
+        WIDTH - len(indent),
+        initial_indent=f"{indent}# ",
+        subsequent_indent=f"{indent}# ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
 
 
 def entry(key: str, value: Any, reason: str = "", indent: str = "") -> list[str]:
@@ -81,5 +88,10 @@ def mapping(key: str, entries: Sequence[tuple[str, Any, str]]) -> list[str]:
     if len(entries) > 150:  # wide data: a line each would hide the rest of the file
         shown = ", ".join(f"{scalar(k)}: {flow(v)}" for k, v, _ in entries)
         wrapped = textwrap.wrap(shown, WIDTH - 4, break_long_words=False, break_on_hyphens=False)
-        return [f"{key}:", "  {" + wrapped[0], *(f"  {line}" for line in wrapped[1:-1]), *([f"  {wrapped[-1]}}}"] if wrapped[1:] else ["  }"])]
+        return [
+            f"{key}:",
+            "  {" + wrapped[0],
+            *(f"  {line}" for line in wrapped[1:-1]),
+            *([f"  {wrapped[-1]}}}"] if wrapped[1:] else ["  }"]),
+        ]
     return [f"{key}:", *(line for k, v, why in entries for line in entry(k, v, why, "  "))]
