@@ -12,6 +12,7 @@ from recsys.new.yaml_text import flow
 
 RESERVED = ("label",)
 SKEWED = 2.0  # the third standardised moment from which a logarithm helps
+MOST_BUCKETED = 20  # numbers of which ranges are made if there is no sparse feature
 MANY_NUMBERS = 200  # columns from which medians take too much memory
 
 
@@ -63,7 +64,15 @@ def features_of(columns: Sequence[Column], leaks: Collection[str], *, typed: boo
         else:
             found.left_out.append((c.name, _why_left_out(c)))
     _share_settings(found)
+    if found.dense and not found.sparse:
+        found.sparse = [_buckets(f) for f in found.dense[:MOST_BUCKETED] if "cyclic" not in f.settings]
     return found
+
+
+def _buckets(number: Feature) -> Feature:
+    """Return ranges of a number as a sparse feature; most models need one."""
+    settings = {"column": number.settings.get("column", number.name), "quantiles": 10}
+    return Feature(f"{number.name}_bucket", "sparse", settings, "models need a sparse feature: ranges of the number")
 
 
 def feature_name(column: str, taken: set[str]) -> str:
