@@ -158,6 +158,8 @@ def _unknown_key(key: str, command: str, arguments: Sequence[str]) -> str:
         cfg = compose(command, others)
         node = OmegaConf.select(cfg, parent) if parent else cfg
         valid = [str(k) for k in node] if OmegaConf.is_dict(node) else []
+        if command == "new":  # the keys of `create` are typed without it
+            valid = [*cfg.create, *valid[1:]]
     except Exception:  # another override is wrong too
         valid = []
     return f"{key}: no such key{did_you_mean(name, valid)}"

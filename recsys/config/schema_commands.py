@@ -163,9 +163,9 @@ class DashboardConfig:
 class CreateConfig:
     """What `python -m recsys.new` creates: exactly one of these."""
 
-    data: str | None = folder(None, "name the data set")  # conf/data/NAME.yaml, from `files`
-    model: str | None = folder(None, "name the model")  # NAME.py and conf/model/NAME.yaml
-    experiment: str | None = folder(None, "name the experiment")  # conf/experiment/NAME.yaml
+    data: str | None = None  # conf/data/NAME.yaml, from `files`
+    model: str | None = None  # NAME.py and conf/model/NAME.yaml
+    experiment: str | None = None  # conf/experiment/NAME.yaml
 
 
 @dataclass

@@ -44,8 +44,10 @@ def encoding_of(text: bytes) -> tuple[str, str]:
     for mark, name in ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16")):
         if text.startswith(mark):
             return name, ""
-    if text[:1000].count(0) > len(text[:1000]) // 4:
-        return ("utf-16-le" if text[1:2] == b"\0" else "utf-16-be"), "every other byte is 0"
+    for name, first in (("utf-16-le", 1), ("utf-16-be", 0)):
+        zeros, others = text[first:1000:2], text[1 - first : 1000 : 2]
+        if len(text) > 1 and zeros.count(0) > 0.8 * len(zeros) and not others.count(0):
+            return name, "every other byte is 0"
     lines = text.split(b"\n")[: 50 * LINES]
     lines = lines[:-1] or lines  # the last one may be cut in a character
     odd = [line for line in lines if not _decodes(line, "utf-8")]

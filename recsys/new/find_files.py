@@ -6,10 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from recsys.data.raw.outputs import DEFAULT, Outputs
 from recsys.data.raw.storage import is_remote, natural_sort
 from recsys.errors import UserError
 
 HINT = "files='logs/*.csv', files=FOLDER or files=[a.csv,b.csv]"
+NO_DATA = frozenset(  # suffixes of files that a folder holds beside its data
+    (".yaml", ".yml", ".toml", ".md", ".rst", ".html", ".pdf", ".png", ".jpg", ".py", ".ipynb", ".sh", ".log", ".pt", ".ckpt")
+)
 ROLES = {  # words in a file's name that name its split
     "train": ("train", "training", "tr", "trn"),
     "validation": ("valid", "validation", "val", "dev"),
@@ -40,7 +44,9 @@ def find(given: Sequence[str]) -> Found:
     paths = [os.path.expanduser(str(name)) for name in given]
     if len(paths) == 1 and Path(paths[0]).is_dir():
         root = Path(paths[0])
+        outputs = Outputs(root, DEFAULT)
         files = [p for p in root.rglob("*") if p.is_file() and not _hidden(p.relative_to(root))]
+        files = [p for p in files if p.suffix.lower() not in NO_DATA and not outputs.contains(p)]
         return _found(root, files, (), given)
     parents = [_fixed_parent(p) for p in paths]
     root = Path(os.path.commonpath(parents)) if len({p.is_absolute() for p in parents}) == 1 else Path.cwd()
@@ -92,16 +98,25 @@ def split_of(file: Path) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def globs_for(root: Path, files: Sequence[Path], others: Sequence[Path]) -> list[str]:
-    """Return globs under `root` that match `files` and none of `others`: one by the suffix if that is possible."""
-    relative = [Path(os.path.relpath(f, root)) for f in files]
-    suffixes = {
-        "".join(p.suffixes[-2:]) if p.suffixes[-1:] in ([".gz"], [".zst"], [".bz2"], [".zip"]) else p.suffix
-        for p in relative
-    }
-    if len(relative) > 1 and len(suffixes) == 1:
-        suffix = suffixes.pop()
-        pattern = ("**/*" if any(len(p.parts) > 1 for p in relative) else "*") + glob.escape(suffix)
-        if not {p.resolve() for p in root.glob(pattern)} & {p.resolve() for p in others}:
-            return [pattern]
-    return [glob.escape(str(p)) for p in relative]
+def globs_for(root: Path, files: Sequence[Path]) -> list[str]:
+    """Return a glob under `root` that matches these files alone, or their names if there is none."""
+    if len(files) > 1:
+        relative = [os.path.relpath(f, root) for f in files]
+        suffix = glob.escape(_common_suffix([Path(r).name for r in relative]))
+        folder = glob.escape(os.path.commonpath(relative) or ".").removeprefix(".")
+        start = glob.escape(os.path.commonprefix(relative))
+        for pattern in (f"*{suffix}", f"**/*{suffix}", f"{start}*{suffix}", f"{folder}/**/*{suffix}"):
+            if not pattern.startswith("/") and _matches(root, pattern) == set(files):
+                return [pattern]
+    return [glob.escape(os.path.relpath(f, root)) for f in files]
+
+
+def _matches(root: Path, pattern: str) -> set[Path]:
+    return {p for p in root.glob(pattern) if p.is_file() and not _hidden(p.relative_to(root))}
+
+
+def _common_suffix(names: Sequence[str]) -> str:
+    """Return the end that names share, from a dot on: .csv or .csv.gz."""
+    ends = {"".join(Path(n).suffixes[-2:]) for n in names}
+    ends = ends if len(ends) == 1 and not any(c.isdigit() for c in "".join(ends)) else {Path(n).suffix for n in names}
+    return ends.pop() if len(ends) == 1 else ""

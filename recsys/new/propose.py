@@ -122,7 +122,7 @@ def _ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
         p.source["joins"] = [side.join() for side in p.sides]
     if label.column.missing:
         p.where = f"{sql_name(label.column.name)} IS NOT NULL"
-    found = splits.by_files(root, gathered.files, gathered.others)
+    found = splits.by_files(root, gathered.files)
     if found is None and p.roles.time is not None:
         time = p.roles.time
         found = splits.by_time(time, label, _time_column(p, time, typed=typed))

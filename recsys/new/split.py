@@ -28,7 +28,7 @@ class Split:
         return self.settings["by"] == "files"
 
 
-def by_files(root: Path, files: Sequence[Path], others: Sequence[Path]) -> Split | None:
+def by_files(root: Path, files: Sequence[Path]) -> Split | None:
     """Return the split that the files' names say, None if they name no training and test files."""
     named: dict[str, list[Path]] = {"train": [], "validation": [], "test": []}
     for f in files:
@@ -38,8 +38,7 @@ def by_files(root: Path, files: Sequence[Path], others: Sequence[Path]) -> Split
     settings: dict[str, Any] = {"by": "files"}
     for split, its in named.items():
         if its:
-            rest = [*others, *(f for name, found in named.items() if name != split for f in found)]
-            settings[f"{split}_files"] = globs_for(root, its, rest)
+            settings[f"{split}_files"] = globs_for(root, its)
     why = "the names of the files"
     if not named["validation"]:
         why += "; the last tenth of the training rows is for validation"
