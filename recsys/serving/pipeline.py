@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from recsys.data.raw.blocks import LINE, BadRow, one_line
+from recsys.data.raw.blocks import LINE, TEXT_FORMATS, BadRow, one_line
 from recsys.data.transforms.columns import ResolvedData
 from recsys.errors import UserError
 from recsys.serving.python_values import Reader, RowError, reader
@@ -134,8 +134,11 @@ def _column(data: ResolvedData, name: str, dtype: pl.DataType) -> Column:
         keys.append(name)
     separators = {c.split for n, c in data.sparse_columns.items() if c.split is not None and (c.column or n) == name}
     separator = separators.pop() if len(separators) == 1 else None
-    text = data.source.format != "parquet"  # in text files an empty field is a missing value
-    return Column(name, tuple(keys), dtype, reader(dtype, separator=separator, empty_is_missing=text))
+    text = data.source.format in TEXT_FORMATS  # in text files an empty field is a missing value
+    whole = data.source.format == "jsonl"  # reads 7.0 as 7
+    return Column(
+        name, tuple(keys), dtype, reader(dtype, separator=separator, empty_is_missing=text, whole_floats=whole)
+    )
 
 
 def _row_error(bad: BadRow, raw: pl.DataFrame, alone: bool) -> RowError:

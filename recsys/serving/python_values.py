@@ -24,7 +24,9 @@ class RowError(UserError):
         self.column, self.value, self.row = column, value, row
 
 
-def reader(dtype: pl.DataType, *, separator: str | None = None, empty_is_missing: bool = False) -> Reader:
+def reader(
+    dtype: pl.DataType, *, separator: str | None = None, empty_is_missing: bool = False, whole_floats: bool = False
+) -> Reader:
     """Return a function that converts a Python value to a value of a `dtype` column, None if it is missing.
 
     The function raises ValueError for a value that cannot be converted.
@@ -33,12 +35,15 @@ def reader(dtype: pl.DataType, *, separator: str | None = None, empty_is_missing
         dtype: type of the column.
         separator: joins the elements of a list, if the column is text.
         empty_is_missing: whether empty text is a missing value.
+        whole_floats: whether the text of 7.0 is 7.
     """
     own = _typed(dtype, separator, empty_is_missing)
 
     def read(value: Any) -> Any:
         if isinstance(value, np.generic | np.ndarray):
             value = value.tolist()
+        if whole_floats:
+            value = _without_point(value)
         try:
             return None if value is None else own(value)
         except UnicodeError as e:
@@ -47,6 +52,13 @@ def reader(dtype: pl.DataType, *, separator: str | None = None, empty_is_missing
             raise ValueError(f"is out of the range of {dtype}") from e
 
     return read
+
+
+def _without_point(value: Any) -> Any:
+    """Return floats that are whole numbers as integers, in lists too."""
+    if isinstance(value, list | tuple):
+        return [_without_point(v) for v in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _typed(dtype: pl.DataType, separator: str | None, empty_is_missing: bool) -> Reader:

@@ -168,7 +168,7 @@ def test_bad_rows_and_rows_that_are_the_same(tmp_path: Path, small_chunks: None)
     assert prepared.info["bad_rows"] == aside.height == 20 and aside["line"].to_list()[:2] == [7, 907]
     with open_engine(LOCAL, data) as cluster, pytest.raises(UserError) as e:
         prepare(replace(data, max_bad_rows=1e-6, name="strict"), cluster)
-    assert "20 of 18000 rows cannot be read" in str(e.value) and "\n" not in str(e.value)
+    assert "20 of 18,000 rows cannot be read" in str(e.value) and "\n" not in str(e.value)
 
 
 @pytest.mark.parametrize(("name", "folder"), [("criteo", "criteo_kaggle"), ("movielens_100k", "ml-100k")])

@@ -39,6 +39,7 @@ from recsys.data.prepare.shuffle import decode_column
 from recsys.data.prepare.split import SPLITS
 from recsys.data.raw import sources
 from recsys.data.raw.formats import files_in
+from recsys.data.raw.storage import partitions
 from recsys.data.raw.vector_files import vector_files
 from recsys.data.transforms import Fitted
 from recsys.data.transforms.columns import ResolvedData, resolve
@@ -181,6 +182,7 @@ def plan_build(config: DataConfig, engine: Engine | None = None, files: SplitFil
         for f, ps in paths.items()
         if ps != [f] or data.source.parts
     }
+    digest |= {f: combine([digest[f]], p) for f in paths if (p := partitions(f, data.root))}
     side_contents = {name: digest[file] for name, file in sides.items()}
     vector_contents = {name: digest[file] for name, file in vectors.items()}
     contents = [[digest[f] for f, _ in files], [split for _, split in files], side_contents, vector_contents]

@@ -8,6 +8,7 @@ import polars as pl
 
 LINE = "__line__"  # the line (CSV, libfm) or row (Parquet) of a raw row, from 1
 NOT_TEXT = "\ufffd"  # replaces bytes that are not UTF-8
+TEXT_FORMATS = ("csv", "split_csv", "libfm", "lists")  # formats whose values are text without types
 BLANK = " \t"  # spaces around values
 EMPTY_LINE = "an empty line"  # the reason of a bad row that side tables ignore
 

@@ -103,7 +103,7 @@ def read_head(source: SourceConfig, file: Path) -> Head:
     Raises:
         UserError: the file is not text, or has no header although the config says so.
     """
-    lines = [line for line in _head_lines(source, file) if line]
+    lines = [line for line in head_lines(source, file) if line]
     names, header = list(source.columns), None
     if source.header:
         if not lines:
@@ -118,7 +118,7 @@ def read_head(source: SourceConfig, file: Path) -> Head:
     return Head(names, header, len(fields), len(fields) == len(names) + 1 and not fields[-1])
 
 
-def _head_lines(source: SourceConfig, file: Path) -> list[bytes]:
+def head_lines(source: SourceConfig, file: Path) -> list[bytes]:
     """Return the first lines that are rows or the header, as UTF-8."""
     data = b""
     try:
@@ -189,4 +189,11 @@ def _fields(source: SourceConfig, line: bytes) -> list[str]:
 
 def whole_lines(source: SourceConfig) -> SourceConfig:
     """Return the config that reads each line as one value."""
-    return SourceConfig(separator="\x01", quote=None, header=False, encoding=source.encoding, comment=source.comment)
+    return SourceConfig(
+        format=source.format,
+        separator="\x01",
+        quote=None,
+        header=False,
+        encoding=source.encoding,
+        comment=source.comment,
+    )

@@ -1,4 +1,4 @@
-"""Read a raw file as a stream of blocks, in bounded memory: CSV, Parquet, libfm, lists, JSON, binary formats.
+"""Read a raw file as a stream of blocks, in bounded memory: CSV, Parquet, Arrow, JSON lines, libfm, lists, arrays.
 
 Text may be compressed (.gz, .bz2, .xz, .zst, .zip). A row is one line: quotes may enclose separators, but not line
 breaks.
@@ -9,7 +9,7 @@ file's own types (Parquet), the line of each row, and the bad rows.
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path, PosixPath
 
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recsys.config.schema_data import SourceConfig
-from recsys.data.raw import fixed_width, split_csv
+from recsys.data.raw import arrow_files, fixed_width, json_lines, split_csv
 from recsys.data.raw.blocks import (
     LINE,
     BadRow,
@@ -40,6 +40,7 @@ from recsys.data.raw.ranges import (
 from recsys.data.raw.text import read_csv
 from recsys.errors import UserError
 
+Reader = Callable[[SourceConfig, Path, list[str], FileRange, Projection], Iterator[Block]]
 LIST = "list"  # format=lists: the column that identifies a row's line
 RANGE_BYTES, RANGE_ROWS = 128 << 20, 1 << 19
 BLOCK_ROWS = 250_000
@@ -62,12 +63,13 @@ def empty_frame(source: SourceConfig, file: Path) -> pl.DataFrame:
                 schema = parquet.schema_arrow
         except UNREADABLE as e:
             raise UserError(f"{file}: not a Parquet file ({one_line(e)})") from e
-        _check_names(schema.names, file)
-        frame = pl.from_arrow(schema.empty_table())
-        assert isinstance(frame, pl.DataFrame)
-        return _plain(frame, file)
-    if source.format == "json":
-        return _read_json(file).head(0)
+        return _without_rows(schema, file)
+    if source.format == "arrow":
+        return _without_rows(arrow_files.arrow_schema(file), file)
+    if source.format in FRAMES:
+        return _checked(FRAMES[source.format](source, file), file).head(0)
+    if source.format == "jsonl":
+        return _checked(json_lines.empty_frame(source, file), file)
     if source.format == "csv":
         names = read_head(source, file).names
         _check_names(names, file)
@@ -77,6 +79,18 @@ def empty_frame(source: SourceConfig, file: Path) -> pl.DataFrame:
             raise UserError("data.source.columns: missing; files without a header need it")
         read_head(replace(source, header=False), file)
     return pl.DataFrame(schema=dict.fromkeys(names, pl.String))
+
+
+def _without_rows(schema: pa.Schema, file: Path) -> pl.DataFrame:
+    _check_names(schema.names, file)
+    frame = pl.from_arrow(schema.empty_table())
+    assert isinstance(frame, pl.DataFrame)
+    return _plain(frame, file)
+
+
+def _checked(frame: pl.DataFrame, file: Path) -> pl.DataFrame:
+    _check_names(frame.columns, file)
+    return frame
 
 
 def _check_names(names: list[str], file: Path) -> None:
@@ -109,11 +123,11 @@ def read(
         file_range: the part of the file to read.
         projection: the columns to read.
     """
-    if source.format == "json":
-        frame = _read_json(file)
+    if source.format in FRAMES:
+        frame = FRAMES[source.format](source, file)
         return iter([Block(file, frame.with_row_index(LINE, 1).cast({LINE: pl.Int64}), lines=frame.height)])
-    readers = {"csv": read_csv, "parquet": _read_parquet, "libfm": _read_libfm, "lists": _read_lists}
-    readers[split_csv.FORMAT] = split_csv.read
+    readers: dict[str, Reader] = {"csv": read_csv, "libfm": _read_libfm, "lists": _read_lists, "jsonl": json_lines.read}
+    readers |= {"parquet": _read_parquet, "arrow": _read_arrow, split_csv.FORMAT: split_csv.read}
     readers |= dict.fromkeys(fixed_width.FORMATS, fixed_width.read)
     return readers[source.format](source, file, names, file_range, projection)
 
@@ -132,8 +146,15 @@ def file_ranges(source: SourceConfig, file: Path) -> list[FileRange]:
     if source.format in fixed_width.FORMATS:
         n = fixed_width.count_rows(source, file)
         return [FileRange(a, min(a + RANGE_ROWS, n)) for a in range(0, max(n, 1), RANGE_ROWS)]
+    if source.format == "arrow":
+        return arrow_files.arrow_ranges(file, RANGE_ROWS)
     size = file.stat().st_size
-    if is_compressed(file) or not is_ascii_compatible(source.encoding) or len(source.parts.get(str(file), [])) > 1:
+    if (
+        source.format in FRAMES
+        or is_compressed(file)
+        or not is_ascii_compatible(source.encoding)
+        or len(source.parts.get(str(file), [])) > 1
+    ):
         return [WHOLE]
     starts = range(0, max(size, 1), RANGE_BYTES)
     return [FileRange(start, min(start + RANGE_BYTES, size)) for start in starts]
@@ -154,14 +175,14 @@ def parquet_file(file: Path) -> pq.ParquetFile:
 
 
 def _read_parquet(
-    _source: SourceConfig, file: Path, _names: list[str], file_range: FileRange, projection: Projection
+    _source: SourceConfig, file: Path, names: list[str], file_range: FileRange, projection: Projection
 ) -> Iterator[Block]:
     row = 1
     try:
         with parquet_file(file) as parquet:
             groups = list(range(parquet.num_row_groups))[file_range.start : file_range.stop]
             names = parquet.schema_arrow.names
-            columns = None if projection.columns is None else [c for c in names if c in projection.columns]
+            columns = None if projection.columns is None else [c for c in names if c in projection.columns] or names[:1]
             for batch in parquet.iter_batches(batch_size=BLOCK_ROWS, row_groups=groups, columns=columns):
                 frame = pl.from_arrow(pa.Table.from_batches([batch]))
                 assert isinstance(frame, pl.DataFrame)
@@ -171,6 +192,14 @@ def _read_parquet(
                 yield Block(file, frame.with_columns(lines), lines=row - 1)
     except UNREADABLE as e:
         raise UserError(f"{file}: cannot be read as Parquet from row {row} on: {one_line(e)}") from e
+
+
+def _read_arrow(
+    source: SourceConfig, file: Path, names: list[str], file_range: FileRange, projection: Projection
+) -> Iterator[Block]:
+    for block in arrow_files.read_arrow(source, file, names, file_range, projection):
+        block.frame = _plain(block.frame, file)
+        yield block
 
 
 def _plain(frame: pl.DataFrame, file: Path) -> pl.DataFrame:
@@ -239,7 +268,7 @@ def _read_lists(
         yield block
 
 
-def _read_json(file: Path) -> pl.DataFrame:
+def _read_json(_: SourceConfig, file: Path) -> pl.DataFrame:
     """Read {key: value, ...} as the columns `key` (text) and `value` (text or lists of text)."""
     try:
         with open_bytes(file) as raw:
@@ -253,6 +282,10 @@ def _read_json(file: Path) -> pl.DataFrame:
     values = as_list if lists else [v[0] if v else None for v in as_list]
     dtype = pl.List(pl.String) if lists else pl.String
     return pl.DataFrame({"key": list(content), "value": values}, schema={"key": pl.String, "value": dtype})
+
+
+# formats whose files are read whole
+FRAMES: dict[str, Callable[[SourceConfig, Path], pl.DataFrame]] = {"json": _read_json, "npz": arrow_files.read_npz}
 
 
 def drop_missing_label(source: SourceConfig, label: str, file: Path, names: list[str]) -> list[str]:

@@ -14,7 +14,7 @@ from recsys.config.schema_data import (
     SplitConfig,
     text_options,
 )
-from recsys.data.raw.blocks import EMPTY_LINE, Block
+from recsys.data.raw.blocks import EMPTY_LINE, TEXT_FORMATS, Block
 from recsys.data.raw.clean import clean
 from recsys.data.raw.derive import (
     FeatureInputs,
@@ -27,9 +27,13 @@ from recsys.data.raw.derive import (
 from recsys.data.raw.formats import column_names, drop_missing_label, empty_frame, read, repeated
 from recsys.data.raw.outputs import Outputs, is_output
 from recsys.data.raw.ranges import WHOLE, FileRange, Projection
-from recsys.data.raw.storage import is_remote, natural_sort, resolve_path
+from recsys.data.raw.storage import is_remote, natural_sort, partitions, resolve_path
 from recsys.data.transforms.columns import ResolvedData
 from recsys.errors import UserError, did_you_mean
+
+# formats of side tables, by suffix
+SIDE_FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl", ".arrow": "arrow"}
+SIDE_FORMATS |= {".feather": "arrow"}
 
 
 def find_files(data: ResolvedData, globs: list[str] | None = None) -> list[Path]:
@@ -43,7 +47,7 @@ def find_files(data: ResolvedData, globs: list[str] | None = None) -> list[Path]
     else:
         globs = globs or list(data.source.files)
         try:
-            found = {p for g in globs for p in root.glob(g) if p.is_file() and not _is_hidden(p, g)}
+            found = {p for g in globs for p in _matches(root, g)}
         except (ValueError, NotImplementedError) as e:
             raise UserError(f"data.source.files: {', '.join(globs)}: must be globs relative to data.root ({e})") from e
         files = natural_sort(_without_outputs(data, root, found))
@@ -72,6 +76,26 @@ def _without_outputs(data: ResolvedData, root: Path, files: set[Path]) -> set[Pa
     return {f for f in files if not outputs.contains(f)}
 
 
+def _matches(root: Path, glob: str) -> Iterator[Path]:
+    """Yield the files that a glob matches, and all files in the partition folders (`day=...`) that it matches."""
+    for path in root.glob(glob):
+        if path.is_file():
+            yield from [] if _is_hidden(path, glob) else [path]
+        elif "=" in path.name:
+            yield from (p for p in path.rglob("*") if p.is_file() and not _is_hidden(p, glob))
+
+
+def raw_frame(data: ResolvedData, file: Path) -> pl.DataFrame:
+    """Return a frame without rows that has the columns of `file` and of its partition folders."""
+    return _with_partitions(empty_frame(data.source, file), data, file)
+
+
+def _with_partitions(frame: pl.DataFrame, data: ResolvedData, file: Path) -> pl.DataFrame:
+    """Add the columns of the partition folders that the file itself does not have."""
+    new = partitions(file, data.root)
+    return frame.with_columns(pl.lit(v, pl.String).alias(n) for n, v in new.items() if n not in frame.columns)
+
+
 def _is_hidden(path: Path, glob: str) -> bool:
     """Return True for .name and _name (_SUCCESS, _metadata), which are not data unless the glob names them."""
     return path.name.startswith(".") or (path.name.startswith("_") and not Path(glob).name.startswith("_"))
@@ -86,7 +110,7 @@ def check_columns(data: ResolvedData, file: Path, sides: Mapping[int, pl.DataFra
         sides: for a file of rows to predict, which may lack the columns of label and split: the side tables that
             features need, by the index of their join. By default they lie under data.root.
     """
-    frame = empty_frame(data.source, file)
+    frame = raw_frame(data, file)
     for name, raw_name in data.source.rename.items():
         if raw_name not in frame.columns:
             near = did_you_mean(raw_name, frame.columns)
@@ -142,7 +166,7 @@ def read_blocks(
         complete = partial(complete_rows, sides=sides, derive=data.derive, where=None if unlabelled else data.where)
 
     def completed(block: Block) -> Block:
-        block.frame = complete(clean(source, _rename(source, file, block.frame)))
+        block.frame = complete(clean(source, _rename(source, file, _with_partitions(block.frame, data, file))))
         if (as_text := block.as_text) is not None:
             block.as_text = lambda: completed(as_text())
         return block
@@ -200,7 +224,7 @@ def _rename(source: SourceConfig, file: Path, frame: pl.DataFrame) -> pl.DataFra
 
 
 def _join_source(join: JoinConfig) -> SourceConfig:
-    kind = {".parquet": "parquet", ".json": "json"}.get(Path(join.file).suffix, "csv")
+    kind = SIDE_FORMATS.get(Path(join.file).suffix, "csv")
     return SourceConfig(**text_options(join), format=kind, header=not join.names, columns=join.names)
 
 
@@ -281,7 +305,7 @@ def history_config(data: ResolvedData) -> ResolvedData:
 
 def raw_types(data: ResolvedData, names: set[str]) -> pl.DataFrame:
     """Return a frame without rows of the raw columns `names` (as in the YAML), with the types of the first file."""
-    if data.source.format != "parquet":
+    if data.source.format in TEXT_FORMATS:
         return pl.DataFrame(schema=dict.fromkeys(sorted(names), pl.String))
     file = find_files(data, list(data.split.train_files) if data.split.by == "files" else None)[0]
-    return _rename(data.source, file, empty_frame(data.source, file)).select(sorted(names))
+    return _rename(data.source, file, raw_frame(data, file)).select(sorted(names))

@@ -4,12 +4,14 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import cast
+from urllib.parse import unquote
 
 from recsys.data.raw.blocks import one_line
 from recsys.errors import UserError
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
 MAGIC = "*?["
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"  # the folder of rows whose partition column is null
 
 
 def is_remote(name: str) -> bool:
@@ -61,6 +63,21 @@ def list_remote_files(pattern: str, key: str) -> list[Path]:
         return natural_sort(p for p in path.iterdir() if p.is_file()) if path.is_dir() else [path]
     base = resolve_path("/".join(parts[:first]), key)
     return natural_sort(p for p in base.glob("/".join(parts[first:])) if p.is_file())
+
+
+def partitions(file: Path, root: str | None) -> dict[str, str | None]:
+    """Return the partition columns of a file: Hive's folders `day=2026-01-01/` below `root`.
+
+    If the file is not below `root`, all folders of its path count.
+    """
+    parts = file.parent.parts
+    if root is not None and not is_remote(root):
+        above = Path(root).expanduser()
+        if file == above:
+            return {}
+        parts = file.parent.relative_to(above).parts if file.is_relative_to(above) else parts
+    named = (part.partition("=") for part in parts)
+    return {name: None if value == NO_VALUE else unquote(value) for name, equals, value in named if name and equals}
 
 
 def natural_sort(paths: Iterable[Path]) -> list[Path]:

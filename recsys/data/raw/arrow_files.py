@@ -1,0 +1,117 @@
+"""Read Arrow IPC files (Feather) and streams, and .npz archives of NumPy arrays."""
+
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path, PosixPath
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from recsys.config.schema_data import SourceConfig
+from recsys.data.raw.blocks import LINE, Block, one_line
+from recsys.data.raw.ranges import UNREADABLE, WHOLE, FileRange, Projection, remote_bytes
+from recsys.errors import UserError
+
+BLOCK_ROWS = 250_000
+
+
+def arrow_schema(file: Path) -> pa.Schema:
+    """Return the schema of an Arrow file or stream."""
+    try:
+        with _opened(file) as reader:
+            return reader.schema
+    except UNREADABLE as e:
+        raise UserError(f"{file}: not an Arrow IPC file ({one_line(e)})") from e
+
+
+def _opened(file: Path) -> Any:
+    """Open an Arrow file, or a stream, which cannot be read from the middle."""
+    source = pa.memory_map(str(file)) if isinstance(file, PosixPath) else remote_bytes(file)
+    try:
+        return pa.ipc.open_file(source)
+    except pa.ArrowInvalid:
+        source.seek(0)
+        return pa.ipc.open_stream(source)
+
+
+def arrow_ranges(file: Path, rows: int) -> list[FileRange]:
+    """Cut a file into ranges of record batches with about this many rows; a stream is one range."""
+    with _opened(file) as reader:
+        if not isinstance(reader, pa.ipc.RecordBatchFileReader):
+            return [WHOLE]
+        sizes = [reader.get_batch(i).num_rows for i in range(reader.num_record_batches)]
+    cuts, total = [0], 0
+    for i, n in enumerate(sizes):
+        if total and total + n > rows:
+            cuts, total = [*cuts, i], 0
+        total += n
+    return [FileRange(a, b) for a, b in zip(cuts, [*cuts[1:], len(sizes)], strict=True)]
+
+
+def read_arrow(
+    _source: SourceConfig, file: Path, _names: list[str], file_range: FileRange, projection: Projection
+) -> Iterator[Block]:
+    """Read the record batches of a range of a file, or a whole stream."""
+    row = 1
+    try:
+        with _opened(file) as reader:
+            every = reader.schema.names
+            names = every if projection.columns is None else [n for n in every if n in projection.columns] or every[:1]
+            if isinstance(reader, pa.ipc.RecordBatchFileReader):
+                stop = reader.num_record_batches if file_range.stop is None else file_range.stop
+                batches: Any = (reader.get_batch(i) for i in range(file_range.start, stop))
+            else:
+                batches = iter(reader)
+            for batch in batches:
+                table = pl.from_arrow(pa.Table.from_batches([batch]).select(names))
+                assert isinstance(table, pl.DataFrame)
+                for frame in table.iter_slices(BLOCK_ROWS):
+                    lines = pl.int_range(row, row + frame.height, dtype=pl.Int64).alias(LINE)
+                    row += frame.height
+                    yield Block(file, frame.with_columns(lines), lines=row - 1)
+    except UNREADABLE as e:
+        raise UserError(f"{file}: cannot be read as Arrow IPC from row {row} on: {one_line(e)}") from e
+
+
+def read_npz(source: SourceConfig, file: Path) -> pl.DataFrame:
+    """Return the arrays of a .npz archive as columns.
+
+    An array of one dimension is a column of its name. One of two dimensions, (rows, width), is a column of vectors, or
+    the columns that data.source.arrays.NAME.columns lists.
+
+    Raises:
+        UserError: the file is not an archive of arrays with the same number of rows.
+    """
+    try:
+        with np.load(file, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as e:
+        raise UserError(f"{file}: not a .npz archive of arrays of numbers or text ({one_line(e)})") from e
+    columns: list[pl.Series] = []
+    for name, array in arrays.items():
+        given = list(source.arrays[name].columns) if name in source.arrays else []
+        columns += _columns(file, name, array, given)
+    for name in source.arrays:
+        if name not in arrays:
+            raise UserError(f"data.source.arrays.{name}: {file.name} has no such array; it holds {', '.join(arrays)}")
+    heights = {len(c): c.name for c in reversed(columns)}
+    if len(heights) != 1:
+        rows = ", ".join(f"{name} {n}" for n, name in heights.items())
+        raise UserError(f"{file}: its arrays differ in their number of rows: {rows or 'it holds none'}")
+    return pl.DataFrame(columns)
+
+
+def _columns(file: Path, name: str, array: np.ndarray, given: list[str]) -> list[pl.Series]:
+    if array.dtype.kind not in "biufUS" or array.ndim not in (1, 2):
+        shape = "x".join(map(str, array.shape)) or "a single value"
+        raise UserError(f"{file}: array {name} holds {array.dtype} of shape {shape}, not one value or vector a row")
+    if array.dtype == np.float16:
+        array = array.astype(np.float32)
+    if given and (array.ndim == 1 or array.shape[1] != len(given)):
+        width = 1 if array.ndim == 1 else array.shape[1]
+        raise UserError(f"data.source.arrays.{name}.columns: names {len(given)} columns, but {file.name} has {width}")
+    if given:
+        return [pl.Series(c, np.ascontiguousarray(array[:, i])) for i, c in enumerate(given)]
+    return [pl.Series(name, array)]

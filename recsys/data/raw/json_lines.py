@@ -1,0 +1,164 @@
+"""Read JSON lines: one object a line. Nested values are columns that are named by their path, such as user.id.
+
+Values are text, as in CSV, and lists are lists of text: 7, 7.0 and "7" are the same value. A path through a list of
+objects gives a list. The columns are those of the first lines of a file.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from recsys.config.schema_data import SourceConfig
+from recsys.data.raw.blocks import LINE, BadRow, Block
+from recsys.data.raw.dialect import head_lines, whole_lines
+from recsys.data.raw.ranges import ALL, FileRange, Projection
+from recsys.data.raw.text import read_csv
+from recsys.errors import UserError
+
+HEAD_LINES = 10_000
+TEXT = "text"  # the column of a line's text
+
+# None: only nulls so far; VALUE: text, a number, true or false; a list of one tree: a list; a dict: an object
+VALUE, ABSENT = "value", "absent"
+Tree = None | str | list[Any] | dict[str, Any]
+
+
+def empty_frame(source: SourceConfig, file: Path) -> pl.DataFrame:
+    """Return a frame without rows that has a column for each path in the first lines."""
+    columns = [(name, dtype) for name, dtype, _ in _leaves(_tree(source, file), pl.col(TEXT))]
+    return pl.DataFrame(schema=columns)
+
+
+def _tree(source: SourceConfig, file: Path) -> dict[str, Any]:
+    tree: Tree = {}
+    lines = head_lines(whole_lines(source), file)
+    for line in lines[: max(min(len(lines) - 1, HEAD_LINES), 1)]:  # the last one may be cut
+        value = _object(line.decode())
+        tree = tree if value is None else _merged(tree, _shape(value))
+    if not isinstance(tree, dict) or not tree:
+        raise UserError(f"{file}: not JSON lines: no object in its first lines; each line must be one, such as {{...}}")
+    return tree
+
+
+def _object(line: str) -> dict[str, Any] | None:
+    """Return the object of a line, None if the line is not one."""
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _shape(value: Any) -> Tree:
+    if isinstance(value, dict):
+        return {k: _shape(v) for k, v in value.items()}
+    if isinstance(value, list):
+        element: Tree = None
+        for v in value:
+            element = _merged(element, _shape(v))
+        return [element]
+    return None if value is None else VALUE
+
+
+def _merged(a: Tree, b: Tree) -> Tree:
+    if isinstance(a, dict) and isinstance(b, dict):
+        return {k: _merged(a.get(k), b.get(k)) for k in dict.fromkeys([*a, *b])}
+    if isinstance(a, list) and isinstance(b, list):
+        return [_merged(a[0], b[0])]
+    if isinstance(b, list) and a == VALUE:  # lists of one value are often written without brackets
+        return b
+    return b if a is None else a
+
+
+def _dtype(tree: Tree) -> pl.DataType:
+    if isinstance(tree, dict):
+        return pl.Struct({k: _dtype(v) for k, v in tree.items()})
+    return pl.List(_dtype(tree[0])) if isinstance(tree, list) else pl.String()
+
+
+def _leaves(tree: Tree, x: pl.Expr, path: str = "", lists: int = 0) -> Iterator[tuple[str, pl.DataType, pl.Expr]]:
+    """Yield the name, type and expression of each column below `path`. lists: number of lists above"""
+    if isinstance(tree, dict):
+        for key, inner in tree.items():
+            field = x.struct.field(key) if not lists else x.list.eval(pl.element().struct.field(key))
+            yield from _leaves(inner, field, f"{path}.{key}" if path else key, lists)
+    elif isinstance(tree, list) and not lists:
+        yield from _leaves(tree[0], x, path, 1)
+    elif not isinstance(tree, list):  # lists of lists have no form that features could read
+        yield path, pl.List(pl.String) if lists else pl.String(), x
+
+
+def _projected(tree: Tree, names: frozenset[str], path: str = "") -> Tree:
+    """Return the part of the tree whose columns are in `names`."""
+    if isinstance(tree, dict):
+        parts = {k: _projected(v, names, f"{path}.{k}" if path else k) for k, v in tree.items()}
+        return {k: v for k, v in parts.items() if v != ABSENT} or ABSENT
+    if isinstance(tree, list):
+        inner = _projected(tree[0], names, path)
+        return [inner] if inner != ABSENT else inner
+    return tree if path in names else ABSENT
+
+
+def read(
+    source: SourceConfig, file: Path, _names: list[str], file_range: FileRange, projection: Projection
+) -> Iterator[Block]:
+    """Read the lines of a range of the file; only the projected columns are decoded."""
+    tree = _tree(source, file)
+    if projection.columns is not None:
+        part = _projected(tree, projection.columns)
+        tree = part if isinstance(part, dict) else tree
+    dtype, leaves = _dtype(tree), [x.alias(name) for name, _, x in _leaves(tree, pl.col(TEXT))]
+    for block in read_csv(whole_lines(source), file, [TEXT], file_range, ALL):
+        decoded, bad = _decode(block.frame, dtype, tree, str(file))
+        block.bad += bad
+        block.frame = decoded.select(*leaves, LINE)
+        yield block
+
+
+def _decode(frame: pl.DataFrame, dtype: pl.DataType, tree: Tree, file: str) -> tuple[pl.DataFrame, list[BadRow]]:
+    """Return the lines with TEXT decoded, and those that cannot be."""
+    decode = pl.col(TEXT).str.json_decode(dtype)
+    try:
+        return frame.with_columns(decode), []
+    except pl.exceptions.PolarsError:
+        pass  # at least one line is wrong; find out which
+    bad, good = [], []
+    for text, line in frame.select(TEXT, LINE).iter_rows():
+        if (reason := _problem(text, tree, frame.schema[TEXT], dtype)) is None:
+            good.append(True)
+        else:
+            good.append(False)
+            bad.append(BadRow(file, line, reason, text))
+    return frame.filter(pl.Series(good)).with_columns(decode), bad
+
+
+def _problem(text: str, tree: Tree, kind: pl.DataType, dtype: pl.DataType) -> str | None:
+    """Return why a line cannot be decoded."""
+    value = _object(text)
+    if value is None:
+        return "not a JSON object"
+    if (path := _misfit(value, tree)) is not None:
+        return f"{path} holds another kind of value than in the first lines"
+    try:
+        pl.Series([text], dtype=kind).str.json_decode(dtype)
+    except pl.exceptions.PolarsError:
+        return "not JSON that can be decoded"
+    return None
+
+
+def _misfit(value: Any, tree: Tree, path: str = "") -> str | None:
+    """Return the path of a value that the tree has no room for."""
+    if value is None:
+        return None
+    if isinstance(tree, dict):
+        if not isinstance(value, dict):
+            return path
+        parts = (_misfit(value.get(k), inner, f"{path}.{k}" if path else k) for k, inner in tree.items())
+        return next((p for p in parts if p is not None), None)
+    if isinstance(tree, list):
+        values = value if isinstance(value, list) else [value]
+        return next((p for v in values if (p := _misfit(v, tree[0], path)) is not None), None)
+    return path if isinstance(value, dict | list) else None

@@ -1,0 +1,212 @@
+"""JSON lines, Arrow IPC, .npz and Hive partitions: the same rows give the same prepared data in every format."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from test_sources import config, error
+
+from recsys.config.schema_data import (
+    ArrayConfig,
+    DenseConfig,
+    LabelConfig,
+    SourceConfig,
+    SparseConfig,
+    SplitConfig,
+)
+from recsys.data.check import check_files
+from recsys.data.prepare.prepared import Prepared, prepare
+from recsys.data.raw import formats, sources, text
+from recsys.data.raw.blocks import LINE
+from recsys.data.transforms import ResolvedData
+from recsys.errors import UserError
+from recsys.serving.pipeline import Pipeline
+
+ROWS = 300
+
+
+def log(rows: int = ROWS) -> list[dict[str, Any]]:
+    rng = random.Random(0)
+    return [
+        {"y": rng.randrange(2), "user": {"id": f"u{rng.randrange(20)}"}, "price": round(rng.random() * 9, 2),
+         "tags": rng.sample(["a", "b", "c"], rng.randrange(3)), "code": rng.randrange(5)}
+        for _ in range(rows)
+    ]  # fmt: skip
+
+
+def flat(rows: list[dict[str, Any]]) -> pl.DataFrame:
+    return pl.DataFrame([{**r, "user.id": r["user"]["id"]} for r in rows]).drop("user")
+
+
+def mine(folder: Path, **more: Any) -> ResolvedData:
+    given: dict[str, Any] = {
+        "name": "t",
+        "root": str(folder / "raw"),
+        "prepared": str(folder / "prepared"),
+        "label": LabelConfig("y"),
+        "dense": {"price": DenseConfig(transform=["standardise"])},
+        "sparse": {
+            "user": SparseConfig(column="user.id"),
+            "code": SparseConfig(),
+            "tags": SparseConfig(split=" "),
+        },
+    }
+    return ResolvedData(**(given | more))
+
+
+def content(prepared: Prepared) -> list[Any]:
+    parts = [pl.read_parquet(f) for split in ("train", "validation", "test") for f in prepared.files(split)]
+    vocabularies = {n: v["value"].to_list() for n, v in prepared.fitted.vocabularies.items()}
+    return [pl.concat(parts).rows(), vocabularies]
+
+
+def write_arrow(frame: pl.DataFrame, file: Path, *, stream: bool = False) -> None:
+    table = frame.to_arrow()
+    new = pa.ipc.new_stream if stream else pa.ipc.new_file
+    with new(str(file), table.schema) as out:
+        for batch in table.to_batches(max_chunksize=50):
+            out.write_batch(batch)
+
+
+def test_the_same_rows_in_every_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several chunks of each format give what Parquet gives."""
+    monkeypatch.setattr(formats, "RANGE_BYTES", 4000)
+    monkeypatch.setattr(formats, "RANGE_ROWS", 120)
+    monkeypatch.setattr(text, "BLOCK_BYTES", 1000)
+    rows = log()
+    frame = flat(rows)
+    results = {}
+    for name in ("parquet", "jsonl", "jsonl.gz", "arrow", "stream"):
+        raw = tmp_path / name / "raw"
+        raw.mkdir(parents=True)
+        lines = "".join(json.dumps(r) + "\n" for r in rows)
+        if name == "parquet":
+            frame.write_parquet(raw / "f.parquet", row_group_size=60)
+        elif name == "jsonl":
+            (raw / "f.jsonl").write_text(lines)
+        elif name == "jsonl.gz":
+            import gzip
+
+            (raw / "f.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+        else:
+            write_arrow(frame, raw / "f.arrow", stream=name == "stream")
+        format_ = {"stream": "arrow", "jsonl.gz": "jsonl"}.get(name, name)
+        data = mine(tmp_path / name, source=SourceConfig(format=format_))
+        check_files(data)
+        prepared = prepare(data)
+        assert sum(prepared.info["rows"].values()) == ROWS and not prepared.info["bad_rows"]
+        results[name] = content(prepared)
+        pipeline = Pipeline.load(prepared.folder)
+        row = {"user.id": "u3", "price": 2.5, "tags": ["a", "zz", "b"], "code": 3.0 if name == "jsonl" else 3}
+        results[name].append(pipeline.frame(row).rows())
+    for name, result in results.items():
+        assert result == results["parquet"], name
+
+
+def test_lines_that_are_no_objects(tmp_path: Path) -> None:
+    lines = ['{"y": 1, "a": 2}', "", '{"y": 0', "[1, 2]", '{"y": {"x": 1}, "a": 3}', '{"y": 0, "a": null, "more": [1]}']
+    (tmp_path / "f.jsonl").write_text("\n".join(lines) + "\n")
+    data = config(tmp_path, format="jsonl", files=["f.jsonl"])
+    [block] = sources.read_blocks(data, tmp_path / "f.jsonl")
+    assert block.frame.select("y", "a", LINE).rows() == [("1", "2", 1), ("0", None, 6)]
+    assert [(b.line, b.reason) for b in block.bad] == [
+        (3, "not a JSON object"),
+        (4, "not a JSON object"),
+        (5, "y holds another kind of value than in the first lines"),
+    ]
+    assert "not JSON lines" in error(tmp_path, b"y,a\n1,2\n", "f.jsonl", format="jsonl")
+    assert "has no column a; valid: y" in error(tmp_path, b'{"y": 1}\n', "f.jsonl", format="jsonl")
+
+
+def test_lists_of_objects_are_lists_of_their_values(tmp_path: Path) -> None:
+    rows = [{"y": 1, "items": [{"id": 7, "n": 1}, {"id": "x"}]}, {"y": 0, "items": []}, {"y": 0}]
+    (tmp_path / "f.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    data = config(tmp_path, format="jsonl", dense=("items.n",))
+    [block] = sources.read_blocks(data, tmp_path / "f.jsonl")
+    assert block.frame["items.n"].to_list() == [["1", None], [], None]
+    assert block.frame.columns == ["y", "items.n", LINE]  # no other column was decoded
+
+
+def test_npz(tmp_path: Path) -> None:
+    """facebookresearch/dlrm's kaggleAdDisplayChallenge_processed.npz: X_int, X_cat and y."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "raw").mkdir()
+    ints, cats, y = rng.random((200, 2), np.float32), rng.integers(0, 9, (200, 2)), rng.integers(0, 2, 200)
+    np.savez(tmp_path / "raw" / "f.npz", X_int=ints, X_cat=cats, y=y, counts=np.arange(200))
+    source = SourceConfig(
+        format="npz",
+        arrays={"X_int": ArrayConfig(columns=["i1", "i2"]), "X_cat": ArrayConfig(columns=["c1", "c2"])},
+    )
+    data = mine(
+        tmp_path,
+        source=source,
+        dense={"i1": DenseConfig(transform=[]), "i2": DenseConfig(transform=[])},
+        sparse={"c1": SparseConfig(encode="id", rows=9), "c2": SparseConfig(encode="id", rows=9)},
+    )
+    check_files(data)
+    rows, _ = content(prepare(data))
+    assert np.allclose([r[:3] for r in rows], np.column_stack([y, ints]))
+    assert [r[3:] for r in rows] == [tuple(r) for r in cats.tolist()]
+    data.source.arrays["X_cat"].columns.append("c3")
+    with pytest.raises(UserError, match=r"arrays\.X_cat\.columns: names 3 columns, but f\.npz has 2"):
+        check_files(data)
+    np.savez(tmp_path / "raw" / "f.npz", X_int=ints, X_cat=cats[:-1], y=y)
+    data.source.arrays["X_cat"].columns.pop()
+    with pytest.raises(UserError, match="its arrays differ in their number of rows: i1 200, c1 199"):
+        check_files(data)
+    (tmp_path / "raw" / "f.npz").write_bytes(b"PK\x03\x04 nonsense")
+    with pytest.raises(UserError, match=r"not a \.npz archive"):
+        check_files(data)
+
+
+def partitioned(folder: Path) -> pl.DataFrame:
+    frame = flat(log()).with_columns(
+        day=pl.date(2026, 1, 1) + pl.duration(days=pl.int_range(ROWS) // 60),
+        country=pl.when(pl.int_range(ROWS) % 3 > 0).then(pl.lit("côte d'ivoire")),
+    )
+    pq.write_to_dataset(frame.to_arrow(), folder / "raw", partition_cols=["day", "country"])
+    return frame
+
+
+def test_partition_folders_are_columns(tmp_path: Path) -> None:
+    frame = partitioned(tmp_path)
+    data = mine(
+        tmp_path,
+        source=SourceConfig(format="parquet"),
+        split=SplitConfig(by="time", column="day", validation=0.2, test=0.2),
+        sparse={"country": SparseConfig(), "day": SparseConfig()},
+    )
+    check_files(data)
+    prepared = prepare(data)
+    assert prepared.fitted.vocabularies["country"]["value"].to_list() == ["côte d'ivoire", ""]
+    assert prepared.info["rows"] == {"train": 180, "validation": 60, "test": 60}
+    assert prepared.fitted.vocabularies["day"]["value"].sort().to_list() == ["2026-01-01", "2026-01-02", "2026-01-03"]
+    by_files = SplitConfig(
+        by="files", train_files=["day=2026-01-0[12]"], validation_files=["day=2026-01-03"], test_files=["day=*-0[45]"]
+    )
+    assert prepare(mine(tmp_path, source=data.source, split=by_files)).info["rows"]["test"] == 120
+    days = sorted((tmp_path / "raw").iterdir())
+    one = Pipeline.load(prepared.folder).frame({"price": 1.0, "country": None, "day": "2026-01-02"})
+    assert one["country"].item() == 2 and one["day"].item() > 0
+    # equal files in two folders are two files
+    first = next(days[0].rglob("*.parquet"))
+    moved = days[0].with_name("day=2025-12-31") / first.parent.name
+    moved.mkdir(parents=True)
+    (moved / first.name).write_bytes(first.read_bytes())
+    again = prepare(data)
+    assert "2025-12-31" in again.fitted.vocabularies["day"]["value"].to_list()
+    assert sum(again.info["rows"].values()) == frame.height + pq.read_metadata(first).num_rows
+
+
+def test_a_partition_that_is_no_folder_below_the_root(tmp_path: Path) -> None:
+    (tmp_path / "lr=1" / "raw").mkdir(parents=True)
+    flat(log()).write_parquet(tmp_path / "lr=1" / "raw" / "f.parquet")
+    data = mine(tmp_path / "lr=1", source=SourceConfig(format="parquet"), sparse={"lr": SparseConfig()})
+    with pytest.raises(UserError, match=r"data\.sparse\.lr: f\.parquet has no column lr"):
+        check_files(data)
