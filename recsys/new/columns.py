@@ -216,9 +216,7 @@ def _number_kind(c: Column) -> None:
     elif named_id or (has_word(c.name, CODES) and not quantity):
         c.kind = "id" if c.distinct > FEW else "category"
         c.reason = "its name says that it is a code"
-    elif c.distinct <= (FEW if not quantity else 2) or (
-        high <= 12 and not has_word(c.name, ("age", "price"))
-    ):
+    elif c.distinct <= (FEW if not quantity else 2) or (high <= 12 and not has_word(c.name, ("age", "price"))):
         c.kind, c.reason = "category", f"{c.distinct} different whole numbers"
     elif not quantity and _are_ids(x, low, high, c.distinct):
         c.kind, c.reason = "id", "whole numbers that fill their range evenly, as ids do"
@@ -310,17 +308,22 @@ def _separates(head: pl.Series, separator: str) -> bool:
     if separator == "/" and head.str.contains(r"^(https?:)?/").any():
         return False
     lengths = head.str.split(separator).list.len()
-    parts = head.str.split(separator).explode().str.strip_chars()
-    parts = parts.filter(parts != "")
+    parts = _parts(head, separator)
     whole, distinct = head.n_unique(), parts.n_unique()
     repeats = parts.len() / max(distinct, 1)
     if separator == " ":
         return not _is_prose(parts) and repeats >= 5 and whole >= max(20, 2 * distinct) and lengths.n_unique() >= 3
-    if repeats < 2 or (distinct >= whole and mean(lengths) <= 3):
-        return False
     if separator == "," and mean(parts.str.contains(" ")) > 0.5:  # as in: Smith, John
-        return distinct <= 0.5 * whole
-    return lengths.n_unique() > 1 or distinct <= 0.5 * whole
+        return repeats >= 2 and distinct <= 0.5 * whole
+    shared = mean(_parts(head.unique(), separator).value_counts()["count"] > 1)  # parts of several different texts
+    if repeats < 2 or (distinct >= whole and shared < 0.5):
+        return False
+    return lengths.n_unique() > 1 or distinct <= 0.5 * whole or (shared > 0.8 and mean(lengths) > 3)
+
+
+def _parts(texts: pl.Series, separator: str) -> pl.Series:
+    parts = texts.str.split(separator).explode().str.strip_chars()
+    return parts.filter(parts != "")
 
 
 def _is_prose(parts: pl.Series) -> bool:

@@ -4,6 +4,7 @@ import glob
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
 from recsys.data.raw.outputs import DEFAULT, Outputs
@@ -12,7 +13,23 @@ from recsys.errors import UserError
 
 HINT = "files='logs/*.csv', files=FOLDER or files=[a.csv,b.csv]"
 NO_DATA = frozenset(  # suffixes of files that a folder holds beside its data
-    (".yaml", ".yml", ".toml", ".md", ".rst", ".html", ".pdf", ".png", ".jpg", ".py", ".ipynb", ".sh", ".log", ".pt", ".ckpt")
+    (
+        ".yaml",
+        ".yml",
+        ".toml",
+        ".md",
+        ".rst",
+        ".html",
+        ".pdf",
+        ".png",
+        ".jpg",
+        ".py",
+        ".ipynb",
+        ".sh",
+        ".log",
+        ".pt",
+        ".ckpt",
+    )
 )
 ROLES = {  # words in a file's name that name its split
     "train": ("train", "training", "tr", "trn"),
@@ -104,7 +121,8 @@ def globs_for(root: Path, files: Sequence[Path]) -> list[str]:
         relative = [os.path.relpath(f, root) for f in files]
         suffix = glob.escape(_common_suffix([Path(r).name for r in relative]))
         folder = glob.escape(os.path.commonpath(relative) or ".").removeprefix(".")
-        start = glob.escape(os.path.commonprefix(relative))
+        same = takewhile(lambda characters: len(set(characters)) == 1, zip(*relative, strict=False))
+        start = glob.escape("".join(characters[0] for characters in same))
         for pattern in (f"*{suffix}", f"**/*{suffix}", f"{start}*{suffix}", f"{folder}/**/*{suffix}"):
             if not pattern.startswith("/") and _matches(root, pattern) == set(files):
                 return [pattern]

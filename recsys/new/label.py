@@ -168,7 +168,10 @@ def leaks(columns: Sequence[Column], label: Label) -> dict[str, float]:
     for c in columns:
         if c is label.column or c.kind in ("constant", "empty", "nested", "vector") or c.values.dtype.is_nested():
             continue
-        auc = _auc(_codes(c).filter(picked), truth)
+        auc = _auc_of_means(_codes(c).filter(picked), truth)
+        if c.kind == "number" and c.numbers is not None and not c.missing:
+            by_value = _auc(c.numbers.filter(picked), truth)
+            auc = max(auc, by_value, 1 - by_value)
         if auc >= LEAK:
             found[c.name] = auc
     return found
@@ -183,16 +186,21 @@ def _codes(c: Column) -> pl.Series:
     return c.values.cast(pl.String)
 
 
-def _auc(codes: pl.Series, truth: pl.Series) -> float:
-    """Return the AUC on one half of the rows of the mean label by group on the other half, the better of both ways."""
+def _auc_of_means(codes: pl.Series, truth: pl.Series) -> float:
+    """Return the AUC on one half of the rows of the mean label by group on the other half."""
     frame = pl.DataFrame({"code": codes, "y": truth}).with_row_index("i")
     base = mean(truth)
     fit, held_out = frame.filter(pl.col("i") % 2 == 0), frame.filter(pl.col("i") % 2 == 1)
     means = fit.group_by("code").agg(((pl.col("y").sum() + base) / (pl.len() + 1)).alias("p"))
-    scored = held_out.join(means, on="code", how="left", nulls_equal=True).with_columns(pl.col("p").fill_null(base))
-    positives = float(scored["y"].sum())
-    negatives = scored.height - positives
+    scored = held_out.join(means, on="code", how="left", nulls_equal=True, maintain_order="left")
+    return _auc(scored["p"].fill_null(base), scored["y"])
+
+
+def _auc(scores: pl.Series, truth: pl.Series) -> float:
+    """Return the probability that a positive row has a higher score than a negative one; 0.5 without one of them."""
+    positives = float(truth.sum())
+    negatives = truth.len() - positives
     if not positives or not negatives:
         return 0.5
-    ranks = float(scored.select((pl.col("p").rank("average") * pl.col("y")).sum()).item())
+    ranks = float((scores.rank("average") * truth).sum())
     return (ranks - positives * (positives + 1) / 2) / (positives * negatives)

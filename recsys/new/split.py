@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from recsys.new.columns import Column
 from recsys.new.find_files import globs_for, split_of
 from recsys.new.label import Label
 
 SHARE = 0.1
+SHARES = (0.1, 0.15, 0.2, 0.25, 0.3)  # tried in this order, since few different times make empty splits
 FEWEST = 5  # rows of the sample in a split
 
 
@@ -50,18 +52,27 @@ def by_time(c: Column, label: Label | None, column: str) -> Split | None:
     assert c.time is not None
     times = c.numbers if c.time.moments is None else c.time.moments.dt.epoch("us")
     assert times is not None
-    x = times.cast(float).to_numpy()
-    known = np.isfinite(x)
+    x = times.cast(pl.Float64).to_numpy()
     y = None if label is None else label.values.to_numpy()
+    for share in SHARES:
+        if _divides(x, y, share):
+            why = "the latest rows are the test split"
+            why += "" if share == SHARES[0] else f"; larger shares, since there are {len(np.unique(x))} different times"
+            return Split({"by": "time", "column": column, "validation": share, "test": share}, why)
+    return None
+
+
+def _divides(x: np.ndarray, y: np.ndarray | None, share: float) -> bool:
+    """Return True if all three splits have rows, with labels of both kinds. Rows of one moment stay together."""
+    known = np.isfinite(x)
     if not known.any():
-        return None
-    first, second = np.quantile(x[known], (1 - 2 * SHARE, 1 - SHARE), method="higher")
+        return False
+    first, second = np.quantile(x[known], (1 - 2 * share, 1 - share), method="higher")
     for part in (x < first, (x >= first) & (x < second), x >= second):
-        if (part & known).sum() < FEWEST or (y is not None and len(set(y[part & known & np.isfinite(y)])) < 2):
-            return None
-    return Split(
-        {"by": "time", "column": column, "validation": SHARE, "test": SHARE}, "the latest rows are the test split"
-    )
+        rows = part & known
+        if rows.sum() < FEWEST or (y is not None and len(np.unique(y[rows & np.isfinite(y)])) < 2):
+            return False
+    return True
 
 
 def at_random(reason: str) -> Split:

@@ -1,6 +1,5 @@
 """Write YAML with comments, in the style of conf/: short mappings on one line, and a reason behind each guess."""
 
-import json
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -9,6 +8,7 @@ from typing import Any
 import yaml
 
 WIDTH = 120
+SHORT = {"\t": "\\t", "\n": "\\n"}
 PLAIN = re.compile(r"(?:[A-Za-z_]|\.{0,2}/|\.{1,2}$)[\w./+-]*(?: [\w./+-]+)*")
 
 
@@ -25,7 +25,14 @@ def scalar(value: Any) -> str:
         return text
     if "\\" in text and text.isprintable() and "${" not in text:
         return "'" + text.replace("'", "''") + "'"
-    return json.dumps(text, ensure_ascii=not text.isprintable()).replace("${", "\\\\${")
+    return '"' + "".join(map(_character, text)).replace("${", "\\\\${") + '"'
+
+
+def _character(c: str) -> str:
+    """Return a character as it stands within double quotes."""
+    if c in '"\\':
+        return f"\\{c}"
+    return c if c.isprintable() else f"\\U{ord(c):08x}" if c not in SHORT else SHORT[c]
 
 
 def flow(value: Any) -> str:
@@ -71,14 +78,19 @@ def _wrapped(key: str, value: Any, indent: str) -> list[str]:
         return [f"{indent}{scalar(key)}: {flow(value)}"]
     if all(isinstance(v, Mapping) for v in value):
         return [f"{indent}{scalar(key)}:", *(f"{indent}  - {flow(v)}" for v in value)]
-    lines, line = [f"{indent}{scalar(key)}: ["], ""
-    for i, item in enumerate(value):
-        text = flow(item) + ("," if i < len(value) - 1 else "]")
-        if line and len(indent) + 4 + len(line) + len(text) + 1 > WIDTH:
-            lines.append(f"{indent}  {line}")
+    items = [flow(v) for v in value]
+    return [f"{indent}{scalar(key)}: [", *_filled([*(f"{i}," for i in items[:-1]), f"{items[-1]}]"], f"{indent}  ")]
+
+
+def _filled(items: Sequence[str], indent: str) -> list[str]:
+    """Return the items on as few lines as they fit."""
+    lines, line = list[str](), indent.rstrip(" ")
+    for item in items:
+        if line.strip() and len(line) + len(item) + 1 > WIDTH:
+            lines.append(line)
             line = ""
-        line = f"{line} {text}".lstrip()
-    return [*lines, f"{indent}  {line}"]
+        line = f"{line} {item}" if line.strip() else f"{indent}{item}"
+    return [*lines, line]
 
 
 def mapping(key: str, entries: Sequence[tuple[str, Any, str]]) -> list[str]:
@@ -86,12 +98,6 @@ def mapping(key: str, entries: Sequence[tuple[str, Any, str]]) -> list[str]:
     if not entries:
         return []
     if len(entries) > 150:  # wide data: a line each would hide the rest of the file
-        shown = ", ".join(f"{scalar(k)}: {flow(v)}" for k, v, _ in entries)
-        wrapped = textwrap.wrap(shown, WIDTH - 4, break_long_words=False, break_on_hyphens=False)
-        return [
-            f"{key}:",
-            "  {" + wrapped[0],
-            *(f"  {line}" for line in wrapped[1:-1]),
-            *([f"  {wrapped[-1]}}}"] if wrapped[1:] else ["  }"]),
-        ]
+        items = [f"{scalar(k)}: {flow(v)}" for k, v, _ in entries]
+        return [f"{key}:", *_filled([f"{{{items[0]},", *(f"{i}," for i in items[1:-1]), f"{items[-1]}}}"], "  ")]
     return [f"{key}:", *(line for k, v, why in entries for line in entry(k, v, why, "  "))]

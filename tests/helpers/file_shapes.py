@@ -113,14 +113,19 @@ def _npz(f: Path) -> None:
 
 
 def _libfm(f: Path) -> None:
-    rows = [f"{r['clicked']} {int(r['user'][1:])}:1 {100 + int(r['item'][1:])}:1" for r in clicks().iter_rows(named=True)]
+    rows = [
+        f"{r['clicked']} {int(r['user'][1:])}:1 {100 + int(r['item'][1:])}:1" for r in clicks().iter_rows(named=True)
+    ]
     (f / "a.libfm").write_text("\n".join(rows) + "\n")
 
 
 def interactions(users: int = 120, items: int = 60) -> list[tuple[int, list[int]]]:
     """Lists of items that follow each other."""
     rng = np.random.default_rng(3)
-    return [(u, [int(x) for x in (rng.integers(items) + np.arange(rng.integers(4, 12))) % items]) for u in range(1, users + 1)]
+    return [
+        (u, [int(x) for x in (rng.integers(items) + np.arange(rng.integers(4, 12))) % items])
+        for u in range(1, users + 1)
+    ]
 
 
 def _lists(f: Path) -> None:
@@ -143,7 +148,11 @@ def _log(f: Path) -> None:
 
 def _ratings(f: Path) -> None:
     rng = np.random.default_rng(0)
-    rows = [f"{u}::{i}::{rng.integers(1, 6)}::{978_300_000 + int(rng.integers(1_000_000))}" for u, items in interactions() for i in items]
+    rows = [
+        f"{u}::{i}::{rng.integers(1, 6)}::{978_300_000 + int(rng.integers(1_000_000))}"
+        for u, items in interactions()
+        for i in items
+    ]
     (f / "ratings.dat").write_text("\n".join(rows) + "\n")
 
 
@@ -170,7 +179,9 @@ def _german(f: Path) -> None:
 
 
 def _thousands(f: Path) -> None:
-    frame = clicks().with_columns(pl.format('"{}"', (pl.col("price") * 1000).map_elements(lambda x: f"{x:,.2f}", pl.String)).alias("price"))
+    frame = clicks().with_columns(
+        pl.format('"{}"', (pl.col("price") * 1000).map_elements(lambda x: f"{x:,.2f}", pl.String)).alias("price")
+    )
     (f / "a.csv").write_text(lines(frame))
 
 
@@ -191,7 +202,14 @@ def _times(form: str) -> Callable[[Path], object]:
 
 
 def _names(f: Path) -> None:
-    odd = {"user": "user.id", "price": "price/EUR", "age": "age [years]", "clicked": "Is Click", "city": "where*", "ts": "event time"}
+    odd = {
+        "user": "user.id",
+        "price": "price/EUR",
+        "age": "age [years]",
+        "clicked": "Is Click",
+        "city": "where*",
+        "ts": "event time",
+    }
     (f / "a.csv").write_text(lines(clicks().rename(odd)))
 
 
@@ -201,7 +219,9 @@ def _leak(f: Path) -> None:
 
 
 def _text_label(f: Path) -> None:
-    frame = clicks().with_columns(pl.when(pl.col("clicked") == 1).then(pl.lit("50000+.")).otherwise(pl.lit("- 50000.")).alias("income"))
+    frame = clicks().with_columns(
+        pl.when(pl.col("clicked") == 1).then(pl.lit("50000+.")).otherwise(pl.lit("- 50000.")).alias("income")
+    )
     (f / "a.data").write_text(lines(frame.drop("clicked", "tags"), ", ", header=False))
 
 
