@@ -32,7 +32,7 @@ def preprocess(cfg: DictConfig) -> Prepared:
     Write the report and the export if the config asks for them.
     """
     from recsys.config.settings import data_config, engine_config
-    from recsys.data.check import check_data, check_files
+    from recsys.data.check import check_data, check_files, names_files
     from recsys.data.prepare.engine import check_engine, open_engine
     from recsys.data.prepare.prepared import prepare
 
@@ -46,7 +46,7 @@ def preprocess(cfg: DictConfig) -> Prepared:
     data = data_config(cfg)
     check_data(data)
     check_engine(engine_config(cfg))
-    files = None if data.root is None else check_files(data)
+    files = check_files(data) if names_files(data) else None
     if data.root is None and data.sample is not None:
         say(f"data.root is not set: using the built-in sample ({data.sample.rows:,} rows, seed {data.sample.seed})")
     with open_engine(engine_config(cfg), data) as engine:

@@ -13,6 +13,7 @@ from recsys.data.prepare.split import SPLITS, check_split
 from recsys.data.raw import sources
 from recsys.data.raw.blocks import LINE, one_line
 from recsys.data.raw.storage import is_remote
+from recsys.data.raw.tables import FORMATS as TABLE_FORMATS
 from recsys.data.raw.vector_files import vector_files
 from recsys.data.samples import clicks, sequences
 from recsys.data.transforms import (
@@ -174,6 +175,11 @@ def _check_id(where: str, s: SparseConfig, own: SparseConfig) -> None:
     for name, reason in ID_EXCLUDES.items():
         if getattr(s, name) is not None:
             raise UserError(f"{where}.{name}={getattr(s, name)}: cannot be combined with encode=id: {reason}")
+
+
+def names_files(data: DataConfig) -> bool:
+    """Return whether the config names raw files: neither the built-in sample, nor a table or the rows of a query."""
+    return data.root is not None and data.source.format not in TABLE_FORMATS
 
 
 def raw_files(data: ResolvedData) -> SplitFiles:

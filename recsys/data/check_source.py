@@ -5,10 +5,11 @@ import codecs
 from recsys.config.schema_data import SourceConfig, TextConfig
 from recsys.data.raw.dialect import SPACES
 from recsys.data.raw.formats import repeated
+from recsys.data.raw.tables import FORMATS as TABLE_FORMATS
 from recsys.data.transforms.columns import ResolvedData
 from recsys.errors import UserError, did_you_mean
 
-FORMATS = ("csv", "parquet", "jsonl", "arrow", "npz", "npy", "libfm", "lists", "sql", "delta", "iceberg")
+FORMATS = ("csv", "parquet", "jsonl", "arrow", "npz", "npy", "libfm", "lists", *TABLE_FORMATS)
 SPEC_FORMATS = ("split_binary", "split_csv")  # formats that only data.spec can set
 
 
@@ -30,6 +31,7 @@ def check_source(data: ResolvedData) -> None:
         raise UserError(f"{key}.columns: {names[0]} occurs twice; rename one of the two")
     _check_text(key, source)
     _check_marks(key, source)
+    _check_table(data)
     for join in source.joins:
         _check_text(f"{key}.joins: {join.file}: ", join)
     if data.items.file is not None:
@@ -60,5 +62,18 @@ def _check_marks(key: str, source: SourceConfig) -> None:
             raise UserError(f"{key}.{name}={mark!r}: must be one character, such as . or ,")
     if source.decimal == source.thousands:
         raise UserError(f"{key}.thousands={source.thousands!r}: is the decimal mark, too; change one of them")
-    if source.query is not None and source.format != "sql":
-        raise UserError(f"{key}.query: applies only to format sql; this is {source.format}")
+
+
+def _check_table(data: ResolvedData) -> None:
+    """Check the settings of tables and queries."""
+    source, format_ = data.source, data.source.format
+    if source.query is not None and format_ != "sql":
+        raise UserError(f"{data.key}.source.query: applies only to format sql; this is {format_}")
+    if format_ == "sql" and not source.query:
+        raise UserError(f"{data.key}.source.query: missing; format sql reads the rows of this query")
+    if format_ in TABLE_FORMATS and data.root is None:
+        what = "database's URL, such as sqlite:///logs.db" if format_ == "sql" else "folder of the table"
+        raise UserError(f"{data.key}.root: missing; format {format_} needs the {what}")
+    if format_ in TABLE_FORMATS and (source.joins or data.items.file or data.split.by == "files"):
+        why = "join in the query" if format_ == "sql" else "export the table to Parquet"
+        raise UserError(f"{data.key}.source.format={format_}: takes no side files and no split by files; {why}")

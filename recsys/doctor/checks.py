@@ -113,7 +113,7 @@ def machine(cfg: DictConfig) -> Iterator[Finding]:
 def data(cfg: DictConfig) -> Iterator[Finding]:
     """Check that the data of the config can be read."""
     from recsys.config.settings import data_config
-    from recsys.data.check import check_data, check_files
+    from recsys.data.check import check_data, check_files, names_files
     from recsys.data.raw.sources import read_blocks
 
     config = data_config(cfg)
@@ -125,6 +125,9 @@ def data(cfg: DictConfig) -> Iterator[Finding]:
         return
     if config.root is None and not config.source.parts:
         yield Finding("problem", what, "data.root is not set", ROOT_FIX)
+        return
+    if not names_files(config):
+        yield Finding("note", what, f"format {config.source.format} is read when the data is prepared")
         return
     try:
         check_data(config)

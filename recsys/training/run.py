@@ -108,7 +108,7 @@ def begin(cfg: DictConfig, world_size: int, restarted: bool = False) -> tuple[Ru
     data = data_config(cfg)
     if data.root is None and data.sample is not None:
         say(f"data.root is not set: using the built-in sample ({data.sample.rows:,} rows, seed {data.sample.seed})")
-    from recsys.data.check import check_files
+    from recsys.data.check import check_files, names_files
     from recsys.data.prepare.engine import open_engine
     from recsys.data.prepare.prepared import prepare
     from recsys.data.transforms import Fitted
@@ -117,7 +117,7 @@ def begin(cfg: DictConfig, world_size: int, restarted: bool = False) -> tuple[Ru
     from recsys.training.run_dir import allow_restarts, open_run_dir, write_manifest
 
     allow_restarts(cfg, restarted)
-    files = None if data.root is None else check_files(data)
+    files = check_files(data) if names_files(data) else None
     folder = open_run_dir(cfg)
     path = folder.path
     log_to(path / "train.log")

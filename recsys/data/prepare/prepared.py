@@ -7,6 +7,7 @@
         manifest.json                digests of all files, which are checked when they are read
     PREPARED/<name>-<fingerprint>.bad_rows.csv          file, line, reason, text
     PREPARED/read/<fingerprint>/                        parsed chunks of raw files (chunks.py)
+    PREPARED/tables/<fingerprint>/                      rows of databases and tables (stored_tables.py)
 
 There are three passes: read the chunks that were not read before; fit on the training rows; apply and write. After a
 run is killed, the next one resumes with the first chunk that is missing.
@@ -37,6 +38,7 @@ from recsys.data.prepare.item_table import items_join, items_vectors
 from recsys.data.prepare.passes import INFO, Build, building_of
 from recsys.data.prepare.shuffle import decode_column
 from recsys.data.prepare.split import SPLITS
+from recsys.data.prepare.stored_tables import is_table, with_stored_rows
 from recsys.data.raw import sources
 from recsys.data.raw.formats import files_in
 from recsys.data.raw.storage import partitions
@@ -169,6 +171,8 @@ def plan_build(config: DataConfig, engine: Engine | None = None, files: SplitFil
     home.mkdir(parents=True, exist_ok=True)
     if data.root is None:
         data = _with_sample(data, home)
+    elif is_table(data):
+        data = with_stored_rows(data, home)
     files = files or check_files(data)
     data = sources.with_join_columns(data)
     joins = [*data.source.joins, *filter(None, [items_join(data)])]

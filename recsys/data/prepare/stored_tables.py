@@ -1,0 +1,100 @@
+"""Store the rows of SQL queries, Delta Lake and Iceberg tables as Parquet files, from which data is prepared.
+
+    PREPARED/tables/<fingerprint>/part-00000.parquet ...
+
+A version of a Delta or Iceberg table, and a database that is one file, are read once. A database on a server does not
+say whether its rows have changed, so its query runs each time; equal rows are stored once.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from tempfile import mkdtemp
+
+import polars as pl
+from filelock import FileLock
+
+from recsys import manifest
+from recsys.atomic import put_in_place, remove_folder, whole_folder
+from recsys.console import bar
+from recsys.data.prepare.digests import digests
+from recsys.data.raw import sources, tables
+from recsys.data.transforms.columns import ResolvedData
+from recsys.errors import UserError
+
+
+def is_table(data: ResolvedData) -> bool:
+    """Return whether the rows are those of a table instead of files."""
+    return data.source.format in tables.FORMATS
+
+
+def with_stored_rows(data: ResolvedData, home: Path) -> ResolvedData:
+    """Return the config that reads the table's rows from Parquet files, after writing them under `home`.
+
+    Raises:
+        UserError: the table cannot be read, or lacks a column that the config names.
+    """
+    assert data.root is not None
+    folder = home / "tables"
+    folder.mkdir(parents=True, exist_ok=True)
+    state = _state(data, home)
+    if state is None:
+        building = Path(mkdtemp(dir=folder, prefix=".reading-"))
+        try:
+            _write(data, building)
+            content = [entry[1:] for _, entry in sorted(manifest.entries_of(building).items())]
+            target = folder / _key([data.source.query, content])
+            with FileLock(f"{target}.lock"):
+                if not target.exists():
+                    put_in_place(building, target)
+        finally:
+            with suppress(OSError):
+                remove_folder(building)
+        return _local(data, target)
+    target = folder / _key([data.source.format, data.root, data.source.query, state])
+    with FileLock(f"{target}.lock"):
+        if not target.exists():
+            with whole_folder(target) as building:
+                _write(data, building)
+    return _local(data, target)
+
+
+def _state(data: ResolvedData, home: Path) -> str | None:
+    """Return what changes whenever the table does; None if nothing says so."""
+    assert data.root is not None
+    file = tables.database_file(data.source, data.root)
+    if file is not None and file.is_file():
+        return digests([file], home, verify=data.verify)[file]
+    return tables.version(data.source, data.root)
+
+
+def _key(state: object) -> str:
+    return hashlib.sha256(json.dumps(state).encode()).hexdigest()[:16]
+
+
+def _write(data: ResolvedData, folder: Path) -> None:
+    rows = 0
+    with bar(f"reading {data.source.format}") as progress:
+        for i, frame in enumerate(_batches(data)):
+            file = folder / f"part-{i:05d}.parquet"
+            frame.write_parquet(file, compression="lz4")
+            if not i:
+                sources.check_columns(_local(data, folder), file)
+            rows += frame.height
+            progress.advance(frame.height)
+    if not rows:
+        raise UserError(f"data.root: the {'query' if data.source.format == 'sql' else 'table'} returns no rows")
+
+
+def _batches(data: ResolvedData) -> Iterator[pl.DataFrame]:
+    """Yield the batches. A column without a value in a batch has no type, so it becomes text."""
+    for frame in tables.read_table(data.source, data.root or ""):
+        yield frame.with_columns(pl.col(n).cast(pl.String) for n, t in frame.schema.items() if t == pl.Null)
+
+
+def _local(data: ResolvedData, folder: Path) -> ResolvedData:
+    source = replace(data.source, format="parquet", files=["*.parquet"], query=None)
+    return replace(data, root=str(folder), source=source)

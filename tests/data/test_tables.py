@@ -1,0 +1,152 @@
+"""SQL queries, Delta Lake and Iceberg tables: read once, and read again when they have changed."""
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pytest
+from test_typed_formats import ROWS, content, flat, log, mine
+
+from recsys.config.schema_data import JoinConfig, SourceConfig, SparseConfig
+from recsys.data.check import check_data
+from recsys.data.prepare import stored_tables
+from recsys.data.prepare.prepared import prepare
+from recsys.data.raw import tables
+from recsys.errors import UserError
+
+QUERY = "SELECT l.*, p.plan FROM log l JOIN plans p ON p.code = l.code WHERE l.price >= 0 ORDER BY l.n"
+
+
+def frames() -> tuple[pl.DataFrame, pl.DataFrame]:
+    rows = flat(log()).with_row_index("n").with_columns(pl.col("tags").list.join(" "))
+    plans = pl.DataFrame({"code": range(5), "plan": list("abcde")})
+    return rows.rename({"user.id": "user"}), plans
+
+
+def data(folder: Path, root: str, **source: Any) -> Any:
+    sparse = {"user": SparseConfig(), "plan": SparseConfig(), "tags": SparseConfig(split=" ")}
+    return mine(folder, root=root, source=SourceConfig(**source), sparse=sparse)
+
+
+def sqlite_file(folder: Path) -> Path:
+    file = folder / "log.db"
+    with sqlite3.connect(file) as connection:
+        for name, frame in zip(("log", "plans"), frames(), strict=True):
+            connection.execute(f"CREATE TABLE {name} ({', '.join(frame.columns)})")
+            holes = ", ".join("?" * frame.width)
+            connection.executemany(f"INSERT INTO {name} VALUES ({holes})", frame.rows())
+    connection.close()
+    return file
+
+
+def duckdb_file(folder: Path) -> Path:
+    file = folder / "log.duckdb"
+    log, plans = (f.to_arrow() for f in frames())
+    with duckdb.connect(str(file)) as connection:
+        connection.execute("CREATE TABLE log AS FROM log")
+        connection.execute("CREATE TABLE plans AS FROM plans")
+    return file
+
+
+def test_databases(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite by ADBC and by SQLAlchemy, and DuckDB, give the rows of the same table in Parquet."""
+    monkeypatch.setattr(tables, "BATCH_ROWS", 100)
+    log, plans = frames()
+    (tmp_path / "raw").mkdir()
+    log.join(plans, on="code", maintain_order="left").write_parquet(tmp_path / "raw" / "f.parquet")
+    expected = content(prepare(data(tmp_path, str(tmp_path / "raw"), format="parquet")))
+    sqlite, duck = sqlite_file(tmp_path), duckdb_file(tmp_path)
+    for root in (f"sqlite:///{sqlite}", f"sqlite+pysqlite:///{sqlite}", f"duckdb:///{duck}"):
+        config = data(tmp_path, root, format="sql", query=QUERY)
+        check_data(config)
+        prepared = prepare(config)
+        assert content(prepared) == expected, root
+        assert sum(prepared.info["rows"].values()) == ROWS
+        stored = prepared.fitted.data
+        assert stored.source.format == "parquet" and len(list(Path(stored.root).glob("*.parquet"))) >= 1
+
+
+def test_a_database_is_read_again_when_it_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = sqlite_file(tmp_path)
+    reads: list[str] = []
+    read = tables.read_table
+    monkeypatch.setattr(stored_tables.tables, "read_table", lambda s, r: reads.append(r) or read(s, r))
+    config = data(tmp_path, f"sqlite:///{file}", format="sql", query=QUERY)
+    first = prepare(config)
+    assert prepare(config).folder == first.folder and len(reads) == 1
+    with sqlite3.connect(file) as connection:
+        connection.execute("DELETE FROM log WHERE n >= 200")
+    connection.close()
+    assert sum(prepare(config).info["rows"].values()) == 200 and len(reads) == 2
+    # a server does not say whether its rows have changed
+    monkeypatch.setattr(stored_tables.tables, "database_file", lambda *_: None)
+    monkeypatch.setattr(tables, "database_file", lambda *_: None)
+    again = prepare(config)
+    assert prepare(config).folder == again.folder and len(reads) == 4
+    assert not list((tmp_path / "prepared" / "tables").glob(".reading-*"))
+
+
+@pytest.mark.parametrize(
+    ("root", "query", "expected"),
+    [
+        ("sqlite:///{}", "SELECT absent FROM log", "no such column: absent"),
+        ("sqlite:///{}", "SELECT y, price, tags, plan FROM log JOIN plans USING (code)", "has no column user"),
+        ("sqlite:///{}", "SELECT * FROM log JOIN plans USING (code) WHERE y > 7", "the query returns no rows"),
+        ("sqlite:////nowhere/x.db", QUERY, "no such file: /nowhere/x.db"),
+        ("nosuch://user:secret12@host/db", QUERY, "nosuch://***@host/db: "),
+        ("postgresql://user:secret12@localhost:1/db", QUERY, "postgresql://***@localhost:1/db: "),
+    ],
+)
+def test_mistakes(tmp_path: Path, root: str, query: str, expected: str) -> None:
+    config = data(tmp_path, root.format(sqlite_file(tmp_path)), format="sql", query=query)
+    with pytest.raises(UserError) as e:
+        prepare(config)
+    assert expected in str(e.value) and "\n" not in str(e.value) and "secret12" not in str(e.value)
+    assert not [f for f in (tmp_path / "prepared" / "tables").glob("*") if f.is_dir()]
+
+
+def test_mistakes_in_the_config(tmp_path: Path) -> None:
+    for config, expected in (
+        (data(tmp_path, "sqlite:///x.db", format="sql"), "data.source.query: missing"),
+        (data(tmp_path, "x", format="csv", query="SELECT 1"), "applies only to format sql; this is csv"),
+        (data(tmp_path, None, format="delta"), "needs the folder of the table"),  # type: ignore[arg-type]
+        (data(tmp_path, "x", format="delta", joins=[JoinConfig("f.csv", "k")]), "takes no side files"),
+    ):
+        with pytest.raises(UserError, match=expected):
+            check_data(config)
+
+
+def test_delta(tmp_path: Path) -> None:
+    log, plans = frames()
+    frame = log.join(plans, on="code", maintain_order="left")
+    table = str(tmp_path / "table")
+    frame.head(200).write_delta(table)
+    config = data(tmp_path, table, format="delta")
+    assert sum(prepare(config).info["rows"].values()) == 200
+    frame.tail(100).write_delta(table, mode="append")
+    prepared = prepare(config)
+    assert sum(prepared.info["rows"].values()) == 300
+    assert set(prepared.fitted.vocabularies["user"]["value"]) <= set(frame["user"])
+    with pytest.raises(UserError, match="not a Delta table"):
+        prepare(data(tmp_path, str(tmp_path / "raw"), format="delta"))
+
+
+def test_iceberg(tmp_path: Path) -> None:
+    from pyiceberg.catalog.sql import SqlCatalog
+
+    log, plans = frames()
+    frame = log.with_columns(pl.col("n").cast(pl.Int64)).join(plans, on="code", maintain_order="left")
+    catalog = SqlCatalog("test", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=f"file://{tmp_path}/warehouse")
+    catalog.create_namespace("logs")
+    arrow = frame.to_arrow()
+    table = catalog.create_table("logs.clicks", schema=arrow.schema)
+    table.append(arrow.slice(0, 200))
+    config = data(tmp_path, table.location().removeprefix("file://"), format="iceberg")
+    assert sum(prepare(config).info["rows"].values()) == 200
+    table.append(arrow.slice(200))
+    assert sum(prepare(config).info["rows"].values()) == 300
+    catalog.engine.dispose()
+    with pytest.raises(UserError, match="not an Iceberg table"):
+        prepare(data(tmp_path, str(tmp_path), format="iceberg"))
