@@ -52,7 +52,7 @@ def test_logits_are_those_of_plain_lookups() -> None:
         keys=[*ids], values=torch.cat([*ids.values()]), lengths=torch.ones(4, dtype=torch.int64)
     )
     weights = dict(model.named_parameters())
-    tables = {{n.split(".")[-2]: w for n, w in weights.items() if n.split(".")[-2] in ids}}
+    tables = {{name: weights[f"embeddings.bags.embedding_bags.t_{{name}}.weight"] for name in ids}}
     inputs = torch.cat([dense, *(tables[name][rows] for name, rows in ids.items())], dim=1)
     expected = inputs @ weights["logits.weight"].T + weights["logits.bias"]
     torch.testing.assert_close(model(dense, sparse), expected)
