@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import polars as pl
 
 from recsys.new.dialect import NULLS
-from recsys.new.names import CODES, ITEMS, QUANTITIES, USERS, has_word, names_an_id_of, words
+from recsys.new.names import CODES, ITEMS, QUANTITIES, TIMES, USERS, has_word, names_an_id_of, words
 from recsys.new.statistics import largest, least, mean
 from recsys.new.times import TimeGuess, time_of
 
@@ -220,6 +220,8 @@ def _number_kind(c: Column) -> None:
         c.kind, c.reason = "category", f"{c.distinct} different whole numbers"
     elif not quantity and _are_ids(x, low, high, c.distinct):
         c.kind, c.reason = "id", "whole numbers that fill their range evenly, as ids do"
+    elif not quantity and low >= 10_000 and high < 1.5 * low and not has_word(c.name, TIMES):
+        c.kind, c.reason = "id", "large whole numbers close to each other, as ids are"
     elif not quantity and low >= 100 and c.distinct * 10 <= min(high - low, x.len()):
         c.kind, c.reason = "category", "few whole numbers far apart, each of which occurs often: codes"
     else:
@@ -235,9 +237,9 @@ def _are_ids(x: pl.Series, low: float, high: float, distinct: int) -> bool:
     """Return True if many whole numbers fill their range evenly, or are too large for quantities."""
     if distinct < 200:
         return False
-    if high > 1e9 and distinct > 1000:
-        return True
     middle = (mean(x.unique()) - low) / max(high - low, 1)
+    if distinct > 1000 and (high > 1e9 or (high > 1e7 and 0.3 < middle < 0.7)):
+        return True
     return 0 <= low <= 1000 and distinct / (high - low + 1) > 0.4 and 0.3 < middle < 0.7 and high > 500
 
 

@@ -17,7 +17,7 @@ RUNS = r"\s+"
 COMMENTS = ("#", "%", "//")
 STEADY = 0.8  # share of lines with the same number of fields, from which a separator is one
 NULLS = ("NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "None", "none", "NaN", "nan", "?", r"\N", "-", "--", ".")
-LIBFM = re.compile(r"^\S+( +[^\s:]+:[^\s:]+)+ *$")
+LIBFM = re.compile(r"^[+-]?[\d.]+( +\w+:[+-]?[\d.]+([eE][+-]?\d+)?)+ *$")
 NUMBER = re.compile(r"^[+-]?(\d+([.,]\d*)*|[.,]\d+)([eE][+-]?\d+)?$")
 
 
@@ -77,7 +77,7 @@ def dialect_of(lines: Sequence[str], encoding: str = "utf-8") -> Dialect:
     if all(line.lstrip().startswith("{") for line in lines):
         d.format = "jsonl"
         return d
-    if sum(bool(LIBFM.match(line)) for line in lines) > STEADY * len(lines) and not _times(lines[0]):
+    if sum(bool(LIBFM.match(line)) for line in lines) > STEADY * len(lines):
         d.format, d.separator, d.width = "libfm", " ", len(lines[0].split())
         return d
     d.quote = _quote(lines)
@@ -118,8 +118,9 @@ def _comment(lines: list[str]) -> tuple[str | None, list[str]]:
 
 def _quote(lines: Sequence[str]) -> str | None:
     """Return the character that encloses values. Without any in the lines, it is the usual one."""
-    whole = "".join(lines)
     for quote in ('"', "'"):
+        lines = [line.replace(quote * 2, "") for line in lines]  # quotes within quotes, and empty values
+        whole = "".join(lines)
         if quote not in whole:
             continue
         q = re.escape(quote)
@@ -274,12 +275,18 @@ def has_header(rows: Sequence[Sequence[str]]) -> bool:
             continue
         if sum(map(is_number, column)) > 0.9 * len(column):
             for_ += 2
-        elif name in column:
+        elif name in column or _shape(name) in {_shape(v) for v in column[:20]}:
             against += 2
         elif len(set(column)) * 2 <= len(column) or len({len(v) for v in column}) == 1:
             for_ += 1
     known = sum(bool(set(words(v)) & KNOWN) for v in first)
     return for_ + known > against and (for_ > 0 or known * 2 >= len(first))
+
+
+def _shape(value: str) -> str:
+    """Return a value with its digits as 9 and its words as a, if it has both or is a time: user_000007 is a_9."""
+    shape = re.sub(r"\d+", "9", re.sub(r"[^\W\d_]+", "a", value))
+    return shape if "9" in shape else value
 
 
 def _name_columns(d: Dialect, first: Sequence[str]) -> None:

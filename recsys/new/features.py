@@ -12,7 +12,7 @@ from recsys.new.yaml_text import flow
 
 RESERVED = ("label",)
 SKEWED = 2.0  # the third standardised moment from which a logarithm helps
-MOST_BUCKETED = 20  # numbers of which ranges are made if there is no sparse feature
+MOST_BUCKETED = 5  # numbers of which ranges are made if there is no sparse feature
 MANY_NUMBERS = 200  # columns from which medians take too much memory
 
 
@@ -59,7 +59,7 @@ def features_of(columns: Sequence[Column], leaks: Collection[str], *, typed: boo
             _add_time(found, c, name, typed=typed)
         elif c.kind in ("number", "vector"):
             found.dense.append(_dense(c, name))
-        elif c.kind in ("category", "id", "list") or c.role in ("user", "item"):
+        elif c.kind in ("category", "id", "list"):
             found.sparse.append(sparse_feature(c, name))
         else:
             found.left_out.append((c.name, _why_left_out(c)))

@@ -60,13 +60,14 @@ def choose(columns: Sequence[Column], asked: str, *, retrieval: bool) -> Label |
         best = min(named, key=lambda pair: (pair[1].distinct > 2, pair[0]))[1]
         return _with_reason(best, "its name says so")
     two = [c for c in free if c.distinct == 2 and not has_word(c.name, WEIGHTS)]
-    if len(two) == 1 and not retrieval:
+    unnamed = all(c.name.startswith("column_") for c in two)  # a file without a header: no name says what it is
+    if len(two) == 1 and (unnamed or not retrieval):
         return _with_reason(two[0], "the only column with two values")
     for words, why in ((RATINGS, "a rating"), (EVENTS, "kinds of events")):
         rated = [
             (rank, c) for c in free if (rank := rank_of(c.name, words)) is not None and 1 < c.distinct <= MOST_RATINGS
         ]
-        if rated and (why == "a rating" or (retrieval and _event(min(rated)[1]))):
+        if rated and (why == "a rating" or is_event(min(rated, key=lambda pair: pair[0])[1])):
             best = min(rated, key=lambda pair: pair[0])[1]
             return _with_reason(best, f"{why}, by its name")
     if two and not retrieval:
@@ -83,8 +84,9 @@ def _can_be(c: Column) -> bool:
     )
 
 
-def _event(c: Column) -> bool:
-    return any(plain(str(v)) in EVENT_POSITIVES for v in c.values.unique().to_list())
+def is_event(c: Column) -> bool:
+    """Return True if a column names kinds of events, such as view and purchase."""
+    return c.distinct <= MOST_RATINGS and any(plain(str(v)) in EVENT_POSITIVES for v in c.values.unique().to_list())
 
 
 def _at_an_end(columns: Sequence[Column], two: Sequence[Column]) -> Label | None:

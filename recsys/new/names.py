@@ -47,7 +47,7 @@ EVENTS = (
 )
 EVENT_POSITIVES = (  # the rarest kind of event that a recommender is to predict, the strongest first
     *("purchase", "buy", "transaction", "order", "checkout", "conversion", "convert", "install", "subscribe", "book"),
-    *("addtocart", "add_to_cart", "cart", "click", "like", "play", "watch", "fav", "view"),
+    *("addtocart", "add_to_cart", "cart", "fav", "click", "like", "play", "watch", "view", "pv"),
 )
 WEIGHTS = ("weight", "sample_weight", "instance_weight", "weights", "importance", "wt", "fnlwgt")
 USERS = (

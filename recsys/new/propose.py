@@ -116,6 +116,8 @@ def _ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
     """Fill in features and split of data with a label."""
     label, typed = p.label, gathered.layout.typed
     assert label is not None
+    p.unused += [(s.file, "no column of it makes a feature") for s in p.sides if not s.has_features]
+    p.sides = [s for s in p.sides if s.has_features]
     joined = [c for side in p.sides for c in side.columns]
     p.features = features_of([*p.columns, *joined], labels.leaks(p.columns, label), typed=typed)
     if p.sides:
@@ -171,7 +173,8 @@ def _retrieval(p: Proposal, *, typed: bool) -> None:
         f.settings["per"] = "group"
         p.features.sparse.append(f)
     why = "models of sequences read items; its value is not known before the item"
-    p.features.left_out += [(c.name, why) for c in p.columns if c.name not in used and c not in fixed]
+    rest = [c for c in p.columns if c.name not in used and c not in fixed]
+    p.features.left_out += [(c.name, c.reason if c.kind in ("constant", "empty", "row id") else why) for c in rest]
     p.unused += [(s.file, "not used by retrieval models") for s in p.sides if s is not p.items and s not in users]
 
 

@@ -4,9 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from recsys.new.columns import Column
+from recsys.new.label import MOST_RATINGS, is_event
 from recsys.new.names import ITEMS, SESSIONS, TIMES, USERS, WEIGHTS, has_word, names_an_id_of, rank_of, words
 
-ID_KINDS = ("id", "category", "row id", "number")
+MOST_UNNAMED = 8  # columns of a log without a header
+ID_KINDS = ("id", "category", "number")
+FEWEST_NAMED = 20  # values of a user or an item whose name does not say id
 OTHER_TIMES = (
     "birth",
     "born",
@@ -59,8 +62,9 @@ def _time_order(c: Column) -> tuple[bool, int, int]:
 
 def _id(columns: Sequence[Column], among: tuple[str, ...]) -> Column | None:
     """Return the column whose name says that it identifies users or items, the one with most values if several."""
-    found = [c for c in columns if c.kind in ID_KINDS and names_an_id_of(c.name, among) and c.distinct > 2]
-    best = max(found, key=lambda c: (c.kind != "row id", c.distinct), default=None)
+    found = [c for c in columns if c.kind in ID_KINDS and names_an_id_of(c.name, among)]
+    found = [c for c in found if c.distinct > (2 if "id" in words(c.name) else FEWEST_NAMED)]
+    best = max(found, key=lambda c: c.distinct, default=None)
     if best is not None and best.kind == "number":
         if not best.is_whole:
             return None
@@ -69,21 +73,24 @@ def _id(columns: Sequence[Column], among: tuple[str, ...]) -> Column | None:
 
 
 def name_unnamed(columns: Sequence[Column]) -> list[str] | None:
-    """Return names for the columns of a file without a header: user, item and, if there, rating and timestamp.
+    """Return names for the columns of a file without a header: user, item and, if there, rating, event and timestamp.
 
     Return None if the file holds something else.
     """
-    if not 2 <= len(columns) <= 5 or not all(_is_id(c) for c in columns[:2]):
+    times = [c for c in columns if c.kind == "time"]
+    ids = [c for c in columns if _is_id(c)]
+    if len(ids) < 2 or len(columns) > MOST_UNNAMED or (not times and len(columns) > 3) or not _is_id(columns[0]):
         return None
-    names = ["user", "item"]
-    for c in columns[2:]:
-        if c.kind == "time" and "timestamp" not in names:
-            names.append("timestamp")
-        elif c.numbers is not None and 2 <= c.distinct <= 21 and "rating" not in names:
-            names.append("rating")
-        else:
-            return None
-    return names
+    roles = {id(ids[0]): "user", id(max(ids[1:], key=lambda c: c.distinct)): "item"}
+    roles |= {id(c): "timestamp" for c in times[:1]}
+    rest = [c for c in columns if id(c) not in roles]
+    if event := next((c for c in rest if is_event(c)), None):
+        roles[id(event)] = "event"
+    elif rating := next((c for c in rest if c.numbers is not None and 2 <= c.distinct <= MOST_RATINGS), None):
+        roles[id(rating)] = "rating"
+    if len(columns) == 3 and not times and "rating" not in roles.values():
+        return None
+    return [roles.get(id(c), f"column_{i}") for i, c in enumerate(columns, 1)]
 
 
 def _is_id(c: Column) -> bool:

@@ -38,9 +38,17 @@ class Side:
     options: dict[str, Any] = field(default_factory=dict)
     why: str = ""
 
+    @property
+    def has_features(self) -> bool:
+        """Whether one of its columns makes a feature."""
+        made = self.features()
+        return bool(made.dense or made.sparse)
+
     def join(self) -> dict[str, Any]:
-        """Return an entry of `source.joins`."""
-        return {"file": self.file, "key": self.key, "columns": self._names(self.names), **self.options}
+        """Return an entry of `source.joins` with the columns that make features."""
+        left_out = {name for name, _ in self.features().left_out}
+        names = {new: old for new, old in self.names.items() if new not in left_out}
+        return {"file": self.file, "key": self.key, "columns": self._names(names), **self.options}
 
     def _names(self, names: dict[str, str]) -> dict[str, str]:
         return {self.key: self.file_key} | names if self.key != self.file_key else names

@@ -18,7 +18,7 @@ from recsys.new.dialect import RUNS, dialect_of, encoding_of, fields
 from recsys.new.features import feature_name, features_of
 from recsys.new.label import label_of
 from recsys.new.names import LABELS, names_an_id_of, rank_of, words
-from recsys.new.roles import assign
+from recsys.new.roles import assign, name_unnamed
 from recsys.new.split import by_time
 from recsys.new.yaml_text import comment, entry, flow, mapping, scalar
 
@@ -355,3 +355,45 @@ def test_split_by_time_leaves_no_split_empty(days: int, share: float | None) -> 
         return
     made = by_time(time, label_of(clicked), "day")
     assert (made and made.settings["test"]) == share
+
+
+@pytest.mark.parametrize(
+    ("rows", "names"),
+    [
+        ([(u % 40, 1000 + u * 7 % 90) for u in range(400)], ["user", "item"]),
+        ([(u % 40, 1000 + u * 7 % 90, 1 + u % 5) for u in range(400)], ["user", "item", "rating"]),
+        (
+            [
+                (u % 40, u * 7 % 90, 100 + u % 9, ("pv", "buy", "cart")[u % 3], 1_511_544_070 + 977 * u)
+                for u in range(400)
+            ],
+            ["user", "item", "column_3", "event", "timestamp"],
+        ),
+        (
+            [(f"s{u % 40}", f"2024-01-{1 + u % 28:02d}T10:00:00Z", f"i{u * 7 % 90}") for u in range(400)],
+            ["user", "timestamp", "item"],
+        ),
+        ([(u % 2, u * 0.37, f"c{u % 7}") for u in range(400)], None),
+    ],
+)
+def test_names_of_a_log_without_a_header(rows: list[tuple[Any, ...]], names: list[str] | None) -> None:
+    width = len(rows[0])
+    frame = pl.DataFrame(
+        [[str(v) for v in r] for r in rows], orient="row", schema=[f"column_{i}" for i in range(width)]
+    )
+    assert name_unnamed(columns_of(frame)[0]) == names
+
+
+@pytest.mark.parametrize(
+    ("lines", "header"),
+    [
+        ([f"user_{i:06d}\t2009-05-{1 + i % 28:02d}T10:00:00Z\tid-{i % 9}" for i in range(60)], False),
+        (["user\twhen\titem", *(f"u{i % 9}\t2009-05-{1 + i % 28:02d}\tid-{i % 9}" for i in range(60))], True),
+        (['1,0,3,"Braund, Mr. ""X"" Harris"', *(f'{i},1,2,"Heikkinen, Miss {i}"' for i in range(60))], False),
+        (["a,b", "x,y", "x,z", "w,y", "x,y", "w,z"], True),
+        (["x,y", "x,z", "w,y", "x,y", "w,z"], False),
+    ],
+)
+def test_header_of_text(lines: list[str], header: bool) -> None:
+    d = dialect_of(lines)
+    assert (d.header, d.quote) == (header, None if "\t" in lines[0] else '"')
