@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 Pooling = Literal["sum", "mean"]
+LabelKind = Literal["binary", "regression", "classes"]
 OUT_OF_VOCABULARY = 0  # id of rare and unseen values in every table
 
 
@@ -36,8 +37,45 @@ class SparseFeature:
 
 
 @dataclass(frozen=True)
+class Label:
+    """What a ranking model predicts for a row: a column of a Batch's labels, which is NaN in rows that have none.
+
+    kind: binary (0 or 1) | regression (a number) | classes (the index of one of `classes`)
+    classes: the values of a label of classes
+    log: the model predicts ln(1 + label)
+    mean, std: regression: of the label, after `log`, in the training rows; the model predicts (label - mean) / std
+    known: the share of training rows that have this label
+    sampled: the share of negatives that were kept for training
+    """
+
+    name: str
+    kind: LabelKind = "binary"
+    classes: tuple[str, ...] = ()
+    log: bool = False
+    mean: float = 0.0
+    std: float = 1.0
+    known: float = 1.0
+    sampled: float = 1.0
+
+    @property
+    def width(self) -> int:
+        """The number of logits that predict the label."""
+        return len(self.classes) if self.kind == "classes" else 1
+
+    def to_json(self) -> Any:
+        """Return the name of a label that has no other property, else all properties."""
+        return self.name if self == Label(self.name) else asdict(self)
+
+    @classmethod
+    def from_json(cls, value: Any) -> "Label":
+        return cls(value) if isinstance(value, str) else cls(**{**value, "classes": tuple(value["classes"])})
+
+
+@dataclass(frozen=True)
 class FeatureSpec:
     """The columns of a Batch, in order: dense (B, D), sparse (F keys), labels (B, T).
+
+    weighted: rows have weights, whose mean over the training rows is 1
 
     Single-valued sparse features come first, so that their ids are contiguous in a batch.
 
@@ -48,12 +86,13 @@ class FeatureSpec:
 
     dense: tuple[DenseFeature, ...]
     sparse: tuple[SparseFeature, ...]
-    labels: tuple[str, ...] = ("label",)
+    labels: tuple[Label, ...] = (Label("label"),)
     item: str | None = None
     items: "FeatureSpec | None" = None
+    weighted: bool = False
 
     def __post_init__(self) -> None:
-        names = [f.name for f in self.dense] + [f.name for f in self.sparse] + list(self.labels)
+        names = [f.name for f in self.dense] + [f.name for f in self.sparse] + [x.name for x in self.labels]
         twice = sorted(n for n, count in Counter(names).items() if count > 1)
         if twice:
             raise ValueError(f"several features have the same name: {', '.join(twice)}")
@@ -71,6 +110,11 @@ class FeatureSpec:
         """D, the number of columns of a Batch's dense part."""
         return sum(f.width for f in self.dense)
 
+    @property
+    def logits(self) -> int:
+        """The number of logits of a ranking model: one for each label, or for each class of a label of classes."""
+        return sum(label.width for label in self.labels)
+
     def feature(self, name: str) -> SparseFeature:
         return next(f for f in self.sparse if f.name == name)
 
@@ -83,16 +127,22 @@ class FeatureSpec:
         return tables
 
     def to_json(self) -> dict[str, Any]:
-        return {"version": 1, **asdict(self)}
+        value = {"version": 1, **asdict(self), "labels": [label.to_json() for label in self.labels]}
+        if self.items is not None:
+            value["items"] = {k: v for k, v in self.items.to_json().items() if k != "version"}
+        if not self.weighted:
+            value.pop("weighted")
+        return value
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "FeatureSpec":
         return cls(
             dense=tuple(DenseFeature(**f) for f in value["dense"]),
             sparse=tuple(SparseFeature(**f) for f in value["sparse"]),
-            labels=tuple(value["labels"]),
+            labels=tuple(Label.from_json(x) for x in value["labels"]),
             item=value.get("item"),
             items=None if value.get("items") is None else cls.from_json(value["items"]),
+            weighted=value.get("weighted", False),
         )
 
     def save(self, path: Path) -> None:

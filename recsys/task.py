@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from recsys.batch import Batch
 from recsys.candidates import Candidates
-from recsys.losses import BinaryCrossEntropy, LossInputs, Popularity
+from recsys.features import Label
+from recsys.losses import LossInputs, Popularity, label_loss
 from recsys.models.common.items import QueryBatch
 
 
@@ -19,15 +20,18 @@ class Task(nn.Module):
 
     Args:
         model: a RankingModel.
-        loss: a RankingLoss; binary cross-entropy by default.
+        loss: a RankingLoss, or Tasks; by default that of the labels' kinds.
+        labels: the labels; one binary label by default.
 
-    forward returns the mean loss over rows, weighted if the batch has weights, and the logits (B, T).
+    forward returns the mean loss over rows, weighted if the batch has weights, and the logits (B, L).
     """
 
-    def __init__(self, model: nn.Module, loss: nn.Module | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, loss: nn.Module | None = None, labels: tuple[Label, ...] = (Label("label"),)
+    ) -> None:
         super().__init__()
         self.model = model
-        self.loss = BinaryCrossEntropy() if loss is None else loss
+        self.loss = label_loss(labels, loss)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         logits = self.model(batch.dense, batch.sparse)

@@ -43,7 +43,7 @@ class ModelKind(ABC):
         """Return the candidates of the data; None for ranking models."""
 
     @abstractmethod
-    def evaluator(self, cfg: DictConfig, candidates: Any) -> Any:
+    def evaluator(self, cfg: DictConfig, features: Any, candidates: Any) -> Any:
         """Return the evaluator of the task."""
 
     @abstractmethod
@@ -57,30 +57,33 @@ class Ranking(ModelKind):
     scores_rows = True
 
     def metric_names(self, cfg: DictConfig) -> list[str]:
-        return [*metrics_table.RANKING, *(["gauc"] if cfg.metrics.gauc else [])]
+        return metrics_table.label_names(_label_kinds(cfg), gauc=bool(cfg.metrics.gauc))
 
     def default_monitor(self, cfg: DictConfig) -> str:
-        return f"validation/{metrics_table.MAIN_RANKING}"
+        return f"validation/{metrics_table.main_label(_label_kinds(cfg))}"
 
     def check(self, cfg: DictConfig, features: Any) -> None:
         if not features.labels:
-            why = "the rows have no label, but this model predicts one; set data.label.column"
+            why = "the rows have no label, but this model predicts one; set data.label.column or data.labels"
             raise UserError(f"data={cfg.data.name}: {why}")
         _check_loss(cfg, "RankingLoss", "loss=binary_cross_entropy")
 
     def candidates(self, fitted: Any) -> Any:
         return None
 
-    def evaluator(self, cfg: DictConfig, candidates: Any) -> Any:
-        from recsys.evaluation.binary import BinaryMetrics
-        from recsys.evaluation.evaluators import BinaryEvaluator
+    def evaluator(self, cfg: DictConfig, features: Any, candidates: Any) -> Any:
+        from recsys.evaluation.evaluators import LabelsEvaluator
 
-        return BinaryEvaluator(BinaryMetrics(cfg.metrics.exact_rows, cfg.metrics.bins), cfg.metrics.gauc)
+        return LabelsEvaluator(features.labels, cfg.metrics.exact_rows, cfg.metrics.bins, cfg.metrics.gauc)
 
     def build_task(self, cfg: DictConfig, features: Any, device: Any, candidates: Any = None) -> Any:
         from recsys.task import Task
 
-        return Task(build_model(cfg, features, device), None if cfg.loss is None else build_loss(cfg))
+        loss = None if cfg.loss is None else build_loss(cfg)
+        try:
+            return Task(build_model(cfg, features, device), loss, features.labels)
+        except ValueError as e:
+            raise UserError(f"loss={'null' if loss is None else cfg.loss.get('_target_')}: {e}") from e
 
 
 class Retrieval(ModelKind):
@@ -119,7 +122,7 @@ class Retrieval(ModelKind):
 
         return candidates_of(fitted)
 
-    def evaluator(self, cfg: DictConfig, candidates: Any) -> Any:
+    def evaluator(self, cfg: DictConfig, features: Any, candidates: Any) -> Any:
         from recsys.evaluation.evaluators import RetrievalEvaluator
         from recsys.evaluation.retrieval import RankingMetrics
 
@@ -205,6 +208,13 @@ def check_leads(key: str, name: str, measured: list[str]) -> None:
         )
 
 
+def _label_kinds(cfg: DictConfig) -> dict[str, str]:
+    """Return the kind of each label by name; one binary label if the data has none, which `check` refuses."""
+    if cfg.data.labels:
+        return {name: label.kind for name, label in cfg.data.labels.items()}
+    return {"label": cfg.data.label.kind}
+
+
 def _check_loss(cfg: DictConfig, protocol: str, example: str) -> None:
     """Raise UserError if the config's loss does not subclass `protocol`, a class of recsys.losses."""
     import inspect
@@ -214,6 +224,8 @@ def _check_loss(cfg: DictConfig, protocol: str, example: str) -> None:
     if cfg.loss is None:
         return
     target = locate(cfg.loss.get("_target_") or "", "loss")
+    if protocol == "RankingLoss" and target is losses.Tasks:
+        return
     if inspect.isclass(target) and getattr(losses, protocol) not in inspect.getmro(target):
         raise UserError(
             f"loss={cfg.loss.get('_target_')}: this model needs a {protocol}, such as {example}; "

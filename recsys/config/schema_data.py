@@ -112,6 +112,24 @@ class LabelConfig:
     column: str | None = "label"  # null: rows have no label
     at_least: float | None = None  # the label is 1 if column >= at_least; null: the column holds 0 and 1
     positive: list[str] = field(default_factory=list)  # the label is 1 if the column holds one of these texts, else 0
+    kind: str = "binary"  # binary: 0 or 1 | regression: a number | classes: one of `classes`
+    classes: list[str] = field(default_factory=list)  # the values of a label of kind classes
+    log: bool = False  # regression: predict ln(1 + label), for numbers that are never negative
+    only_if: str | None = None  # another label: rows have this label only if that one is 1
+
+
+@dataclass
+class NamedLabelConfig(LabelConfig):
+    """One of several labels."""
+
+    column: str | None = None  # null: the label's name
+
+
+@dataclass
+class WeightConfig:
+    """The weight of a row in losses and metrics."""
+
+    column: str | None = None  # a number that is not negative; null: all rows have the same weight
 
 
 @dataclass
@@ -223,6 +241,10 @@ class DataConfig:
     derive: dict[str, str] = field(default_factory=dict)  # column -> SQL expression over the columns
     where: str | None = None  # SQL over all columns: keep the rows for which it is true
     label: LabelConfig = field(default_factory=LabelConfig)
+    labels: dict[str, NamedLabelConfig] = field(default_factory=dict)  # several labels by name, instead of `label`
+    weight: WeightConfig = field(default_factory=WeightConfig)
+    # share of the training rows with label 0 that are kept; predictions are corrected for it
+    sample_negatives: float = number(1.0, above=0, at_most=1)
     split: SplitConfig = field(default_factory=SplitConfig)
     group: GroupConfig | None = field(default_factory=GroupConfig)  # becomes None if it names no column
     sequences: SequenceConfig | None = field(default_factory=SequenceConfig)  # becomes None if max_length is 0

@@ -27,6 +27,7 @@ from recsys.data.transforms import (
     TIME,
 )
 from recsys.data.transforms.columns import ResolvedData, resolve
+from recsys.data.transforms.labels import check_labels
 from recsys.errors import UserError, did_you_mean
 from recsys.ranges import check_values
 
@@ -61,6 +62,7 @@ def check_data(data: DataConfig) -> None:
     if data.verify not in ("stat", "content"):
         raise UserError(f"{key}.verify={data.verify}: must be stat or content")
     check_source(data)
+    check_labels(data)
     dense = data.dense_columns
     if twice := sorted(set(data.dense).union(dense) & set(data.sparse)):
         hint = f"give one of them another name and set its column: {twice[0]}"
@@ -70,13 +72,15 @@ def check_data(data: DataConfig) -> None:
     tables = {s.table for s in data.sparse.values() if s and s.table}
     if problem := _name_problem(data.name) or ("begins with a dot" if data.name.startswith(".") else None):
         raise UserError(f"data.name={_shown(data.name)}: {problem}; choose a plain name, such as my_data")
-    for name in [*data.dense, *dense, *data.sparse, *tables]:
+    for name in [*data.dense, *dense, *data.sparse, *tables, *data.labels]:
         problem = "is a reserved word" if name in RESERVED else "contains ." if "." in name else _name_problem(name)
         if problem:
             hint = f"choose another name and set column: {_shown(name)}"
-            raise UserError(f"{key}: {_shown(name)} is not a valid name of a feature or table: it {problem}; {hint}")
+            raise UserError(
+                f"{key}: {_shown(name)} is not a valid name of a feature, table or label: it {problem}; {hint}"
+            )
     for where, column in data.raw_columns:
-        if column == data.label_column:
+        if column in data.label_columns:
             raise UserError(f"{where}: reads {column}, the column of the label; choose another column")
     for name, s in data.sparse_columns.items():
         where = f"{key}.sparse.{name}"

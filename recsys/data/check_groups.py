@@ -18,7 +18,7 @@ def check_groups(data: ResolvedData) -> None:
         UserError: the config has a mistake.
     """
     for name, d in data.dense_columns.items():
-        if data.label_column is None and any(isinstance(s, Target) for s in d.steps):
+        if not data.label_configs and any(isinstance(s, Target) for s in d.steps):
             raise UserError(f"{data.key}.dense.{name}: target needs a label, but these rows have none")
     for kind, features in (("dense", data.dense), ("sparse", data.sparse)):
         for name, c in features.items():

@@ -24,7 +24,8 @@ from recsys.batch import Batch, JaggedIds
 from recsys.data.lanes import lane_batches, parts_of
 from recsys.data.row_groups import RowGroup, row_groups, segments
 from recsys.data.tensors import Tensors, dense_slices
-from recsys.data.transforms import HISTORY, LABEL, TARGETS
+from recsys.data.transforms import HISTORY, TARGETS
+from recsys.data.transforms.column_names import WEIGHT, label_column
 from recsys.errors import UserError
 from recsys.features import FeatureSpec
 from recsys.manifest import BackgroundCheck
@@ -42,6 +43,7 @@ class _Chunk:
     ids: (batches, S, B) int32, of the S single-valued features
     bags: for each multi-valued feature, its values and offsets (R + 1,)
     queries: values and offsets of targets and history; empty in training
+    weights: (R,) float32; None if all rows have weight 1
     """
 
     rows: int
@@ -50,6 +52,7 @@ class _Chunk:
     ids: np.ndarray
     bags: list[tuple[np.ndarray, np.ndarray]]
     queries: list[tuple[np.ndarray, np.ndarray]]
+    weights: np.ndarray | None = None
 
 
 class ParquetLoader:
@@ -127,10 +130,11 @@ class ParquetLoader:
         self._dense = [f.name for f in features.dense if not f.vectors]
         self._vectors = [(f.name, (vectors or {})[f.name]) for f in features.dense if f.vectors]
         self._slices = dense_slices(features)
-        self._labels = [LABEL] if features.labels else []
+        self._labels = [label_column(i, label.name) for i, label in enumerate(features.labels)]
+        self._weights = [WEIGHT] if features.weighted else []
         names = [f.name for f in features.dense]
         self._queries = [] if training or features.item is None else [TARGETS, HISTORY]
-        self._columns = [*self._labels, *names, *self._single, *self._multi, *self._queries]
+        self._columns = [*self._labels, *self._weights, *names, *self._single, *self._multi, *self._queries]
         self._keys = [f.name for f in features.sparse]
         self._buffers: list[np.ndarray] = []
         self._shapes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -272,8 +276,12 @@ class ParquetLoader:
                 np.take(by_row, order, axis=0, out=dense[:rows], mode="clip")
         for name, matrix in self._vectors:
             dense[:rows, self._slices[name]] = matrix[_permute(frame[name].to_numpy(), order)]
-        for name in self._labels:
-            labels[:rows, 0] = _permute(_copy(frame, name, column), order)
+        for i, name in enumerate(self._labels):
+            labels[:rows, i] = _permute(_copy(frame, name, column), order)
+        weights = None
+        if self._weights:
+            weights = self._buffer((full,), np.float32)
+            weights[:rows], weights[rows:] = _permute(_copy(frame, WEIGHT, column), order), 0
         column = self._buffer((rows,), np.int32)
         for i, name in enumerate(self._single):
             values = _copy(frame, name, column)
@@ -285,7 +293,8 @@ class ParquetLoader:
                 else:
                     np.take(values, order[start:stop], out=out, mode="clip")
         bags = [_bags(frame[name], order) for name in self._multi]
-        return _Chunk(rows, dense, labels, ids, bags, [_bags(frame[name], order) for name in self._queries])
+        queries = [_bags(frame[name], order) for name in self._queries]
+        return _Chunk(rows, dense, labels, ids, bags, queries, weights)
 
     def _buffer(self, shape: tuple[int, ...], dtype: type[np.generic]) -> np.ndarray:
         """Return an array that no batch refers to any more, or a new one. Reusing arrays avoids page faults."""
@@ -303,6 +312,8 @@ class ParquetLoader:
         rows = min(max(chunk.rows - start, 0), self.batch_size)
         size = max(rows, 1)
         weight = None if rows == size else torch.zeros(size)
+        if chunk.weights is not None:
+            weight = torch.from_numpy(chunk.weights[start : start + size])
         dense = torch.from_numpy(chunk.dense[start : start + size])
         labels = torch.from_numpy(chunk.labels[start : start + size])
         values = torch.from_numpy(chunk.ids[b])[:, :size].reshape(-1)
@@ -331,7 +342,8 @@ class ParquetLoader:
 
 def batch_of(frame: pl.DataFrame, features: FeatureSpec, vectors: Mapping[str, np.ndarray] | None = None) -> Batch:
     """Return all rows of a frame that `Fitted.apply` returned as one Batch; labels are 0 if it has none."""
-    labels = frame[LABEL].to_numpy() if LABEL in frame.columns else None
+    columns = [label_column(i, label.name) for i, label in enumerate(features.labels)]
+    labels = frame.select(columns).to_numpy() if columns and columns[0] in frame.columns else None
     return Tensors.from_frame(frame, features, vectors).batch(labels)
 
 

@@ -74,11 +74,11 @@ class Tensors:
         return KeyedJaggedTensor(list(self.values), values, lengths=lengths)
 
     def batch(self, labels: np.ndarray | None = None) -> Batch:
-        """Return the rows as a Batch. labels: (B,), zeros by default."""
+        """Return the rows as a Batch. labels: (B, T), zeros of one label by default."""
         from recsys.batch import Batch  # imports torchrec
 
-        column = np.zeros(self.rows, np.float32) if labels is None else labels.astype(np.float32)
-        return Batch(self.dense, self.keyed_jagged(), torch.from_numpy(column[:, None]))
+        columns = np.zeros((self.rows, 1), np.float32) if labels is None else labels.astype(np.float32)
+        return Batch(self.dense, self.keyed_jagged(), torch.from_numpy(columns.reshape(self.rows, -1)))
 
 
 def candidates_of(fitted: Fitted) -> Candidates:

@@ -5,7 +5,7 @@ They are exact up to a number of rows; above it, the error of binned scores is b
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ POINTS = 200  # number of points of a curve
 class Scores:
     """Rows grouped by score, ascending: enough for AUC, PR-AUC and ECE, whatever the number of rows.
 
-    rows, positives: (G,) counts for each score
+    rows, positives: (G,) counts for each score; sums of weights if rows have weights
     probability, logloss: (G,) sums of probabilities and of -ln P(label)
     """
 
@@ -35,24 +35,28 @@ class Scores:
     logloss: np.ndarray
 
     @classmethod
-    def from_rows(cls, probability: np.ndarray, label: np.ndarray) -> "Scores":
+    def from_rows(cls, probability: np.ndarray, label: np.ndarray, weight: np.ndarray | None = None) -> "Scores":
         """Group (rows,) float32 probabilities and labels of 0 and 1 by equal probabilities, without loss."""
         order = np.argsort(probability, kind="stable")
         score = probability[order]
         first = np.flatnonzero(np.append(True, score[1:] != score[:-1])) if len(score) else np.zeros(0, np.int64)
         columns = (np.ones(len(score), np.int64), label[order].astype(np.int64), *_sums(score, label[order]))
+        if weight is not None:
+            columns = tuple(c * weight[order].astype(np.float64) for c in columns)  # type: ignore[assignment]
         return cls(*(np.add.reduceat(c, first) if len(first) else c for c in columns))
 
     @classmethod
-    def binned(cls, probability: np.ndarray, label: np.ndarray) -> "Scores":
+    def binned(cls, probability: np.ndarray, label: np.ndarray, weight: np.ndarray | None = None) -> "Scores":
         """Group into BINS bins of neighbouring float32 values.
 
         Empty bins are included, so that the bins of all ranks can be summed.
         """
         bins = probability.astype(np.float32).view(np.int32) >> SHIFT
-        count = lambda weights=None: np.bincount(bins, weights, BINS)  # noqa: E731
         p, loss = _sums(probability, label)
-        return cls(count().astype(np.int64), count(label).astype(np.int64), count(p), count(loss))
+        if weight is None:
+            count = lambda weights=None: np.bincount(bins, weights, BINS)  # noqa: E731
+            return cls(count().astype(np.int64), count(label).astype(np.int64), count(p), count(loss))
+        return cls(*(np.bincount(bins, c * weight.astype(np.float64), BINS) for c in (1.0, label, p, loss)))
 
     @property
     def negatives(self) -> np.ndarray:
@@ -104,16 +108,18 @@ class Scores:
         best = float((positives * (tp + positives) / (tp + fp + positives)).sum() / total)
         return max(best - value, value - sequential(fp + negatives), 0.0)
 
-    def calibration(self, bins: int) -> list[tuple[float, float, int]]:
+    def calibration(self, bins: int) -> list[tuple[float, float, float]]:
         """Return (mean probability, share of positives, number of rows) for each of `bins` bins.
 
         The bins have about the same number of rows. Equal scores are in the same bin.
         """
-        total = int(self.rows.sum())
+        total = float(self.rows.sum())
         middle = np.cumsum(self.rows) - self.rows / 2
-        place = np.minimum((middle * bins / max(total, 1)).astype(np.int64), bins - 1)
+        place = np.minimum((middle * bins / (total or 1)).astype(np.int64), bins - 1)
         rows, p, y = (np.bincount(place, c, bins) for c in (self.rows, self.probability, self.positives))
-        return [(float(a / n), float(b / n), int(n)) for a, b, n in zip(p, y, rows, strict=True) if n]
+        whole = self.rows.dtype.kind == "i"
+        parts = zip(p, y, rows, strict=True)
+        return [(float(a / n), float(b / n), int(n) if whole else float(n)) for a, b, n in parts if n]
 
     def metrics(self, bins: int = 20) -> dict[str, float]:
         """Return all metrics by name, and the number of rows.
@@ -125,7 +131,7 @@ class Scores:
         ece: expected calibration error (Naeini et al. 2015), the mean distance of probability and share of positives
             over `bins` bins with about the same number of rows
         """
-        rows, positives = int(self.rows.sum()), float(self.positives.sum())
+        rows, positives = float(self.rows.sum()), float(self.positives.sum())
         logloss = float(self.logloss.sum()) / rows if rows else math.nan
         rate = positives / rows if rows else math.nan
         entropy = -(rate * math.log(rate) + (1 - rate) * math.log1p(-rate)) if 0 < positives < rows else math.nan
@@ -137,7 +143,7 @@ class Scores:
             "ne": logloss / entropy,
             "calibration": float(self.probability.sum()) / positives if positives else math.nan,
             "ece": off / rows if rows else math.nan,
-            "rows": rows,
+            "rows": int(self.rows.sum()),
         }
 
     def curves(self, bins: int) -> dict[str, list[Any]]:
@@ -156,9 +162,11 @@ class Scores:
         return {"roc": roc.tolist(), "pr": pr.tolist(), "calibration": self.calibration(bins)}
 
 
-def binary_metrics(probability: np.ndarray, label: np.ndarray, bins: int = 20) -> dict[str, float]:
-    """Return `Scores.metrics` of (rows,) probabilities for (rows,) labels of 0 and 1."""
-    return Scores.from_rows(probability, label).metrics(bins)
+def binary_metrics(
+    probability: np.ndarray, label: np.ndarray, bins: int = 20, weight: np.ndarray | None = None
+) -> dict[str, float]:
+    """Return `Scores.metrics` of (rows,) probabilities for (rows,) labels of 0 and 1; `rows` is their number."""
+    return Scores.from_rows(probability, label, weight).metrics(bins) | {"rows": len(label)}
 
 
 def gauc(group: np.ndarray, probability: np.ndarray, label: np.ndarray) -> tuple[float, int]:
@@ -190,11 +198,77 @@ def gauc(group: np.ndarray, probability: np.ndarray, label: np.ndarray) -> tuple
 
 @dataclass(frozen=True)
 class Rows:
-    """Measured rows in the order of their split: row number `place` (R,) int64, probability (R,) float32, label."""
+    """Measured rows in the order of their split.
+
+    place: (R,) int64, row numbers in the split
+    probability: (R,) float32; of a label that is not binary, its prediction, (R,) or (R, C)
+    label: (R,)
+    weight: (R,) float32; None if all rows have weight 1
+    """
 
     place: np.ndarray
     probability: np.ndarray
     label: np.ndarray
+    weight: np.ndarray | None = None
+
+    @classmethod
+    def concat(cls, parts: list["Rows"]) -> "Rows":
+        """Return the rows of all parts; a part without rows may lack the weight of the others."""
+        weights = [p.weight for p in parts if p.weight is not None]
+        place, probability, label = (
+            np.concatenate([getattr(p, name) for p in parts]) for name in ("place", "probability", "label")
+        )
+        return cls(place, probability, label, np.concatenate(weights) if weights else None)
+
+    def take(self, at: np.ndarray) -> "Rows":
+        """Return the rows at these indices, or where a mask is True."""
+        weight = None if self.weight is None else self.weight[at]
+        return Rows(self.place[at], self.probability[at], self.label[at], weight)
+
+
+class RowCollector:
+    """Collects the measured rows of this rank."""
+
+    def __init__(self) -> None:
+        self._parts: list[Rows] = []
+        self._not_finite = 0
+
+    def add(self, prediction: Tensor, label: Tensor, weight: Tensor | None, first_row: int) -> None:
+        """Add predictions (B,) or (B, C), labels (B,), and weights (B,).
+
+        Rows whose label is NaN are left out, and rows of weight 0, such as padding.
+        """
+        known = ~torch.isnan(label)
+        if weight is not None:
+            known &= weight > 0
+        whole = bool(known.all())
+        place = np.arange(first_row, first_row + len(label))
+        parts = [prediction, label, weight]
+        if not whole:
+            place, parts = place[known.cpu().numpy()], [None if x is None else x[known] for x in parts]
+        p, y, w = (None if x is None else x.cpu().numpy() for x in parts)
+        assert p is not None and y is not None
+        if len(p):
+            self._not_finite += int((~np.isfinite(p)).sum())
+            self._parts.append(Rows(place, p, y, w))
+
+    def take(self, label_type: Any, width: int = 0) -> Rows:
+        """Return all rows that were added, in the order of the split, and forget them. Collective.
+
+        width: C for predictions (R, C), 0 for (R,)
+
+        Raises:
+            NotFinite: a prediction is NaN or infinite; on all ranks.
+        """
+        parts, self._parts = sorted(self._parts, key=lambda part: part.place[0]), []
+        not_finite, self._not_finite = self._not_finite, 0
+        rows = sum(len(p.place) for p in parts)
+        total, not_finite = added(np.array([rows, not_finite])).tolist()
+        if not_finite:
+            raise NotFinite(f"{not_finite:,} of {total:,} predictions are NaN or infinite")
+        shape = (0, width) if width else (0,)
+        none = Rows(np.zeros(0, np.int64), np.zeros(shape, np.float32), np.zeros(0, label_type))
+        return Rows.concat([none, *(replace(p, label=p.label.astype(label_type)) for p in parts)])
 
 
 class BinaryMetrics:
@@ -220,21 +294,15 @@ class BinaryMetrics:
         self.groups: Callable[[int, int], np.ndarray] | None = None
         self.scores: Scores | None = None
         self.rows: Rows | None = None
-        self._kept: list[tuple[int, np.ndarray, np.ndarray]] = []
-        self._not_finite = 0
+        self._collected = RowCollector()
 
-    def update(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None, first_row: int = 0) -> None:
-        """Collect logits and labels (B, 1). Rows of weight 0 are padding and are ignored.
+    def update(self, probability: Tensor, label: Tensor, weight: Tensor | None = None, first_row: int = 0) -> None:
+        """Collect probabilities and labels (B,); labels above 0 are positive, and rows whose label is NaN are left out.
 
+        weight: (B,), weight of each row; rows of weight 0 are left out
         first_row: row number of the first row in the split
         """
-        x, y = logits.detach().float()[:, 0], labels[:, 0]
-        if weight is not None:
-            x, y = x[weight > 0], y[weight > 0]
-        p = torch.sigmoid(x)
-        if len(p):
-            self._not_finite += len(x) - int(torch.isfinite(x).sum())
-            self._kept.append((first_row, p.cpu().numpy(), (y > 0).cpu().numpy()))
+        self._collected.add(probability.detach().float(), label, weight, first_row)
 
     def compute(self) -> dict[str, float]:
         """Return the metrics of all rows, on every rank, and reset. Collective.
@@ -242,34 +310,25 @@ class BinaryMetrics:
         Raises:
             NotFinite: a prediction is NaN or infinite; on all ranks.
         """
-        kept, self._kept = sorted(self._kept, key=lambda part: part[0]), []
-        not_finite, self._not_finite = self._not_finite, 0
-        place = np.concatenate([np.zeros(0, np.int64), *(first + np.arange(len(p)) for first, p, _ in kept)])
-        mine = Rows(
-            place,
-            np.concatenate([np.zeros(0, np.float32), *(p for _, p, _ in kept)]),
-            np.concatenate([np.zeros(0, bool), *(y for *_, y in kept)]),
-        )
+        mine = self._collected.take(bool)
+        place, total = mine.place, int(added(np.array([len(mine.place)]))[0])
         group = None
         if self.groups is not None:
-            group = self.groups(int(place[0]), int(place[-1]) + 1) if len(place) else np.zeros(0, np.int32)
-        total, not_finite = _added(np.array([len(place), not_finite])).tolist()
-        if not_finite:
-            raise NotFinite(f"{not_finite:,} of {total:,} predictions are NaN or infinite")
+            first = int(place[0]) if len(place) else 0
+            group = self.groups(first, int(place[-1]) + 1)[place - first] if len(place) else np.zeros(0, np.int32)
         if exact := total <= self.exact_rows:
-            rows, group = _on_rank_0(mine, group)
-            self.scores = Scores.from_rows(rows.probability, rows.label) if _rank() == 0 else None
+            rows, group = on_rank_0(mine, group)
+            self.scores = Scores.from_rows(rows.probability, rows.label, rows.weight) if _rank() == 0 else None
         else:
-            binned = Scores.binned(mine.probability, mine.label)
-            self.scores = Scores(*(_added(c) for c in vars(binned).values()))
+            binned = Scores.binned(mine.probability, mine.label, mine.weight)
+            self.scores = Scores(*(added(c) for c in vars(binned).values()))
             chosen = _share(place if group is None else group, self.exact_rows / total)
-            sample = Rows(mine.place[chosen], mine.probability[chosen], mine.label[chosen])
-            rows, group = _on_rank_0(sample, None if group is None else group[chosen])
+            rows, group = on_rank_0(mine.take(chosen), None if group is None else group[chosen])
         self.rows = rows if _rank() == 0 else None
         metrics: dict[str, float] = {}
         if _rank() == 0:
             assert self.scores is not None
-            metrics = self.scores.metrics(self.bins)
+            metrics = self.scores.metrics(self.bins) | {"rows": total}
             if not exact:
                 metrics |= {"auc_error": self.scores.auc()[1], "pr_auc_error": self.scores.pr_auc_error()}
             if group is not None:
@@ -300,7 +359,7 @@ def _rank() -> int:
     return dist.get_rank() if dist.is_initialized() else 0
 
 
-def _added(x: np.ndarray) -> np.ndarray:
+def added(x: np.ndarray) -> np.ndarray:
     """Return the sum over ranks. Collective."""
     if not _several():
         return x
@@ -309,7 +368,7 @@ def _added(x: np.ndarray) -> np.ndarray:
     return sum_.numpy()
 
 
-def _on_rank_0(rows: Rows, group: np.ndarray | None) -> tuple[Rows, np.ndarray | None]:
+def on_rank_0(rows: Rows, group: np.ndarray | None) -> tuple[Rows, np.ndarray | None]:
     """Return the rows of all ranks on rank 0, in the order of their split; other ranks keep theirs. Collective."""
     if not _several():
         return rows, group
@@ -318,8 +377,7 @@ def _on_rank_0(rows: Rows, group: np.ndarray | None) -> tuple[Rows, np.ndarray |
     if parts is None:
         return rows, group
     parts.sort(key=lambda part: part[0].place[0] if len(part[0].place) else 0)  # ranks read consecutive rows
-    together = [np.concatenate(c) for c in zip(*(vars(r).values() for r, _ in parts), strict=True)]
-    return Rows(*together), None if group is None else np.concatenate([g for _, g in parts])
+    return Rows.concat([r for r, _ in parts]), None if group is None else np.concatenate([g for _, g in parts])
 
 
 def undefined(metrics: Mapping[str, float]) -> str | None:

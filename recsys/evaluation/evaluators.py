@@ -15,10 +15,13 @@ from torch import Tensor
 from recsys.batch import Batch
 from recsys.data.loader import ParquetLoader
 from recsys.data.transforms import Fitted
-from recsys.evaluation.binary import BinaryMetrics, Rows, binary_metrics
+from recsys.evaluation.binary import BinaryMetrics, Rows, binary_metrics, undefined
 from recsys.evaluation.retrieval import RankingMetrics
 from recsys.evaluation.retrieval_counts import candidate_shard
 from recsys.evaluation.slices import slices
+from recsys.evaluation.values import ValueMetrics, value_metrics
+from recsys.features import Label
+from recsys.predictions import label_slices, predict
 
 
 class Evaluator(Protocol):
@@ -40,6 +43,10 @@ class Evaluator(Protocol):
         """
         ...
 
+    def undefined(self, metrics: dict[str, float]) -> str | None:
+        """Return which metrics are undefined and why, for a message; None if all are defined."""
+        ...
+
     def slices(self, names: list[str], loader: ParquetLoader, fitted: Fitted, max_values: int) -> dict[str, Any]:
         """Return the metrics for each value of the features `names`, over the rows of the last `compute`."""
         ...
@@ -53,43 +60,96 @@ class Evaluator(Protocol):
         ...
 
 
-class BinaryEvaluator:
+class LabelsEvaluator:
     """Evaluator of label predictions.
 
     Args:
-        metrics: collects the rows.
-        gauc: feature whose values group the rows for GAUC.
+        labels: the labels.
+        exact_rows, bins: as in BinaryMetrics.
+        gauc: feature whose values group the rows for GAUC of the first label.
     """
 
-    def __init__(self, metrics: BinaryMetrics | None = None, gauc: str | None = None) -> None:
-        self.metrics, self._gauc = metrics or BinaryMetrics(), gauc
+    def __init__(
+        self,
+        labels: tuple[Label, ...] = (Label("label"),),
+        exact_rows: int = 20_000_000,
+        bins: int = 20,
+        gauc: str | None = None,
+    ) -> None:
+        self.labels, self._gauc = labels, gauc
+        self.metrics: list[BinaryMetrics | ValueMetrics] = [
+            BinaryMetrics(exact_rows, bins) if label.kind == "binary" else ValueMetrics(label, exact_rows)
+            for label in labels
+        ]
 
     def begin(self, task: Any, loader: ParquetLoader | None) -> None:
-        if (name := self._gauc) is not None and loader is not None:
-            self.metrics.groups = lambda start, stop: loader.column(name, start, stop).to_numpy()
+        first = self.metrics[0]
+        if (name := self._gauc) is not None and loader is not None and isinstance(first, BinaryMetrics):
+            first.groups = lambda start, stop: loader.column(name, start, stop).to_numpy()
 
     def update(self, task: Any, output: Tensor, batch: Batch) -> None:
-        self.metrics.update(output, batch.labels, batch.weight, batch.first_row)
+        logits = output.detach().float()
+        predictions = torch.where(torch.isfinite(logits), predict(logits, self.labels), torch.nan)
+        for i, (label, metrics) in enumerate(zip(self.labels, self.metrics, strict=True)):
+            own = predictions[:, label_slices(self.labels)[i]]
+            own = own if label.kind == "classes" else own[:, 0]
+            metrics.update(own, batch.labels[:, i], batch.weight, batch.first_row)
 
     def compute(self) -> dict[str, float]:
-        return self.metrics.compute()
+        return self._named([metrics.compute() for metrics in self.metrics])
+
+    def undefined(self, metrics: dict[str, float]) -> str | None:
+        whys = []
+        for label, own in zip(self.labels, self.metrics, strict=True):
+            prefix = "" if len(self.labels) == 1 else f"{label.name}/"
+            part = {n.removeprefix(prefix): v for n, v in metrics.items() if n.startswith(prefix)}
+            if isinstance(own, BinaryMetrics) and (why := undefined(part | {"rows": metrics["rows"]})) is not None:
+                whys.append(f"{label.name}: {why}" if prefix else why)
+        return "; ".join(whys) or None
+
+    def _named(self, parts: list[dict[str, Any]]) -> dict[str, Any]:
+        """Return the labels' metrics with the labels' names in front if there are several; `rows` is the largest."""
+        if len(parts) == 1:
+            return parts[0]
+        named = {
+            f"{x.name}/{n}": v
+            for x, part in zip(self.labels, parts, strict=True)
+            for n, v in part.items()
+            if n != "rows"
+        }
+        return named | {"rows": max(part["rows"] for part in parts)}
 
     def slices(self, names: list[str], loader: ParquetLoader, fitted: Fitted, max_values: int) -> dict[str, Any]:
-        rows = self.metrics.rows
-        assert rows is not None
+        rows = [metrics.rows for metrics in self.metrics]
+        places = np.unique(np.concatenate([r.place for r in rows if r is not None]))
 
         def measure(at: np.ndarray) -> dict[str, Any]:
-            label = rows.label[at]
-            return binary_metrics(rows.probability[at], label) | {"positives": int(label.sum())}
+            chosen = places[at]
+            kinds = zip(self.labels, rows, strict=True)
+            return self._named([_measure(x, r.take(np.isin(r.place, chosen))) for x, r in kinds if r is not None])
 
-        return slices(names, loader, rows.place, measure, fitted, max_values)
+        def measure_all(at: np.ndarray) -> dict[str, Any]:
+            assert rows[0] is not None
+            return _measure(self.labels[0], rows[0].take(at))
+
+        one = len(self.labels) == 1
+        return slices(names, loader, places, measure_all if one else measure, fitted, max_values)
 
     def curves(self, bins: int) -> dict[str, list[Any]] | None:
-        return None if self.metrics.scores is None else self.metrics.scores.curves(bins)
+        first = self.metrics[0]
+        return first.scores.curves(bins) if isinstance(first, BinaryMetrics) and first.scores is not None else None
 
     def write(self, folder: Path, split: str) -> None:
-        assert self.metrics.rows is not None
-        write_predictions(self.metrics.rows, folder / f"{split}_predictions.parquet")
+        for i, (label, metrics) in enumerate(zip(self.labels, self.metrics, strict=True)):
+            assert metrics.rows is not None
+            name = f"{split}_predictions" + (f"_{label.name}" if i else "")
+            write_predictions(metrics.rows, label, folder / f"{name}.parquet")
+
+
+def _measure(label: Label, rows: Rows) -> dict[str, Any]:
+    if label.kind != "binary":
+        return value_metrics(rows, label.kind)
+    return binary_metrics(rows.probability, rows.label, weight=rows.weight) | {"positives": int(rows.label.sum())}
 
 
 class RetrievalEvaluator:
@@ -125,6 +185,9 @@ class RetrievalEvaluator:
         self.metrics.check_finite()
         return metrics
 
+    def undefined(self, metrics: dict[str, float]) -> str | None:
+        return None
+
     def slices(self, names: list[str], loader: ParquetLoader, fitted: Fitted, max_values: int) -> dict[str, Any]:
         return retrieval_slices(self.metrics, names, loader, fitted, max_values)
 
@@ -148,9 +211,22 @@ def retrieval_slices(
     return slices(names, loader, places, measure, fitted, max_values)
 
 
-def write_predictions(rows: Rows, path: Path) -> None:
-    """Write one row per measured row: its number in the split (`row`), probability and label."""
-    columns = {"row": rows.place, "probability": rows.probability, "label": rows.label.astype(np.uint8)}
+def write_predictions(rows: Rows, label: Label, path: Path) -> None:
+    """Write one row per measured row.
+
+    Columns: its number in the split (`row`), the prediction (`probability`; `prediction` of a number; a column for each
+    class), the label, and the weight if rows have one.
+    """
+    columns: dict[str, Any] = {"row": rows.place}
+    if label.kind == "binary":
+        columns |= {"probability": rows.probability, "label": rows.label.astype(np.uint8)}
+    elif label.kind == "regression":
+        columns |= {"prediction": rows.probability, "label": rows.label}
+    else:
+        columns |= {f"probability_{c}": rows.probability[:, i] for i, c in enumerate(label.classes)}
+        columns["label"] = [label.classes[int(y)] for y in rows.label]
+    if rows.weight is not None:
+        columns["weight"] = rows.weight
     pl.DataFrame(columns).write_parquet(path)
 
 

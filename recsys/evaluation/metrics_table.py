@@ -17,7 +17,7 @@ class Metric:
     label: name in tables and charts
     better: which direction is better; None if neither is, so that the metric cannot select checkpoints or rank trials
     meaning: one-line description
-    kind: kind of model that it measures
+    kind: kind of label that it measures; retrieval: rankings of items
     at_k: whether it is computed for lists of length k, as name@k
     interval: whether recsys.report computes a confidence interval for it
     curve: whether recsys.report plots it over the validations
@@ -27,7 +27,7 @@ class Metric:
     label: str
     better: Literal["higher", "lower"] | None
     meaning: str
-    kind: Literal["ranking", "retrieval"]
+    kind: Literal["binary", "regression", "classes", "retrieval"]
     at_k: bool = False
     interval: bool = True
     curve: bool = True
@@ -36,22 +36,30 @@ class Metric:
 METRICS = {
     m.name: m
     for m in (
-        Metric("auc", "AUC", "higher", "area under the ROC curve", "ranking"),
-        Metric("pr_auc", "PR-AUC", "higher", "average precision", "ranking", curve=False),
-        Metric("logloss", "logloss", "lower", "mean of −ln P(label)", "ranking"),
-        Metric("ne", "NE", "lower", "normalised entropy: logloss over that of the mean label", "ranking", curve=False),
-        Metric("calibration", "calibration", None, "predicted over observed positives; 1 is calibrated", "ranking"),
-        Metric("ece", "ECE", "lower", "expected calibration error", "ranking", interval=False),
-        Metric("gauc", "GAUC", "higher", "AUC within groups, weighted by their rows", "ranking", interval=False),
+        Metric("auc", "AUC", "higher", "area under the ROC curve", "binary"),
+        Metric("pr_auc", "PR-AUC", "higher", "average precision", "binary", curve=False),
+        Metric("logloss", "logloss", "lower", "mean of −ln P(label)", "binary"),
+        Metric("ne", "NE", "lower", "normalised entropy: logloss over that of the mean label", "binary", curve=False),
+        Metric("calibration", "calibration", None, "predicted over observed positives; 1 is calibrated", "binary"),
+        Metric("ece", "ECE", "lower", "expected calibration error", "binary", interval=False),
+        Metric("gauc", "GAUC", "higher", "AUC within groups, weighted by their rows", "binary", interval=False),
+        Metric("rmse", "RMSE", "lower", "root of the mean squared error", "regression", interval=False),
+        Metric("mae", "MAE", "lower", "mean absolute error", "regression", interval=False),
+        Metric("accuracy", "accuracy", "higher", "share of rows predicted right", "classes", interval=False),
         Metric("mrr", "MRR", "higher", "mean reciprocal rank of a query's best target", "retrieval"),
         Metric("hr", "HR", "higher", "share of queries with a target among the best k", "retrieval", at_k=True),
         Metric("ndcg", "NDCG", "higher", "discounted gain divided by the largest possible", "retrieval", at_k=True),
         Metric("recall", "recall", "higher", "share of a query's targets among the best k", "retrieval", at_k=True),
     )
 }  # fmt: skip
-RANKING = tuple(m.name for m in METRICS.values() if m.kind == "ranking" and m.name != "gauc")  # always measured
+BY_KIND = {  # the metrics of each kind of label that are always measured
+    "binary": tuple(m.name for m in METRICS.values() if m.kind == "binary" and m.name != "gauc"),
+    "regression": ("rmse", "mae"),
+    "classes": ("logloss", "accuracy"),
+}
+MAIN = {"binary": "auc", "regression": "rmse", "classes": "logloss"}  # the main metric of each kind of label
 COUNTS = ("rows", "gauc_rows", "cold_rows", "targets", "cold_targets", "candidates")  # reported next to the metrics
-MAIN_RANKING = "auc"
+MAIN_RANKING = MAIN["binary"]
 MAIN_K = 10
 
 
@@ -96,6 +104,24 @@ def under(name: str, protocol: str) -> str:
     return name if protocol == "full" else f"{name}_{protocol}"
 
 
+def label_names(kinds: Mapping[str, str], *, gauc: bool) -> list[str]:
+    """Return the names of all metrics of labels, with the label's name in front if there are several.
+
+    kinds: the kind of each label by name
+    """
+    names = []
+    for i, (label, kind) in enumerate(kinds.items()):
+        own = [*BY_KIND[kind], *(["gauc"] if gauc and not i and kind == "binary" else [])]
+        names += own if len(kinds) == 1 else [f"{label}/{name}" for name in own]
+    return names
+
+
+def main_label(kinds: Mapping[str, str]) -> str:
+    """Return the default main metric of rows with these labels: that of the first label."""
+    label, kind = next(iter(kinds.items()))
+    return MAIN[kind] if len(kinds) == 1 else f"{label}/{MAIN[kind]}"
+
+
 def retrieval_names(ks: tuple[int, ...], protocols: tuple[str, ...]) -> list[str]:
     """Return the names of all retrieval metrics, for each protocol."""
     stems = [m for m in METRICS.values() if m.kind == "retrieval"]
@@ -112,9 +138,17 @@ def main_retrieval(ks: tuple[int, ...], protocols: tuple[str, ...]) -> str:
     return under(f"ndcg@{k}", "full" if "full" in protocols else protocols[0])
 
 
+def is_retrieval(measured: Mapping[str, object]) -> bool:
+    """Return whether metrics of these names rank items, instead of predicting labels."""
+    return any("@" in name for name in measured)
+
+
 def main_metric(measured: Mapping[str, object]) -> str:
     """Return the main metric of a run whose metrics.json has these names."""
     if MAIN_RANKING in measured:
         return MAIN_RANKING
+    labels = [name for name in measured if "@" not in name and name.rpartition("/")[2] in MAIN.values()]
+    if labels:
+        return labels[0]
     ranked = [name for name in measured if name.startswith("ndcg@")]
     return f"ndcg@{MAIN_K}" if f"ndcg@{MAIN_K}" in ranked else next(iter(ranked), "mrr")

@@ -3,7 +3,7 @@
 Ranking losses compare logits with labels, retrieval losses compare scores of items.
 """
 
-from recsys.losses.ranking import BinaryCrossEntropy, FocalLoss, RankingLoss
+from recsys.losses.ranking import MSE, BinaryCrossEntropy, CrossEntropy, FocalLoss, Huber, RankingLoss
 from recsys.losses.retrieval import (
     BCE,
     BPR,
@@ -14,17 +14,24 @@ from recsys.losses.retrieval import (
     RetrievalLoss,
     SampledSoftmax,
 )
+from recsys.losses.tasks import LabelLosses, Tasks, label_loss
 
 __all__ = [
     "BCE",
     "BPR",
+    "MSE",
     "BinaryCrossEntropy",
+    "CrossEntropy",
     "FocalLoss",
     "FullSoftmax",
+    "Huber",
+    "LabelLosses",
     "LossInputs",
     "Negatives",
     "Popularity",
     "RankingLoss",
     "RetrievalLoss",
     "SampledSoftmax",
+    "Tasks",
+    "label_loss",
 ]

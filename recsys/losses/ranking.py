@@ -1,30 +1,35 @@
 """Losses of ranking models: logits against labels, row by row."""
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 from torch import Tensor, nn
 
 
 class RankingLoss(Protocol):
-    """Protocol of losses over logits and labels. A loss that a config names must subclass it and nn.Module."""
+    """Protocol of losses over logits and labels. A loss that a config names must subclass it and nn.Module.
+
+    kind: kind of the labels that it compares with logits: binary, regression or classes
+    """
+
+    kind: ClassVar[str] = "binary"
 
     def forward(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
-        """Return the mean loss, ().
+        """Return the mean over rows and labels of weight x loss, ().
 
         Args:
-            logits: (B, T).
-            labels: (B, T), from 0 to 1.
-            weight: (B,), weight of each row; None if all rows have weight 1. Rows of weight 0 are ignored.
+            logits: (B, T); classes: (B, C).
+            labels: (B, T), binary: from 0 to 1; regression: in the units of the logits; classes: (B, 1), an index.
+            weight: (B,), weight of each row; None if all rows have weight 1. Weights have the mean 1 over training
+                rows. The sum is divided by the number of rows, whatever the weights of a batch, so that each row has
+                the same share in the gradient in every batch and on any number of processes.
         """
         ...
 
 
 def weighted_mean(losses: Tensor, weight: Tensor | None) -> Tensor:
-    """Return the mean of (B, T) losses over rows of `weight` (B,) and over labels."""
-    if weight is None:
-        return losses.mean()
-    return (losses * weight[:, None]).sum() / weight.sum().clamp(min=1) / losses.shape[1]
+    """Return the mean over rows and labels of (B, T) losses times the rows' weights (B,)."""
+    return losses.mean() if weight is None else (losses * weight[:, None]).mean()
 
 
 class BinaryCrossEntropy(nn.Module, RankingLoss):
@@ -33,24 +38,26 @@ class BinaryCrossEntropy(nn.Module, RankingLoss):
     Args:
         label_smoothing: labels 0 and 1 become s / 2 and 1 - s / 2 (Szegedy et al. 2016,
             https://arxiv.org/abs/1512.00567).
+        positive_weight: weight of positives; negatives have the weight 1. Above 1, the predictions are too high for
+            calibrated probabilities.
     """
 
-    def __init__(self, *, label_smoothing: float = 0.0) -> None:
+    def __init__(self, *, label_smoothing: float = 0.0, positive_weight: float = 1.0) -> None:
         super().__init__()
         if not 0 <= label_smoothing < 1:
             raise ValueError(f"label_smoothing={label_smoothing}: must be at least 0 and below 1")
-        self.label_smoothing = label_smoothing
+        if not 0 < positive_weight < float("inf"):
+            raise ValueError(f"positive_weight={positive_weight}: must be a finite number above 0")
+        self.label_smoothing, self.positive_weight = label_smoothing, positive_weight
 
     def forward(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
         if self.label_smoothing:
             labels = labels * (1 - self.label_smoothing) + self.label_smoothing / 2
-        losses = nn.functional.binary_cross_entropy_with_logits(
-            logits,
-            labels,
-            weight=None if weight is None else weight[:, None],
-            reduction="mean" if weight is None else "sum",
-        )
-        return losses if weight is None else losses / weight.sum().clamp(min=1) / labels.shape[1]
+        if weight is None and self.positive_weight == 1:
+            return nn.functional.binary_cross_entropy_with_logits(logits, labels)
+        scale = None if self.positive_weight == 1 else logits.new_tensor(self.positive_weight)
+        losses = nn.functional.binary_cross_entropy_with_logits(logits, labels, pos_weight=scale, reduction="none")
+        return weighted_mean(losses, weight)
 
 
 class FocalLoss(nn.Module, RankingLoss):
@@ -80,3 +87,53 @@ class FocalLoss(nn.Module, RankingLoss):
         if self.alpha is not None:
             losses = losses * (labels * self.alpha + (1 - labels) * (1 - self.alpha))
         return weighted_mean(losses, weight)
+
+
+class MSE(nn.Module, RankingLoss):
+    """Squared error, the default of regression labels."""
+
+    kind = "regression"
+
+    def forward(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
+        return weighted_mean((logits - labels) ** 2, weight)
+
+
+class Huber(nn.Module, RankingLoss):
+    """Huber loss (Huber 1964): squared error / 2 up to `delta`, linear beyond, so that outliers count less.
+
+    Args:
+        delta: in standard deviations of the label.
+    """
+
+    kind = "regression"
+
+    def __init__(self, *, delta: float = 1.0) -> None:
+        super().__init__()
+        if not delta > 0:
+            raise ValueError(f"delta={delta}: must be above 0")
+        self.delta = delta
+
+    def forward(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
+        return weighted_mean(nn.functional.huber_loss(logits, labels, reduction="none", delta=self.delta), weight)
+
+
+class CrossEntropy(nn.Module, RankingLoss):
+    """Cross-entropy over classes, -ln P(label), the default of labels of kind classes.
+
+    Args:
+        label_smoothing: share of the target that is spread over all classes.
+    """
+
+    kind = "classes"
+
+    def __init__(self, *, label_smoothing: float = 0.0) -> None:
+        super().__init__()
+        if not 0 <= label_smoothing < 1:
+            raise ValueError(f"label_smoothing={label_smoothing}: must be at least 0 and below 1")
+        self.label_smoothing = label_smoothing
+
+    def forward(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
+        losses = nn.functional.cross_entropy(
+            logits, labels[:, 0].long(), reduction="none", label_smoothing=self.label_smoothing
+        )
+        return weighted_mean(losses[:, None], weight)

@@ -60,7 +60,7 @@ class DCN(nn.Module):
         width = flat_width(features, dim)
         self.cross = VectorCross(width, cross_layers)
         self.deep = MLP(width, deep_mlp, batch_norm=batch_norm, dropout=dropout)
-        self.logits = nn.Linear(width + self.deep.out_features, len(features.labels))
+        self.logits = nn.Linear(width + self.deep.out_features, features.logits)
 
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
         """Return logits: dense (B, D), sparse with F keys of B bags -> (B, T)."""

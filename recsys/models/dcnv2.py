@@ -54,7 +54,7 @@ class DCNv2(nn.Module):
         )
         self.deep = MLP(width, deep_mlp, batch_norm=batch_norm, dropout=dropout)
         crossed = width if structure == "parallel" else 0
-        self.logits = nn.Linear(crossed + self.deep.out_features, len(features.labels))
+        self.logits = nn.Linear(crossed + self.deep.out_features, features.logits)
 
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
         """Return logits: dense (B, D), sparse with F keys of B bags -> (B, T)."""

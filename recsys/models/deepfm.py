@@ -54,7 +54,7 @@ class DeepFM(nn.Module):
         self.wide = PooledEmbeddings(features, 4, prefix="wide_", device=device, init_std=0.0)
         self.first_order = FirstOrder(features)
         self.deep = MLP(flat_width(features, dim), deep_mlp, batch_norm=batch_norm, dropout=dropout)
-        self.logits = nn.Linear(self.deep.out_features, len(features.labels))
+        self.logits = nn.Linear(self.deep.out_features, features.logits)
 
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
         """Return logits: dense (B, D), sparse with F keys of B bags -> (B, T)."""

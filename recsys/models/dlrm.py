@@ -92,7 +92,7 @@ class DLRM(nn.Module):
             kept = vectors if keep_embeddings else len(features.dense[:1])
             width = self.dot.out_features + kept * dim
         self.top = MLP(width, top_mlp, batch_norm=batch_norm, dropout=dropout)
-        self.logits = nn.Linear(self.top.out_features, len(features.labels))
+        self.logits = nn.Linear(self.top.out_features, features.logits)
 
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
         """Return logits: dense (B, D), sparse with F keys of B bags -> (B, T)."""

@@ -43,7 +43,7 @@ class Run:
 
     @property
     def retrieves(self) -> bool:
-        return metrics_table.MAIN_RANKING not in self.test
+        return metrics_table.is_retrieval(self.test)
 
     @property
     def seed(self) -> Any:

@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str, batch_size: int) -> dict[str, Any]:
-    """Score raw files and write one Parquet file with the columns file, line and probability.
+    """Score raw files and write one Parquet file with the columns file, line and probability (see Predictor.predict).
 
-    The probability of a row that cannot be read is null. Returns the numbers of rows and of bad rows and, for each
+    The predictions of a row that cannot be read are null. Returns the numbers of rows and of bad rows and, for each
     sparse feature with a vocabulary, the share of its ids that are out of vocabulary.
     """
     from recsys.data.prepare.writer import Output
@@ -42,13 +42,13 @@ def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str,
                 pieces = [predictor.score(p) for p in (frame.iter_slices(batch_size) if frame.height else [frame])]
                 scores = pl.concat([scored for scored, _ in pieces])
                 bad_scores = pl.DataFrame(
-                    {LINE: [b.line for b in wrong], "probability": [None] * len(wrong)},
+                    {name: [b.line for b in wrong] if name == LINE else [None] * len(wrong) for name in scores.columns},
                     schema=scores.schema,
                 )
                 out.write(
                     pl.concat([scores, bad_scores])
                     .sort(LINE)
-                    .select(pl.lit(str(file)).alias("file"), pl.col(LINE).alias("line"), "probability")
+                    .select(pl.lit(str(file)).alias("file"), pl.col(LINE).alias("line"), pl.exclude(LINE))
                 )
                 out.keep(wrong)
                 rows += frame.height

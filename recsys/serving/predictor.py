@@ -46,8 +46,11 @@ class Predictor:
         rows = RawRows.load(path)
         return cls(restored_module(cfg, rows.fitted, choose_checkpoint(path, checkpoint)), rows)
 
-    def predict(self, raw: pl.DataFrame) -> pl.Series:
+    def predict(self, raw: pl.DataFrame) -> pl.Series | pl.DataFrame:
         """Return the probabilities of raw rows, (rows,) Float32; null for a row that cannot be read.
+
+        If the rows have several labels, or one that is not binary, return a data frame with a column for each
+        prediction: a probability, a number, or NAME_CLASS with the probability of a class.
 
         Columns are named as in the raw files or as in the YAML. The side tables of training are joined, except for
         joined columns that the frame already has. Columns that no feature needs are ignored. Raises UserError for a
@@ -58,10 +61,11 @@ class Predictor:
         frame = self.rows.from_frame(raw)
         parsed, _ = self.rows.parse(frame)
         scores, _ = self.score(self.rows.in_context(parsed))
-        return frame.select(LINE).join(scores, on=LINE, how="left", maintain_order="left")["probability"]
+        scores = frame.select(LINE).join(scores, on=LINE, how="left", maintain_order="left").drop(LINE)
+        return scores["probability"] if scores.columns == ["probability"] else scores
 
     def score(self, frame: pl.DataFrame) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """Return two data frames: line and probability of each row, and shares of out-of-vocabulary ids.
+        """Return two data frames: line and predictions of each row, and shares of out-of-vocabulary ids.
 
         The second has a column for each sparse feature, with the share of its ids that are 0. `frame` has parsed rows
         with group features.
@@ -70,17 +74,21 @@ class Predictor:
 
         from recsys.data.loader import batch_of
         from recsys.data.raw.blocks import LINE
+        from recsys.predictions import columns, predict
 
         applied = self.fitted.apply(frame)
         features = self.fitted.features
         if frame.height:
             with torch.no_grad():
                 _, logits = self.module.dmp(batch_of(applied, features, self.fitted.matrices))
-            probability = torch.sigmoid(logits[:, 0]).numpy()
+            values = predict(logits, features.labels).numpy()
         else:
-            probability = np.zeros(0, np.float32)
+            values = np.zeros((0, features.logits), np.float32)
         unknown = applied.select(
             (pl.col(f.name).explode() if f.multi_valued else pl.col(f.name)).eq(0).mean().alias(f.name)
             for f in features.sparse
         )
-        return frame.select(LINE).with_columns(pl.Series("probability", probability, dtype=pl.Float32)), unknown
+        predictions = [
+            pl.Series(name, values[:, i], dtype=pl.Float32) for i, name in enumerate(columns(features.labels))
+        ]
+        return frame.select(LINE).with_columns(predictions), unknown

@@ -15,8 +15,7 @@ from recsys.batch import Batch
 from recsys.console import say_once
 from recsys.distributed.ranks import fail_together, first_problem
 from recsys.errors import NotFinite, UserError
-from recsys.evaluation.binary import undefined
-from recsys.evaluation.evaluators import BinaryEvaluator, Evaluator
+from recsys.evaluation.evaluators import Evaluator, LabelsEvaluator
 from recsys.models.common.layers import BATCH_NORMS, has_batch_norm
 from recsys.sharding import checkpoint
 from recsys.sharding.init import init_tables
@@ -40,7 +39,7 @@ class RecsysModule(pl.LightningModule):
             sharded.
         placement: settings of the tables and their sharding.
         updates: settings of the optimizers and schedules.
-        evaluator: computes the metrics; a BinaryEvaluator by default.
+        evaluator: computes the metrics; a LabelsEvaluator by default.
         log_every_n_steps: number of steps between two logged losses.
     """
 
@@ -56,7 +55,7 @@ class RecsysModule(pl.LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self._make_task, self._placement, self._updates = make_task, placement, updates or Updates()
-        self.evaluator: Evaluator = evaluator or BinaryEvaluator()
+        self.evaluator: Evaluator = evaluator or LabelsEvaluator()
         self._log_every = log_every_n_steps
         self.ema: Ema | None = None
         self.timing = Timing(torch.device("cpu"))
@@ -215,7 +214,7 @@ class RecsysModule(pl.LightningModule):
             after = f"after step {self.global_step}" if trains else "with the weights of this checkpoint"
             advice = self._advice() if trains else "train again with a lower optim.sparse.lr or optim.dense.lr"
             fail_together(NotFinite(f"{split}: {e} {after}; {advice}"))
-        if (why := undefined(metrics)) is not None:
+        if (why := self.evaluator.undefined(metrics)) is not None:
             say_once(f"{split}: {why}")
         for name, value in metrics.items():
             self.log(f"{split}/{name}", torch.tensor(value, dtype=torch.float64), rank_zero_only=False)

@@ -18,7 +18,7 @@ from recsys.config.kinds import kind_of
 from recsys.config.settings import accelerator_of, data_config, engine_config
 from recsys.console import log_to, results, say
 from recsys.errors import UserError
-from recsys.evaluation.metrics_table import MAIN_RANKING
+from recsys.evaluation.metrics_table import is_retrieval
 
 if TYPE_CHECKING:
     from recsys.data.loader import ParquetLoader
@@ -291,7 +291,7 @@ def _show(metrics: dict[str, Any], path: Path) -> None:
     rows: dict[str, Any] = {s: metrics[s] for s in ("test", "validation") if s in metrics}
     if "bayes" in metrics:
         rows["Bayes (test)"] = metrics["bayes"]
-    if MAIN_RANKING not in metrics["test"]:
+    if is_retrieval(metrics["test"]):
         rows = {f"{s}, {p}": found for s, m in rows.items() for p, found in _by_protocol(m).items()}
     # if each query has one target, recall equals the hit rate and is not shown
     more_targets = metrics["test"].get("targets", 0) > metrics["test"]["rows"]

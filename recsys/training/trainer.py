@@ -67,7 +67,7 @@ def build_module(
             ema=cfg.optim.ema,
             monitor=monitor_of(cfg, cfg.checkpoint.monitor),
         ),
-        evaluator=kind.evaluator(cfg, candidates),
+        evaluator=kind.evaluator(cfg, features, candidates),
         log_every_n_steps=cfg.trainer.log_every_n_steps,
     )
 

@@ -9,13 +9,13 @@ import pytest
 from recsys.data.lanes import parts_of
 from recsys.data.loader import ParquetLoader
 from recsys.data.transforms import LABEL
-from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
 
 ROWS, STEP = 1000, 48
 SPEC = FeatureSpec(
     dense=(DenseFeature("number"),),
     sparse=(SparseFeature("one", 2000, "one", "sum"), SparseFeature("bag", 9, "bag", "sum", multi_valued=True)),
-    labels=("label",),
+    labels=(Label("label"),),
 )
 
 

@@ -43,10 +43,10 @@ def sqlite_file(folder: Path) -> Path:
 
 def duckdb_file(folder: Path) -> Path:
     file = folder / "log.duckdb"
-    log, plans = (f.to_arrow() for f in frames())
     with duckdb.connect(str(file)) as connection:
-        connection.execute("CREATE TABLE log AS FROM log")
-        connection.execute("CREATE TABLE plans AS FROM plans")
+        for name, frame in zip(("log", "plans"), frames(), strict=True):
+            connection.register("frame", frame.to_arrow())
+            connection.execute(f"CREATE TABLE {name} AS FROM frame")
     return file
 
 

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from recsys.data.loader import ParquetLoader
 from recsys.evaluation.binary import BinaryMetrics
 from recsys.features import FeatureSpec
@@ -17,7 +19,8 @@ def measure(rank: int, world_size: int, file: Path, features: FeatureSpec, sizes
         metrics.groups = lambda start, stop: loader.column("user", start, stop).to_numpy()
         for _ in range(2):  # two validations: nothing is left of the first
             for batch in loader:
-                metrics.update(batch.dense[:, :1], batch.labels, batch.weight, batch.first_row)
+                p = torch.sigmoid(batch.dense[:, 0])
+                metrics.update(p, batch.labels[:, 0], batch.weight, batch.first_row)
             found = metrics.compute()
         results.append({**found, "kept": None if metrics.rows is None else metrics.rows.place.tolist()})
     return results

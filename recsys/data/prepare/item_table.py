@@ -16,7 +16,8 @@ from recsys.data.transforms import (
 from recsys.data.transforms.column_names import ITEM
 from recsys.data.transforms.columns import ResolvedData
 from recsys.data.transforms.fitted import Fitted, Items
-from recsys.data.transforms.parse import RowParser, as_value
+from recsys.data.transforms.parse import RowParser
+from recsys.data.transforms.values import as_value
 from recsys.errors import UserError
 
 FILE_KEY = "data.items.file"

@@ -27,12 +27,15 @@ from recsys.data.raw.storage import is_remote
 from recsys.data.raw.vector_files import read_vectors
 from recsys.data.raw_schema import RawSchema
 from recsys.data.transforms import Fitted, PartialStatistics, StatisticsPass, fit
+from recsys.data.transforms.column_names import LABEL, PLACE
 from recsys.data.transforms.columns import ResolvedData
 from recsys.data.transforms.fitted import RAW_SCHEMA, fitted_files
+from recsys.data.transforms.hashing import shares_of_places
 from recsys.errors import UserError
 from recsys.manifest import Entry
 
 INFO = "prepared.json"
+NEGATIVES_SEED = 0x5EED  # unlike that of a random split, whose shares it must not repeat
 
 
 @dataclass
@@ -279,9 +282,9 @@ def _write_job(
         for frame in chunk.frames():
             with_row, which = splitter.with_row(frame, chunk.split)
             transformed = fitted.apply_codes(with_row, indices)
-            which = which.replace(REPEATED, TRAIN)
+            which = _without_dropped(fitted.data, with_row, which.replace(REPEATED, TRAIN))
             for i, split in enumerate(SPLITS):
-                part = transformed if (which == i).all() else transformed.filter(which == i)
+                part = transformed if (which == i).all(ignore_nulls=False) else transformed.filter(which == i)
                 rows[split] += part.height
                 writers[split].write(part)
             advance(frame.height)
@@ -289,6 +292,15 @@ def _write_job(
         writer.close()
     note = {"rows": rows, "files": {split: w.files for split, w in writers.items()}}
     write_text(folder / "written" / f"{number}.json", json.dumps(note))
+
+
+def _without_dropped(data: ResolvedData, rows: pl.DataFrame, which: pl.Series) -> pl.Series:
+    """Return the splits with null for the training rows that data.sample_negatives leaves out, by their row number."""
+    if data.sample_negatives == 1:
+        return which
+    kept = shares_of_places(rows[PLACE].to_numpy(), NEGATIVES_SEED) < data.sample_negatives
+    dropped = (which == TRAIN) & (rows[LABEL] == 0) & ~pl.Series(kept)
+    return pl.select(pl.when(~dropped).then(which)).to_series()
 
 
 def _finish(progress: Bar) -> None:

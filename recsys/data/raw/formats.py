@@ -288,8 +288,11 @@ def _read_json(_: SourceConfig, file: Path) -> pl.DataFrame:
 FRAMES: dict[str, Callable[[SourceConfig, Path], pl.DataFrame]] = {"json": _read_json, "npz": arrow_files.read_npz}
 
 
-def drop_missing_label(source: SourceConfig, label: str, file: Path, names: list[str]) -> list[str]:
-    """Return the columns of a file without a header; drop the label if the first line has one field less."""
+def drop_missing_labels(source: SourceConfig, labels: list[str], file: Path, names: list[str]) -> list[str]:
+    """Return the columns of a file without a header.
+
+    Drop the columns that rows to be predicted may lack, labels and weight, if the first line has as many fields less.
+    """
     head = read_head(source, file)
-    rest = [n for n in names if n != label]
+    rest = [n for n in names if n not in labels]
     return rest if head.fields - head.trailing == len(rest) else names

@@ -24,7 +24,7 @@ from recsys.data.raw.derive import (
     join_side_table,
     parse_sql,
 )
-from recsys.data.raw.formats import column_names, drop_missing_label, empty_frame, read, repeated
+from recsys.data.raw.formats import column_names, drop_missing_labels, empty_frame, read, repeated
 from recsys.data.raw.outputs import Outputs, is_output
 from recsys.data.raw.ranges import WHOLE, FileRange, Projection
 from recsys.data.raw.storage import is_remote, natural_sort, partitions, resolve_path
@@ -160,7 +160,7 @@ def read_blocks(
     source = data.source
     names = column_names(source, file)
     if unlabelled and not source.header and source.format == "csv":
-        names = drop_missing_label(source, data.label_column or "", file, names)
+        names = drop_missing_labels(source, unlabelled_columns(data), file, names)
     if complete is None:
         sides = [(join, side_table(data, join)) for join in source.joins]
         complete = partial(complete_rows, sides=sides, derive=data.derive, where=None if unlabelled else data.where)
@@ -191,8 +191,9 @@ def projection(data: ResolvedData, *, labelled: bool) -> Projection:
     for join in data.source.joins:
         reads.setdefault(join.key, set()).add("value")
     if labelled:
+        as_numbers = _number_columns(data)
         for _, column in split_columns(data):
-            reads.setdefault(column, set()).add("number" if column == data.label_column else "value")
+            reads.setdefault(column, set()).add("number" if column in as_numbers else "value")
     raw_names = {column: data.source.rename.get(column, column) for column in reads}
     text = data.source.column_null_values
     numbers = frozenset(raw_names[c] for c, kinds in reads.items() if kinds == {"number"} and c not in text)
@@ -209,10 +210,21 @@ def group_columns(data: ResolvedData) -> list[tuple[str, str]]:
 
 def split_columns(data: ResolvedData) -> list[tuple[str, str]]:
     """Return (config key, raw column) of the label and the split; rows to be predicted may lack these columns."""
-    name = data.label_column
-    label = [] if name is None else [("data.label", name)]
+    label = [(data.label_key(name), c.column or "") for name, c in data.label_configs.items()]
+    label += [("data.weight", data.weight_column)] if data.weight_column else []
     by_column = data.split.column and data.split.by in ("time", "hash", "kfold")
     return label + ([("data.split", data.split.column or "")] if by_column else [])
+
+
+def unlabelled_columns(data: ResolvedData) -> list[str]:
+    """Return the raw columns that rows to be predicted may lack."""
+    return [*data.label_columns, *([data.weight_column] if data.weight_column else [])]
+
+
+def _number_columns(data: ResolvedData) -> set[str]:
+    """Return the columns of labels and weight that are read as numbers only."""
+    text = {c.column for c in data.label_configs.values() if c.positive or c.kind == "classes"}
+    return set(unlabelled_columns(data)) - text
 
 
 def _rename(source: SourceConfig, file: Path, frame: pl.DataFrame) -> pl.DataFrame:

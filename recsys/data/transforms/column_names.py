@@ -1,6 +1,7 @@
 """Names of the columns of parsed rows that are not features. They are reserved: no feature can have these names."""
 
-LABEL = "__label__"
+LABEL = "__label__"  # the label, or the first of several labels
+WEIGHT = "__weight__"
 TIME = "__time__"  # the time that a split by time sorts by
 KEY = "__key__"  # the value whose rows a split by hash keeps together
 GROUP = "__group__"  # the group that the row belongs to
@@ -11,3 +12,8 @@ ITEM = "__item__"  # in the item table: the value that identifies an item
 TARGETS = "__targets__"  # the items that follow a query, as candidates
 HISTORY = "__history__"  # the items before a query, as candidates
 ROW = "__row__"  # PLACE in training rows, null in all others
+
+
+def label_column(place: int, name: str) -> str:
+    """Return the column of the label at this place."""
+    return f"{LABEL}{name}" if place else LABEL

@@ -1,7 +1,7 @@
 """Resolve the features of a data config: fill in the defaults and look up the transforms' names."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -17,7 +17,7 @@ from recsys.data.transforms.column_names import HISTORY, TARGETS
 from recsys.data.transforms.steps import Fill, Reads, Step, parse_step
 from recsys.data.transforms.times import WAVES, Cyclic
 from recsys.errors import UserError, did_you_mean
-from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
 
 C = TypeVar("C", DenseConfig, SparseConfig)
 
@@ -199,10 +199,28 @@ class ResolvedData(DataConfig):
         dense = [c.parsed for c in self.dense_columns.values() if c.reads == "value"]
         return (*dense, *(name for name, s in self.sparse_columns.items() if s.encode not in NUMBERS))
 
+    @cached_property
+    def label_configs(self) -> Mapping[str, LabelConfig]:
+        """The labels by name, with their raw columns; none if rows have no label, as in sequences."""
+        if self.sequences is not None:
+            return {}
+        if self.labels:
+            return {name: replace(c, column=c.column or name) for name, c in self.labels.items()}
+        return {} if self.label.column is None else {"label": self.label}
+
     @property
-    def label_column(self) -> str | None:
-        """The raw column of the label; None if rows have no label, as in sequences."""
-        return self.label.column if self.sequences is None else None
+    def label_columns(self) -> list[str]:
+        """The raw columns of the labels."""
+        return [c.column or "" for c in self.label_configs.values()]
+
+    def label_key(self, name: str) -> str:
+        """Return the config key of a label, for messages."""
+        return f"{self.key}.labels.{name}" if self.labels else f"{self.key}.label"
+
+    @property
+    def weight_column(self) -> str | None:
+        """The raw column of the rows' weights; None if all rows have the same weight."""
+        return self.weight.column if self.label_configs else None
 
     @cached_property
     def item_feature(self) -> str | None:
@@ -254,6 +272,7 @@ def feature_spec(
     width: Callable[[str], int] = lambda _: 8,
     *,
     items: bool = True,
+    labels: tuple[Label, ...] | None = None,
 ) -> FeatureSpec:
     """Return the features that models see.
 
@@ -262,6 +281,7 @@ def feature_spec(
         rows: returns the number of rows of a sparse feature's table from its name and config.
         width: returns the width of a dense feature's vectors from its name.
         items: include the item table's features.
+        labels: the labels with what was fitted; by default without.
     """
     items_data = data.item_table if items else None
     return FeatureSpec(
@@ -276,9 +296,18 @@ def feature_spec(
             for n, c in data.sparse_columns.items()
             if c.model is not False
         ),
-        labels=("label",) if data.label_column else (),
+        labels=plain_labels(data) if labels is None else labels,
         item=data.item_feature,
         items=None if items_data is None else feature_spec(items_data, rows, width),
+        weighted=data.weight_column is not None,
+    )
+
+
+def plain_labels(data: ResolvedData) -> tuple[Label, ...]:
+    """Return the labels without what is fitted."""
+    return tuple(
+        Label(name, c.kind, tuple(c.classes), c.log, sampled=data.sample_negatives)  # type: ignore[arg-type]
+        for name, c in data.label_configs.items()
     )
 
 

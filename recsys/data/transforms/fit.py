@@ -15,11 +15,12 @@ from recsys.config.schema_data import SparseConfig
 from recsys.data.transforms.column_names import HISTORY, LABEL, ROW
 from recsys.data.transforms.columns import DenseColumn, ResolvedData, known_rows
 from recsys.data.transforms.fitted import Fitted, dense_expr
+from recsys.data.transforms.labels import fit_labels, kept_columns, label_statistics
 from recsys.data.transforms.steps import Params
 from recsys.data.transforms.training_statistics import Counts, Mergeable, Sample, Statistic
 from recsys.data.transforms.vectors import Vectors
 from recsys.errors import UserError
-from recsys.features import OUT_OF_VOCABULARY
+from recsys.features import OUT_OF_VOCABULARY, Label
 
 
 @dataclass
@@ -44,7 +45,9 @@ class StatisticsPass:
         """The columns of parsed rows that this pass reads."""
         dense = self.data.dense_columns
         names = {dense[n].parsed for n, _ in _next_statistics(dense, self.params)}
-        return names | ({self._column(n) for n, _ in _sparse_statistics(self.data)} if self.first else set()) | {LABEL}
+        if self.first:
+            names |= {self._column(n) for n, _ in _sparse_statistics(self.data)}
+        return names | set(kept_columns(self.data)) | {LABEL}
 
     def _column(self, name: str) -> str:
         """Return the column of a feature's values. A sequence's items are in HISTORY, each training item once."""
@@ -60,7 +63,7 @@ class StatisticsPass:
         dense = self.data.dense_columns
         collected = dict(_next_statistics(dense, self.params))
         if self.first:
-            collected |= dict(_sparse_statistics(self.data))
+            collected |= dict(_sparse_statistics(self.data)) | dict(label_statistics(self.data))
         fitted = Fitted(self.data, self.params)
         columns = [dense_expr(dense[n], self.params[n], fitted.code_index(dense[n].parsed, values)).alias(n)
                    for n in collected if n in dense]  # fmt: skip
@@ -116,6 +119,7 @@ def fit(data: ResolvedData, training: Training, vectors: dict[str, Vectors] | No
     params: dict[str, list[Params]] = {name: [] for name in dense}
     bounds: dict[str, list[float]] = {}
     vocabularies: dict[str, pl.DataFrame] = {}
+    labels: tuple[tuple[Label, ...], float] = ((), 1.0)
     first = True
     while (pending := dict(_next_statistics(dense, params))) or first:
         rows, merged = _merge(training.collect(StatisticsPass(data, params, first)))
@@ -131,8 +135,9 @@ def fit(data: ResolvedData, training: Training, vectors: dict[str, Vectors] | No
                     sample = merged[name]
                     assert isinstance(sample, Sample)
                     bounds[name] = _bounds(sample, s.quantiles or 1)
+            labels = fit_labels(data, rows, merged)
         first = False
-    return Fitted(data, params, vocabularies, vectors or {}, bounds)
+    return Fitted(data, params, vocabularies, vectors or {}, bounds, labels=labels[0], mean_weight=labels[1])
 
 
 def _next_statistics(

@@ -14,20 +14,22 @@ from recsys import manifest
 from recsys.atomic import write_text
 from recsys.config.plain import from_plain
 from recsys.config.schema_data import DataConfig, SparseConfig
-from recsys.data.transforms.column_names import ITEM, LABEL, ROW
+from recsys.data.transforms.column_names import ITEM, ROW, WEIGHT
 from recsys.data.transforms.columns import (
     DenseColumn,
     ResolvedData,
     feature_spec,
     is_bag,
     known_rows,
+    plain_labels,
     resolve,
 )
 from recsys.data.transforms.hashing import bucket_ids
 from recsys.data.transforms.index import SHORT, Index
+from recsys.data.transforms.labels import kept_columns
 from recsys.data.transforms.steps import Params
 from recsys.data.transforms.vectors import Vectors
-from recsys.features import OUT_OF_VOCABULARY, FeatureSpec
+from recsys.features import OUT_OF_VOCABULARY, FeatureSpec, Label
 
 VOCABULARIES = "vocabularies"
 ITEMS = "items"  # the item table: a Fitted of its own, and the items' features
@@ -71,6 +73,8 @@ class Fitted:
     vectors: for each dense feature with vectors, the vectors
     quantiles: for each sparse feature of quantiles, the bounds of the buckets
     items: the item table, if data.items.file is set
+    labels: the labels; those of an older folder, without what is fitted
+    mean_weight: the mean weight of the training rows
     """
 
     data: ResolvedData
@@ -79,6 +83,11 @@ class Fitted:
     vectors: dict[str, Vectors] = field(default_factory=dict)
     quantiles: dict[str, list[float]] = field(default_factory=dict)
     items: Items | None = None
+    labels: tuple[Label, ...] = ()
+    mean_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        self.labels = self.labels or plain_labels(self.data)
 
     @property
     def features(self) -> FeatureSpec:
@@ -88,6 +97,7 @@ class Fitted:
             lambda n, c: known_rows(c) or self.vocabularies[c.table or n].height + 1,
             lambda n: self.vectors[n].matrix.shape[1],
             items=False,
+            labels=self.labels,
         )
         return spec if self.items is None else replace(spec, items=self.items.fitted.features)
 
@@ -119,13 +129,16 @@ class Fitted:
         if frame.height > SHORT:
             return self._select(frame, self._text_columns)
         # for a few rows, polars' threads and calls into Python cost more than the work itself
-        label = [LABEL] if LABEL in frame.columns else []
+        label = self._kept(frame)
         single = self._single
         others = frame.select_seq(*label, *(e for n, e in self._text_columns.items() if n not in single))
         ids = zip(*(index.look_up_list(frame[name]) for name, index in single.items()), strict=True)
         singles = pl.DataFrame(list(ids), schema=dict.fromkeys(single, pl.Int32), orient="row")  # quicker than Series
         columns = {s.name: s for s in [*others.get_columns(), *singles.get_columns()]}
-        return pl.DataFrame([columns[name] for name in (*label, *self._text_columns)])
+        return pl.DataFrame(
+            [s for name, s in columns.items() if name not in self._text_columns]
+            + [columns[name] for name in self._text_columns]
+        )
 
     def candidate_ids(self, items: pl.Series) -> pl.Series:
         """Return the candidate of each item, 0 if it is none: (P,) text -> (P,) Int32."""
@@ -148,9 +161,15 @@ class Fitted:
         return _gather_from(self._text_lookup(name)(values[name]))
 
     def _select(self, frame: pl.DataFrame, columns: Mapping[str, pl.Expr]) -> pl.DataFrame:
-        label = [LABEL] if LABEL in frame.columns else []
+        label = self._kept(frame)
         queries = [n for n in self.data.query_columns if n in frame.columns]
         return frame.select(*label, *columns.values(), *queries)
+
+    def _kept(self, frame: pl.DataFrame) -> list[pl.Expr]:
+        """Return the labels and the weight, scaled to a mean of 1, if the rows have them."""
+        scale = {WEIGHT: 1 / self.mean_weight}
+        columns = [c for c in kept_columns(self.data) if c in frame.columns]
+        return [(pl.col(c) * scale[c]).cast(pl.Float32) if c in scale else pl.col(c) for c in columns]
 
     @cached_property
     def _reads_row(self) -> bool:
@@ -233,6 +252,7 @@ class Fitted:
         self.features.save(folder / "features.json")
         dense = {n: [{k: v for k, v in p.items() if k != "table"} for p in ps] for n, ps in self.dense.items()}
         state = {"version": 1, "data": asdict(self.data), "dense": dense, "quantiles": self.quantiles}
+        state |= {"labels": [label.to_json() for label in self.labels], "mean_weight": self.mean_weight}
         write_text(folder / "transforms.json", json.dumps(state, indent=1) + "\n")  # last: it marks a complete folder
 
     def _encodings(self) -> dict[str, pl.DataFrame]:
@@ -252,7 +272,9 @@ class Fitted:
                 state["dense"][name][0]["table"] = pl.read_parquet(folder / ENCODINGS / f"{name}.parquet")
         vectors = {n: Vectors.load(folder / VECTORS, n) for n, c in data.dense_columns.items() if c.vectors is not None}
         items = Items.load(folder / ITEMS) if (folder / ITEMS).is_dir() else None
-        return cls(data, state["dense"], vocabularies, vectors, state.get("quantiles", {}), items)
+        labels = tuple(Label.from_json(x) for x in state.get("labels", []))
+        quantiles, mean_weight = state.get("quantiles", {}), state.get("mean_weight", 1.0)
+        return cls(data, state["dense"], vocabularies, vectors, quantiles, items, labels, mean_weight)
 
     @staticmethod
     def copy(source: Path, target: Path) -> None:

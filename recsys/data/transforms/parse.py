@@ -7,7 +7,6 @@ from recsys.data.raw.blocks import BLANK, LINE, BadRow, Block
 from recsys.data.transforms.column_names import (
     GROUP,
     KEY,
-    LABEL,
     ORDER,
     TIME,
 )
@@ -17,11 +16,12 @@ from recsys.data.transforms.columns import (
 )
 from recsys.data.transforms.ids import Check, id_checks, id_columns, whole_numbers
 from recsys.data.transforms.index import SHORT
+from recsys.data.transforms.labels import label_checks, label_exprs
 from recsys.data.transforms.steps import FLOAT32_MAX
 from recsys.data.transforms.times import as_time
+from recsys.data.transforms.values import as_number, as_value
 from recsys.errors import UserError
 
-TRUTH = {"true": 1.0, "false": 0.0}  # labels, as pandas and Python write them
 JOINT = "\x1f"  # joins the values of a cross: ASCII's unit separator
 
 
@@ -56,14 +56,10 @@ class RowParser:
     def __init__(self, data: ResolvedData, like: pl.DataFrame, *, labelled: bool) -> None:
         self._data, self._labelled, self._kinds = data, labelled, _kinds(data)
         self._ids = id_columns(data)
-        label = data.label_column if labelled else None
         schema = like.schema  # once, because making it takes time in proportion to the columns
-        _check_types(data, schema, label, self._kinds)
-        self._has_label = label is not None
+        _check_types(data, schema, self._kinds, labelled=labelled)
         columns = [pl.col(LINE), *_group(data, schema)]
-        columns += ([_label(data, schema, label)] if label is not None else []) + (
-            _split(data, schema) if labelled else []
-        )
+        columns += [*label_exprs(data, schema), *_split(data, schema)] if labelled else []
         for name, (column, kind) in self._kinds.items():
             columns.append(_read(data.source, schema, column, kind).alias(name))
         for name, c in data.sparse_columns.items():
@@ -97,7 +93,7 @@ class RowParser:
 
     def _checks(self, raw: pl.DataFrame, frame: pl.DataFrame) -> list[Check]:
         """Return all checks of parsed rows; a row that fails several has the first one as its reason."""
-        checks = _label_checks(self._data, frame) if self._has_label else []
+        checks = label_checks(self._data, raw, frame) if self._labelled else []
         checks += _order_checks(self._data, frame) + _item_checks(self._data, frame)
         return checks + id_checks(self._ids, raw, frame) + _value_checks(raw, frame, self._kinds)
 
@@ -121,20 +117,6 @@ def _kinds(data: ResolvedData) -> dict[str, tuple[str, str]]:
     kinds |= {n: (c.column or n, "number") for n, c in data.sparse_columns.items() if c.encode == "quantiles"}
     moments = data.differences
     return {n: (column, "moment" if n in moments else kind) for n, (column, kind) in kinds.items()}
-
-
-def _label(data: ResolvedData, schema: pl.Schema, column: str) -> pl.Expr:
-    c = data.label
-    if c.positive:
-        value = as_value(schema, column).str.strip_chars(BLANK).is_in([*c.positive])
-        return value.cast(pl.Float32).alias(LABEL)
-    value = as_number(data.source, schema, column)
-    if schema[column] == pl.String:
-        truth = pl.col(column).str.strip_chars(BLANK).str.to_lowercase()
-        value = pl.coalesce(value, truth.replace_strict(TRUTH, default=None, return_dtype=pl.Float64))
-    if c.at_least is not None:
-        value = value >= c.at_least
-    return value.cast(pl.Float32).alias(LABEL)
 
 
 def _split(data: ResolvedData, schema: pl.Schema) -> list[pl.Expr]:
@@ -168,31 +150,6 @@ def _read(source: SourceConfig, schema: pl.Schema, column: str, kind: str) -> pl
     return as_number(source, schema, column) if kind == "number" else as_value(schema, column)
 
 
-def as_number(source: SourceConfig, schema: pl.Schema, column: str) -> pl.Expr:
-    """Return the column as Float64, null for text that is not a number; spaces around numbers are ignored."""
-    x = pl.col(column)
-    if schema[column] == pl.String:
-        x = x.str.strip_chars(BLANK)
-        if source.thousands is not None:
-            x = x.str.replace_all(source.thousands, "", literal=True)
-        if source.decimal != ".":
-            x = x.str.replace(source.decimal, ".", literal=True)
-    return x.cast(pl.Float64, strict=False).fill_nan(None)
-
-
-def as_value(schema: pl.Schema, column: str) -> pl.Expr:
-    """Return the column as text: the form in which values are looked up."""
-    dtype, values = schema[column], pl.col(column)
-    if dtype == pl.String:
-        return values
-    if not dtype.is_float():
-        return values.cast(pl.String)
-    # 7.0 is 7: a column of whole numbers with missing values is stored as floats
-    values = values.fill_nan(None)
-    whole = values.cast(pl.Int64, strict=False)
-    return pl.when(whole.cast(dtype) == values).then(whole.cast(pl.String)).otherwise(values.cast(pl.String))
-
-
 def _values(schema: pl.Schema, name: str, c: SparseConfig) -> pl.Expr:
     """Return text, or lists of text without empty and missing elements."""
     column = c.column or name
@@ -211,12 +168,10 @@ def _values(schema: pl.Schema, name: str, c: SparseConfig) -> pl.Expr:
     return values.list.head(c.max_length) if c.max_length else values
 
 
-def _check_types(
-    data: ResolvedData, schema: pl.Schema, label_column: str | None, kinds: dict[str, tuple[str, str]]
-) -> None:
+def _check_types(data: ResolvedData, schema: pl.Schema, kinds: dict[str, tuple[str, str]], *, labelled: bool) -> None:
     """Check that each column's type can be parsed (only Parquet has types). Raises UserError if not."""
     lists = {f"{data.key}.sparse.{n}": c.column or n for n, c in data.sparse_columns.items() if c.split is not None}
-    label = [(f"{data.key}.label", label_column)] if label_column is not None else []
+    label = [(data.label_key(n), c.column or "") for n, c in data.label_configs.items()] if labelled else []
     for where, column in [*((w, x) for w, x in data.raw_columns if w not in lists), *label]:
         dtype = schema[column]
         if dtype.is_nested():
@@ -274,16 +229,6 @@ def _all_parsed(raw: pl.Series, parsed: pl.Series, kind: str) -> bool:
     low, high = parsed.min(), parsed.max()
     assert isinstance(low, float) and isinstance(high, float)
     return low >= -FLOAT32_MAX and high <= FLOAT32_MAX
-
-
-def _label_checks(data: ResolvedData, frame: pl.DataFrame) -> list[Check]:
-    problem = "neither 0 nor 1"
-    if data.label.positive:
-        problem = "missing"
-    elif data.label.at_least is not None:
-        problem = "not a number"
-    valid = frame[LABEL].is_in([0.0, 1.0]).fill_null(False)
-    return [Check(~valid, data.label.column or "", f"is {problem}", "label")]
 
 
 def _order_checks(data: ResolvedData, frame: pl.DataFrame) -> list[Check]:

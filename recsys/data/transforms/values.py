@@ -1,0 +1,31 @@
+"""Read a raw column as numbers or as text."""
+
+import polars as pl
+
+from recsys.config.schema_data import SourceConfig
+from recsys.data.raw.blocks import BLANK
+
+
+def as_number(source: SourceConfig, schema: pl.Schema, column: str) -> pl.Expr:
+    """Return the column as Float64, null for text that is not a number; spaces around numbers are ignored."""
+    x = pl.col(column)
+    if schema[column] == pl.String:
+        x = x.str.strip_chars(BLANK)
+        if source.thousands is not None:
+            x = x.str.replace_all(source.thousands, "", literal=True)
+        if source.decimal != ".":
+            x = x.str.replace(source.decimal, ".", literal=True)
+    return x.cast(pl.Float64, strict=False).fill_nan(None)
+
+
+def as_value(schema: pl.Schema, column: str) -> pl.Expr:
+    """Return the column as text: the form in which values are looked up."""
+    dtype, values = schema[column], pl.col(column)
+    if dtype == pl.String:
+        return values
+    if not dtype.is_float():
+        return values.cast(pl.String)
+    # 7.0 is 7: a column of whole numbers with missing values is stored as floats
+    values = values.fill_nan(None)
+    whole = values.cast(pl.Int64, strict=False)
+    return pl.when(whole.cast(dtype) == values).then(whole.cast(pl.String)).otherwise(values.cast(pl.String))

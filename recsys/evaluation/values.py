@@ -1,0 +1,76 @@
+"""Metrics of predicted numbers and classes over all rows of all ranks."""
+
+import math
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from recsys.evaluation.binary import RowCollector, Rows, added, on_rank_0
+from recsys.features import Label
+
+SMALLEST = 1e-7  # probabilities are clipped to it before their logarithm is taken
+
+
+def value_metrics(rows: Rows, kind: str) -> dict[str, float]:
+    """Return the metrics of these rows.
+
+    regression: root of the mean squared error (rmse), mean absolute error (mae)
+    classes: mean of -ln P(label) (logloss), share of rows whose most probable class is the label (accuracy)
+    """
+    return _means(_sums(rows, kind), kind)
+
+
+def _sums(rows: Rows, kind: str) -> np.ndarray:
+    """Return the sums of weights, of both metrics and of rows: (4,) float64."""
+    weight = np.ones(len(rows.label)) if rows.weight is None else rows.weight.astype(np.float64)
+    if kind == "regression":
+        off = rows.probability.astype(np.float64) - rows.label
+        parts = (off**2, np.abs(off))
+    else:
+        index = rows.label.astype(np.int64)
+        own = np.take_along_axis(rows.probability, index[:, None], axis=1)[:, 0].astype(np.float64)
+        parts = (-np.log(np.maximum(own, SMALLEST)), rows.probability.argmax(axis=1) == index)
+    return np.array([weight.sum(), *((weight * p).sum() for p in parts), len(weight)])
+
+
+def _means(sums: np.ndarray, kind: str) -> dict[str, float]:
+    total, first, second, rows = sums.tolist()
+    first, second = (x / total if total else math.nan for x in (first, second))
+    metrics = (
+        {"rmse": math.sqrt(first), "mae": second} if kind == "regression" else {"logloss": first, "accuracy": second}
+    )
+    return metrics | {"rows": int(rows)}
+
+
+class ValueMetrics:
+    """Metrics of a label that is a number or a class.
+
+    Args:
+        label: the label.
+        exact_rows: with more rows than this, `rows` is empty.
+
+    Attributes:
+        rows: rows of the last `compute`, on rank 0.
+    """
+
+    def __init__(self, label: Label, exact_rows: int = 20_000_000) -> None:
+        self.label, self.exact_rows = label, exact_rows
+        self.rows: Rows | None = None
+        self._collected = RowCollector()
+
+    def update(self, prediction: Tensor, label: Tensor, weight: Tensor | None = None, first_row: int = 0) -> None:
+        """Collect predictions (B,), or of classes (B, C), and labels (B,); rows whose label is NaN are left out."""
+        self._collected.add(prediction.detach().float(), label, weight, first_row)
+
+    def compute(self) -> dict[str, float]:
+        """Return the metrics of all rows, on every rank, and reset. Collective.
+
+        Raises:
+            NotFinite: a prediction is NaN or infinite; on all ranks.
+        """
+        mine = self._collected.take(np.float32, len(self.label.classes))
+        sums = added(_sums(mine, self.label.kind))
+        everything: Any = mine if sums[-1] <= self.exact_rows else mine.take(np.zeros(0, np.int64))
+        self.rows, _ = on_rank_0(everything, None)
+        return _means(sums, self.label.kind)

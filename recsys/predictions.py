@@ -1,0 +1,54 @@
+"""Turn the logits of ranking models into predictions of labels."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from recsys.features import Label
+
+
+def label_slices(labels: tuple[Label, ...]) -> list[slice]:
+    """Return the columns of each label in the logits (B, L)."""
+    slices, at = [], 0
+    for label in labels:
+        slices.append(slice(at, at + label.width))
+        at += label.width
+    return slices
+
+
+def predict(logits: Tensor, labels: tuple[Label, ...]) -> Tensor:
+    """Return predictions in the units of the labels: (B, L) logits -> (B, L).
+
+    A binary label's prediction is a probability, corrected for negatives that training has left out. A regression's is
+    the number itself. Those of a label of classes are the probabilities of its classes.
+    """
+    parts = zip(logits.float().split([label.width for label in labels], dim=1), labels, strict=True)
+    return torch.cat([_predict(part, label) for part, label in parts], dim=1)
+
+
+def _predict(logits: Tensor, label: Label) -> Tensor:
+    if label.kind == "classes":
+        return torch.softmax(logits, dim=1)
+    if label.kind == "regression":
+        value = logits * label.std + label.mean
+        return torch.expm1(value) if label.log else value
+    # with a share r of the negatives, the odds are 1 / r times as high (King & Zeng 2001; He et al. 2014, section 6.3)
+    return torch.sigmoid(logits + math.log(label.sampled) if label.sampled < 1 else logits)
+
+
+def targets(labels: Tensor, label: Label) -> Tensor:
+    """Return what the logits of a label are compared with: (B,) labels in their own units -> (B,)."""
+    if label.kind != "regression":
+        return labels
+    return ((torch.log1p(labels) if label.log else labels) - label.mean) / label.std
+
+
+def columns(labels: tuple[Label, ...]) -> list[str]:
+    """Return the names of the columns (L,) of predictions: `probability` for one binary label, else the labels' names.
+
+    A label of classes has a column NAME_CLASS for each class.
+    """
+    if len(labels) == 1 and labels[0].kind == "binary":
+        return ["probability"]
+    return [n for x in labels for n in ([f"{x.name}_{c}" for c in x.classes] if x.kind == "classes" else [x.name])]
