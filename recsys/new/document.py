@@ -67,12 +67,7 @@ def _block_item(value: dict[str, Any], why: str) -> list[str]:
 def _label(p: Proposal) -> list[str]:
     label = p.label
     assert label is not None
-    settings: dict[str, Any] = {"column": label.column.name}
-    if label.at_least is not None:
-        settings["at_least"] = int(label.at_least) if label.at_least == int(label.at_least) else label.at_least
-    if label.positive:
-        settings["positive"] = label.positive
-    return entry("label", settings, f"{label.reason}; {label.share:.1%} of the rows are positive".replace("%", " %"))
+    return entry("label", label.settings, f"{label.reason}; {label.what}")
 
 
 def _groups(p: Proposal) -> list[str]:
@@ -102,9 +97,8 @@ def _left_out(p: Proposal) -> list[str]:
     lines: list[str] = []
     if p.roles.weight is not None:
         weight = p.roles.weight.name
-        lines += comment(
-            f"{weight} looks like a weight of rows, so it is no feature; to weight rows by it: weight: {weight}"
-        )
+        lines += comment(f"{weight} looks like a weight of rows, so it is no feature. To weight rows by it, write:")
+        lines += [f"# weight: {flow({'column': weight})}"]
     if p.features.left_out:
         lines += ["# Columns that are left out:"]
         for name, why in p.features.left_out[:200]:

@@ -7,11 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from recsys.new.columns import COMMON_SHARE, Column
-from recsys.new.statistics import least, skewness
+from recsys.new.statistics import SKEWED, least, skewness
 from recsys.new.yaml_text import flow
 
 RESERVED = ("label",)
-SKEWED = 2.0  # the third standardised moment from which a logarithm helps
 MOST_BUCKETED = 5  # numbers of which ranges are made if there is no sparse feature
 MANY_NUMBERS = 200  # columns from which medians take too much memory
 

@@ -2,23 +2,27 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import polars as pl
 
 from recsys.errors import UserError, did_you_mean
 from recsys.new.columns import Column
 from recsys.new.names import EVENT_POSITIVES, EVENTS, LABELS, RATINGS, WEIGHTS, has_word, plain, rank_of
-from recsys.new.statistics import mean, quantile
+from recsys.new.statistics import SKEWED, mean, skewness
 
 MOST_RATINGS = 21  # different values of a rating, such as 0 to 10 in half steps
 LEAK = 0.99  # AUC of a single column from which it gives the label away
 BINS = 50
+MOST_CLASSES = 1000
+MOST_NAMED_CLASSES = 50  # different texts under the name of a label
+YES = ("yes", "y", "true", "t", "positive", "1")
 FEWEST = 20  # rows of each class for which an AUC means anything
 
 
 @dataclass
 class Label:
-    """The label of a row, as the YAML writes it, and its 0 and 1 in the sample.
+    """The label of a row, as the YAML writes it, and its values in the sample: 0 and 1, a number, or a class.
 
     reason: why this column, and why this value is positive
     """
@@ -27,12 +31,32 @@ class Label:
     values: pl.Series
     at_least: float | None = None
     positive: list[str] = field(default_factory=list)
+    kind: str = "binary"
+    classes: list[str] = field(default_factory=list)
+    log: bool = False
     reason: str = ""
 
     @property
     def share(self) -> float:
         """The share of positive rows."""
         return mean(self.values)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The keys of `label:`."""
+        found: dict[str, Any] = {"column": self.column.name}
+        if self.at_least is not None:
+            found["at_least"] = int(self.at_least) if self.at_least == int(self.at_least) else self.at_least
+        keys = (("positive", self.positive), ("classes", self.classes), ("log", self.log))
+        found |= {"kind": self.kind} if self.kind != "binary" else {}
+        return found | {key: value for key, value in keys if value}
+
+    @property
+    def what(self) -> str:
+        """What its values are, in a few words."""
+        if self.kind == "binary":
+            return f"{self.share:.1%} of the rows are positive".replace("%", " %")
+        return "a number" if self.kind == "regression" else f"one of {len(self.classes)} classes"
 
 
 def choose(columns: Sequence[Column], asked: str, *, retrieval: bool) -> Label | None:
@@ -55,7 +79,9 @@ def choose(columns: Sequence[Column], asked: str, *, retrieval: bool) -> Label |
         made.reason = f"as you asked{made.reason}"
         return made
     free = [c for c in columns if not c.role and c.kind in ("category", "number", "id")]
-    named = [(rank, c) for c in free if (rank := rank_of(c.name, LABELS)) is not None and _can_be(c)]
+    named = [
+        (rank, c) for c in free if (rank := rank_of(c.name, LABELS)) is not None and _can_be(c, retrieval=retrieval)
+    ]
     if named:
         best = min(named, key=lambda pair: (pair[1].distinct > 2, pair[0]))[1]
         return _with_reason(best, "its name says so")
@@ -75,13 +101,10 @@ def choose(columns: Sequence[Column], asked: str, *, retrieval: bool) -> Label |
     return None
 
 
-def _can_be(c: Column) -> bool:
-    """Return True if a column named like a label can be one: of a few values, or of numbers under a strong name."""
-    return (
-        c.distinct == 2
-        or (c.distinct <= MOST_RATINGS and c.numbers is not None)
-        or rank_of(c.name, LABELS[:3]) is not None
-    )
+def _can_be(c: Column, *, retrieval: bool) -> bool:
+    """Return True if a column named like a label can be one: of few values, or of any under a strong name."""
+    few = c.distinct <= (MOST_RATINGS if c.numbers is not None else MOST_NAMED_CLASSES)
+    return c.distinct == 2 or (few and not (retrieval and c.numbers is None)) or rank_of(c.name, LABELS[:3]) is not None
 
 
 def is_event(c: Column) -> bool:
@@ -127,6 +150,12 @@ def label_of(c: Column) -> Label | None:
             at_least=distinct[1],
             reason="; the larger of two values is positive",
         )
+    if len(distinct) > MOST_RATINGS:
+        log = distinct[0] >= 0 and skewness(c.numbers) > SKEWED
+        why = "; its many values are predicted as numbers" + (
+            ", by their logarithm since they are skewed" if log else ""
+        )
+        return Label(c, c.numbers, kind="regression", log=log, reason=why)
     limit = _threshold(c.numbers.drop_nulls(), distinct)
     values = (c.numbers >= limit).cast(pl.Float64)
     why = f"; {limit:g} or more of {distinct[0]:g} to {distinct[-1]:g} is positive (a guess)"
@@ -137,30 +166,36 @@ def _threshold(x: pl.Series, distinct: Sequence[float]) -> float:
     """Return 4 of ratings up to 5; otherwise the smallest value that at most half of the rows reach."""
     if distinct[-1] == 5 and distinct[0] >= 0 and 0.02 < mean(x >= 4) < 0.98:
         return 4.0
-    if len(distinct) > 1000:
-        return quantile(x, 0.5)
     return next((v for v in distinct if mean(x >= v) <= 0.5), distinct[-1])
 
 
-def _of_text(c: Column) -> Label:
-    counts = c.values.drop_nulls().value_counts(sort=True)
+def _of_text(c: Column) -> Label | None:
+    counts = c.values.drop_nulls().cast(pl.String).str.strip_chars().value_counts(sort=True)
     values, shares = counts[c.name].to_list(), (counts["count"] / c.rows).to_list()
-    rarest, why = values[-1], "; the rarer of two values is positive"
-    if len(values) == 2 and shares[-1] > 0.45:  # about as frequent: by its meaning
-        yes = [v for v in values if str(v).strip().lower() in ("yes", "y", "true", "t", "positive", "1")]
-        rarest, why = (yes[0], "") if yes else (rarest, why)
-    elif len(values) > 2:
-        known = [v for word in EVENT_POSITIVES for v in values if plain(str(v)) == word]
-        frequent = [v for v, share in zip(values, shares, strict=True) if share >= 0.01] or values
-        rarest = known[0] if known else frequent[-1]
-        why = f"; one of {len(values)} values is positive (a guess): " + ", ".join(str(v) for v in values[:6])
-    positive = (c.values == rarest).cast(pl.Float64)
-    return Label(c, positive, positive=[str(rarest).strip()], reason=why)
+    if len(values) == 2:
+        positive, why = values[-1], "; the rarer of two values is positive"
+        yes = [v for v in values if v.lower() in YES]
+        if shares[-1] > 0.45 and yes:  # about as frequent: by its meaning
+            positive, why = yes[0], ""
+    elif is_event(c):
+        positive = next(v for word in EVENT_POSITIVES for v in values if plain(v) == word)
+        why = f"; one of {len(values)} values is positive (a guess): " + ", ".join(values[:6])
+    elif len(values) <= MOST_CLASSES:
+        classes = pl.Series(values)
+        numbers = c.values.cast(pl.String).str.strip_chars().replace_strict(classes, range(len(values)), default=None)
+        why = "; the values of the sample are its classes"
+        return Label(c, numbers.cast(pl.Float64), kind="classes", classes=values, reason=why)
+    else:
+        return None
+    chosen = (c.values.cast(pl.String).str.strip_chars() == positive).cast(pl.Float64)
+    return Label(c, chosen, positive=[positive], reason=why)
 
 
 def leaks(columns: Sequence[Column], label: Label) -> dict[str, float]:
     """Return the columns that predict the label almost perfectly on their own, with the AUC of each."""
     y = label.values
+    if label.kind != "binary":
+        return {}
     rows = y.is_not_null()
     if min(float(y.sum() or 0), float((1 - y).sum() or 0)) < FEWEST:
         return {}

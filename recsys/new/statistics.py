@@ -4,6 +4,8 @@ from typing import Any
 
 import polars as pl
 
+SKEWED = 2.0  # the third standardised moment from which a logarithm helps
+
 
 def mean(x: pl.Series) -> float:
     """Return the mean, the share of True for a mask; 0 if there is no value."""

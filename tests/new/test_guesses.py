@@ -223,7 +223,22 @@ def test_times_are_those_that_were_written(form: str, start: datetime, hours: in
 def test_labels(values: list[Any], at_least: float | None, positive: list[str]) -> None:
     made = label_of(column("y", values * 40))
     assert made is not None and (made.at_least, made.positive) == (at_least, positive)
-    assert 0 < made.share < 1
+    assert made.kind == "binary" and 0 < made.share < 1
+
+
+def test_labels_of_many_values() -> None:
+    rng = np.random.default_rng(0)
+    prices, heights = rng.lognormal(3, 2, 300), rng.normal(size=300)
+    assert [label_of(column("y", list(v))).settings for v in (prices, heights)] == [  # type: ignore[union-attr]
+        {"column": "y", "kind": "regression", "log": True},
+        {"column": "y", "kind": "regression"},
+    ]
+    colours = label_of(column("y", ["red", "red", "red", "green", "green", "blue"] * 30))
+    assert colours is not None and colours.settings == {
+        "column": "y", "kind": "classes", "classes": ["red", "green", "blue"],
+    }  # fmt: skip
+    assert colours.values.to_list()[:6] == [0, 0, 0, 1, 1, 2]
+    assert label_of(column("y", [f"id {i}" for i in range(3000)])) is None
 
 
 def test_choice_of_the_label() -> None:
