@@ -83,7 +83,7 @@ class Scores:
         rows, positives = np.cumsum(self.rows[::-1]), np.cumsum(self.positives[::-1])
         if not len(rows) or not positives[-1]:
             return math.nan
-        precision = positives / np.maximum(rows, 1)
+        precision = positives / np.where(rows > 0, rows, 1)
         return float((precision * self.positives[::-1]).sum() / positives[-1])
 
     def pr_auc_error(self) -> float:
@@ -156,7 +156,8 @@ class Scores:
             return {"roc": [], "pr": [], "calibration": self.calibration(bins)}
         along = lambda x: np.unique(np.searchsorted(x, np.linspace(0, x[-1], POINTS // 2)))  # noqa: E731
         at = np.union1d(along(fp), along(tp))
-        precision = tp[at] / np.maximum(tp[at] + fp[at], 1)
+        both = tp[at] + fp[at]
+        precision = tp[at] / np.where(both > 0, both, 1)
         roc = np.stack([fp[at] / fp[-1], tp[at] / tp[-1]], 1)
         pr = np.stack([tp[at] / tp[-1], precision], 1)[tp[at] > 0]
         return {"roc": roc.tolist(), "pr": pr.tolist(), "calibration": self.calibration(bins)}

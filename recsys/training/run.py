@@ -284,6 +284,16 @@ def _bayes(prepared: Prepared) -> dict[str, float] | None:
     return {name: best[name] for name in ("auc", "logloss")}
 
 
+def _by_label(metrics: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the metrics of each label, under the metrics' own names."""
+    labels: dict[str, dict[str, Any]] = {}
+    for name, value in metrics.items():
+        label, _, own = name.rpartition("/")
+        if label:
+            labels.setdefault(label, {})[own] = value
+    return labels
+
+
 def _show(metrics: dict[str, Any], path: Path) -> None:
     from rich.table import Table
 
@@ -293,9 +303,12 @@ def _show(metrics: dict[str, Any], path: Path) -> None:
         rows["Bayes (test)"] = metrics["bayes"]
     if is_retrieval(metrics["test"]):
         rows = {f"{s}, {p}": found for s, m in rows.items() for p, found in _by_protocol(m).items()}
+    elif any("/" in name for name in metrics["test"]):
+        rows = {f"{s}, {label}": found for s, m in rows.items() for label, found in _by_label(m).items()}
     # if each query has one target, recall equals the hit rate and is not shown
     more_targets = metrics["test"].get("targets", 0) > metrics["test"]["rows"]
-    names = [n for n in next(iter(rows.values())) if more_targets or not n.startswith("recall@")]
+    every = dict.fromkeys(n for found in rows.values() for n in found)
+    names = [n for n in every if more_targets or not n.startswith("recall@")]
     for column in ("", *names):
         table.add_column(column, justify="right" if column else "left")
     for title, found in rows.items():

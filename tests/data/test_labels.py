@@ -1,0 +1,315 @@
+"""Several labels, regression, classes, weights and down-sampled negatives: parsed, fitted, loaded, lost and measured."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score, average_precision_score, log_loss, mean_absolute_error, roc_auc_score
+
+from recsys.batch import Batch
+from recsys.config.schema_data import (
+    DenseConfig,
+    LabelConfig,
+    NamedLabelConfig,
+    SourceConfig,
+    SparseConfig,
+    SplitConfig,
+    WeightConfig,
+)
+from recsys.data.check import check_data, check_files
+from recsys.data.loader import ParquetLoader
+from recsys.data.prepare.prepared import Prepared, prepare
+from recsys.data.transforms import Fitted, ResolvedData
+from recsys.errors import UserError
+from recsys.evaluation.binary import binary_metrics
+from recsys.evaluation.evaluators import LabelsEvaluator
+from recsys.features import FeatureSpec, Label
+from recsys.losses import CrossEntropy, FocalLoss, Huber, LabelLosses, Tasks, label_loss
+from recsys.predictions import columns, predict
+
+ROWS = 1000
+LABELS = {
+    "click": NamedLabelConfig(),
+    "buy": NamedLabelConfig(only_if="click"),
+    "stars": NamedLabelConfig(column="rating", kind="regression", log=True),
+    "colour": NamedLabelConfig(kind="classes", classes=["red", "green", "blue"]),
+}
+
+
+def log(rows: int = ROWS) -> pl.DataFrame:
+    rng = np.random.default_rng(0)
+    click = rng.random(rows) < 0.4
+    rating = np.where(rng.random(rows) < 0.3, np.nan, rng.integers(1, 6, rows))
+    frame = pl.DataFrame(
+        {
+            "click": click.astype(int),
+            "buy": (click & (rng.random(rows) < 0.3)).astype(int),
+            "rating": rating,
+            "colour": rng.choice(["red", "green", "blue"], rows),
+            "w": np.round(rng.random(rows) * 4, 2),
+            "x": np.round(rng.standard_normal(rows), 3),
+            "s": rng.choice(list("abc"), rows),
+        }
+    )
+    return frame.with_columns(pl.col("rating").fill_nan(None))
+
+
+def config(folder: Path, **more: Any) -> ResolvedData:
+    given: dict[str, Any] = {
+        "name": "t",
+        "root": str(folder / "raw"),
+        "prepared": str(folder / "prepared"),
+        "source": SourceConfig(),
+        "dense": {"x": DenseConfig(transform=[])},
+        "sparse": {"s": SparseConfig()},
+    }
+    return ResolvedData(**(given | more))
+
+
+def prepared_log(folder: Path, **more: Any) -> tuple[pl.DataFrame, Prepared]:
+    (folder / "raw").mkdir(exist_ok=True)
+    frame = log()
+    frame.write_csv(folder / "raw" / "f.csv")
+    data = config(folder, **more)
+    check_data(data)
+    check_files(data)
+    return frame, prepare(data)
+
+
+def batches(prepared: Prepared, split: str) -> list[Batch]:
+    return list(ParquetLoader(prepared.files(split), prepared.fitted.features, batch_size=64))
+
+
+def test_several_labels(tmp_path: Path) -> None:
+    frame, prepared = prepared_log(tmp_path, labels=LABELS)
+    assert prepared.info["bad_rows"] == 0
+    train = frame.head(800)
+    click, buy, stars, colour = prepared.fitted.features.labels
+    assert click == Label("click") and prepared.fitted.features.logits == 6
+    assert buy.known == pytest.approx(train["click"].mean())
+    logs = train["rating"].drop_nulls().log1p()
+    assert stars.known == pytest.approx(len(logs) / 800)
+    assert (stars.mean, stars.std) == pytest.approx((logs.mean(), logs.std(ddof=0)), rel=1e-5)
+    assert colour.classes == ("red", "green", "blue")
+    assert prepared.fitted.features.to_json()["labels"][0] == "click"
+    labels = torch.cat([b.labels for b in batches(prepared, "test")]).numpy()
+    test = frame.tail(100)
+    np.testing.assert_array_equal(labels[:, 0], test["click"])
+    np.testing.assert_array_equal(labels[:, 1], np.where(test["click"] == 1, test["buy"], np.nan))
+    np.testing.assert_array_equal(labels[:, 2], test["rating"].cast(pl.Float64).fill_null(np.nan))
+    assert [["red", "green", "blue"][int(i)] for i in labels[:, 3]] == test["colour"].to_list()
+    assert Fitted.load(prepared.folder).features == prepared.fitted.features
+    assert FeatureSpec.load(prepared.folder / "features.json") == prepared.fitted.features
+
+
+def test_one_label_is_what_it_was(tmp_path: Path) -> None:
+    _, prepared = prepared_log(tmp_path, label=LabelConfig("click"))
+    assert prepared.fitted.features.to_json()["labels"] == ["label"]
+    assert "weighted" not in prepared.fitted.features.to_json()
+    assert batches(prepared, "train")[0].weight is None
+    assert isinstance(label_loss((Label("label"),), None), torch.nn.Module)
+
+
+def test_a_single_regression(tmp_path: Path) -> None:
+    frame, prepared = prepared_log(tmp_path, label=LabelConfig("x", kind="regression"), dense={})
+    [label] = prepared.fitted.features.labels
+    assert label.kind == "regression" and label.mean == pytest.approx(frame["x"].head(800).mean(), abs=1e-6)
+
+
+def test_weights_have_mean_1_over_training_rows(tmp_path: Path) -> None:
+    frame, prepared = prepared_log(tmp_path, label=LabelConfig("click"), weight=WeightConfig("w"))
+    assert prepared.fitted.mean_weight == pytest.approx(frame["w"].head(800).mean(), rel=1e-6)
+    weights = torch.cat([b.weight for b in batches(prepared, "train") if b.weight is not None])
+    assert len(weights) == 800 and float(weights.mean()) == pytest.approx(1, abs=1e-5)
+    np.testing.assert_allclose(weights * prepared.fitted.mean_weight, frame["w"].head(800), rtol=1e-5)
+
+
+def test_a_sample_of_the_negatives(tmp_path: Path) -> None:
+    frame, prepared = prepared_log(tmp_path, label=LabelConfig("click"), sample_negatives=0.25)
+    train = torch.cat([b.labels for b in batches(prepared, "train")])
+    positives = int(frame["click"].head(800).sum())
+    assert int(train.sum()) == positives
+    assert len(train) - positives == pytest.approx(0.25 * (800 - positives), rel=0.2)
+    assert prepared.info["rows"]["train"] == len(train) and prepared.info["rows"]["test"] == 100
+    [label] = prepared.fitted.features.labels
+    # a model that knows the odds of the sampled rows predicts those of all rows
+    odds = positives / (0.25 * (800 - positives))
+    p = predict(torch.tensor([[math.log(odds)]]), (label,))
+    assert float(p) == pytest.approx(positives / 800, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({"labels": {"a": NamedLabelConfig(kind="ranking")}}, "data.labels.a.kind=ranking: unknown"),
+        ({"labels": {"a": NamedLabelConfig(kind="classes")}}, "data.labels.a.classes: missing"),
+        ({"labels": {"a": NamedLabelConfig(classes=["x", "y"])}}, "applies only to kind classes"),
+        ({"labels": {"a": NamedLabelConfig(log=True)}}, "data.labels.a.log: applies only to kind regression"),
+        ({"labels": {"a": NamedLabelConfig(only_if="b")}}, "data.labels.a.only_if=b: must be another binary label"),
+        ({"labels": {"a.b": NamedLabelConfig()}}, "not a valid name of a feature, table or label"),
+        ({"labels": LABELS, "label": LabelConfig("y")}, "data.label: is ignored with data.labels"),
+        ({"label": LabelConfig("y", positive=["1"], at_least=1)}, "cannot be combined"),
+        ({"label": LabelConfig("y", kind="regression", at_least=1)}, "applies only to binary labels"),
+        ({"labels": LABELS, "sample_negatives": 0.5}, "data.sample_negatives=0.5: needs one binary label"),
+        ({"sample_negatives": 0.0}, "data.sample_negatives=0.0: must be above 0"),
+        ({"labels": {"x": NamedLabelConfig()}}, "data.dense.x: reads x, the column of the label"),
+    ],
+)
+def test_mistakes(tmp_path: Path, more: dict[str, Any], expected: str) -> None:
+    with pytest.raises(UserError) as e:
+        check_data(config(tmp_path, **more))
+    assert expected in str(e.value) and "\n" not in str(e.value)
+
+
+def test_bad_labels_and_weights(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    rows = ["1,,2,red,1,1,a", "2,0,2,red,1,1,a", "1,0,-1,red,1,1,a", "1,0,x,red,1,1,a", "1,0,1,pink,1,1,a",
+            "1,0,1,red,-1,1,a", ",,,,1,1,a"]  # fmt: skip
+    good = ["1,1,5,blue,2,1,b"] * 100
+    (tmp_path / "raw" / "f.csv").write_text("\n".join(["click,buy,rating,colour,w,x,s", *rows, *good]) + "\n")
+    data = config(tmp_path, labels=LABELS, weight=WeightConfig("w"), max_bad_rows=0.1, split=SplitConfig(test=0.2))
+    prepared = prepare(data)
+    bad = pl.read_csv(f"{prepared.folder}.bad_rows.csv")
+    assert dict(zip(bad["line"], bad["reason"], strict=True)) == {
+        3: "label click is neither 0 nor 1",
+        4: "label rating is not a number of at least 0",
+        5: "label rating is not a number of at least 0",
+        6: "label colour is none of data.label.classes",
+        7: "weight w is not a number of at least 0",
+    }
+
+
+# --- losses ----------------------------------------------------------------------------------------------
+
+KINDS = (
+    Label("click", known=0.8),
+    Label("stars", "regression", mean=3.0, std=2.0, known=0.5),
+    Label("colour", "classes", ("r", "g", "b")),
+)
+
+
+def numpy_loss(logits: np.ndarray, labels: np.ndarray, weight: np.ndarray) -> float:
+    """The sum over labels of: sum of weight x loss over rows with the label / (rows x known)."""
+    n, total = len(logits), 0.0
+    for i in range(n):
+        y, s, c = labels[i]
+        if not np.isnan(y):
+            p = 1 / (1 + np.exp(-logits[i, 0]))
+            total -= weight[i] * np.log(p if y else 1 - p) / 0.8
+        if not np.isnan(s):
+            total += weight[i] * (logits[i, 1] - (s - 3) / 2) ** 2 / 0.5
+        if not np.isnan(c):
+            z = logits[i, 2:]
+            total -= weight[i] * (z[int(c)] - np.log(np.exp(z).sum()))
+    return total / n
+
+
+@given(st.integers(1, 9), st.integers(0, 10**6), st.booleans())
+def test_the_loss_over_labels(rows: int, seed: int, weighted: bool) -> None:
+    rng = np.random.default_rng(seed)
+    logits = rng.standard_normal((rows, 5))
+    labels = np.stack([rng.integers(0, 2, rows), rng.random(rows) * 5, rng.integers(0, 3, rows)], 1).astype(float)
+    labels[rng.random(labels.shape) < 0.3] = np.nan
+    weight = rng.random(rows) * 3 if weighted else np.ones(rows)
+    given = torch.tensor(weight) if weighted else None
+    x = torch.tensor(logits, requires_grad=True)
+    loss = LabelLosses(KINDS)(x, torch.tensor(labels), given)
+    assert float(loss) == pytest.approx(numpy_loss(logits, labels, weight), rel=1e-6, abs=1e-9)
+    loss.backward()
+    assert x.grad is not None and bool(torch.isfinite(x.grad).all())  # no NaN from rows without a label
+    # two halves of a batch, as two processes see them, have the same mean loss
+    if rows % 2 == 0:
+        halves = [slice(0, rows // 2), slice(rows // 2, rows)]
+        parts = [LabelLosses(KINDS)(x[h], torch.tensor(labels[h]), None if given is None else given[h]) for h in halves]
+        assert float(sum(parts) / 2) == pytest.approx(float(loss), rel=1e-6)
+
+
+def test_the_labels_losses_by_name() -> None:
+    loss = LabelLosses(KINDS, Tasks(losses={"stars": "huber"}, weights={"click": 0.5}))
+    assert isinstance(loss.losses[1], Huber) and loss.weights == [0.5, 1.0, 1.0]
+    focal = LabelLosses(KINDS, FocalLoss())
+    assert isinstance(focal.losses[0], FocalLoss) and isinstance(focal.losses[2], CrossEntropy)
+    for wrong, expected in (
+        (Tasks(losses={"star": "huber"}), "there is no label star; did you mean stars?"),
+        (Tasks(losses={"stars": "focal"}), "is a loss of binary labels; this one is regression"),
+    ):
+        with pytest.raises(ValueError, match=expected.replace("?", r"\?")):
+            LabelLosses(KINDS, wrong)
+    with pytest.raises(ValueError, match="is a loss of classes labels; those of this data are of kind binary"):
+        label_loss((Label("label"),), CrossEntropy())
+    with pytest.raises(ValueError, match=r"losses\.a=hubber: no such loss; did you mean huber\?"):
+        Tasks(losses={"a": "hubber"})
+
+
+def test_uncertainty_learns_the_scale_of_each_loss() -> None:
+    """At the optimum of loss x exp(-s) + s / 2, s is ln(2 x loss)."""
+    losses = LabelLosses(KINDS, Tasks(balance="uncertainty"))
+    logits, labels = torch.zeros(4, 5), torch.tensor([[1.0, 9.0, 0.0]]).repeat(4, 1)
+    optimizer = torch.optim.Adam(losses.parameters(), lr=0.05)
+    for _ in range(2000):
+        optimizer.zero_grad()
+        losses(logits, labels).backward()
+        optimizer.step()
+    alone = [math.log(2) / 0.8, 9 / 0.5, math.log(3)]
+    assert losses.scales is not None
+    assert losses.scales.tolist() == pytest.approx([math.log(2 * x) for x in alone], abs=0.01)
+
+
+# --- metrics ---------------------------------------------------------------------------------------------
+
+
+@given(st.integers(2, 60), st.integers(0, 10**6))
+def test_weighted_metrics_are_those_of_scikit_learn(rows: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    p, y = rng.integers(1, 20, rows).astype(np.float32) / 20, rng.integers(0, 2, rows)
+    y[:2] = [0, 1]
+    w = (rng.random(rows) * 5 + 0.01).astype(np.float32)
+    found = binary_metrics(p, y, weight=w)
+    assert found["auc"] == pytest.approx(roc_auc_score(y, p, sample_weight=w), rel=1e-6)
+    assert found["pr_auc"] == pytest.approx(average_precision_score(y, p, sample_weight=w), rel=1e-6)
+    assert found["logloss"] == pytest.approx(log_loss(y, p.astype(np.float64), sample_weight=w), rel=1e-6)
+    assert found["calibration"] == pytest.approx((w * p).sum() / (w * y).sum(), rel=1e-5)
+    assert found["rows"] == rows
+    doubled = binary_metrics(np.repeat(p, 2), np.repeat(y, 2))  # a row of weight 2 is two rows
+    twice = binary_metrics(p, y, weight=np.full(rows, 2, np.float32))
+    assert {k: v for k, v in twice.items() if k not in ("rows", "ece")} == pytest.approx(
+        {k: v for k, v in doubled.items() if k not in ("rows", "ece")}
+    )
+
+
+def test_metrics_of_every_kind_of_label() -> None:
+    rng = np.random.default_rng(0)
+    labels = (Label("click"), Label("stars", "regression", log=True, mean=1.0, std=0.5), KINDS[2])
+    logits = torch.from_numpy(rng.standard_normal((200, 5)).astype(np.float32))
+    y = np.stack([rng.integers(0, 2, 200), rng.integers(1, 6, 200), rng.integers(0, 3, 200)], 1).astype(np.float32)
+    y[:30, 1] = np.nan
+    w = rng.random(200).astype(np.float32) + 0.1
+    w[5] = 0
+    evaluator = LabelsEvaluator(labels)
+    for at in range(0, 200, 64):
+        part = slice(at, at + 64)
+        batch = Batch(torch.zeros(0), None, torch.from_numpy(y[part]), torch.from_numpy(w[part]), first_row=at)  # type: ignore[arg-type]
+        evaluator.update(None, logits[part], batch)
+    found = evaluator.compute()
+    p = predict(logits, labels).numpy()
+    assert columns(labels) == ["click", "stars", "colour_r", "colour_g", "colour_b"]
+    assert np.allclose(p[:, 1], np.expm1(logits[:, 1].numpy() * 0.5 + 1), rtol=1e-5)
+    assert np.allclose(p[:, 2:].sum(1), 1)
+    assert found["click/auc"] == pytest.approx(roc_auc_score(y[:, 0], p[:, 0], sample_weight=w), rel=1e-6)
+    known = slice(30, 200)
+    assert found["stars/mae"] == pytest.approx(
+        mean_absolute_error(y[known, 1], p[known, 1], sample_weight=w[known]), rel=1e-5
+    )
+    squared = np.average((y[known, 1] - p[known, 1]) ** 2, weights=w[known])
+    assert found["stars/rmse"] == pytest.approx(math.sqrt(squared), rel=1e-5)
+    assert found["colour/accuracy"] == pytest.approx(
+        accuracy_score(y[:, 2], p[:, 2:].argmax(1), sample_weight=w), rel=1e-6
+    )
+    assert found["colour/logloss"] == pytest.approx(log_loss(y[:, 2], p[:, 2:], sample_weight=w), rel=1e-5)
+    assert found["rows"] == 199 and not [n for n in found if n.endswith("/rows")]
