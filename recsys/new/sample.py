@@ -21,7 +21,7 @@ CELLS = 20_000_000
 LIBFM_ROWS = 50_000
 MOST_FILES = 5
 UNIT = "\x1f"
-TEXT = ("csv", "lists", "libfm", "jsonl")
+CONTROL = bytes(set(range(32)) - {1, *b"\t\n\v\f\r", 0x1F})  # bytes that no text holds; 1 and 31 are separators
 
 
 @dataclass
@@ -64,7 +64,8 @@ def layout_of(file: Path) -> Layout:
     if first.startswith(b"\x93NUMPY"):
         return Layout("npy", [file.stem])
     encoding, why = encoding_of(first)
-    if not encoding.startswith("utf-16") and first.count(0) > len(first) // 100:
+    control = len(first) - len(first.translate(None, CONTROL))
+    if not encoding.startswith("utf-16") and control > len(first) // 100:
         raise UserError(f"{file}: is neither text nor Parquet, Arrow or NumPy; convert it to one of them")
     text = first.decode(encoding, errors="replace").removeprefix("\ufeff")
     lines = text.splitlines() if "\n" not in text else [line.rstrip("\r") for line in text.split("\n")]

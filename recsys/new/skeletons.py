@@ -18,7 +18,7 @@ class {title}(nn.Module):
     def __init__(self, features: FeatureSpec, *, dim: Width = 16, device: torch.device | None = None) -> None:
         super().__init__()
         self.embeddings = PooledEmbeddings(features, dim, device=device)
-        self.logits = nn.Linear(flat_width(features, dim), len(features.labels))
+        self.logits = nn.Linear(flat_width(features, dim), features.logits)
 
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
         """Return logits: dense (B, D), sparse with F keys of B bags -> (B, T)."""
@@ -36,7 +36,7 @@ MODEL_TEST = '''"""{title} computes what an independent implementation computes 
 import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
 from {module} import {title}
 
 
@@ -44,7 +44,7 @@ def test_logits_are_those_of_plain_lookups() -> None:
     features = FeatureSpec(
         dense=(DenseFeature("price"),),
         sparse=(SparseFeature("user", 5, "user"), SparseFeature("item", 7, "item")),
-        labels=("label",),
+        labels=(Label("label"),),
     )
     model = {title}(features, dim=4)
     dense, ids = torch.tensor([[0.5], [-1.0]]), {{"user": torch.tensor([1, 4]), "item": torch.tensor([6, 2])}}
