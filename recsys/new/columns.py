@@ -87,6 +87,10 @@ def _marks(frame: pl.DataFrame) -> Marks:
     marks, dotted = Marks(), False
     nulls: Counter[str] = Counter()
     for name in frame.select(pl.col(pl.String)).columns:
+        numbers = frame[name].cast(pl.Float64, strict=False).fill_nan(None)
+        if numbers.null_count() == frame[name].null_count():
+            dotted |= bool(frame[name].head(100).str.contains(".", literal=True).any())
+            continue  # nothing but numbers as Python writes them
         values = frame[name].drop_nulls().str.strip_chars()
         plain = values.filter(~values.is_in(NULLS))
         if not plain.len():

@@ -14,6 +14,7 @@ from recsys.new.statistics import SKEWED, mean, skewness
 MOST_RATINGS = 21  # different values of a rating, such as 0 to 10 in half steps
 LEAK = 0.99  # AUC of a single column from which it gives the label away
 BINS = 50
+MANY = 1000  # columns of which numbers are compared only by their order, which takes less time
 MOST_CLASSES = 1000
 MOST_NAMED_CLASSES = 50  # different texts under the name of a label
 YES = ("yes", "y", "true", "t", "positive", "1")
@@ -205,10 +206,12 @@ def leaks(columns: Sequence[Column], label: Label) -> dict[str, float]:
     for c in columns:
         if c is label.column or c.kind in ("constant", "empty", "nested", "vector") or c.values.dtype.is_nested():
             continue
-        auc = _auc_of_means(_codes(c).filter(picked), truth)
+        auc = 0.0
         if c.kind == "number" and c.numbers is not None and not c.missing:
             by_value = _auc(c.numbers.filter(picked), truth)
-            auc = max(auc, by_value, 1 - by_value)
+            auc = max(by_value, 1 - by_value)
+        if auc < LEAK and (c.kind != "number" or len(columns) <= MANY):
+            auc = _auc_of_means(_codes(c).filter(picked), truth)
         if auc >= LEAK:
             found[c.name] = auc
     return found

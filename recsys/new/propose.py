@@ -50,7 +50,6 @@ class Proposal:
     group: dict[str, Any] | None = None
     max_length: int = 0
     items: Side | None = None
-    notes: list[str] = field(default_factory=list)
 
     @property
     def retrieves(self) -> bool:

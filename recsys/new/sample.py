@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +43,10 @@ class Sample:
     """Rows of raw files: text, or the types of the file.
 
     rows: the rows of all files, estimated
-    in_order: the rows are in the order of the files
     """
 
     frame: pl.DataFrame
     rows: int
-    notes: list[str] = field(default_factory=list)
 
 
 def layout_of(file: Path) -> Layout:
@@ -102,8 +100,7 @@ def read_sample(files: Sequence[Path], layout: Layout) -> Sample:
     most = max(min(ROWS, CELLS // max(len(layout.columns), 1)) // len(some), 100)
     parts = [readers.get(layout.format, _text)(f, layout, most) for f in some]
     frame = pl.concat([p.frame for p in parts], how="diagonal_relaxed")
-    notes = [note for p in parts for note in p.notes]
-    return Sample(frame, round(sum(p.rows for p in parts) * n / len(some)), notes)
+    return Sample(frame, round(sum(p.rows for p in parts) * n / len(some)))
 
 
 def thinned(frame: pl.DataFrame, most: int) -> pl.DataFrame:

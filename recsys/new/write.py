@@ -30,9 +30,9 @@ def new_data(name: str, files: Any, label: str | None) -> None:
         say(f"{len(proposal.columns) - SHOWN} more columns are in the YAML")
     _write({path: document(proposal, name)})
     rows, bad = verify(name, path)
-    say(f"{path}: written; {rows:,} rows were read with it" + (f", but not: {'; '.join(bad)}" if bad else ""))
-    for note in proposal.notes:
-        say(f"note: {note}")
+    say(f"{path}: written, and checked on the first {rows:,} rows")
+    if bad:
+        say(f"rows that cannot be read with it: {'; '.join(bad)}")
     say(f"train with: {proposal.command(name)}")
 
 

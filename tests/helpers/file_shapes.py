@@ -201,6 +201,11 @@ def _times(form: str) -> Callable[[Path], object]:
     return write
 
 
+def _digits(f: Path) -> None:
+    hours = pl.from_epoch("ts").dt.strftime("%y%m%d%H").cast(pl.Int64).alias("hour")
+    clicks().with_columns(hours).drop("ts").write_parquet(f / "a.parquet")
+
+
 def _names(f: Path) -> None:
     odd = {
         "user": "user.id",
@@ -302,6 +307,7 @@ SHAPES: dict[str, Shape] = {
         lambda f: clicks().with_columns(pl.from_epoch("ts"), pl.col("city").cast(pl.Categorical)).write_parquet(f / "a.parquet"),
         expected=CLICKS | {"split.column": "ts"},
     ),
+    "parquet with digits": Shape(_digits, expected={"split.column": "hour_time", "dense.hour.column": "hour_time"}),
     "hive": Shape(_hive, expected={"source.files": ["**/*.parquet"], "split.by": "time", "split.column": "day"}),
     "vectors and lists": Shape(_vectors, expected={"label.column": "clicked", "sparse.tags.pooling": "mean", "dense.embedding": "present"}),
     "jsonl": Shape(_jsonl, expected={"source.format": "jsonl", "label.column": "clicked", "sparse.user_id.column": "user.id"}),

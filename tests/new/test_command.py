@@ -43,7 +43,7 @@ def test_data(run: Commands, tmp_path: Path) -> None:
     text = (tmp_path / "conf" / "data" / "mine.yaml").read_text()
     assert text.startswith("# python -m recsys.train data=mine trainer.batch_size=256\n")
     assert "root: ." in text and "files: [log.csv]" in text
-    assert "400 rows were read with it" in said and "train with: python -m recsys.train data=mine" in said
+    assert "checked on the first 400 rows" in said and "train with: python -m recsys.train data=mine" in said
     assert all(len(line) <= 120 for line in text.splitlines())
     assert run("data=mine", "files=log.csv") == (
         2, ["conf/data/mine.yaml: exists already, and is never overwritten; choose another name, or remove it"]
