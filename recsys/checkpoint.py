@@ -89,7 +89,7 @@ def reshard(run: Path, stored: StoredCheckpoint, cfg: DictConfig, output: Path, 
     from recsys.config.kinds import meta_task
     from recsys.data.transforms import Fitted
     from recsys.features import FeatureSpec
-    from recsys.run_files import CONFIG, DATA
+    from recsys.run_files import CALIBRATION, CONFIG, DATA
     from recsys.sharding.cluster import topology
     from recsys.sharding.plan import describe, make_planner, optimizer_counted, quiet_torchrec, use_dense_kernels
     from recsys.sharding.reshard import rewrite
@@ -118,8 +118,9 @@ def reshard(run: Path, stored: StoredCheckpoint, cfg: DictConfig, output: Path, 
         Fitted.copy(run, building)
         write_json(building / "plan.json", {"world_size": devices, "tables": entries})
         OmegaConf.save(without_secrets(cfg), building / CONFIG)
-        if (run / DATA).exists():
-            shutil.copy(run / DATA, building)
+        for name in (DATA, CALIBRATION):
+            if (run / name).exists():
+                shutil.copy(run / name, building)
         write_manifest(building)
 
 

@@ -6,12 +6,13 @@ Cardinalities come from here only.
 
 import json
 from collections import Counter
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 Pooling = Literal["sum", "mean"]
 LabelKind = Literal["binary", "regression", "classes"]
+CALIBRATIONS = ("platt", "isotonic")
 OUT_OF_VOCABULARY = 0  # id of rare and unseen values in every table
 
 
@@ -46,6 +47,8 @@ class Label:
     mean, std: regression: of the label, after `log`, in the training rows; the model predicts (label - mean) / std
     known: the share of training rows that have this label
     sampled: the share of negatives that were kept for training
+    platt: (a, b), if probabilities are calibrated as sigmoid(a x logit + b)
+    isotonic: (probabilities, calibrated ones), ascending, between which calibrated probabilities are interpolated
     """
 
     name: str
@@ -56,15 +59,28 @@ class Label:
     std: float = 1.0
     known: float = 1.0
     sampled: float = 1.0
+    platt: tuple[float, float] | None = None
+    isotonic: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
     @property
     def width(self) -> int:
         """The number of logits that predict the label."""
         return len(self.classes) if self.kind == "classes" else 1
 
+    @property
+    def is_calibrated(self) -> bool:
+        """Whether predictions are calibrated."""
+        return self.platt is not None or self.isotonic is not None
+
+    def uncalibrated(self) -> "Label":
+        """Return the label without its calibration."""
+        return replace(self, platt=None, isotonic=None)
+
     def to_json(self) -> Any:
-        """Return the name of a label that has no other property, else all properties."""
-        return self.name if self == Label(self.name) else asdict(self)
+        """Return the name of a label that has no other property, else all properties but the calibration."""
+        return (
+            self.name if self == Label(self.name) else {k: v for k, v in asdict(self).items() if k not in CALIBRATIONS}
+        )
 
     @classmethod
     def from_json(cls, value: Any) -> "Label":

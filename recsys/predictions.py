@@ -20,8 +20,8 @@ def label_slices(labels: tuple[Label, ...]) -> list[slice]:
 def predict(logits: Tensor, labels: tuple[Label, ...]) -> Tensor:
     """Return predictions in the units of the labels: (B, L) logits -> (B, L).
 
-    A binary label's prediction is a probability, corrected for negatives that training has left out. A regression's is
-    the number itself. Those of a label of classes are the probabilities of its classes.
+    A binary label's prediction is a probability, corrected for negatives that training has left out, and calibrated if
+    the label says how. A regression's is the number itself. Those of a label of classes are the classes' probabilities.
     """
     parts = zip(logits.float().split([label.width for label in labels], dim=1), labels, strict=True)
     return torch.cat([_predict(part, label) for part, label in parts], dim=1)
@@ -34,7 +34,22 @@ def _predict(logits: Tensor, label: Label) -> Tensor:
         value = logits * label.std + label.mean
         return torch.expm1(value) if label.log else value
     # with a share r of the negatives, the odds are 1 / r times as high (King & Zeng 2001; He et al. 2014, section 6.3)
-    return torch.sigmoid(logits + math.log(label.sampled) if label.sampled < 1 else logits)
+    logits = logits + math.log(label.sampled) if label.sampled < 1 else logits
+    if label.platt is not None:
+        return torch.sigmoid(label.platt[0] * logits + label.platt[1])
+    probability = torch.sigmoid(logits)
+    return probability if label.isotonic is None else _interpolate(probability, *label.isotonic)
+
+
+def _interpolate(x: Tensor, at: tuple[float, ...], values: tuple[float, ...]) -> Tensor:
+    """Interpolate linearly between points in ascending order; beyond them, the first and last values apply."""
+    xs, ys = x.new_tensor(at), x.new_tensor(values)
+    i = torch.searchsorted(xs, x.contiguous()).clamp(1, max(len(at) - 1, 1))
+    if len(at) == 1:
+        return ys.expand_as(x)
+    width = (xs[i] - xs[i - 1]).clamp(min=1e-12)
+    share = ((x - xs[i - 1]) / width).clamp(0, 1)
+    return ys[i - 1] + share * (ys[i] - ys[i - 1])
 
 
 def targets(labels: Tensor, label: Label) -> Tensor:

@@ -49,6 +49,7 @@ def check(cfg: DictConfig, world_size: int | None = None, *, trains: bool = True
     check_engine(engine_config(cfg))
     _check_numbers(cfg, processes)
     _check_metrics(cfg, data)
+    _check_calibration(cfg, data)
     _check_devices(cfg)
     _check_model(cfg, data, processes)
     if trains:
@@ -124,6 +125,19 @@ def _check_numbers(cfg: DictConfig, processes: int) -> None:
         )
     if o.interval not in ("step", "validation"):
         raise UserError(f"optim.interval={o.interval}: must be step or validation")
+
+
+def _check_calibration(cfg: DictConfig, data: "ResolvedData") -> None:
+    from recsys.evaluation.calibration import METHODS
+
+    if cfg.calibration not in METHODS:
+        raise UserError(f"calibration={cfg.calibration}: unknown{did_you_mean(cfg.calibration, METHODS)}")
+    if cfg.calibration == "none":
+        return
+    if not any(label.kind == "binary" for label in data.label_configs.values()):
+        raise UserError(f"calibration={cfg.calibration}: calibrates probabilities, and this data has no binary label")
+    if not data.split.validation and not data.split.validation_files:
+        raise UserError(f"calibration={cfg.calibration}: needs validation rows; set data.split.validation")
 
 
 def _check_metrics(cfg: DictConfig, data: "ResolvedData") -> None:

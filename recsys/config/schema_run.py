@@ -201,6 +201,8 @@ class TrainConfig:
     engine: EngineConfig = field(default_factory=EngineConfig)
     debug: DebugConfig = field(default_factory=DebugConfig)
     sweep: SweepConfig = field(default_factory=SweepConfig)
+    # none | platt | isotonic: calibrate the probabilities on the validation rows, at the end of the training
+    calibration: str = "none"
     logger: Any = None  # a mapping of names to loggers; CSV is always written
     seed: int = number(0, at_least=0, at_most=2**32 - 1)
     # null: a new folder under outputs/

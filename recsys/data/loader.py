@@ -343,7 +343,9 @@ class ParquetLoader:
 def batch_of(frame: pl.DataFrame, features: FeatureSpec, vectors: Mapping[str, np.ndarray] | None = None) -> Batch:
     """Return all rows of a frame that `Fitted.apply` returned as one Batch; labels are 0 if it has none."""
     columns = [label_column(i, label.name) for i, label in enumerate(features.labels)]
-    labels = frame.select(columns).to_numpy() if columns and columns[0] in frame.columns else None
+    labels = np.zeros((frame.height, len(columns)), np.float32)
+    if columns and columns[0] in frame.columns:
+        labels = frame.select(columns).to_numpy()
     return Tensors.from_frame(frame, features, vectors).batch(labels)
 
 

@@ -319,15 +319,15 @@ class BinaryMetrics:
             group = self.groups(first, int(place[-1]) + 1)[place - first] if len(place) else np.zeros(0, np.int32)
         if exact := total <= self.exact_rows:
             rows, group = on_rank_0(mine, group)
-            self.scores = Scores.from_rows(rows.probability, rows.label, rows.weight) if _rank() == 0 else None
+            self.scores = Scores.from_rows(rows.probability, rows.label, rows.weight) if rank() == 0 else None
         else:
             binned = Scores.binned(mine.probability, mine.label, mine.weight)
             self.scores = Scores(*(added(c) for c in vars(binned).values()))
             chosen = _share(place if group is None else group, self.exact_rows / total)
             rows, group = on_rank_0(mine.take(chosen), None if group is None else group[chosen])
-        self.rows = rows if _rank() == 0 else None
+        self.rows = rows if rank() == 0 else None
         metrics: dict[str, float] = {}
-        if _rank() == 0:
+        if rank() == 0:
             assert self.scores is not None
             metrics = self.scores.metrics(self.bins) | {"rows": total}
             if not exact:
@@ -335,7 +335,7 @@ class BinaryMetrics:
             if group is not None:
                 metrics["gauc"], metrics["gauc_rows"] = gauc(group, rows.probability, rows.label)
         box = [metrics]
-        if _several():
+        if several():
             dist.broadcast_object_list(box)
         return box[0]
 
@@ -352,17 +352,19 @@ def _share(keys: np.ndarray, share: float) -> np.ndarray:
     return hashed < np.uint64(min(share, 1.0) * (2**64 - 2**11))
 
 
-def _several() -> bool:
+def several() -> bool:
+    """Return whether there are several processes."""
     return dist.is_initialized() and dist.get_world_size() > 1
 
 
-def _rank() -> int:
+def rank() -> int:
+    """Return the rank of this process, 0 without a process group."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def added(x: np.ndarray) -> np.ndarray:
     """Return the sum over ranks. Collective."""
-    if not _several():
+    if not several():
         return x
     sum_ = torch.from_numpy(x.copy())
     dist.all_reduce(sum_)
@@ -371,9 +373,9 @@ def added(x: np.ndarray) -> np.ndarray:
 
 def on_rank_0(rows: Rows, group: np.ndarray | None) -> tuple[Rows, np.ndarray | None]:
     """Return the rows of all ranks on rank 0, in the order of their split; other ranks keep theirs. Collective."""
-    if not _several():
+    if not several():
         return rows, group
-    parts: list[Any] | None = [None] * dist.get_world_size() if _rank() == 0 else None
+    parts: list[Any] | None = [None] * dist.get_world_size() if rank() == 0 else None
     dist.gather_object((rows, group), parts)
     if parts is None:
         return rows, group

@@ -10,18 +10,22 @@ from typing import Any, Protocol
 import numpy as np
 import polars as pl
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from recsys.batch import Batch
 from recsys.data.loader import ParquetLoader
 from recsys.data.transforms import Fitted
-from recsys.evaluation.binary import BinaryMetrics, Rows, binary_metrics, undefined
+from recsys.evaluation.binary import BinaryMetrics, Rows, binary_metrics, rank, several, undefined
+from recsys.evaluation.calibration import calibrate
 from recsys.evaluation.retrieval import RankingMetrics
 from recsys.evaluation.retrieval_counts import candidate_shard
 from recsys.evaluation.slices import slices
 from recsys.evaluation.values import ValueMetrics, value_metrics
 from recsys.features import Label
 from recsys.predictions import label_slices, predict
+
+CALIBRATED = ("logloss", "ne", "calibration", "ece")  # metrics that are also measured before the calibration
 
 
 class Evaluator(Protocol):
@@ -77,6 +81,7 @@ class LabelsEvaluator:
         gauc: str | None = None,
     ) -> None:
         self.labels, self._gauc = labels, gauc
+        self._uncalibrated = [BinaryMetrics(exact_rows, bins) for _ in labels]
         self.metrics: list[BinaryMetrics | ValueMetrics] = [
             BinaryMetrics(exact_rows, bins) if label.kind == "binary" else ValueMetrics(label, exact_rows)
             for label in labels
@@ -94,9 +99,34 @@ class LabelsEvaluator:
             own = predictions[:, label_slices(self.labels)[i]]
             own = own if label.kind == "classes" else own[:, 0]
             metrics.update(own, batch.labels[:, i], batch.weight, batch.first_row)
+            if label.is_calibrated:
+                before = predict(logits, tuple(x.uncalibrated() for x in self.labels))
+                own = before[:, label_slices(self.labels)[i]][:, 0]
+                self._uncalibrated[i].update(own, batch.labels[:, i], batch.weight, batch.first_row)
 
     def compute(self) -> dict[str, float]:
-        return self._named([metrics.compute() for metrics in self.metrics])
+        parts = [metrics.compute() for metrics in self.metrics]
+        for part, label, before in zip(parts, self.labels, self._uncalibrated, strict=True):
+            if label.is_calibrated:
+                part |= {f"{n}_uncalibrated": v for n, v in before.compute().items() if n in CALIBRATED}
+        return self._named(parts)
+
+    def calibrate(self, method: str) -> None:
+        """Calibrate binary labels on the rows of the last `compute`. Collective."""
+        box = [self.labels]
+        if rank() == 0:
+            pairs = zip(self.labels, self.metrics, strict=True)
+            box = [
+                tuple(
+                    calibrate(label, metrics.rows, method)
+                    if isinstance(metrics, BinaryMetrics) and metrics.rows is not None
+                    else label
+                    for label, metrics in pairs
+                )
+            ]
+        if several():
+            dist.broadcast_object_list(box)
+        self.labels = box[0]
 
     def undefined(self, metrics: dict[str, float]) -> str | None:
         whys = []

@@ -12,6 +12,7 @@ from recsys.errors import UserError
 
 if TYPE_CHECKING:
     from recsys.data.transforms import Fitted
+    from recsys.features import Label
     from recsys.serving.raw_rows import RawRows
 
 
@@ -21,6 +22,7 @@ class Predictor:
 
     module: Any
     rows: RawRows
+    labels: tuple[Label, ...]
 
     @property
     def fitted(self) -> Fitted:
@@ -33,6 +35,7 @@ class Predictor:
         The checkpoint may have been written with any number of processes and any sharding plan.
         """
         from recsys.config.kinds import kind_of
+        from recsys.evaluation.calibration import load as load_calibration
         from recsys.serving.raw_rows import RawRows
         from recsys.training.run_dir import choose_checkpoint, open_run
         from recsys.training.trainer import restored_module
@@ -44,7 +47,8 @@ class Predictor:
                 "use recsys.serving.recommender.Recommender"
             )
         rows = RawRows.load(path)
-        return cls(restored_module(cfg, rows.fitted, choose_checkpoint(path, checkpoint)), rows)
+        module = restored_module(cfg, rows.fitted, choose_checkpoint(path, checkpoint))
+        return cls(module, rows, load_calibration(path, rows.fitted.labels))
 
     def predict(self, raw: pl.DataFrame) -> pl.Series | pl.DataFrame:
         """Return the probabilities of raw rows, (rows,) Float32; null for a row that cannot be read.
@@ -81,14 +85,12 @@ class Predictor:
         if frame.height:
             with torch.no_grad():
                 _, logits = self.module.dmp(batch_of(applied, features, self.fitted.matrices))
-            values = predict(logits, features.labels).numpy()
+            values = predict(logits, self.labels).numpy()
         else:
             values = np.zeros((0, features.logits), np.float32)
         unknown = applied.select(
             (pl.col(f.name).explode() if f.multi_valued else pl.col(f.name)).eq(0).mean().alias(f.name)
             for f in features.sparse
         )
-        predictions = [
-            pl.Series(name, values[:, i], dtype=pl.Float32) for i, name in enumerate(columns(features.labels))
-        ]
+        predictions = [pl.Series(name, values[:, i], dtype=pl.Float32) for i, name in enumerate(columns(self.labels))]
         return frame.select(LINE).with_columns(predictions), unknown

@@ -28,6 +28,8 @@ def evaluate(
     from recsys.config.kinds import kind_of
     from recsys.config.settings import accelerator_of, data_config
     from recsys.distributed.ranks import process_group, started_by_torchrun
+    from recsys.evaluation.calibration import load as load_calibration
+    from recsys.evaluation.evaluators import LabelsEvaluator
     from recsys.training.closed_form import load, rank_split
     from recsys.training.run_data import prepare_to_measure
     from recsys.training.run_dir import choose_checkpoint, open_run, protocol
@@ -55,6 +57,8 @@ def evaluate(
     t = cfg.trainer
     with process_group(accelerator_of(cfg), t.threads, started, t.timeout_minutes) as ranks:
         module = build_module(cfg, prepared.fitted, ranks, prepared.folder)
+        if isinstance(module.evaluator, LabelsEvaluator):
+            module.evaluator.labels = load_calibration(path, module.evaluator.labels)
         trainer, _ = build_trainer(cfg, path, ranks, prepared, None, loggers=False)
         loader = split_loader(cfg, prepared, split, ranks)
         [measured] = trainer.test(module, loader, ckpt_path=best, verbose=False)

@@ -185,6 +185,8 @@ def fit(cfg: DictConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) ->
         module.start = start
     trainer.fit(module, training, validation, ckpt_path=newest)
     best = best_checkpoint(path)
+    if cfg.calibration != "none" and validation is not None:
+        _calibrate(cfg, path, trainer, module, validation, best, ranks)
     testing = split_loader(cfg, prepared, "test", ranks)
     [test] = trainer.test(module, testing, ckpt_path=best, verbose=False)
     metrics: dict[str, Any] = {"test": metrics_of(test, "test")}
@@ -215,6 +217,18 @@ def fit(cfg: DictConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) ->
             logger.finalize("success")
         add_results(path)
         _show(metrics, path)
+
+
+def _calibrate(
+    cfg: DictConfig, path: Path, trainer: Any, module: Any, validation: ParquetLoader, best: Any, ranks: Ranks
+) -> None:
+    """Fit the calibration on the validation rows, and write it to the run's folder. Collective."""
+    from recsys.evaluation.calibration import save
+
+    trainer.validate(module, validation, ckpt_path=best, verbose=False)
+    module.evaluator.calibrate(cfg.calibration)
+    if ranks.rank == 0:
+        save(path, module.evaluator.labels)
 
 
 def _write_details(

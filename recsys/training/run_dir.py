@@ -28,7 +28,7 @@ from recsys.data.prepare.prepared import Prepared
 from recsys.data.transforms.fitted import fitted_files, is_fitted
 from recsys.errors import UserError
 from recsys.manifest import DamagedFile
-from recsys.run_files import CONFIG, DATA, OWN, RESULTS
+from recsys.run_files import CALIBRATION, CONFIG, DATA, OWN, RESULTS
 from recsys.training.checkpoints import best_checkpoint, newest_checkpoint
 from recsys.training.run_lock import hold
 from recsys.training.run_state import RunState
@@ -175,7 +175,7 @@ def write_manifest(path: Path) -> None:
 
 def add_results(path: Path) -> None:
     """Add the digests of the results, which recsys.report reads, to the manifest."""
-    _add_to_manifest(path, RESULTS)
+    _add_to_manifest(path, (*RESULTS, CALIBRATION))
 
 
 def _add_to_manifest(path: Path, names: Sequence[str]) -> None:

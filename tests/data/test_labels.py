@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.isotonic import IsotonicRegression
 from sklearn.metrics import accuracy_score, average_precision_score, log_loss, mean_absolute_error, roc_auc_score
 
 from recsys.batch import Batch
@@ -27,7 +28,9 @@ from recsys.data.loader import ParquetLoader
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.transforms import Fitted, ResolvedData
 from recsys.errors import UserError
-from recsys.evaluation.binary import binary_metrics
+from recsys.evaluation import calibration
+from recsys.evaluation.binary import Rows, binary_metrics
+from recsys.evaluation.calibration import calibrate
 from recsys.evaluation.evaluators import LabelsEvaluator
 from recsys.features import FeatureSpec, Label
 from recsys.losses import CrossEntropy, FocalLoss, Huber, LabelLosses, Tasks, label_loss
@@ -313,3 +316,57 @@ def test_metrics_of_every_kind_of_label() -> None:
     )
     assert found["colour/logloss"] == pytest.approx(log_loss(y[:, 2], p[:, 2:], sample_weight=w), rel=1e-5)
     assert found["rows"] == 199 and not [n for n in found if n.endswith("/rows")]
+
+
+# --- calibration -----------------------------------------------------------------------------------------
+
+
+def off_by(rows: int, seed: int = 0) -> tuple[Rows, Rows]:
+    """Return rows whose logits are 2 x true logit + 1, as probabilities, twice."""
+    rng = np.random.default_rng(seed)
+    logit = rng.standard_normal(2 * rows)
+    y = rng.random(2 * rows) < 1 / (1 + np.exp(-logit))
+    p = (1 / (1 + np.exp(-2 * logit - 1))).astype(np.float32)
+    both = Rows(np.arange(2 * rows), p, y)
+    return both.take(np.arange(rows)), both.take(np.arange(rows, 2 * rows))
+
+
+def calibrated(rows: Rows, label: Label) -> np.ndarray:
+    p = torch.from_numpy(rows.probability.astype(np.float64))
+    return predict(torch.logit(p)[:, None], (label,)).numpy()[:, 0]
+
+
+@pytest.mark.parametrize("method", ["platt", "isotonic"])
+def test_calibration_on_held_out_rows(method: str) -> None:
+    fitted_on, held_out = off_by(20_000)
+    label = calibrate(Label("y"), fitted_on, method)
+    before = binary_metrics(held_out.probability, held_out.label)
+    after = binary_metrics(calibrated(held_out, label), held_out.label)
+    assert before["ece"] > 0.1 and after["ece"] < 0.02 and after["logloss"] < before["logloss"]
+    assert after["calibration"] == pytest.approx(1, abs=0.03)
+    assert after["auc"] == pytest.approx(before["auc"], abs=1e-3)
+    if method == "platt":
+        assert label.platt == pytest.approx((0.5, -0.5), abs=0.05)
+
+
+@given(st.integers(1, 40), st.integers(0, 10**6))
+def test_isotonic_calibration_is_that_of_scikit_learn(rows: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    p = np.round(rng.random(rows), 1).astype(np.float32) * np.float32(0.9) + np.float32(0.05)
+    y, w = rng.random(rows) < 0.5, rng.random(rows) + 0.1
+    label = calibrate(Label("y"), Rows(np.arange(rows), p, y, w.astype(np.float32)), "isotonic")
+    if len(np.unique(y)) < 2:
+        assert label == Label("y")
+        return
+    reference = IsotonicRegression(out_of_bounds="clip").fit(p, y, sample_weight=w.astype(np.float32))
+    x = np.linspace(0.05, 0.95, 19).astype(np.float32)
+    found = calibrated(Rows(np.arange(len(x)), x, x > 2), label)
+    assert found == pytest.approx(reference.predict(x), abs=1e-4)
+
+
+def test_a_calibration_is_stored_with_the_run(tmp_path: Path) -> None:
+    rows, _ = off_by(500)
+    labels = (calibrate(Label("a"), rows, "platt"), calibrate(Label("b"), rows, "isotonic"), Label("c"))
+    calibration.save(tmp_path, labels)
+    assert calibration.load(tmp_path, tuple(x.uncalibrated() for x in labels)) == labels
+    assert calibration.load(tmp_path / "other", labels) == labels

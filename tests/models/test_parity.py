@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
 from recsys.models.common.layers import MLP
 from recsys.models.dcn import DCN
 from recsys.models.dcnv2 import DCNv2
@@ -41,7 +41,7 @@ def spec(dense: int = 3, sparse: tuple[SparseFeature, ...] = SINGLE + BAGGED, la
     return FeatureSpec(
         dense=tuple(DenseFeature(f"d{i}") for i in range(dense)),
         sparse=sparse,
-        labels=tuple(f"label{i}" for i in range(labels)),
+        labels=tuple(Label(f"label{i}") for i in range(labels)),
     )
 
 
@@ -213,7 +213,7 @@ def assert_parity(model: Any, features: FeatureSpec, rows: int, **options: Any) 
         logits = module(dense, to_kjt(bags))
     weights = {name: value.double().numpy() for name, value in module.state_dict().items()}
     expected = REFERENCES[model](weights, features, dense.double().numpy(), bags, **options)
-    assert logits.shape == (rows, len(features.labels))
+    assert logits.shape == (rows, features.logits)
     np.testing.assert_allclose(logits.numpy(), expected, rtol=1e-5, atol=1e-5)
 
 

@@ -1,0 +1,101 @@
+"""Calibrate probabilities on validation rows, so that events happen as often as predicted.
+
+A run stores the result in RUN/calibration.json: {label: {"platt": [a, b]}} or {label: {"isotonic": [[...], [...]]}}.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recsys.atomic import write_json
+from recsys.evaluation.binary import Rows
+from recsys.features import CALIBRATIONS, Label
+from recsys.manifest import read_json
+from recsys.run_files import CALIBRATION
+
+METHODS = ("none", "platt", "isotonic")
+STEPS = 100  # of Newton's method, which needs fewer than ten
+SMALLEST = 1e-7  # probabilities are at least this far from 0 and 1
+MOST_POINTS = 1 << 16  # different probabilities that isotonic regression looks at
+
+
+def calibrate(label: Label, rows: Rows, method: str) -> Label:
+    """Return the label with a calibration that is fitted to its rows; unchanged if all rows have the same label.
+
+    platt: logistic regression on the logit: Platt, Probabilistic Outputs for Support Vector Machines, 1999, with its
+        smoothed targets
+    isotonic: the best non-decreasing function, by the pool-adjacent-violators algorithm: Zadrozny & Elkan, Transforming
+        Classifier Scores into Accurate Multiclass Probability Estimates, 2002
+    """
+    if len(np.unique(rows.label)) < 2:
+        return label
+    p = np.clip(rows.probability.astype(np.float64), SMALLEST, 1 - SMALLEST)
+    weight = np.ones(len(p)) if rows.weight is None else rows.weight.astype(np.float64)
+    if method == "platt":
+        return replace(label, platt=_platt(np.log(p / (1 - p)), rows.label, weight))
+    at, values = _isotonic(p, rows.label.astype(np.float64), weight)
+    return replace(label, isotonic=(tuple(at.tolist()), tuple(values.tolist())))
+
+
+def _platt(logit: np.ndarray, label: np.ndarray, weight: np.ndarray) -> tuple[float, float]:
+    """Return a and b of sigmoid(a x logit + b), by Newton's method."""
+    positives, negatives = weight[label > 0].sum(), weight[label <= 0].sum()
+    target = np.where(label > 0, (positives + 1) / (positives + 2), 1 / (negatives + 2))
+    features, x = np.stack([logit, np.ones_like(logit)], 1), np.array([1.0, 0.0])
+    for _ in range(STEPS):
+        p = 1 / (1 + np.exp(-features @ x))
+        gradient = features.T @ (weight * (p - target))
+        curvature = (features * (weight * p * (1 - p))[:, None]).T @ features + 1e-9 * np.eye(2)
+        step = np.linalg.solve(curvature, gradient)
+        x = x - step
+        if np.abs(step).max() < 1e-10:
+            break
+    return float(x[0]), float(x[1])
+
+
+def _isotonic(p: np.ndarray, label: np.ndarray, weight: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the points of the non-decreasing step function with the least squared error: two for each step."""
+    order = np.argsort(p, kind="stable")
+    x, first = np.unique(p[order], return_index=True)
+    if len(x) > MOST_POINTS:
+        chosen = np.linspace(0, len(x), MOST_POINTS, endpoint=False).astype(np.int64)
+        x, first = x[chosen], first[chosen]
+    w = np.add.reduceat(weight[order], first)
+    y = np.add.reduceat((weight * label)[order], first) / w
+    starts: list[int] = []
+    means: list[float] = []
+    sizes: list[float] = []
+    for i in range(len(x)):
+        starts.append(i)
+        means.append(float(y[i]))
+        sizes.append(float(w[i]))
+        while len(means) > 1 and means[-2] >= means[-1]:
+            total = sizes[-2] + sizes[-1]
+            means[-2:] = [(means[-2] * sizes[-2] + means[-1] * sizes[-1]) / total]
+            sizes[-2:] = [total]
+            starts.pop()
+    stops = [*(s - 1 for s in starts[1:]), len(x) - 1]
+    values = np.clip(means, SMALLEST, 1 - SMALLEST)
+    at = np.stack([x[starts], x[stops]], 1).ravel()
+    kept = np.append(True, np.diff(at) > 0)
+    return at[kept], np.repeat(values, 2)[kept]
+
+
+def save(run: Path, labels: tuple[Label, ...]) -> None:
+    """Write the labels' calibrations to a run's folder."""
+    found: dict[str, Any] = {x.name: {k: v for k in CALIBRATIONS if (v := getattr(x, k)) is not None} for x in labels}
+    write_json(run / CALIBRATION, found)
+
+
+def load(run: Path, labels: tuple[Label, ...]) -> tuple[Label, ...]:
+    """Return the labels with the calibrations in a run's folder, if it has any."""
+    if not (run / CALIBRATION).exists():
+        return labels
+    found = read_json(run / CALIBRATION)
+    return tuple(replace(x, **{k: _tuples(v) for k, v in found.get(x.name, {}).items()}) for x in labels)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(_tuples(v) for v in value) if isinstance(value, list) else value
