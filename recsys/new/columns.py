@@ -137,7 +137,10 @@ def _as_numbers(values: pl.Series, marks: Marks) -> pl.Series:
 
 def _column(raw: pl.Series, marks: Marks) -> Column:
     if raw.dtype in (pl.Categorical, pl.Enum, pl.Binary):
-        raw = raw.cast(pl.String, strict=False)
+        try:
+            raw = raw.cast(pl.String)
+        except pl.exceptions.PolarsError:
+            return Column(raw.name, raw, "nested", "it holds bytes that are not text")
     values = raw
     if raw.dtype == pl.String:
         values = raw.set(raw.str.strip_chars().is_in([*marks.null_values, ""]), None)

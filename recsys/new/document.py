@@ -40,7 +40,9 @@ def document(p: Proposal, name: str) -> str:
 
 def _summary(p: Proposal) -> str:
     kind = "Interactions of users with items, for retrieval models" if p.retrieves else "Rows with a label"
-    return f"{kind}; about {p.rows:,} rows. Written by recsys.new: comments give the reasons of its guesses; check them."
+    return (
+        f"{kind}; about {p.rows:,} rows. Written by recsys.new: comments give the reasons of its guesses; check them."
+    )
 
 
 def _source(p: Proposal) -> list[str]:

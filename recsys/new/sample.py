@@ -2,10 +2,13 @@
 
 import json
 import re
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 import polars as pl
@@ -21,6 +24,16 @@ CELLS = 20_000_000
 LIBFM_ROWS = 50_000
 MOST_FILES = 5
 UNIT = "\x1f"
+DAMAGED = (
+    OSError,
+    EOFError,
+    ValueError,
+    KeyError,
+    BadZipFile,
+    zlib.error,
+    pa.ArrowException,
+    pl.exceptions.PolarsError,
+)
 CONTROL = bytes(set(range(32)) - {1, *b"\t\n\v\f\r", 0x1F})  # bytes that no text holds; 1 and 31 are separators
 
 
@@ -49,8 +62,25 @@ class Sample:
     rows: int
 
 
+@contextmanager
+def _readable(file: Path) -> Iterator[None]:
+    """Turn the errors that libraries raise about a damaged file into a UserError."""
+    try:
+        yield
+    except UserError:
+        raise
+    except DAMAGED as e:
+        first = (str(e).splitlines() or [type(e).__name__])[0][:120]
+        raise UserError(f"{file}: is damaged, or not what its first bytes say ({first})") from e
+
+
 def layout_of(file: Path) -> Layout:
     """Return the format of a file by its first bytes. Raises UserError if it is of no known format."""
+    with _readable(file):
+        return _layout(file)
+
+
+def _layout(file: Path) -> Layout:
     if file.suffix == ".npz":
         with np.load(file, allow_pickle=False) as arrays:
             return Layout("npz", list(arrays.files))
@@ -98,7 +128,10 @@ def read_sample(files: Sequence[Path], layout: Layout) -> Sample:
     ]
     readers = {"parquet": _parquet, "arrow": _arrow, "npz": _npz, "npy": _npz}
     most = max(min(ROWS, CELLS // max(len(layout.columns), 1)) // len(some), 100)
-    parts = [readers.get(layout.format, _text)(f, layout, most) for f in some]
+    parts = []
+    for f in some:
+        with _readable(f):
+            parts.append(readers.get(layout.format, _text)(f, layout, most))
     frame = pl.concat([p.frame for p in parts], how="diagonal_relaxed")
     return Sample(frame, round(sum(p.rows for p in parts) * n / len(some)))
 
@@ -128,6 +161,8 @@ def _text(file: Path, layout: Layout, most: int) -> Sample:
     if d.header and d.format == "csv":
         header = lines[0]
         lines = [line for line in lines if line != header]  # also those repeated where files were joined
+    if not lines:
+        raise UserError(f"{file}: has no rows, only a header or comments")
     if len(lines) > most:
         lines = thinned(pl.DataFrame({"x": lines}), most)["x"].to_list()
     return Sample(_parse(lines, layout), rows)
@@ -207,17 +242,16 @@ def _lists_frame(lines: Sequence[str], d: Dialect) -> pl.DataFrame:
 
 
 def _parquet(file: Path, _: Layout, most: int) -> Sample:
-    try:
-        with pq.ParquetFile(file) as parquet:
-            groups, total = parquet.num_row_groups, parquet.metadata.num_rows
-            chosen = sorted({0, groups // 2, groups - 1} & set(range(groups)))
-            parts = []
-            for group in chosen:
-                for batch in parquet.iter_batches(batch_size=max(most // len(chosen), 1), row_groups=[group]):
-                    parts.append(pl.from_arrow(pa.Table.from_batches([batch])))
-                    break
-    except (pa.ArrowException, OSError) as e:
-        raise UserError(f"{file}: cannot be read as Parquet ({str(e).splitlines()[0][:120]})") from e
+    with pq.ParquetFile(file) as parquet:
+        groups, total = parquet.num_row_groups, parquet.metadata.num_rows
+        chosen = sorted({0, groups // 2, groups - 1} & set(range(groups)))
+        parts = []
+        for group in chosen:
+            for batch in parquet.iter_batches(batch_size=max(most // len(chosen), 1), row_groups=[group]):
+                parts.append(pl.from_arrow(pa.Table.from_batches([batch])))
+                break
+    if not parts:
+        raise UserError(f"{file}: has no rows")
     frame = pl.concat([p for p in parts if isinstance(p, pl.DataFrame)], how="diagonal_relaxed")
     for part in file.parts:  # Hive's folders, such as day=2026-01-01
         name, equals, value = part.partition("=")
