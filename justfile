@@ -20,8 +20,10 @@ test:
 
 slow:
     uv run pytest -m slow
-    RECSYS_TEST_EXAMPLES=all uv run pytest tests/data tests/models tests/test_metrics.py tests/test_ranking.py
+    RECSYS_TEST_EXAMPLES=all uv run pytest tests/data tests/models tests/test_metrics.py tests/test_ranking.py \
+        tests/test_negatives.py tests/test_list_metrics.py
 
 bench:
     uv run python benchmarks/loader.py
     uv run python benchmarks/train.py
+    uv run python benchmarks/list_metrics.py

@@ -39,6 +39,8 @@ def test_command_composes(command: str, arguments: str, tmp_path: Path, monkeypa
     own.mkdir(parents=True)
     for name in ("mine", "clicks"):  # the user's own, which the page tells to write
         (own / f"{name}.yaml").write_text(f"name: {name}\nsparse: {{a: {{}}}}\n")
+    for config in ROOT.glob("experiments/*/conf/data/*.yaml"):  # for commands that run in the experiment's folder
+        (own / config.name).write_bytes(config.read_bytes())
     monkeypatch.chdir(tmp_path)
     overrides = arguments.split()
     if command == "checkpoint":  # its action and folder come as bare words

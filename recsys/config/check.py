@@ -18,7 +18,7 @@ from recsys.config.kinds import check_leads, kind_of, meta_task, metric_names, m
 from recsys.config.settings import accelerator_of, data_of, engine_config, seconds_of
 from recsys.config.targets import bind
 from recsys.errors import UserError, did_you_mean
-from recsys.evaluation.metrics_table import mode_of
+from recsys.evaluation.metrics_table import metric, mode_of
 from recsys.ranges import FLOAT32_MAX, check_values, range_problem
 from recsys.secrets import still_masked, variable
 
@@ -161,6 +161,9 @@ def _check_monitors(cfg: DictConfig) -> None:
     metrics = [f"validation/{name}" for name in metric_names(cfg)]
     for key, c in {"checkpoint": cfg.checkpoint, "trainer.early_stopping": cfg.trainer.early_stopping}.items():
         monitor = monitor_of(cfg, c.monitor)
+        if (entry := metric(monitor)) is not None and entry.of_lists:
+            why = f"metrics of lists are measured after training only; use another metric, or {key}.monitor=null"
+            raise UserError(f"{key}.monitor={monitor}: {why}")
         check_leads(f"{key}.monitor", monitor, metrics)
         if c.mode is not None:
             _check_mode(f"{key}.mode", c.mode, monitor)

@@ -21,10 +21,12 @@ class ModelKind(ABC):
 
     scores_rows: whether the model predicts a probability for each row; otherwise it ranks items for each query
     fitted_at_once: whether the model is fitted in closed form by one call of `fit`, in one process and without a loss
+    has_vectors: whether the model has a vector of each item, as the metric diversity needs
     """
 
     scores_rows = False
     fitted_at_once = False
+    has_vectors = False
 
     @abstractmethod
     def metric_names(self, cfg: DictConfig) -> list[str]:
@@ -89,9 +91,11 @@ class Ranking(ModelKind):
 class Retrieval(ModelKind):
     """Models that rank items for queries."""
 
+    has_vectors = True
+
     def metric_names(self, cfg: DictConfig) -> list[str]:
         protocol = protocol_of(cfg)
-        return metrics_table.retrieval_names(protocol.k, protocol.protocols)
+        return metrics_table.retrieval_names(protocol.k, protocol.protocols, protocol.lists)
 
     def default_monitor(self, cfg: DictConfig) -> str:
         protocol = protocol_of(cfg)
@@ -138,6 +142,7 @@ class ClosedForm(Retrieval):
     """Retrieval models that are fitted in closed form."""
 
     fitted_at_once = True
+    has_vectors = False
 
     def check_training(self, cfg: DictConfig, features: Any) -> None:
         if not features.feature(features.item).sequence:
@@ -181,8 +186,9 @@ def protocol_of(cfg: DictConfig) -> Any:
     from recsys.evaluation.retrieval import Protocols
 
     p = cfg.protocol
+    lists = tuple(name for name in p.lists if name != "diversity" or kind_of(cfg).has_vectors)
     try:
-        return Protocols(tuple(p.k), tuple(p.candidates), p.negatives, p.filter_history, p.seed)
+        return Protocols(tuple(p.k), tuple(p.candidates), p.negatives, p.filter_history, p.seed, lists)
     except ValueError as e:
         raise UserError(f"protocol.{e}") from e
 

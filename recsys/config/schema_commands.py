@@ -46,6 +46,7 @@ class EvaluateProtocolConfig:
     negatives: int | None = number(None, at_least=1)
     filter_history: bool | None = None
     seed: int | None = number(None, at_least=0)
+    lists: list[str] | None = None
 
 
 @dataclass

@@ -157,6 +157,8 @@ class ProtocolConfig:
     negatives: int = number(100, at_least=1)
     filter_history: bool = True  # full: exclude the items of the history
     seed: int = number(0, at_least=0)  # seed of the sampling
+    # full: metrics of the lists of the best k candidates; [] leaves them out
+    lists: list[str] = field(default_factory=lambda: ["coverage", "gini", "novelty", "diversity", "popularity_lift"])
 
 
 @dataclass

@@ -31,8 +31,11 @@ CALIBRATED = ("logloss", "ne", "calibration", "ece")  # metrics that are also me
 class Evaluator(Protocol):
     """Measures one split at a time. All ranks call every method, except `slices` and `write`, which rank 0 calls."""
 
-    def begin(self, task: Any, loader: ParquetLoader | None) -> None:
-        """Prepare to measure the rows of `loader` with the weights that the task has now. Collective."""
+    def begin(self, task: Any, loader: ParquetLoader | None, brief: bool = False) -> None:
+        """Prepare to measure the rows of `loader` with the weights that the task has now. Collective.
+
+        brief: leave out the metrics that select no checkpoint, as validations during the training do
+        """
         ...
 
     def update(self, task: Any, output: Tensor, batch: Batch) -> None:
@@ -87,7 +90,7 @@ class LabelsEvaluator:
             for label in labels
         ]
 
-    def begin(self, task: Any, loader: ParquetLoader | None) -> None:
+    def begin(self, task: Any, loader: ParquetLoader | None, brief: bool = False) -> None:
         first = self.metrics[0]
         if (name := self._gauc) is not None and loader is not None and isinstance(first, BinaryMetrics):
             first.groups = lambda start, stop: loader.column(name, start, stop).to_numpy()
@@ -195,7 +198,8 @@ class RetrievalEvaluator:
         self.metrics = metrics
         self.items: Tensor | None = None  # (n, d) vectors of the candidates that this rank scores, during an evaluation
 
-    def begin(self, task: Any, loader: ParquetLoader | None) -> None:
+    def begin(self, task: Any, loader: ParquetLoader | None, brief: bool = False) -> None:
+        self.metrics.with_lists = not brief
         self.items = task.item_vectors(*candidate_shard(self.metrics.candidates)).float()
 
     def update(self, task: Any, output: Tensor, batch: Batch) -> None:
@@ -207,7 +211,7 @@ class RetrievalEvaluator:
             with torch.autocast(items.device.type, enabled=False):  # in half precision many scores would tie
                 return task.scorer.score_all(queries, items[first - mine.start : stop - mine.start])
 
-        self.metrics.update(output.float(), score, batch.targets, batch.history, batch.first_row, batch.weight)
+        self.metrics.update(output.float(), score, batch.targets, batch.history, batch.first_row, batch.weight, items)
 
     def compute(self) -> dict[str, float]:
         self.items = None

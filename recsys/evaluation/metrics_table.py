@@ -1,12 +1,13 @@
 """Table of all metrics: name, label, direction, meaning and use.
 
-A metric is one entry here and one function in `binary.py` or `retrieval.py`. Checkpoints, sweeps, reports, dashboards
-and terminal output use only metrics of this table.
+A metric is one entry here and one function in `binary.py`, `retrieval.py` or `list_metrics.py`. Checkpoints, sweeps,
+reports, dashboards and terminal output use only metrics of this table.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,12 @@ class Metric:
     meaning: one-line description
     kind: kind of label that it measures; retrieval: rankings of items
     at_k: whether it is computed for lists of length k, as name@k
+    whole: whether it is computed for the whole ranking too, as name
+    of_lists: whether it describes the lists of the best k candidates without regard to the targets; such metrics are
+        measured under the protocol full, if `protocol.lists` contains them
+    least_k: smallest k for which it is defined
+    every_k: whether tables show it for every k, instead of for the main k alone
+    repeats: whether it equals another metric, or a multiple of one, if every query has one target
     interval: whether recsys.report computes a confidence interval for it
     curve: whether recsys.report plots it over the validations
     """
@@ -29,9 +36,17 @@ class Metric:
     meaning: str
     kind: Literal["binary", "regression", "classes", "retrieval"]
     at_k: bool = False
+    whole: bool = False
+    of_lists: bool = False
+    least_k: int = 1
+    every_k: bool = True
+    repeats: bool = False
     interval: bool = True
     curve: bool = True
 
+
+_at_k = partial(Metric, kind="retrieval", at_k=True)
+_of_lists = partial(_at_k, of_lists=True, every_k=False, interval=False, curve=False)
 
 METRICS = {
     m.name: m
@@ -46,12 +61,26 @@ METRICS = {
         Metric("rmse", "RMSE", "lower", "root of the mean squared error", "regression", interval=False),
         Metric("mae", "MAE", "lower", "mean absolute error", "regression", interval=False),
         Metric("accuracy", "accuracy", "higher", "share of rows predicted right", "classes", interval=False),
-        Metric("mrr", "MRR", "higher", "mean reciprocal rank of a query's best target", "retrieval"),
-        Metric("hr", "HR", "higher", "share of queries with a target among the best k", "retrieval", at_k=True),
-        Metric("ndcg", "NDCG", "higher", "discounted gain divided by the largest possible", "retrieval", at_k=True),
-        Metric("recall", "recall", "higher", "share of a query's targets among the best k", "retrieval", at_k=True),
+        _at_k("mrr", "MRR", "higher", "mean reciprocal rank of a query's best target; mrr@k counts the best k alone",
+              whole=True, every_k=False),
+        _at_k("hr", "HR", "higher", "share of queries with a target among the best k"),
+        _at_k("ndcg", "NDCG", "higher", "discounted gain divided by the largest possible"),
+        _at_k("recall", "recall", "higher", "share of a query's targets among the best k", repeats=True),
+        _at_k("map", "MAP", "higher", "mean average precision of the best k",
+              every_k=False, repeats=True, curve=False),
+        _at_k("precision", "precision", "higher", "share of targets among the best k",
+              every_k=False, repeats=True, curve=False),
+        _of_lists("coverage", "coverage", "higher", "share of the candidates that are in any list of the best k"),
+        _of_lists("gini", "Gini", "lower", "Gini index of how often each candidate is listed; 0: all equally often"),
+        _of_lists("novelty", "novelty", "higher", "mean of −log2 of the listed items' shares of the training rows"),
+        _of_lists("diversity", "diversity", None,
+                  "1 − mean cosine similarity, within a list, of the vectors that the model itself gives to items; "
+                  "not comparable between models", least_k=2),
+        _of_lists("popularity_lift", "popularity lift", None,
+                  "mean popularity of listed items relative to that of the histories, − 1; 0: as popular"),
     )
 }  # fmt: skip
+LISTS = tuple(m.name for m in METRICS.values() if m.of_lists)
 BY_KIND = {  # the metrics of each kind of label that are always measured
     "binary": tuple(m.name for m in METRICS.values() if m.kind == "binary" and m.name != "gauc"),
     "regression": ("rmse", "mae"),
@@ -122,11 +151,49 @@ def main_label(kinds: Mapping[str, str]) -> str:
     return MAIN[kind] if len(kinds) == 1 else f"{label}/{MAIN[kind]}"
 
 
-def retrieval_names(ks: tuple[int, ...], protocols: tuple[str, ...]) -> list[str]:
-    """Return the names of all retrieval metrics, for each protocol."""
-    stems = [m for m in METRICS.values() if m.kind == "retrieval"]
-    names = [f"{m.name}@{k}" if m.at_k else m.name for m in stems for k in (ks if m.at_k else (0,))]
-    return [under(n, p) for p in protocols for n in names]
+def retrieval_names(ks: tuple[int, ...], protocols: tuple[str, ...], lists: tuple[str, ...] = ()) -> list[str]:
+    """Return the names of all retrieval metrics, for each protocol. lists: measured metrics of lists."""
+    stems = [m for m in METRICS.values() if m.kind == "retrieval" and not m.of_lists]
+    names = [n for m in stems for n in [m.name] * m.whole + [f"{m.name}@{k}" for k in ks]]
+    of_lists = list_metric_names(lists, ks) if "full" in protocols else []
+    return [under(n, p) for p in protocols for n in names] + of_lists
+
+
+def list_metric_names(lists: Iterable[str], ks: Iterable[int]) -> list[str]:
+    """Return the names of these metrics of lists for every k for which they are defined."""
+    return [f"{name}@{k}" for name in lists for k in ks if k >= METRICS[name].least_k]
+
+
+def by_protocol(metrics: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return retrieval metrics by protocol: ndcg@10_uniform becomes the metric ndcg@10 of the protocol uniform.
+
+    Counts are omitted.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in metrics.items():
+        entry = metric(name)
+        if entry is not None and entry.kind == "retrieval":
+            k, _, protocol = name.removeprefix(entry.name).partition("_")
+            found.setdefault(protocol or "full", {})[entry.name + k] = value
+    return found
+
+
+def shown_tables(names: Iterable[str], several_targets: bool) -> dict[str, list[str]]:
+    """Return the retrieval metrics (without protocols) that tables show, by title; metrics.json has all of them.
+
+    several_targets: whether any query has more than one target
+    """
+    entries = {name: entry for name in names if (entry := metric(name)) is not None and entry.kind == "retrieval"}
+    entries = {name: entry for name, entry in entries.items() if several_targets or not entry.repeats}
+    ks = tuple(dict.fromkeys(int(name.partition("@")[2]) for name in entries if "@" in name))
+    first = [name for name, entry in entries.items() if entry.every_k or "@" not in name]
+    others = [name for name in entries if ks and name not in first and name.endswith(f"@{main_k(ks)}")]
+    return {"metrics": first} | ({f"metrics of the best {main_k(ks)}": others} if others else {})
+
+
+def main_k(ks: tuple[int, ...]) -> int:
+    """Return the k of the main metric: 10, or the first one if 10 is not measured."""
+    return MAIN_K if MAIN_K in ks else ks[0]
 
 
 def main_retrieval(ks: tuple[int, ...], protocols: tuple[str, ...]) -> str:
@@ -134,8 +201,7 @@ def main_retrieval(ks: tuple[int, ...], protocols: tuple[str, ...]) -> str:
 
     It is the metric of full ranking if that is measured, otherwise of the first protocol.
     """
-    k = MAIN_K if MAIN_K in ks else ks[0]
-    return under(f"ndcg@{k}", "full" if "full" in protocols else protocols[0])
+    return under(f"ndcg@{main_k(ks)}", "full" if "full" in protocols else protocols[0])
 
 
 def is_retrieval(measured: Mapping[str, object]) -> bool:

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from recsys.batch import JaggedIds
 from recsys.errors import NotFinite
-from recsys.evaluation.metrics_table import under
+from recsys.evaluation.list_metrics import ListMetrics, similarities
+from recsys.evaluation.metrics_table import LISTS, retrieval_names, under
 from recsys.evaluation.negatives import ascending, keys_of, sample_negatives, within
 from recsys.evaluation.retrieval_counts import RankedQueries, Score, count_competitors, world_size
 
@@ -38,6 +39,7 @@ class Protocols:
         negatives: number of candidates sampled for each row, without replacement.
         filter_history: whether `full` excludes the items of a row's history from its ranking, except for targets.
         seed: seed of the sampling.
+        lists: metrics of the lists of the best candidates, measured if `protocols` contains full (`ListMetrics`).
     """
 
     k: tuple[int, ...] = (5, 10, 20)
@@ -45,6 +47,7 @@ class Protocols:
     negatives: int = 100
     filter_history: bool = True
     seed: int = 0
+    lists: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.k or any(k < 1 for k in self.k):
@@ -56,6 +59,9 @@ class Protocols:
                 raise ValueError(f"candidates: {name} is not a protocol; must be one of {', '.join(PROTOCOLS)}")
         if self.negatives < 1:
             raise ValueError(f"negatives={self.negatives}: must be at least 1")
+        for name in self.lists:
+            if name not in LISTS:
+                raise ValueError(f"lists: {name} is not a metric of lists; must be any of {', '.join(LISTS)}")
 
 
 def ranking_metrics(
@@ -75,40 +81,69 @@ def query_metrics(
 
     hr@k: P(any of R in the top k)
     recall@k: |top k and R| / |R|
+    precision@k: |top k and R| / k
     ndcg@k: sum over R in the top k of 1 / log2(1 + rank), divided by the same sum for an ideal order of min(|R|, k)
         targets (Järvelin & Kekäläinen 2002)
-    mrr: 1 / rank of the best of R
+    map@k: sum over R in the top k of the precision at the target's rank, divided by min(|R|, k) (McFee et al., The
+        Million Song Dataset Challenge, 2012); other definitions divide by |R|, or by the number of R in the top k
+    mrr: 1 / rank of the best of R; mrr@k is 0 if that rank is greater than k
 
-    recall and ndcg are sums over targets, so that their expectations are exact. With several targets, hr and mrr take
-    the expectation of the best target (the one with the smallest `greater`), which is exact unless it is tied with
-    another target.
+    recall, precision, ndcg and map are sums over targets, so that their expectations are exact. With several targets,
+    hr and mrr take the expectation of the best target (the one with the smallest `greater`), which is exact unless it
+    is tied with another target.
 
     Args:
         query: (P,) index of the query of each target; targets of a query are consecutive.
         greater, ties: (P,) counts; greater is MISSED for a target that is not ranked.
         k: lengths of lists.
         one_list: whether all targets of a query are ranked in one list. If False, each target has its own list, and
-            ndcg is the mean over these lists.
+            ndcg, map and precision are means over these lists.
     """
     if not len(query):
-        return {name: np.zeros(0) for n in k for name in (f"hr@{n}", f"ndcg@{n}", f"recall@{n}")} | {"mrr": np.zeros(0)}
+        return {name: np.zeros(0) for name in retrieval_names(k, ("full",))}
     first = np.flatnonzero(np.append(True, query[1:] != query[:-1]))
     size = np.diff(np.append(first, len(query)))
     ranked = greater != MISSED
     lower = np.where(ranked, greater, 0)
     width = ties + 1
+    above, tied = _other_targets(np.repeat(np.arange(len(first)), size), greater) if one_list else (0, 0)
+    slope = tied / np.maximum(ties, 1)  # targets per competitor of the same score
     gains = np.append(0.0, np.cumsum(1 / np.log2(np.arange(2, max(k) + 2))))
     harmonic = np.append(0.0, np.cumsum(1 / np.arange(1, (lower + width).max() + 1)))
     found: dict[str, np.ndarray] = {}
     for n in k:
-        hit = np.where(ranked, np.clip(n - lower, 0, width) / width, 0.0)
+        inside = np.clip(n - lower, 0, width)  # ranks in the top n that the target may have
+        hit = np.where(ranked, inside / width, 0.0)
         gain = np.where(ranked, (gains[np.minimum(lower + width, n)] - gains[np.minimum(lower, n)]) / width, 0.0)
-        ideal = gains[np.minimum(size, n)] if one_list else size
+        reciprocal = np.where(ranked, (harmonic[lower + inside] - harmonic[lower]) / width, 0.0)
+        # precision at the rank lower + j is (above + 1 + slope (j - 1)) / (lower + j), summed over j = 1 ... inside
+        precision = (above + 1) * reciprocal + slope * (hit - (lower + 1) * reciprocal)
+        best = np.minimum(size, n) if one_list else size
+        hits = np.add.reduceat(hit, first)
         found[f"hr@{n}"] = np.maximum.reduceat(hit, first)
-        found[f"ndcg@{n}"] = np.add.reduceat(gain, first) / ideal
-        found[f"recall@{n}"] = np.add.reduceat(hit, first) / size
+        found[f"ndcg@{n}"] = np.add.reduceat(gain, first) / (gains[best] if one_list else size)
+        found[f"recall@{n}"] = hits / size
+        found[f"mrr@{n}"] = np.maximum.reduceat(reciprocal, first)
+        found[f"map@{n}"] = np.add.reduceat(precision, first) / best
+        found[f"precision@{n}"] = hits / (n if one_list else n * size)
     reciprocal = np.where(ranked, (harmonic[lower + width] - harmonic[lower]) / width, 0.0)
     return found | {"mrr": np.maximum.reduceat(reciprocal, first)}
+
+
+def _other_targets(query: np.ndarray, greater: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return, for each target, how many targets of its query have a higher score and how many others the same.
+
+    query: (P,) indices of queries, ascending
+    greater: (P,) counts of candidates with a higher score, which are equal for equal scores
+    """
+    order = np.lexsort((np.where(greater == MISSED, np.iinfo(np.int64).max, greater), query))
+    new_query = np.append(True, query[order][1:] != query[order][:-1])
+    new = new_query | np.append(True, greater[order][1:] != greater[order][:-1])
+    start, at = np.flatnonzero(new), np.cumsum(new) - 1
+    above, tied = np.empty_like(greater), np.empty_like(greater)
+    above[order] = start[at] - np.flatnonzero(new_query)[np.cumsum(new_query) - 1]
+    tied[order] = np.diff(np.append(start, len(query)))[at] - 1
+    return above, tied
 
 
 class RankingMetrics:
@@ -123,6 +158,7 @@ class RankingMetrics:
             outside the vocabulary and is not a candidate.
 
     Attributes:
+        with_lists: whether to measure the metrics of lists that the protocols name.
         not_finite: whether a score was NaN or infinite at the last `compute`, on any process. Only minus infinity is
             allowed: the score of a candidate that the model does not know.
         ranks: (P, 2 + 2 x protocols) table of the last `compute`, over all processes. Columns: query, whether the
@@ -144,6 +180,8 @@ class RankingMetrics:
         self.not_finite = False
         self._highest: Tensor | None = None  # the highest score so far; NaN if one was
         self._queries = self._cold_rows = 0
+        self.with_lists = True
+        self._lists = ListMetrics(protocols.lists, protocols.k, popularity)
 
     def update(
         self,
@@ -153,8 +191,9 @@ class RankingMetrics:
         history: JaggedIds,
         first_row: int,
         weight: Tensor | None = None,
+        vectors: Tensor | None = None,
     ) -> None:
-        """Count the competitors of a batch's targets. Collective.
+        """Count the competitors of a batch's targets, and add the lists of its best candidates. Collective.
 
         Processes may have different numbers of rows, or none. A target whose score is NaN is ranked last, and a
         competitor whose score is NaN is ranked below all others, so that NaN never improves a metric.
@@ -167,6 +206,7 @@ class RankingMetrics:
             first_row: number of the batch's first row in the split; the sampled negatives depend on row numbers and the
                 seed.
             weight: (B,) row weights; rows of weight 0 are padding and are ignored.
+            vectors: (n, ...) vectors of the candidates in this rank's shard, which diversity needs.
         """
         numbers = first_row + np.arange(len(targets))
         if weight is not None:
@@ -177,16 +217,36 @@ class RankingMetrics:
         counts = np.tile(np.array([MISSED, 0]), (len(row), len(self.protocols.protocols)))
         ranked = (item > 0) & (item < self.candidates)
         rows, items = (torch.from_numpy(x[ranked]).to(queries.device) for x in (row, item))
-        lists = self._jagged_ids(row[ranked], item[ranked], history, numbers)
-        ranked_queries = RankedQueries(queries, rows, items, [one.to(queries.device) for one in lists])
-        counts[ranked] = (
-            count_competitors(ranked_queries, self._watched(score), self.candidates, self.protocols.protocols)
-            .cpu()
-            .numpy()
+        *lists, left_out = (
+            one.to(queries.device) for one in self._jagged_ids(row[ranked], item[ranked], history, numbers)
         )
+        names = self.protocols.protocols
+        counted, best, own = count_competitors(
+            RankedQueries(queries, rows, items, lists, left_out),
+            self._watched(score),
+            self.candidates,
+            names,
+            max(self.protocols.k) if self._measures_lists else 0,
+        )
+        counts[ranked] = counted.cpu().numpy()
+        if self._measures_lists:
+            self._add_lists(best, own, history, vectors)
         self._kept.append(np.column_stack([numbers[row], self._unseen(item), counts]))
         self._queries += len(numbers)
         self._cold_rows += int((history.lengths == 0).sum())
+
+    @property
+    def _measures_lists(self) -> bool:
+        return self.with_lists and bool(self.protocols.lists) and "full" in self.protocols.protocols
+
+    def _add_lists(self, best: Tensor, own: slice, history: JaggedIds, vectors: Tensor | None) -> None:
+        """Add the best candidates (Q, k) of the queries of all processes, of which `own` are this one's. Collective."""
+        similarity = None
+        if "diversity" in self.protocols.lists:
+            if vectors is None:
+                raise ValueError("lists: diversity needs vectors of the candidates")
+            similarity = similarities(best, vectors, self.protocols.k, self.candidates)[own]
+        self._lists.update(best[own], history, similarity)
 
     def _watched(self, score: Score) -> Score:
         """Return `score`, which also notes the highest score."""
@@ -208,9 +268,10 @@ class RankingMetrics:
     def _jagged_ids(
         self, row: np.ndarray, item: np.ndarray, history: JaggedIds, numbers: np.ndarray
     ) -> list[JaggedIds]:
-        """Return, for each protocol, one list of candidates per row.
+        """Return, for each protocol, one list of candidates per row; then the lists of the history that is left out.
 
-        The lists have the excluded candidates for `full`, and the sampled competitors for the other protocols.
+        The lists have the excluded candidates for `full`, and the sampled competitors for the other protocols. The
+        history is empty if it is not filtered, or if no lists of the best candidates are measured.
         """
         n, rows = self.candidates, len(history)
         targets, known = ascending(row * n + item), keys_of(history, n)
@@ -223,7 +284,8 @@ class RankingMetrics:
             else:
                 count, seed = self.protocols.negatives, self.protocols.seed
                 lists.append(sample_negatives(numbers, excluded, self._cumulative[name], count, seed))
-        return lists
+        filtered = self.protocols.filter_history and self._measures_lists
+        return [*lists, _jagged_ids(known if filtered else known[:0], n, rows)]
 
     def compute(self) -> dict[str, float]:
         """Return the metrics of all queries, on every rank, and reset. Collective.
@@ -244,13 +306,18 @@ class RankingMetrics:
         self.not_finite = any(not_finite_parts)
         table = np.concatenate(tables)
         self.ranks = table = table[np.argsort(table[:, 0], kind="stable")]
-        return self.measure(table) | {
-            "rows": sum(queries),
-            "cold_rows": sum(cold_rows),
-            "targets": len(table),
-            "cold_targets": int(table[:, 1].sum()),
-            "candidates": self.candidates - 1,
-        }
+        lists = self._lists.compute() if self._measures_lists else {}
+        return (
+            self.measure(table)
+            | lists
+            | {
+                "rows": sum(queries),
+                "cold_rows": sum(cold_rows),
+                "targets": len(table),
+                "cold_targets": int(table[:, 1].sum()),
+                "candidates": self.candidates - 1,
+            }
+        )
 
     def check_finite(self) -> None:
         """Raise NotFinite on all ranks if a score was NaN or infinite at the last `compute`."""

@@ -1,4 +1,4 @@
-"""Count the competitors of each target: how many score higher and how many score the same.
+"""Count the competitors of each target: how many score higher and how many score the same. Find the best candidates.
 
 Each rank scores a range of the candidates for the queries of all ranks, and the counts are summed.
 """
@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from recsys.batch import JaggedIds, segment_ids_of
+from recsys.evaluation.best_candidates import best_keys, merged, merged_over_processes
 
 Score = Callable[[Tensor, int, int], Tensor]
 
@@ -34,18 +35,21 @@ class RankedQueries:
     queries: (R, ...)
     row, item: (P,) targets, row after row
     lists: for each protocol, R lists of candidates: the excluded ones for `full`, the sampled competitors for others
+    history: R lists of the candidates that are left out of the lists of the best candidates
     """
 
     queries: Tensor
     row: Tensor
     item: Tensor
     lists: list[JaggedIds]
+    history: JaggedIds
 
     def slice(self, start: int, stop: int) -> "RankedQueries":
         """Return rows start ... stop - 1."""
         first, last = torch.searchsorted(self.row, self.row.new_tensor([start, stop])).tolist()
-        lists = [one.slice(start, stop) for one in self.lists]
-        return RankedQueries(self.queries[start:stop], self.row[first:last] - start, self.item[first:last], lists)
+        row, item = self.row[first:last] - start, self.item[first:last]
+        *lists, history = (one.slice(start, stop) for one in (*self.lists, self.history))
+        return RankedQueries(self.queries[start:stop], row, item, lists, history)
 
 
 def world_size() -> int:
@@ -53,14 +57,17 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
-def gather_queries(ranked_queries: RankedQueries) -> tuple[RankedQueries, slice]:
-    """Return the queries of all ranks, one rank after another, and the slice of this rank's targets. Collective."""
+def gather_queries(ranked_queries: RankedQueries) -> tuple[RankedQueries, slice, slice]:
+    """Return the queries of all ranks, one rank after another, and the slices of this rank's targets and queries.
+
+    Collective.
+    """
     if world_size() == 1:
-        return ranked_queries, slice(None)
+        return ranked_queries, slice(None), slice(None)
     numbers = [
         ranked_queries.row,
         ranked_queries.item,
-        *(x for one in ranked_queries.lists for x in (one.values, one.lengths)),
+        *(x for one in (*ranked_queries.lists, ranked_queries.history) for x in (one.values, one.lengths)),
     ]
     sizes = ranked_queries.row.new_tensor([len(ranked_queries.queries), *map(len, numbers)])
     sizes_of_ranks = torch.stack(_gathered(sizes, [len(sizes)] * world_size())).tolist()
@@ -71,8 +78,10 @@ def gather_queries(ranked_queries: RankedQueries) -> tuple[RankedQueries, slice]
     row = torch.cat([part[0] + first for part, first in zip(parts, firsts, strict=True)])
     item, *lists = (torch.cat([part[i] for part in parts]) for i in range(1, len(numbers)))
     before = sum(sizes_of_rank[1] for sizes_of_rank in sizes_of_ranks[: dist.get_rank()])
-    made = [JaggedIds(values, lengths) for values, lengths in zip(lists[::2], lists[1::2], strict=True)]
-    return RankedQueries(torch.cat(queries), row, item, made), slice(before, before + len(ranked_queries.row))
+    *made, history = (JaggedIds(values, lengths) for values, lengths in zip(lists[::2], lists[1::2], strict=True))
+    targets = slice(before, before + len(ranked_queries.row))
+    rows = slice(firsts[dist.get_rank()], firsts[dist.get_rank()] + len(ranked_queries.queries))
+    return RankedQueries(torch.cat(queries), row, item, made, history), targets, rows
 
 
 def _gathered(x: Tensor, sizes: list[int]) -> list[Tensor]:
@@ -84,26 +93,43 @@ def _gathered(x: Tensor, sizes: list[int]) -> list[Tensor]:
     return [one[:size] for one, size in zip(found, sizes, strict=True)]
 
 
-def count_competitors(ranked: RankedQueries, score: Score, candidates: int, protocols: tuple[str, ...]) -> Tensor:
-    """Return greater and ties of this rank's targets for each protocol, (P, 2 x protocols). Collective.
+def count_competitors(
+    ranked: RankedQueries, score: Score, candidates: int, protocols: tuple[str, ...], k: int = 0
+) -> tuple[Tensor, Tensor, slice]:
+    """Count the competitors of targets, and find the best candidates of queries. Collective.
 
-    score(queries (b, ...), first, stop): (b, stop - first) scores of candidates in this rank's `candidate_shard`.
+    Args:
+        ranked: this rank's queries and targets.
+        score: (queries (b, ...), first, stop) -> (b, stop - first) scores of candidates in this rank's
+            `candidate_shard`.
+        candidates: N.
+        protocols: the protocol of each of `ranked.lists`.
+        k: number of best candidates to find for each query, without its history; 0 finds none.
+
+    Returns:
+        Greater and ties of this rank's targets for each protocol, (P, 2 x protocols); the k best candidates of the
+        queries of all ranks, the best first, (Q, k), with -1 where there are fewer; and the slice of this rank's
+        queries.
     """
     mine, max_candidates = candidate_shard(candidates)
     full = [name == "full" for name in protocols]
-    ranked, own = gather_queries(ranked)
+    ranked, targets, rows = gather_queries(ranked)
     step = max(1, BLOCK // max(1, min(max_candidates, TILE)))
-    counts = [ranked.item.new_zeros(0, 2 * len(full))]
+    counts, best = [ranked.item.new_zeros(0, 2 * len(full))], [ranked.item.new_zeros(0, k)]
     for start in range(0, len(ranked.queries), step):  # all ranks have the same number of blocks
-        counts.append(block_counts(ranked.slice(start, start + step), score, mine, full))
+        of_block, keys = block_counts(ranked.slice(start, start + step), score, mine, full, k)
+        counts.append(of_block)
+        best.append(merged_over_processes(keys) if k else keys)
     total = torch.cat(counts)
     if world_size() > 1:
         dist.all_reduce(total)
-    return total[own]
+    return total[targets], torch.cat(best), rows
 
 
-def block_counts(ranked_queries: RankedQueries, score: Score, mine: range, full: list[bool]) -> Tensor:
-    """Return (P, 2 x protocols) greater and ties among this rank's candidates. Collective.
+def block_counts(
+    ranked_queries: RankedQueries, score: Score, mine: range, full: list[bool], k: int
+) -> tuple[Tensor, Tensor]:
+    """Return (P, 2 x protocols) greater and ties and (R, k) keys of the best among this rank's candidates. Collective.
 
     If this rank's candidates need several tiles, tiles that contain targets are scored twice: a target's score must
     come from the same product as its competitors' scores, and all counts need it.
@@ -134,11 +160,16 @@ def block_counts(ranked_queries: RankedQueries, score: Score, mine: range, full:
     if world_size() > 1:
         dist.all_reduce(own)  # 0 on all ranks but one
     counts = row.new_zeros(len(row), 2 * len(full))
+    best = row.new_full((len(ranked_queries.queries), k), torch.iinfo(torch.int64).min)
     for first in mine[::TILE]:
         after, scores = tile(first)
-        lists = [_within(one, after, after + scores.shape[1]) for one in ranked_queries.lists]
+        stop = after + scores.shape[1]
+        lists = [_within(one, after, stop) for one in ranked_queries.lists]
         counts += _counts(scores, row, item - after, own.to(scores.dtype), lists, full)
-    return counts
+        if k:
+            keys = best_keys(scores, after, _within(ranked_queries.history, after, stop), k)
+            best = merged([best, keys], k)
+    return counts, best
 
 
 def _within(lists: JaggedIds, first: int, stop: int) -> JaggedIds:

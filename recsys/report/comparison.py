@@ -284,7 +284,8 @@ def _shown(run: Run) -> list[str]:
     if not run.retrieves:
         return [m for m in metrics_table.METRICS if m in run.test]
     several = (run.test.get("targets") or 0) > (run.test.get("rows") or 0)  # else recall = hit rate
-    full = [m for m in run.test if ("@" in m or m == "mrr") and "_" not in m]
+    full = metrics_table.by_protocol(run.test).get("full", {})
+    shown = [m for names in metrics_table.shown_tables(full, several).values() for m in names]
     main = main_metric(run)
     sampled = [m for m in run.test if m.startswith((f"{main.split('_')[0]}_", "hr@10_"))]
-    return list(dict.fromkeys([main, *(m for m in full if several or not m.startswith("recall@")), *sampled]))
+    return list(dict.fromkeys([main, *shown, *sampled]))

@@ -18,7 +18,7 @@ from recsys.report.resampling import ROWS
 from recsys.report.runs import RunSet
 from recsys.report.trials import trials
 
-VALIDATION = [f"{m.name}@10" if m.at_k else m.name for m in METRICS.values() if m.curve]
+VALIDATION = [f"{m.name}@10" if m.at_k and not m.whole else m.name for m in METRICS.values() if m.curve]
 NOTES = (
     "Intervals: 95 %, percentiles of {resamples:,} resamples of the test rows (for retrieval models, of queries) with "
     "replacement, seed {seed} (bootstrap, Efron & Tibshirani 1993). A resample is a weight for each row. AUC and "

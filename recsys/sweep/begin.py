@@ -130,7 +130,8 @@ def metric_of(cfg: DictConfig, settings: SweepConfig) -> str:
     metric = settings.metric or monitor_of(cfg, cfg.checkpoint.monitor)
     valid = [f"{split}/{m}" for split in ("validation", "test") for m in metric_names(cfg)]
     check_leads("sweep.metric", metric, valid)
-    if settings.prune and metric.startswith("test/"):
+    entry = metrics_table.metric(metric)
+    if settings.prune and (metric.startswith("test/") or (entry is not None and entry.of_lists)):
         raise UserError(
             f"sweep.metric={metric}: known only at the end of a run, too late to prune; "
             "set sweep.prune=false, or use a metric of validation"

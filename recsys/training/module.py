@@ -197,9 +197,9 @@ class RecsysModule(pl.LightningModule):
 
     # --- evaluation ----------------------------------------------------------------------------------
 
-    def _begin(self, loader: Any) -> None:
+    def _begin(self, loader: Any, brief: bool = False) -> None:
         assert self.dmp is not None
-        self.evaluator.begin(self.dmp.module, loader)
+        self.evaluator.begin(self.dmp.module, loader, brief)
 
     def _evaluate(self, batch: Batch) -> None:
         assert self.dmp is not None
@@ -226,7 +226,7 @@ class RecsysModule(pl.LightningModule):
 
     def on_validation_epoch_start(self) -> None:
         self._swap()
-        self._begin(self.trainer.val_dataloaders)
+        self._begin(self.trainer.val_dataloaders, brief=self.trainer.state.fn == "fit")
 
     def on_test_epoch_start(self) -> None:
         self._begin(self.trainer.test_dataloaders)

@@ -16,9 +16,9 @@ from recsys.config.check import check
 from recsys.config.compose import load_config
 from recsys.config.kinds import kind_of
 from recsys.config.settings import accelerator_of, data_config, engine_config
-from recsys.console import log_to, results, say
+from recsys.console import log_to, say
 from recsys.errors import UserError
-from recsys.evaluation.metrics_table import is_retrieval
+from recsys.training.show_metrics import show
 
 if TYPE_CHECKING:
     from recsys.data.loader import ParquetLoader
@@ -153,6 +153,7 @@ def fit(cfg: DictConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) ->
         _fit_closed_form(cfg, path, prepared)
         return
     from recsys.training.checkpoints import best_checkpoint, newest_intact_checkpoint
+    from recsys.training.item_updates import short_training
     from recsys.training.run_dir import add_results, protocol
     from recsys.training.run_state import RunState
     from recsys.training.trainer import (
@@ -171,7 +172,13 @@ def fit(cfg: DictConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) ->
             f"trainer.validate_every_n_steps={every}: with trainer.accumulate above 1 it must be at most "
             f"{len(training)}, the number of batches in an epoch; or set trainer.validate_every, in epochs"
         )
-    module = build_module(cfg, prepared.fitted, ranks, prepared.folder, steps_of(cfg, len(training)))
+    steps = steps_of(cfg, len(training))
+    module = build_module(cfg, prepared.fitted, ranks, prepared.folder, steps)
+    if ranks.rank == 0 and not kind_of(cfg).scores_rows:
+        counts = prepared.fitted.item_vocabulary["count"].to_numpy()
+        epochs = steps * cfg.trainer.accumulate / max(len(training), 1)
+        if warning := short_training(cfg, float(counts.sum()) / max(len(counts), 1), epochs):
+            say(warning)
     newest = newest_intact_checkpoint(path) if folder.resumed else None
     start = folder.start
     if newest is not None and (start is None or start.checkpoint != newest):
@@ -216,7 +223,7 @@ def fit(cfg: DictConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) ->
         for logger in trainer.loggers:
             logger.finalize("success")
         add_results(path)
-        _show(metrics, path)
+        show(metrics, path)
 
 
 def _calibrate(
@@ -279,7 +286,7 @@ def _fit_closed_form(cfg: DictConfig, path: Path, prepared: Prepared) -> None:
             logger.log_metrics({f"{split}/{name}": value for name, value in metrics[split].items()}, step=0)
         logger.finalize("success")
     add_results(path)
-    _show(metrics, path)
+    show(metrics, path)
 
 
 def _bayes(prepared: Prepared) -> dict[str, float] | None:
@@ -296,74 +303,3 @@ def _bayes(prepared: Prepared) -> dict[str, float] | None:
     probability = pl.read_parquet(teacher)["probability"].to_numpy()[-len(labels) :]
     best = binary_metrics(probability, labels)
     return {name: best[name] for name in ("auc", "logloss")}
-
-
-def _by_label(metrics: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the metrics of each label, under the metrics' own names."""
-    labels: dict[str, dict[str, Any]] = {}
-    for name, value in metrics.items():
-        label, _, own = name.rpartition("/")
-        if label:
-            labels.setdefault(label, {})[own] = value
-    return labels
-
-
-def _show(metrics: dict[str, Any], path: Path) -> None:
-    from rich.table import Table
-
-    table = Table(title="metrics", title_justify="left")
-    rows: dict[str, Any] = {s: metrics[s] for s in ("test", "validation") if s in metrics}
-    if "bayes" in metrics:
-        rows["Bayes (test)"] = metrics["bayes"]
-    if is_retrieval(metrics["test"]):
-        rows = {f"{s}, {p}": found for s, m in rows.items() for p, found in _by_protocol(m).items()}
-    elif any("/" in name for name in metrics["test"]):
-        rows = {f"{s}, {label}": found for s, m in rows.items() for label, found in _by_label(m).items()}
-    # if each query has one target, recall equals the hit rate and is not shown
-    more_targets = metrics["test"].get("targets", 0) > metrics["test"]["rows"]
-    every = dict.fromkeys(n for found in rows.values() for n in found)
-    names = [n for n in every if more_targets or not n.startswith("recall@")]
-    for column in ("", *names):
-        table.add_column(column, justify="right" if column else "left")
-    for title, found in rows.items():
-        cells = [found.get(n) for n in names]
-        table.add_row(title, *("" if c is None else f"{c:,}" if isinstance(c, int) else f"{c:.5f}" for c in cells))
-    results.print(table)
-    for split in ("test", "validation"):
-        m = metrics.get(split, {})
-        if m.get("cold_targets"):
-            what = "targets are cold: items that training has not seen, or less often than min_count"
-            say(f"{split}: {m['cold_targets']:,} of {m['targets']:,} {what}")
-        if m.get("cold_rows"):
-            say(f"{split}: {m['cold_rows']:,} of {m['rows']:,} queries have no history")
-    t = metrics["train"]
-    say(f"trained {t['samples']:,} samples in {t['seconds']:.1f} s: {t['samples_per_second']:,.0f} samples/s")
-    if t.get("time"):
-        parts = {**t["time"]}
-        collectives = parts.pop("collectives", None)
-        parts["other"] = max(1 - sum(parts.values()), 0.0)
-        waited = (
-            ""
-            if collectives is None
-            else f"; {collectives:.0%} of it in collectives, including waiting for other ranks"
-        )
-        say("of that time: " + ", ".join(f"{name} {share:.0%}" for name, share in parts.items()) + waited)
-    files = [
-        n
-        for n in ("metrics.json", "metrics.csv", "config.yaml", "features.json", "plan.json", "checkpoints")
-        if (path / n).exists()
-    ]
-    say(f"files in {path}: {' '.join(files)} train.log")
-
-
-def _by_protocol(metrics: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the metrics by protocol: ndcg@10_uniform becomes the metric ndcg@10 of the protocol uniform.
-
-    Counts are omitted.
-    """
-    found: dict[str, dict[str, Any]] = {}
-    for key, value in metrics.items():
-        name, _, protocol = key.partition("_")
-        if "@" in name or name == "mrr":
-            found.setdefault(protocol or "full", {})[name] = value
-    return found

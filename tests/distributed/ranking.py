@@ -9,13 +9,14 @@ from torch import Tensor
 
 import recsys.evaluation.retrieval_counts
 from recsys.batch import JaggedIds
+from recsys.evaluation.metrics_table import LISTS
 from recsys.evaluation.retrieval import Protocols, RankingMetrics
 from recsys.evaluation.retrieval_counts import candidate_shard
 
 N, ROWS = 41, 23
 CUTS = {1: [0, 23], 2: [0, 17, 23], 4: [0, 9, 9, 21, 23]}  # of four ranks one has no row
-PROTOCOLS = Protocols(k=(1, 5), protocols=("full", "uniform", "popularity"), negatives=6)
-UNFILTERED = Protocols(k=(5,), filter_history=False)
+PROTOCOLS = Protocols(k=(1, 5), protocols=("full", "uniform", "popularity"), negatives=6, lists=LISTS)
+UNFILTERED = Protocols(k=(5, 30), filter_history=False, lists=LISTS)  # 30: more than a rank's share of the candidates
 
 
 def scores(kind: str) -> Tensor:
@@ -49,6 +50,7 @@ def _rank(rank: int, world_size: int, kind: str) -> tuple[list[Any], set[int]]:
     popularity, matrix, query_batch = rng.integers(0, 9, N), scores(kind), set()
     start, stop = CUTS[world_size][rank : rank + 2]
     mine, _ = candidate_shard(N)
+    vectors = torch.from_numpy(np.random.default_rng(1).normal(size=(N, 3)))[mine.start : mine.stop]
 
     def score(queries: Tensor, first: int, stop: int) -> Tensor:
         query_batch.update(range(first, stop))
@@ -62,7 +64,7 @@ def _rank(rank: int, world_size: int, kind: str) -> tuple[list[Any], set[int]]:
             rows = [*range(a, b), 0]  # the last one only fills up
             metrics.update(
                 matrix[rows], score, _lists([targets[r] for r in rows[:-1]] + [targets[0][:0]]),
-                _lists([history[r] for r in rows]), a, torch.tensor([1.0] * (b - a) + [0]),
+                _lists([history[r] for r in rows]), a, torch.tensor([1.0] * (b - a) + [0]), vectors,
             )  # fmt: skip
         kept = np.concatenate(metrics._kept)[:, 1:]
         found.append((kept, metrics.compute()))

@@ -44,7 +44,8 @@ def metrics(run: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("run", ["ranking", "retrieval", "closed_form"])
 def test_evaluated(home: Path, run: str) -> None:
     again = evaluate(str(home / run))
-    assert again["test"] == pytest.approx(metrics(home / run)["test"], rel=1e-6)
+    old = metrics(home / run)["test"]  # without metrics that are newer than the run
+    assert {name: again["test"][name] for name in old} == pytest.approx(old, rel=1e-6)
     assert again["protocol"] == metrics(home / run)["protocol"]
 
 

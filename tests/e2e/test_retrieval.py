@@ -88,6 +88,8 @@ def test_side_by_side(model: str, real_data: RealData, prepared: Path, tmp_path:
         (["model=sasrec", "data=movielens_1m", "protocol.candidates=[ful]"], "protocol.candidates: ful is not a protocol"),
         (["model=sasrec", "data=movielens_1m", "protocol.k=[0]"], r"protocol.k=\[0\]: must be one or more integers"),
         (["model=sasrec", "data=movielens_1m", "checkpoint.monitor=validation/auc"], "validation/auc: no such metric"),
+        (["model=sasrec", "data=movielens_1m", "protocol.lists=[coverge]"], "protocol.lists: coverge is not a metric of lists"),
+        (["model=sasrec", "data=movielens_1m", "checkpoint.monitor=validation/gini@10"], "gini@10: metrics of lists are measured after training only"),
         (["model=sasrec", "data=movielens_1m", "model.heads=3"], "model: dim=50 is not divisible by heads=3"),
         (["model=mf", "data=movielens_1m"], "model: MF needs the feature that identifies the user: add one to data.sparse"),
         (["model=mf", "data=movielens_100k_retrieval", "model.user=usr"], "model: user=usr: no such single-valued sparse feature"),

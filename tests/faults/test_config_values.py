@@ -145,6 +145,7 @@ def test_every_number_of_a_schema_declares_its_range() -> None:
         "SplitConfig.validation": "check_split: depends on test",
         "SplitConfig.test": "check_split: depends on validation",
         "LabelConfig.at_least": "any threshold",
+        "NamedLabelConfig.at_least": "any threshold",
         "TableRule.column_block": "check_sharding: a multiple of 4",
         "ShardingConfig.column_block": "check_sharding: a multiple of 4",
     }

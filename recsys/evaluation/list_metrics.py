@@ -1,0 +1,145 @@
+"""Metrics of the lists of the k best candidates, without regard to the targets: coverage, Gini, novelty and others."""
+
+import math
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from recsys.batch import JaggedIds
+from recsys.evaluation.metrics_table import list_metric_names
+from recsys.evaluation.negatives import keys_of
+from recsys.evaluation.retrieval_counts import candidate_shard, world_size
+
+VALUES = 2**22  # number of values of item vectors in memory
+
+
+class ListMetrics:
+    """Collects the lists of this process's queries and computes the metrics over the lists of all processes.
+
+    Memory grows with the number of candidates, but not with the number of queries. For the lists L of the first k
+    candidates, c(i) the number of lists that contain candidate i, and p(i) its count in the training data:
+
+    coverage@k: share of the candidates with c(i) > 0 (Ge, Delgado-Battenfeld & Jannach, Beyond Accuracy, 2010)
+    gini@k: Gini index of c over all n candidates, sum of (2 j - n - 1) c_j / (n sum of c) with c_j in ascending order
+        (Fleder & Hosanagar, Blockbuster Culture's Next Rise or Fall, 2009)
+    novelty@k: mean over lists of the mean self-information -log2(p(i) / sum of p) (Zhou et al., Solving the apparent
+        diversity-accuracy dilemma of recommender systems, 2010); a candidate that training lacks counts as chosen once
+    diversity@k: mean over lists of at least two items of 1 - the mean cosine similarity of all pairs of the list
+        (Smyth & McClave, Similarity vs. Diversity, 2001)
+    popularity_lift@k: (r - h) / h, where r is the mean over lists of the mean p(i) of the list, and h that of the
+        query's history, for queries with a history: the change in group average popularity of Abdollahpouri et al.,
+        The Unfairness of Popularity Bias in Recommendation, 2019, with all queries as one group
+
+    Args:
+        names: metrics to compute.
+        k: lengths of lists.
+        popularity: (N,) counts of the candidates in the training data. Candidates are 1 ... N - 1.
+    """
+
+    def __init__(self, names: tuple[str, ...], k: tuple[int, ...], popularity: np.ndarray) -> None:
+        self.names, self.k = names, tuple(dict.fromkeys(k))
+        self._popularity = torch.from_numpy(np.append(0, popularity[1:]).astype(np.float64))
+        share = self._popularity.clamp(min=1) / max(float(self._popularity.sum()), 1.0)
+        self._information = -share.log2() if self._popularity.any() else torch.full_like(share, math.nan)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._listed = torch.zeros(len(self.k), len(self._popularity), dtype=torch.int64)
+        # sums over lists: information, 1 - similarity, popularity and the history's popularity; then their numbers
+        self._sums = torch.zeros(7, len(self.k), dtype=torch.float64)
+
+    def update(self, lists: Tensor, history: JaggedIds, similarity: Tensor | None = None) -> None:
+        """Add this process's lists.
+
+        Args:
+            lists: (B, max(k)) candidates, the best first; -1 where a list is shorter.
+            history: B lists of candidates.
+            similarity: (B, len(k)) mean similarities of pairs, NaN for lists without pairs; None without diversity.
+        """
+        lists = lists.cpu()
+        keys = torch.from_numpy(keys_of(history, len(self._popularity)))
+        row, item = keys // len(self._popularity), keys % len(self._popularity)
+        past = _means(self._popularity[item], row, len(lists))
+        if similarity is None:
+            similarity = torch.full((len(lists), len(self.k)), math.nan)
+        for i, k in enumerate(self.k):
+            there = lists[:, :k] >= 0
+            row, item = there.nonzero()[:, 0], lists[:, :k][there]
+            self._listed[i].index_add_(0, item, torch.ones_like(item))
+            information = _means(self._information[item], row, len(lists))
+            popularity = _means(self._popularity[item], row, len(lists))
+            differs = 1 - similarity[:, i].cpu().double()
+            both = ~(past.isnan() | popularity.isnan())
+            summed = [information[there.any(1)], differs[~differs.isnan()], popularity[both], past[both]]
+            sums = [*(float(x.sum()) for x in summed), *(len(x) for x in summed[:3])]
+            self._sums[:, i] += torch.tensor(sums, dtype=torch.float64)
+
+    def compute(self) -> dict[str, float]:
+        """Return the metrics over the lists of all processes, and reset; NaN without lists. Collective."""
+        if world_size() > 1:
+            dist.all_reduce(self._listed)
+            dist.all_reduce(self._sums)
+        information, differs, popularity, past, lists, pairs, both = self._sums.numpy()
+        with np.errstate(invalid="ignore", divide="ignore"):
+            values = {
+                "coverage": [_coverage(row[1:]) for row in self._listed.numpy()],
+                "gini": [gini(row[1:]) for row in self._listed.numpy()] if "gini" in self.names else [],
+                "novelty": information / lists,
+                "diversity": differs / pairs,
+                "popularity_lift": (popularity / both) / (past / both) - 1,
+            }
+        self._reset()
+        at = {k: i for i, k in enumerate(self.k)}
+        found = [name.rpartition("@") for name in list_metric_names(self.names, self.k)]
+        return {f"{name}@{k}": float(values[name][at[int(k)]]) for name, _, k in found}
+
+
+def gini(counts: np.ndarray) -> float:
+    """Return the Gini index of (n,) counts: 0 if all are equal, (n - 1) / n if only one is not 0; NaN if all are 0."""
+    n, total = len(counts), float(counts.sum())
+    if not total:
+        return math.nan
+    return float((2 * np.arange(1, n + 1) - n - 1) @ np.sort(counts).astype(np.float64)) / (n * total)
+
+
+def similarities(lists: Tensor, vectors: Tensor, k: tuple[int, ...], candidates: int) -> Tensor:
+    """Return the mean cosine similarity (Q, len(k)) of all pairs of a list's first k items. Collective.
+
+    It is (|sum of u|^2 - sum of |u|^2) / (m (m - 1)) for m items with the normalised vectors u. The similarity to a
+    vector of zeros is 0. Lists of fewer than two items have NaN.
+
+    Args:
+        lists: (Q, K) candidates of the queries of all processes, -1 for none.
+        vectors: (n, ...) vectors of the candidates in this process's shard.
+        k: lengths of lists.
+        candidates: N.
+    """
+    mine, _ = candidate_shard(candidates)
+    vectors = vectors.flatten(1)
+    here = (lists >= mine.start) & (lists < mine.stop)
+    local = torch.where(here, lists - mine.start, 0)
+    sums = torch.zeros(len(lists), len(k), vectors.shape[1] + 1, dtype=torch.float64, device=vectors.device)
+    step = max(1, VALUES // max(1, lists.shape[1] * vectors.shape[1]))
+    for start in range(0, len(lists) if len(mine) else 0, step):
+        rows = slice(start, start + step)
+        unit = nn.functional.normalize(vectors[local[rows]], dim=2) * here[rows, :, None]
+        squares = unit.square().sum(2)
+        for i, n in enumerate(k):
+            sums[rows, i, 1:] = unit[:, :n].sum(1, dtype=torch.float64)
+            sums[rows, i, 0] = squares[:, :n].sum(1, dtype=torch.float64)
+    if world_size() > 1:
+        dist.all_reduce(sums)
+    sizes = torch.stack([(lists[:, :n] >= 0).sum(1) for n in k], 1)
+    pairs = (sizes * (sizes - 1)).double()
+    return torch.where(pairs > 0, (sums[:, :, 1:].square().sum(2) - sums[:, :, 0]) / pairs, math.nan)
+
+
+def _coverage(counts: np.ndarray) -> float:
+    return float((counts > 0).mean()) if len(counts) and counts.any() else math.nan
+
+
+def _means(values: Tensor, row: Tensor, rows: int) -> Tensor:
+    """Return the mean (rows,) of the values of each row; NaN for a row without values."""
+    return torch.bincount(row, values, rows) / torch.bincount(row, minlength=rows)

@@ -1,0 +1,76 @@
+"""Print the metrics of a run."""
+
+from pathlib import Path
+from typing import Any
+
+from recsys.console import results, say
+from recsys.evaluation.metrics_table import by_protocol, is_retrieval, shown_tables
+
+UNCALIBRATED = "_uncalibrated"  # the end of the names of metrics before the calibration
+
+
+def _by_label(metrics: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the metrics of each label, under the metrics' own names."""
+    labels: dict[str, dict[str, Any]] = {}
+    for name, value in metrics.items():
+        label, _, own = name.rpartition("/")
+        if label:
+            labels.setdefault(label, {})[own] = value
+    return labels
+
+
+def show(metrics: dict[str, Any], path: Path) -> None:
+    """Print the metrics of a run as tables, its speed, and the files in its folder `path`."""
+    from rich.table import Table
+
+    rows: dict[str, Any] = {s: metrics[s] for s in ("test", "validation") if s in metrics}
+    if "bayes" in metrics:
+        rows["Bayes (test)"] = metrics["bayes"]
+    if any("/" in name for name in metrics["test"]):
+        rows = {f"{s}, {label}": found for s, m in rows.items() for label, found in _by_label(m).items()}
+    shown = dict.fromkeys(n for found in rows.values() for n in found if not n.endswith(UNCALIBRATED))
+    tables = {"metrics": list(shown)}
+    if is_retrieval(metrics["test"]):
+        several_targets = metrics["test"].get("targets", 0) > metrics["test"]["rows"]
+        rows = {f"{s}, {p}": found for s, m in rows.items() for p, found in by_protocol(m).items()}
+        tables = shown_tables(list(dict.fromkeys(n for found in rows.values() for n in found)), several_targets)
+    for title, names in tables.items():
+        table = Table(title=title, title_justify="left")
+        for column in ("", *names):
+            table.add_column(column, justify="right" if column else "left")
+        for row, found in rows.items():
+            if any(n in found for n in names):
+                cells = [found.get(n) for n in names]
+                table.add_row(
+                    row, *("" if c is None else f"{c:,}" if isinstance(c, int) else f"{c:.5f}" for c in cells)
+                )
+        results.print(table)
+    for name, value in metrics["test"].items():
+        if name.endswith(f"ece{UNCALIBRATED}"):
+            own = name.removesuffix(UNCALIBRATED)
+            say(f"test: calibration changes {own} from {value:.5f} to {metrics['test'][own]:.5f}")
+    for split in ("test", "validation"):
+        m = metrics.get(split, {})
+        if m.get("cold_targets"):
+            what = "targets are cold: items that training has not seen, or less often than min_count"
+            say(f"{split}: {m['cold_targets']:,} of {m['targets']:,} {what}")
+        if m.get("cold_rows"):
+            say(f"{split}: {m['cold_rows']:,} of {m['rows']:,} queries have no history")
+    t = metrics["train"]
+    say(f"trained {t['samples']:,} samples in {t['seconds']:.1f} s: {t['samples_per_second']:,.0f} samples/s")
+    if t.get("time"):
+        parts = {**t["time"]}
+        collectives = parts.pop("collectives", None)
+        parts["other"] = max(1 - sum(parts.values()), 0.0)
+        waited = (
+            ""
+            if collectives is None
+            else f"; {collectives:.0%} of it in collectives, including waiting for other ranks"
+        )
+        say("of that time: " + ", ".join(f"{name} {share:.0%}" for name, share in parts.items()) + waited)
+    files = [
+        n
+        for n in ("metrics.json", "metrics.csv", "config.yaml", "features.json", "plan.json", "checkpoints")
+        if (path / n).exists()
+    ]
+    say(f"files in {path}: {' '.join(files)} train.log")
