@@ -20,7 +20,6 @@ from recsys.new.label import label_of
 from recsys.new.names import LABELS, names_an_id_of, rank_of, words
 from recsys.new.roles import assign, name_unnamed
 from recsys.new.split import by_time
-from recsys.new.yaml_text import comment, entry, flow, mapping, scalar
 
 WORDS = st.text("abcdefghijkl", min_size=1, max_size=8)
 SEPARATORS = ["\t", ",", ";", "|", "::", "||", "\x01"]
@@ -306,37 +305,6 @@ def test_names() -> None:
     taken: set[str] = set()
     made = [feature_name(n, taken) for n in ("user.id", "user/id", " a ", "label", "a", "[x]*", "7")]
     assert made == ["user_id", "user_id_2", "a", "label_", "a_2", "x", "c_7"]
-
-
-@settings(deadline=None, max_examples=200)
-@given(
-    st.one_of(
-        st.text(max_size=12),
-        st.integers(-(10**9), 10**9),
-        st.booleans(),
-        st.none(),
-        st.sampled_from(["1e3", "yes", "null", "~", "0x1", "a: b", "#c", "- d", "\\s+", "'", "2024-01-01", "01:30"]),
-    )
-)
-def test_scalars_are_read_as_they_were(value: Any) -> None:
-    from omegaconf import OmegaConf
-
-    assume(not isinstance(value, str) or "${" not in value)
-    read = OmegaConf.create("\n".join(entry("key", {"a": value, "b": [value]}, "why # this")))
-    assert read.key.a == value and list(read.key.b) == [value] and type(read.key.a) is type(value)
-    assert flow([value]) == f"[{scalar(value)}]"
-
-
-def test_long_values_are_wrapped() -> None:
-    from omegaconf import OmegaConf
-
-    value = [f"column_{i}" for i in range(60)]
-    lines = entry("columns", value, "the file has no header", "  ")
-    assert max(map(len, lines)) <= 120 and lines[0] == "  # the file has no header"
-    assert list(OmegaConf.create("\n".join(lines)).columns) == value
-    wide = mapping("dense", [(f"x{i}", {"fill": 0}, "why") for i in range(400)])
-    assert len(OmegaConf.create("\n".join(wide)).dense) == 400 and len(wide) < 60
-    assert all(line.startswith("# ") for line in comment("word " * 100))
 
 
 def test_features_say_why_columns_are_left_out() -> None:
