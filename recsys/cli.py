@@ -131,6 +131,8 @@ def _explain(error: Exception, command: str, arguments: Sequence[str]) -> str:
     if m := re.search(r"Key '([^']*)' (?:is not in struct|not in '(\w+)')", text):
         full = re.search(r"full_key: (\S+)", text)
         return _unknown_key(full[1] if full else m[1], command, arguments)
+    if m := re.search(r"override (\S+?)=(.*?)\s*\n?.*is not a subclass of (\w+)", text):
+        return _has_keys(m[1], m[2].split(" Invalid type")[0], m[3])
     first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
     where = re.search(r"full_key: (\S+)", text)
     yaml = re.search(r"found duplicate key (\S+)", text)
@@ -162,4 +164,19 @@ def _unknown_key(key: str, command: str, arguments: Sequence[str]) -> str:
             valid = [*cfg.create, *valid[1:]]
     except Exception:  # another override is wrong too
         valid = []
+    if name in valid:
+        return f"{key}: exists already; leave out the + in front of it"
     return f"{key}: no such key{did_you_mean(name, valid)}"
+
+
+def _has_keys(key: str, value: str, schema: str) -> str:
+    """Return the message for a value that is given to a key that has keys of its own."""
+    from dataclasses import fields
+
+    from recsys.config import schema_data, schema_run
+
+    kind = getattr(schema_data, schema, None) or getattr(schema_run, schema, None)
+    names = [f.name for f in fields(kind)] if kind else []
+    likely = next((n for n in ("by", "column", "kind") if n in names), None)
+    hint = f"; did you mean {key}.{likely}={value}?" if likely else f": {', '.join(names)}"
+    return f"{key}={value}: has keys of its own{hint}"
