@@ -54,7 +54,9 @@ def preprocess(cfg: DictConfig) -> Prepared:
     _show(prepared)
     if cfg.report:
         output = Path(cfg.output or prepared.folder / "report.html")
-        write_report(replace(data, root=prepared.info["root"]), prepared, output)
+        write_report(
+            replace(prepared.fitted.data, root=prepared.info["root"], prepared=data.prepared), prepared, output
+        )
         say(f"report written to {output}")
     if cfg.export is not None:
         from recsys.data.prepare.export_nvidia import export

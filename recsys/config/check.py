@@ -145,7 +145,7 @@ def _check_metrics(cfg: DictConfig, data: "ResolvedData") -> None:
 
     m = cfg.metrics
     sparse = data.sparse_columns
-    dense = [n for n, c in data.dense_columns.items() if c.vectors is None]
+    dense = [n for n, c in data.dense_columns.items() if c.vectors is None and c.row_vector is None]
     hint = "; to use a column for metrics only, add it to data.sparse with model=false"
     if m.gauc is not None and m.gauc not in sparse:
         raise UserError(f"metrics.gauc={m.gauc}: no sparse feature{did_you_mean(m.gauc, sparse)}{hint}")

@@ -153,6 +153,11 @@ class DenseConfig:
     lag: int | None = number(None, at_least=1)  # take the value of the n-th row before, in the row's group
     difference: int | None = number(None, at_least=1)  # subtract the value of the n-th row before
     vectors: VectorsConfig | None = None  # look up a vector for the value instead of reading a number
+    # the column holds a vector of this many numbers, as a list or, with `split`, as text; null: columns of lists are
+    # vectors as wide as the first one
+    width: int | None = number(None, at_least=1, limit=2**16)
+    split: str | None = None  # separator of the numbers of a vector in text
+    normalise: list[str] | None = None  # of the vector in a row: l2 | layer, applied in this order
     cyclic: list[str] | None = None  # parts of a time: hour, day_of_week, month; each gives NAME_hour_sin and _cos
 
 

@@ -12,6 +12,7 @@ from recsys.data.prepare.item_table import check_items_table
 from recsys.data.prepare.split import SPLITS, check_split
 from recsys.data.raw import sources
 from recsys.data.raw.blocks import LINE, one_line
+from recsys.data.raw.complete_config import completed
 from recsys.data.raw.storage import is_remote
 from recsys.data.raw.tables import FORMATS as TABLE_FORMATS
 from recsys.data.raw.vector_files import vector_files
@@ -219,5 +220,5 @@ def check_files(data: ResolvedData) -> SplitFiles:
     vector_files(data)
     check_items_table(data)
     if files and data.max_bad_rows < MOST_BAD and not is_remote(str(files[0][0])):
-        check_first_rows(data, files[0][0])
+        check_first_rows(completed(data, files[0][0]), files[0][0])
     return files

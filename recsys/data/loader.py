@@ -127,7 +127,8 @@ class ParquetLoader:
         self._chunk_steps = max(buffer_rows // batch_size, 1)
         self._single = [f.name for f in features.sparse if not f.multi_valued]
         self._multi = [f.name for f in features.sparse if f.multi_valued]
-        self._dense = [f.name for f in features.dense if not f.vectors]
+        self._dense = [f.name for f in features.dense if not f.vectors and f.width == 1]
+        self._row_vectors = [f.name for f in features.dense if not f.vectors and f.width > 1]
         self._vectors = [(f.name, (vectors or {})[f.name]) for f in features.dense if f.vectors]
         self._slices = dense_slices(features)
         self._labels = [label_column(i, label.name) for i, label in enumerate(features.labels)]
@@ -266,14 +267,17 @@ class ParquetLoader:
             dense[rows:], labels[rows:], ids[rows // self.batch_size :] = 0, 0, 0
         column = self._buffer((rows,), np.float32)
         if self._dense:
-            in_place = order is None and not self._vectors
+            alone = not self._vectors and not self._row_vectors
+            in_place = order is None and alone
             by_row = dense[:rows] if in_place else self._buffer((rows, len(self._dense)), np.float32)
             for i, name in enumerate(self._dense):
                 by_row[:, i] = _copy(frame, name, column)
-            if self._vectors:
+            if not alone:
                 dense[:rows, [self._slices[name].start for name in self._dense]] = _permute(by_row, order)
             elif order is not None:
                 np.take(by_row, order, axis=0, out=dense[:rows], mode="clip")
+        for name in self._row_vectors:
+            dense[:rows, self._slices[name]] = _permute(frame[name].to_numpy(), order)
         for name, matrix in self._vectors:
             dense[:rows, self._slices[name]] = matrix[_permute(frame[name].to_numpy(), order)]
         for i, name in enumerate(self._labels):

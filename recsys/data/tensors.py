@@ -50,7 +50,7 @@ class Tensors:
         slices = dense_slices(features)
         for d in features.dense:
             x = frame[d.name].to_numpy()
-            dense[:, slices[d.name]] = (vectors or {})[d.name][x] if d.vectors else x[:, None]
+            dense[:, slices[d.name]] = (vectors or {})[d.name][x] if d.vectors else x.reshape(rows, d.width)
         one = torch.ones(rows, dtype=torch.int32)
         values, lengths = {}, {}
         for f in features.sparse:

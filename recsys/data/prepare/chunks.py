@@ -226,7 +226,7 @@ def read_spec(data: ResolvedData, sides: dict[str, str]) -> str:
     """Return the part of the config that parsed rows depend on, as JSON. sides: digests of the side tables."""
     source = source_spec(data.source)
     label = [[asdict(c) for c in data.label_configs.values()], data.weight_column]
-    dense = {c.parsed: [c.column, c.reads] for c in data.dense_columns.values()}
+    dense = {c.parsed: [c.column, c.reads, c.row_vector and asdict(c.row_vector)] for c in data.dense_columns.values()}
     sparse = {
         n: [c.column, c.cross, c.pattern, c.split, c.max_length, _parsed_as(c)] for n, c in data.sparse_columns.items()
     }

@@ -40,6 +40,7 @@ from recsys.data.prepare.shuffle import decode_column
 from recsys.data.prepare.split import SPLITS
 from recsys.data.prepare.stored_tables import is_table, with_stored_rows
 from recsys.data.raw import sources
+from recsys.data.raw.complete_config import completed
 from recsys.data.raw.formats import files_in
 from recsys.data.raw.storage import partitions
 from recsys.data.raw.vector_files import vector_files
@@ -175,7 +176,7 @@ def plan_build(config: DataConfig, engine: Engine | None = None, files: SplitFil
     elif is_table(data):
         data = with_stored_rows(data, home)
     files = files or check_files(data)
-    data = sources.with_join_columns(data)
+    data = completed(data, files[0][0])
     joins = [*data.source.joins, *filter(None, [items_join(data)])]
     sides = {join.file: sources.side_file(data, join) for join in joins}
     vectors = vector_files(data) | items_vectors(data)

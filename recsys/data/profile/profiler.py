@@ -33,6 +33,8 @@ class Profiler:
 
     def __init__(self, data: ResolvedData) -> None:
         self.data = data
+        # whether rates of positives mean something: of the first label
+        self.has_rates = next((c.kind == "binary" for c in data.label_configs.values()), False)
         dense, sparse = data.dense_columns, data.sparse_columns
         reads = {c.parsed: c.reads for c in dense.values()}
         self.times = [n for n, kind in reads.items() if kind == "time"]
@@ -56,7 +58,8 @@ class Profiler:
         """Add parsed rows. which: the split of each row, (rows,): 0 train, 1 validation, 2 test."""
         if frame.is_empty():
             return
-        labels = frame[LABEL] if LABEL in frame.columns else pl.zeros(frame.height, pl.Float32, eager=True)
+        none = pl.zeros(frame.height, pl.Float32, eager=True)
+        labels = frame[LABEL].fill_null(0.0) if self.has_rates and LABEL in frame.columns else none
         self.rows += np.bincount(which, minlength=3)
         self.positives += np.bincount(which[labels.to_numpy() > 0.5], minlength=3)
         rows = tally(labels, which)

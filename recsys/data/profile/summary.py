@@ -36,7 +36,7 @@ def summarise(profiler: Profiler, fitted: Fitted) -> DataProfile:
     }
     features.sort(key=lambda f: order[f.name])
     rows, positives = (tuple(int(n) for n in x) for x in (profiler.rows, profiler.positives))
-    return DataProfile(rows, positives, features, _tables(fitted, counts), bool(profiler.data.label_configs))
+    return DataProfile(rows, positives, features, _tables(fitted, counts), profiler.has_rates)
 
 
 def _number(profiler: Profiler, name: str, samples: dict[str, pl.DataFrame]) -> Feature:

@@ -115,7 +115,7 @@ def check_columns(data: ResolvedData, file: Path, sides: Mapping[int, pl.DataFra
         if raw_name not in frame.columns:
             near = did_you_mean(raw_name, frame.columns)
             raise UserError(f"data.source.rename.{name}: {file.name} has no column {raw_name}{near}")
-    frame = _rename(data.source, file, frame)
+    frame = rename_columns(data.source, file, frame)
     for name in data.source.column_null_values:
         _check_column("data.source.column_null_values", name, file, frame.columns)
     for i, join in enumerate(data.source.joins):
@@ -166,7 +166,7 @@ def read_blocks(
         complete = partial(complete_rows, sides=sides, derive=data.derive, where=None if unlabelled else data.where)
 
     def completed(block: Block) -> Block:
-        block.frame = complete(clean(source, _rename(source, file, _with_partitions(block.frame, data, file))))
+        block.frame = complete(clean(source, rename_columns(source, file, _with_partitions(block.frame, data, file))))
         if (as_text := block.as_text) is not None:
             block.as_text = lambda: completed(as_text())
         return block
@@ -227,7 +227,7 @@ def _number_columns(data: ResolvedData) -> set[str]:
     return set(unlabelled_columns(data)) - text
 
 
-def _rename(source: SourceConfig, file: Path, frame: pl.DataFrame) -> pl.DataFrame:
+def rename_columns(source: SourceConfig, file: Path, frame: pl.DataFrame) -> pl.DataFrame:
     names = {raw_name: name for name, raw_name in source.rename.items() if raw_name in frame.columns}
     renamed = [names.get(n, n) for n in frame.columns]
     if twice := repeated(renamed):
@@ -235,7 +235,7 @@ def _rename(source: SourceConfig, file: Path, frame: pl.DataFrame) -> pl.DataFra
     return frame.rename(names)
 
 
-def _join_source(join: JoinConfig) -> SourceConfig:
+def join_source(join: JoinConfig) -> SourceConfig:
     kind = SIDE_FORMATS.get(Path(join.file).suffix, "csv")
     return SourceConfig(**text_options(join), format=kind, header=not join.names, columns=join.names)
 
@@ -249,33 +249,22 @@ def side_file(data: ResolvedData, join: JoinConfig, key: str = "data.source.join
     return path
 
 
-def _side_columns(join: JoinConfig, side: list[str]) -> dict[str, str]:
+def side_columns(join: JoinConfig, side: list[str]) -> dict[str, str]:
     """Return name in the config -> name in the side file, the key first. side: all columns of the file"""
     return {join.key: join.key} | (dict(join.columns) or {name: name for name in side})
 
 
-def _select_side_columns(join: JoinConfig, side: pl.DataFrame) -> pl.DataFrame:
-    return side.select(pl.col(file_name).alias(name) for name, file_name in _side_columns(join, side.columns).items())
-
-
-def with_join_columns(data: ResolvedData) -> ResolvedData:
-    """Return the config with the columns of joins that name none, which bring all columns of their file."""
-    joins = [
-        replace(j, columns=_side_columns(j, empty_frame(_join_source(j), side_file(data, j)).columns))
-        if not j.columns
-        else j
-        for j in data.source.joins
-    ]
-    return data if joins == data.source.joins else replace(data, source=replace(data.source, joins=joins))
+def _selectside_columns(join: JoinConfig, side: pl.DataFrame) -> pl.DataFrame:
+    return side.select(pl.col(file_name).alias(name) for name, file_name in side_columns(join, side.columns).items())
 
 
 def check_side_columns(data: ResolvedData, join: JoinConfig, key: str) -> pl.DataFrame:
     """Return the side table without rows. Raises UserError if it lacks a column."""
-    side = empty_frame(_join_source(join), side_file(data, join, key))
-    for name in _side_columns(join, side.columns).values():
+    side = empty_frame(join_source(join), side_file(data, join, key))
+    for name in side_columns(join, side.columns).values():
         if name not in side.columns:
             raise UserError(f"{key}: {join.file} has no column {name}{did_you_mean(name, side.columns)}")
-    return _select_side_columns(join, side)
+    return _selectside_columns(join, side)
 
 
 def side_table(data: ResolvedData, join: JoinConfig, key: str = "data.source.joins") -> pl.DataFrame:
@@ -284,14 +273,14 @@ def side_table(data: ResolvedData, join: JoinConfig, key: str = "data.source.joi
     Raises:
         UserError: a row cannot be read, the table has no rows, or two rows have the same key.
     """
-    source = _join_source(join)
+    source = join_source(join)
     file = side_file(data, join, key)
     blocks = list(read(source, file, column_names(source, file)))
     for bad in (b for block in blocks for b in block.bad if b.reason != EMPTY_LINE):
         raise UserError(f"{key}: {join.file} line {bad.line}: {bad.reason}")
     if not any(block.frame.height for block in blocks):
         raise UserError(f"{key}: {join.file} has no rows")
-    side = clean(join, _select_side_columns(join, pl.concat([b.frame for b in blocks])))
+    side = clean(join, _selectside_columns(join, pl.concat([b.frame for b in blocks])))
     side = side.filter(pl.col(join.key).is_not_null())
     if twice := side[join.key].filter(side[join.key].is_duplicated()).head(1).to_list():
         raise UserError(f"{key}: {join.file} has more than one row for {join.key} {twice[0]!r}; keep one")
@@ -320,4 +309,4 @@ def raw_types(data: ResolvedData, names: set[str]) -> pl.DataFrame:
     if data.source.format in TEXT_FORMATS:
         return pl.DataFrame(schema=dict.fromkeys(sorted(names), pl.String))
     file = find_files(data, list(data.split.train_files) if data.split.by == "files" else None)[0]
-    return _rename(data.source, file, raw_frame(data, file)).select(sorted(names))
+    return rename_columns(data.source, file, raw_frame(data, file)).select(sorted(names))

@@ -27,6 +27,15 @@ NUMBERS = ("quantiles", "id")  # encodings whose values are numbers, not text, i
 
 
 @dataclass(frozen=True)
+class RowVector:
+    """A vector of `width` numbers in a row: a list, or text divided by `split`."""
+
+    width: int
+    split: str | None
+    normalise: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class DenseColumn:
     """One dense feature: `steps` are applied in order to a column of parsed rows.
 
@@ -36,6 +45,7 @@ class DenseColumn:
     fill: the number that replaces missing values, unless it is fitted
     steps: the transforms
     vectors: the vectors that values are looked up in
+    row_vector: the vector that each row holds
     """
 
     column: str
@@ -44,6 +54,19 @@ class DenseColumn:
     fill: float | None
     steps: tuple[Step, ...]
     vectors: VectorsConfig | None = None
+    row_vector: RowVector | None = None
+
+
+def _row_vector(name: str, given: DenseConfig, width: int, where: str) -> DenseColumn:
+    for key in ("fill", "transform", "lag", "difference"):
+        if getattr(given, key) not in (None, []):
+            raise UserError(f"{where}.{key}: does not apply to a vector; a missing vector becomes zeros")
+    normalise = tuple(given.normalise or ())
+    for way in normalise:
+        if way not in NORMALISE:
+            raise UserError(f"{where}.normalise: {way} is unknown{did_you_mean(way, NORMALISE)}")
+    vector = RowVector(width, given.split, normalise)
+    return DenseColumn(given.column or name, name, "vector", None, (), row_vector=vector)
 
 
 def _cyclic(name: str, given: DenseConfig, where: str) -> dict[str, DenseColumn]:
@@ -148,6 +171,8 @@ class ResolvedData(DataConfig):
             where = f"{self.key}.dense.{name}"
             if c and c.cyclic is not None:
                 new = _cyclic(name, c, where)
+            elif c and c.width is not None:
+                new = {name: _row_vector(name, c, c.width, where)}
             elif c and c.vectors is not None:
                 new = {name: _vectors(name, c, c.vectors, where)}
             else:
@@ -286,7 +311,9 @@ def feature_spec(
     items_data = data.item_table if items else None
     return FeatureSpec(
         dense=tuple(
-            DenseFeature(n) if c.vectors is None else DenseFeature(n, width(n), True)
+            DenseFeature(n, c.row_vector.width if c.row_vector else 1)
+            if c.vectors is None
+            else DenseFeature(n, width(n), True)
             for n, c in data.dense_columns.items()
         ),
         sparse=tuple(

@@ -18,6 +18,7 @@ from recsys.data.transforms.column_names import ITEM, ROW, WEIGHT
 from recsys.data.transforms.columns import (
     DenseColumn,
     ResolvedData,
+    RowVector,
     feature_spec,
     is_bag,
     known_rows,
@@ -28,7 +29,7 @@ from recsys.data.transforms.hashing import bucket_ids
 from recsys.data.transforms.index import SHORT, Index
 from recsys.data.transforms.labels import kept_columns
 from recsys.data.transforms.steps import Params
-from recsys.data.transforms.vectors import Vectors
+from recsys.data.transforms.vectors import Vectors, normalise
 from recsys.features import OUT_OF_VOCABULARY, FeatureSpec, Label
 
 VOCABULARIES = "vocabularies"
@@ -121,8 +122,8 @@ class Fitted:
     def apply(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Transform parsed rows into model inputs, in the order of the feature spec.
 
-        Dense columns are Float32 (with vectors: Int32, the row of `matrices`), ids are Int32 or List(Int32). Rows with
-        a non-null ROW are treated as training rows; without the column, no row is.
+        Dense columns are Float32 (with vectors: Int32, the row of `matrices`; a row's own vector: Array), ids are Int32
+        or List(Int32). Rows with a non-null ROW are treated as training rows; without the column, no row is.
         """
         if ROW not in frame.columns and self._reads_row:
             frame = frame.with_columns(pl.lit(None, pl.Int64).alias(ROW))
@@ -185,6 +186,9 @@ class Fitted:
         columns = {}
         for name, c in self.data.dense_columns.items():
             lookup = self._lookup(c.parsed, indices) if c.reads == "value" else None
+            if c.row_vector is not None:
+                columns[name] = vector_expr(c.parsed, c.row_vector).alias(name)
+                continue
             dtype = pl.Float32 if c.vectors is None else pl.Int32
             columns[name] = dense_expr(c, self.dense[name], lookup).cast(dtype).alias(name)
         return columns | {n: self._ids(n, s, indices) for n, s in self.data.sparse_columns.items()}
@@ -329,6 +333,18 @@ def _pad(lists: pl.Expr, data: ResolvedData) -> pl.Expr:
 def _reader(data: ResolvedData, parsed: str) -> str | None:
     """Return the dense feature that reads this column of text."""
     return next((n for n, c in data.dense_columns.items() if c.parsed == parsed and c.reads == "value"), None)
+
+
+def vector_expr(column: str, vector: RowVector) -> pl.Expr:
+    """Return the vectors of a column, normalised; zeros if missing."""
+    dtype = pl.Array(pl.Float32, vector.width)
+
+    def normalised(values: pl.Series) -> pl.Series:
+        matrix = np.nan_to_num(values.to_numpy().reshape(-1, vector.width))  # a missing vector is NaN
+        return pl.Series(values.name, normalise(matrix, vector.normalise), dtype=dtype)
+
+    x = pl.col(column).fill_null(pl.lit([0.0] * vector.width, dtype=dtype))
+    return x.map_batches(normalised, return_dtype=dtype, is_elementwise=True) if vector.normalise else x
 
 
 def dense_expr(c: DenseColumn, params: list[Params], lookup: Lookup | None) -> pl.Expr:

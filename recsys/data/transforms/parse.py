@@ -19,7 +19,7 @@ from recsys.data.transforms.index import SHORT
 from recsys.data.transforms.labels import label_checks, label_exprs
 from recsys.data.transforms.steps import FLOAT32_MAX
 from recsys.data.transforms.times import as_time
-from recsys.data.transforms.values import as_number, as_value
+from recsys.data.transforms.values import as_number, as_value, as_vector
 from recsys.errors import UserError
 
 JOINT = "\x1f"  # joins the values of a cross: ASCII's unit separator
@@ -61,7 +61,7 @@ class RowParser:
         columns = [pl.col(LINE), *_group(data, schema)]
         columns += [*label_exprs(data, schema), *_split(data, schema)] if labelled else []
         for name, (column, kind) in self._kinds.items():
-            columns.append(_read(data.source, schema, column, kind).alias(name))
+            columns.append(_read(data, schema, column, kind, name).alias(name))
         for name, c in data.sparse_columns.items():
             if name in self._ids:
                 columns.append(whole_numbers(schema, name, c).alias(name))
@@ -142,12 +142,16 @@ def _moment(source: SourceConfig, schema: pl.Schema, column: str) -> pl.Expr:
     return pl.coalesce(as_number(source, schema, column), seconds) if dtype == pl.String else seconds
 
 
-def _read(source: SourceConfig, schema: pl.Schema, column: str, kind: str) -> pl.Expr:
+def _read(data: ResolvedData, schema: pl.Schema, column: str, kind: str, name: str) -> pl.Expr:
     if kind == "time":
         return as_time(column, schema[column])
     if kind == "moment":
-        return _moment(source, schema, column)
-    return as_number(source, schema, column) if kind == "number" else as_value(schema, column)
+        return _moment(data.source, schema, column)
+    if kind == "vector":
+        vector = data.dense_columns[name].row_vector
+        assert vector is not None
+        return as_vector(schema, column, vector.width, vector.split)
+    return as_number(data.source, schema, column) if kind == "number" else as_value(schema, column)
 
 
 def _values(schema: pl.Schema, name: str, c: SparseConfig) -> pl.Expr:
@@ -171,6 +175,7 @@ def _values(schema: pl.Schema, name: str, c: SparseConfig) -> pl.Expr:
 def _check_types(data: ResolvedData, schema: pl.Schema, kinds: dict[str, tuple[str, str]], *, labelled: bool) -> None:
     """Check that each column's type can be parsed (only Parquet has types). Raises UserError if not."""
     lists = {f"{data.key}.sparse.{n}": c.column or n for n, c in data.sparse_columns.items() if c.split is not None}
+    lists |= {f"{data.key}.dense.{n}": c.column for n, c in data.dense_columns.items() if c.row_vector is not None}
     label = [(data.label_key(n), c.column or "") for n, c in data.label_configs.items()] if labelled else []
     for where, column in [*((w, x) for w, x in data.raw_columns if w not in lists), *label]:
         dtype = schema[column]
@@ -194,6 +199,11 @@ def _value_checks(raw: pl.DataFrame, frame: pl.DataFrame, kinds: dict[str, tuple
         if kind == "value" or _all_parsed(raw[column], frame[name], kind):
             continue
         lost = frame[name].is_null() & raw[column].is_not_null()
+        if kind == "vector":
+            width = frame.schema[name].size  # type: ignore[attr-defined]
+            given = raw[column] != "" if raw[column].dtype == pl.String else lost
+            checks.append(Check(lost & given.fill_null(False), column, f"is not a vector of {width} numbers"))
+            continue
         if lost.any() and raw[column].dtype.is_float():
             lost = lost & raw[column].is_not_nan()
         elif lost.any() and raw[column].dtype == pl.String:
@@ -224,7 +234,7 @@ def _all_parsed(raw: pl.Series, parsed: pl.Series, kind: str) -> bool:
     """Return True if all values were parsed: the usual case, which is quick to check."""
     if parsed.null_count() != raw.null_count():
         return False
-    if kind == "time" or parsed.null_count() == parsed.len():
+    if kind in ("time", "vector") or parsed.null_count() == parsed.len():
         return True
     low, high = parsed.min(), parsed.max()
     assert isinstance(low, float) and isinstance(high, float)

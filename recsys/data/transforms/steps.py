@@ -16,7 +16,7 @@ from recsys.data.transforms.training_statistics import Moments, Sample, Statisti
 from recsys.errors import UserError, did_you_mean
 
 Params = dict[str, Any]  # JSON values, and at most one DataFrame: "table"
-Reads = Literal["number", "value", "time"]
+Reads = Literal["number", "value", "time", "vector"]
 FLOAT32_MAX = 3.4e38
 TRANSFORMS: dict[str, type["Transform"]] = {}
 

@@ -1,5 +1,6 @@
 """Pretrained vectors, one for each value."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,11 +22,9 @@ class Vectors:
     matrix: np.ndarray
 
     @classmethod
-    def from_matrix(cls, values: pl.Series, matrix: np.ndarray, normalise: list[str]) -> "Vectors":
+    def from_matrix(cls, values: pl.Series, matrix: np.ndarray, ways: Sequence[str]) -> "Vectors":
         """Normalise the vectors of the values: (n, width) in the order of `values`."""
-        x = matrix.astype(np.float32)
-        for name in normalise:
-            x = {"l2": _l2, "layer": _layer}[name](x)
+        x = normalise(matrix, ways)
         return cls(values, np.concatenate([np.zeros((1, x.shape[1]), np.float32), x]))
 
     def save(self, folder: Path, name: str) -> None:
@@ -37,6 +36,14 @@ class Vectors:
     def load(cls, folder: Path, name: str) -> "Vectors":
         """Read what `save` wrote. The matrix is memory-mapped: rows are read when they are looked up."""
         return cls(pl.read_parquet(folder / f"{name}.parquet")["value"], np.load(folder / f"{name}.npy", mmap_mode="r"))
+
+
+def normalise(matrix: np.ndarray, ways: Sequence[str]) -> np.ndarray:
+    """Normalise vectors (n, width) in these ways, l2 or layer, in order."""
+    x = matrix.astype(np.float32)
+    for name in ways:
+        x = {"l2": _l2, "layer": _layer}[name](x)
+    return x
 
 
 def _l2(x: np.ndarray) -> np.ndarray:

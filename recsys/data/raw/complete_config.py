@@ -1,0 +1,75 @@
+"""Complete a data config with what its files say: the columns of joined tables, and the widths of vectors."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import polars as pl
+
+from recsys.config.schema_data import DenseConfig, SparseConfig
+from recsys.data.raw import sources
+from recsys.data.raw.derive import complete_rows
+from recsys.data.raw.formats import empty_frame
+from recsys.data.transforms.columns import ResolvedData
+from recsys.errors import UserError
+
+
+def completed(data: ResolvedData, file: Path) -> ResolvedData:
+    """Return the config with all that it leaves to the files. file: the first raw file"""
+    return with_row_vectors(with_join_columns(data), file)
+
+
+def with_join_columns(data: ResolvedData) -> ResolvedData:
+    """Return the config with the columns of joins that name none, which bring all columns of their file."""
+    joins = [
+        replace(
+            j, columns=sources.side_columns(j, empty_frame(sources.join_source(j), sources.side_file(data, j)).columns)
+        )
+        if not j.columns
+        else j
+        for j in data.source.joins
+    ]
+    return data if joins == data.source.joins else replace(data, source=replace(data.source, joins=joins))
+
+
+def with_row_vectors(data: ResolvedData, file: Path) -> ResolvedData:
+    """Return the config with the width of each dense feature whose column holds vectors, from its first vector.
+
+    Such a column is a list, or the feature says how its text is split.
+    """
+    if not any(c is None or (c.width is None and c.vectors is None and not c.cyclic) for c in data.dense.values()):
+        return data
+    sides = [(join, sources.check_side_columns(data, join, "data.source.joins")) for join in data.source.joins]
+    types = complete_rows(
+        sources.rename_columns(data.source, file, sources.raw_frame(data, file)), sides, data.derive
+    ).schema
+    wanted = {
+        name: (c and c.column) or name
+        for name, c in data.dense.items()
+        if not (c and (c.width or c.vectors or c.cyclic))
+        and (isinstance(types.get((c and c.column) or name), pl.List | pl.Array) or (c and c.split))
+    }
+    if not wanted:
+        return data
+    widths = _widths(data, file, wanted)
+    dense = {n: replace(c or DenseConfig(), width=widths[n]) if n in widths else c for n, c in data.dense.items()}
+    return replace(data, dense=dense)
+
+
+def _widths(data: ResolvedData, file: Path, columns: dict[str, str]) -> dict[str, int]:
+    """Return the width of the first vector of each feature. columns: their columns"""
+    widths: dict[str, int] = {}
+    every = replace(data, dense={}, sparse={n: SparseConfig(column=c) for n, c in columns.items()})
+    for block in sources.read_blocks(every, file):
+        for name, column in columns.items():
+            values = block.frame[column].drop_nulls()
+            if name in widths or values.is_empty():
+                continue
+            if values.dtype == pl.String:
+                separator = (data.dense[name] or DenseConfig()).split or ","
+                widths[name] = sum(part.strip() != "" for part in values[0].strip("[]() \t").split(separator))
+            else:
+                widths[name] = len(values[0])
+        if len(widths) == len(columns):
+            return widths
+    missing = next(c for n, c in columns.items() if n not in widths)
+    raise UserError(f"data.dense: {file.name} has no vector in column {missing}; set width")
