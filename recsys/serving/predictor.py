@@ -22,7 +22,10 @@ class Predictor:
 
     module: Any
     rows: RawRows
-    labels: tuple[Label, ...]
+    labels: tuple[Label, ...] = ()  # with their calibration; those of `rows` by default
+
+    def __post_init__(self) -> None:
+        self.labels = self.labels or self.rows.fitted.labels
 
     @property
     def fitted(self) -> Fitted:
