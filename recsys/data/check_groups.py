@@ -82,11 +82,6 @@ def check_items(data: ResolvedData) -> None:
             f"{where}: must be a single column with encode=vocabulary, without cross, lag, difference, last, split, "
             "pattern or per"
         )
-    for other, s in sparse.items():
-        if other != name and (s.table or other) == (own.table or name):
-            raise UserError(
-                f"{where}: {other} shares its table, so its values would become candidates; give {other} another table"
-            )
     if data.sequences is not None and data.sequences.held_out not in ("next", "all"):
         raise UserError(f"data.sequences.held_out={data.sequences.held_out}: must be next or all")
     if c.file is None:

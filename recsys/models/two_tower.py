@@ -15,7 +15,7 @@ from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.items import Items, QueryBatch
 from recsys.models.common.layers import MLP, flat_width, flatten
-from recsys.models.common.pairs import chosen_items, only, user_features
+from recsys.models.common.pairs import chosen_items, history_features, only, user_features, with_histories
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Deviation, Width
 
@@ -51,7 +51,8 @@ class ItemTower(nn.Module):
 class TwoTower(nn.Module, RetrievalModel):
     """Dot product of a network over the user's features and a network over the item's id and features (data.items).
 
-    The user's features are all features except the item's. For a held-out row they have the values of the first
+    The user's features are all features except the item's. A history, a feature that shares the item's table, is the
+    mean of the vectors that the item tower gives to its items. For a held-out row they have the values of the first
     interaction to predict: use only features that are known before it (user, place, `last`, `lag`); others leak the
     answer.
 
@@ -76,23 +77,30 @@ class TwoTower(nn.Module, RetrievalModel):
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
-        self.user_features = user_features(features, "TwoTower")
+        self.user_features = user_features(features, "TwoTower", histories=True)
+        self.histories = [f.name for f in history_features(features)]
         self.users = None
         if self.user_features.sparse:
             self.users = PooledEmbeddings(self.user_features, dim, prefix="user_", init_std=init_std, device=device)
-        self.deep = _tower(flat_width(self.user_features, dim), user_mlp, out)
+        self.deep = _tower(flat_width(self.user_features, dim) + len(self.histories) * out, user_mlp, out)
         own = Items(features, dim, init_std=init_std, device=device)
         self.item, self.normalise = own.name, normalise
         self.items = ItemTower(own, dim, item_mlp, out, normalise=normalise)
 
     def make_queries(self, batch: Batch) -> QueryBatch:
-        return chosen_items(batch, self.item)
+        queries = chosen_items(batch, self.item)
+        if not self.histories:
+            return queries
+        return with_histories(queries, batch, self.histories, self.item, training=self.training)
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
         """Return queries (B, out)."""
         x = batch.dense
         if self.users is not None:
             x = flatten(x, self.users(only(batch.sparse, [f.name for f in self.user_features.sparse])))
+        if self.histories:
+            means = torch.segment_reduce(vectors, "mean", lengths=query_batch.lengths, initial=0.0)
+            x = torch.cat([x, *means.chunk(len(self.histories))], dim=1)
         x = self.deep(x)
         return nn.functional.normalize(x, dim=1) if self.normalise else x
 

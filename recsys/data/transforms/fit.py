@@ -129,7 +129,7 @@ def fit(data: ResolvedData, training: Training, vectors: dict[str, Vectors] | No
             seen = training.total([name], statistic.keys, 1) if isinstance(statistic, Counts) else merged[name]
             params[name].append(dense[name].steps[len(params[name])].fit(seen))
         if first:
-            vocabularies = _vocabularies(sparse, training)
+            vocabularies = _vocabularies(sparse, training, data.item_feature)
             for name, s in sparse.items():
                 if s.encode == "quantiles":
                     sample = merged[name]
@@ -173,12 +173,18 @@ def _merge(partials: Iterable[PartialStatistics]) -> tuple[int, dict[str, Mergea
     return rows, merged
 
 
-def _vocabularies(sparse: Mapping[str, SparseConfig], training: Training) -> dict[str, pl.DataFrame]:
-    """Return a frame (value, count, id) for each table."""
+def _vocabularies(sparse: Mapping[str, SparseConfig], training: Training, item: str | None) -> dict[str, pl.DataFrame]:
+    """Return a frame (value, count, id) for each table.
+
+    item: the feature whose values are retrieved; only its own values, and not those of histories, are in its table
+    """
     features: dict[str, list[str]] = {}
     for name, c in sparse.items():
         if known_rows(c) is None:
             features.setdefault(c.table or name, []).append(name)
+    for table, names in features.items():
+        if item in names:
+            features[table] = [item]
     vocabularies = {}
     for table, names in features.items():
         least = max(sparse[n].min_count or 1 for n in names)

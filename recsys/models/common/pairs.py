@@ -1,7 +1,9 @@
 """Features and targets of models that score (user, item) pairs."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
+import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch, segment_ids_of
@@ -21,13 +23,45 @@ def chosen_items(batch: Batch, item: str) -> QueryBatch:
     return QueryBatch(nothing, items.new_zeros(len(lengths)), nothing, nothing, items[known], query_of_target[known])
 
 
-def user_features(features: FeatureSpec, model: str) -> FeatureSpec:
+def history_features(features: FeatureSpec) -> tuple[SparseFeature, ...]:
+    """Return the histories: the features of a row, other than the item, that share the item's table."""
+    if features.item is None:
+        return ()
+    table = features.feature(features.item).table
+    return tuple(f for f in features.sparse if f.table == table and f.name != features.item and not f.sequence)
+
+
+def with_histories(
+    query_batch: QueryBatch, batch: Batch, names: Sequence[str], item: str, *, training: bool
+) -> QueryBatch:
+    """Return the queries with the items of histories as inputs, one history after another: lengths (H * B,).
+
+    In training, a row's own item is left out of its histories: a history that was logged after the choice would give
+    the answer away.
+    """
+    own = batch.sparse[item]
+    inputs, lengths = [], []
+    for name in names:
+        lists = batch.sparse[name]
+        ids, rows = lists.values().long(), segment_ids_of(lists.lengths().long())
+        keep = ids > 0
+        if training and len(own.values()) == batch.rows:  # each row has one item
+            keep &= ids != own.values().long()[rows]
+        inputs.append(ids[keep])
+        lengths.append(torch.bincount(rows[keep], minlength=batch.rows))
+    return replace(query_batch, inputs=torch.cat(inputs), lengths=torch.cat(lengths))
+
+
+def user_features(features: FeatureSpec, model: str, *, histories: bool = False) -> FeatureSpec:
     """Return the user's features: all features of a row except the item and sequences.
+
+    histories: whether the model reads histories in another way, so that they are left out
 
     Raises ValueError if there are none.
     """
-    sparse = tuple(f for f in features.sparse if f.name != features.item and not f.sequence)
-    if not sparse and not features.dense:
+    own = history_features(features) if histories else ()
+    sparse = tuple(f for f in features.sparse if f.name != features.item and not f.sequence and f not in own)
+    if not sparse and not features.dense and not own:
         raise ValueError(
             f"{model} needs features of the user, but the data has only features of items; add features of the user "
             "to data.sparse or data.dense"
