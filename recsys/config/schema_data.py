@@ -144,6 +144,13 @@ class VectorsConfig:
 
 
 @dataclass
+class TableVectorsConfig(VectorsConfig):
+    """Pretrained vectors from which the training of an embedding table starts, as wide as the table (model.dim)."""
+
+    normalise: list[str] = field(default_factory=list)
+
+
+@dataclass
 class DenseConfig:
     """A dense feature: a number, or a vector that is looked up for a value."""
 
@@ -188,6 +195,7 @@ class SparseConfig:
     rows: int | None = number(None, at_least=1, at_most=MOST_IDS)
     # expected number of ids in a bag (default 1), for plans made without data
     mean_length: float | None = number(None, above=0)
+    vectors: TableVectorsConfig | None = None  # start the training of the table from these vectors
     model: bool | None = None  # false: only metrics.gauc and metrics.slices use it, models do not
 
 

@@ -27,7 +27,7 @@ from recsys.data.transforms import (
     SPLIT,
     TIME,
 )
-from recsys.data.transforms.columns import ResolvedData, resolve
+from recsys.data.transforms.columns import ResolvedData, check_vectors, resolve
 from recsys.data.transforms.labels import check_labels
 from recsys.errors import UserError, did_you_mean
 from recsys.ranges import check_values
@@ -160,6 +160,7 @@ def _check_encodings(data: ResolvedData) -> None:
             _check_id(where, s, own)
         buckets = {"hash": s.buckets, "quantiles": s.quantiles, "id": s.rows}.get(encode)
         size = "rows" if encode == "id" else "buckets"
+        _check_table_vectors(data, name, s)
         first, *as_first = tables.setdefault(s.table or name, (name, encode, buckets))
         if as_first != [encode, buckets]:
             raise UserError(f"{where}: shares its table with {first}; both must have the same encode and {size}")
@@ -169,6 +170,23 @@ def _check_encodings(data: ResolvedData) -> None:
         raise UserError(f"{key}.{(single or ['dense_defaults.cyclic'])[0]}: cannot be a default; set it per feature")
     if data.sparse_defaults.buckets is not None and not any(s.encode == "hash" for s in columns.values()):
         raise UserError(f"{key}.sparse_defaults.buckets={data.sparse_defaults.buckets}: no feature has encode=hash")
+
+
+def _check_table_vectors(data: ResolvedData, name: str, s: SparseConfig) -> None:
+    """Check the vectors that a feature's table starts from."""
+    where = f"{data.key}.sparse.{name}.vectors"
+    if s.vectors is None:
+        return
+    if data.key != "data":
+        raise UserError(f"{where}: does not apply to features of items; set it on a feature of data.sparse")
+    if s.encode not in ("vocabulary", "id"):
+        raise UserError(f"{where}: needs encode=vocabulary or id, because hashed values share rows of the table")
+    check_vectors(s.vectors, where)
+    others = [
+        n for n, o in data.sparse_columns.items() if n != name and o.vectors and (o.table or n) == (s.table or name)
+    ]
+    if others:
+        raise UserError(f"{where}: {others[0]} shares the table and has vectors, too; remove one of them")
 
 
 def _check_id(where: str, s: SparseConfig, own: SparseConfig) -> None:

@@ -18,7 +18,7 @@ from recsys.errors import NotFinite, UserError
 from recsys.evaluation.evaluators import Evaluator, LabelsEvaluator
 from recsys.models.common.layers import BATCH_NORMS, has_batch_norm
 from recsys.sharding import checkpoint
-from recsys.sharding.init import init_tables
+from recsys.sharding.init import check_vectors, init_tables
 from recsys.sharding.plan import describe, make_plan, shard
 from recsys.sharding.tables import TableInfo, pad_tables, tables
 from recsys.task import RetrievalTask, Task
@@ -90,6 +90,7 @@ class RecsysModule(pl.LightningModule):
         task = self._make_task()
         pad_tables(task, p.sharding.padding)
         self.tables = tables(task)
+        check_vectors(self.tables, p.vectors)
         plan, sharders = make_plan(
             task,
             p.sharding,
@@ -106,7 +107,7 @@ class RecsysModule(pl.LightningModule):
         if isinstance(task, RetrievalTask) and task.candidates is not None:
             task.set_candidates(task.candidates.to(device))
         seed = torch.initial_seed()
-        init_tables(self.dmp, self.tables, seed)
+        init_tables(self.dmp, self.tables, seed, p.vectors)
         torch.manual_seed(seed + dist.get_rank())  # from here on, each rank draws its own random numbers
 
     # --- optimizers ----------------------------------------------------------------------------------

@@ -1,9 +1,10 @@
 """Settings of a RecsysModule, in two groups: tables and weight updates."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,6 +22,7 @@ class Placement:
     batch_size: rows per process and step, for the planner
     local_world_size: number of processes per host
     load_factors: share of rows that GPUs cache, by vocabulary (data.load_factors)
+    vectors: pretrained vectors that tables start from, by vocabulary
     """
 
     sharding: ShardingConfig
@@ -28,6 +30,7 @@ class Placement:
     batch_size: int
     local_world_size: int
     load_factors: dict[str, float] | None = None
+    vectors: dict[str, np.ndarray] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

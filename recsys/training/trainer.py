@@ -57,6 +57,7 @@ def build_module(
             batch_size=cfg.trainer.batch_size // ranks.world_size,
             local_world_size=ranks.local_world_size,
             load_factors=load_factors(folder, hit_rate) if hit_rate and folder else None,
+            vectors=fitted.initial_tables,
         ),
         Updates(
             make_optimizer=make(cfg.optim.dense, "optim.dense"),

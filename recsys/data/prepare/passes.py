@@ -24,7 +24,7 @@ from recsys.data.prepare.writer import FILE_ROWS, PartWriter
 from recsys.data.raw.fixed_width import FORMATS as FIXED_WIDTH
 from recsys.data.raw.formats import parquet_file
 from recsys.data.raw.storage import is_remote
-from recsys.data.raw.vector_files import read_vectors
+from recsys.data.raw.vector_files import read_initial_tables, read_vectors
 from recsys.data.raw_schema import RawSchema
 from recsys.data.transforms import Fitted, PartialStatistics, StatisticsPass, fit
 from recsys.data.transforms.column_names import LABEL, PLACE
@@ -154,6 +154,7 @@ class Build:
             training = _TrainingRows(self.engine, chunks, splitter, scratch, progress)
             fitted = fit(self.data, training, read_vectors(self.data))
             fitted.items = read_items(self.data, fitted)
+            fitted.initial_tables = read_initial_tables(fitted)
         shutil.rmtree(scratch, ignore_errors=True)
         return self._save(fitted)
 

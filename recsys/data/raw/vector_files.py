@@ -9,6 +9,7 @@ from recsys.config.schema_data import VectorsConfig
 from recsys.data.raw.blocks import one_line
 from recsys.data.raw.storage import resolve_path
 from recsys.data.transforms.columns import ResolvedData
+from recsys.data.transforms.fitted import Fitted
 from recsys.data.transforms.vectors import Vectors
 from recsys.errors import UserError, did_you_mean
 
@@ -23,12 +24,40 @@ def vector_files(data: ResolvedData) -> dict[str, Path]:
         UserError: a file is missing.
     """
     files = {}
-    for name, c in data.dense_columns.items():
-        for file in [f for f in (c.vectors.file, c.vectors.keys) if f] if c.vectors else []:
+    features = [("dense", n, c.vectors) for n, c in data.dense_columns.items()]
+    features += [("sparse", n, c.vectors) for n, c in data.sparse_columns.items()]
+    for kind, name, vectors in features:
+        for file in [f for f in (vectors.file, vectors.keys) if f] if vectors else []:
             files[file] = _path(data, file)
             if not files[file].is_file():
-                raise UserError(f"{data.key}.dense.{name}.vectors: no such file: {files[file]}")
+                raise UserError(f"{data.key}.{kind}.{name}.vectors: no such file: {files[file]}")
     return files
+
+
+def read_initial_tables(fitted: Fitted) -> dict[str, np.ndarray]:
+    """Read the vectors from which tables start: (rows, width) by table, NaN for rows that have none.
+
+    Raises:
+        UserError: a file does not hold one vector of finite numbers for each value, or has none for any value.
+    """
+    data, tables = fitted.data, {}
+    for name, c in data.sparse_columns.items():
+        if c.vectors is None:
+            continue
+        where, table = f"{data.key}.sparse.{name}", c.table or name
+        vectors = _read(data, where, c.column or name, c.vectors)
+        if c.encode == "id":
+            ids = pl.DataFrame({"value": [str(i) for i in range(c.rows or 0)], "id": range(c.rows or 0)})
+        else:
+            ids = fitted.vocabularies[table].select("value", "id")
+        known = vectors.values.alias("value").to_frame().with_row_index("place", offset=1)
+        found = ids.join(known, on="value", how="inner")
+        if found.is_empty():
+            raise UserError(f"{where}.vectors: {c.vectors.file} has no vector for any value of the training rows")
+        matrix = np.full((fitted.features.feature(name).cardinality, vectors.matrix.shape[1]), np.nan, np.float32)
+        matrix[found["id"].to_numpy()] = vectors.matrix[found["place"].to_numpy()]
+        tables[table] = matrix
+    return tables
 
 
 def read_vectors(data: ResolvedData) -> dict[str, Vectors]:

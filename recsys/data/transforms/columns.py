@@ -92,6 +92,12 @@ def _vectors(name: str, given: DenseConfig, vectors: VectorsConfig, where: str) 
     for key in ("fill", "transform", "lag", "difference"):
         if getattr(given, key) is not None:
             raise UserError(f"{where}: takes no {key}; a value without a vector gets zeros")
+    check_vectors(vectors, where)
+    return DenseColumn(given.column or name, name, "value", None, (), vectors)
+
+
+def check_vectors(vectors: VectorsConfig, where: str) -> None:
+    """Check the config of a file of vectors. Raises UserError if it has a mistake."""
     for way in vectors.normalise:
         if way not in NORMALISE:
             raise UserError(f"{where}.normalise: {way} is unknown{did_you_mean(way, NORMALISE)}")
@@ -101,7 +107,6 @@ def _vectors(name: str, given: DenseConfig, vectors: VectorsConfig, where: str) 
     other, other_kind = {"parquet": ("keys", "npy"), "npy": ("key", "parquet")}[kind]
     if getattr(vectors, other):
         raise UserError(f"{where}.{other}: applies only to a .{other_kind} file; this is a .{kind} file")
-    return DenseColumn(given.column or name, name, "value", None, (), vectors)
 
 
 def _numeric(data: DataConfig, name: str, given: DenseConfig | None, where: str) -> DenseColumn:

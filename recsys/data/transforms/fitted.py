@@ -35,6 +35,7 @@ from recsys.features import OUT_OF_VOCABULARY, FeatureSpec, Label
 VOCABULARIES = "vocabularies"
 ITEMS = "items"  # the item table: a Fitted of its own, and the items' features
 RAW_SCHEMA = "raw.parquet"  # no rows: the raw columns and their types (raw_schema.py)
+INITIAL = "initial_tables"  # one .npy file for each table that starts from vectors; runs have no copy
 SIDES = "sides"  # one Parquet file for each side table
 VECTORS = f"{VOCABULARIES}/vectors"
 ENCODINGS = f"{VOCABULARIES}/encodings"  # inside, so that a copy of a run's vocabularies folder is complete
@@ -76,6 +77,7 @@ class Fitted:
     items: the item table, if data.items.file is set
     labels: the labels; those of an older folder, without what is fitted
     mean_weight: the mean weight of the training rows
+    initial_tables: for each table that starts from pretrained vectors, (rows, width) float32, NaN for rows without one
     """
 
     data: ResolvedData
@@ -86,6 +88,7 @@ class Fitted:
     items: Items | None = None
     labels: tuple[Label, ...] = ()
     mean_weight: float = 1.0
+    initial_tables: dict[str, np.ndarray] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.labels = self.labels or plain_labels(self.data)
@@ -251,6 +254,9 @@ class Fitted:
                 table.write_parquet(folder / kind / f"{name}.parquet")
         for name, v in self.vectors.items():
             v.save(folder / VECTORS, name)
+        for name, matrix in self.initial_tables.items():
+            (folder / INITIAL).mkdir(exist_ok=True)
+            np.save(folder / INITIAL / f"{name}.npy", matrix)
         if self.items is not None:
             self.items.save(folder / ITEMS)
         self.features.save(folder / "features.json")
@@ -278,7 +284,8 @@ class Fitted:
         items = Items.load(folder / ITEMS) if (folder / ITEMS).is_dir() else None
         labels = tuple(Label.from_json(x) for x in state.get("labels", []))
         quantiles, mean_weight = state.get("quantiles", {}), state.get("mean_weight", 1.0)
-        return cls(data, state["dense"], vocabularies, vectors, quantiles, items, labels, mean_weight)
+        initial = {f.stem: np.load(f, mmap_mode="r") for f in sorted((folder / INITIAL).glob("*.npy"))}
+        return cls(data, state["dense"], vocabularies, vectors, quantiles, items, labels, mean_weight, initial)
 
     @staticmethod
     def copy(source: Path, target: Path) -> None:
@@ -299,8 +306,8 @@ class Fitted:
 
 def is_fitted(name: str) -> bool:
     """Return whether `Fitted.save` or `RawSchema.save` writes a file of this name to their folder."""
-    whole, folders = ("transforms.json", "features.json", RAW_SCHEMA), (f"{VOCABULARIES}/", f"{ITEMS}/", f"{SIDES}/")
-    return name in whole or name.startswith(folders)
+    whole, folders = ("transforms.json", "features.json", RAW_SCHEMA), (VOCABULARIES, ITEMS, SIDES, INITIAL)
+    return name in whole or name.startswith(tuple(f"{f}/" for f in folders))
 
 
 def fitted_files(folder: Path) -> list[Path]:
