@@ -37,7 +37,7 @@ def test_data_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert found.fix == "data.root=DIR, the folder of the raw files"
     (tmp_path / "train.csv").write_text("a,b\n1,2\n")
     [found] = checks.data(compose("doctor", ["data=avazu", f"data.root={tmp_path}"]))
-    assert found.state == "problem" and "unable to find column" in found.result and not found.fix
+    assert found.state == "problem" and "there is no column hour" in found.result and not found.fix
     [found] = checks.data(compose("doctor", ["data=avazu"]))
     assert (found.state, found.result) == ("problem", "data.root is not set") and found.fix
 
