@@ -1,6 +1,8 @@
 """Each mistake of a user's is one clear line and exit status 2, before a row is read or a process starts."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import polars as pl
@@ -259,3 +261,23 @@ def test_a_full_disk_is_told_in_a_line_whoever_sees_it(capsys: pytest.CaptureFix
     assert capsys.readouterr().err == (
         "error: the disk: No space left on device; free space there, then run the same command again\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("model", "data", "expected"),
+    [
+        ("sasrec", "criteo", "data=criteo: this model retrieves items; set data.items.feature"),
+        ("popularity", "criteo", "data=criteo: this model retrieves items; set data.items.feature"),
+        ("dlrm", "sample_sequences", "data=sample_sequences: the rows have no label, but this model predicts one"),
+    ],
+)
+def test_models_that_do_not_fit_the_rows_need_no_torch(tmp_path: Path, model: str, data: str, expected: str) -> None:
+    code = (
+        "import sys\nfrom recsys.config.compose import compose\nfrom recsys.errors import UserError\n"
+        "from recsys.training.run import check_raw_files\n"
+        f"cfg = compose('train', ['model={model}', 'data={data}'])\n"
+        "try:\n    check_raw_files(cfg)\nexcept UserError as e:\n    print(e, 'torch' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert done.stdout.startswith(expected) and done.stdout.strip().endswith("False"), done.stderr
+    assert not list(tmp_path.iterdir())

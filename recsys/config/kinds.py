@@ -5,7 +5,9 @@ queries; closed-form models do so too, but are fitted in closed form instead of 
 the methods of each kind.
 """
 
+import ast
 from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
@@ -65,9 +67,7 @@ class Ranking(ModelKind):
         return f"validation/{metrics_table.main_label(_label_kinds(cfg))}"
 
     def check(self, cfg: DictConfig, features: Any) -> None:
-        if not features.labels:
-            why = "the rows have no label, but this model predicts one; set data.label.column or data.labels"
-            raise UserError(f"data={cfg.data.name}: {why}")
+        _check_rows(cfg, "ranking", has_labels=bool(features.labels), has_items=False)
         _check_loss(cfg, "RankingLoss", "loss=binary_cross_entropy")
 
     def candidates(self, fitted: Any) -> Any:
@@ -105,9 +105,7 @@ class Retrieval(ModelKind):
         if cfg.metrics.gauc:
             why = "applies to ranking models only, and this is a retrieval model; set metrics.gauc=null"
             raise UserError(f"metrics.gauc={cfg.metrics.gauc}: {why}")
-        if features.item is None:
-            why = "set data.items.feature to the sparse feature whose values are the items"
-            raise UserError(f"data={cfg.data.name}: this model retrieves items; {why}")
+        _check_rows(cfg, "retrieval", has_labels=False, has_items=features.item is not None)
         if cfg.data.sequences is not None and cfg.data.sequences.pad is not None:
             raise UserError(
                 f"data.sequences.pad={cfg.data.sequences.pad}: retrieval models read unpadded lists; "
@@ -152,6 +150,35 @@ class ClosedForm(Retrieval):
 
 
 KINDS: dict[str, ModelKind] = {"ranking": Ranking(), "retrieval": Retrieval(), "closed_form": ClosedForm()}
+
+
+def _check_rows(cfg: DictConfig, kind: str, *, has_labels: bool, has_items: bool) -> None:
+    """Raise UserError if the rows lack what a model of this kind predicts."""
+    if kind == "ranking" and not has_labels:
+        why = "the rows have no label, but this model predicts one; set data.label.column or data.labels"
+        raise UserError(f"data={cfg.data.name}: {why}")
+    if kind != "ranking" and not has_items:
+        why = "set data.items.feature to the sparse feature whose values are the items"
+        raise UserError(f"data={cfg.data.name}: this model retrieves items; {why}")
+
+
+def check_rows_early(cfg: DictConfig, data: Any) -> None:
+    """Raise UserError if the rows lack what one of recsys's own models predicts, before the slow imports.
+
+    The kind of such a model is read from the bases in its source, because its module imports torch.
+    """
+    package, _, name = (cfg.model.get("_target_") or "").rpartition(".")
+    file = Path(__file__).parents[1] / "models" / f"{package.removeprefix('recsys.models.')}.py"
+    if not package.startswith("recsys.models.") or not file.is_file():
+        return
+    classes = [
+        node for node in ast.parse(file.read_text()).body if isinstance(node, ast.ClassDef) and node.name == name
+    ]
+    for found in classes:
+        bases = {ast.unparse(base).rpartition(".")[2] for base in found.bases}
+        if bases <= {"Module", "RetrievalModel", "ClosedFormModel"}:
+            kind = "ranking" if bases == {"Module"} else "retrieval"
+            _check_rows(cfg, kind, has_labels=bool(data.label_configs), has_items=data.item_feature is not None)
 
 
 def kind_of(cfg: DictConfig) -> ModelKind:

@@ -15,7 +15,7 @@ from recsys import interrupts, manifest
 from recsys.atomic import write_json
 from recsys.config.check import check
 from recsys.config.compose import load_config
-from recsys.config.kinds import kind_of
+from recsys.config.kinds import check_rows_early, kind_of
 from recsys.config.settings import accelerator_of, data_config, engine_config
 from recsys.console import log_to, say
 from recsys.errors import UserError
@@ -158,6 +158,7 @@ def check_raw_files(cfg: DictConfig) -> RawFiles:
     data = data_config(cfg)
     check_data(data)
     check_root(data)
+    check_rows_early(cfg, data)
     return data, check_files(data) if names_files(data) else None
 
 
