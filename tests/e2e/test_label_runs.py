@@ -1,0 +1,102 @@
+"""Runs with several labels, weights and a calibration: trained, evaluated and used, in one process and in two."""
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from forks import run_forked
+
+YAML = """
+name: shop
+root: raw
+source: {files: ["*.csv"]}
+labels:
+  click: {}
+  buy: {only_if: click}
+  spent: {kind: regression, log: true}
+  colour: {kind: classes, classes: [red, blue]}
+weight: {column: w}
+split: {validation: 0.2, test: 0.2}
+derive: {is_click: "CAST(click AS BIGINT) + 1"}   # reads a label, and no feature reads it
+dense: {x: {transform: []}}
+sparse: {s: {}}
+"""
+ROWS = 3000
+TRAIN = ["data=shop", "trainer.batch_size=200", "trainer.max_epochs=4", "trainer.threads=1", "model.dropout=0",
+         "optim.dense.lr=0.02", "optim.sparse.lr=0.05", "loss=tasks", "loss.balance=uncertainty",
+         "calibration=platt"]  # fmt: skip
+
+
+def ok(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with data whose labels depend on x, and a finished run `one`."""
+    path = tmp_path_factory.mktemp("labels")
+    (path / "conf" / "data").mkdir(parents=True)
+    (path / "conf" / "data" / "shop.yaml").write_text(YAML)
+    (path / "raw").mkdir()
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(ROWS)
+    click = rng.random(ROWS) < 1 / (1 + np.exp(-2 * x))
+    frame = pl.DataFrame(
+        {
+            "click": click.astype(int),
+            "buy": (click & (rng.random(ROWS) < 0.4)).astype(int),
+            "spent": np.where(rng.random(ROWS) < 0.5, np.exp(1 + x + 0.1 * rng.standard_normal(ROWS)), np.nan),
+            "colour": np.where(rng.random(ROWS) < 1 / (1 + np.exp(-3 * x)), "red", "blue"),
+            "w": rng.random(ROWS) + 0.5,
+            "x": x,
+            "s": rng.choice(list("abc"), ROWS),
+        }
+    ).with_columns(pl.col("spent").fill_nan(None))
+    frame.write_csv(path / "raw" / "log.csv")
+    frame.select("x", "s").head(100).write_csv(path / "new.csv")
+    ok(run_forked("recsys.train", *TRAIN, "run_dir=one", cwd=path))
+    return path
+
+
+def metrics(run: Path) -> dict[str, Any]:
+    content = json.loads((run / "metrics.json").read_text())
+    assert isinstance(content, dict)
+    return content
+
+
+def test_every_label_is_learnt(home: Path) -> None:
+    test = metrics(home / "one")["test"]
+    assert test["click/auc"] > 0.85 and test["colour/accuracy"] > 0.8
+    assert test["spent/rmse"] < 15 and test["spent/mae"] < 4  # of a label with the standard deviation of about 16
+    assert test["click/ece"] < 0.06 and "click/ece_uncalibrated" in test
+    predictions = pl.read_parquet(home / "one" / "test_predictions_colour.parquet")
+    assert predictions.columns == ["row", "probability_red", "probability_blue", "label", "weight"]
+
+
+def test_two_processes_learn_the_same(home: Path) -> None:
+    ok(run_forked("recsys.train", *TRAIN, "trainer.devices=2", "sharding=rowwise", "run_dir=two", cwd=home))
+    one, two = metrics(home / "one")["test"], metrics(home / "two")["test"]
+    for name in ("click/auc", "buy/auc", "colour/accuracy"):
+        assert two[name] == pytest.approx(one[name], abs=0.01), name
+    assert two["spent/rmse"] == pytest.approx(one["spent/rmse"], rel=0.1)
+
+
+def test_evaluate_and_predict_apply_the_calibration(home: Path) -> None:
+    done = ok(run_forked("recsys.evaluate", "run=one", cwd=home))
+    found = json.loads(done.stdout)
+    assert found == pytest.approx(metrics(home / "one")["test"], rel=1e-6)
+    ok(run_forked("recsys.predict", "run=one", "input=new.csv", "output=p.parquet", cwd=home))
+    p = pl.read_parquet(home / "p.parquet")
+    assert p.columns == ["file", "line", "click", "buy", "spent", "colour_red", "colour_blue"] and p.height == 100
+    x = pl.read_csv(home / "new.csv")["x"]
+    assert np.corrcoef(x, np.log1p(p["spent"]))[0, 1] > 0.9
+    assert (p["colour_red"] + p["colour_blue"]).to_list() == pytest.approx([1.0] * 100, abs=1e-5)
+    ok(run_forked("recsys.predict", "run=one", "input=raw/log.csv", "output=q.parquet", cwd=home))
+    tested = pl.read_parquet(home / "one" / "test_predictions.parquet")
+    again = pl.read_parquet(home / "q.parquet").tail(ROWS // 5)["click"]
+    assert tested["probability"].to_list() == pytest.approx(again.to_list(), abs=1e-5)
