@@ -5,6 +5,7 @@ from importlib import import_module
 
 # Each command is a module recsys.COMMAND that has a `main` function, or a package that has a __main__ module.
 COMMANDS = {
+    "new": "Look at your files and write their YAML; or write the skeleton of a model or an experiment.",
     "train": "Train a model, test it, and write a run folder; with -m, run a sweep.",
     "evaluate": "Measure a run's checkpoint on a split.",
     "predict": "Score raw rows with a run, or list the k best items of each group.",

@@ -56,7 +56,7 @@ def status(command: str, function: Callable[[DictConfig], None]) -> int:
         return say_error(f"{flag}: only recsys.train can run a sweep; leave it out")
     if command == "train" and (sweep_key := next((a for a in sys.argv[1:] if re.match(r"sweep[=.]", a)), None)):
         return say_error(f"{sweep_key}: applies only to sweeps; add -m: python -m recsys.train -m ...")
-    sys.argv[1:] = free_keys(sys.argv[1:])
+    sys.argv[1:] = free_keys(sys.argv[1:], command)
     try:
         with explained(sys.argv[1:], command):
             hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=command)(guarded)()
@@ -158,6 +158,8 @@ def _unknown_key(key: str, command: str, arguments: Sequence[str]) -> str:
         cfg = compose(command, others)
         node = OmegaConf.select(cfg, parent) if parent else cfg
         valid = [str(k) for k in node] if OmegaConf.is_dict(node) else []
+        if command == "new":  # the keys of `create` are typed without it
+            valid = [*cfg.create, *valid[1:]]
     except Exception:  # another override is wrong too
         valid = []
     return f"{key}: no such key{did_you_mean(name, valid)}"

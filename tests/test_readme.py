@@ -53,7 +53,7 @@ def test_command_composes(command: str, arguments: str, tmp_path: Path, monkeypa
     if command == "report":  # likewise folders
         overrides = [w for w in overrides if "=" in w]
     cfg = compose(command, overrides)
-    assert "data" in cfg or command in ("evaluate", "predict", "checkpoint", "report", "dashboard")
+    assert "data" in cfg or command in ("evaluate", "predict", "checkpoint", "report", "dashboard", "new")
 
 
 def test_wheel_carries_conf(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ COMMANDS = {
     "checkpoint": schema_commands.CheckpointToolConfig,
     "dashboard": schema_commands.DashboardConfig,
     "doctor": schema_commands.DoctorConfig,
+    "new": schema_commands.NewConfig,
     "report": schema_commands.ReportConfig,
 }
 
@@ -79,7 +80,7 @@ def compose(command: str = "train", overrides: Sequence[str] = ()) -> DictConfig
     >>> cfg = compose("train", ["model=dcnv2", "data=frappe", "data.root=/data/frappe"])  # doctest: +SKIP
     """
     with composing():
-        return hydra_compose(command, free_keys(overrides))
+        return hydra_compose(command, free_keys(overrides, command))
 
 
 # prefixes of keys whose last part the user chooses
@@ -96,15 +97,27 @@ FREE_PREFIXES = (
 RENAMED = {"ranking.protocols": "protocol.candidates", "ranking": "protocol"}  # old key: new one, longest first
 
 
-def free_keys(overrides: Sequence[str]) -> list[str]:
+def free_keys(overrides: Sequence[str], command: str = "train") -> list[str]:
     """Return the overrides in the form that Hydra accepts.
 
     Keys whose names the user chooses get the prefix ++, so that Hydra adds them; local[2] is quoted; renamed keys get
-    their new names.
+    their new names. recsys.new gets names of new files where other commands get choices of a group.
     """
+    if command == "new":
+        return [_new_key(o) for o in overrides]
     overrides = [_renamed(o) for o in overrides]
     overrides = [re.sub(r"^(engine\.master)=(local\[.*)$", r'\1="\2"', o) for o in overrides]
     return [f"++{o}" if o.startswith(FREE_PREFIXES) else o for o in overrides]
+
+
+def _new_key(override: str) -> str:
+    """Return an override of recsys.new: `data=mine` names no choice of the group `data`; paths need no quotes."""
+    key, equals, value = override.partition("=")
+    if not equals or override.startswith(("hydra.", "-")):
+        return override
+    if value not in ("null", "") and not value.startswith(("[", '"', "'")):
+        value = '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return f"create.{key}={value}" if key in ("data", "model", "experiment") else f"{key}={value}"
 
 
 def _renamed(override: str) -> str:

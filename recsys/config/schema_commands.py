@@ -161,6 +161,25 @@ class DashboardConfig:
 
 
 @dataclass
+class CreateConfig:
+    """What `python -m recsys.new` creates: exactly one of these."""
+
+    data: str | None = None  # conf/data/NAME.yaml, from `files`
+    model: str | None = None  # NAME.py and conf/model/NAME.yaml
+    experiment: str | None = None  # conf/experiment/NAME.yaml
+
+
+@dataclass
+class NewConfig:
+    """Config of `python -m recsys.new data=NAME files=FILES [label=COLUMN]`, `model=NAME` and `experiment=NAME`."""
+
+    create: CreateConfig = field(default_factory=CreateConfig)  # on the command line without `create.`
+    files: Any = None  # a file, folder or glob, or a list of them
+    # column of the label; auto: choose one | null: there is none (retrieval)
+    label: str | None = "auto"
+
+
+@dataclass
 class DoctorConfig:
     """Config of `python -m recsys.doctor`."""
 

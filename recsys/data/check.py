@@ -187,6 +187,12 @@ def _check_id(where: str, s: SparseConfig, own: SparseConfig) -> None:
             raise UserError(f"{where}.{name}={getattr(s, name)}: cannot be combined with encode=id: {reason}")
 
 
+def check_root(data: DataConfig) -> None:
+    """Raise UserError if the config names neither raw files nor a built-in sample."""
+    if data.root is None and data.sample is None and not data.source.parts:
+        raise UserError(f"data={data.name}: set data.root=DIR, the folder of its raw files")
+
+
 def names_files(data: DataConfig) -> bool:
     """Return whether the config names raw files: neither the built-in sample, nor a table or the rows of a query."""
     return data.root is not None and data.source.format not in TABLE_FORMATS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +22,15 @@ from recsys.errors import UserError
 from recsys.training.show_metrics import show
 
 if TYPE_CHECKING:
+    from recsys.data.check import SplitFiles
     from recsys.data.loader import ParquetLoader
     from recsys.data.prepare.prepared import Prepared
+    from recsys.data.transforms import ResolvedData
     from recsys.distributed.ranks import Ranks
     from recsys.evaluation.evaluators import Evaluator
     from recsys.training.run_dir import RunFolder
+
+    RawFiles = tuple[ResolvedData, SplitFiles | None]
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,8 @@ def train(cfg: DictConfig) -> Run:
 
 
 def _train(cfg: DictConfig) -> Run:
+    log_to(None)  # an earlier run in this process (a notebook) may have set its log file
+    checked = None if "RANK" in os.environ else check_raw_files(cfg)  # before the slow imports
     from recsys.distributed.launch import spawn
     from recsys.distributed.ranks import (
         any_restarted,
@@ -62,7 +69,6 @@ def _train(cfg: DictConfig) -> Run:
     )
     from recsys.training.run_dir import RunFolder
 
-    log_to(None)  # an earlier run in this process (a notebook) may have set its log file
     ranks = started_by_torchrun()
     if ranks is not None:
         cfg.trainer.devices = ranks.local_world_size
@@ -72,7 +78,7 @@ def _train(cfg: DictConfig) -> Run:
             check_shared(ranks, {"run_dir": path, "data.prepared": prepared.folder})
             fit(load_config(path / "config.yaml"), RunFolder(path, resumed), prepared, ranks)
         return Run(path)
-    folder, prepared = begin(cfg, cfg.trainer.devices)
+    folder, prepared = begin(cfg, cfg.trainer.devices, checked=checked)
     if cfg.trainer.devices == 1:
         with process_group(accelerator_of(cfg), cfg.trainer.threads) as alone:
             fit(cfg, folder, prepared, alone)
@@ -98,17 +104,21 @@ def train_rank(run: str, prepared: str, resumed: bool) -> None:
         fit(cfg, RunFolder(path, resumed), Prepared(Path(prepared)), ranks)
 
 
-def begin(cfg: DictConfig, world_size: int, restarted: bool = False) -> tuple[RunFolder, Prepared]:
+def begin(
+    cfg: DictConfig, world_size: int, restarted: bool = False, checked: RawFiles | None = None
+) -> tuple[RunFolder, Prepared]:
     """Check the config, prepare the data and open the run's folder, before any process starts.
 
-    restarted: whether torchrun has restarted this job
+    Args:
+        cfg: the config.
+        world_size: number of processes of the job.
+        restarted: whether torchrun has restarted this job.
+        checked: what `check_raw_files` has returned for this config, if it was called.
     """
-    say("checking the config")
+    data, files = checked or check_raw_files(cfg)
     check(cfg, world_size)
-    data = data_config(cfg)
     if data.root is None and data.sample is not None:
         say(f"data.root is not set: using the built-in sample ({data.sample.rows:,} rows, seed {data.sample.seed})")
-    from recsys.data.check import check_files, names_files
     from recsys.data.prepare.engine import open_engine
     from recsys.data.prepare.prepared import prepare
     from recsys.data.transforms import Fitted
@@ -117,7 +127,6 @@ def begin(cfg: DictConfig, world_size: int, restarted: bool = False) -> tuple[Ru
     from recsys.training.run_dir import allow_restarts, open_run_dir, write_manifest
 
     allow_restarts(cfg, restarted)
-    files = check_files(data) if names_files(data) else None
     folder = open_run_dir(cfg)
     path = folder.path
     log_to(path / "train.log")
@@ -135,6 +144,21 @@ def begin(cfg: DictConfig, world_size: int, restarted: bool = False) -> tuple[Ru
     rows = prepared.info["rows"]
     say(f"data: {prepared.folder}: " + ", ".join(f"{n:,} {split}" for split, n in rows.items()) + " rows")
     return folder, prepared
+
+
+def check_raw_files(cfg: DictConfig) -> RawFiles:
+    """Check the config of the data and its raw files, which takes no slow import.
+
+    Returns:
+        The data config, and the raw files; None if it names none.
+    """
+    from recsys.data.check import check_data, check_files, check_root, names_files
+
+    say("checking the config")
+    data = data_config(cfg)
+    check_data(data)
+    check_root(data)
+    return data, check_files(data) if names_files(data) else None
 
 
 def _begin_on_rank_0(cfg: DictConfig, world_size: int, restarted: bool) -> tuple[Path, Prepared, bool]:

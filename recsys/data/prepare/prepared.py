@@ -30,7 +30,7 @@ from recsys import manifest
 from recsys.atomic import put_in_place, remove_folder, whole_folder
 from recsys.config.schema_data import DataConfig
 from recsys.console import bar, say
-from recsys.data.check import SAMPLES, SplitFiles, check_files
+from recsys.data.check import SAMPLES, SplitFiles, check_files, check_root
 from recsys.data.prepare.chunks import cut_chunks, read_spec, source_spec
 from recsys.data.prepare.digests import combine, digests
 from recsys.data.prepare.engine import Engine, OneMachine
@@ -167,6 +167,7 @@ def plan_build(config: DataConfig, engine: Engine | None = None, files: SplitFil
             f"data.prepared={data.prepared}: must be a local folder or one that all machines share; only raw files "
             "(data.root) may be remote"
         )
+    check_root(data)
     home = Path(data.prepared)
     home.mkdir(parents=True, exist_ok=True)
     if data.root is None:
@@ -198,10 +199,7 @@ def plan_build(config: DataConfig, engine: Engine | None = None, files: SplitFil
 
 
 def _with_sample(data: ResolvedData, home: Path) -> ResolvedData:
-    if data.sample is None:
-        raise UserError(f"data={data.name}: set data.root=DIR, the folder of its raw files")
-    if data.sample.rows < 100:
-        raise UserError(f"data.sample.rows={data.sample.rows}: must be at least 100")
+    assert data.sample is not None
     kind = "" if data.sample.kind == "clicks" else f"{data.sample.kind}-"
     folder = home / f"sample-{kind}{data.sample.rows}-{data.sample.seed}"
     with FileLock(f"{folder}.lock"):

@@ -9,7 +9,7 @@ import polars as pl
 from recsys.config.schema_data import JoinConfig
 from recsys.data.raw.blocks import one_line
 from recsys.data.transforms.columns import ResolvedData
-from recsys.errors import UserError
+from recsys.errors import UserError, did_you_mean
 
 
 def complete_rows(
@@ -41,6 +41,10 @@ def add_derived_column(column: str, sql: str, frame: pl.DataFrame, key: str | No
     key = key or f"data.derive.{column}"
     try:
         expr, reads = parse_sql(sql)
+        for name in reads:
+            if name not in frame.columns:
+                columns = [c for c in frame.columns if not c.startswith("__")]
+                raise UserError(f"{key}: {sql!r}: there is no column {name}{did_you_mean(name, columns)}")
         if reads and not _is_row_wise(sql, tuple((n, frame[n].dtype) for n in reads if n in frame.columns)):
             raise UserError(f"{key}: {sql!r}: must read one row at a time; remove the aggregate function")
         return frame.with_columns(expr.alias(column))

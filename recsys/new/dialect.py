@@ -1,0 +1,311 @@
+"""Find out how the lines of a text file are divided into values: encoding, separator, quote, comment, header."""
+
+import codecs
+import csv
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from recsys.new.names import KNOWN, plain, words
+
+LINES = 400  # lines that a guess looks at
+SEPARATORS = ("\t", "\x01", "\x1f", "::", "||", ";;", "~~", "^^", ";", "|", ",", "~", "^")
+LIST_SEPARATORS = (" ", "\t", ",", ";", "|")
+RUNS = r"\s+"
+COMMENTS = ("#", "%", "//")
+STEADY = 0.8  # share of lines with the same number of fields, from which a separator is one
+NULLS = ("NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "None", "none", "NaN", "nan", "?", r"\N", "-", "--", ".")
+LIBFM = re.compile(r"^[+-]?[\d.]+( +\w+:[+-]?[\d.]+([eE][+-]?\d+)?)+ *$")
+NUMBER = re.compile(r"^[+-]?(\d+([.,]\d*)*|[.,]\d+)([eE][+-]?\d+)?$")
+
+
+@dataclass
+class Dialect:
+    """How a text file is read, in the words of `source:`, and why."""
+
+    format: str = "csv"  # csv | lists | libfm | jsonl
+    encoding: str = "utf-8"
+    separator: str = ","
+    quote: str | None = '"'
+    comment: str | None = None
+    strip: bool = False
+    header: bool = False
+    columns: list[str] = field(default_factory=list)  # their names; with a header too, where its names cannot be used
+    renamed: bool = False  # `columns` replaces the header's names
+    width: int = 0  # number of columns
+    trailing: bool = False  # lines end with a separator, after which there is no column
+    reasons: dict[str, str] = field(default_factory=dict)  # key -> why
+
+
+def encoding_of(text: bytes) -> tuple[str, str]:
+    """Return the encoding of a piece of text, and the reason if it is not certain."""
+    for mark, name in ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16")):
+        if text.startswith(mark):
+            return name, ""
+    for name, first in (("utf-16-le", 1), ("utf-16-be", 0)):
+        zeros, others = text[first:1000:2], text[1 - first : 1000 : 2]
+        if len(text) > 1 and zeros.count(0) > 0.8 * len(zeros) and not others.count(0):
+            return name, "every other byte is 0"
+    lines = text.split(b"\n")[: 50 * LINES]
+    lines = lines[:-1] or lines  # the last one may be cut in a character
+    odd = [line for line in lines if not _decodes(line, "utf-8")]
+    if len(odd) <= len(lines) // 200 and any(not line.isascii() for line in lines if line not in odd):
+        return "utf-8", ""
+    if not odd:
+        return "utf-8", ""
+    name = "cp1252" if all(_decodes(line, "cp1252") for line in odd) else "latin-1"
+    return name, "a guess: some bytes are not UTF-8; check letters such as é and ü"
+
+
+def _decodes(line: bytes, encoding: str) -> bool:
+    try:
+        line.decode(encoding)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def dialect_of(lines: Sequence[str], encoding: str = "utf-8") -> Dialect:
+    """Return the dialect of a file from its first lines, without line ends."""
+    d = Dialect(encoding=encoding)
+    lines = [line for line in lines if line.strip()][:LINES]
+    d.comment, lines = _comment(lines)
+    if not lines:
+        return d
+    if all(line.lstrip().startswith("{") for line in lines):
+        d.format = "jsonl"
+        return d
+    if sum(bool(LIBFM.match(line)) for line in lines) > STEADY * len(lines):
+        d.format, d.separator, d.width = "libfm", " ", len(lines[0].split())
+        return d
+    d.quote = _quote(lines)
+    found = separator_of(lines, d.quote)
+    if found is None:
+        _as_list(d, lines)
+        return d
+    d.separator, d.width = found
+    if len(d.separator) > 1:
+        d.quote = None
+    d.strip = _padded(lines, d)
+    if d.separator == "\t" and not any('"' in line for line in lines):
+        d.quote = None
+    rows = [fields(line, d) for line in lines]
+    d.trailing = _trailing(rows, d.width)
+    d.width -= d.trailing
+    d.header = has_header([r[: d.width] for r in rows[:200] if len(r) >= d.width - 1])
+    _name_columns(d, rows[0])
+    return d
+
+
+def _times(line: str) -> bool:
+    return bool(re.search(r"\d\d:\d\d:\d\d", line))
+
+
+def _comment(lines: list[str]) -> tuple[str | None, list[str]]:
+    """Return the text that comment lines begin with, and the other lines; a header that begins with # is no comment."""
+    for mark in COMMENTS:
+        first = [line for line in lines if line.startswith(mark)]
+        rest = [line for line in lines if not line.startswith(mark)]
+        if not first or not rest or not lines[0].startswith(mark):
+            continue
+        if len(first) == 1 and (found := separator_of(lines, None)) and _count(lines[0], found[0], None) == found[1]:
+            return None, lines  # it has as many fields as the rows
+        return mark, rest
+    return None, lines
+
+
+def _quote(lines: Sequence[str]) -> str | None:
+    """Return the character that encloses values. Without any in the lines, it is the usual one."""
+    for quote in ('"', "'"):
+        lines = [line.replace(quote * 2, "") for line in lines]  # quotes within quotes, and empty values
+        whole = "".join(lines)
+        if quote not in whole:
+            continue
+        q = re.escape(quote)
+        at_edges = len(re.findall(rf"(?:^|[^\w\s]|\s){q}|{q}(?:[^\w\s]|\s|$)", "\n".join(lines), re.M))
+        even = sum(line.count(quote) % 2 == 0 for line in lines)
+        opens = len(re.findall(rf"(?:^|[,;|\t:]) ?{q}", "\n".join(lines), re.M))
+        closes = len(re.findall(rf"{q} ?(?:$|[,;|\t:])", "\n".join(lines), re.M))
+        count = whole.count(quote)
+        if even >= 0.98 * len(lines) and opens and min(opens, closes) * 2 >= 0.8 * count and at_edges:
+            return quote
+        if quote == '"':
+            return None  # such as inches: 5"
+    return '"'
+
+
+def _count(line: str, separator: str, quote: str | None) -> int:
+    """Return the number of fields of a line."""
+    if separator == RUNS:
+        return len(line.split())
+    if quote is not None and quote in line and len(separator) == 1:
+        return len(next(csv.reader([line], delimiter=separator, quotechar=quote, skipinitialspace=True), []))
+    return line.count(separator) + 1
+
+
+def separator_of(lines: Sequence[str], quote: str | None) -> tuple[str, int] | None:
+    """Return the separator and the number of fields of most lines, None if the numbers differ too much."""
+    valid: dict[str, tuple[float, bool, int]] = {}
+    for s in SEPARATORS:
+        counts = Counter(_count(line, s, quote) for line in lines)
+        fields_, often = counts.most_common(1)[0]
+        share = often / len(lines)
+        first = _count(lines[0], s, quote)
+        agrees = abs(first - fields_) <= 1 or not lines[1:]
+        if fields_ > 1 and share >= STEADY and agrees:
+            valid[s] = (share, first == fields_, fields_)
+    for double, single in (("||", "|"), (";;", ";"), ("~~", "~"), ("^^", "^")):
+        if double in valid:
+            valid.pop(single, None)
+    if "," in valid and set(valid) & {";", "\t", "|"} and _all_decimal(lines[1:] or lines):
+        valid.pop(",")
+    if valid:
+        best = max(valid, key=lambda s: (valid[s][0] >= 0.98, valid[s][1], valid[s][2], -SEPARATORS.index(s)))
+        return best, valid[best][2]
+    return _spaces(lines)
+
+
+def _all_decimal(lines: Sequence[str]) -> bool:
+    """Return True if all commas are those of numbers such as 1,5 with nothing but a separator around them."""
+    commas = sum(line.count(",") for line in lines)
+    return commas > 0 and commas == sum(len(re.findall(r"(?<![,\d])\d+,\d+(?![,\d])", line)) for line in lines)
+
+
+def _spaces(lines: Sequence[str]) -> tuple[str, int] | None:
+    """Return a space or runs of spaces if they divide all lines into as many fields, as they do not divide prose."""
+    counts = Counter(len(line.split()) for line in lines)
+    number, often = counts.most_common(1)[0]
+    if number < 2 or often < 0.98 * len(lines):
+        return (":", 1 + lines[0].count(":")) if _colons(lines) else None
+    if all(line.count(" ") == number - 1 and line == line.strip() for line in lines if len(line.split()) == number):
+        return " ", number
+    return RUNS, number
+
+
+def _colons(lines: Sequence[str]) -> bool:
+    return len({line.count(":") for line in lines}) == 1 and ":" in lines[0] and not _times(lines[-1])
+
+
+def _as_list(d: Dialect, lines: Sequence[str]) -> None:
+    """Lines with different numbers of fields, all short words: lists of items. Sets width to 0 if they are not."""
+    for separator in LIST_SEPARATORS:
+        parts = [[p for p in line.strip().split(separator) if p] for line in lines]
+        tokens = [p for row in parts for p in row]
+        if sum(len(row) > 1 for row in parts) < 0.5 * len(parts):
+            continue
+        simple = sum(bool(re.fullmatch(r"[\w.:-]{1,40}", p)) for p in tokens)
+        ids = sum(bool(re.search(r"\d", p)) for p in tokens)
+        if simple == len(tokens) and ids > 0.9 * len(tokens):
+            d.format, d.separator, d.header, d.quote = "lists", separator, False, '"'
+            firsts = [row[0] for row in parts]
+            later = {p for row in parts for p in row[1:]}
+            by_user = len(set(firsts)) == len(firsts) and (_counts_up(firsts) or not later & set(firsts))
+            d.columns = ["user", "item"] if by_user else ["item"]
+            d.reasons["columns"] = (
+                "the first value of each line occurs once"
+                if by_user
+                else "first values occur in several lines: no user"
+            )
+            d.width = len(d.columns)
+            return
+    d.width = 0
+
+
+def _counts_up(values: Sequence[str]) -> bool:
+    """Return True for 1 2 3 ...: mostly increasing numbers."""
+    numbers = [int(v) for v in values if v.isdecimal()]
+    return len(numbers) == len(values) and all(a < b for a, b in pairwise(numbers))
+
+
+def _padded(lines: Sequence[str], d: Dialect) -> bool:
+    """Return True if spaces surround values, so that they have to be removed."""
+    if d.separator in (RUNS, " "):
+        return False
+    values = [v for line in lines[:100] for v in _raw_fields(line, d)[1:]]
+    return sum(v != v.strip() for v in values) > 0.02 * len(values)
+
+
+def _raw_fields(line: str, d: Dialect) -> list[str]:
+    if d.separator == RUNS:
+        return line.split()
+    if d.quote is not None and d.quote in line and len(d.separator) == 1:
+        return next(csv.reader([line], delimiter=d.separator, quotechar=d.quote, skipinitialspace=d.strip), [])
+    return line.split(d.separator)
+
+
+def fields(line: str, d: Dialect) -> list[str]:
+    """Return the values of a line."""
+    raw = _raw_fields(line.rstrip("\r"), d)
+    return [v.strip() for v in raw] if d.strip else raw
+
+
+def _trailing(rows: Sequence[Sequence[str]], width: int) -> bool:
+    """Return True if all lines end with a separator, and the first one does not name or fill the column after it."""
+    same = [r for r in rows[1:] if len(r) == width]
+    empty = all(not r[-1].strip() for r in same) and (len(rows[0]) < width or not rows[0][-1].strip())
+    return bool(same) and width > 2 and empty and (len(rows[0]) < width or not any(map(is_number, rows[0])))
+
+
+def is_number(text: str) -> bool:
+    """Return True for 7, -1.5, 1e-3, 1,5 and 1.234.567,8."""
+    return bool(NUMBER.match(text.strip()))
+
+
+def has_header(rows: Sequence[Sequence[str]]) -> bool:
+    """Return True if the first row names the columns: it differs in kind from the rows below it."""
+    if len(rows) < 2:
+        return (
+            bool(rows)
+            and sum(plain(v) in KNOWN for v in rows[0]) * 2 >= len(rows[0])
+            and not any(map(is_number, rows[0]))
+        )
+    first, rest = [v.strip() for v in rows[0]], rows[1:]
+    numbers = [v for v in first if is_number(v)]
+    if numbers:  # pandas names columns without names 0, 1, 2, ...
+        return [v for v in first if v] == [str(i) for i in range(len([v for v in first if v]))] and len(first) > 3
+    blank = sum(not v or v in NULLS for v in first)
+    if blank > max(1, len(first) // 20) or max(map(len, first)) > 80:
+        return False
+    for_, against = 0, 0
+    for i, name in enumerate(first):
+        column = [r[i].strip() for r in rest if i < len(r) and r[i].strip() and r[i].strip() not in NULLS]
+        if not column or not name:
+            continue
+        if sum(map(is_number, column)) > 0.9 * len(column):
+            for_ += 2
+        elif name in column or _shape(name) in {_shape(v) for v in column[:20]}:
+            against += 2
+        elif len(set(column)) * 2 <= len(column) or len({len(v) for v in column}) == 1:
+            for_ += 1
+    known = sum(bool(set(words(v)) & KNOWN) for v in first)
+    return for_ + known > against and (for_ > 0 or known * 2 >= len(first))
+
+
+def _shape(value: str) -> str:
+    """Return a value with its digits as 9 and its words as a, if it has both or is a time: user_000007 is a_9."""
+    shape = re.sub(r"\d+", "9", re.sub(r"[^\W\d_]+", "a", value))
+    return shape if "9" in shape else value
+
+
+def _name_columns(d: Dialect, first: Sequence[str]) -> None:
+    """Name the columns by the header; give names to those that it lacks, and to all if there is no header."""
+    if not d.header:
+        d.columns = [f"column_{i}" for i in range(1, d.width + 1)]
+        return
+    names = [v.strip().lstrip("\ufeff") for v in first][: d.width]
+    if len(names) == d.width - 1:  # R leaves out the name of the rows
+        names = ["row", *names]
+    clean: list[str] = []
+    for i, name in enumerate(names, 1):
+        new, n = name or f"column_{i}", 2
+        while new in clean:
+            new, n = f"{name or 'column'}_{n}", n + 1
+        clean.append(new)
+    d.columns = clean + [f"column_{i}" for i in range(len(clean) + 1, d.width + 1)]
+    d.renamed = [v.strip().lstrip("\ufeff") for v in first] != d.columns
+    if d.trailing and names == d.columns:
+        d.renamed = False
+    if d.renamed:
+        d.reasons["columns"] = "the header names some columns twice or not at all"

@@ -1,0 +1,140 @@
+"""Find the files that `files=` names, and the folder and globs by which a config names them."""
+
+import glob
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+from pathlib import Path
+
+from recsys.data.raw.outputs import DEFAULT, Outputs
+from recsys.data.raw.storage import is_remote, natural_sort
+from recsys.errors import UserError
+
+HINT = "files='logs/*.csv', files=FOLDER or files=[a.csv,b.csv]"
+NO_DATA = frozenset(  # suffixes of files that a folder holds beside its data
+    (
+        ".yaml",
+        ".yml",
+        ".toml",
+        ".md",
+        ".rst",
+        ".html",
+        ".pdf",
+        ".png",
+        ".jpg",
+        ".py",
+        ".ipynb",
+        ".sh",
+        ".log",
+        ".pt",
+        ".ckpt",
+    )
+)
+ROLES = {  # words in a file's name that name its split
+    "train": ("train", "training", "tr", "trn"),
+    "validation": ("valid", "validation", "val", "dev"),
+    "test": ("test", "testing", "te", "tst"),
+}
+
+
+@dataclass(frozen=True)
+class Found:
+    """Files, and how a config names them.
+
+    root: the folder, relative if the user's paths are
+    globs: relative to the folder; empty if the user named a folder, whose files the globs have to be made for
+    """
+
+    root: str
+    files: tuple[Path, ...]
+    globs: tuple[str, ...]
+
+
+def find(given: Sequence[str]) -> Found:
+    """Return the files that the paths, folders and globs name. Raises UserError if there are none."""
+    for name in given:
+        if is_remote(name):
+            raise UserError(
+                f"files={name}: must be files of this machine; copy some of them here, and set data.root later"
+            )
+    paths = [os.path.expanduser(str(name)) for name in given]
+    if len(paths) == 1 and Path(paths[0]).is_dir():
+        root = Path(paths[0])
+        outputs = Outputs(root, DEFAULT)
+        files = [p for p in root.rglob("*") if p.is_file() and not _hidden(p.relative_to(root))]
+        files = [p for p in files if p.suffix.lower() not in NO_DATA and not outputs.contains(p)]
+        return _found(root, files, (), given)
+    parents = [_fixed_parent(p) for p in paths]
+    root = Path(os.path.commonpath(parents)) if len({p.is_absolute() for p in parents}) == 1 else Path.cwd()
+    files, globs = list[Path](), list[str]()
+    for path in paths:
+        matches = [Path(path)] if Path(path).is_file() else [Path(p) for p in glob.glob(path, recursive=True)]
+        inside = [p / "**" / "*" if p.is_dir() else p for p in matches]
+        matches = [f for p in inside for f in ([p] if p.is_file() else map(Path, glob.glob(str(p), recursive=True)))]
+        matches = [p for p in matches if p.is_file() and not _hidden(Path(os.path.relpath(p, root)))]
+        if not matches:
+            folder = _fixed_parent(path)
+            names = sorted(p.name for p in folder.iterdir())[:8] if folder.is_dir() else []
+            near = f" ({folder} holds {', '.join(names)})" if names else ""
+            raise UserError(f"files={path}: no such file{near}; type {HINT}")
+        files += matches
+        relative = os.path.relpath(path, root)
+        globs.append(glob.escape(relative) if Path(path).is_file() else relative)
+    return _found(root, files, tuple(globs), given)
+
+
+def _found(root: Path, files: Sequence[Path], globs: tuple[str, ...], given: Sequence[str]) -> Found:
+    kept = natural_sort({f for f in files if f.stat().st_size})
+    if not kept:
+        raise UserError(f"files={','.join(given)}: no file there holds data; type {HINT}")
+    return Found(str(root), tuple(kept), globs)
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith((".", "_")) and part not in (".", "..") for part in path.parts)
+
+
+def _fixed_parent(path: str) -> Path:
+    """Return the deepest folder that a path or glob names without a wildcard."""
+    parts = Path(path).parts
+    first = next(
+        (i for i, part in enumerate(parts) if glob.has_magic(part) and not Path(*parts[: i + 1]).exists()), None
+    )
+    return Path(path).parent if first is None else Path(*parts[:first]) if first else Path()
+
+
+def split_of(file: Path) -> str | None:
+    """Return the split that a file's name says it belongs to, None if it says nothing."""
+    words = "".join(c if c.isalpha() else " " for c in file.name.lower()).split()
+    found = {split for split, names in ROLES.items() if set(words) & set(names)}
+    if not found:
+        found = {split for split, names in ROLES.items() if any(names[0] in word for word in words)}
+    if not found and file.parent.name:
+        found = {split for split, names in ROLES.items() if file.parent.name.lower() in names}
+    return found.pop() if len(found) == 1 else None
+
+
+def globs_for(root: Path, files: Sequence[Path]) -> list[str]:
+    """Return a glob under `root` that matches these files alone, or their names if there is none."""
+    if len(files) > 1:
+        relative = [os.path.relpath(f, root) for f in files]
+        suffix = glob.escape(_common_suffix([Path(r).name for r in relative]))
+        folder = glob.escape(os.path.commonpath(relative) or ".").removeprefix(".")
+        same = takewhile(lambda characters: len(set(characters)) == 1, zip(*relative, strict=False))
+        start = glob.escape("".join(characters[0] for characters in same))
+        for pattern in (f"*{suffix}", f"**/*{suffix}", f"{start}*{suffix}", f"{folder}/**/*{suffix}"):
+            if not pattern.startswith("/") and _matches(root, pattern) == set(files):
+                return [pattern]
+    return [glob.escape(os.path.relpath(f, root)) for f in files]
+
+
+def _matches(root: Path, pattern: str) -> set[Path]:
+    return {p for p in root.glob(pattern) if p.is_file() and not _hidden(p.relative_to(root))}
+
+
+def _common_suffix(names: Sequence[str]) -> str:
+    """Return the end that names share, from a dot on: .csv or .csv.gz."""
+    ends = {"".join(Path(n).suffixes[-2:]) for n in names}
+    ends = ends if len(ends) == 1 and not any(c.isdigit() for c in "".join(ends)) else {Path(n).suffix for n in names}
+    return ends.pop() if len(ends) == 1 else ""

@@ -1,0 +1,246 @@
+"""Choose the label of a sample's rows, and find the columns that give it away."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import polars as pl
+
+from recsys.errors import UserError, did_you_mean
+from recsys.new.columns import Column
+from recsys.new.names import EVENT_POSITIVES, EVENTS, LABELS, RATINGS, WEIGHTS, has_word, plain, rank_of
+from recsys.new.statistics import SKEWED, mean, skewness
+
+MOST_RATINGS = 21  # different values of a rating, such as 0 to 10 in half steps
+LEAK = 0.99  # AUC of a single column from which it gives the label away
+BINS = 50
+MANY = 1000  # columns of which numbers are compared only by their order, which takes less time
+MOST_CLASSES = 1000
+MOST_NAMED_CLASSES = 50  # different texts under the name of a label
+YES = ("yes", "y", "true", "t", "positive", "1")
+FEWEST = 20  # rows of each class for which an AUC means anything
+
+
+@dataclass
+class Label:
+    """The label of a row, as the YAML writes it, and its values in the sample: 0 and 1, a number, or a class.
+
+    reason: why this column, and why this value is positive
+    """
+
+    column: Column
+    values: pl.Series
+    at_least: float | None = None
+    positive: list[str] = field(default_factory=list)
+    kind: str = "binary"
+    classes: list[str] = field(default_factory=list)
+    log: bool = False
+    reason: str = ""
+
+    @property
+    def share(self) -> float:
+        """The share of positive rows."""
+        return mean(self.values)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The keys of `label:`."""
+        found: dict[str, Any] = {"column": self.column.name}
+        if self.at_least is not None:
+            found["at_least"] = int(self.at_least) if self.at_least == int(self.at_least) else self.at_least
+        keys = (("positive", self.positive), ("classes", self.classes), ("log", self.log))
+        found |= {"kind": self.kind} if self.kind != "binary" else {}
+        return found | {key: value for key, value in keys if value}
+
+    @property
+    def what(self) -> str:
+        """What its values are, in a few words."""
+        if self.kind == "binary":
+            return f"{self.share:.1%} of the rows are positive".replace("%", " %")
+        return "a number" if self.kind == "regression" else f"one of {len(self.classes)} classes"
+
+
+def choose(columns: Sequence[Column], asked: str, *, retrieval: bool) -> Label | None:
+    """Return the label that the user asks for, or the likeliest; None if no column can be one.
+
+    Args:
+        columns: the columns of the sample; the roles of user, item and time are set.
+        asked: the name of a column, or auto.
+        retrieval: a user and an item are known, so that rows need no label.
+    """
+    if asked != "auto":
+        found = next((c for c in columns if c.name == asked), None)
+        if found is None:
+            raise UserError(f"label={asked}: no such column{did_you_mean(asked, [c.name for c in columns])}")
+        made = label_of(found)
+        if made is None:
+            raise UserError(
+                f"label={asked}: {found.reason or 'it has one value'}, so it cannot be a label; name another"
+            )
+        made.reason = f"as you asked{made.reason}"
+        return made
+    free = [c for c in columns if not c.role and c.kind in ("category", "number", "id")]
+    named = [
+        (rank, c) for c in free if (rank := rank_of(c.name, LABELS)) is not None and _can_be(c, retrieval=retrieval)
+    ]
+    if named:
+        best = min(named, key=lambda pair: (pair[1].distinct > 2, pair[0]))[1]
+        return _with_reason(best, "its name says so")
+    two = [c for c in free if c.distinct == 2 and not has_word(c.name, WEIGHTS)]
+    unnamed = all(c.name.startswith("column_") for c in two)  # a file without a header: no name says what it is
+    if len(two) == 1 and (unnamed or not retrieval):
+        return _with_reason(two[0], "the only column with two values")
+    for words, why in ((RATINGS, "a rating"), (EVENTS, "kinds of events")):
+        rated = [
+            (rank, c) for c in free if (rank := rank_of(c.name, words)) is not None and 1 < c.distinct <= MOST_RATINGS
+        ]
+        if rated and (why == "a rating" or is_event(min(rated, key=lambda pair: pair[0])[1])):
+            best = min(rated, key=lambda pair: pair[0])[1]
+            return _with_reason(best, f"{why}, by its name")
+    if two and not retrieval:
+        return _at_an_end(columns, two)
+    return None
+
+
+def _can_be(c: Column, *, retrieval: bool) -> bool:
+    """Return True if a column named like a label can be one: of few values, or of any under a strong name."""
+    few = c.distinct <= (MOST_RATINGS if c.numbers is not None else MOST_NAMED_CLASSES)
+    return c.distinct == 2 or (few and not (retrieval and c.numbers is None)) or rank_of(c.name, LABELS[:3]) is not None
+
+
+def is_event(c: Column) -> bool:
+    """Return True if a column names kinds of events, such as view and purchase."""
+    return c.distinct <= MOST_RATINGS and any(plain(str(v)) in EVENT_POSITIVES for v in c.values.unique().to_list())
+
+
+def _at_an_end(columns: Sequence[Column], two: Sequence[Column]) -> Label | None:
+    """Return the last or first column if it has two values; labels are usually there."""
+    names = [c.name for c in columns]
+    others = f"; {len(two)} columns have two values"
+    for place, where in ((-1, "the last column"), (0, "the first column")):
+        if columns[place] in two:
+            return _with_reason(columns[place], f"{where}{others}: set another with label=NAME")
+    near = ", ".join(c.name for c in two[:8])
+    raise UserError(
+        f"label: {len(two)} of {len(names)} columns have two values ({near}); type label={two[0].name} or another"
+    )
+
+
+def _with_reason(c: Column, why: str) -> Label | None:
+    made = label_of(c)
+    if made is not None:
+        made.reason = why + made.reason
+    return made
+
+
+def label_of(c: Column) -> Label | None:
+    """Return the label that a column makes; None if it has one value, or values that no threshold divides."""
+    if c.values.dtype.is_nested() or c.distinct < 2 or c.kind in ("constant", "empty", "time"):
+        return None
+    if c.values.dtype == pl.Boolean:
+        return Label(c, c.values.cast(pl.Float64))
+    if c.numbers is None:
+        return _of_text(c)
+    distinct = sorted(c.numbers.drop_nulls().unique().to_list())
+    if distinct == [0.0, 1.0]:
+        return Label(c, c.numbers)
+    if len(distinct) == 2:
+        return Label(
+            c,
+            (c.numbers >= distinct[1]).cast(pl.Float64),
+            at_least=distinct[1],
+            reason="; the larger of two values is positive",
+        )
+    if len(distinct) > MOST_RATINGS:
+        log = distinct[0] >= 0 and skewness(c.numbers) > SKEWED
+        why = "; its many values are predicted as numbers" + (
+            ", by their logarithm since they are skewed" if log else ""
+        )
+        return Label(c, c.numbers, kind="regression", log=log, reason=why)
+    limit = _threshold(c.numbers.drop_nulls(), distinct)
+    values = (c.numbers >= limit).cast(pl.Float64)
+    why = f"; {limit:g} or more of {distinct[0]:g} to {distinct[-1]:g} is positive (a guess)"
+    return Label(c, values, at_least=limit, reason=why)
+
+
+def _threshold(x: pl.Series, distinct: Sequence[float]) -> float:
+    """Return 4 of ratings up to 5; otherwise the smallest value that at most half of the rows reach."""
+    if distinct[-1] == 5 and distinct[0] >= 0 and 0.02 < mean(x >= 4) < 0.98:
+        return 4.0
+    return next((v for v in distinct if mean(x >= v) <= 0.5), distinct[-1])
+
+
+def _of_text(c: Column) -> Label | None:
+    counts = c.values.drop_nulls().cast(pl.String).str.strip_chars().value_counts(sort=True)
+    values, shares = counts[c.name].to_list(), (counts["count"] / c.rows).to_list()
+    if len(values) == 2:
+        positive, why = values[-1], "; the rarer of two values is positive"
+        yes = [v for v in values if v.lower() in YES]
+        if shares[-1] > 0.45 and yes:  # about as frequent: by its meaning
+            positive, why = yes[0], ""
+    elif is_event(c):
+        positive = next(v for word in EVENT_POSITIVES for v in values if plain(v) == word)
+        why = f"; one of {len(values)} values is positive (a guess): " + ", ".join(values[:6])
+    elif len(values) <= MOST_CLASSES:
+        classes = pl.Series(values)
+        numbers = c.values.cast(pl.String).str.strip_chars().replace_strict(classes, range(len(values)), default=None)
+        why = "; the values of the sample are its classes"
+        return Label(c, numbers.cast(pl.Float64), kind="classes", classes=values, reason=why)
+    else:
+        return None
+    chosen = (c.values.cast(pl.String).str.strip_chars() == positive).cast(pl.Float64)
+    return Label(c, chosen, positive=[positive], reason=why)
+
+
+def leaks(columns: Sequence[Column], label: Label) -> dict[str, float]:
+    """Return the columns that predict the label almost perfectly on their own, with the AUC of each."""
+    y = label.values
+    if label.kind != "binary":
+        return {}
+    rows = y.is_not_null()
+    if min(float(y.sum() or 0), float((1 - y).sum() or 0)) < FEWEST:
+        return {}
+    step = max(y.len() * len(columns) // 4_000_000, 1)
+    picked = rows & (pl.int_range(y.len(), eager=True) % step == 0)
+    truth, found = y.filter(picked), {}
+    for c in columns:
+        if c is label.column or c.kind in ("constant", "empty", "nested", "vector") or c.values.dtype.is_nested():
+            continue
+        auc = 0.0
+        if c.kind == "number" and c.numbers is not None and not c.missing:
+            by_value = _auc(c.numbers.filter(picked), truth)
+            auc = max(by_value, 1 - by_value)
+        if auc < LEAK and (c.kind != "number" or len(columns) <= MANY):
+            auc = _auc_of_means(_codes(c).filter(picked), truth)
+        if auc >= LEAK:
+            found[c.name] = auc
+    return found
+
+
+def _codes(c: Column) -> pl.Series:
+    """Return a column as a few groups of rows: its values, or ranges of its numbers; missing values are one."""
+    if c.kind in ("time", "text", "row id"):
+        return c.values.is_null().cast(pl.String)
+    if c.kind == "number" and c.numbers is not None:
+        return (c.numbers.rank("average") / c.numbers.len() * BINS).floor().cast(pl.Int32).cast(pl.String)
+    return c.values.cast(pl.String)
+
+
+def _auc_of_means(codes: pl.Series, truth: pl.Series) -> float:
+    """Return the AUC on one half of the rows of the mean label by group on the other half."""
+    frame = pl.DataFrame({"code": codes, "y": truth}).with_row_index("i")
+    base = mean(truth)
+    fit, held_out = frame.filter(pl.col("i") % 2 == 0), frame.filter(pl.col("i") % 2 == 1)
+    means = fit.group_by("code").agg(((pl.col("y").sum() + base) / (pl.len() + 1)).alias("p"))
+    scored = held_out.join(means, on="code", how="left", nulls_equal=True, maintain_order="left")
+    return _auc(scored["p"].fill_null(base), scored["y"])
+
+
+def _auc(scores: pl.Series, truth: pl.Series) -> float:
+    """Return the probability that a positive row has a higher score than a negative one; 0.5 without one of them."""
+    positives = float(truth.sum())
+    negatives = truth.len() - positives
+    if not positives or not negatives:
+        return 0.5
+    ranks = float((scores.rank("average") * truth).sum())
+    return (ranks - positives * (positives + 1) / 2) / (positives * negatives)

@@ -1,0 +1,198 @@
+"""Look at files and propose the config of a data set."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from recsys.console import say
+from recsys.errors import UserError
+from recsys.new import label as labels
+from recsys.new import split as splits
+from recsys.new.columns import Column, columns_of
+from recsys.new.features import Features, features_of, sql_name, time_sql
+from recsys.new.find_files import find
+from recsys.new.gather import Gathered, gather
+from recsys.new.label import Label
+from recsys.new.roles import Roles, assign
+from recsys.new.sample import read_sample
+from recsys.new.sides import Side, find_sides
+from recsys.new.source import rename_columns, source_of
+from recsys.new.split import Split
+from recsys.new.statistics import quantile
+
+FEW_ROWS = 200_000  # fewer rows make few steps of 2048 rows
+
+
+@dataclass
+class Proposal:
+    """The config of a data set, and the reasons.
+
+    source: the keys of `source:`, with reasons by key
+    unused: files of the folder that are neither rows nor side tables, and why
+    """
+
+    root: str
+    source: dict[str, Any]
+    reasons: dict[str, str]
+    columns: list[Column]
+    roles: Roles
+    label: Label | None
+    split: Split
+    features: Features
+    rows: int
+    sides: list[Side] = field(default_factory=list)
+    unused: list[tuple[str, str]] = field(default_factory=list)
+    where: str | None = None
+    group: dict[str, Any] | None = None
+    max_length: int = 0
+    items: Side | None = None
+
+    @property
+    def retrieves(self) -> bool:
+        """Whether the config is for retrieval models."""
+        return self.group is not None
+
+    def command(self, name: str) -> str:
+        """Return the command that trains."""
+        if self.retrieves:
+            return f"python -m recsys.train data={name} model=sasrec"
+        small = " trainer.batch_size=256" if self.rows < FEW_ROWS else ""
+        return f"python -m recsys.train data={name}{small}"
+
+
+def propose(given: Sequence[str], asked: str | None) -> Proposal:
+    """Look at the files, and return the config of their data set.
+
+    Args:
+        given: paths, folders and globs.
+        asked: the column of the label, None for data without a label, or auto.
+
+    Raises:
+        UserError: no file can be read, or nothing in them can be learned.
+    """
+    found = find(given)
+    gathered = gather(found)
+    layout, files = gathered.layout, gathered.files
+    number = "1 file" if len(files) == 1 else f"{len(files)} files"
+    say(f"looking at {number} ({layout.format}): {files[0]}{' ...' if files[1:] else ''}")
+    sample = read_sample(files, layout)
+    if sample.frame.height < 2 or not sample.frame.width:
+        raise UserError(f"{files[0]}: has no rows, or its columns could not be found; check the file")
+    columns, marks = columns_of(sample.frame)
+    rename = rename_columns(columns, layout)
+    roles = assign(columns, asked or "")
+    retrieval = layout.format == "lists" or (roles.user is not None and roles.item is not None)
+    label = None if asked is None else labels.choose(columns, asked, retrieval=retrieval)
+    if label is not None:
+        label.column.role = "label"
+    elif not retrieval:
+        names = ", ".join(c.name for c in columns[:12])
+        why = "no column is a label, and no two are a user and an item"
+        raise UserError(f"files={','.join(given)}: {why}; type label=NAME, one of {names}")
+    source, reasons = source_of(found, gathered, marks, columns, rename)
+    split = splits.at_random("no column holds a time")
+    p = Proposal(found.root, source, reasons, columns, roles, label, split, Features(), sample.rows)
+    root = Path(found.root)
+    p.sides, not_joined = find_sides(gathered.sides, root, columns)
+    p.unused = [(os.path.relpath(f, root), why) for f, why in gathered.unused] + not_joined
+    if label is None:
+        _retrieval(p, typed=layout.typed)
+    else:
+        _ranking(p, gathered, root)
+    if p.split.by_files:
+        p.source.pop("files")
+    if not (p.features.dense or p.features.sparse):
+        why = "; ".join(f"{n}: {why}" for n, why in p.features.left_out[:4])
+        raise UserError(f"files={','.join(given)}: no column but the label can be a feature; {why}")
+    return p
+
+
+def _ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
+    """Fill in features and split of data with a label."""
+    label, typed = p.label, gathered.layout.typed
+    assert label is not None
+    p.unused += [(s.file, "no column of it makes a feature") for s in p.sides if not s.has_features]
+    p.sides = [s for s in p.sides if s.has_features]
+    joined = [c for side in p.sides for c in side.columns]
+    p.features = features_of([*p.columns, *joined], labels.leaks(p.columns, label), typed=typed)
+    if p.sides:
+        p.source["joins"] = [side.join() for side in p.sides]
+    if label.column.missing:
+        p.where = f"{sql_name(label.column.name)} IS NOT NULL"
+    found = splits.by_files(root, gathered.files)
+    if found is None and p.roles.time is not None:
+        time = p.roles.time
+        found = splits.by_time(time, label, _time_column(p, time, typed=typed))
+        p.split = splits.at_random(f"too many rows have the same {time.name} to split by it")
+    p.split = found or p.split
+
+
+def _time_column(p: Proposal, time: Column, *, typed: bool) -> str:
+    """Return the column of the time: the file's, or the one that SQL derives."""
+    assert time.time is not None
+    if time.time.sql is None:
+        return time.name
+    sql = time_sql(time, typed=typed)
+    known = next((name for name, other in p.features.derive.items() if other == sql), None)
+    if known is None:
+        known = f"{time.name}_time"
+        p.features.derive[known] = sql
+    return known
+
+
+def _retrieval(p: Proposal, *, typed: bool) -> None:
+    """Fill in groups, sequences, items and split of data without a label: users and the items that they chose."""
+    by_name = {c.name: c for c in p.columns}
+    user = p.roles.user or by_name.get("user") or by_name["list"]
+    item = p.roles.item or by_name["item"]
+    p.group = {"by": user.name}
+    if p.roles.time is not None:
+        p.group["order"] = _time_column(p, p.roles.time, typed=typed)
+    longest = int(quantile(user.values.drop_nulls().value_counts()["count"], 0.9))
+    p.max_length = min(max(longest, 10), 200)
+    p.reasons["sequences"] = f"nine of ten users of the sample have at most {longest} rows"
+    p.split = splits.leave_one_out()
+    if user.name == "list":  # the reader adds this column
+        p.split = splits.of_lists()
+        p.columns = [c for c in p.columns if c is not user]
+    derived = p.features.derive
+    p.features = features_of([_as_item(item)], {}, typed=typed)
+    p.features.derive = derived
+    p.items = next((s for s in p.sides if s.key == item.name and s.items()), None)
+    used = {item.name, user.name, p.roles.time.name if p.roles.time else ""}
+    fixed = _constant_per_user(p.columns, user, used)
+    users = [s for s in p.sides if s.key == user.name and s.features().sparse]
+    if users:
+        p.source["joins"] = [s.join() for s in users]
+    for f in features_of([*fixed, *(c for s in users for c in s.columns)], {}, typed=typed).sparse:
+        f.settings["per"] = "group"
+        p.features.sparse.append(f)
+    why = "models of sequences read items; its value is not known before the item"
+    rest = [c for c in p.columns if c.name not in used and c not in fixed]
+    p.features.left_out += [(c.name, c.reason if c.kind in ("constant", "empty", "row id") else why) for c in rest]
+    p.unused += [(s.file, "not used by retrieval models") for s in p.sides if s is not p.items and s not in users]
+
+
+def _as_item(item: Column) -> Column:
+    if item.kind not in ("id", "category"):
+        item.kind = "id"
+    item.role = "item"
+    return item
+
+
+def _constant_per_user(columns: Sequence[Column], user: Column, used: set[str]) -> list[Column]:
+    """Return the categories that are the same in all rows of a user: properties of the user."""
+    found = []
+    for c in columns:
+        if c.name in used or c.kind not in ("category", "id"):
+            continue
+        frame = pl.DataFrame({"user": user.values, "x": c.values})
+        per_user = frame.group_by("user").agg(pl.col("x").n_unique().alias("n"), pl.len())
+        several = per_user.filter(pl.col("len") > 1)
+        if several.height > 10 and several["n"].max() == 1:
+            found.append(c)
+    return found

@@ -1,0 +1,101 @@
+"""Read pieces of a file, decompressed: its head, and whole lines of its middle and its tail."""
+
+import io
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import pyarrow as pa
+
+from recsys.errors import UserError
+
+HEAD = 4 << 20  # bytes
+PIECE = 2 << 20
+COMPRESSED = ((b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh", "bz2"), (b"PK\x03\x04", "zip"))
+MOST_DECOMPRESSED = 1 << 28
+
+
+def compression(file: Path) -> str | None:
+    """Return how the file is compressed, by its first bytes. An .npz file, which is a zip archive, is not a text."""
+    with file.open("rb") as raw:
+        first = raw.read(4)
+    if file.suffix == ".npz":
+        return None
+    return next((kind for magic, kind in COMPRESSED if first.startswith(magic)), None)
+
+
+@contextmanager
+def opened(file: Path) -> Iterator[BinaryIO]:
+    """Open a file, decompressed. Of a zip archive, open the only file. Raises UserError if it cannot be read."""
+    kind = compression(file)
+    try:
+        if kind is None:
+            with file.open("rb") as raw:
+                yield raw
+        elif kind == "zip":
+            with zipfile.ZipFile(file) as archive:
+                names = [i.filename for i in archive.infolist() if not i.is_dir()]
+                if len(names) != 1:
+                    raise UserError(f"{file}: the zip archive holds {len(names)} files, not one; unpack it")
+                with archive.open(names[0]) as raw:
+                    yield cast(BinaryIO, raw)
+        else:
+            with pa.input_stream(str(file), compression=kind) as stream:
+                yield cast(BinaryIO, io.BufferedReader(stream, 1 << 20))
+    except (OSError, EOFError, pa.ArrowException, zipfile.BadZipFile) as e:
+        raise UserError(f"{file}: cannot be read ({str(e).splitlines()[0][:120]})") from e
+
+
+def head(file: Path, size: int = HEAD) -> bytes:
+    """Return the first bytes of a file, decompressed."""
+    with opened(file) as raw:
+        return raw.read(size)
+
+
+def pieces(file: Path, pieces: int = 5) -> tuple[list[bytes], int]:
+    """Return the head of a file and pieces of its middle and its tail, each of whole lines, and the file's size.
+
+    The size of a compressed file is what was decompressed of it.
+    """
+    if compression(file) is not None:
+        return _decompressed_pieces(file, pieces)
+    size = file.stat().st_size
+    with file.open("rb") as raw:
+        if size <= HEAD + pieces * PIECE:
+            return [raw.read()], size
+        found = [_up_to_line_end(raw.read(HEAD))]
+        last = size - PIECE
+        for i in range(1, pieces):
+            raw.seek(HEAD + (last - HEAD) * i // (pieces - 1))
+            found.append(_whole_lines(raw.read(PIECE), at_end=i == pieces - 1))
+    return found, size
+
+
+def _decompressed_pieces(file: Path, most: int) -> tuple[list[bytes], int]:
+    """Return the head, and pieces evenly spaced over what can be decompressed in a few seconds."""
+    with opened(file) as raw:
+        found, kept, every, n = [raw.read(HEAD)], list[bytes](), 1, 0
+        size = len(found[0])
+        while size < MOST_DECOMPRESSED and (piece := raw.read(PIECE)):
+            size += len(piece)
+            if n % every == 0:
+                kept.append(piece)
+            n += 1
+            if len(kept) > 2 * most:  # keep every second one
+                kept, every = kept[::2], 2 * every
+        rest = n == len(kept)  # nothing was left out: the pieces are adjacent
+    if rest:
+        return [b"".join([*found, *kept])], size
+    return [_up_to_line_end(found[0]), *(_whole_lines(k, at_end=False) for k in kept)], size
+
+
+def _up_to_line_end(text: bytes) -> bytes:
+    return text[: text.rfind(b"\n") + 1] or text
+
+
+def _whole_lines(text: bytes, *, at_end: bool) -> bytes:
+    """Leave out the line that the piece begins in and, if the file goes on, the line that it ends in."""
+    text = text[text.find(b"\n") + 1 :]
+    return text if at_end else text[: text.rfind(b"\n") + 1]

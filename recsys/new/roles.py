@@ -1,0 +1,105 @@
+"""Find the columns that identify the user and the item of a row, its time and its weight."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from recsys.new.columns import Column
+from recsys.new.label import MOST_RATINGS, is_event
+from recsys.new.names import ITEMS, SESSIONS, TIMES, USERS, WEIGHTS, has_word, names_an_id_of, rank_of, words
+
+MOST_UNNAMED = 8  # columns of a log without a header
+ID_KINDS = ("id", "category", "number")
+FEWEST_NAMED = 20  # values of a user or an item whose name does not say id
+OTHER_TIMES = (
+    "birth",
+    "born",
+    "signup",
+    "sign",
+    "registration",
+    "registered",
+    "release",
+    "released",
+    "joined",
+    "updated",
+    "modified",
+    "end",
+    "expiry",
+    "delivered",
+)
+MOST_MISSING_TIMES = 0.005  # rows without a time are bad rows
+
+
+@dataclass
+class Roles:
+    """The columns with a role; None if there is none."""
+
+    user: Column | None = None
+    item: Column | None = None
+    time: Column | None = None
+    weight: Column | None = None
+
+
+def assign(columns: Sequence[Column], asked: str) -> Roles:
+    """Find the columns with a role, and set it and its reason. asked: the label, which can have no other role."""
+    free = [c for c in columns if c.name != asked]
+    roles = Roles()
+    times = [c for c in free if c.kind == "time" and c.missing <= MOST_MISSING_TIMES]
+    roles.time = min(times, key=_time_order) if times else None
+    roles.user = _id(free, USERS) or _id(free, SESSIONS)
+    roles.item = _id([c for c in free if c is not roles.user], ITEMS)
+    roles.weight = next((c for c in free if c.kind == "number" and rank_of(c.name, WEIGHTS) is not None), None)
+    for name in ("user", "item", "time", "weight"):
+        c = getattr(roles, name)
+        if c is not None:
+            c.role = name
+    return roles
+
+
+def _time_order(c: Column) -> tuple[bool, int, int]:
+    rank = next((TIMES.index(w) for w in words(c.name) if w in TIMES), len(TIMES))
+    return has_word(c.name, OTHER_TIMES), rank, -c.distinct
+
+
+def _id(columns: Sequence[Column], among: tuple[str, ...]) -> Column | None:
+    """Return the column whose name says that it identifies users or items, the one with most values if several."""
+    found = [c for c in columns if c.kind in ID_KINDS and names_an_id_of(c.name, among)]
+    found = [c for c in found if c.distinct > (2 if "id" in words(c.name) else FEWEST_NAMED)]
+    best = max(found, key=lambda c: c.distinct, default=None)
+    if best is not None and best.kind == "number":
+        if not best.is_whole:
+            return None
+        best.kind, best.reason = "id", "its name says that it is an id"
+    return best
+
+
+def name_unnamed(columns: Sequence[Column]) -> list[str] | None:
+    """Return names for the columns of a file without a header: user, item and, if there, rating, event and timestamp.
+
+    Return None if the file holds something else.
+    """
+    times = [c for c in columns if c.kind == "time"]
+    ids = [c for c in columns if _is_id(c)]
+    if len(ids) < 2 or len(columns) > MOST_UNNAMED or (not times and len(columns) > 3) or not _is_id(columns[0]):
+        return None
+    roles = {id(ids[0]): "user", id(max(ids[1:], key=lambda c: c.distinct)): "item"}
+    roles |= {id(c): "timestamp" for c in times[:1]}
+    rest = [c for c in columns if id(c) not in roles]
+    if event := next((c for c in rest if is_event(c)), None):
+        roles[id(event)] = "event"
+    elif rating := next((c for c in rest if c.numbers is not None and 2 <= c.distinct <= MOST_RATINGS), None):
+        roles[id(rating)] = "rating"
+    if len(columns) == 3 and not times and "rating" not in roles.values():
+        return None
+    return [roles.get(id(c), f"column_{i}") for i, c in enumerate(columns, 1)]
+
+
+def _is_id(c: Column) -> bool:
+    """Return True for whole numbers or words that occur several times and have many values."""
+    if c.kind == "id":
+        return True
+    return (
+        c.kind in ("number", "category")
+        and (c.numbers is None or c.is_whole)
+        and c.distinct > 20
+        and c.distinct < c.rows
+    )

@@ -1,0 +1,273 @@
+"""Read a sample of rows from the head, the middle and the tail of raw files, in bounded time."""
+
+import json
+import re
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from recsys.errors import UserError
+from recsys.new import raw_bytes
+from recsys.new.dialect import RUNS, Dialect, dialect_of, encoding_of
+
+ROWS = 200_000
+CELLS = 20_000_000
+LIBFM_ROWS = 50_000
+MOST_FILES = 5
+UNIT = "\x1f"
+DAMAGED = (
+    OSError,
+    EOFError,
+    ValueError,
+    KeyError,
+    BadZipFile,
+    zlib.error,
+    pa.ArrowException,
+    pl.exceptions.PolarsError,
+)
+CONTROL = bytes(set(range(32)) - {1, *b"\t\n\v\f\r", 0x1F})  # bytes that no text holds; 1 and 31 are separators
+
+
+@dataclass
+class Layout:
+    """The format of a file, and the columns that it has."""
+
+    format: str
+    columns: list[str]
+    dialect: Dialect | None = None  # of text
+
+    @property
+    def typed(self) -> bool:
+        """Whether the columns have types, not only text."""
+        return self.format not in ("csv", "lists", "libfm")
+
+
+@dataclass
+class Sample:
+    """Rows of raw files: text, or the types of the file.
+
+    rows: the rows of all files, estimated
+    """
+
+    frame: pl.DataFrame
+    rows: int
+
+
+@contextmanager
+def _readable(file: Path) -> Iterator[None]:
+    """Turn the errors that libraries raise about a damaged file into a UserError."""
+    try:
+        yield
+    except UserError:
+        raise
+    except DAMAGED as e:
+        first = (str(e).splitlines() or [type(e).__name__])[0][:120]
+        raise UserError(f"{file}: is damaged, or not what its first bytes say ({first})") from e
+
+
+def layout_of(file: Path) -> Layout:
+    """Return the format of a file by its first bytes. Raises UserError if it is of no known format."""
+    with _readable(file):
+        return _layout(file)
+
+
+def _layout(file: Path) -> Layout:
+    if file.suffix == ".npz":
+        with np.load(file, allow_pickle=False) as arrays:
+            return Layout("npz", list(arrays.files))
+    first = raw_bytes.head(file, 1 << 20)
+    if first.startswith(b"PAR1"):
+        return Layout("parquet", pq.read_schema(file).names)
+    if first.startswith(b"ARROW1"):
+        return Layout("arrow", list(pl.read_ipc_schema(file)))
+    if first.startswith(b"\x93NUMPY"):
+        return Layout("npy", [file.stem])
+    encoding, why = encoding_of(first)
+    control = len(first) - len(first.translate(None, CONTROL))
+    if not encoding.startswith("utf-16") and control > len(first) // 100:
+        raise UserError(f"{file}: is neither text nor Parquet, Arrow or NumPy; convert it to one of them")
+    text = first.decode(encoding, errors="replace").removeprefix("\ufeff")
+    lines = text.splitlines() if "\n" not in text else [line.rstrip("\r") for line in text.split("\n")]
+    if first[:1] == b"[" and text.lstrip()[1:].lstrip()[:1] in ("{", "["):
+        raise UserError(f"{file}: is one JSON array; write one object a line (JSON lines)")
+    d = dialect_of(lines[:-1] if len(first) == 1 << 20 else lines, encoding)
+    if why:
+        d.reasons["encoding"] = why
+    if d.format == "jsonl" and not _parses(lines[0]):
+        return Layout("json", ["key", "value"], d)
+    if d.format == "jsonl":
+        return Layout("jsonl", list(_json_frame(lines[:200]).columns), d)
+    if d.format == "csv" and d.width < 2:
+        return Layout("text", [], d)
+    return Layout(d.format, list(d.columns), d)
+
+
+def _parses(line: str) -> bool:
+    try:
+        value = json.loads(line)
+    except ValueError:
+        return False
+    return isinstance(value, dict) and not (len(value) > 100 and all(isinstance(v, list) for v in value.values()))
+
+
+def read_sample(files: Sequence[Path], layout: Layout) -> Sample:
+    """Read rows of some of the files, evenly."""
+    n = len(files)
+    some = [
+        files[i]
+        for i in sorted({round(i * (n - 1) / max(min(n, MOST_FILES) - 1, 1)) for i in range(min(n, MOST_FILES))})
+    ]
+    readers = {"parquet": _parquet, "arrow": _arrow, "npz": _npz, "npy": _npz}
+    most = max(min(ROWS, CELLS // max(len(layout.columns), 1)) // len(some), 100)
+    parts = []
+    for f in some:
+        with _readable(f):
+            parts.append(readers.get(layout.format, _text)(f, layout, most))
+    frame = pl.concat([p.frame for p in parts], how="diagonal_relaxed")
+    return Sample(frame, round(sum(p.rows for p in parts) * n / len(some)))
+
+
+def thinned(frame: pl.DataFrame, most: int) -> pl.DataFrame:
+    """Return at most so many rows: three runs, at the head, in the middle and at the tail, and nothing between."""
+    if frame.height <= most:
+        return frame
+    run = most // 4
+    starts = [round(i * (frame.height - run) / 3) for i in range(4)]
+    return pl.concat([frame.slice(s, run) for s in starts])
+
+
+def _text(file: Path, layout: Layout, most: int) -> Sample:
+    d = layout.dialect
+    assert d is not None
+    most = min(most, LIBFM_ROWS) if d.format == "libfm" else most
+    wide = d.encoding.startswith("utf-16")  # cannot be cut at line feeds
+    pieces, size = raw_bytes.pieces(file) if not wide else ([raw_bytes.head(file)], file.stat().st_size)
+    read = sum(map(len, pieces))
+    lines: list[str] = []
+    for piece in pieces:
+        text = piece.decode(d.encoding, errors="replace").removeprefix("\ufeff")
+        lines += [line.rstrip("\r") for line in text.split("\n")]
+    rows = round(len(lines) * max(size, read) / max(read, 1))
+    lines = [line for line in lines if line.strip() and not (d.comment and line.startswith(d.comment))]
+    if d.header and d.format == "csv":
+        header = lines[0]
+        lines = [line for line in lines if line != header]  # also those repeated where files were joined
+    if not lines:
+        raise UserError(f"{file}: has no rows, only a header or comments")
+    if len(lines) > most:
+        lines = thinned(pl.DataFrame({"x": lines}), most)["x"].to_list()
+    return Sample(_parse(lines, layout), rows)
+
+
+def _parse(lines: list[str], layout: Layout) -> pl.DataFrame:
+    d = layout.dialect
+    assert d is not None
+    if d.format == "jsonl":
+        return _json_frame(lines)
+    if d.format == "libfm":
+        return _libfm_frame(lines)
+    if d.format == "lists":
+        return _lists_frame(lines, d)
+    if d.separator == RUNS:
+        lines = [UNIT.join(line.split()) for line in lines]
+    elif d.quote is None or not any(d.quote in line for line in lines):
+        lines = [line.replace(d.separator, UNIT) for line in lines]
+    separated = d.separator if d.quote and UNIT not in lines[0] and d.width > 1 else UNIT
+    if separated != UNIT and d.strip:
+        lines = [re.sub(rf"{re.escape(separated)} +(?={d.quote})", separated, line) for line in lines]
+    names = [*d.columns, "__trailing__"] if d.trailing else d.columns
+    frame = pl.read_csv(
+        "\n".join(lines).encode(),
+        schema=dict.fromkeys(names, pl.String),
+        separator=separated,
+        quote_char=None if separated == UNIT else d.quote,
+        has_header=False,
+        truncate_ragged_lines=True,
+        ignore_errors=True,
+    )
+    frame = frame.select(d.columns)
+    if d.strip:
+        frame = frame.with_columns(pl.all().str.strip_chars())
+    return frame.with_columns(pl.when(pl.all() == "").then(None).otherwise(pl.all()).name.keep())
+
+
+def _json_frame(lines: Sequence[str]) -> pl.DataFrame:
+    rows = []
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:  # a damaged line, or one that was cut
+            continue
+        if isinstance(row, dict):
+            rows.append(_flat(row))
+    return pl.DataFrame(rows, infer_schema_length=None, strict=False) if rows else pl.DataFrame()
+
+
+def _flat(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested fields under their paths: {"user": {"id": 7}} is {"user.id": 7}."""
+    flat: dict[str, Any] = {}
+    for name, value in row.items():
+        if isinstance(value, dict):
+            flat |= _flat(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def _libfm_frame(lines: Sequence[str]) -> pl.DataFrame:
+    rows = [line.split() for line in lines]
+    width = max({len(r) for r in rows}, key=lambda n: sum(len(r) == n for r in rows))
+    same = [[r[0], *(x.partition(":")[0] for x in r[1:])] for r in rows if len(r) == width]
+    names = ["label", *(f"field_{i}" for i in range(1, width))]
+    return pl.DataFrame(same, schema=dict.fromkeys(names, pl.String), orient="row")
+
+
+def _lists_frame(lines: Sequence[str], d: Dialect) -> pl.DataFrame:
+    parts = [[p for p in line.split(d.separator) if p] for line in lines]
+    if d.columns == ["user", "item"]:
+        rows = [(r[0], item) for r in parts for item in r[1:]]
+    else:
+        rows = [(str(i), item) for i, r in enumerate(parts) for item in r]
+    names = ["user" if d.columns == ["user", "item"] else "list", "item"]
+    return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.String), orient="row")
+
+
+def _parquet(file: Path, _: Layout, most: int) -> Sample:
+    with pq.ParquetFile(file) as parquet:
+        groups, total = parquet.num_row_groups, parquet.metadata.num_rows
+        chosen = sorted({0, groups // 2, groups - 1} & set(range(groups)))
+        parts = []
+        for group in chosen:
+            for batch in parquet.iter_batches(batch_size=max(most // len(chosen), 1), row_groups=[group]):
+                parts.append(pl.from_arrow(pa.Table.from_batches([batch])))
+                break
+    if not parts:
+        raise UserError(f"{file}: has no rows")
+    frame = pl.concat([p for p in parts if isinstance(p, pl.DataFrame)], how="diagonal_relaxed")
+    for part in file.parts:  # Hive's folders, such as day=2026-01-01
+        name, equals, value = part.partition("=")
+        if equals and name and name not in frame.columns:
+            frame = frame.with_columns(pl.lit(value).alias(name))
+    return Sample(frame, total)
+
+
+def _arrow(file: Path, _: Layout, most: int) -> Sample:
+    frame = pl.read_ipc(file)
+    return Sample(thinned(frame, most), frame.height)
+
+
+def _npz(file: Path, _: Layout, most: int) -> Sample:
+    loaded = np.load(file, allow_pickle=False, mmap_mode="r" if file.suffix == ".npy" else None)
+    arrays = {file.stem: loaded} if isinstance(loaded, np.ndarray) else {n: loaded[n] for n in loaded.files}
+    total = max((len(a) for a in arrays.values() if a.ndim), default=0)
+    frame = pl.DataFrame({n: a[:most] for n, a in arrays.items() if a.ndim in (1, 2) and len(a) == total})
+    return Sample(frame, total)

@@ -1,0 +1,180 @@
+"""Find side tables: files that describe the values of a column, such as the items or the users."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from recsys.errors import UserError
+from recsys.new.columns import Column, Marks, columns_of
+from recsys.new.features import Features, features_of
+from recsys.new.sample import Layout, layout_of, read_sample
+from recsys.new.statistics import mean
+
+LARGEST = 1 << 30  # bytes; side tables are held in memory
+KNOWN_KEYS = 0.9  # share of the rows' values that the table has to know
+JOINED = ("csv", "parquet", "json")  # formats of side tables, by their suffix
+
+
+@dataclass
+class Side:
+    """A side table, joined on `key`.
+
+    file: relative to data.root
+    file_key: the name of the key in the file
+    columns: what it adds, under names that the rows do not have
+    names: name here -> name in the file
+    options: how its text is read
+    """
+
+    file: str
+    key: str
+    file_key: str
+    columns: list[Column]
+    names: dict[str, str]
+    options: dict[str, Any] = field(default_factory=dict)
+    why: str = ""
+
+    @property
+    def has_features(self) -> bool:
+        """Whether one of its columns makes a feature."""
+        made = self.features()
+        return bool(made.dense or made.sparse)
+
+    def join(self) -> dict[str, Any]:
+        """Return an entry of `source.joins` with the columns that make features."""
+        left_out = {name for name, _ in self.features().left_out}
+        names = {new: old for new, old in self.names.items() if new not in left_out}
+        return {"file": self.file, "key": self.key, "columns": self._names(names), **self.options}
+
+    def _names(self, names: dict[str, str]) -> dict[str, str]:
+        return {self.key: self.file_key} | names if self.key != self.file_key else names
+
+    def features(self) -> Features:
+        """Return the features that its columns make."""
+        return features_of(self.columns, {}, typed=False)
+
+    def items(self) -> dict[str, Any] | None:
+        """Return `items:`, None if no column makes a feature."""
+        made = self.features()
+        dense = {f.name: f.settings | _dense(made, f.settings) for f in made.dense if "cyclic" not in f.settings}
+        sparse = {f.name: f.settings for f in made.sparse}
+        used = {f.settings.get("column", f.name) for f in (*made.dense, *made.sparse)}
+        if not dense and not sparse:
+            return None
+        names = self._names({new: old for new, old in self.names.items() if new in used})
+        kept = {k: v for k, v in (("dense", dense), ("sparse", sparse)) if v}
+        return {"file": self.file, "key": self.key, "columns": names, **self.options, **kept}
+
+
+def _dense(made: Features, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the defaults that a dense feature of the items needs, since those of the rows may differ."""
+    return {k: v for k, v in made.dense_defaults.items() if k not in settings}
+
+
+def find_sides(
+    files: Sequence[Path], root: Path, columns: Sequence[Column]
+) -> tuple[list[Side], list[tuple[str, str]]]:
+    """Return the side tables among `files`, and the other files with the reason."""
+    found: list[Side] = []
+    unused: list[tuple[str, str]] = []
+    taken = {c.name for c in columns}
+    for f in files:
+        name = str(f.relative_to(root)) if f.is_relative_to(root) else str(f)
+        try:
+            side = _side(f, name, columns, taken)
+        except UserError as e:
+            unused.append((name, str(e)))
+            continue
+        if side is None:
+            unused.append((name, "no column of it is a key of the rows"))
+            continue
+        found.append(side)
+        taken |= set(side.names)
+    return found, unused
+
+
+def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Side | None:
+    layout = layout_of(f)
+    if f.stat().st_size > LARGEST or layout.format not in JOINED:
+        return None
+    if {".parquet": "parquet", ".json": "json"}.get(f.suffix, "csv") != layout.format:
+        return None  # the reader of side tables goes by the suffix
+    if layout.format == "json":
+        return _json_side(f, name, columns, taken)
+    if layout.dialect is not None and not layout.dialect.header:
+        return None  # nothing says which column is which
+    own, marks = columns_of(read_sample([f], layout).frame)
+    for c in own:
+        c.name, raw = _plain(c.name), c.name
+        key = next((k for k in columns if k.name == c.name and k.kind not in ("time", "number")), None)
+        if key is None or c.values.n_unique() < c.values.len() or _known(key, c) < KNOWN_KEYS:
+            c.name = raw
+            continue
+        rest = [o for o in own if o is not c]
+        names = {}
+        for o in rest:
+            new, old = _plain(o.name), o.name
+            new = new if new not in taken else f"{f.stem}_{new}"
+            o.name, o.values, names[new] = new, o.values.alias(new), old
+        return Side(
+            name,
+            key.name,
+            raw,
+            rest,
+            names,
+            _options(layout, marks, rest),
+            f"{_known(key, c):.0%} of the values of {key.name} are in it".replace("%", " %"),
+        )
+    return None
+
+
+def _plain(name: str) -> str:
+    head, colon, kind = name.rpartition(":")
+    return head if colon and kind in ("token", "float", "token_seq", "float_seq") else name
+
+
+def _known(key: Column, side: Column) -> float:
+    """Return the share of the rows' values that the side table knows."""
+    values = key.values.drop_nulls().cast(pl.String).unique()
+    return mean(values.is_in(side.values.drop_nulls().cast(pl.String).implode()))
+
+
+def _options(layout: Layout, marks: Marks, columns: Sequence[Column]) -> dict[str, Any]:
+    d = layout.dialect
+    if d is None:
+        return {}
+    options: dict[str, Any] = {} if d.separator == "," else {"separator": d.separator}
+    if d.quote != '"':
+        options["quote"] = d.quote
+    options |= {
+        k: v for k, v in (("encoding", d.encoding), ("comment", d.comment), ("strip", d.strip)) if v and v != "utf-8"
+    }
+    if marks.null_values:
+        options["null_values"] = marks.null_values
+    if own := {c.name: c.nulls for c in columns if c.nulls}:
+        options["column_null_values"] = own
+    return options
+
+
+def _json_side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Side | None:
+    """Return a table {key: value or list}; its keys are the values of a column of ids."""
+    with f.open(encoding="utf-8") as raw:
+        table: dict[str, Any] = json.load(raw)
+    keys = Column("key", pl.Series("key", list(table), dtype=pl.String))
+    ids = [c for c in columns if c.kind in ("id", "row id", "category")]
+    best = max(ids, key=lambda c: (c.role == "item", _known(c, keys)), default=None)
+    if best is None or _known(best, keys) < KNOWN_KEYS:
+        return None
+    new = f.stem.rpartition("2")[2] or "attributes"
+    new = new if new.isidentifier() and new not in taken else f"{f.stem}_value"
+    lists = any(isinstance(v, list) for v in table.values())
+    values = [[str(x) for x in v] if isinstance(v, list) else [str(v)] for v in table.values()]
+    series = pl.Series(new, values if lists else [v[0] for v in values])
+    [column], _ = columns_of(series.to_frame())
+    return Side(
+        name, best.name, "key", [column], {new: "value"}, {}, f"its keys are the values of {best.name} (a guess)"
+    )

@@ -1,0 +1,102 @@
+"""Write `source:`: where the files are, how they are read, and what their columns are called."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from recsys.new.columns import Column, Marks
+from recsys.new.find_files import Found, globs_for
+from recsys.new.gather import Gathered
+from recsys.new.roles import name_unnamed
+from recsys.new.sample import Layout
+
+RECBOLE = re.compile(r":(token|float|token_seq|float_seq)$")  # types in the names of columns
+
+
+def rename_columns(columns: Sequence[Column], layout: Layout) -> dict[str, str]:
+    """Rename columns: those without a header by their content, RecBole's by their names without the types.
+
+    Return `source.rename`.
+    """
+    names = [c.name for c in columns]
+    if layout.format == "libfm":
+        layout.columns = names
+        for c in columns[1:]:  # indices of features, never quantities
+            c.kind, c.numbers, c.time = ("id" if c.distinct > 50 else "category"), None, None
+            c.reason = f"{c.distinct:,} indices"
+    elif layout.dialect is not None and not layout.dialect.header and layout.format == "csv":
+        _name_by_content(columns, layout)
+    plain = [RECBOLE.sub("", n) for n in names]
+    if plain == names or len(set(plain)) < len(plain):
+        return {}
+    for c, new in zip(columns, plain, strict=True):
+        c.name, c.values = new, c.values.alias(new)
+    return {new: old for new, old in zip(plain, names, strict=True) if new != old}
+
+
+def _name_by_content(columns: Sequence[Column], layout: Layout) -> None:
+    found = name_unnamed(columns)
+    if found is None or layout.dialect is None:
+        return
+    layout.columns = found
+    layout.dialect.reasons["columns"] = "the file has no header; names by the content (a guess)"
+    for c, name in zip(columns, found, strict=True):
+        c.name, c.values = name, c.values.alias(name)
+        if name in ("user", "item"):
+            c.kind = "id"
+
+
+def source_of(
+    found: Found, gathered: Gathered, marks: Marks, columns: Sequence[Column], rename: dict[str, str]
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the keys of `source:` that differ from the defaults, and the reasons of some."""
+    layout = gathered.layout
+    reasons = dict(layout.dialect.reasons) if layout.dialect else {}
+    source: dict[str, Any] = {"format": layout.format, "files": _globs(found, gathered)}
+    if layout.dialect is not None:
+        source |= _text(layout, reasons)
+    if layout.format in ("csv", "lists", "libfm"):
+        source |= _marks(marks, columns)
+    if rename:
+        source["rename"] = rename
+    return source, reasons
+
+
+def _globs(found: Found, gathered: Gathered) -> list[str]:
+    """Return the user's globs if they match nothing but the files of rows."""
+    root = Path(found.root)
+    matched = {p for g in found.globs for p in root.glob(g)}
+    if found.globs and not matched & set(gathered.others) and matched >= set(gathered.files):
+        return list(found.globs)
+    return globs_for(root, gathered.files)
+
+
+def _text(layout: Layout, reasons: dict[str, str]) -> dict[str, Any]:
+    d, found = layout.dialect, dict[str, Any]()
+    assert d is not None
+    if layout.format in ("csv", "lists"):
+        found["separator"] = d.separator
+        if d.quote != '"':
+            found["quote"] = d.quote
+    options = (("encoding", d.encoding), ("comment", d.comment), ("strip", d.strip))
+    found |= {key: value for key, value in options if value and value != "utf-8"}
+    if layout.format == "csv" and not d.header:
+        found["header"] = False
+    if layout.format in ("lists", "libfm") or (layout.format == "csv" and (not d.header or d.renamed)):
+        found["columns"] = list(layout.columns)
+        reasons.setdefault("columns", "the file has no header")
+    return found
+
+
+def _marks(marks: Marks, columns: Sequence[Column]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if marks.decimal != ".":
+        found["decimal"] = marks.decimal
+    if marks.thousands:
+        found["thousands"] = marks.thousands
+    if marks.null_values:
+        found["null_values"] = marks.null_values
+    if own := {c.name: c.nulls for c in columns if c.nulls}:
+        found["column_null_values"] = own
+    return found

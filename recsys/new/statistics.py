@@ -1,0 +1,36 @@
+"""Statistics of a column as plain floats; polars' own may be of any type."""
+
+from typing import Any
+
+import polars as pl
+
+SKEWED = 2.0  # the third standardised moment from which a logarithm helps
+
+
+def mean(x: pl.Series) -> float:
+    """Return the mean, the share of True for a mask; 0 if there is no value."""
+    return _plain(x.mean())
+
+
+def least(x: pl.Series) -> float:
+    """Return the smallest number, 0 if there is none."""
+    return _plain(x.min())
+
+
+def largest(x: pl.Series) -> float:
+    """Return the largest number, 0 if there is none."""
+    return _plain(x.max())
+
+
+def quantile(x: pl.Series, share: float) -> float:
+    """Return the number that this share of the values does not exceed, 0 if there is none."""
+    return _plain(x.quantile(share))
+
+
+def skewness(x: pl.Series) -> float:
+    """Return the third standardised moment, 0 if there is none."""
+    return _plain(x.cast(pl.Float64).skew())
+
+
+def _plain(value: Any) -> float:
+    return 0.0 if value is None else float(value)

@@ -1,0 +1,103 @@
+"""Write YAML with comments, in the style of conf/: short mappings on one line, and a reason behind each guess."""
+
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import yaml
+
+WIDTH = 120
+SHORT = {"\t": "\\t", "\n": "\\n"}
+PLAIN = re.compile(r"(?:[A-Za-z_]|\.{0,2}/|\.{1,2}$)[\w./+-]*(?: [\w./+-]+)*")
+
+
+def scalar(value: Any) -> str:
+    """Return a value as YAML; text is quoted where YAML or OmegaConf would read something else."""
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return f"{value:g}" if isinstance(value, float) and abs(value) < 1e15 else str(value)
+    text = str(value)
+    if PLAIN.fullmatch(text) and yaml.safe_load(text) == text and text.lower() not in ("y", "n"):
+        return text
+    if "\\" in text and text.isprintable() and "${" not in text:
+        return "'" + text.replace("'", "''") + "'"
+    return '"' + "".join(map(_character, text)).replace("${", "\\\\${") + '"'
+
+
+def _character(c: str) -> str:
+    """Return a character as it stands within double quotes."""
+    if c in '"\\':
+        return f"\\{c}"
+    return c if c.isprintable() else f"\\U{ord(c):08x}" if c not in SHORT else SHORT[c]
+
+
+def flow(value: Any) -> str:
+    """Return a value as YAML on one line."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{scalar(k)}: {flow(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "[" + ", ".join(flow(v) for v in value) + "]"
+    return scalar(value)
+
+
+def comment(text: str, indent: str = "") -> list[str]:
+    """Return a comment of one or several lines."""
+    return textwrap.wrap(
+        " ".join(text.split()),
+        WIDTH - len(indent),
+        initial_indent=f"{indent}# ",
+        subsequent_indent=f"{indent}# ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def entry(key: str, value: Any, reason: str = "", indent: str = "") -> list[str]:
+    """Return `key: value  # reason`. A long value is wrapped, and a long reason stands above it."""
+    reason = " ".join(reason.split())
+    line = f"{indent}{scalar(key)}: {flow(value)}"
+    if len(line) > WIDTH:
+        return [*(comment(reason, indent) if reason else []), *_wrapped(key, value, indent)]
+    if not reason:
+        return [line]
+    if len(line) + len(reason) + 4 > WIDTH:
+        return [*comment(reason, indent), line]
+    return [f"{line}  # {reason}"]
+
+
+def _wrapped(key: str, value: Any, indent: str) -> list[str]:
+    """Return a list over several lines, or a mapping with one entry per line."""
+    if isinstance(value, Mapping):
+        inner = [line for k, v in value.items() for line in entry(str(k), v, indent=f"{indent}  ")]
+        return [f"{indent}{scalar(key)}:", *inner]
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        return [f"{indent}{scalar(key)}: {flow(value)}"]
+    if all(isinstance(v, Mapping) for v in value):
+        return [f"{indent}{scalar(key)}:", *(f"{indent}  - {flow(v)}" for v in value)]
+    items = [flow(v) for v in value]
+    return [f"{indent}{scalar(key)}: [", *_filled([*(f"{i}," for i in items[:-1]), f"{items[-1]}]"], f"{indent}  ")]
+
+
+def _filled(items: Sequence[str], indent: str) -> list[str]:
+    """Return the items on as few lines as they fit."""
+    lines, line = list[str](), indent.rstrip(" ")
+    for item in items:
+        if line.strip() and len(line) + len(item) + 1 > WIDTH:
+            lines.append(line)
+            line = ""
+        line = f"{line} {item}" if line.strip() else f"{indent}{item}"
+    return [*lines, line]
+
+
+def mapping(key: str, entries: Sequence[tuple[str, Any, str]]) -> list[str]:
+    """Return a block mapping: one line for each entry with its reason, or several to a line if there are many."""
+    if not entries:
+        return []
+    if len(entries) > 150:  # wide data: a line each would hide the rest of the file
+        items = [f"{scalar(k)}: {flow(v)}" for k, v, _ in entries]
+        return [f"{key}:", *_filled([f"{{{items[0]},", *(f"{i}," for i in items[1:-1]), f"{items[-1]}}}"], "  ")]
+    return [f"{key}:", *(line for k, v, why in entries for line in entry(k, v, why, "  "))]

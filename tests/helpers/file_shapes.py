@@ -1,0 +1,330 @@
+"""Small files of many shapes: the same 400 clicks, as people store them."""
+
+import bz2
+import gzip
+import json
+import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+ROWS = 400
+START = datetime(2026, 1, 5, 6, 30)
+NAMES = ["user", "item", "price", "age", "ts", "tags", "city", "clicked"]
+
+
+def clicks(seed: int = 0, rows: int = ROWS) -> pl.DataFrame:
+    """Clicks that depend on the price and the item, in the order of time."""
+    rng = np.random.default_rng(seed)
+    user, item = rng.integers(0, 60, rows), rng.integers(0, 40, rows)
+    price = np.round(rng.lognormal(2, 1, rows), 2)
+    age = [None if rng.random() < 0.1 else int(a) for a in rng.integers(18, 90, rows)]
+    logit = 1.2 * (item % 3) - 0.05 * price - 1
+    tags = ["|".join(f"t{j}" for j in rng.choice(9, rng.integers(1, 4), replace=False)) for _ in range(rows)]
+    return pl.DataFrame(
+        {
+            "user": [f"u{u}" for u in user],
+            "item": [f"i{i}" for i in item],
+            "price": price,
+            "age": age,
+            "ts": [int((START + timedelta(minutes=37 * i)).timestamp()) for i in range(rows)],
+            "tags": tags,
+            "city": [("Köln", "Paris", "New York")[i % 3] for i in rng.integers(0, 3, rows)],
+            "clicked": (rng.random(rows) < 1 / (1 + np.exp(-logit))).astype(int),
+        },
+        schema_overrides={"age": pl.Int64},
+    )
+
+
+def lines(frame: pl.DataFrame, separator: str = ",", *, header: bool = True, null: str = "", end: str = "\n") -> str:
+    """Return a frame as text, without quotes."""
+    rows = [frame.columns] if header else []
+    rows += [[null if v is None else str(v) for v in row] for row in frame.iter_rows()]
+    return end.join(separator.join(row) for row in rows) + end
+
+
+@dataclass
+class Shape:
+    """Files in a folder, and what recsys.new has to find.
+
+    write: writes into the folder
+    files: what the user types
+    expected: config key -> value; label: the label's settings
+    """
+
+    write: Callable[[Path], object]
+    files: str = "raw"
+    asked: str = "auto"
+    expected: dict[str, Any] = field(default_factory=dict)
+    model: str = "dlrm"
+
+
+def _csv(name: str = "a.csv", **options: Any) -> Callable[[Path], object]:
+    return lambda f: (f / name).write_text(lines(clicks(), **options))
+
+
+def _packed(name: str, pack: Callable[[bytes], bytes]) -> Callable[[Path], object]:
+    return lambda f: (f / name).write_bytes(pack(lines(clicks()).encode()))
+
+
+def _zip(f: Path) -> None:
+    with zipfile.ZipFile(f / "a.csv.zip", "w", zipfile.ZIP_DEFLATED) as z:
+        z.writestr("a.csv", lines(clicks()))
+
+
+def _zstd(f: Path) -> None:
+    with pa.CompressedOutputStream(str(f / "a.csv.zst"), "zstd") as out:
+        out.write(lines(clicks()).encode())
+
+
+def _hive(f: Path) -> None:
+    for day in range(4):
+        folder = f / f"day=2026-01-0{day + 1}"
+        folder.mkdir()
+        clicks(day, 120).drop("ts").write_parquet(folder / "part-0.parquet")
+
+
+def _vectors(f: Path) -> None:
+    frame = clicks().with_columns(pl.col("tags").str.split("|"))
+    rng = np.random.default_rng(1)
+    frame.with_columns(pl.Series("embedding", rng.normal(size=(ROWS, 4)).tolist())).write_parquet(f / "a.parquet")
+
+
+def _jsonl(f: Path) -> None:
+    rows = []
+    for r in clicks().iter_rows(named=True):
+        own = {"user": {"id": r["user"], "age": r["age"]}, "item": r["item"], "price": r["price"]}
+        rows.append(json.dumps(own | {"tags": r["tags"].split("|"), "ts": r["ts"], "clicked": bool(r["clicked"])}))
+    (f / "a.jsonl").write_text("\n".join(rows) + "\n")
+
+
+def _npz(f: Path) -> None:
+    frame = clicks()
+    np.savez(
+        f / "a.npz", label=frame["clicked"].to_numpy(), price=frame["price"].to_numpy(),
+        user=frame["user"].str.slice(1).cast(pl.Int64).to_numpy(), item=frame["item"].str.slice(1).cast(pl.Int64).to_numpy(),
+    )  # fmt: skip
+
+
+def _libfm(f: Path) -> None:
+    rows = [
+        f"{r['clicked']} {int(r['user'][1:])}:1 {100 + int(r['item'][1:])}:1" for r in clicks().iter_rows(named=True)
+    ]
+    (f / "a.libfm").write_text("\n".join(rows) + "\n")
+
+
+def interactions(users: int = 120, items: int = 60) -> list[tuple[int, list[int]]]:
+    """Lists of items that follow each other."""
+    rng = np.random.default_rng(3)
+    return [
+        (u, [int(x) for x in (rng.integers(items) + np.arange(rng.integers(4, 12))) % items])
+        for u in range(1, users + 1)
+    ]
+
+
+def _lists(f: Path) -> None:
+    (f / "a.txt").write_text("".join(f"{u} {' '.join(str(1000 + i) for i in items)}\n" for u, items in interactions()))
+
+
+def _sessions(f: Path) -> None:
+    (f / "a.txt").write_text("".join(f"{' '.join(f'p{i}' for i in items)}\n" for _, items in interactions()))
+
+
+def _pairs(f: Path) -> None:
+    (f / "a.txt").write_text("".join(f"{u} {i}\n" for u, items in interactions() for i in items))
+
+
+def _log(f: Path) -> None:
+    rows = [f"{u},{i},{1_700_000_000 + 977 * n}" for u, items in interactions() for n, i in enumerate(items)]
+    (f / "a.csv").write_text("user_id,item_id,timestamp\n" + "\n".join(rows) + "\n")
+    (f / "items.csv").write_text("item_id,brand,price\n" + "".join(f"{i},b{i % 5},{i * 1.7:.2f}\n" for i in range(60)))
+
+
+def _ratings(f: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = [
+        f"{u}::{i}::{rng.integers(1, 6)}::{978_300_000 + int(rng.integers(1_000_000))}"
+        for u, items in interactions()
+        for i in items
+    ]
+    (f / "ratings.dat").write_text("\n".join(rows) + "\n")
+
+
+def _events(f: Path) -> None:
+    rng = np.random.default_rng(0)
+    kinds = rng.choice(["view", "addtocart", "transaction"], ROWS, p=[0.7, 0.2, 0.1])
+    frame = clicks().select("ts", "user", pl.Series("event", kinds), "item", "price")
+    (f / "events.csv").write_text(lines(frame.rename({"user": "visitorid", "item": "itemid", "ts": "timestamp"})))
+
+
+def _splits(f: Path) -> None:
+    for i, name in enumerate(("train", "valid", "test")):
+        (f / f"{name}.csv").write_text(lines(clicks(i)))
+
+
+def _unlabelled(f: Path) -> None:
+    (f / "train.csv").write_text(lines(clicks(0)))
+    (f / "test.csv").write_text(lines(clicks(1).drop("clicked")))
+
+
+def _german(f: Path) -> None:
+    frame = clicks().with_columns(pl.col("price").cast(pl.String).str.replace(".", ",", literal=True))
+    (f / "a.csv").write_bytes(lines(frame, ";").encode("latin-1"))
+
+
+def _thousands(f: Path) -> None:
+    frame = clicks().with_columns(
+        pl.format('"{}"', (pl.col("price") * 1000).map_elements(lambda x: f"{x:,.2f}", pl.String)).alias("price")
+    )
+    (f / "a.csv").write_text(lines(frame))
+
+
+def _nulls(f: Path) -> None:
+    frame = clicks().with_columns(
+        pl.when(pl.col("item") == "i3").then(pl.lit("?")).otherwise("city").alias("city"),
+        pl.when(pl.int_range(pl.len()) % 9 == 0).then(-999).otherwise(pl.col("ts") % 1000).alias("score_"),
+    )
+    (f / "a.csv").write_text(lines(frame, null="NA"))
+
+
+def _times(form: str) -> Callable[[Path], object]:
+    def write(f: Path) -> None:
+        moments = pl.col("ts").map_elements(lambda t: datetime.fromtimestamp(t).strftime(form), pl.String)
+        (f / "a.csv").write_text(lines(clicks().with_columns(moments.alias("ts")).rename({"ts": "event_time"})))
+
+    return write
+
+
+def _digits(f: Path) -> None:
+    hours = pl.from_epoch("ts").dt.strftime("%y%m%d%H").cast(pl.Int64).alias("hour")
+    clicks().with_columns(hours).drop("ts").write_parquet(f / "a.parquet")
+
+
+def _names(f: Path) -> None:
+    odd = {
+        "user": "user.id",
+        "price": "price/EUR",
+        "age": "age [years]",
+        "clicked": "Is Click",
+        "city": "where*",
+        "ts": "event time",
+    }
+    (f / "a.csv").write_text(lines(clicks().rename(odd)))
+
+
+def _leak(f: Path) -> None:
+    paid = pl.when(pl.col("clicked") == 1).then(pl.col("price") * 1.2).otherwise(0.0).alias("amount_paid")
+    (f / "a.csv").write_text(lines(clicks().with_columns(paid)))
+
+
+def _text_label(f: Path) -> None:
+    frame = clicks().with_columns(
+        pl.when(pl.col("clicked") == 1).then(pl.lit("50000+.")).otherwise(pl.lit("- 50000.")).alias("income")
+    )
+    (f / "a.data").write_text(lines(frame.drop("clicked", "tags"), ", ", header=False))
+
+
+def _labels(values: tuple[Any, Any]) -> Callable[[Path], object]:
+    def write(f: Path) -> None:
+        chosen = [values[c] for c in clicks()["clicked"]]
+        (f / "a.csv").write_text(lines(clicks().with_columns(pl.Series("target", chosen)).drop("clicked")))
+
+    return write
+
+
+def _missing_labels(f: Path) -> None:
+    kept = pl.when(pl.int_range(pl.len()) % 7 != 0).then("clicked").alias("clicked")
+    (f / "a.csv").write_text(lines(clicks().with_columns(kept)))
+
+
+def _many(f: Path) -> None:
+    rng = np.random.default_rng(0)
+    frame = clicks().select("clicked", *(pl.Series(f"x{i}", rng.normal(size=ROWS)) for i in range(160)), "user")
+    frame.write_parquet(f / "a.parquet")
+
+
+def _folder(f: Path) -> None:
+    (f / "log.csv").write_text(lines(clicks().select("user", "item", "ts", "clicked")))
+    (f / "users.csv").write_text(lines(clicks().select("user", "city", "age").unique("user", maintain_order=True), ";"))
+    (f / "README.md").write_text("# Clicks\n\nA log of clicks, with a table of users.\n")
+
+
+def _index(f: Path) -> None:
+    (f / "a.csv").write_text(lines(clicks().with_row_index("")))
+
+
+def _quoted(f: Path) -> None:
+    quoted = pl.format('"{}"', pl.col("city") + ", " + pl.col("user")).alias("where")
+    (f / "a.csv").write_text(lines(clicks().with_columns(quoted)))
+
+
+CLICKS = {"label.column": "clicked", "split.by": "time", "sparse.tags.split": "|"}
+SHAPES: dict[str, Shape] = {
+    "csv": Shape(_csv(), expected=CLICKS | {"label.at_least": None, "split.column": "ts"}),
+    "glob": Shape(_csv(), "raw/*.csv", expected=CLICKS | {"source.files": ["*.csv"], "root": "raw"}),
+    "one file": Shape(_csv(), "raw/a.csv", expected=CLICKS | {"source.files": ["a.csv"]}),
+    "asked classes": Shape(_csv(), asked="city", expected={"label.column": "city", "label.kind": "classes"}),
+    "asked number": Shape(_csv(), asked="price", expected={"label.kind": "regression", "label.log": True}),
+    "tsv without header": Shape(_csv("a.tsv", separator="\t", header=False), expected={"source.header": False, "source.separator": "\t"}),
+    "gz": Shape(_packed("a.csv.gz", gzip.compress), expected=CLICKS),
+    "bz2": Shape(_packed("a.csv.bz2", bz2.compress), expected=CLICKS),
+    "zip": Shape(_zip, expected=CLICKS),
+    "zst": Shape(_zstd, expected=CLICKS),
+    "german": Shape(_german, expected=CLICKS | {"source.decimal": ",", "source.separator": ";", "source.encoding": "cp1252"}),
+    "thousands": Shape(_thousands, expected=CLICKS | {"source.thousands": ","}),
+    "two colons": Shape(_csv(separator="::"), expected=CLICKS | {"source.separator": "::"}),
+    "padded": Shape(_text_label, expected={"source.strip": True, "label.positive": ["50000+."], "source.header": False}),
+    "runs of spaces": Shape(
+        lambda f: (f / "a.txt").write_text(lines(clicks().drop("city"), "   ", null="NA")), expected=CLICKS | {"source.separator": "\\s+"}
+    ),
+    "crlf and bom": Shape(lambda f: (f / "a.csv").write_bytes(b"\xef\xbb\xbf" + lines(clicks(), end="\r\n").encode()), expected=CLICKS),
+    "utf-16": Shape(lambda f: (f / "a.csv").write_bytes(lines(clicks()).encode("utf-16")), expected=CLICKS | {"source.encoding": "utf-16"}),
+    "comments": Shape(lambda f: (f / "a.csv").write_text("# clicks of a shop\n# 400 rows\n" + lines(clicks())), expected=CLICKS | {"source.comment": "#"}),
+    "trailing separators": Shape(lambda f: (f / "a.csv").write_text(lines(clicks(), end=",\n")), expected=CLICKS),
+    "header in each part": Shape(lambda f: (f / "a.csv").write_text(lines(clicks(0)) + lines(clicks(1))), expected=CLICKS | {"split.by": "time"}),
+    "index": Shape(_index, expected=CLICKS),
+    "quoted": Shape(_quoted, expected=CLICKS),
+    "nulls": Shape(_nulls, expected=CLICKS | {"source.null_values": ["NA", "?"], "source.column_null_values": {"score_": ["-999"]}}),
+    "iso times": Shape(_times("%Y-%m-%d %H:%M:%S"), expected={"split.by": "time", "split.column": "event_time", "dense.event_time.cyclic": ["hour", "day_of_week"]}),
+    "day first": Shape(_times("%d/%m/%Y %H:%M"), expected={"split.by": "time", "split.column": "event_time_time"}),
+    "yymmddhh": Shape(_times("%y%m%d%H"), expected={"split.by": "time", "split.column": "event_time_time"}),
+    "yyyymmdd": Shape(_times("%Y%m%d"), expected={"split.by": "time", "split.column": "event_time", "dense.event_time.cyclic": ["day_of_week"]}),
+    "odd names": Shape(_names, expected={"label.column": "Is Click", "split.column": "event time", "sparse.where.column": "where*"}),
+    "leak": Shape(_leak, expected=CLICKS | {"dense.amount_paid": "absent"}),
+    "labels 1 and 2": Shape(_labels((1, 2)), expected={"label.at_least": 2}),
+    "labels -1 and 1": Shape(_labels((-1, 1)), expected={"label.at_least": 1}),
+    "labels no and yes": Shape(_labels(("no", "yes")), expected={"label.positive": ["yes"]}),
+    "labels False and True": Shape(_labels((False, True)), expected={"label.column": "target"}),
+    "missing labels": Shape(_missing_labels, expected=CLICKS | {"where": "clicked IS NOT NULL"}),
+    "parquet": Shape(lambda f: clicks().write_parquet(f / "a.parquet"), expected=CLICKS | {"source.format": "parquet"}),
+    "parquet with times": Shape(
+        lambda f: clicks().with_columns(pl.from_epoch("ts"), pl.col("city").cast(pl.Categorical)).write_parquet(f / "a.parquet"),
+        expected=CLICKS | {"split.column": "ts"},
+    ),
+    "parquet with digits": Shape(_digits, expected={"split.column": "hour_time", "dense.hour.column": "hour_time"}),
+    "hive": Shape(_hive, expected={"source.files": ["**/*.parquet"], "split.by": "time", "split.column": "day"}),
+    "vectors and lists": Shape(_vectors, expected={"label.column": "clicked", "sparse.tags.pooling": "mean", "dense.embedding": "present"}),
+    "jsonl": Shape(_jsonl, expected={"source.format": "jsonl", "label.column": "clicked", "sparse.user_id.column": "user.id"}),
+    "arrow": Shape(lambda f: clicks().write_ipc(f / "a.arrow"), expected=CLICKS | {"source.format": "arrow"}),
+    "npz": Shape(_npz, expected={"source.format": "npz", "label.column": "label"}),
+    "libfm": Shape(_libfm, expected={"source.format": "libfm", "label.column": "label"}),
+    "ratings": Shape(_ratings, expected={"label.column": "rating", "label.at_least": 4, "split.by": "time", "source.separator": "::"}),
+    "events": Shape(_events, expected={"label.column": "event", "label.positive": ["transaction"]}),
+    "three splits": Shape(_splits, expected={"split.by": "files", "split.validation_files": ["valid.csv"], "label.column": "clicked"}),
+    "test without labels": Shape(_unlabelled, expected=CLICKS | {"source.files": ["train.csv"]}),
+    "only numbers": Shape(lambda f: (f / "a.csv").write_text(lines(clicks().select("price", "clicked"))), expected={"label.column": "clicked"}),
+    "only categories": Shape(lambda f: (f / "a.csv").write_text(lines(clicks().select("user", "city", "clicked"))), expected={"split.by": "random"}),
+    "many columns": Shape(_many, expected={"label.column": "clicked"}),
+    "side tables": Shape(_folder, expected={"label.column": "clicked", "source.files": ["log.csv"], "sparse.city": "present", "dense.age": "present"}),
+    "user and items": Shape(_lists, expected={"source.format": "lists", "group.by": "user", "split.by": "leave_one_out"}, model="sasrec"),
+    "sessions": Shape(_sessions, expected={"source.format": "lists", "group.by": "list", "split.by": "hash"}, model="sasrec"),
+    "pairs": Shape(_pairs, expected={"group.by": "user", "source.separator": " "}, model="sasrec"),
+    "log of items": Shape(_log, expected={"group.by": "user_id", "group.order": "timestamp", "items.file": "items.csv"}, model="sasrec"),
+    "ratings without label": Shape(_ratings, asked="null", expected={"group.by": "user", "group.order": "timestamp"}, model="sasrec"),
+}  # fmt: skip

@@ -1,0 +1,141 @@
+"""The command writes files that train at once, never overwrites one, and explains mistakes in one line."""
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+from file_shapes import clicks, lines
+from small_csv import Commands
+
+from recsys.config.compose import compose
+from recsys.new import skeletons, write
+from recsys.training.run import train
+
+LIMITS = ["data.sample.rows=2000", "trainer.batch_size=256"]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
+    """Run recsys.new in an empty working directory with the file log.csv."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "log.csv").write_text(lines(clicks()))
+    return NewCommand(monkeypatch, capsys)
+
+
+class NewCommand(Commands):
+    """Runs python -m recsys.new."""
+
+    def said(self, command: str, *arguments: str) -> tuple[int, str]:
+        from recsys import cli
+        from recsys.new.__main__ import _command
+
+        self._monkeypatch.setattr("sys.argv", ["recsys.new", command, *arguments] if command else ["recsys.new"])
+        status = cli.status("new", _command)
+        said = self._capsys.readouterr().err
+        assert "Traceback" not in said, said
+        return status, said
+
+
+def test_data(run: Commands, tmp_path: Path) -> None:
+    status, said = run.said("data=mine", "files=log.csv")
+    assert status == 0, said
+    text = (tmp_path / "conf" / "data" / "mine.yaml").read_text()
+    assert text.startswith("# python -m recsys.train data=mine trainer.batch_size=256\n")
+    assert "root: ." in text and "files: [log.csv]" in text
+    assert "checked on the first 400 rows" in said and "train with: python -m recsys.train data=mine" in said
+    assert all(len(line) <= 120 for line in text.splitlines())
+    assert run("data=mine", "files=log.csv") == (
+        2, ["conf/data/mine.yaml: exists already, and is never overwritten; choose another name, or remove it"]
+    )  # fmt: skip
+    assert (tmp_path / "conf" / "data" / "mine.yaml").read_text() == text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "type exactly one of data=NAME, model=NAME and experiment=NAME"),
+        (("data=a", "model=b"), "not data= and model="),
+        (("data=mine",), "files: missing; type files='logs/*.csv'"),
+        (("data=../a", "files=log.csv"), "must be letters, digits, _ and -"),
+        (("data=", "files=log.csv"), "must be letters"),
+        (("data=criteo", "files=log.csv"), "recsys has a data of this name; choose another name, such as my_criteo"),
+        (("data=mine", "files=nowhere/*.csv"), "no such file"),
+        (("data=mine", "files=lag.csv"), "holds log.csv"),
+        (("data=mine", "files=s3://a/b"), "must be files of this machine"),
+        (("data=mine", "files=log.csv", "label=clickd"), "no such column; did you mean clicked?"),
+        (("model=class",), "must be a Python name"),
+        (("model=Mine",), "must be a Python name in small letters"),
+        (("model=json",), "Python has a module json already"),
+        (("model=dlrm",), "recsys has a model of this name"),
+        (("model=mine", "files=log.csv"), "applies only to data=NAME"),
+        (("experiment=mine", "label=x"), "applies only to data=NAME"),
+        (("dat=mine",), "no such key; did you mean data?"),
+    ],
+)
+def test_mistakes(run: Commands, tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    status, [error] = run(*(arguments or ("",)))
+    assert status == 2 and message in error
+    assert not (tmp_path / "conf").exists()
+
+
+def test_nothing_to_learn(run: Commands, tmp_path: Path) -> None:
+    (tmp_path / "prose.txt").write_text("To be, or not to be.\nThat is the question.\n")
+    assert "no separator divides its lines into columns" in run("data=mine", "files=prose.txt")[1][0]
+    (tmp_path / "noise.csv").write_text(lines(clicks().select("price", "city")))
+    [error] = run("data=mine", "files=noise.csv")[1]
+    assert "no column is a label, and no two are a user and an item; type label=NAME, one of price, city" in error
+    (tmp_path / "one.csv").write_text(lines(clicks().select("clicked").with_row_index("id")))
+    assert (
+        "no column but the label can be a feature; id: every row has its own value"
+        in run("data=mine", "files=one.csv")[1][0]
+    )
+
+
+def test_several_files(run: Commands, tmp_path: Path) -> None:
+    (tmp_path / "more logs").mkdir()
+    (tmp_path / "more logs" / "b [1].csv").write_text(lines(clicks(1)))
+    assert run.said("data=mine", "files=[log.csv,'more logs/b [1].csv']")[0] == 0
+    rows = train(compose("train", ["data=mine", "trainer.batch_size=64", "data.prepared=p"]))
+    assert rows
+
+
+@pytest.mark.parametrize("name", ["mine", "my_model"])
+def test_model_trains_at_once(run: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    assert run.said(f"model={name}")[0] == 0
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert (tmp_path / f"{name}.py").is_file()
+    assert train(compose("train", [f"model={name}", *LIMITS]))
+    assert "exists already" in run(f"model={name}")[1][0]
+
+
+def test_model_in_a_checkout(run: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write, "_is_checkout", lambda: True)
+    assert run.said("model=mine")[0] == 0
+    code = (tmp_path / "recsys" / "models" / "mine.py").read_text()
+    assert "_target_: recsys.models.mine.Mine\n" in (tmp_path / "conf" / "model" / "mine.yaml").read_text()
+    names: dict[str, Any] = {}
+    exec(compile(code, "mine.py", "exec"), names)  # the skeleton and its test, side by side
+    test = (tmp_path / "tests" / "models" / "test_mine.py").read_text()
+    exec(compile(test.replace("from recsys.models.mine import Mine\n", ""), "test_mine.py", "exec"), names)
+    names["test_logits_are_those_of_plain_lookups"]()
+
+
+def test_the_skeleton_is_what_contributing_shows() -> None:
+    page = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text()
+    shown = page[page.index("class MyModel(nn.Module):") : page.index("Create embedding tables only")]
+    body = skeletons.MODEL.format(title="MyModel").partition("class MyModel(nn.Module):\n")[2]
+    without_docs = [line for line in body.splitlines() if '"""' not in line and line.strip()]
+    assert all(line.strip() in shown for line in without_docs)
+    ast.parse(skeletons.MODEL.format(title="MyModel"))
+
+
+def test_experiment(run: Commands) -> None:
+    assert run.said("experiment=mine")[0] == 0
+    assert train(compose("train", ["experiment=mine", "data.sample.rows=2000", "trainer.batch_size=256"]))
+    assert "exists already" in run("experiment=mine")[1][0]
+
+
+def test_help_is_quick(tmp_path: Path, run_command: Any) -> None:
+    done = run_command("recsys.new", "--help", cwd=tmp_path)
+    assert done.returncode == 0 and "write conf/data/NAME.yaml" in done.stdout
