@@ -67,7 +67,7 @@ class Teacher:
 def write_sample(folder: Path, *, rows: int, seed: int, progress: Callable[[int], None] | None = None) -> None:
     """Write the sales, the stores, and what the teacher expects, to `folder`.
 
-        sales.csv        store,date,open,promo,state_holiday,school_holiday,sales: day by day
+        sales.csv        store,date,day_of_week,open,promo,state_holiday,school_holiday,sales: day by day; Monday is 1
         stores.csv       store,type,assortment,competition_distance (in metres)
         teacher.parquet  sales, sales_expected: of the rows of open stores, in the order of sales.csv
 
@@ -88,6 +88,7 @@ def write_sample(folder: Path, *, rows: int, seed: int, progress: Callable[[int]
         {
             "store": store + 1,
             "date": calendar["date"],
+            "day_of_week": calendar["weekday"] + 1,
             "open": is_open.astype(np.int8),
             "promo": calendar["promo"],
             "state_holiday": calendar["state"],
