@@ -8,6 +8,7 @@ from pathlib import Path
 
 import feature_specs
 import polars as pl
+import public_rows
 import pytest
 from entries import check_entries, check_histories, moved
 
@@ -54,6 +55,7 @@ def check_config(name: str, raw: Path, rows: int, home: Path) -> None:
         return
     if not data.split.validation_files:
         data = replace(data, split=SplitConfig())  # by order: the last rows are the test's
+    data = replace(data, where=None)  # does not apply to rows to predict
     prepared = prepare(data)
     check_entries(prepared, data, moved(prepared, home), rows)
 
@@ -78,6 +80,8 @@ def write_raw(name: str, real_data: RealData, folder: Path) -> Path:
         (folder / "train.tsv").unlink()
     elif name in BUILT_IN:
         SAMPLES[BUILT_IN[name]](folder, rows=2000, seed=0)
+    elif name in public_rows.WRITERS:
+        public_rows.WRITERS[name](folder)
     else:
         for file in real_data(FOLDERS[name]).iterdir():
             if file.suffix in (".item", ".user", ".json"):
