@@ -251,3 +251,6 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     )
 }  # fmt: skip
 WRITERS["movielens_retrieval"] = movielens
+
+SESSIONS = ("data.split.validation=0.2", "data.split.test=0.2")  # two of ten sessions
+OVERRIDES = {"ali_ccp": ("data.split.by=order",), "diginetica": SESSIONS, "yoochoose": SESSIONS}  # for so few rows

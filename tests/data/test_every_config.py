@@ -48,7 +48,8 @@ def test_every_entry_of_whole_files(name: str, real_data: RealData, tmp_path: Pa
 
 def check_config(name: str, raw: Path, rows: int, home: Path) -> None:
     where = f"data.spec={raw}" if raw.suffix == ".yaml" else f"data.root={raw}"
-    data = data_config(compose("preprocess", [f"data={name}", where, f"data.prepared={home / 'prepared'}"]))
+    arguments = [f"data={name}", where, f"data.prepared={home / 'prepared'}", *public_rows.OVERRIDES.get(name, ())]
+    data = data_config(compose("preprocess", arguments))
     if data.item_feature is not None:
         prepared = prepare(data)
         check_histories(prepared, data, moved(prepared, home))

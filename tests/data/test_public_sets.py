@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import polars as pl
 import pytest
-from public_rows import ROWS, WRITERS
+from public_rows import OVERRIDES, ROWS, WRITERS
 
 from recsys.config.compose import compose, conf_dir
 from recsys.config.settings import data_config
@@ -64,8 +64,6 @@ CASES = {
         52,
     ),
 }  # fmt: skip
-SESSIONS = ("data.split.validation=0.2", "data.split.test=0.2")  # two of ten sessions
-MORE = {"ali_ccp": ("data.split.by=order",), "diginetica": SESSIONS, "yoochoose": SESSIONS}  # so few rows need it
 RETRIEVAL = {  # the items; the number of rows of each split
     "movielens_retrieval": ({str(m) for m in range(1, 7)}, (10, 10, 10)),
     "amazon_reviews_2018": (set(ITEMS_2018), (10, 10, 10)),
@@ -119,7 +117,7 @@ def test_every_public_set_has_a_case() -> None:
 def test_rows_of_rankers(name: str, tmp_path: Path) -> None:
     case = CASES[name]
     prepared = prepared_rows(
-        name, tmp_path, written(name, tmp_path), "data.sparse_defaults.min_count=1", *MORE.get(name, ())
+        name, tmp_path, written(name, tmp_path), "data.sparse_defaults.min_count=1", *OVERRIDES.get(name, ())
     )
     assert prepared.info["bad_rows"] == 0 and prepared.rows("test") > 0
     frame = frame_of(prepared)
@@ -139,13 +137,19 @@ def test_rows_of_retrieval_models(name: str, tmp_path: Path) -> None:
     feature = data_config(compose("preprocess", [f"data={name}"])).sparse
     first = next(iter(feature))
     prepared = prepared_rows(
-        name, tmp_path, written(name, tmp_path), f"++data.sparse.{first}.min_count=1", *MORE.get(name, ())
+        name, tmp_path, written(name, tmp_path), f"++data.sparse.{first}.min_count=1", *OVERRIDES.get(name, ())
     )
     assert prepared.info["bad_rows"] == 0
     assert set(prepared.fitted.item_vocabulary["value"]) == items
     assert tuple(prepared.rows(split) for split in SPLITS) == rows
     lengths: Any = frame_of(prepared)[first].list.len()
     assert lengths.max() == 6  # all items of a user or session, in the last row
+
+
+def test_the_documentation_lists_every_data_set() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "data_sets.md").read_text()
+    missing = [p.stem for p in (conf_dir() / "data").glob("*.yaml") if f"`{p.stem}`" not in text]
+    assert not missing
 
 
 def test_census_income_as_published(real_data: Any, tmp_path: Path) -> None:
