@@ -144,9 +144,9 @@ def _needed(key: str) -> tuple[tuple[type, ...], str]:
 
         return (Module,), "a model, a subclass of torch.nn.Module"
     if key == "loss":
-        from recsys.losses import RankingLoss, RetrievalLoss
+        from recsys.losses import RankingLoss, RetrievalLoss, Tasks
 
-        return (RankingLoss, RetrievalLoss), "a loss, a subclass of recsys.losses.RankingLoss or RetrievalLoss"
+        return (RankingLoss, RetrievalLoss, Tasks), "a loss, a subclass of recsys.losses.RankingLoss or RetrievalLoss"
     if key == "optim.dense":
         from torch.optim import Optimizer
 

@@ -16,7 +16,7 @@ from recsys.data.raw.complete_config import completed
 from recsys.data.raw.storage import is_remote
 from recsys.data.raw.tables import FORMATS as TABLE_FORMATS
 from recsys.data.raw.vector_files import vector_files
-from recsys.data.samples import clicks, sequences
+from recsys.data.samples import clicks, interactions, queries, sales, sequences
 from recsys.data.transforms import (
     GROUP,
     KEY,
@@ -36,7 +36,13 @@ SplitFiles = list[tuple[Path, int | None]]  # raw files, each with its split if 
 RESERVED = ("label", LABEL, TIME, KEY, GROUP, ORDER, SPLIT, PLACE, ROW, LINE)
 NOT_IN_NAMES = "/\\*?[]"  # names become names of files and of columns, which polars and sharding rules match
 MOST_NAME_BYTES = 150  # with the suffixes that files get, less than the 255 bytes of a file's name
-SAMPLES = {"clicks": clicks.write_sample, "sequences": sequences.write_sample}
+SAMPLES = {
+    "clicks": clicks.write_sample,
+    "sequences": sequences.write_sample,
+    "interactions": interactions.write_sample,
+    "sales": sales.write_sample,
+    "queries": queries.write_sample,
+}
 ENCODINGS = ("vocabulary", "hash", "id")
 ID_EXCLUDES = {  # keys that cannot be used with encode=id, and the reason
     "cross": "several values cannot be one row of a table",

@@ -177,6 +177,7 @@ def fit(cfg: DictConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) ->
     if kind_of(cfg).fitted_at_once:
         _fit_closed_form(cfg, path, prepared)
         return
+    from recsys.training.bayes import best_metrics
     from recsys.training.checkpoints import best_checkpoint, newest_intact_checkpoint
     from recsys.training.item_updates import short_training
     from recsys.training.run_dir import add_results, protocol
@@ -238,7 +239,7 @@ def fit(cfg: DictConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) ->
             "time": {**throughput.parts(module), **collectives_of(trainer)},
         }
         metrics["protocol"] = protocol(cfg, prepared, best)
-        if bayes := _bayes(prepared):
+        if bayes := best_metrics(prepared):
             metrics["bayes"] = bayes
         write_json(path / "metrics.json", metrics)
         if "wandb" in (cfg.logger or {}):
@@ -312,19 +313,3 @@ def _fit_closed_form(cfg: DictConfig, path: Path, prepared: Prepared) -> None:
         logger.finalize("success")
     add_results(path)
     show(metrics, path)
-
-
-def _bayes(prepared: Prepared) -> dict[str, float] | None:
-    """Return AUC and logloss of the probabilities that the sample's labels were drawn from, on the test rows."""
-    import polars as pl
-
-    from recsys.data.transforms import LABEL
-    from recsys.evaluation.binary import binary_metrics
-
-    teacher = Path(prepared.info["root"]) / "teacher.parquet"
-    if not teacher.exists():
-        return None
-    labels = pl.concat(pl.read_parquet(f, columns=[LABEL]) for f in prepared.files("test"))[LABEL].to_numpy()
-    probability = pl.read_parquet(teacher)["probability"].to_numpy()[-len(labels) :]
-    best = binary_metrics(probability, labels)
-    return {name: best[name] for name in ("auc", "logloss")}

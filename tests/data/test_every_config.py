@@ -8,14 +8,16 @@ from pathlib import Path
 
 import feature_specs
 import polars as pl
+import public_rows
 import pytest
 from entries import check_entries, check_histories, moved
 
 from recsys.config.compose import compose, conf_dir
 from recsys.config.schema_data import SplitConfig
 from recsys.config.settings import data_config
+from recsys.data.check import SAMPLES
 from recsys.data.prepare.prepared import prepare
-from recsys.data.samples import clicks, sequences
+from recsys.data.samples import clicks
 
 RealData = Callable[[str], Path]
 CRITEO = ("criteo", "criteo_1tb", "criteo_1tb_t0", "criteo_1tb_t3", "criteo_1tb_t15", "criteo_1tb_multihot")
@@ -23,6 +25,11 @@ FOLDERS = {  # of real data
     "avazu": "avazu", "frappe": "frappe", "movielens_100k": "ml-100k", "movielens_100k_retrieval": "ml-100k",
     "movielens_1m": "ml-1m", "amazon_beauty": "amazon_beauty_s3rec", "amazon_beauty_sequences": "amazon_beauty_s3rec",
     "amazon_beauty_attributes": "amazon_beauty_s3rec",
+}  # fmt: skip
+BUILT_IN = {
+    "sample_sequences": "sequences", "sample_interactions": "interactions", "sample_tasks": "interactions",
+    "sample_interactions_retrieval": "interactions", "sample_ratings": "interactions", "sample_sales": "sales",
+    "sample_queries": "queries",
 }  # fmt: skip
 LINES = 3000  # of each file of real data, except for side tables
 SINGLE = 50  # rows that are read one by one
@@ -41,13 +48,15 @@ def test_every_entry_of_whole_files(name: str, real_data: RealData, tmp_path: Pa
 
 def check_config(name: str, raw: Path, rows: int, home: Path) -> None:
     where = f"data.spec={raw}" if raw.suffix == ".yaml" else f"data.root={raw}"
-    data = data_config(compose("preprocess", [f"data={name}", where, f"data.prepared={home / 'prepared'}"]))
+    arguments = [f"data={name}", where, f"data.prepared={home / 'prepared'}", *public_rows.OVERRIDES.get(name, ())]
+    data = data_config(compose("preprocess", arguments))
     if data.item_feature is not None:
         prepared = prepare(data)
         check_histories(prepared, data, moved(prepared, home))
         return
     if not data.split.validation_files:
         data = replace(data, split=SplitConfig())  # by order: the last rows are the test's
+    data = replace(data, where=None)  # does not apply to rows to predict
     prepared = prepare(data)
     check_entries(prepared, data, moved(prepared, home), rows)
 
@@ -70,8 +79,10 @@ def write_raw(name: str, real_data: RealData, folder: Path) -> Path:
             )
         rows.write_csv(folder / "day_0_train.tsv", separator="\t", include_header=False)
         (folder / "train.tsv").unlink()
-    elif name == "sample_sequences":
-        sequences.write_sample(folder, rows=2000, seed=0)
+    elif name in BUILT_IN:
+        SAMPLES[BUILT_IN[name]](folder, rows=2000, seed=0)
+    elif name in public_rows.WRITERS:
+        public_rows.WRITERS[name](folder)
     else:
         for file in real_data(FOLDERS[name]).iterdir():
             if file.suffix in (".item", ".user", ".json"):

@@ -1,0 +1,197 @@
+"""The built-in sample of users and items: rows in time order, whose click, buy and rating a known teacher draws.
+
+There are USERS users with a country and an age, and ITEMS items with a kind and a price. A row shows an item to a user
+on a device. Users are Zipf-distributed. The item is of one of the user's LIKED kinds with probability ON_TASTE, else
+any item; both are drawn by popularity.
+
+The teacher. With u the user, i the item, and z numbers of mean 0 and standard deviation 1,
+
+    logit(click) = bias + taste[country_u, kind_i] + user_u + item_i + device + price + recent
+    logit(buy)   = bias + taste'[country_u, kind_i] + user_u + price'         only after a click; otherwise buy is 0
+    P(rating > k) = sigmoid(taste''[country_u, kind_i] + user_u + 2 item_i - CUTS[k])              k = 1, 2, 3, 4
+
+    price  = SLOPE z(age_u) z(ln price_i)         older users prefer higher prices
+    price' = -SLOPE[device] z(ln price_i)         a slope for each device
+    recent = RECENT z(share of the last LAST items shown to u that have the kind of i)
+
+Every row has a rating, from 1 to 5: the one that the user would give the item, clicked or not. The biases make the
+shares of clicks, and of buys among clicks, about CLICK_RATE and BUY_RATE. Expectations follow from the row and the
+user's earlier rows alone, so no model can have a better expected AUC, log loss or root mean squared error than
+    P(click), P(buy | click), and E[rating] = 1 + sum_k P(rating > k).
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+BLOCK = 50_000  # rows drawn at a time, always whole blocks, so that a larger sample begins with the smaller one
+USERS, ITEMS, KINDS, COUNTRIES, LIKED = 1000, 300, 15, 8, 3
+DEVICES = ("phone", "tablet", "desktop")
+ZIPF = 0.6
+ON_TASTE = 0.5
+CLICK_RATE, BUY_RATE = 0.25, 0.3
+TASTE, USER, ITEM, DEVICE, SLOPE, RECENT = 1.0, 0.3, 0.5, 0.3, 0.5, 0.6  # standard deviations in logits
+LAST = 10
+CUTS = (-3.0, -1.5, 0.0, 1.5)
+START, MOST_SECONDS = 1_600_000_000, 120  # of the first row, and between two rows
+
+
+class Shown(NamedTuple):
+    """What n rows show: user, item and device, and the seconds since the row before, (n,) each."""
+
+    user: Ints
+    item: Ints
+    device: Ints
+    seconds: Ints
+
+
+class Expected(NamedTuple):
+    """What the teacher expects of n rows, (n,) each: P(click), P(buy | click), and P(rating > k) as (n, 4)."""
+
+    click: Floats
+    buy: Floats
+    rating_above: Floats
+
+    @property
+    def rating(self) -> Floats:
+        """E[rating]."""
+        return 1 + self.rating_above.sum(1)
+
+
+class Teacher:
+    """The users, the items and the teacher of one seed; the module's docstring has the formulas."""
+
+    def __init__(self, seed: int) -> None:
+        rng = np.random.default_rng([seed, 0])
+        self.country, self.kind = rng.integers(0, COUNTRIES, USERS), rng.permutation(np.arange(ITEMS) % KINDS)
+        self.age = rng.integers(18, 71, USERS)
+        self.price = np.round(np.exp(rng.normal(3, 0.8, ITEMS)), 2)
+        self._activity, self._popularity = _zipf(rng, USERS), _zipf(rng, ITEMS)
+        self._liked = rng.permuted(np.tile(np.arange(KINDS), (USERS, 1)), axis=1)[:, :LIKED]
+        self._taste = TASTE * rng.standard_normal((3, COUNTRIES, KINDS)) * np.array([1, 0.7, 1])[:, None, None]
+        self._user, self._item = USER * rng.standard_normal(USERS), ITEM * rng.standard_normal(ITEMS)
+        self._device = DEVICE * np.array([1.0, 0.0, -1.0])
+        self._slope = SLOPE * np.array([1.5, 1.0, 0.5])
+        self._bias = np.zeros(2)
+        pilot = self.draw(rng, BLOCK)  # for the scale and the biases; these rows are not in the sample
+        share = self._share_of_kind(pilot)
+        self._share_mean, self._share_std = share.mean(), share.std()
+        for _ in range(50):  # a fixed point: the pilot's mean probabilities are the rates
+            found = self.expect(pilot)
+            means = np.array([found.click.mean(), np.average(found.buy, weights=found.click)])
+            self._bias += _logit(np.array([CLICK_RATE, BUY_RATE])) - _logit(means)
+
+    def draw(self, rng: np.random.Generator, n: int) -> Shown:
+        """Draw what n rows show."""
+        user = rng.choice(USERS, n, p=self._activity)
+        item = rng.choice(ITEMS, n, p=self._popularity)
+        kind = self._liked[user, rng.integers(0, LIKED, n)]
+        liked = rng.random(n) < ON_TASTE
+        for k in range(KINDS):
+            members, mine = np.flatnonzero(self.kind == k), np.flatnonzero(liked & (kind == k))
+            p = self._popularity[members]
+            item[mine] = rng.choice(members, len(mine), p=p / p.sum())
+        return Shown(user, item, rng.choice(3, n, p=[0.6, 0.1, 0.3]), rng.integers(1, MOST_SECONDS, n))
+
+    def _share_of_kind(self, rows: Shown) -> Floats:
+        """Return the share of the user's LAST rows before each that have its kind, 0 without such rows: (n,)."""
+        order = np.argsort(rows.user, kind="stable")
+        user, kind = rows.user[order], self.kind[rows.item[order]]
+        same, before = np.zeros(len(user)), np.zeros(len(user))
+        for lag in range(1, min(LAST, len(user) - 1) + 1):
+            there = user[lag:] == user[:-lag]
+            before[lag:] += there
+            same[lag:] += there & (kind[lag:] == kind[:-lag])
+        share = np.empty(len(user))
+        share[order] = same / np.maximum(before, 1)
+        return share
+
+    def expect(self, rows: Shown) -> Expected:
+        """Return what the teacher expects of rows that include all earlier rows of their users."""
+        u, i = rows.user, rows.item
+        click, buy, rating = self._taste[:, self.country[u], self.kind[i]]
+        price, age = _standardised(np.log(self.price))[i], _standardised(self.age.astype(float))[u]
+        recent = (self._share_of_kind(rows) - self._share_mean) / self._share_std
+        click = click + self._user[u] + self._item[i] + self._device[rows.device] + SLOPE * age * price
+        click += RECENT * recent + self._bias[0]
+        buy = buy + self._user[u] - self._slope[rows.device] * price + self._bias[1]
+        rating = rating + self._user[u] + 2 * self._item[i]
+        return Expected(_sigmoid(click), _sigmoid(buy), _sigmoid(rating[:, None] - np.array(CUTS)))
+
+
+def _zipf(rng: np.random.Generator, n: int) -> Floats:
+    p = np.arange(1, n + 1) ** -ZIPF
+    return rng.permutation(p / p.sum())
+
+
+def _sigmoid(x: Floats) -> Floats:
+    return 1 / (1 + np.exp(-x))
+
+
+def _logit(p: Floats) -> Floats:
+    return np.log(p / (1 - p))
+
+
+def _standardised(x: Floats) -> Floats:
+    return (x - x.mean()) / x.std()
+
+
+def write_sample(folder: Path, *, rows: int, seed: int, progress: Callable[[int], None] | None = None) -> None:
+    """Write the log, its side tables, and what the teacher expects of each row, to `folder`.
+
+        log.csv          user,item,time,device,click,buy,rating: in order of `time`, in seconds since 1970, without ties
+        users.csv        user,country,age
+        items.csv        item,kind,price
+        teacher.parquet  for each of click, buy and rating, in the order of log.csv: the label, null where a row has
+                         none, and LABEL_expected, its probability or expectation
+
+    The same seed gives the same bytes, and a larger log begins with the smaller one. All rows are held in memory.
+    `progress` is called with the number of rows written so far.
+    """
+    teacher = Teacher(seed)
+    blocks, draws = [], []
+    for block in range(-(-rows // BLOCK)):
+        rng = np.random.default_rng([seed, 1, block])
+        blocks.append(teacher.draw(rng, BLOCK))
+        draws.append(rng.random((BLOCK, 3)))
+    shown = Shown(*(np.concatenate(column)[:rows] for column in zip(*blocks, strict=True)))
+    draw = np.concatenate(draws)[:rows]
+    expected = teacher.expect(shown)
+    click = draw[:, 0] < expected.click
+    buy = click & (draw[:, 1] < expected.buy)
+    rating = 1 + (draw[:, 2:] < expected.rating_above).sum(1)
+    log = pl.DataFrame(
+        {
+            "user": shown.user,
+            "item": shown.item,
+            "time": START + shown.seconds.cumsum(),
+            "device": np.array(DEVICES)[shown.device],
+            "click": click.astype(np.int8),
+            "buy": buy.astype(np.int8),
+            "rating": rating,
+        }
+    )
+    log.with_columns(_names("user", "u"), _names("item", "i")).write_csv(folder / "log.csv")
+    users = {"user": np.arange(USERS), "country": teacher.country, "age": teacher.age}
+    pl.DataFrame(users).with_columns(_names("user", "u"), _names("country", "c")).write_csv(folder / "users.csv")
+    items = {"item": np.arange(ITEMS), "kind": teacher.kind, "price": teacher.price}
+    pl.DataFrame(items).with_columns(_names("item", "i"), _names("kind", "k")).write_csv(folder / "items.csv")
+    bought = pl.when(pl.col("click") == 1).then("buy").alias("buy")
+    expectations = {"click": expected.click, "buy": expected.buy, "rating": expected.rating}
+    log.select("click", bought, "rating").with_columns(
+        pl.Series(f"{name}_expected", values) for name, values in expectations.items()
+    ).write_parquet(folder / "teacher.parquet")
+    if progress is not None:
+        progress(rows)
+
+
+def _names(column: str, prefix: str) -> pl.Expr:
+    """Return the column of numbers as names, such as u17."""
+    return pl.format(f"{prefix}{{}}", column).alias(column)

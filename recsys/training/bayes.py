@@ -1,0 +1,70 @@
+"""The best metrics that a model can reach on a built-in sample: those of what the sample's labels were drawn from.
+
+A sample has a file teacher.parquet, with a row for each row of the raw file, in its order, and for each label NAME the
+columns NAME (null where a row has no such label) and NAME_expected, its probability or its expectation. Rows that the
+config of the sample drops are left out. The sample `clicks` has one column instead, `probability`.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from recsys.data.prepare.prepared import Prepared
+from recsys.data.transforms import LABEL
+from recsys.data.transforms.labels import label_columns
+from recsys.evaluation.binary import Rows, binary_metrics
+from recsys.evaluation.values import value_metrics
+
+FILE = "teacher.parquet"
+
+
+def best_metrics(prepared: Prepared) -> dict[str, float] | None:
+    """Return the metrics of the teacher on the test rows, for the labels that it knows; None if it knows none of them.
+
+    auc and logloss of a binary label, rmse of a number; with the label's name in front if there are several. Only
+    splits whose test rows are the last rows of the raw file have them.
+    """
+    data = prepared.fitted.data
+    file = Path(prepared.info["root"]) / FILE
+    if data.sample is None or data.split.by not in ("order", "time") or not file.exists():
+        return None
+    rows = prepared.rows("test")
+    teacher, columns = pl.read_parquet(file).tail(rows), label_columns(data)
+    test = pl.concat(pl.read_parquet(f, columns=list(columns)) for f in prepared.files("test"))
+    metrics: dict[str, float] = {}
+    for (column, c), name in zip(columns.items(), data.label_configs, strict=True):
+        if c.at_least is not None or c.positive or c.kind == "classes":
+            continue  # the teacher knows the expectation of the column alone
+        known = _known(teacher, c.column or "", test[column])
+        if known is not None:
+            found = _regression(*known) if c.kind == "regression" else _binary(*known)
+            metrics |= {f"{name}/{n}" if data.labels else n: x for n, x in found.items()}
+    return metrics or None
+
+
+def _known(teacher: pl.DataFrame, name: str, test: pl.Series) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return what the teacher expects, and the labels, of the test rows that have the label.
+
+    None if the teacher does not know the label, or its last rows are not the test rows: with another `where`, or
+    another column to split by.
+    """
+    if test.name == LABEL and teacher.columns == ["probability"]:
+        return teacher["probability"].to_numpy(), test.to_numpy()
+    if f"{name}_expected" not in teacher.columns:
+        return None
+    known = teacher.drop_nulls(name)
+    labels = known[name].cast(pl.Float32)
+    if not labels.sort().equals(test.drop_nulls().sort(), check_names=False):  # prepared rows may have another order
+        return None
+    return known[f"{name}_expected"].to_numpy(), labels.to_numpy()
+
+
+def _binary(expected: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    found = binary_metrics(expected, labels)
+    return {name: found[name] for name in ("auc", "logloss")}
+
+
+def _regression(expected: np.ndarray, labels: np.ndarray) -> dict[str, Any]:
+    return {"rmse": value_metrics(Rows(np.arange(len(labels)), expected, labels), "regression")["rmse"]}

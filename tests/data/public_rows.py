@@ -1,0 +1,256 @@
+"""Made-up rows in the published formats of public data sets: ROWS rows of 10 users and 6 items, and their side tables."""
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROWS = 60
+USERS, ITEMS = 10, 6
+GENRES = ("Comedy|Drama", "Drama", "Action|Sci-Fi", "Comedy", "Horror|Drama", "(no genres listed)")
+TIMES = [1_400_000_000 + 3600 * i for i in range(ROWS)]
+Row = list[Any]
+
+
+def user(i: int) -> int:
+    return 1 + i % USERS
+
+
+def item(i: int) -> int:
+    return 1 + (i // USERS + i) % ITEMS
+
+
+def stars(i: int) -> int:
+    return 1 + i % 5
+
+
+def lines(file: Path, rows: list[Row], separator: str = ",", encoding: str = "utf-8", end: str = "\n") -> None:
+    file.write_bytes("".join(separator.join(map(str, row)) + end for row in rows).encode(encoding))
+
+
+def json_lines(file: Path, rows: list[dict[str, Any]]) -> None:
+    text = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    file.write_bytes(gzip.compress(text) if file.suffix == ".gz" else text)
+
+
+def date(i: int) -> str:
+    return f"2017-{1 + i // 28:02}-{1 + i % 28:02}"
+
+
+def movielens_1m_ratings(folder: Path) -> None:
+    lines(folder / "ratings.dat", [[user(i), item(i), stars(i), TIMES[i]] for i in range(ROWS)], "::")
+    people: list[Row] = [[u, "FM"[u % 2], [1, 18, 25, 35][u % 4], u, f"9000{u}"] for u in range(1, USERS + 1)]
+    lines(folder / "users.dat", people, "::")
+    films: list[Row] = [[m, f"Déjà vu, {m} (199{m})", GENRES[m - 1]] for m in range(1, ITEMS + 1)]
+    lines(folder / "movies.dat", films, "::", "latin-1")
+
+
+def movielens(folder: Path) -> None:
+    rows: list[Row] = [[user(i), item(i), f"{stars(i)}.0", TIMES[i]] for i in range(ROWS)]
+    lines(folder / "ratings.csv", [["userId", "movieId", "rating", "timestamp"], *rows])
+    films: list[Row] = [[m, f'"Film {m}, The ""Cut"" (199{m})"', GENRES[m - 1]] for m in range(1, ITEMS + 1)]
+    lines(folder / "movies.csv", [["movieId", "title", "genres"], *films])
+    lines(folder / "tags.csv", [["userId", "movieId", "tag", "timestamp"], [1, 1, "funny", TIMES[0]]])
+
+
+def amazon_reviews_2018(folder: Path) -> None:
+    json_lines(folder / "All_Beauty_5.json.gz", [
+        {"overall": float(stars(i)), "verified": True, "reviewTime": "09 1, 2016", "reviewerID": f"A{user(i)}",
+         "asin": f"B{item(i):09}", "style": {"Size:": " 5 oz"} if i % 2 else {"Color:": " Red"}, "reviewerName": "J",
+         "reviewText": 'Great, "really"', "summary": "Good", "unixReviewTime": TIMES[i]} | ({"vote": "5"} if i > 50 else {})
+        for i in range(ROWS)
+    ])  # fmt: skip
+
+
+def amazon_reviews_2018_ratings(folder: Path) -> None:
+    rows: list[Row] = [[f"B{item(i):09}", f"A{user(i)}", f"{stars(i)}.0", TIMES[i]] for i in range(ROWS)]
+    lines(folder / "All_Beauty.csv", rows)
+
+
+def amazon_reviews_2023(folder: Path) -> None:
+    json_lines(folder / "All_Beauty.jsonl.gz", [
+        {"rating": float(stars(i)), "title": "Good", "text": 'Great, "really"', "images": [], "asin": f"B{item(i):09}",
+         "parent_asin": f"B{item(i):09}", "user_id": f"A{user(i)}", "timestamp": 1000 * TIMES[i] + 337,
+         "helpful_vote": 0, "verified_purchase": i % 3 > 0}
+        for i in range(ROWS)
+    ])  # fmt: skip
+
+
+def amazon_reviews_2023_ratings(folder: Path) -> None:
+    rows: list[Row] = [[f"A{user(i)}", f"B{item(i):09}", f"{stars(i)}.0", 1000 * TIMES[i] + 337] for i in range(ROWS)]
+    lines(folder / "All_Beauty.csv", [["user_id", "parent_asin", "rating", "timestamp"], *rows])
+
+
+def taobao_ads(folder: Path) -> None:
+    header = ["user", "time_stamp", "adgroup_id", "pid", "nonclk", "clk"]
+    rows: list[Row] = [
+        [user(i), TIMES[i], item(i), "430548_1007" if i % 2 else "430539_1007", int(i % 5 != 0), int(i % 5 == 0)]
+        for i in range(ROWS)
+    ]
+    lines(folder / "raw_sample.csv", [header, *rows])
+    ads: list[Row] = [
+        [a, 4000 + a, 80 + a, 10 + a, "NULL" if a == 1 else 90 + a, 170.0 * a] for a in range(1, ITEMS + 1)
+    ]
+    lines(folder / "ad_feature.csv", [["adgroup_id", "cate_id", "campaign_id", "customer", "brand", "price"], *ads])
+    header = ["userid", "cms_segid", "cms_group_id", "final_gender_code", "age_level", "pvalue_level"]
+    header += ["shopping_level", "occupation", "new_user_class_level "]
+    people: list[Row] = [[u, 0, 5, 1 + u % 2, 2, "" if u < 5 else 1, 3, 0, "" if u < 5 else 2] for u in range(1, USERS)]
+    lines(folder / "user_profile.csv", [header, *people])
+
+
+def ali_ccp(folder: Path) -> None:
+    def features(values: list[tuple[str, int]]) -> Row:
+        return [len(values), "\x01".join(f"{field}\x02{value}\x031.0" for field, value in values)]
+
+    people = [
+        [f"{u:032x}", *features([("101", u), ("121", 3864 + u % 3), ("109_14", 500), ("109_14", 500 + u)])]
+        for u in range(1, USERS + 1)
+    ]
+    lines(folder / "common_features_train.csv", people)
+    skeleton = [
+        [i, int(i % 3 == 0), int(i % 6 == 0), f"{user(i):032x}",
+         *features([("216", 7), ("301", 1 + i % 3), ("205", 4_000_000 + item(i)), ("206", 8 + item(i) % 2)])]
+        for i in range(ROWS)
+    ]  # fmt: skip
+    lines(folder / "sample_skeleton_train.csv", skeleton)
+
+
+def kuairec(folder: Path) -> None:
+    header = ["user_id", "video_id", "play_duration", "video_duration", "time", "date", "timestamp", "watch_ratio"]
+    rows: list[Row] = [
+        [user(i) - 1, item(i) - 1, 1000 * i, 10_000, f"{date(i)} 00:00:12.305", date(i).replace("-", ""),
+         f"{TIMES[i]}.305", 1000 * i / 10_000]
+        for i in range(ROWS)
+    ]  # fmt: skip
+    lines(folder / "big_matrix.csv", [header, *rows])
+    header = ["user_id", "user_active_degree", "is_lowactive_period", "is_live_streamer", "is_video_author"]
+    header += ["follow_user_num", "follow_user_num_range", "fans_user_num", "fans_user_num_range", "friend_user_num"]
+    header += ["friend_user_num_range", "register_days", "register_days_range", "onehot_feat0", "onehot_feat1"]
+    people: list[Row] = [
+        [u, "high_active" if u % 2 else "full_active", 0, 0, u % 2, 5, '"(0,10]"', 0, 0, 0, 0, 107, "61-90", 0, ""]
+        for u in range(USERS)
+    ]
+    lines(folder / "user_features.csv", [header, *people])
+    videos: list[Row] = [[v, f'"[{v}, 9]"' if v % 2 else f"[{v}]"] for v in range(ITEMS)]
+    lines(folder / "item_categories.csv", [["video_id", "feat"], *videos])
+
+
+def yelp(folder: Path) -> None:
+    json_lines(folder / "yelp_academic_dataset_review.json", [
+        {"review_id": f"r{i}", "user_id": f"u{user(i)}", "business_id": f"b{item(i)}", "stars": float(stars(i)),
+         "useful": 0, "funny": 0, "cool": 0, "text": "Nice,\nand \"cosy\"", "date": f"{date(i)} 22:09:11"}
+        for i in range(ROWS)
+    ])  # fmt: skip
+    json_lines(folder / "yelp_academic_dataset_business.json", [
+        {"business_id": f"b{b}", "name": "A, B", "address": "1 Main St", "city": "Tucson" if b % 2 else "Reno",
+         "state": "AZ", "postal_code": "85711", "latitude": 32.2, "longitude": -110.9, "stars": 3.5,
+         "review_count": 22, "is_open": 0, "attributes": {"ByAppointmentOnly": "True"} if b % 2 else None,
+         "categories": None if b == 1 else "Food, Restaurants", "hours": {"Monday": "8:0-18:30"}}
+        for b in range(1, ITEMS + 1)
+    ])  # fmt: skip
+    (folder / "business.jsonl").symlink_to("yelp_academic_dataset_business.json")
+
+
+def gowalla(folder: Path) -> None:
+    rows: list[Row] = [[user(i) - 1, f"{date(i)}T23:55:27Z", 30.2359, -97.795, 22_840 + item(i)] for i in range(ROWS)]
+    lines(folder / "loc-gowalla_totalCheckins.txt", rows[::-1], "\t")
+
+
+def steam(folder: Path) -> None:
+    header = ["app_id", "helpful", "funny", "date", "is_recommended", "hours", "user_id", "review_id"]
+    rows: list[Row] = [
+        [item(i), 0, 0, date(i), "true" if i % 4 else "false", f"{i}.3", user(i), i] for i in range(ROWS)
+    ]
+    lines(folder / "recommendations.csv", [header, *rows])
+    header = ["app_id", "title", "date_release", "win", "mac", "linux", "rating", "positive_ratio", "user_reviews"]
+    header += ["price_final", "price_original", "discount", "steam_deck"]
+    games: list[Row] = [
+        [a, f'"Game, {a}"', date(a), "true", "true" if a % 2 else "false", "false", "Positive", 84, 2199, 9.99, 9.99,
+         "0.0", "true"]
+        for a in range(1, ITEMS + 1)
+    ]  # fmt: skip
+    lines(folder / "games.csv", [header, *games])
+    lines(folder / "users.csv", [["user_id", "products", "reviews"], [1, 359, 0]])
+
+
+def steam_reviews(folder: Path) -> None:
+    json_lines(folder / "steam_reviews.jsonl", [
+        {"username": f"u{user(i)}", "hours": 13.2, "products": 304.0, "product_id": f"{725280 + item(i)}",
+         "page_order": 0, "date": date(i), "text": "does what it says", "early_access": False, "page": 1}
+        for i in range(ROWS)
+    ])  # fmt: skip
+
+
+def diginetica(folder: Path) -> None:
+    header = ["sessionId", "userId", "itemId", "timeframe", "eventdate"]
+    rows: list[Row] = [
+        [1 + i // 6, "NA", 81_760 + i % 6, 500 * (i % 6), f"2016-05-{9 + i // 6:02}"] for i in range(ROWS)
+    ]
+    lines(folder / "train-item-views.csv", [header, *rows], ";")
+    categories: list[Row] = [[81_760 + k, 1096 + k % 2] for k in range(6)]
+    lines(folder / "product-categories.csv", [["itemId", "categoryId"], *categories], ";")
+
+
+def yoochoose(folder: Path) -> None:
+    rows: list[Row] = [
+        [1 + i // 6, f"{date(i // 6)}T10:5{i % 6}:09.277Z", 214_536_500 + i % 6, "S" if i % 2 else 0]
+        for i in range(ROWS)
+    ]
+    lines(folder / "yoochoose-clicks.dat", rows)
+
+
+def census_income(folder: Path) -> None:
+    def row(i: int) -> Row:
+        values: Row = ["Not in universe"] * 42
+        for place in (5, 16, 17, 18, 30, 39):  # numbers
+            values[place] = 0
+        married = "Never married" if i % 2 else "Divorced"
+        values[0], values[4], values[7], values[24], values[25] = 20 + i, "Masters degree", married, 1700.09, "?"
+        values[40], values[41] = 94, "50000+." if i % 10 == 0 else "- 50000."
+        return values
+
+    lines(folder / "census-income.data", [row(i) for i in range(ROWS)], ", ")
+    lines(folder / "census-income.test", [row(i) for i in range(20)], ", ")
+
+
+def adult(folder: Path) -> None:
+    def row(i: int, end: str) -> Row:
+        work = "?" if i % 6 == 0 else "Private"
+        return [20 + i, work, 77516, "Bachelors", 13, "Never-married", "Sales", "Husband", "White", "Male", 2174, 0, 40,
+                "United-States", (">50K" if i % 4 == 0 else "<=50K") + end]  # fmt: skip
+
+    lines(folder / "adult.data", [*(row(i, "") for i in range(ROWS)), []], ", ")
+    lines(folder / "adult.test", [["|1x3 Cross validator"], *(row(i, ".") for i in range(20)), []], ", ")
+
+
+def rossmann(folder: Path) -> None:
+    names = ["Store", "DayOfWeek", "Date", "Sales", "Customers", "Open", "Promo", "StateHoliday", "SchoolHoliday"]
+    rows: list[Row] = []
+    for i in range(ROWS):
+        closed = i % 7 == 6
+        sales = 0 if closed else 5000 + i
+        rows.append([1 + i % 3, 1 + i % 7, date(i), sales, sales // 10, int(not closed), i % 2, '"0"', '"1"'])
+    lines(folder / "train.csv", [[f'"{n}"' for n in names], *rows[::-1]])
+    names = ["Store", "StoreType", "Assortment", "CompetitionDistance", "CompetitionOpenSinceMonth"]
+    names += ["CompetitionOpenSinceYear", "Promo2", "Promo2SinceWeek", "Promo2SinceYear", "PromoInterval"]
+    stores: list[Row] = [
+        [1, '"c"', '"a"', 1270, 9, 2008, 0, "", "", '""'],
+        [2, '"a"', '"a"', "", "", "", 1, 13, 2010, '"Jan,Apr,Jul,Oct"'],
+        [3, '"a"', '"c"', 570, 11, 2007, 1, 13, 2010, '"Jan,Apr,Jul,Oct"'],
+    ]
+    lines(folder / "store.csv", [[f'"{n}"' for n in names], *stores])
+
+
+WRITERS: dict[str, Callable[[Path], None]] = {
+    write.__name__: write
+    for write in (
+        *(movielens_1m_ratings, movielens, amazon_reviews_2018, amazon_reviews_2018_ratings, amazon_reviews_2023),
+        *(amazon_reviews_2023_ratings, taobao_ads, ali_ccp, kuairec, yelp, gowalla, steam, steam_reviews, diginetica),
+        *(yoochoose, census_income, adult, rossmann),
+    )
+}  # fmt: skip
+WRITERS["movielens_retrieval"] = movielens
+
+SESSIONS = ("data.split.validation=0.2", "data.split.test=0.2")  # two of ten sessions
+OVERRIDES = {"ali_ccp": ("data.split.by=order",), "diginetica": SESSIONS, "yoochoose": SESSIONS}  # for so few rows
