@@ -77,16 +77,20 @@ def one_separator(source: TextConfig, lines: bytes) -> bytes:
     return either.sub(lambda m: m[0] if m[0][:1] == quote else b"\x1f", lines)
 
 
-def rows_only(source: TextConfig, header: bytes | None, lines: bytes) -> tuple[bytes, np.ndarray | None]:
+def rows_only(
+    source: TextConfig, header: bytes | None, lines: bytes, *, blanks: bool = True
+) -> tuple[bytes, np.ndarray | None]:
     """Return the lines that are rows, and the number of each from 1; None if all lines are rows.
 
     Blank lines, comments and headers are no rows.
+
+    blanks: look for blank lines; without, they are found only if there is a comment or a header
     """
     blank = b"" if source.separator in (" ", "\t") else b" "
     comment = source.comment.encode() if source.comment else None
-    starts = [b"\n", *filter(None, [comment, header])]
+    starts = [*([b"\n"] if blanks else []), *filter(None, [comment, header])]
     if not any(lines.startswith(s) or b"\n" + s in lines for s in starts):
-        spaces = blank and (lines.startswith(b" ") or b"\n " in lines)
+        spaces = blanks and blank and (lines.startswith(b" ") or b"\n " in lines)
         if not (spaces and re.search(rb"(?m)^ +$", lines)):
             return lines, None
     kept, numbers = [], []

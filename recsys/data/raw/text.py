@@ -100,16 +100,13 @@ class CsvLines:
     def parse(self, numbers: frozenset[str] = frozenset()) -> Block:
         """Parse the lines. The columns `numbers` become Float64 if the fast path applies, else strings."""
         text = self.text.replace(b"\r\n", b"\n") if b"\r" in self.text else self.text
-        rows, line_numbers = rows_only(self.source, self.head.header, text)
         names = [*self.head.names, TRAILING] if self.head.trailing else self.head.names
-        rows = one_separator(self.source, rows)
-        block: Block | None = None
-        if not rows:
-            block = Block(self.file, pl.DataFrame(schema=dict.fromkeys(names, pl.String) | {LINE: pl.Int64}))
-        else:
-            block = self._parse_fast(rows, names, numbers)
+        # the fast path refuses blank lines, so they are looked for only after it: a search takes time
+        rows, line_numbers = rows_only(self.source, self.head.header, text, blanks=False)
+        block = self._parse_fast(one_separator(self.source, rows), names, numbers) if rows else None
         if block is None:
-            block = _parse(self.source, self.file, names, rows, 1, self.replaced)
+            rows, line_numbers = rows_only(self.source, self.head.header, text)
+            block = self._parse_slow(one_separator(self.source, rows), names)
         if self.head.trailing:
             block.frame = block.frame.drop(TRAILING)
         self._number(block, line_numbers)
@@ -120,11 +117,17 @@ class CsvLines:
         """Turn the numbers of rows, from 1, into numbers of lines of the file range."""
         place = block.frame[LINE].to_numpy()
         places = place if line_numbers is None else line_numbers[place - 1]
-        block.frame = block.frame.with_columns(pl.Series(LINE, places + (self.line - 1), dtype=pl.Int64))
+        numbers = pl.Series(LINE, places + (self.line - 1), dtype=pl.Int64)
+        block.frame.replace_column(block.frame.get_column_index(LINE), numbers)  # quicker than with_columns
         for i, bad in enumerate(block.bad):
             line = bad.line if line_numbers is None else int(line_numbers[bad.line - 1])
             text = bad.text if len(self.source.separator) == 1 else bad.text.replace(UNIT, self.source.separator)
             block.bad[i] = replace(bad, line=line + self.line - 1, text=text)
+
+    def _parse_slow(self, text: bytes, names: list[str]) -> Block:
+        if not text:
+            return Block(self.file, pl.DataFrame(schema=dict.fromkeys(names, pl.String) | {LINE: pl.Int64}))
+        return _parse(self.source, self.file, names, text, 1, self.replaced)
 
     def _parse_fast(self, text: bytes, names: list[str], numbers: frozenset[str]) -> Block | None:
         """Parse lines with the same number of fields and no quotes, as in most files, much faster than `_parse`.
