@@ -150,5 +150,4 @@ def test_a_model_comes_near_the_teacher(
     metrics = train(compose("train", [*arguments, f"run_dir={tmp_path / 'run'}"])).metrics
     for metric, distance in most.items():
         off = metrics["test"][metric] - metrics["bayes"][metric]
-        print(name, metric, metrics["test"][metric], metrics["bayes"][metric], off)
         assert abs(off) < distance and (off > 0) == metric.endswith("rmse"), metric
