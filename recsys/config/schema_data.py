@@ -40,6 +40,7 @@ class JoinConfig(TextConfig):
     # name here -> name in the file, the key's included if they differ; empty: all columns of the file
     columns: dict[str, str] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)  # names of the file's columns, if it has no header
+    format: str | None = None  # csv | parquet | json | jsonl | arrow; null: by the end of the file's name
 
 
 @dataclass
@@ -208,6 +209,7 @@ class ItemsConfig(TextConfig):
     key: str = ""  # its column with the items
     columns: dict[str, str] = field(default_factory=dict)  # name here -> name in the file
     names: list[str] = field(default_factory=list)  # names of the file's columns, if it has no header
+    format: str | None = None  # as in a join
     dense: dict[str, DenseConfig | None] = field(default_factory=dict)  # features of an item
     sparse: dict[str, SparseConfig | None] = field(default_factory=dict)
 

@@ -10,6 +10,7 @@ from recsys.data.transforms.columns import ResolvedData
 from recsys.errors import UserError, did_you_mean
 
 FORMATS = ("csv", "parquet", "jsonl", "arrow", "npz", "npy", "libfm", "lists", *TABLE_FORMATS)
+SIDE_FORMATS = ("csv", "parquet", "json", "jsonl", "arrow")
 SPEC_FORMATS = ("split_binary", "split_csv")  # formats that only data.spec can set
 
 
@@ -34,8 +35,15 @@ def check_source(data: ResolvedData) -> None:
     _check_table(data)
     for join in source.joins:
         _check_text(f"{key}.joins: {join.file}: ", join)
+        _check_side_format(f"{key}.joins: {join.file}: ", join.format)
     if data.items.file is not None:
         _check_text(f"{data.key}.items", data.items)
+        _check_side_format(f"{data.key}.items.", data.items.format)
+
+
+def _check_side_format(where: str, format_: str | None) -> None:
+    if format_ not in (None, *SIDE_FORMATS):
+        raise UserError(f"{where}format={format_}: unknown{did_you_mean(format_ or '', SIDE_FORMATS)}")
 
 
 def _check_text(where: str, c: TextConfig) -> None:

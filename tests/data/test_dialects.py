@@ -11,18 +11,21 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from examples import examples
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_sources import config, error, read, rows
 
 from recsys.config.schema_data import DataConfig, DenseConfig, JoinConfig, LabelConfig, SourceConfig, SparseConfig
-from recsys.data.check import check_files
+from recsys.data.check import check_data, check_files
 from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import sources, text
 from recsys.data.raw.blocks import LINE
 from recsys.data.raw.ranges import FileRange
-from recsys.data.transforms import ResolvedData, parse_rows
+from recsys.data.transforms import ResolvedData, parse_rows, resolve
+from recsys.errors import UserError
 
+FEW = settings(max_examples=examples(60), deadline=None)
 TWO = [("1", "2", 2), ("0", "3", 3)]
 
 
@@ -213,9 +216,41 @@ def test_joins_without_columns_bring_all(tmp_path: Path) -> None:
         prepare(data)
 
 
+def test_two_joins_without_columns(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("y,item,user\n" + "1,7,a\n0,8,b\n" * 50)
+    (tmp_path / "items.csv").write_text("item,price\n7,1\n8,2\n")
+    (tmp_path / "users.json").write_text('{"user": "a", "age": 30}\n{"user": "b", "age": 40}\n')
+    joins = [JoinConfig("items.csv", "item"), JoinConfig("users.json", "user", format="jsonl")]
+    data = DataConfig(
+        name="t",
+        root=str(tmp_path),
+        prepared=str(tmp_path / "prepared"),
+        source=SourceConfig(files=["log.csv"], joins=joins),
+        label=LabelConfig("y"),
+        derive={"day": "DATE('2026-01-05')"},
+        dense={"price": DenseConfig(transform=[]), "age": DenseConfig(transform=[])},
+    )
+    check_data(data)
+    check_files(resolve(data))
+    train = pl.concat(pl.read_parquet(f) for f in prepare(data).files("train"))
+    assert sorted(train.select("price", "age").unique().rows()) == [(1.0, 30.0), (2.0, 40.0)]
+    joins[1].format = "jsnl"
+    with pytest.raises(UserError, match=r"users\.json: format=jsnl: unknown; did you mean jsonl\?"):
+        check_data(data)
+    joins[1].format = "jsonl"
+    for sql, hint in (
+        ("CAST(item AS DATE)", r"write DATE\(COLUMN\) or TIMESTAMP\(COLUMN\)"),
+        ("CAST(user AS BIGINT)", "user is a word of SQL: write it in double quotes"),
+    ):
+        data.derive["day"] = sql
+        with pytest.raises(UserError, match=hint):
+            check_files(resolve(data))
+
+
 FIELD = st.text(st.sampled_from("ab:#;|. \té"), max_size=4)
 
 
+@FEW
 @given(
     st.lists(st.tuples(FIELD, FIELD), min_size=1, max_size=12),
     st.sampled_from(["::", ";", "|", ", ", "#|"]),

@@ -8,7 +8,8 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from hypothesis import given
+from examples import examples
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.isotonic import IsotonicRegression
 from sklearn.metrics import accuracy_score, average_precision_score, log_loss, mean_absolute_error, roc_auc_score
@@ -36,6 +37,7 @@ from recsys.features import FeatureSpec, Label
 from recsys.losses import CrossEntropy, FocalLoss, Huber, LabelLosses, Tasks, label_loss
 from recsys.predictions import columns, predict
 
+FEW = settings(max_examples=examples(60), deadline=None)
 ROWS = 1000
 LABELS = {
     "click": NamedLabelConfig(),
@@ -183,7 +185,7 @@ def test_bad_labels_and_weights(tmp_path: Path) -> None:
         3: "label click is neither 0 nor 1",
         4: "label rating is not a number of at least 0",
         5: "label rating is not a number of at least 0",
-        6: "label colour is none of data.label.classes",
+        6: "label colour is none of its classes",
         7: "weight w is not a number of at least 0",
     }
 
@@ -213,6 +215,7 @@ def numpy_loss(logits: np.ndarray, labels: np.ndarray, weight: np.ndarray) -> fl
     return total / n
 
 
+@FEW
 @given(st.integers(1, 9), st.integers(0, 10**6), st.booleans())
 def test_the_loss_over_labels(rows: int, seed: int, weighted: bool) -> None:
     rng = np.random.default_rng(seed)
@@ -267,6 +270,7 @@ def test_uncertainty_learns_the_scale_of_each_loss() -> None:
 # --- metrics ---------------------------------------------------------------------------------------------
 
 
+@FEW
 @given(st.integers(2, 60), st.integers(0, 10**6))
 def test_weighted_metrics_are_those_of_scikit_learn(rows: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -349,6 +353,7 @@ def test_calibration_on_held_out_rows(method: str) -> None:
         assert label.platt == pytest.approx((0.5, -0.5), abs=0.05)
 
 
+@FEW
 @given(st.integers(1, 40), st.integers(0, 10**6))
 def test_isotonic_calibration_is_that_of_scikit_learn(rows: int, seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -29,7 +29,7 @@ def items_join(data: ResolvedData) -> JoinConfig | None:
     if c.file is None or items is None:
         return None
     columns = {column: column for _, column in items.raw_columns} | dict(c.columns)
-    return JoinConfig(**text_options(c), file=c.file, key=c.key, columns=columns, names=c.names)
+    return JoinConfig(**text_options(c), file=c.file, key=c.key, columns=columns, names=c.names, format=c.format)
 
 
 def items_vectors(data: ResolvedData) -> dict[str, Path]:

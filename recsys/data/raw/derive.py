@@ -1,5 +1,6 @@
 """Add joined and derived columns to raw rows; list the raw columns that a config's features read."""
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -52,6 +53,10 @@ def add_derived_column(column: str, sql: str, frame: pl.DataFrame, key: str | No
         hint = "; TRY_CAST returns null for a value that cannot be converted" if "conversion" in str(e) else ""
         if "cannot compare string with numeric" in str(e):
             hint = "; the file's columns are text: write CAST(COLUMN AS DOUBLE)"
+        if (m := re.search(r"unsupported function '(\w+)'", str(e))) and m[1] in frame.columns:
+            hint = f"; {m[1]} is a word of SQL: write it in double quotes"
+        if "to date is not supported" in str(e) or "to datetime" in str(e):
+            hint = "; write DATE(COLUMN) or TIMESTAMP(COLUMN)"
         raise UserError(f"{key}: {sql!r}: {one_line(e)}{hint}") from e
 
 

@@ -236,7 +236,7 @@ def rename_columns(source: SourceConfig, file: Path, frame: pl.DataFrame) -> pl.
 
 
 def join_source(join: JoinConfig) -> SourceConfig:
-    kind = SIDE_FORMATS.get(Path(join.file).suffix, "csv")
+    kind = join.format or SIDE_FORMATS.get(Path(join.file).suffix, "csv")
     return SourceConfig(**text_options(join), format=kind, header=not join.names, columns=join.names)
 
 

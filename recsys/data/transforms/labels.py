@@ -96,7 +96,7 @@ def _is_missing(raw: pl.Series) -> pl.Series:
 
 def _problem(c: LabelConfig) -> str:
     if c.kind == "classes":
-        return "is none of data.label.classes"
+        return "is none of its classes"
     if c.log:
         return "is not a number of at least 0"
     if c.positive:
