@@ -102,11 +102,12 @@ def metric(name: str) -> Metric | None:
 
 
 def label(name: str) -> str:
-    """Return the label of a metric name: ndcg@10_uniform -> NDCG@10_uniform."""
+    """Return the label of a metric name: ndcg@10_uniform -> NDCG@10_uniform, click/auc -> click AUC."""
     entry = metric(name)
     if entry is None:
         return name
-    return entry.label + name.rpartition("/")[2].removeprefix(entry.name)
+    of_label, _, own = name.removeprefix("test/").removeprefix("validation/").rpartition("/")
+    return f"{of_label} {entry.label}".lstrip() + own.removeprefix(entry.name)
 
 
 def lower_is_better(name: str) -> bool:

@@ -282,7 +282,9 @@ def _delong(group: Group, data: dict[int, Any]) -> None:
 def _shown(run: Run) -> list[str]:
     """Return the metrics of the table, the main one first."""
     if not run.retrieves:
-        return [m for m in metrics_table.METRICS if m in run.test]
+        own = [m for m in metrics_table.METRICS if m in run.test]
+        others = [m for m in run.test if "/" in m and metrics_table.metric(m) and not m.endswith("_uncalibrated")]
+        return list(dict.fromkeys([main_metric(run), *own, *others]))
     several = (run.test.get("targets") or 0) > (run.test.get("rows") or 0)  # else recall = hit rate
     full = metrics_table.by_protocol(run.test).get("full", {})
     shown = [m for names in metrics_table.shown_tables(full, several).values() for m in names]

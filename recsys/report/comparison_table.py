@@ -90,7 +90,8 @@ def verdict(group: Group) -> str:
         return sentence + (f" {second.name} is second, {_significance(d, group.holm, order[1])}" if d else "")
     d = m.difference
     if d is None:
-        reason = "the difference has no interval, because not all predictions were kept"
+        why = "intervals need runs with one label" if "/" in main else "not all predictions were kept"
+        reason = f"the difference has no interval, because {why}"
         return (
             f"{best.name} is best: {value}, {signed(m.value - first.measures[main].value)} over {first.name}; {reason}."
         )
