@@ -131,6 +131,8 @@ def _explain(error: Exception, command: str, arguments: Sequence[str]) -> str:
     if m := re.search(r"Key '([^']*)' (?:is not in struct|not in '(\w+)')", text):
         full = re.search(r"full_key: (\S+)", text)
         return _unknown_key(full[1] if full else m[1], command, arguments)
+    if m := re.search(r"Error parsing override '([\w.@/+~-]+)=(.*?)'\s*$", text.splitlines()[0]):
+        return f"{m[1]}={m[2]}: cannot be parsed; write the value in quotes: \"{m[1]}='{m[2]}'\""
     if m := re.search(r"override (\S+?)=(.*?)\s*\n?.*is not a subclass of (\w+)", text):
         return _has_keys(m[1], m[2].split(" Invalid type")[0], m[3])
     first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
@@ -162,11 +164,25 @@ def _unknown_key(key: str, command: str, arguments: Sequence[str]) -> str:
         valid = [str(k) for k in node] if OmegaConf.is_dict(node) else []
         if command == "new":  # the keys of `create` are typed without it
             valid = [*cfg.create, *valid[1:]]
-    except Exception:  # another override is wrong too
-        valid = []
+    except Exception:  # another override is wrong too, or the key is in a YAML file
+        valid = _schema_keys(parent)
     if name in valid:
         return f"{key}: exists already; leave out the + in front of it"
     return f"{key}: no such key{did_you_mean(name, valid)}"
+
+
+def _schema_keys(key: str) -> list[str]:
+    """Return the keys of a part of the config of `train` in its schema; none if users choose them."""
+    from dataclasses import fields, is_dataclass
+    from typing import Any, get_type_hints
+
+    from recsys.config.schema_run import TrainConfig
+    from recsys.ranges import without_none
+
+    hint: Any = TrainConfig
+    for part in filter(None, key.split(".")):
+        hint = without_none(get_type_hints(hint).get(part))[1] if is_dataclass(hint) else None
+    return [f.name for f in fields(hint)] if is_dataclass(hint) else []
 
 
 def _has_keys(key: str, value: str, schema: str) -> str:

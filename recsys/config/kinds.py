@@ -82,8 +82,9 @@ class Ranking(ModelKind):
         from recsys.task import Task
 
         loss = None if cfg.loss is None else build_loss(cfg)
+        model = build_model(cfg, features, device)
         try:
-            return Task(build_model(cfg, features, device), loss, features.labels)
+            return Task(model, loss, features.labels)
         except ValueError as e:
             raise UserError(f"loss={'null' if loss is None else cfg.loss.get('_target_')}: {e}") from e
 

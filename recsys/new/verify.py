@@ -15,6 +15,7 @@ def verify(name: str, path: Path) -> tuple[int, list[str]]:
     from recsys.config.compose import compose
     from recsys.config.settings import data_config
     from recsys.data.check import check_data, check_files
+    from recsys.data.raw.complete_config import completed
     from recsys.data.raw.ranges import FileRange
     from recsys.data.raw.sources import read_blocks
     from recsys.data.transforms.parse import parse_rows
@@ -23,6 +24,7 @@ def verify(name: str, path: Path) -> tuple[int, list[str]]:
         data = data_config(compose("train", [f"data={name}"]))
         check_data(data)
         file, _ = check_files(data)[0]
+        data = completed(data, file)
         few = (
             FileRange(0, 1 << 20)
             if data.source.format in ("csv", "libfm", "lists", "jsonl") and not _packed(file)

@@ -275,3 +275,10 @@ def test_any_rows_come_back(
     frames = [(b.as_text() if b.as_text else b).frame for b in blocks]
     got = pl.concat(f.drop(LINE) for f in frames).rows() if frames else []
     assert [(a or "", b or "") for _, a, b in got] == [(a, b) for a, b in kept]
+
+
+def test_excels_first_line_is_no_row(tmp_path: Path) -> None:
+    frame, bad = read(tmp_path, b"\xef\xbb\xbfsep=;\r\ny;a\r\n1;2\r\n\r\n0;3\r\n", separator=";")
+    assert rows(frame) == [("1", "2", 3), ("0", "3", 5)] and not bad
+    frame, bad = read(tmp_path, b"sep=;\ny;a\n1;2\n0;3\n", separator=";")
+    assert rows(frame) == [("1", "2", 3), ("0", "3", 4)] and not bad

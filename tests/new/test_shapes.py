@@ -28,17 +28,13 @@ def raw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "raw"
 
 
-UNREAD = {"vectors and lists": "lists of numbers cannot be dense features yet"}
-
-
 def shapes(*names: str) -> list[Any]:
     return [pytest.param(SHAPES[name], id=name) for name in names]
 
 
 def rest() -> list[Any]:
-    """The shapes that are not trained on every day; those that cannot be read yet may fail."""
-    marks = {name: [pytest.mark.xfail(reason=why, strict=False)] for name, why in UNREAD.items()}
-    return [pytest.param(SHAPES[n], id=n, marks=marks.get(n, [])) for n in sorted(set(SHAPES) - set(EVERY_DAY))]
+    """The shapes that are not trained on every day."""
+    return shapes(*sorted(set(SHAPES) - set(EVERY_DAY)))
 
 
 def asked(shape: Shape) -> str | None:

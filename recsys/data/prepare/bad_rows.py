@@ -1,5 +1,6 @@
 """Count the rows that cannot be read, write them to one file, and stop if there are too many."""
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -28,6 +29,8 @@ HINTS = {  # the end of a reason -> what may help
     "a quoted field spans several lines": "if quotes are part of the text, set data.source.quote=null",
 }
 
+COMMA = re.compile(r"\s*[+-]?[\d.' ]*\d,\d+\s*$|\s*[+-]?\d{1,3}(,\d{3})+(\.\d+)?\s*$")  # 1.234,5 or 1,234.5
+
 
 class Reasons:
     """Counts rows by the reason why they cannot be read, with an example of each."""
@@ -35,11 +38,13 @@ class Reasons:
     def __init__(self) -> None:
         self._rows: Counter[str] = Counter()
         self._examples: dict[str, str] = {}
+        self._values: dict[str, str] = {}
 
     def add(self, reason: str, rows: int, file: str, line: int, value: str | None) -> None:
         """Add rows. file, line, value: the place of the first one, and the text that cannot be read"""
         self._rows[reason] += rows
         if reason not in self._examples:
+            self._values[reason] = value or ""
             shown = "" if value is None else f"{value[:40]!r}, "
             self._examples[reason] = f"{shown}{file} line {line}"
 
@@ -48,6 +53,8 @@ class Reasons:
         texts, most = [], self._rows.most_common(MOST_REASONS)
         for reason, rows in most:
             hint = next((f"; {hint}" for end, hint in HINTS.items() if reason.endswith(end)), "")
+            if reason.endswith("is not a number") and COMMA.match(self._values[reason]):
+                hint = "; data.source.decimal and data.source.thousands name the marks of numbers"
             texts.append(f"{rows:,} {_rows(rows)}: {reason} (such as {self._examples[reason]}){hint}")
         if others := sum(self._rows.values()) - sum(rows for _, rows in most):
             texts.append(f"{others:,} {_rows(others)} for other reasons")

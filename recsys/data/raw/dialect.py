@@ -24,6 +24,7 @@ HEAD_BYTES = 1 << 20  # read at the beginning of a file
 SPACES = "\\s+"  # the separator that stands for any run of spaces and TABs
 UNIT = "\x1f"  # takes the place of separators of several characters: ASCII's unit separator
 TRAILING = "__trailing__"  # the name of the empty last column of lines that end with a separator
+EXCEL = re.compile(rb"\Asep=[^\n]\r?\n")  # the first line that Excel writes to name the separator
 MAGIC = {
     b"PAR1": "Parquet; set data.source.format=parquet",
     b"ARROW1": "Arrow IPC; set data.source.format=arrow",
@@ -87,6 +88,10 @@ def rows_only(
     blanks: look for blank lines; without, they are found only if there is a comment or a header
     """
     blank = b"" if source.separator in (" ", "\t") else b" "
+    if EXCEL.match(lines):
+        rows, places = rows_only(source, header, EXCEL.sub(b"", lines), blanks=blanks)
+        every = np.arange(1, rows.count(b"\n") + (not rows.endswith(b"\n")) + 1)
+        return rows, 1 + (every if places is None else places)
     comment = source.comment.encode() if source.comment else None
     starts = [*([b"\n"] if blanks else []), *filter(None, [comment, header])]
     if not any(lines.startswith(s) or b"\n" + s in lines for s in starts):

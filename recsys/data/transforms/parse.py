@@ -181,6 +181,8 @@ def _check_types(data: ResolvedData, schema: pl.Schema, kinds: dict[str, tuple[s
         dtype = schema[column]
         if dtype.is_nested():
             hint = "; set split (to any text) to use every element" if "sparse" in where else ""
+            if data.sequences is not None and hint:
+                hint = "; sequences are made of rows with one item each, so write one row for each element of the list"
             raise UserError(f"{where}: column {column} holds {dtype}, not one value a row{hint}")
     for where, column in lists.items():
         dtype = schema[column]
