@@ -113,6 +113,15 @@ def test_several_labels(tmp_path: Path) -> None:
     assert FeatureSpec.load(prepared.folder / "features.json") == prepared.fitted.features
 
 
+def test_target_encoding_uses_the_rows_that_have_the_first_label(tmp_path: Path) -> None:
+    labels = {"rating": NamedLabelConfig(kind="regression"), "click": NamedLabelConfig()}
+    dense = {"mean": DenseConfig(column="s", transform=[{"target": {"smoothing": 0, "folds": 2}}])}
+    frame, prepared = prepared_log(tmp_path, labels=labels, dense=dense)
+    [params] = prepared.fitted.dense["mean"]
+    means = frame.head(800).group_by("s").agg(pl.col("rating").mean()).sort("s")
+    assert params["table"].sort("value")["all"].to_list() == pytest.approx(means["rating"].to_list())
+
+
 def test_one_label_is_what_it_was(tmp_path: Path) -> None:
     _, prepared = prepared_log(tmp_path, label=LabelConfig("click"))
     assert prepared.fitted.features.to_json()["labels"] == ["label"]

@@ -27,7 +27,7 @@ class Count(Transform, name="count"):
 
 
 class Labels(Counts):
-    """Count rows and sum labels by value and by the training row's fold."""
+    """Count rows that have the (first) label, and sum the label, by value and by the training row's fold."""
 
     keys = ("value", "fold")
 
@@ -37,8 +37,10 @@ class Labels(Counts):
 
     def add(self, values: pl.Series, frame: pl.DataFrame) -> None:
         index = values.to_numpy().astype(np.int64) * self._folds + fold_of(frame[ROW].to_numpy(), self._folds)
-        self._sum("count", index, None)
-        self._sum("sum", index, frame[LABEL].to_numpy().astype(np.float64))
+        label = frame[LABEL].to_numpy().astype(np.float64)
+        known = ~np.isnan(label)  # one of several labels may be missing
+        self._sum("count", index[known], None)
+        self._sum("sum", index[known], label[known])
 
     def table(self, values: pl.Series) -> pl.DataFrame:
         """Return the columns value, fold, count, sum."""
