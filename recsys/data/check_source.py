@@ -1,6 +1,7 @@
 """Check the parts of a data config that say how raw files are read."""
 
 import codecs
+import re
 
 from recsys.config.schema_data import SourceConfig, TextConfig
 from recsys.data.raw.dialect import SPACES
@@ -10,6 +11,8 @@ from recsys.data.transforms.columns import ResolvedData
 from recsys.errors import UserError, did_you_mean
 
 FORMATS = ("csv", "parquet", "jsonl", "arrow", "npz", "npy", "libfm", "lists", *TABLE_FORMATS)
+# A run's config may come from elsewhere, so its query must not write.
+READS = re.compile(r"\s*\(*\s*(SELECT|WITH|FROM|VALUES)\b[^;]*;?\s*", re.IGNORECASE)
 SIDE_FORMATS = ("csv", "parquet", "json", "jsonl", "arrow")
 SPEC_FORMATS = ("split_binary", "split_csv")  # formats that only data.spec can set
 
@@ -79,6 +82,9 @@ def _check_table(data: ResolvedData) -> None:
         raise UserError(f"{data.key}.source.query: applies only to format sql; this is {format_}")
     if format_ == "sql" and not source.query:
         raise UserError(f"{data.key}.source.query: missing; format sql reads the rows of this query")
+    if format_ == "sql" and not READS.fullmatch(source.query or ""):
+        why = "must be one query that reads rows: it begins with SELECT, WITH or FROM, and has no second statement"
+        raise UserError(f"{data.key}.source.query={source.query!r}: {why}")
     if format_ in TABLE_FORMATS and data.root is None:
         what = "database's URL, such as sqlite:///logs.db" if format_ == "sql" else "folder of the table"
         raise UserError(f"{data.key}.root: missing; format {format_} needs the {what}")

@@ -107,10 +107,19 @@ def test_mistakes(tmp_path: Path, root: str, query: str, expected: str) -> None:
     assert not [f for f in (tmp_path / "prepared" / "tables").glob("*") if f.is_dir()]
 
 
+def test_a_query_reaches_no_files(tmp_path: Path) -> None:
+    (tmp_path / "secret.csv").write_text("y,user,price,tags,plan\n1,a,1,b,c\n")
+    root = f"duckdb:///{duckdb_file(tmp_path)}"
+    with pytest.raises(UserError, match="disabled"):
+        prepare(data(tmp_path, root, format="sql", query=f"SELECT * FROM '{tmp_path}/secret.csv'"))
+
+
 def test_mistakes_in_the_config(tmp_path: Path) -> None:
     for config, expected in (
         (data(tmp_path, "sqlite:///x.db", format="sql"), "data.source.query: missing"),
         (data(tmp_path, "x", format="csv", query="SELECT 1"), "applies only to format sql; this is csv"),
+        (data(tmp_path, "x", format="sql", query="DROP TABLE log"), "must be one query that reads rows"),
+        (data(tmp_path, "x", format="sql", query="SELECT 1; DROP TABLE log"), "must be one query that reads rows"),
         (data(tmp_path, None, format="delta"), "needs the folder of the table"),  # type: ignore[arg-type]
         (data(tmp_path, "x", format="delta", joins=[JoinConfig("f.csv", "k")]), "takes no side files"),
     ):

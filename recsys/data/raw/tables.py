@@ -129,7 +129,9 @@ def _duckdb(root: str, query: str) -> Iterator[pl.DataFrame]:
     _need("duckdb", "sql", root)
     import duckdb
 
-    with closing(duckdb.connect(root.removeprefix("duckdb:///"), read_only=True)) as connection:
+    # no external access: a query of a run's config from elsewhere could read and write files, or load extensions
+    settings: dict[str, Any] = {"enable_external_access": False}
+    with closing(duckdb.connect(root.removeprefix("duckdb:///"), read_only=True, config=settings)) as connection:
         yield from _batches(connection.execute(query).to_arrow_reader(BATCH_ROWS))
 
 
