@@ -12,13 +12,9 @@ from recsys.new.names import EVENT_POSITIVES, EVENTS, LABELS, RATINGS, WEIGHTS, 
 from recsys.new.statistics import SKEWED, mean, skewness
 
 MOST_RATINGS = 21  # different values of a rating, such as 0 to 10 in half steps
-LEAK = 0.99  # AUC of a single column from which it gives the label away
-BINS = 50
-MANY = 1000  # columns of which numbers are compared only by their order, which takes less time
 MOST_CLASSES = 1000
 MOST_NAMED_CLASSES = 50  # different texts under the name of a label
 YES = ("yes", "y", "true", "t", "positive", "1")
-FEWEST = 20  # rows of each class for which an AUC means anything
 
 
 @dataclass
@@ -190,57 +186,3 @@ def _of_text(c: Column) -> Label | None:
         return None
     chosen = (c.values.cast(pl.String).str.strip_chars() == positive).cast(pl.Float64)
     return Label(c, chosen, positive=[positive], reason=why)
-
-
-def leaks(columns: Sequence[Column], label: Label) -> dict[str, float]:
-    """Return the columns that predict the label almost perfectly on their own, with the AUC of each."""
-    y = label.values
-    if label.kind != "binary":
-        return {}
-    rows = y.is_not_null()
-    if min(float(y.sum() or 0), float((1 - y).sum() or 0)) < FEWEST:
-        return {}
-    step = max(y.len() * len(columns) // 4_000_000, 1)
-    picked = rows & (pl.int_range(y.len(), eager=True) % step == 0)
-    truth, found = y.filter(picked), {}
-    for c in columns:
-        if c is label.column or c.kind in ("constant", "empty", "nested", "vector") or c.values.dtype.is_nested():
-            continue
-        auc = 0.0
-        if c.kind == "number" and c.numbers is not None and not c.missing:
-            by_value = _auc(c.numbers.filter(picked), truth)
-            auc = max(by_value, 1 - by_value)
-        if auc < LEAK and (c.kind != "number" or len(columns) <= MANY):
-            auc = _auc_of_means(_codes(c).filter(picked), truth)
-        if auc >= LEAK:
-            found[c.name] = auc
-    return found
-
-
-def _codes(c: Column) -> pl.Series:
-    """Return a column as a few groups of rows: its values, or ranges of its numbers; missing values are one."""
-    if c.kind in ("time", "text", "row id"):
-        return c.values.is_null().cast(pl.String)
-    if c.kind == "number" and c.numbers is not None:
-        return (c.numbers.rank("average") / c.numbers.len() * BINS).floor().cast(pl.Int32).cast(pl.String)
-    return c.values.cast(pl.String)
-
-
-def _auc_of_means(codes: pl.Series, truth: pl.Series) -> float:
-    """Return the AUC on one half of the rows of the mean label by group on the other half."""
-    frame = pl.DataFrame({"code": codes, "y": truth}).with_row_index("i")
-    base = mean(truth)
-    fit, held_out = frame.filter(pl.col("i") % 2 == 0), frame.filter(pl.col("i") % 2 == 1)
-    means = fit.group_by("code").agg(((pl.col("y").sum() + base) / (pl.len() + 1)).alias("p"))
-    scored = held_out.join(means, on="code", how="left", nulls_equal=True, maintain_order="left")
-    return _auc(scored["p"].fill_null(base), scored["y"])
-
-
-def _auc(scores: pl.Series, truth: pl.Series) -> float:
-    """Return the probability that a positive row has a higher score than a negative one; 0.5 without one of them."""
-    positives = float(truth.sum())
-    negatives = truth.len() - positives
-    if not positives or not negatives:
-        return 0.5
-    ranks = float((scores.rank("average") * truth).sum())
-    return (ranks - positives * (positives + 1) / 2) / (positives * negatives)

@@ -17,6 +17,7 @@ from recsys.new.features import Features, features_of, sql_name, time_sql
 from recsys.new.find_files import find
 from recsys.new.gather import Gathered, gather
 from recsys.new.label import Label
+from recsys.new.leaks import leaks
 from recsys.new.roles import Roles, assign
 from recsys.new.sample import read_sample
 from recsys.new.sides import Side, find_sides
@@ -118,7 +119,7 @@ def _ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
     p.unused += [(s.file, "no column of it makes a feature") for s in p.sides if not s.has_features]
     p.sides = [s for s in p.sides if s.has_features]
     joined = [c for side in p.sides for c in side.columns]
-    p.features = features_of([*p.columns, *joined], labels.leaks(p.columns, label), typed=typed)
+    p.features = features_of([*p.columns, *joined], leaks(p.columns, label), typed=typed)
     if p.sides:
         p.source["joins"] = [side.join() for side in p.sides]
     if label.column.missing:

@@ -17,6 +17,7 @@ from recsys.new.columns import Column, columns_of
 from recsys.new.dialect import RUNS, dialect_of, encoding_of, fields
 from recsys.new.features import feature_name, features_of
 from recsys.new.label import label_of
+from recsys.new.leaks import leaks
 from recsys.new.names import LABELS, names_an_id_of, rank_of, words
 from recsys.new.roles import assign, name_unnamed
 from recsys.new.split import by_time
@@ -277,7 +278,7 @@ def test_leaks(seed: int, numeric: bool) -> None:
     )
     columns, _ = columns_of(frame)
     label = label_of(columns[0])
-    assert label is not None and set(labels.leaks(columns, label)) == {"copy"}
+    assert label is not None and set(leaks(columns, label)) == {"copy"}
 
 
 def test_roles() -> None:
@@ -319,7 +320,7 @@ def test_features_say_why_columns_are_left_out() -> None:
             "ip": [f"10.0.{i % 150}.{i % 150}" for i in range(300)],
         }
     )
-    made = features_of(columns_of(frame)[0], {"leak"}, typed=True)
+    made = features_of(columns_of(frame)[0], {"leak": "known only afterwards"}, typed=True)
     assert {n for n, _ in made.left_out} == {"id", "title", "leak"}
     assert "pattern" in dict(made.left_out)["title"]
     assert {f.name: f.settings.get("transform", made.dense_defaults["transform"]) for f in made.dense} == {
