@@ -1,6 +1,6 @@
 """Choose the label of a sample's rows, and find the columns that give it away."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,12 +8,24 @@ import polars as pl
 
 from recsys.errors import UserError, did_you_mean
 from recsys.new.columns import Column
-from recsys.new.names import EVENT_POSITIVES, EVENTS, LABELS, RATINGS, WEIGHTS, has_word, plain, rank_of
+from recsys.new.names import (
+    AMOUNTS,
+    EVENT_POSITIVES,
+    EVENTS,
+    LABELS,
+    PERHAPS_AMOUNTS,
+    RATINGS,
+    WEIGHTS,
+    has_word,
+    plain,
+    rank_of,
+)
 from recsys.new.statistics import SKEWED, mean, skewness
 
 MOST_RATINGS = 21  # different values of a rating, such as 0 to 10 in half steps
 MOST_CLASSES = 1000
 MOST_NAMED_CLASSES = 50  # different texts under the name of a label
+MOST_LETTERS = 300  # of the names of columns in an error
 YES = ("yes", "y", "true", "t", "positive", "1")
 
 
@@ -56,13 +68,14 @@ class Label:
         return "a number" if self.kind == "regression" else f"one of {len(self.classes)} classes"
 
 
-def choose(columns: Sequence[Column], asked: str, *, retrieval: bool) -> Label | None:
+def choose(columns: Sequence[Column], asked: str, *, retrieval: bool, untested: Collection[str] = ()) -> Label | None:
     """Return the label that the user asks for, or the likeliest; None if no column can be one.
 
     Args:
         columns: the columns of the sample; the roles of user, item and time are set.
         asked: the name of a column, or auto.
         retrieval: a user and an item are known, so that rows need no label.
+        untested: the columns that a file of test rows lacks; one of them is the label.
     """
     if asked != "auto":
         found = next((c for c in columns if c.name == asked), None)
@@ -82,6 +95,10 @@ def choose(columns: Sequence[Column], asked: str, *, retrieval: bool) -> Label |
     if named:
         best = min(named, key=lambda pair: (pair[1].distinct > 2, pair[0]))[1]
         return _with_reason(best, "its name says so")
+    if lacking := [c for c in free if c.name in untested]:
+        return _with_reason(_likeliest(lacking), "the test file lacks it")
+    if not retrieval and (amount := _named_amount(free, AMOUNTS)) is not None:
+        return _with_reason(amount, "its name says so")
     two = [c for c in free if c.distinct == 2 and not has_word(c.name, WEIGHTS)]
     unnamed = all(c.name.startswith("column_") for c in two)  # a file without a header: no name says what it is
     if len(two) == 1 and (unnamed or not retrieval):
@@ -93,9 +110,40 @@ def choose(columns: Sequence[Column], asked: str, *, retrieval: bool) -> Label |
         if rated and (why == "a rating" or is_event(min(rated, key=lambda pair: pair[0])[1])):
             best = min(rated, key=lambda pair: pair[0])[1]
             return _with_reason(best, f"{why}, by its name")
-    if two and not retrieval:
-        return _at_an_end(columns, two)
-    return None
+    if retrieval:
+        return None
+    if (amount := _named_amount(free, PERHAPS_AMOUNTS)) is not None:
+        return _with_reason(amount, "its name may say so; set another with label=NAME")
+    return _at_an_end(columns, two) if two else None
+
+
+def _named_amount(columns: Sequence[Column], among: tuple[str, ...]) -> Column | None:
+    """Return the column of many numbers with one of these names, None if there is none."""
+    ranked = [
+        (rank, i)
+        for i, c in enumerate(columns)
+        if (rank := rank_of(c.name, among)) is not None and c.numbers is not None and c.distinct > MOST_RATINGS
+    ]
+    return columns[min(ranked)[1]] if ranked else None
+
+
+def _likeliest(lacking: Sequence[Column]) -> Column:
+    """Return which of the columns that a test file lacks is the label: by its name, of two values, or the last."""
+    names = (*LABELS, *AMOUNTS, *RATINGS, *PERHAPS_AMOUNTS)
+    ranks = [rank_of(c.name, names) for c in lacking]
+    order = [
+        (len(names) if r is None else r, c.distinct > 2, -i)
+        for i, (r, c) in enumerate(zip(ranks, lacking, strict=True))
+    ]
+    return lacking[order.index(min(order))]
+
+
+def names_for_error(columns: Sequence[Column]) -> str:
+    """Return the names of columns: all if they are short, otherwise the first and the last ones."""
+    names = [c.name for c in columns]
+    if len(names) <= 12 or len(", ".join(names)) <= MOST_LETTERS:
+        return ", ".join(names)
+    return ", ".join([*names[:6], "...", *names[-6:]])
 
 
 def _can_be(c: Column, *, retrieval: bool) -> bool:

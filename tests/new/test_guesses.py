@@ -252,10 +252,12 @@ def test_choice_of_the_label() -> None:
     assert labels.choose(columns, "weekend", retrieval=False).column.name == "weekend"  # type: ignore[union-attr]
     with pytest.raises(UserError, match="no such column; did you mean clicked"):
         labels.choose(columns, "clickd", retrieval=False)
-    columns, _ = columns_of(frame.select(pl.col("price"), pl.col("price").alias("cost")))
+    columns, _ = columns_of(frame.select(pl.col("price").alias("x"), pl.col("price").alias("cost")))
     assert labels.choose(columns, "auto", retrieval=False) is None
     many, _ = columns_of(
-        frame.select("price", "weekend", pl.col("clicked").alias("other"), pl.col("price").alias("cost"))
+        frame.select(
+            pl.col("price").alias("x"), "weekend", pl.col("clicked").alias("other"), pl.col("price").alias("cost")
+        )
     )
     with pytest.raises(UserError, match="2 of 4 columns have two values"):
         labels.choose(many, "auto", retrieval=False)
