@@ -69,7 +69,9 @@ def gather(found: Found) -> Gathered:
     rest = [f for key, files in groups.items() if key != best for f in files]
     tests = [f for f in rest if split_of(f) == "test"]
     unused += [(f, "it has other columns; predict its rows with recsys.predict") for f in tests]
-    untested = next((lacking for key in groups if key != best and (lacking := _untested(layouts, key, best, groups))), ())
+    untested = next(
+        (lacking for key in groups if key != best and (lacking := _untested(layouts, key, best, groups))), ()
+    )
     return Gathered(layouts[best], groups[best], [f for f in rest if f not in tests], unused, untested)
 
 
