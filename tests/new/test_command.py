@@ -51,6 +51,20 @@ def test_data(run: Commands, tmp_path: Path) -> None:
     assert (tmp_path / "conf" / "data" / "mine.yaml").read_text() == text
 
 
+def test_files_that_are_left_out_are_said(run: Commands, tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    (raw / "log.csv").write_text(lines(clicks()))
+    (raw / "test.csv").write_text(lines(clicks(1).drop("clicked")))
+    for i in range(12):
+        (raw / f"other{'abcdefghijkl'[i]}.csv").write_text("q,r\n1,x\n2,y\n")
+    status, said = run.said("data=mine", "files=raw")
+    said = " ".join(said.split())
+    assert status == 0, said
+    assert "left out: test.csv: it has other columns; predict its rows with recsys.predict" in said
+    assert "left out: othera.csv: not joined: it has no column" in said and "left out: 3 more files" in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
