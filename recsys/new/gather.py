@@ -61,7 +61,12 @@ def gather(found: Found) -> Gathered:
         key = _columns_key(layout)
         by_name[name] = key
         groups.setdefault(key, []).append(f)
-        layouts.setdefault(key, layout)
+        known = layouts.setdefault(key, layout).dialect
+        if (
+            known is not None and layout.dialect is not None and not known.comment
+        ):  # one file has comments, another none
+            known.comment = layout.dialect.comment
+            known.reasons = layout.dialect.reasons | known.reasons
     rows = {key: files for key, files in groups.items() if key[0] != "json"}
     if not rows:
         raise UserError("; ".join(f"{f}: {why}" for f, why in unused[:3]) or f"{found.root}: no file holds rows")

@@ -99,7 +99,7 @@ def choose(columns: Sequence[Column], asked: str, *, retrieval: bool, untested: 
         return _with_reason(_likeliest(lacking), "the test file lacks it")
     if not retrieval and (amount := _named_amount(free, AMOUNTS)) is not None:
         return _with_reason(amount, "its name says so")
-    two = [c for c in free if c.distinct == 2 and not has_word(c.name, WEIGHTS)]
+    two = [c for c in free if (c.distinct == 2 or len(_without_dots(c)) == 2) and not has_word(c.name, WEIGHTS)]
     unnamed = all(c.name.startswith("column_") for c in two)  # a file without a header: no name says what it is
     if len(two) == 1 and (unnamed or not retrieval):
         return _with_reason(two[0], "the only column with two values")
@@ -214,9 +214,29 @@ def _threshold(x: pl.Series, distinct: Sequence[float]) -> float:
     return next((v for v in distinct if mean(x >= v) <= 0.5), distinct[-1])
 
 
+def _without_dots(c: Column) -> dict[str, list[str]]:
+    """Return the values by their text without a dot at its end, as in adult.test; nothing if this joins none."""
+    if c.values.dtype != pl.String or c.numbers is not None or not 2 < c.distinct <= 4:
+        return {}
+    groups: dict[str, list[str]] = {}
+    for v in sorted(set(c.values.drop_nulls().str.strip_chars().to_list())):
+        groups.setdefault(v.removesuffix("."), []).append(v)
+    return groups if len(groups) < c.distinct else {}
+
+
+def _is_one_of(c: Column, positive: Sequence[str]) -> pl.Series:
+    return c.values.cast(pl.String).str.strip_chars().is_in(positive).cast(pl.Float64)
+
+
 def _of_text(c: Column) -> Label | None:
     counts = c.values.drop_nulls().cast(pl.String).str.strip_chars().value_counts(sort=True)
     values, shares = counts[c.name].to_list(), (counts["count"] / c.rows).to_list()
+    if len(groups := _without_dots(c)) == 2:
+        rarer = min(
+            groups.values(), key=lambda texts: sum(share for v, share in zip(values, shares, strict=True) if v in texts)
+        )
+        why = "; the rarer of two values is positive, with and without a dot at its end"
+        return Label(c, _is_one_of(c, rarer), positive=rarer, reason=why)
     if len(values) == 2:
         positive, why = values[-1], "; the rarer of two values is positive"
         yes = [v for v in values if v.lower() in YES]
@@ -232,5 +252,4 @@ def _of_text(c: Column) -> Label | None:
         return Label(c, numbers.cast(pl.Float64), kind="classes", classes=values, reason=why)
     else:
         return None
-    chosen = (c.values.cast(pl.String).str.strip_chars() == positive).cast(pl.Float64)
-    return Label(c, chosen, positive=[positive], reason=why)
+    return Label(c, _is_one_of(c, [positive]), positive=[positive], reason=why)

@@ -4,6 +4,7 @@ import ast
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from file_shapes import clicks, lines
 from small_csv import Commands
@@ -96,9 +97,9 @@ def test_mistakes(run: Commands, tmp_path: Path, arguments: tuple[str, ...], mes
 def test_nothing_to_learn(run: Commands, tmp_path: Path) -> None:
     (tmp_path / "prose.txt").write_text("To be, or not to be.\nThat is the question.\n")
     assert "no separator divides its lines into columns" in run("data=mine", "files=prose.txt")[1][0]
-    (tmp_path / "noise.csv").write_text(lines(clicks().select("price", "city")))
+    (tmp_path / "noise.csv").write_text(lines(clicks().select(pl.col("price").alias("x"), "city")))
     [error] = run("data=mine", "files=noise.csv")[1]
-    assert "no column is a label, and no two are a user and an item; type label=NAME, one of price, city" in error
+    assert "no column is a label, and no two are a user and an item; type label=NAME, one of x, city" in error
     (tmp_path / "one.csv").write_text(lines(clicks().select("clicked").with_row_index("id")))
     assert (
         "no column but the label can be a feature; id: every row has its own value"
