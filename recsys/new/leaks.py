@@ -13,7 +13,9 @@ LEAK = 0.99  # AUC of a single column from which it gives the label away
 BINS = 50
 MANY = 1000  # columns of which numbers are compared only by their order, which takes less time
 FEWEST = 20  # rows of each class for which an AUC means anything, and rows with a value that implies the label
-MOST_USUAL = 0.6  # share of positive rows, up to which 20 positive rows of 20 are no chance
+MOST_USUAL = 0.6  # share of positive rows, above which a value with positive rows alone says little
+CHANCE = 1e-6  # probability that all rows of a value are positive by chance, below which the value implies the label
+FEW_POSITIVE = 1 / 3  # share of positive rows up to which one of many values may imply the label
 FEW_VALUES = 20
 LARGE_PART = 0.2  # of the positive rows have the value of a column of more than two
 KNOWN_AFTERWARDS = "it alone predicts the label (almost) perfectly: known only afterwards?"
@@ -64,12 +66,12 @@ def _implies(c: Column, y: pl.Series) -> str | None:
     if c.kind in ("number", "category", "id") and counts["count"][0] >= c.rows / 2:
         usual = counts[c.name][0]
         groups.append((f"a value other than {usual}", (c.values != usual).fill_null(False), 0.0))
-    if c.kind == "category" and counts.height <= FEW_VALUES:
+    if c.kind == "category" and (counts.height == 2 or (counts.height <= FEW_VALUES and base <= FEW_POSITIVE)):
         share = 0.0 if counts.height == 2 else LARGE_PART
         groups += [(f"the value {v}", (c.values == v).fill_null(False), share) for v in counts[c.name].to_list()]
     for what, rows, share in reversed(groups):
         labels = y.filter(rows).drop_nulls()
-        if labels.len() >= max(FEWEST, share * positives) and mean(labels) == 1:
+        if labels.len() >= max(FEWEST, share * positives) and mean(labels) == 1 and base ** labels.len() < CHANCE:
             return what
     return None
 

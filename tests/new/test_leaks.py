@@ -38,6 +38,22 @@ def test_values_that_imply_the_label(values: Any, what: str | None) -> None:
         assert what in found["purchase"]
 
 
+def test_a_good_category_is_no_leak() -> None:
+    """A smell that only poisonous mushrooms have is known before the label."""
+    poisonous = np.arange(2000) % 2
+    smell = np.where((poisonous == 1) & (RNG.random(2000) < 0.5), "foul", RNG.choice(["none", "anise"], 2000))
+    columns, _ = columns_of(pl.DataFrame({"label": poisonous, "smell": smell}))
+    label = label_of(columns[0])
+    assert label is not None and not leaks(columns, label)
+
+
+def test_a_few_rows_are_chance() -> None:
+    clicked = np.array([1] * 20 + [1, 1, 0, 0] * 100)
+    columns, _ = columns_of(pl.DataFrame({"click": clicked, "x": [1] * 20 + [0] * 400}))
+    label = label_of(columns[0])
+    assert label is not None and label.share < 0.6 and not leaks(columns, label)
+
+
 def test_a_second_label_is_suggested() -> None:
     columns, _ = columns_of(pl.DataFrame({"click": CLICK.astype(int), "purchase": BOUGHT.astype(int)}))
     label = label_of(columns[0])
