@@ -1,5 +1,6 @@
 """First lines that are no rows of the table: titles, Excel's separator, comments."""
 
+import gzip
 from pathlib import Path
 
 import numpy as np
@@ -62,3 +63,11 @@ def test_messages_of_libraries_do_not_leak(tmp_path: Path) -> None:
     with pytest.raises(UserError) as e:
         layout_of(file)
     assert str(e.value) == f"{file}: is damaged, or not what its first bytes say; check it, or leave it out"
+
+
+def test_a_cut_archive_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv.gz"
+    file.write_bytes(gzip.compress(lines(clicks()).encode())[:60] + b"x" * 2000)
+    with pytest.raises(UserError) as e:
+        layout_of(file)
+    assert str(e.value) == f"{file}: cannot be read (it is damaged, or not all of it is there)"
