@@ -1,5 +1,6 @@
 """Find out what each column of a sample holds: numbers, categories, lists, times, ids, text or vectors."""
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -215,7 +216,9 @@ def _number_kind(c: Column) -> None:
     x = c.numbers.drop_nulls()
     low, high = least(x), largest(x)
     quantity = has_word(c.name, QUANTITIES) and not names_an_id_of(c.name, (*USERS, *ITEMS))
-    named_id = names_an_id_of(c.name, (*USERS, *ITEMS)) or words(c.name)[-1:] == ["id"]
+    named_id = names_an_id_of(c.name, (*USERS, *ITEMS)) or words(c.name)[-1:] in (["id"], ["no"], ["nr"], ["key"])
+    numbered = words(c.name)[-1:] == ["number"] and len(words(c.name)) > 1  # such as invoice_number
+    even = (not quantity or numbered) and _are_ids(x, low, high, c.distinct, by_range=numbered or _says_nothing(c.name))
     if not c.is_whole:
         c.kind, c.reason = "number", f"{low:.4g} to {high:.4g}"
     elif c.distinct == x.len() > 50 and not quantity and (named_id or _counts_rows(x) or low > 1e9):
@@ -225,8 +228,8 @@ def _number_kind(c: Column) -> None:
         c.reason = "its name says that it is a code"
     elif c.distinct <= (FEW if not quantity else 2) or (high <= 12 and not has_word(c.name, ("age", "price"))):
         c.kind, c.reason = "category", f"{c.distinct} different whole numbers"
-    elif not quantity and _are_ids(x, low, high, c.distinct):
-        c.kind, c.reason = "id", "whole numbers that fill their range evenly, as ids do"
+    elif even:
+        c.kind, c.reason = "id", "whole numbers that are large, increase or fill their range evenly, as ids do"
     elif not quantity and low >= 10_000 and high < 1.5 * low and not has_word(c.name, TIMES):
         c.kind, c.reason = "id", "large whole numbers close to each other, as ids are"
     elif not quantity and low >= 100 and c.distinct * 10 <= min(high - low, x.len()):
@@ -240,14 +243,24 @@ def _counts_rows(x: pl.Series) -> bool:
     return x.is_sorted() and mean(x.diff().drop_nulls() == 1) > 0.9
 
 
-def _are_ids(x: pl.Series, low: float, high: float, distinct: int) -> bool:
-    """Return True if many whole numbers fill their range evenly, or are too large for quantities."""
+def _says_nothing(name: str) -> bool:
+    """Return True for the names of unnamed columns, such as column_3, feature_12 and C14."""
+    return bool(re.fullmatch(r"([a-z]|col|column|field|feature|feat|var)[ _-]?\d+", name.strip().lower()))
+
+
+def _are_ids(x: pl.Series, low: float, high: float, distinct: int, *, by_range: bool) -> bool:
+    """Return True if many whole numbers are too large for quantities, or (almost) all differ and increase.
+
+    by_range: also if they fill their range evenly, as ids do, but measures such as areas may too.
+    """
     if distinct < 200:
         return False
     middle = (mean(x.unique()) - low) / max(high - low, 1)
     if distinct > 1000 and (high > 1e9 or (high > 1e7 and 0.3 < middle < 0.7)):
         return True
-    return 0 <= low <= 1000 and distinct / (high - low + 1) > 0.4 and 0.3 < middle < 0.7 and high > 500
+    if distinct > 0.95 * x.len() and x.is_sorted():
+        return True
+    return by_range and 0 <= low <= 1000 and distinct / (high - low + 1) > 0.4 and 0.3 < middle < 0.7 and high > 500
 
 
 def _nested(c: Column) -> Column:

@@ -15,8 +15,11 @@ SEPARATORS = ("\t", "\x01", "\x1f", "::", "||", ";;", "~~", "^^", ";", "|", ",",
 LIST_SEPARATORS = (" ", "\t", ",", ";", "|")
 RUNS = r"\s+"
 COMMENTS = ("#", "%", "//")
+FEWEST_ROWS = 3  # after a first line that is no row
 STEADY = 0.8  # share of lines with the same number of fields, from which a separator is one
 NULLS = ("NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "None", "none", "NaN", "nan", "?", r"\N", "-", "--", ".")
+EXCEL = re.compile(r"sep=.")  # the first line that Excel writes to name the separator; the reader skips it
+NO_MARKS = frozenset("\"'+-._ \t\\<([{?")  # characters that rows begin with too
 LIBFM = re.compile(r"^[+-]?[\d.]+( +\w+:[+-]?[\d.]+([eE][+-]?\d+)?)+ *$")
 NUMBER = re.compile(r"^[+-]?(\d+([.,]\d*)*|[.,]\d+)([eE][+-]?\d+)?$")
 
@@ -36,6 +39,7 @@ class Dialect:
     renamed: bool = False  # `columns` replaces the header's names
     width: int = 0  # number of columns
     trailing: bool = False  # lines end with a separator, after which there is no column
+    title: str = ""  # how the first line differs from all others, if it is no row and cannot be skipped
     reasons: dict[str, str] = field(default_factory=dict)  # key -> why
 
 
@@ -70,7 +74,7 @@ def _decodes(line: bytes, encoding: str) -> bool:
 def dialect_of(lines: Sequence[str], encoding: str = "utf-8") -> Dialect:
     """Return the dialect of a file from its first lines, without line ends."""
     d = Dialect(encoding=encoding)
-    lines = [line for line in lines if line.strip()][:LINES]
+    lines = without_excel([line for line in lines if line.strip()][:LINES])
     d.comment, lines = _comment(lines)
     if not lines:
         return d
@@ -80,6 +84,7 @@ def dialect_of(lines: Sequence[str], encoding: str = "utf-8") -> Dialect:
     if sum(bool(LIBFM.match(line)) for line in lines) > STEADY * len(lines):
         d.format, d.separator, d.width = "libfm", " ", len(lines[0].split())
         return d
+    lines = _without_title(d, lines)
     d.quote = _quote(lines)
     found = separator_of(lines, d.quote)
     if found is None:
@@ -97,6 +102,36 @@ def dialect_of(lines: Sequence[str], encoding: str = "utf-8") -> Dialect:
     d.header = has_header([r[: d.width] for r in rows[:200] if len(r) >= d.width - 1])
     _name_columns(d, rows[0])
     return d
+
+
+def without_excel(lines: list[str]) -> list[str]:
+    """Return the lines without a first line such as sep=;"""
+    return lines[1:] if lines and EXCEL.fullmatch(lines[0].rstrip("\r")) else lines
+
+
+def _without_title(d: Dialect, lines: list[str]) -> list[str]:
+    """Return the rows without a first line that has another number of fields than all others.
+
+    If it begins with a character that no row begins with, it is a comment; otherwise, say in `d.title` what it is.
+    """
+    first, rest = lines[0], lines[1:]
+    quote = _quote(rest)
+    found = separator_of(rest, quote) if len(rest) >= FEWEST_ROWS else None
+    if found is None or found[1] < 3:
+        return lines
+    separator, width = found
+    own = _count(first, separator, quote)
+    if abs(own - width) <= 1 or any(_count(line, separator, quote) != width for line in rest):
+        return lines
+    mark = first[0]
+    is_mark = not mark.isalnum() and mark not in NO_MARKS and mark not in separator
+    if is_mark and d.comment is None and not any(line.startswith(mark) for line in rest):
+        d.comment, d.reasons["comment"] = mark, "the first line is no row of the table"
+        return rest
+    if separator not in (" ", RUNS, ":"):  # these also divide prose and lists of items
+        d.title = f"its first line has {own} of the {width} fields of all other lines; remove it, or put # before it"
+        return rest
+    return lines
 
 
 def _times(line: str) -> bool:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,14 +44,17 @@ class Features:
         return [(f.name, f.settings, f.why) for f in (self.dense if kind == "dense" else self.sparse)]
 
 
-def features_of(columns: Sequence[Column], leaks: Collection[str], *, typed: bool) -> Features:
-    """Return the features that the columns make. typed: columns have types, which SQL has to turn into text."""
+def features_of(columns: Sequence[Column], leaks: Mapping[str, str], *, typed: bool) -> Features:
+    """Return the features that the columns make. typed: columns have types, which SQL has to turn into text.
+
+    leaks: columns that give the label away -> why
+    """
     found, names = Features(), set[str]()
     for c in columns:
         if c.role in ("label", "weight"):
             continue
         if c.name in leaks:
-            found.left_out.append((c.name, "it alone predicts the label (almost) perfectly: known only afterwards?"))
+            found.left_out.append((c.name, leaks[c.name]))
             continue
         name = feature_name(c.name, names)
         if c.kind == "time":

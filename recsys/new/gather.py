@@ -10,6 +10,7 @@ from recsys.new.find_files import Found, split_of
 from recsys.new.sample import Layout, layout_of
 
 MOST_SNIFFED = 60
+MOST_UNTESTED = 2
 
 
 @dataclass
@@ -19,12 +20,14 @@ class Gathered:
     layout, files: the files of rows, and how they are read
     sides: files of other columns, which may be side tables
     unused: files that are of no use, and why
+    untested: the columns that a file of test rows lacks, if they are one or two: the label, and what follows it
     """
 
     layout: Layout
     files: list[Path]
     sides: list[Path]
     unused: list[tuple[Path, str]]
+    untested: tuple[str, ...] = ()
 
     @property
     def others(self) -> list[Path]:
@@ -58,7 +61,12 @@ def gather(found: Found) -> Gathered:
         key = _columns_key(layout)
         by_name[name] = key
         groups.setdefault(key, []).append(f)
-        layouts.setdefault(key, layout)
+        known = layouts.setdefault(key, layout).dialect
+        if (
+            known is not None and layout.dialect is not None and not known.comment
+        ):  # one file has comments, another none
+            known.comment = layout.dialect.comment
+            known.reasons = layout.dialect.reasons | known.reasons
     rows = {key: files for key, files in groups.items() if key[0] != "json"}
     if not rows:
         raise UserError("; ".join(f"{f}: {why}" for f, why in unused[:3]) or f"{found.root}: no file holds rows")
@@ -66,7 +74,26 @@ def gather(found: Found) -> Gathered:
     rest = [f for key, files in groups.items() if key != best for f in files]
     tests = [f for f in rest if split_of(f) == "test"]
     unused += [(f, "it has other columns; predict its rows with recsys.predict") for f in tests]
-    return Gathered(layouts[best], groups[best], [f for f in rest if f not in tests], unused)
+    untested = next(
+        (lacking for key in groups if key != best and (lacking := _untested(layouts, key, best, groups))), ()
+    )
+    return Gathered(layouts[best], groups[best], [f for f in rest if f not in tests], unused, untested)
+
+
+def _untested(
+    layouts: dict[tuple[str, ...], Layout],
+    key: tuple[str, ...],
+    best: tuple[str, ...],
+    groups: dict[tuple[str, ...], list[Path]],
+) -> tuple[str, ...]:
+    """Return the one or two columns of the rows that files of test rows lack, nothing if these differ otherwise."""
+    named = [d is None or d.header for d in (layouts[key].dialect, layouts[best].dialect)]
+    if not all(named) or not any(split_of(f) == "test" for f in groups[key]):
+        return ()
+    own, theirs = layouts[best].columns, set(layouts[key].columns)
+    lacking = tuple(name for name in own if name not in theirs)
+    added = len(theirs - set(own))
+    return lacking if 1 <= len(lacking) <= MOST_UNTESTED and added <= 1 and len(own) > len(lacking) + 1 else ()
 
 
 def _columns_key(layout: Layout) -> tuple[str, ...]:

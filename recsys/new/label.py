@@ -1,6 +1,6 @@
 """Choose the label of a sample's rows, and find the columns that give it away."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,17 +8,25 @@ import polars as pl
 
 from recsys.errors import UserError, did_you_mean
 from recsys.new.columns import Column
-from recsys.new.names import EVENT_POSITIVES, EVENTS, LABELS, RATINGS, WEIGHTS, has_word, plain, rank_of
+from recsys.new.names import (
+    AMOUNTS,
+    EVENT_POSITIVES,
+    EVENTS,
+    LABELS,
+    PERHAPS_AMOUNTS,
+    RATINGS,
+    WEIGHTS,
+    has_word,
+    plain,
+    rank_of,
+)
 from recsys.new.statistics import SKEWED, mean, skewness
 
 MOST_RATINGS = 21  # different values of a rating, such as 0 to 10 in half steps
-LEAK = 0.99  # AUC of a single column from which it gives the label away
-BINS = 50
-MANY = 1000  # columns of which numbers are compared only by their order, which takes less time
 MOST_CLASSES = 1000
 MOST_NAMED_CLASSES = 50  # different texts under the name of a label
+MOST_LETTERS = 300  # of the names of columns in an error
 YES = ("yes", "y", "true", "t", "positive", "1")
-FEWEST = 20  # rows of each class for which an AUC means anything
 
 
 @dataclass
@@ -60,13 +68,14 @@ class Label:
         return "a number" if self.kind == "regression" else f"one of {len(self.classes)} classes"
 
 
-def choose(columns: Sequence[Column], asked: str, *, retrieval: bool) -> Label | None:
+def choose(columns: Sequence[Column], asked: str, *, retrieval: bool, untested: Collection[str] = ()) -> Label | None:
     """Return the label that the user asks for, or the likeliest; None if no column can be one.
 
     Args:
         columns: the columns of the sample; the roles of user, item and time are set.
         asked: the name of a column, or auto.
         retrieval: a user and an item are known, so that rows need no label.
+        untested: the columns that a file of test rows lacks; one of them is the label.
     """
     if asked != "auto":
         found = next((c for c in columns if c.name == asked), None)
@@ -86,7 +95,11 @@ def choose(columns: Sequence[Column], asked: str, *, retrieval: bool) -> Label |
     if named:
         best = min(named, key=lambda pair: (pair[1].distinct > 2, pair[0]))[1]
         return _with_reason(best, "its name says so")
-    two = [c for c in free if c.distinct == 2 and not has_word(c.name, WEIGHTS)]
+    if lacking := [c for c in free if c.name in untested]:
+        return _with_reason(_likeliest(lacking), "the test file lacks it")
+    if not retrieval and (amount := _named_amount(free, AMOUNTS)) is not None:
+        return _with_reason(amount, "its name says so")
+    two = [c for c in free if (c.distinct == 2 or len(_without_dots(c)) == 2) and not has_word(c.name, WEIGHTS)]
     unnamed = all(c.name.startswith("column_") for c in two)  # a file without a header: no name says what it is
     if len(two) == 1 and (unnamed or not retrieval):
         return _with_reason(two[0], "the only column with two values")
@@ -97,9 +110,40 @@ def choose(columns: Sequence[Column], asked: str, *, retrieval: bool) -> Label |
         if rated and (why == "a rating" or is_event(min(rated, key=lambda pair: pair[0])[1])):
             best = min(rated, key=lambda pair: pair[0])[1]
             return _with_reason(best, f"{why}, by its name")
-    if two and not retrieval:
-        return _at_an_end(columns, two)
-    return None
+    if retrieval:
+        return None
+    if (amount := _named_amount(free, PERHAPS_AMOUNTS)) is not None:
+        return _with_reason(amount, "its name may say so; set another with label=NAME")
+    return _at_an_end(columns, two) if two else None
+
+
+def _named_amount(columns: Sequence[Column], among: tuple[str, ...]) -> Column | None:
+    """Return the column of many numbers with one of these names, None if there is none."""
+    ranked = [
+        (rank, i)
+        for i, c in enumerate(columns)
+        if (rank := rank_of(c.name, among)) is not None and c.numbers is not None and c.distinct > MOST_RATINGS
+    ]
+    return columns[min(ranked)[1]] if ranked else None
+
+
+def _likeliest(lacking: Sequence[Column]) -> Column:
+    """Return which of the columns that a test file lacks is the label: by its name, of two values, or the last."""
+    names = (*LABELS, *AMOUNTS, *RATINGS, *PERHAPS_AMOUNTS)
+    ranks = [rank_of(c.name, names) for c in lacking]
+    order = [
+        (len(names) if r is None else r, c.distinct > 2, -i)
+        for i, (r, c) in enumerate(zip(ranks, lacking, strict=True))
+    ]
+    return lacking[order.index(min(order))]
+
+
+def names_for_error(columns: Sequence[Column]) -> str:
+    """Return the names of columns: all if they are short, otherwise the first and the last ones."""
+    names = [c.name for c in columns]
+    if len(names) <= 12 or len(", ".join(names)) <= MOST_LETTERS:
+        return ", ".join(names)
+    return ", ".join([*names[:6], "...", *names[-6:]])
 
 
 def _can_be(c: Column, *, retrieval: bool) -> bool:
@@ -170,9 +214,29 @@ def _threshold(x: pl.Series, distinct: Sequence[float]) -> float:
     return next((v for v in distinct if mean(x >= v) <= 0.5), distinct[-1])
 
 
+def _without_dots(c: Column) -> dict[str, list[str]]:
+    """Return the values by their text without a dot at its end, as in adult.test; nothing if this joins none."""
+    if c.values.dtype != pl.String or c.numbers is not None or not 2 < c.distinct <= 4:
+        return {}
+    groups: dict[str, list[str]] = {}
+    for v in sorted(set(c.values.drop_nulls().str.strip_chars().to_list())):
+        groups.setdefault(v.removesuffix("."), []).append(v)
+    return groups if len(groups) < c.distinct else {}
+
+
+def _is_one_of(c: Column, positive: Sequence[str]) -> pl.Series:
+    return c.values.cast(pl.String).str.strip_chars().is_in(positive).cast(pl.Float64)
+
+
 def _of_text(c: Column) -> Label | None:
     counts = c.values.drop_nulls().cast(pl.String).str.strip_chars().value_counts(sort=True)
     values, shares = counts[c.name].to_list(), (counts["count"] / c.rows).to_list()
+    if len(groups := _without_dots(c)) == 2:
+        rarer = min(
+            groups.values(), key=lambda texts: sum(share for v, share in zip(values, shares, strict=True) if v in texts)
+        )
+        why = "; the rarer of two values is positive, with and without a dot at its end"
+        return Label(c, _is_one_of(c, rarer), positive=rarer, reason=why)
     if len(values) == 2:
         positive, why = values[-1], "; the rarer of two values is positive"
         yes = [v for v in values if v.lower() in YES]
@@ -188,59 +252,4 @@ def _of_text(c: Column) -> Label | None:
         return Label(c, numbers.cast(pl.Float64), kind="classes", classes=values, reason=why)
     else:
         return None
-    chosen = (c.values.cast(pl.String).str.strip_chars() == positive).cast(pl.Float64)
-    return Label(c, chosen, positive=[positive], reason=why)
-
-
-def leaks(columns: Sequence[Column], label: Label) -> dict[str, float]:
-    """Return the columns that predict the label almost perfectly on their own, with the AUC of each."""
-    y = label.values
-    if label.kind != "binary":
-        return {}
-    rows = y.is_not_null()
-    if min(float(y.sum() or 0), float((1 - y).sum() or 0)) < FEWEST:
-        return {}
-    step = max(y.len() * len(columns) // 4_000_000, 1)
-    picked = rows & (pl.int_range(y.len(), eager=True) % step == 0)
-    truth, found = y.filter(picked), {}
-    for c in columns:
-        if c is label.column or c.kind in ("constant", "empty", "nested", "vector") or c.values.dtype.is_nested():
-            continue
-        auc = 0.0
-        if c.kind == "number" and c.numbers is not None and not c.missing:
-            by_value = _auc(c.numbers.filter(picked), truth)
-            auc = max(by_value, 1 - by_value)
-        if auc < LEAK and (c.kind != "number" or len(columns) <= MANY):
-            auc = _auc_of_means(_codes(c).filter(picked), truth)
-        if auc >= LEAK:
-            found[c.name] = auc
-    return found
-
-
-def _codes(c: Column) -> pl.Series:
-    """Return a column as a few groups of rows: its values, or ranges of its numbers; missing values are one."""
-    if c.kind in ("time", "text", "row id"):
-        return c.values.is_null().cast(pl.String)
-    if c.kind == "number" and c.numbers is not None:
-        return (c.numbers.rank("average") / c.numbers.len() * BINS).floor().cast(pl.Int32).cast(pl.String)
-    return c.values.cast(pl.String)
-
-
-def _auc_of_means(codes: pl.Series, truth: pl.Series) -> float:
-    """Return the AUC on one half of the rows of the mean label by group on the other half."""
-    frame = pl.DataFrame({"code": codes, "y": truth}).with_row_index("i")
-    base = mean(truth)
-    fit, held_out = frame.filter(pl.col("i") % 2 == 0), frame.filter(pl.col("i") % 2 == 1)
-    means = fit.group_by("code").agg(((pl.col("y").sum() + base) / (pl.len() + 1)).alias("p"))
-    scored = held_out.join(means, on="code", how="left", nulls_equal=True, maintain_order="left")
-    return _auc(scored["p"].fill_null(base), scored["y"])
-
-
-def _auc(scores: pl.Series, truth: pl.Series) -> float:
-    """Return the probability that a positive row has a higher score than a negative one; 0.5 without one of them."""
-    positives = float(truth.sum())
-    negatives = truth.len() - positives
-    if not positives or not negatives:
-        return 0.5
-    ranks = float((scores.rank("average") * truth).sum())
-    return (ranks - positives * (positives + 1) / 2) / (positives * negatives)
+    return Label(c, _is_one_of(c, [positive]), positive=[positive], reason=why)

@@ -21,6 +21,11 @@ LABELS = (  # the strongest first
     ),
     *("result", "success", "is_positive", "relevance", "booked", "booking_bool", "click_bool", "labels", "targets"),
 )
+AMOUNTS = (  # numbers that people predict, the likeliest first
+    *("sales", "saleprice", "sales_price", "revenue", "cnt", "demand", "unit_sales", "units_sold", "weekly_sales"),
+    *("trip_duration", "item_cnt_day", "total_sales", "totals_revenue", "transaction_revenue"),
+)
+PERHAPS_AMOUNTS = ("price", "amount", "count", "duration")  # the same, only if nothing else can be the label
 RATINGS = (
     "rating",
     "ratings",

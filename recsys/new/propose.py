@@ -17,6 +17,7 @@ from recsys.new.features import Features, features_of, sql_name, time_sql
 from recsys.new.find_files import find
 from recsys.new.gather import Gathered, gather
 from recsys.new.label import Label
+from recsys.new.leaks import leaks
 from recsys.new.roles import Roles, assign
 from recsys.new.sample import read_sample
 from recsys.new.sides import Side, find_sides
@@ -86,11 +87,11 @@ def propose(given: Sequence[str], asked: str | None) -> Proposal:
     rename = rename_columns(columns, layout)
     roles = assign(columns, asked or "")
     retrieval = layout.format == "lists" or (roles.user is not None and roles.item is not None)
-    label = None if asked is None else labels.choose(columns, asked, retrieval=retrieval)
+    label = None if asked is None else labels.choose(columns, asked, retrieval=retrieval, untested=gathered.untested)
     if label is not None:
         label.column.role = "label"
     elif not retrieval:
-        names = ", ".join(c.name for c in columns[:12])
+        names = labels.names_for_error(columns)
         why = "no column is a label, and no two are a user and an item"
         raise UserError(f"files={','.join(given)}: {why}; type label=NAME, one of {names}")
     source, reasons = source_of(found, gathered, marks, columns, rename)
@@ -118,7 +119,8 @@ def _ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
     p.unused += [(s.file, "no column of it makes a feature") for s in p.sides if not s.has_features]
     p.sides = [s for s in p.sides if s.has_features]
     joined = [c for side in p.sides for c in side.columns]
-    p.features = features_of([*p.columns, *joined], labels.leaks(p.columns, label), typed=typed)
+    known_later = dict.fromkeys(gathered.untested, "the test file lacks it: known only afterwards?")
+    p.features = features_of([*p.columns, *joined], known_later | leaks(p.columns, label), typed=typed)
     if p.sides:
         p.source["joins"] = [side.join() for side in p.sides]
     if label.column.missing:

@@ -45,7 +45,8 @@ def opened(file: Path) -> Iterator[BinaryIO]:
             with pa.input_stream(str(file), compression=kind) as stream:
                 yield cast(BinaryIO, io.BufferedReader(stream, 1 << 20))
     except (OSError, EOFError, pa.ArrowException, zipfile.BadZipFile) as e:
-        raise UserError(f"{file}: cannot be read ({str(e).splitlines()[0][:120]})") from e
+        why = (e.strerror if isinstance(e, OSError) else None) or "it is damaged, or not all of it is there"
+        raise UserError(f"{file}: cannot be read ({why})") from e
 
 
 def head(file: Path, size: int = HEAD) -> bytes:

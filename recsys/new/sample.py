@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 
 from recsys.errors import UserError
 from recsys.new import raw_bytes
-from recsys.new.dialect import RUNS, Dialect, dialect_of, encoding_of
+from recsys.new.dialect import RUNS, Dialect, dialect_of, encoding_of, without_excel
 
 ROWS = 200_000
 CELLS = 20_000_000
@@ -70,8 +70,10 @@ def _readable(file: Path) -> Iterator[None]:
     except UserError:
         raise
     except DAMAGED as e:
-        first = (str(e).splitlines() or [type(e).__name__])[0][:120]
-        raise UserError(f"{file}: is damaged, or not what its first bytes say ({first})") from e
+        why = (
+            f" ({e.strerror})" if isinstance(e, OSError) and e.strerror and not isinstance(e, pa.ArrowException) else ""
+        )
+        raise UserError(f"{file}: is damaged, or not what its first bytes say{why}; check it, or leave it out") from e
 
 
 def layout_of(file: Path) -> Layout:
@@ -102,6 +104,8 @@ def _layout(file: Path) -> Layout:
     d = dialect_of(lines[:-1] if len(first) == 1 << 20 else lines, encoding)
     if why:
         d.reasons["encoding"] = why
+    if d.title:
+        raise UserError(f"{file}: {d.title}")
     if d.format == "jsonl" and not _parses(lines[0]):
         return Layout("json", ["key", "value"], d)
     if d.format == "jsonl":
@@ -156,6 +160,7 @@ def _text(file: Path, layout: Layout, most: int) -> Sample:
     for piece in pieces:
         text = piece.decode(d.encoding, errors="replace").removeprefix("\ufeff")
         lines += [line.rstrip("\r") for line in text.split("\n")]
+    lines = without_excel(lines)
     rows = round(len(lines) * max(size, read) / max(read, 1))
     lines = [line for line in lines if line.strip() and not (d.comment and line.startswith(d.comment))]
     if d.header and d.format == "csv":

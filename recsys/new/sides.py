@@ -89,31 +89,38 @@ def find_sides(
         except UserError as e:
             unused.append((name, str(e)))
             continue
-        if side is None:
-            unused.append((name, "no column of it is a key of the rows"))
+        if isinstance(side, str):
+            unused.append((name, f"not joined: {side}"))
             continue
         found.append(side)
         taken |= set(side.names)
     return found, unused
 
 
-def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Side | None:
+def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Side | str:
+    """Return a side table, or why the file is none."""
     layout = layout_of(f)
-    if f.stat().st_size > LARGEST or layout.format not in JOINED:
-        return None
-    if {".parquet": "parquet", ".json": "json"}.get(f.suffix, "csv") != layout.format:
-        return None  # the reader of side tables goes by the suffix
+    if f.stat().st_size > LARGEST:
+        return f"it has more than {LARGEST >> 30} GiB, and side tables are held in memory"
+    if layout.format not in JOINED:
+        return f"a side table has to be CSV, Parquet or a JSON object, not {layout.format}"
+    if (by_name := {".parquet": "parquet", ".json": "json"}.get(f.suffix, "csv")) != layout.format:
+        return f"its name says {by_name}, but it holds {layout.format}"  # the reader goes by the suffix
     if layout.format == "json":
-        return _json_side(f, name, columns, taken)
+        return _json_side(f, name, columns, taken) or "its keys are the values of no column of the rows"
     if layout.dialect is not None and not layout.dialect.header:
-        return None  # nothing says which column is which
+        return "it has no header that names its columns"
+    whys: list[str] = []
     own, marks = columns_of(read_sample([f], layout).frame)
     for c in own:
         c.name, raw = _plain(c.name), c.name
-        key = next((k for k in columns if k.name == c.name and k.kind not in ("time", "number")), None)
-        if key is None or c.values.n_unique() < c.values.len() or _known(key, c) < KNOWN_KEYS:
+        key = next((k for k in columns if k.name == c.name), None)
+        if key is None or (why := _why_no_key(key, c)):
+            whys += [] if key is None else [f"{c.name} {why}"]
             c.name = raw
             continue
+        if key.kind == "number":
+            key.kind, key.reason = "id", f"it is the key of {f.name}"
         rest = [o for o in own if o is not c]
         names = {}
         for o in rest:
@@ -129,7 +136,20 @@ def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Sid
             _options(layout, marks, rest),
             f"{_known(key, c):.0%} of the values of {key.name} are in it".replace("%", " %"),
         )
-    return None
+    return "; ".join(whys[:3]) or "it has no column of the same name as one of the rows"
+
+
+def _why_no_key(key: Column, side: Column) -> str:
+    """Return why a column of the rows is not the key of a side table with a column of its name; nothing if it is."""
+    if key.role == "label":
+        return "is the label"
+    if key.kind == "time" or key.values.dtype.is_nested() or (key.kind == "number" and not key.is_whole):
+        return "holds times, lists or fractions, which are no keys"
+    if side.values.n_unique() < side.values.len():
+        return "is not unique in it"
+    if (known := _known(key, side)) < KNOWN_KEYS:
+        return f"has only {known:.0%} of the values of the rows".replace("%", " %")
+    return ""
 
 
 def _plain(name: str) -> str:

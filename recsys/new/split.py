@@ -35,6 +35,8 @@ def by_files(root: Path, files: Sequence[Path]) -> Split | None:
     named: dict[str, list[Path]] = {"train": [], "validation": [], "test": []}
     for f in files:
         named.setdefault(split_of(f) or "", []).append(f)
+    if named["test"] and not named["train"] and len(named.get("", [])) == 1:  # such as adult.data and adult.test
+        named["train"] = named.pop("")
     if not named["train"] or not named["test"] or named.get(""):
         return None
     settings: dict[str, Any] = {"by": "files"}

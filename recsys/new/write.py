@@ -14,6 +14,7 @@ from recsys.errors import UserError
 from recsys.new import skeletons
 
 SHOWN = 60  # rows of the table of columns
+MOST_FILES = 10  # of those that are left out
 
 
 def new_data(name: str, files: Any, label: str | None) -> None:
@@ -28,6 +29,10 @@ def new_data(name: str, files: Any, label: str | None) -> None:
     results.print(table(proposal, SHOWN))
     if len(proposal.columns) > SHOWN:
         say(f"{len(proposal.columns) - SHOWN} more columns are in the YAML")
+    for file, why in proposal.unused[:MOST_FILES]:
+        say(f"left out: {file}: {why}")
+    if len(proposal.unused) > MOST_FILES:
+        say(f"left out: {len(proposal.unused) - MOST_FILES} more files")
     _write({path: document(proposal, name)})
     rows, bad = verify(name, path)
     say(f"{path}: written, and checked on the first {rows:,} rows")

@@ -4,6 +4,7 @@ import ast
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 from file_shapes import clicks, lines
 from small_csv import Commands
@@ -51,6 +52,20 @@ def test_data(run: Commands, tmp_path: Path) -> None:
     assert (tmp_path / "conf" / "data" / "mine.yaml").read_text() == text
 
 
+def test_files_that_are_left_out_are_said(run: Commands, tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    (raw / "log.csv").write_text(lines(clicks()))
+    (raw / "test.csv").write_text(lines(clicks(1).drop("clicked")))
+    for i in range(12):
+        (raw / f"other{'abcdefghijkl'[i]}.csv").write_text("q,r\n1,x\n2,y\n")
+    status, said = run.said("data=mine", "files=raw")
+    said = " ".join(said.split())
+    assert status == 0, said
+    assert "left out: test.csv: it has other columns; predict its rows with recsys.predict" in said
+    assert "left out: othera.csv: not joined: it has no column" in said and "left out: 3 more files" in said
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -82,9 +97,9 @@ def test_mistakes(run: Commands, tmp_path: Path, arguments: tuple[str, ...], mes
 def test_nothing_to_learn(run: Commands, tmp_path: Path) -> None:
     (tmp_path / "prose.txt").write_text("To be, or not to be.\nThat is the question.\n")
     assert "no separator divides its lines into columns" in run("data=mine", "files=prose.txt")[1][0]
-    (tmp_path / "noise.csv").write_text(lines(clicks().select("price", "city")))
+    (tmp_path / "noise.csv").write_text(lines(clicks().select(pl.col("price").alias("x"), "city")))
     [error] = run("data=mine", "files=noise.csv")[1]
-    assert "no column is a label, and no two are a user and an item; type label=NAME, one of price, city" in error
+    assert "no column is a label, and no two are a user and an item; type label=NAME, one of x, city" in error
     (tmp_path / "one.csv").write_text(lines(clicks().select("clicked").with_row_index("id")))
     assert (
         "no column but the label can be a feature; id: every row has its own value"

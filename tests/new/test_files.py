@@ -140,6 +140,25 @@ def test_a_side_table_adds_columns_of_its_own(tmp_path: Path) -> None:
     assert {"users_price", "tags"} <= {f.name for f in p.features.sparse}
 
 
+def test_a_key_of_numbers_is_an_id(tmp_path: Path) -> None:
+    """60 stores look like a number until a file describes each of them."""
+    log = clicks().with_columns(shop=pl.col("user").str.slice(1).cast(pl.Int64) + 1, height=pl.col("price") / 7)
+    (tmp_path / "log.csv").write_text(lines(log))
+    shops = pl.DataFrame({"shop": range(1, 61), "shape": ["a", "b", "c"] * 20})
+    (tmp_path / "shops.csv").write_text(lines(shops))
+    (tmp_path / "heights.csv").write_text(lines(pl.DataFrame({"height": [0.5, 1.5, 2.5], "word": ["x", "y", "z"]})))
+    (tmp_path / "towns.csv").write_text(lines(pl.DataFrame({"city": ["Paris", "Rome"], "mayor": ["x", "y"]})))
+    (tmp_path / "other.csv").write_text(lines(pl.DataFrame({"q": [1, 2], "r": ["x", "y"]})))
+    p = propose([str(tmp_path)], "auto")
+    assert [(j["file"], j["key"]) for j in p.source["joins"]] == [("shops.csv", "shop")]
+    assert {"shop", "shape"} <= {f.name for f in p.features.sparse}
+    assert dict(p.unused) == {
+        "heights.csv": "not joined: height holds times, lists or fractions, which are no keys",
+        "towns.csv": "not joined: city has only 33 % of the values of the rows",
+        "other.csv": "not joined: it has no column of the same name as one of the rows",
+    }
+
+
 @pytest.mark.parametrize(("name", "content"), [("a.bin", bytes(range(256)) * 50), ("a.json", b'[{"a": 1}, {"a": 2}]')])
 def test_other_files_are_refused(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)

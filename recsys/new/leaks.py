@@ -1,0 +1,115 @@
+"""Find the columns that give the label away, because they are known only after it."""
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from recsys.new.columns import Column
+from recsys.new.label import Label, label_of
+from recsys.new.statistics import mean
+from recsys.new.yaml_text import flow
+
+LEAK = 0.99  # AUC of a single column from which it gives the label away
+BINS = 50
+MANY = 1000  # columns of which numbers are compared only by their order, which takes less time
+FEWEST = 20  # rows of each class for which an AUC means anything, and rows with a value that implies the label
+MOST_USUAL = 0.6  # share of positive rows, above which a value with positive rows alone says little
+CHANCE = 1e-6  # probability that all rows of a value are positive by chance, below which the value implies the label
+FEW_POSITIVE = 1 / 3  # share of positive rows up to which one of many values may imply the label
+FEW_VALUES = 20
+LARGE_PART = 0.2  # of the positive rows have the value of a column of more than two
+KNOWN_AFTERWARDS = "it alone predicts the label (almost) perfectly: known only afterwards?"
+
+
+def leaks(columns: Sequence[Column], label: Label) -> dict[str, str]:
+    """Return the columns that give the label away on their own: almost perfectly, or by a value that implies it."""
+    y = label.values
+    if label.kind != "binary":
+        return {}
+    rows = y.is_not_null()
+    if min(float(y.sum() or 0), float((1 - y).sum() or 0)) < FEWEST:
+        return {}
+    step = max(y.len() * len(columns) // 4_000_000, 1)
+    picked = rows & (pl.int_range(y.len(), eager=True) % step == 0)
+    truth, found = y.filter(picked), dict[str, str]()
+    for c in columns:
+        if c is label.column or c.kind in ("constant", "empty", "nested", "vector") or c.values.dtype.is_nested():
+            continue
+        auc = 0.0
+        if c.kind == "number" and c.numbers is not None and not c.missing:
+            by_value = _auc(c.numbers.filter(picked), truth)
+            auc = max(by_value, 1 - by_value)
+        if auc < LEAK and (c.kind != "number" or len(columns) <= MANY):
+            auc = _auc_of_means(_codes(c).filter(picked), truth)
+        if auc >= LEAK:
+            found[c.name] = KNOWN_AFTERWARDS
+        elif (what := _implies(c, y)) is not None:
+            found[c.name] = f"{what} implies the label: known only afterwards?{_as_second_label(c, label)}"
+    return found
+
+
+def _implies(c: Column, y: pl.Series) -> str | None:
+    """Return the values of a column with which every row is positive, in a few words; None if there are none.
+
+    Such values are the other value of two, a value other than the usual one, a value that is not missing, and one of
+    few values that makes a good part of the positive rows.
+    """
+    base, positives = mean(y), float(y.sum() or 0)
+    if base > MOST_USUAL:
+        return None
+    counts = c.values.drop_nulls().value_counts(sort=True)
+    if not counts.height:
+        return None
+    groups: list[tuple[str, pl.Series, float]] = []
+    if c.missing >= 1 - MOST_USUAL:
+        groups.append(("a value that is not missing", c.values.is_not_null(), 0.0))
+    if c.kind in ("number", "category", "id") and counts["count"][0] >= c.rows / 2:
+        usual = counts[c.name][0]
+        groups.append((f"a value other than {usual}", (c.values != usual).fill_null(False), 0.0))
+    if c.kind == "category" and (counts.height == 2 or (counts.height <= FEW_VALUES and base <= FEW_POSITIVE)):
+        share = 0.0 if counts.height == 2 else LARGE_PART
+        groups += [(f"the value {v}", (c.values == v).fill_null(False), share) for v in counts[c.name].to_list()]
+    for what, rows, share in reversed(groups):
+        labels = y.filter(rows).drop_nulls()
+        if labels.len() >= max(FEWEST, share * positives) and mean(labels) == 1 and base ** labels.len() < CHANCE:
+            return what
+    return None
+
+
+def _as_second_label(c: Column, label: Label) -> str:
+    """Return how a column of two values becomes a second label of the rows where the first is positive."""
+    second = label_of(c) if c.distinct == 2 else None
+    if second is None:
+        return ""
+    first = {k: v for k, v in label.settings.items() if k != "column"}
+    own = {k: v for k, v in second.settings.items() if k != "column"} | {"only_if": label.column.name}
+    return f" To learn both, write labels: {flow({label.column.name: first, c.name: own})}"
+
+
+def _codes(c: Column) -> pl.Series:
+    """Return a column as a few groups of rows: its values, or ranges of its numbers; missing values are one."""
+    if c.kind in ("time", "text", "row id"):
+        return c.values.is_null().cast(pl.String)
+    if c.kind == "number" and c.numbers is not None:
+        return (c.numbers.rank("average") / c.numbers.len() * BINS).floor().cast(pl.Int32).cast(pl.String)
+    return c.values.cast(pl.String)
+
+
+def _auc_of_means(codes: pl.Series, truth: pl.Series) -> float:
+    """Return the AUC on one half of the rows of the mean label by group on the other half."""
+    frame = pl.DataFrame({"code": codes, "y": truth}).with_row_index("i")
+    base = mean(truth)
+    fit, held_out = frame.filter(pl.col("i") % 2 == 0), frame.filter(pl.col("i") % 2 == 1)
+    means = fit.group_by("code").agg(((pl.col("y").sum() + base) / (pl.len() + 1)).alias("p"))
+    scored = held_out.join(means, on="code", how="left", nulls_equal=True, maintain_order="left")
+    return _auc(scored["p"].fill_null(base), scored["y"])
+
+
+def _auc(scores: pl.Series, truth: pl.Series) -> float:
+    """Return the probability that a positive row has a higher score than a negative one; 0.5 without one of them."""
+    positives = float(truth.sum())
+    negatives = truth.len() - positives
+    if not positives or not negatives:
+        return 0.5
+    ranks = float((scores.rank("average") * truth).sum())
+    return (ranks - positives * (positives + 1) / 2) / (positives * negatives)

@@ -1,0 +1,73 @@
+"""First lines that are no rows of the table: titles, Excel's separator, comments."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+from file_shapes import clicks, lines
+
+from recsys.errors import UserError
+from recsys.new.dialect import dialect_of
+from recsys.new.propose import propose
+from recsys.new.sample import layout_of, read_sample
+
+RNG = np.random.default_rng(0)
+
+
+def adult(rows: int, end: str) -> str:
+    """Rows as in the census data of UCI: no header, labels at the end."""
+    made = [
+        f"{RNG.integers(17, 90)}, {RNG.choice(['Private', 'State-gov', '?'])}, {RNG.integers(10_000, 900_000)}, "
+        f"{RNG.choice(['Male', 'Female'])}, {RNG.integers(1, 99)}, {RNG.choice(['<=50K', '>50K'], p=[0.75, 0.25])}{end}"
+        for _ in range(rows)
+    ]
+    return "\n".join(made) + "\n"
+
+
+def test_a_folder_of_adult(tmp_path: Path) -> None:
+    (tmp_path / "adult.data").write_text(adult(600, ""))
+    (tmp_path / "adult.test").write_text("|1x3 Cross validator\n" + adult(300, "."))
+    p = propose([str(tmp_path)], "auto")
+    assert p.source["comment"] == "|" and p.source["separator"] == ","
+    assert p.label is not None and p.label.settings == {"column": "column_6", "positive": [">50K", ">50K."]}
+    assert p.split.settings == {"by": "files", "train_files": ["adult.data"], "test_files": ["adult.test"]}
+    assert 0.15 < p.label.share < 0.35 and not p.unused
+
+
+def test_the_first_line_of_excel(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("sep=;\n" + lines(clicks(), ";"))
+    layout = layout_of(file)
+    assert layout.columns == clicks().columns and layout.dialect is not None and layout.dialect.comment is None
+    assert read_sample([file], layout).frame.height == clicks().height
+
+
+@pytest.mark.parametrize("title", ["Report of May", "Report, made in May"])
+def test_a_title_is_said(tmp_path: Path, title: str) -> None:
+    (tmp_path / "a.csv").write_text(f"{title}\n" + lines(clicks()))
+    with pytest.raises(UserError, match="of the 8 fields of all other lines; remove it, or put # before it"):
+        propose([str(tmp_path)], "auto")
+    (tmp_path / "a.csv").write_text(f"# {title}\n" + lines(clicks()))
+    assert propose([str(tmp_path)], "auto").source["comment"] == "#"
+
+
+def test_a_short_header_is_no_title() -> None:
+    d = dialect_of(["a,b,c", *(f"{i},{i % 3},x,{i * 7 % 5}" for i in range(30))])
+    assert not d.title and d.comment is None and d.width == 4
+
+
+def test_messages_of_libraries_do_not_leak(tmp_path: Path) -> None:
+    file = tmp_path / "a.parquet"
+    file.write_bytes(b"PAR1" + b"x" * 200)
+    with pytest.raises(UserError) as e:
+        layout_of(file)
+    assert str(e.value) == f"{file}: is damaged, or not what its first bytes say; check it, or leave it out"
+
+
+def test_a_cut_archive_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv.gz"
+    file.write_bytes(gzip.compress(lines(clicks()).encode())[:60] + b"x" * 2000)
+    with pytest.raises(UserError) as e:
+        layout_of(file)
+    assert str(e.value) == f"{file}: cannot be read (it is damaged, or not all of it is there)"
