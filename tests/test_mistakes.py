@@ -267,8 +267,10 @@ def test_a_full_disk_is_told_in_a_line_whoever_sees_it(capsys: pytest.CaptureFix
     ("model", "data", "expected"),
     [
         ("sasrec", "criteo", "data=criteo: this model retrieves items; set data.items.feature"),
-        ("popularity", "criteo", "data=criteo: this model retrieves items; set data.items.feature"),
-        ("dlrm", "sample_sequences", "data=sample_sequences: the rows have no label, but this model predicts one"),
+        pytest.param(
+            *("dlrm", "sample_sequences", "data=sample_sequences: the rows have no label, but this model predicts one"),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_models_that_do_not_fit_the_rows_need_no_torch(tmp_path: Path, model: str, data: str, expected: str) -> None:

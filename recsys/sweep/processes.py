@@ -13,6 +13,9 @@ from recsys.sweep.watch import OUTPUT
 MARK = "RECSYS_TRIAL"  # environment variable of all processes of a run: its folder
 GRACE_SECONDS = 15.0  # time for torchrun's agent to end its workers, and for Lightning to end its batch
 
+EMPTY_READS, EMPTY_SECONDS = 10, 0.002
+KERNEL_THREAD = 0x00200000  # PF_KTHREAD in the flags of /proc/PID/stat; such threads have no environment
+
 
 def marked(folder: Path) -> list[int]:
     """Return the processes of this user that belong to the run, on this machine and in any session."""
@@ -20,9 +23,22 @@ def marked(folder: Path) -> list[int]:
     pids = []
     for path in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
-            if mark in path.read_bytes().split(b"\0") and _alive(path.parent):
+            if mark in _environment(path.parent) and _alive(path.parent):
                 pids.append(int(path.parent.name))
     return pids
+
+
+def _environment(process: Path) -> list[bytes]:
+    """Return the environment of a process.
+
+    While a process begins to execute a program, its environment reads as empty; so read it again after a moment.
+    """
+    for _ in range(EMPTY_READS):
+        content = (process / "environ").read_bytes()
+        if content or int((process / "stat").read_text().rpartition(")")[2].split()[6]) & KERNEL_THREAD:
+            break
+        time.sleep(EMPTY_SECONDS)
+    return content.split(b"\0")
 
 
 def _alive(process: Path) -> bool:

@@ -78,6 +78,7 @@ def test_every_label_is_learnt(home: Path) -> None:
     assert predictions.columns == ["row", "probability_red", "probability_blue", "label", "weight"]
 
 
+@pytest.mark.slow
 def test_two_processes_learn_as_much(home: Path) -> None:
     ok(run_forked("recsys.train", *TRAIN, "trainer.devices=2", "sharding=rowwise", "run_dir=two", cwd=home))
     one, two = metrics(home / "one")["test"], metrics(home / "two")["test"]

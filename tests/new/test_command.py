@@ -115,7 +115,7 @@ def test_several_files(run: Commands, tmp_path: Path) -> None:
     assert rows
 
 
-@pytest.mark.parametrize("name", ["mine", "my_model"])
+@pytest.mark.parametrize("name", ["mine", pytest.param("my_model", marks=pytest.mark.slow)])
 def test_model_trains_at_once(run: Commands, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     assert run.said(f"model={name}")[0] == 0
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -21,7 +21,7 @@ SETS: dict[str, tuple[str, dict[str, Any]]] = {  # folder: model, and what the Y
     "amazon_beauty_bert4rec": ("sasrec", {"group.by": "user"}),
     "amazon_beauty_s3rec": ("sasrec", {"items.file": "Beauty_item2attributes.json"}),
 }
-EVERY_DAY = ("criteo_kaggle", "avazu", "ml-100k")
+EVERY_DAY = ("avazu",)
 
 
 def check_that_it_trains(files: Path, model: str, expected: dict[str, Any], folder: Path) -> None:

@@ -16,7 +16,7 @@ from recsys.new.propose import propose
 from recsys.new.write import new_data
 from recsys.training.run import train
 
-EVERY_DAY = ("csv", "german", "hive", "jsonl", "log of items", "side tables", "three splits", "odd names")
+EVERY_DAY = ("csv", "jsonl", "log of items", "side tables")
 LIMITS = ["debug=fast", "trainer.batch_size=64", "trainer.max_epochs=1"]
 
 
