@@ -39,7 +39,7 @@ class SparseFeature:
 
 @dataclass(frozen=True)
 class Label:
-    """What a ranking model predicts for a row: a column of a Batch's labels, which is NaN in rows that have none.
+    """A label that a ranking model predicts: a column of a Batch's labels, which is NaN in rows that have none.
 
     kind: binary (0 or 1) | regression (a number) | classes (the index of one of `classes`)
     classes: the values of a label of classes
@@ -69,7 +69,7 @@ class Label:
 
     @property
     def is_calibrated(self) -> bool:
-        """Whether predictions are calibrated."""
+        """True if predictions are calibrated."""
         return self.platt is not None or self.isotonic is not None
 
     def uncalibrated(self) -> "Label":

@@ -162,7 +162,7 @@ class DashboardConfig:
 
 @dataclass
 class CreateConfig:
-    """What `python -m recsys.new` creates: exactly one of these."""
+    """The object that `python -m recsys.new` creates: exactly one of these."""
 
     data: str | None = None  # conf/data/NAME.yaml, from `files`
     model: str | None = None  # NAME.py and conf/model/NAME.yaml

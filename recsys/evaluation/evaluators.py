@@ -98,13 +98,14 @@ class LabelsEvaluator:
     def update(self, task: Any, output: Tensor, batch: Batch) -> None:
         logits = output.detach().float()
         predictions = torch.where(torch.isfinite(logits), predict(logits, self.labels), torch.nan)
-        for i, (label, metrics) in enumerate(zip(self.labels, self.metrics, strict=True)):
-            own = predictions[:, label_slices(self.labels)[i]]
-            own = own if label.kind == "classes" else own[:, 0]
-            metrics.update(own, batch.labels[:, i], batch.weight, batch.first_row)
+        before = predictions
+        if any(label.is_calibrated for label in self.labels):
+            before = predict(logits, tuple(label.uncalibrated() for label in self.labels))
+        for i, (label, columns) in enumerate(zip(self.labels, label_slices(self.labels), strict=True)):
+            own = predictions[:, columns] if label.kind == "classes" else predictions[:, columns.start]
+            self.metrics[i].update(own, batch.labels[:, i], batch.weight, batch.first_row)
             if label.is_calibrated:
-                before = predict(logits, tuple(x.uncalibrated() for x in self.labels))
-                own = before[:, label_slices(self.labels)[i]][:, 0]
+                own = before[:, columns.start]
                 self._uncalibrated[i].update(own, batch.labels[:, i], batch.weight, batch.first_row)
 
     def compute(self) -> dict[str, float]:

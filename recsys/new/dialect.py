@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from recsys.data.raw.dialect import SPACES
 from recsys.new.names import KNOWN, plain, words
 
 LINES = 400  # lines that a guess looks at
 SEPARATORS = ("\t", "\x01", "\x1f", "::", "||", ";;", "~~", "^^", ";", "|", ",", "~", "^")
 LIST_SEPARATORS = (" ", "\t", ",", ";", "|")
-RUNS = r"\s+"
 COMMENTS = ("#", "%", "//")
 FEWEST_ROWS = 3  # after a first line that is no row
 STEADY = 0.8  # share of lines with the same number of fields, from which a separator is one
@@ -128,7 +128,7 @@ def _without_title(d: Dialect, lines: list[str]) -> list[str]:
     if is_mark and d.comment is None and not any(line.startswith(mark) for line in rest):
         d.comment, d.reasons["comment"] = mark, "the first line is no row of the table"
         return rest
-    if separator not in (" ", RUNS, ":"):  # these also divide prose and lists of items
+    if separator not in (" ", SPACES, ":"):  # these also divide prose and lists of items
         d.title = f"its first line has {own} of the {width} fields of all other lines; remove it, or put # before it"
         return rest
     return lines
@@ -173,7 +173,7 @@ def _quote(lines: Sequence[str]) -> str | None:
 
 def _count(line: str, separator: str, quote: str | None) -> int:
     """Return the number of fields of a line."""
-    if separator == RUNS:
+    if separator == SPACES:
         return len(line.split())
     if quote is not None and quote in line and len(separator) == 1:
         return len(next(csv.reader([line], delimiter=separator, quotechar=quote, skipinitialspace=True), []))
@@ -216,7 +216,7 @@ def _spaces(lines: Sequence[str]) -> tuple[str, int] | None:
         return (":", 1 + lines[0].count(":")) if _colons(lines) else None
     if all(line.count(" ") == number - 1 and line == line.strip() for line in lines if len(line.split()) == number):
         return " ", number
-    return RUNS, number
+    return SPACES, number
 
 
 def _colons(lines: Sequence[str]) -> bool:
@@ -256,14 +256,14 @@ def _counts_up(values: Sequence[str]) -> bool:
 
 def _padded(lines: Sequence[str], d: Dialect) -> bool:
     """Return True if spaces surround values, so that they have to be removed."""
-    if d.separator in (RUNS, " "):
+    if d.separator in (SPACES, " "):
         return False
     values = [v for line in lines[:100] for v in _raw_fields(line, d)[1:]]
     return sum(v != v.strip() for v in values) > 0.02 * len(values)
 
 
 def _raw_fields(line: str, d: Dialect) -> list[str]:
-    if d.separator == RUNS:
+    if d.separator == SPACES:
         return line.split()
     if d.quote is not None and d.quote in line and len(d.separator) == 1:
         return next(csv.reader([line], delimiter=d.separator, quotechar=d.quote, skipinitialspace=d.strip), [])

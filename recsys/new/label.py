@@ -62,7 +62,7 @@ class Label:
 
     @property
     def what(self) -> str:
-        """What its values are, in a few words."""
+        """A few words about its values."""
         if self.kind == "binary":
             return f"{self.share:.1%} of the rows are positive".replace("%", " %")
         return "a number" if self.kind == "regression" else f"one of {len(self.classes)} classes"

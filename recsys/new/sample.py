@@ -15,15 +15,16 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from recsys.data.raw.dialect import SPACES, UNIT
+from recsys.data.raw.storage import partitions
 from recsys.errors import UserError
 from recsys.new import raw_bytes
-from recsys.new.dialect import RUNS, Dialect, dialect_of, encoding_of, without_excel
+from recsys.new.dialect import Dialect, dialect_of, encoding_of, without_excel
 
 ROWS = 200_000
 CELLS = 20_000_000
 LIBFM_ROWS = 50_000
 MOST_FILES = 5
-UNIT = "\x1f"
 DAMAGED = (
     OSError,
     EOFError,
@@ -182,7 +183,7 @@ def _parse(lines: list[str], layout: Layout) -> pl.DataFrame:
         return _libfm_frame(lines)
     if d.format == "lists":
         return _lists_frame(lines, d)
-    if d.separator == RUNS:
+    if d.separator == SPACES:
         lines = [UNIT.join(line.split()) for line in lines]
     elif d.quote is None or not any(d.quote in line for line in lines):
         lines = [line.replace(d.separator, UNIT) for line in lines]
@@ -258,10 +259,8 @@ def _parquet(file: Path, _: Layout, most: int) -> Sample:
     if not parts:
         raise UserError(f"{file}: has no rows")
     frame = pl.concat([p for p in parts if isinstance(p, pl.DataFrame)], how="diagonal_relaxed")
-    for part in file.parts:  # Hive's folders, such as day=2026-01-01
-        name, equals, value = part.partition("=")
-        if equals and name and name not in frame.columns:
-            frame = frame.with_columns(pl.lit(value).alias(name))
+    folders = partitions(file, None)
+    frame = frame.with_columns(pl.lit(v, pl.String).alias(n) for n, v in folders.items() if n not in frame.columns)
     return Sample(frame, total)
 
 

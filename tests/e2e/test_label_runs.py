@@ -1,14 +1,13 @@
 """Runs with several labels, weights and a calibration: trained, evaluated and used, in one process and in two."""
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import pytest
-from forks import run_forked
+from forks import ok, run_forked
 
 YAML = """
 name: shop
@@ -29,11 +28,6 @@ ROWS = 3000
 TRAIN = ["data=shop", "trainer.batch_size=200", "trainer.max_epochs=4", "trainer.threads=1", "model.dropout=0",
          "optim.dense.lr=0.02", "optim.sparse.lr=0.05", "loss=tasks", "loss.balance=uncertainty",
          "calibration=platt"]  # fmt: skip
-
-
-def ok(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done
 
 
 @pytest.fixture(scope="module")

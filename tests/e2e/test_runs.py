@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from forks import run_anew, run_forked, warm_python
+from forks import ok, run_anew, run_forked, warm_python
 from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -21,11 +21,6 @@ SMALL = ["data.sample.rows=20000", "trainer.batch_size=256", "trainer.threads=1"
 
 def forked(command: str, *args: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     return run_forked(f"recsys.{command}", *args, cwd=cwd, env=env)
-
-
-def ok(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done
 
 
 @pytest.fixture(scope="module")

@@ -119,6 +119,12 @@ def warm_python() -> str:
     return WARM_PYTHON
 
 
+def ok(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+    """Return a finished process. Its exit status must be 0."""
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done
+
+
 def run_anew(
     module: str, *arguments: str, cwd: Path, env: Mapping[str, str] | None = None, timeout: float = 500
 ) -> subprocess.CompletedProcess[str]:

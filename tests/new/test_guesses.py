@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from recsys.errors import UserError
 from recsys.new import label as labels
 from recsys.new.columns import Column, columns_of
-from recsys.new.dialect import RUNS, dialect_of, encoding_of, fields
+from recsys.new.dialect import SPACES, dialect_of, encoding_of, fields
 from recsys.new.features import feature_name, features_of
 from recsys.new.label import label_of
 from recsys.new.leaks import leaks
@@ -47,7 +47,7 @@ def tables(draw: st.DrawFn) -> tuple[list[str], list[list[str]]]:
 def test_separator_and_header(table: tuple[list[str], list[list[str]]], separator: str, header: bool) -> None:
     names, rows = table
     d = dialect_of([separator.join(r) for r in ([names] if header else []) + rows])
-    assert d.separator == {", ": ",", "   ": RUNS}.get(separator, separator)
+    assert d.separator == {", ": ",", "   ": SPACES}.get(separator, separator)
     assert d.header == header and d.width == len(names)
     assert d.strip == (separator == ", ")
     assert d.columns == names if header else len(d.columns) == len(names)

@@ -9,6 +9,7 @@ import polars as pl
 from recsys.console import say
 from recsys.data.prepare.chunks import Chunk, ParsedChunk
 from recsys.data.raw import sources
+from recsys.data.raw.blocks import BadRow
 from recsys.data.raw.ranges import FileRange
 from recsys.data.transforms import parse_rows
 from recsys.data.transforms.columns import ResolvedData
@@ -37,25 +38,23 @@ class Reasons:
 
     def __init__(self) -> None:
         self._rows: Counter[str] = Counter()
-        self._examples: dict[str, str] = {}
-        self._values: dict[str, str] = {}
+        self._first: dict[str, tuple[str | None, str]] = {}  # value and place of the first row of each reason
 
     def add(self, reason: str, rows: int, file: str, line: int, value: str | None) -> None:
         """Add rows. file, line, value: the place of the first one, and the text that cannot be read"""
         self._rows[reason] += rows
-        if reason not in self._examples:
-            self._values[reason] = value or ""
-            shown = "" if value is None else f"{value[:40]!r}, "
-            self._examples[reason] = f"{shown}{file} line {line}"
+        self._first.setdefault(reason, (value, f"{file} line {line}"))
 
     def __str__(self) -> str:
         """Return the most frequent reasons in one line."""
         texts, most = [], self._rows.most_common(MOST_REASONS)
         for reason, rows in most:
             hint = next((f"; {hint}" for end, hint in HINTS.items() if reason.endswith(end)), "")
-            if reason.endswith("is not a number") and COMMA.match(self._values[reason]):
+            value, place = self._first[reason]
+            example = place if value is None else f"{value[:40]!r}, {place}"
+            if reason.endswith("is not a number") and COMMA.match(value or ""):
                 hint = "; data.source.decimal and data.source.thousands name the marks of numbers"
-            texts.append(f"{rows:,} {_rows(rows)}: {reason} (such as {self._examples[reason]}){hint}")
+            texts.append(f"{rows:,} {_rows(rows)}: {reason} (such as {example}){hint}")
         if others := sum(self._rows.values()) - sum(rows for _, rows in most):
             texts.append(f"{others:,} {_rows(others)} for other reasons")
         return "; ".join(texts)
@@ -74,15 +73,20 @@ def check_first_rows(data: ResolvedData, file: Path) -> None:
     sides = [sources.side_file(data, join) for join in data.source.joins]
     if data.source.format not in FIRST_ROWS_OF or any(f.stat().st_size > SMALL_BYTES for f in sides):
         return
-    rows, bad, reasons = 0, 0, Reasons()
-    for block in sources.read_blocks(data, file, FileRange(0, FIRST_BYTES)):
-        good, wrong = parse_rows(data, block)
-        rows, bad = rows + good.height + len(wrong), bad + len(wrong)
-        for b in wrong:
-            reasons.add(b.reason, 1, b.file, b.line, b.value)
-        break
-    if rows >= FEWEST_ROWS and bad > MOST_BAD * rows:
-        raise UserError(f"data={data.name}: {bad:,} of the first {rows:,} rows cannot be read: {reasons}")
+    good, bad = parse_first_block(data, file, FileRange(0, FIRST_BYTES))
+    reasons, rows = Reasons(), good + len(bad)
+    for b in bad:
+        reasons.add(b.reason, 1, b.file, b.line, b.value)
+    if rows >= FEWEST_ROWS and len(bad) > MOST_BAD * rows:
+        raise UserError(f"data={data.name}: {len(bad):,} of the first {rows:,} rows cannot be read: {reasons}")
+
+
+def parse_first_block(data: ResolvedData, file: Path, file_range: FileRange) -> tuple[int, list[BadRow]]:
+    """Parse the first block of a range of a file. Return the number of good rows, and the bad rows."""
+    for block in sources.read_blocks(data, file, file_range):
+        good, bad = parse_rows(data, block)
+        return good.height, bad
+    return 0, []
 
 
 class BadRows:

@@ -10,8 +10,8 @@ import polars as pl
 import pyarrow as pa
 
 from recsys.config.schema_data import SourceConfig
-from recsys.data.raw.blocks import LINE, Block, one_line
-from recsys.data.raw.ranges import UNREADABLE, WHOLE, FileRange, Projection, remote_bytes
+from recsys.data.raw.blocks import Block, numbered, one_line
+from recsys.data.raw.ranges import UNREADABLE, WHOLE, FileRange, Projection, group_ranges, remote_bytes
 from recsys.errors import UserError
 
 BLOCK_ROWS = 250_000
@@ -42,12 +42,7 @@ def arrow_ranges(file: Path, rows: int) -> list[FileRange]:
         if not isinstance(reader, pa.ipc.RecordBatchFileReader):
             return [WHOLE]
         sizes = [reader.get_batch(i).num_rows for i in range(reader.num_record_batches)]
-    cuts, total = [0], 0
-    for i, n in enumerate(sizes):
-        if total and total + n > rows:
-            cuts, total = [*cuts, i], 0
-        total += n
-    return [FileRange(a, b) for a, b in zip(cuts, [*cuts[1:], len(sizes)], strict=True)]
+    return group_ranges(sizes, rows)
 
 
 def read_arrow(
@@ -68,9 +63,8 @@ def read_arrow(
                 table = pl.from_arrow(pa.Table.from_batches([batch]).select(names))
                 assert isinstance(table, pl.DataFrame)
                 for frame in table.iter_slices(BLOCK_ROWS):
-                    lines = pl.int_range(row, row + frame.height, dtype=pl.Int64).alias(LINE)
+                    yield numbered(file, frame, row)
                     row += frame.height
-                    yield Block(file, frame.with_columns(lines), lines=row - 1)
     except UNREADABLE as e:
         raise UserError(f"{file}: cannot be read as Arrow IPC from row {row} on: {one_line(e)}") from e
 

@@ -41,6 +41,12 @@ class Block:
     lines: int = 0  # lines of the file range read so far, this block's included
 
 
+def numbered(file: Path, frame: pl.DataFrame, first: int) -> Block:
+    """Return the rows as a block. first: the number of its first row in the file range"""
+    lines = pl.int_range(first, first + frame.height, dtype=pl.Int64).alias(LINE)
+    return Block(file, frame.with_columns(lines), lines=first + frame.height - 1)
+
+
 def one_line(e: Exception) -> str:
     """Return the first line of an exception's message, printable and at most 160 characters long."""
     first = (str(e).splitlines() or [type(e).__name__])[0][:160]

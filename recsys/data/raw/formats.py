@@ -24,6 +24,7 @@ from recsys.data.raw.blocks import (
     LINE,
     BadRow,
     Block,
+    numbered,
     one_line,
 )
 from recsys.data.raw.dialect import SPACES, is_ascii_compatible, read_head, whole_lines
@@ -33,6 +34,7 @@ from recsys.data.raw.ranges import (
     WHOLE,
     FileRange,
     Projection,
+    group_ranges,
     is_compressed,
     open_bytes,
     remote_bytes,
@@ -43,7 +45,6 @@ from recsys.errors import UserError
 Reader = Callable[[SourceConfig, Path, list[str], FileRange, Projection], Iterator[Block]]
 LIST = "list"  # format=lists: the column that identifies a row's line
 RANGE_BYTES, RANGE_ROWS = 128 << 20, 1 << 19
-BLOCK_ROWS = 250_000
 
 
 def column_names(source: SourceConfig, file: Path) -> list[str]:
@@ -124,8 +125,7 @@ def read(
         projection: the columns to read.
     """
     if source.format in FRAMES:
-        frame = FRAMES[source.format](source, file)
-        return iter([Block(file, frame.with_row_index(LINE, 1).cast({LINE: pl.Int64}), lines=frame.height)])
+        return iter([numbered(file, FRAMES[source.format](source, file), 1)])
     readers: dict[str, Reader] = {"csv": read_csv, "libfm": _read_libfm, "lists": _read_lists, "jsonl": json_lines.read}
     readers |= {"parquet": _read_parquet, "arrow": _read_arrow, split_csv.FORMAT: split_csv.read}
     readers |= dict.fromkeys(fixed_width.FORMATS, fixed_width.read)
@@ -137,12 +137,7 @@ def file_ranges(source: SourceConfig, file: Path) -> list[FileRange]:
     if source.format == "parquet":
         with parquet_file(file) as parquet:
             sizes = [parquet.metadata.row_group(i).num_rows for i in range(parquet.metadata.num_row_groups)]
-        cuts, rows = [0], 0
-        for i, n in enumerate(sizes):
-            if rows and rows + n > RANGE_ROWS:
-                cuts, rows = [*cuts, i], 0
-            rows += n
-        return [FileRange(a, b) for a, b in zip(cuts, [*cuts[1:], len(sizes)], strict=True)]
+        return group_ranges(sizes, RANGE_ROWS)
     if source.format in fixed_width.FORMATS:
         n = fixed_width.count_rows(source, file)
         return [FileRange(a, min(a + RANGE_ROWS, n)) for a in range(0, max(n, 1), RANGE_ROWS)]
@@ -183,13 +178,11 @@ def _read_parquet(
             groups = list(range(parquet.num_row_groups))[file_range.start : file_range.stop]
             names = parquet.schema_arrow.names
             columns = None if projection.columns is None else [c for c in names if c in projection.columns] or names[:1]
-            for batch in parquet.iter_batches(batch_size=BLOCK_ROWS, row_groups=groups, columns=columns):
+            for batch in parquet.iter_batches(batch_size=arrow_files.BLOCK_ROWS, row_groups=groups, columns=columns):
                 frame = pl.from_arrow(pa.Table.from_batches([batch]))
                 assert isinstance(frame, pl.DataFrame)
-                frame = _plain(frame, file)
-                lines = pl.int_range(row, row + frame.height, dtype=pl.Int64).alias(LINE)
+                yield numbered(file, _plain(frame, file), row)
                 row += frame.height
-                yield Block(file, frame.with_columns(lines), lines=row - 1)
     except UNREADABLE as e:
         raise UserError(f"{file}: cannot be read as Parquet from row {row} on: {one_line(e)}") from e
 

@@ -6,7 +6,7 @@ import io
 import lzma
 import zipfile
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PosixPath
 from typing import BinaryIO, cast
@@ -43,6 +43,16 @@ class FileRange:
 
 
 WHOLE = FileRange()
+
+
+def group_ranges(sizes: Sequence[int], rows: int) -> list[FileRange]:
+    """Cut groups of rows, such as Parquet's row groups, into ranges of about this many rows. sizes: their rows"""
+    cuts, total = [0], 0
+    for i, n in enumerate(sizes):
+        if total and total + n > rows:
+            cuts, total = [*cuts, i], 0
+        total += n
+    return [FileRange(a, b) for a, b in zip(cuts, [*cuts[1:], len(sizes)], strict=True)]
 
 
 def open_bytes(file: Path) -> BinaryIO:

@@ -44,7 +44,7 @@ START, MOST_SECONDS = 1_600_000_000, 120  # of the first row, and between two ro
 
 
 class Shown(NamedTuple):
-    """What n rows show: user, item and device, and the seconds since the row before, (n,) each."""
+    """The inputs of n rows: user, item and device, and the seconds since the row before, (n,) each."""
 
     user: Ints
     item: Ints
@@ -53,7 +53,7 @@ class Shown(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """What the teacher expects of n rows, (n,) each: P(click), P(buy | click), and P(rating > k) as (n, 4)."""
+    """The probabilities of n rows by the teacher, (n,) each: P(click), P(buy | click), and P(rating > k) as (n, 4)."""
 
     click: Floats
     buy: Floats

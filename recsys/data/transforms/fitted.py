@@ -171,9 +171,9 @@ class Fitted:
 
     def _kept(self, frame: pl.DataFrame) -> list[pl.Expr]:
         """Return the labels and the weight, scaled to a mean of 1, if the rows have them."""
-        scale = {WEIGHT: 1 / self.mean_weight}
+        scaled = (pl.col(WEIGHT) * (1 / self.mean_weight)).cast(pl.Float32)
         columns = [c for c in kept_columns(self.data) if c in frame.columns]
-        return [(pl.col(c) * scale[c]).cast(pl.Float32) if c in scale else pl.col(c) for c in columns]
+        return [scaled if c == WEIGHT else pl.col(c) for c in columns]
 
     @cached_property
     def _reads_row(self) -> bool:

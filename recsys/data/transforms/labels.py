@@ -174,9 +174,9 @@ def _check_label(data: ResolvedData, name: str, c: LabelConfig) -> None:
         raise UserError(f"{where}: positive and at_least cannot be combined; remove one of them")
     for key in ("at_least", "positive"):
         if getattr(c, key) not in (None, []) and c.kind != "binary":
-            raise UserError(f"{where}.{key}: applies only to binary labels; this one is of kind {c.kind}")
+            raise UserError(f"{where}.{key}: applies only to binary labels; the kind of this one is {c.kind}")
     if c.log and c.kind != "regression":
-        raise UserError(f"{where}.log: applies only to kind regression; this label is of kind {c.kind}")
+        raise UserError(f"{where}.log: applies only to kind regression; the kind of this label is {c.kind}")
     if (c.kind == "classes") != bool(c.classes):
         problem = "missing; list its values" if c.kind == "classes" else "applies only to kind classes; remove it"
         raise UserError(f"{where}.classes: {problem}")
