@@ -53,17 +53,23 @@ def test_as_scikit_learn(rows: list[tuple[int, bool, int]]) -> None:
 
 
 @settings(max_examples=examples(60), deadline=None)
-@given(SOME)
-def test_gauc_is_that_of_groups_one_by_one(rows: list[tuple[int, bool, int]]) -> None:
+@given(SOME, st.integers(0, 2**31), st.sampled_from(["none", "integer", "any"]))
+def test_gauc_is_that_of_groups_one_by_one(rows: list[tuple[int, bool, int]], seed: int, weights: str) -> None:
+    """scikit-learn's AUC of each group, weighted by the group's weight; a weight of 2 is the same as two rows."""
     p, y, group = columns(rows)
+    rng = np.random.default_rng(seed)
+    w = {"none": np.ones(len(y), int), "integer": rng.integers(1, 4, len(y)), "any": rng.random(len(y)) + 0.01}[weights]
     both = [group == g for g in np.unique(group) if 0 < y[group == g].mean() < 1]
-    value, counted = gauc(group, p, y)
+    value, counted = gauc(group, p, y, None if weights == "none" else w)
     assert counted == sum(at.sum() for at in both)
-    if both:
-        expected = sum(at.sum() * roc_auc_score(y[at], p[at]) for at in both) / counted
-        assert value == pytest.approx(expected, abs=1e-12)
-    else:
+    if not both:
         assert math.isnan(value)
+        return
+    auc = [roc_auc_score(y[at], p[at], sample_weight=w[at]) for at in both]
+    assert value == pytest.approx(np.average(auc, weights=[w[at].sum() for at in both]), abs=1e-12)
+    if weights != "any":
+        group, p, y = (np.repeat(x, w) for x in (group, p, y))
+        assert value == pytest.approx(gauc(group, p, y)[0], abs=1e-12)
 
 
 def test_a_constant_scorer_gets_chance_and_the_mean_gets_ne_1() -> None:

@@ -170,20 +170,28 @@ def binary_metrics(
     return Scores.from_rows(probability, label, weight).metrics(bins) | {"rows": len(label)}
 
 
-def gauc(group: np.ndarray, probability: np.ndarray, label: np.ndarray) -> tuple[float, int]:
-    """Return AUC within groups, weighted by their rows (Zhu et al. 2017, Zhou et al. 2018), and the number of rows.
+def gauc(
+    group: np.ndarray, probability: np.ndarray, label: np.ndarray, weight: np.ndarray | None = None
+) -> tuple[float, int]:
+    """Return the mean of the AUCs of groups, and the number of rows that have one.
 
-    Groups of one class have no AUC and are omitted. NaN if no group remains.
+    With w_r the weights of the rows (R,), and AUC_g the AUC of the rows of group g with these weights,
+
+        GAUC = sum_g W_g AUC_g / sum_g W_g,    W_g = sum of w_r over the rows of g
+
+    over the groups with both classes. If all weights are 1, W_g is the group's number of rows, which are impressions in
+    Zhu et al., Optimized Cost per Click in Taobao Display Advertising, 2017. NaN if no group has both classes.
     """
     order = np.lexsort((probability, group))
     group, p, y = group[order], probability[order], label[order].astype(np.int64)
     if not len(group):
         return math.nan, 0
+    w = np.ones(len(group), np.int64) if weight is None else weight[order].astype(np.float64)
     new_group = np.append(True, group[1:] != group[:-1])
     new_score = np.append(True, (group[1:] != group[:-1]) | (p[1:] != p[:-1]))
     first = np.flatnonzero(new_group)
     score = np.flatnonzero(new_score)
-    positives, negatives = np.add.reduceat(y, score), np.add.reduceat(1 - y, score)
+    positives, negatives = np.add.reduceat(w * y, score), np.add.reduceat(w * (1 - y), score)
     owner = np.searchsorted(first, score, side="right") - 1
     of_group = lambda x: np.bincount(owner, x, len(first))  # noqa: E731
     before = np.cumsum(negatives) - negatives
@@ -191,10 +199,10 @@ def gauc(group: np.ndarray, probability: np.ndarray, label: np.ndarray) -> tuple
     pairs = of_group(positives) * of_group(negatives)
     area = of_group(positives * (below + negatives / 2))
     both = pairs > 0
-    rows = np.diff(np.append(first, len(group)))[both]
-    if not len(rows):
+    if not both.any():
         return math.nan, 0
-    return float((area[both] / pairs[both] * rows).sum() / rows.sum()), int(rows.sum())
+    total, rows = np.add.reduceat(w, first)[both], np.diff(np.append(first, len(group)))[both]
+    return float((area[both] / pairs[both] * total).sum() / total.sum()), int(rows.sum())
 
 
 @dataclass(frozen=True)
@@ -333,7 +341,7 @@ class BinaryMetrics:
             if not exact:
                 metrics |= {"auc_error": self.scores.auc()[1], "pr_auc_error": self.scores.pr_auc_error()}
             if group is not None:
-                metrics["gauc"], metrics["gauc_rows"] = gauc(group, rows.probability, rows.label)
+                metrics["gauc"], metrics["gauc_rows"] = gauc(group, rows.probability, rows.label, rows.weight)
         box = [metrics]
         if several():
             dist.broadcast_object_list(box)

@@ -28,7 +28,7 @@ def split(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, FeatureSpec]:
     return file, FeatureSpec((DenseFeature("logit"),), (SparseFeature("cat", 2, "cat"),))
 
 
-SIZES = [10_000, 300]  # of exact_rows
+SIZES = [(10_000, False), (300, False), (10_000, True)]  # of exact_rows, and whether rows have weights
 
 
 @pytest.fixture(scope="module")
@@ -37,32 +37,36 @@ def ranks(split: tuple[Path, FeatureSpec]) -> dict[int, list[list[dict[str, Any]
     return {1: [measure(0, 1, *split, SIZES)], **{n: run(measure, n, *split, SIZES) for n in (2, 4)}}
 
 
+@pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_as_scikit_learn(split: tuple[Path, FeatureSpec], ranks: Any, world_size: int) -> None:
+def test_as_scikit_learn(split: tuple[Path, FeatureSpec], ranks: Any, world_size: int, weighted: bool) -> None:
     frame = pl.read_parquet(split[0])
     y, logit, user = (frame[c].to_numpy() for c in (LABEL, "logit", "user"))
     p = 1 / (1 + np.exp(-logit.astype(np.float64)))
+    w = 1.0 + np.arange(ROWS) % 3 if weighted else np.ones(ROWS)
     groups = [user == u for u in np.unique(user) if 0 < y[user == u].mean() < 1]
+    aucs = [roc_auc_score(y[g], p[g], sample_weight=w[g]) for g in groups]
     expected = {
         "rows": ROWS,
-        "auc": roc_auc_score(y, p),
-        "pr_auc": average_precision_score(y, p),
-        "logloss": log_loss(y, p),
-        "calibration": p.sum() / y.sum(),
-        "gauc": np.average([roc_auc_score(y[g], p[g]) for g in groups], weights=[g.sum() for g in groups]),
+        "auc": roc_auc_score(y, p, sample_weight=w),
+        "pr_auc": average_precision_score(y, p, sample_weight=w),
+        "logloss": log_loss(y, p, sample_weight=w),
+        "calibration": (w * p).sum() / (w * y).sum(),
+        "gauc": np.average(aucs, weights=[w[g].sum() for g in groups]),
     }
-    found = [exact for exact, _ in ranks[world_size]]
+    at = SIZES.index((10_000, weighted))
+    found = [results[at] for results in ranks[world_size]]
     for of_rank in found:
         assert {k: of_rank[k] for k in expected} == pytest.approx(expected, rel=1e-6)
-        assert {**of_rank, "kept": None} == {**ranks[1][0][0], "kept": None}  # to the bit
+        assert {**of_rank, "kept": None} == {**ranks[1][0][at], "kept": None}  # to the bit
     assert found[0]["kept"] == list(range(ROWS))
     assert all(of_rank["kept"] is None for of_rank in found[1:])
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
 def test_more_rows_than_are_measured_exactly(ranks: Any, world_size: int) -> None:
-    exact, alone = ranks[1][0]
-    for _, found in ranks[world_size]:
+    exact, alone, _ = ranks[1][0]
+    for _, found, _ in ranks[world_size]:
         assert abs(found["auc"] - exact["auc"]) <= found["auc_error"] + 1e-12
         assert found["logloss"] == pytest.approx(exact["logloss"])
         assert found["rows"] == ROWS
