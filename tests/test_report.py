@@ -22,8 +22,8 @@ from recsys.report.comparison import compare
 from recsys.report.comparison_table import verdict
 from recsys.report.report_page import not_compared, page
 from recsys.report.resampling import (
+    Means,
     Predictions,
-    Queries,
     delong,
     deviations,
     difference,
@@ -105,7 +105,7 @@ def test_coverage_of_the_interval() -> None:
 def test_coverage_of_means_over_queries() -> None:
     """A mean's standard error is sd / sqrt n."""
     values = np.random.default_rng(4).random((900, 2)) ** 3
-    off = deviations([Queries(("a", "b"), values)], 800, 0)[:, 0]
+    off = deviations([Means(("a", "b"), values)], 800, 0)[:, 0]
     assert off.std(0) == pytest.approx(values.std(0) / 30, rel=0.1)
 
 
@@ -161,25 +161,25 @@ def test_comparison(tmp_path: Path) -> None:
     saved = json.loads((b / "metrics.json").read_text())["test"]["auc"]
     assert found.value == saved and found.low < saved < found.high
     assert found.difference is not None and found.difference.low > 0
-    assert better.delong is not None and better.delong < 0.01
+    assert better.delong["auc"] < 0.01
     equal = copy.measures["auc"].difference
     assert equal is not None and (equal.value, equal.low, equal.high, equal.p) == (0, 0, 0, 1)
-    assert copy.delong == 1
-    assert re.match(r"b is best: AUC 0\.\d{4} .*, against a \+0\.\d{4} .*: significant\.$", verdict(group))
-    assert "adjusted for 2 comparisons" in verdict(group)
+    assert copy.delong == {"auc": 1}
+    assert re.match(r"b is best: AUC 0\.\d{4} .*, against a \+0\.\d{4} .*: significant\.$", verdict(group, group.main))
+    assert "adjusted for 2 comparisons" in verdict(group, group.main)
 
 
 def test_retrieval(tmp_path: Path) -> None:
     a, b = write_retriever(tmp_path / "a"), write_retriever(tmp_path / "b", 1.5, noise=1)
     [group] = compare(read([str(a), str(b)]).runs, 200, 0)
-    assert group.main == "ndcg@10" and group.metrics[0] == "ndcg@10"
+    assert group.main == "ndcg@10" and group.metrics("ndcg@10")[0] == "ndcg@10"
     found = group.lines[1].measures["ndcg@10"]
     assert found.low < found.value < found.high and found.difference.p < 0.001
     values = [query_metrics(f["query"].to_numpy(), f["greater_full"].to_numpy(), f["ties_full"].to_numpy(), (10,))["ndcg@10"] for f in (pl.read_parquet(p / "test_ranks.parquet") for p in (a, b))]  # fmt: skip
     off = values[1] - values[0]
     half = 1.96 * off.std() / len(off) ** 0.5
     assert found.difference.low == pytest.approx(off.mean() - half, abs=0.2 * half)
-    assert "b is best: NDCG@10" in verdict(group)
+    assert "b is best: NDCG@10" in verdict(group, group.main)
 
 
 def test_seeds_of_one_config_are_one_line(tmp_path: Path) -> None:
@@ -200,7 +200,7 @@ def test_seeds_of_one_config_are_one_line(tmp_path: Path) -> None:
     [
         ({"rows": 500}, "test rows 500, not 4000"),
         ({"data": "avazu"}, "data avazu, not criteo"),
-        ({"labels": 1}, "other labels, or another order of rows"),
+        ({"labels": 1}, "other labels or weights, or another order of rows"),
     ],
 )
 def test_other_rows_are_not_compared(tmp_path: Path, other: dict[str, int], why: str) -> None:
@@ -224,7 +224,7 @@ def test_without_predictions_there_are_no_intervals(tmp_path: Path) -> None:
     found = read([str(a), str(b)])
     groups = compare(found.runs, 100, 0)
     assert groups[0].lines[1].measures["auc"].low is None
-    assert "the difference has no interval" in verdict(groups[0])
+    assert "the difference has no interval" in verdict(groups[0], "auc")
     assert "<html" in page(found, groups, 100, 0)
 
 

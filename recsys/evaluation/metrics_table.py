@@ -58,9 +58,9 @@ METRICS = {
         Metric("calibration", "calibration", None, "predicted over observed positives; 1 is calibrated", "binary"),
         Metric("ece", "ECE", "lower", "expected calibration error", "binary", interval=False),
         Metric("gauc", "GAUC", "higher", "AUC within groups, weighted by their rows", "binary", interval=False),
-        Metric("rmse", "RMSE", "lower", "root of the mean squared error", "regression", interval=False),
-        Metric("mae", "MAE", "lower", "mean absolute error", "regression", interval=False),
-        Metric("accuracy", "accuracy", "higher", "share of rows predicted right", "classes", interval=False),
+        Metric("rmse", "RMSE", "lower", "root of the mean squared error", "regression"),
+        Metric("mae", "MAE", "lower", "mean absolute error", "regression"),
+        Metric("accuracy", "accuracy", "higher", "share of rows predicted right", "classes"),
         _at_k("mrr", "MRR", "higher", "mean reciprocal rank of a query's best target; mrr@k counts the best k alone",
               whole=True, every_k=False),
         _at_k("hr", "HR", "higher", "share of queries with a target among the best k"),
@@ -208,6 +208,23 @@ def main_retrieval(ks: tuple[int, ...], protocols: tuple[str, ...]) -> str:
 def is_retrieval(measured: Mapping[str, object]) -> bool:
     """Return whether metrics of these names rank items, instead of predicting labels."""
     return any("@" in name for name in measured)
+
+
+def of_label(measured: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the metrics of each label under their own names: click/auc becomes the metric auc of the label click.
+
+    If there is one label, or none, its name is the empty string.
+    """
+    labels: dict[str, dict[str, Any]] = {}
+    for name, value in measured.items():
+        label, _, own = name.rpartition("/")
+        labels.setdefault(label, {})[own] = value
+    return {label: own for label, own in labels.items() if label or len(labels) == 1}
+
+
+def main_metrics(measured: Mapping[str, Any]) -> list[str]:
+    """Return the main metric of each label of a run, the first label's first."""
+    return [f"{label}/{main_metric(own)}".lstrip("/") for label, own in of_label(measured).items()]
 
 
 def main_metric(measured: Mapping[str, object]) -> str:

@@ -21,16 +21,24 @@ def value_metrics(rows: Rows, kind: str) -> dict[str, float]:
     return _means(_sums(rows, kind), kind)
 
 
+def row_values(prediction: np.ndarray, label: np.ndarray, kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return what the metrics are means of, each (R,).
+
+    regression: squared and absolute errors; rmse is the root of its mean
+    classes: -ln P(label), and whether the most probable class is the label
+    """
+    if kind == "regression":
+        off = prediction.astype(np.float64) - label
+        return off**2, np.abs(off)
+    index = label.astype(np.int64)
+    own = np.take_along_axis(prediction, index[:, None], axis=1)[:, 0].astype(np.float64)
+    return -np.log(np.maximum(own, SMALLEST)), prediction.argmax(axis=1) == index
+
+
 def _sums(rows: Rows, kind: str) -> np.ndarray:
     """Return the sums of weights, of both metrics and of rows: (4,) float64."""
     weight = np.ones(len(rows.label)) if rows.weight is None else rows.weight.astype(np.float64)
-    if kind == "regression":
-        off = rows.probability.astype(np.float64) - rows.label
-        parts = (off**2, np.abs(off))
-    else:
-        index = rows.label.astype(np.int64)
-        own = np.take_along_axis(rows.probability, index[:, None], axis=1)[:, 0].astype(np.float64)
-        parts = (-np.log(np.maximum(own, SMALLEST)), rows.probability.argmax(axis=1) == index)
+    parts = row_values(rows.probability, rows.label, kind)
     return np.array([weight.sum(), *((weight * p).sum() for p in parts), len(weight)])
 
 

@@ -35,8 +35,9 @@ def report(folders: list[str], output: Path, resamples: int = 1000, seed: int = 
     output.parent.mkdir(parents=True, exist_ok=True)
     write_text(output, page(run_set, groups, resamples, seed))
     for group in groups:
-        results.print(terminal(group))
-        results.print(escaped(verdict(group)))
+        for main in group.mains:
+            results.print(terminal(group, main))
+            results.print(escaped(verdict(group, main)))
     for line in not_compared(groups):
         say(line)
     for run in run_set.runs:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from statistics import fmean, stdev, variance
 from typing import Any
@@ -12,9 +13,9 @@ import numpy as np
 from recsys.evaluation import metrics_table
 from recsys.report.resampling import (
     Difference,
+    Means,
     Measured,
     Predictions,
-    Queries,
     delong,
     deviations,
     difference,
@@ -23,7 +24,7 @@ from recsys.report.resampling import (
 )
 from recsys.report.runs import UNCOMPARED, Run
 
-PREDICTIONS, RANKS = "test_predictions.parquet", "test_ranks.parquet"
+PREDICTIONS, RANKS = "test_predictions", "test_ranks"
 
 
 @dataclass
@@ -34,7 +35,7 @@ class Line:
     name: str
     detail: str = ""  # its config's differences from the first line's; the last log line of an unfinished run
     measures: dict[str, "Measure"] = field(default_factory=dict)
-    delong: float | None = None  # p-value of the difference of AUCs, for single runs
+    delong: dict[str, float] = field(default_factory=dict)  # p-value of the difference of AUCs, for single runs
 
     @property
     def first(self) -> Run:
@@ -59,25 +60,39 @@ class Group:
     lines: list[Line]
     rows: int
     why: str = ""  # difference of its test rows from the first group's
-    holm: dict[int, float] = field(default_factory=dict)  # line -> adjusted p-value of the main metric
+    label_rows: dict[str, int] = field(default_factory=dict)  # number of test rows that have a label
+    holm: dict[tuple[str, int], float] = field(default_factory=dict)  # main metric, line -> adjusted p-value
 
     @property
     def retrieves(self) -> bool:
         return self.lines[0].first.retrieves
 
     @property
-    def metrics(self) -> list[str]:
-        """All metrics, the main one first."""
-        return list(dict.fromkeys(m for line in self.lines for m in line.measures))
+    def mains(self) -> list[str]:
+        """The main metric of each label, the first label's first."""
+        return metrics_table.main_metrics(self.lines[0].first.test)
 
     @property
     def main(self) -> str:
-        return main_metric(self.lines[0].first)
+        return self.mains[0]
 
-    def best_first(self) -> list[int]:
-        """Return the indices of the lines, the best by the main metric first."""
-        value = [line.measures[self.main].value if self.main in line.measures else -np.inf for line in self.lines]
-        return sorted(range(len(value)), key=lambda i: -value[i])
+    def about_rows(self, main: str) -> str:
+        """Return the number of test rows, and of those that have the label of a main metric if these are fewer."""
+        rows = self.label_rows.get(main.rpartition("/")[0], 0)
+        whole = max(self.label_rows.values(), default=0) == self.rows  # no sample of them
+        return f"{rows:,} of {self.rows:,} test rows" if whole and rows < self.rows else f"{self.rows:,} test rows"
+
+    def metrics(self, main: str) -> list[str]:
+        """Return all metrics of the label of this main metric, the main one first."""
+        label = main.rpartition("/")[0]
+        names = dict.fromkeys(m for line in self.lines for m in line.measures)
+        return [m for m in names if m.rpartition("/")[0] == label]
+
+    def best_first(self, main: str) -> list[int]:
+        """Return the indices of the lines, the best by a main metric first; lines without it are last."""
+        sign = 1 if metrics_table.lower_is_better(main) else -1
+        value = [sign * line.measures[main].value if main in line.measures else np.inf for line in self.lines]
+        return sorted(range(len(value)), key=lambda i: value[i])
 
 
 def main_metric(run: Run) -> str:
@@ -88,12 +103,12 @@ def main_metric(run: Run) -> str:
 def compare(runs: Sequence[Run], resamples: int, seed: int) -> list[Group]:
     """Return groups of finished runs; the first run is in the first group."""
     lines = _lines([r for r in runs if r.metrics is not None])
-    groups: list[tuple[dict[str, Any], bytes | None, list[Line], list[Measured | None]]] = []
+    groups: list[tuple[dict[str, Any], dict[str, bytes], list[Line], list[dict[str, Measured]]]] = []
     for line in lines:
         rows, measured = _rows(line)
         protocol = _protocol(line.first)
         for known, other, inside, data in groups:
-            if known == protocol and (rows is None or other is None or rows == other):
+            if known == protocol and _same_rows(inside[0], other, line, rows):
                 inside.append(line)
                 data += measured
                 break
@@ -174,36 +189,69 @@ def _why(first: dict[str, Any], other: dict[str, Any]) -> str:
     for key, value in other.items():
         if value != first[key]:
             return f"{key} {value}, not {first[key]}"
-    return "other labels, or another order of rows"
+    return "other labels or weights, or another order of rows"
 
 
-def _rows(line: Line) -> tuple[bytes | None, list[Measured | None]]:
-    """Return a hash of the test rows, and the rows of each run; None if they were not kept or differ between seeds."""
+def _same_rows(first: Line, first_rows: dict[str, bytes], line: Line, rows: dict[str, bytes]) -> bool:
+    """Return whether two lines have labels in common, and the same rows of each of them, as far as they were kept."""
+    labels = [set(metrics_table.of_label(x.first.test)) for x in (first, line)]
+    return bool(labels[0] & labels[1]) and all(rows[x] == first_rows[x] for x in rows.keys() & first_rows.keys())
+
+
+def _rows(line: Line) -> tuple[dict[str, bytes], list[dict[str, Measured]]]:
+    """Return, by label, a hash of the test rows, and the rows of each run.
+
+    Labels whose rows were not kept, or differ between seeds, are omitted.
+    """
     tested = [_read(run) for run in line.runs]
-    keys = {key for key, _ in tested}
-    if len(keys) > 1 or None in keys:
-        return None, [None] * len(tested)
-    return keys.pop(), [measured for _, measured in tested]
+    keys = {x: key for x, (key, _) in tested[0].items() if all(x in t and t[x][0] == key for t in tested)}
+    return keys, [{x: t[x][1] for x in keys} for t in tested]
 
 
-def _read(run: Run) -> tuple[bytes | None, Measured | None]:
-    from hashlib import sha256
-
+def _read(run: Run) -> dict[str, tuple[bytes, Measured]]:
+    """Return a hash of the test rows, and the rows, by label."""
     import polars as pl
 
-    try:
-        frame = pl.read_parquet(run.path / (RANKS if run.retrieves else PREDICTIONS))
-        if not run.retrieves:
-            rows, label = frame["row"].to_numpy(), frame["label"].to_numpy()
-            key = sha256(rows.astype(np.int64).tobytes() + label.astype(np.uint8).tobytes()).digest()
-            return key, Predictions(frame["probability"].to_numpy(), label)
-        query = frame["query"].to_numpy().astype(np.int64)
-        return sha256(query.tobytes()).digest(), _queries(run, query, frame)
-    except (OSError, pl.exceptions.PolarsError):
-        return None, None
+    found: dict[str, tuple[bytes, Measured]] = {}
+    for i, label in enumerate(metrics_table.of_label(run.test)):
+        name = RANKS if run.retrieves else f"{PREDICTIONS}_{label}" if i else PREDICTIONS
+        try:
+            frame = pl.read_parquet(run.path / f"{name}.parquet")
+            if frame.height:
+                found[label] = _ranks(run, frame) if run.retrieves else _predictions(frame)
+        except (OSError, pl.exceptions.PolarsError):
+            continue
+    return found
 
 
-def _queries(run: Run, query: np.ndarray, frame: Any) -> Queries:
+def _predictions(frame: Any) -> tuple[bytes, Measured]:
+    from recsys.evaluation.metrics_table import BY_KIND
+    from recsys.evaluation.values import row_values
+
+    label, rows = frame["label"].to_numpy(), frame["row"].to_numpy().astype(np.int64).tobytes()
+    weight = frame["weight"].to_numpy() if "weight" in frame.columns else None
+    own = b"" if weight is None else weight.tobytes()
+    if "probability" in frame.columns:
+        key = sha256(rows + label.astype(np.uint8).tobytes() + own).digest()
+        return key, Predictions(frame["probability"].to_numpy(), label, weight)
+    if "prediction" in frame.columns:
+        kind, prediction = "regression", frame["prediction"].to_numpy()
+    else:
+        kind = "classes"
+        classes = [c for c in frame.columns if c.startswith("probability_")]
+        of_class = {c.removeprefix("probability_"): i for i, c in enumerate(classes)}
+        prediction = frame.select(classes).to_numpy()
+        label = frame["label"].replace_strict(of_class).to_numpy()
+    key = sha256(rows + label.astype(np.float64).tobytes() + own).digest()
+    return key, Means(BY_KIND[kind], np.stack(row_values(prediction, label, kind), 1), weight, roots=("rmse",))
+
+
+def _ranks(run: Run, frame: Any) -> tuple[bytes, Measured]:
+    query = frame["query"].to_numpy().astype(np.int64)
+    return sha256(query.tobytes()).digest(), _queries(run, query, frame)
+
+
+def _queries(run: Run, query: np.ndarray, frame: Any) -> Means:
     """Return metrics of each query under the names of metrics.json, where those of the full protocol have no suffix."""
     from recsys.evaluation.retrieval import query_metrics
 
@@ -214,33 +262,31 @@ def _queries(run: Run, query: np.ndarray, frame: Any) -> Queries:
         greater, ties = (frame[f"{c}_{name}"].to_numpy().astype(np.int64) for c in ("greater", "ties"))
         metrics = query_metrics(query, greater, ties, k, one_list=name == "full")
         columns |= {metrics_table.under(m, name): v for m, v in metrics.items()}
-    return Queries(tuple(columns), np.stack(list(columns.values()), 1))
+    return Means(tuple(columns), np.stack(list(columns.values()), 1))
 
 
-def _measure(group: Group, data: list[Measured | None], resamples: int, seed: int) -> None:
+def _measure(group: Group, data: list[dict[str, Measured]], resamples: int, seed: int) -> None:
     """Set values, intervals and differences of all lines."""
     runs = [run for line in group.lines for run in line.runs]
-    resampled_runs = [i for i, rows in enumerate(data) if rows is not None]
-    names: list[str] = []
-    place: dict[int, int] = {}
-    resampled_deviations = np.zeros((0, 0, 0))
-    if resampled_runs:
-        kept = [rows for rows in data if rows is not None]
-        names = [m for m in kept[0].names if all(m in rows.names for rows in kept)]
-        resampled_deviations = deviations(kept, resamples, seed)
-        columns = [[rows.names.index(m) for m in names] for rows in kept]
-        resampled_deviations = np.stack([resampled_deviations[:, i, c] for i, c in enumerate(columns)], 1)
-        place = {id(runs[i]): k for k, i in enumerate(resampled_runs)}
-    shown = _shown(group.lines[0].first)
+    resampled_deviations: dict[str, dict[int, np.ndarray]] = {}  # metric -> run -> (resamples,)
+    for label in dict.fromkeys(x for rows in data for x in rows):
+        kept = {id(run): rows[label] for run, rows in zip(runs, data, strict=True) if label in rows}
+        found = deviations(list(kept.values()), resamples, seed)
+        for k, (run_id, rows) in enumerate(kept.items()):
+            for i, name in enumerate(rows.names):
+                metric = f"{label}/{name}" if label else name
+                resampled_deviations.setdefault(metric, {})[run_id] = found[:, k, i]
+        group.label_rows[label] = len(next(iter(kept.values())))
 
     def resampled(line: Line, metric: str) -> np.ndarray | None:
-        at = [place[id(run)] for run in line.runs if id(run) in place]
-        if metric not in names or len(at) < len(line.runs):
+        of_run = resampled_deviations.get(metric, {})
+        if not all(id(run) in of_run for run in line.runs):
             return None
-        mean: np.ndarray = resampled_deviations[:, at, names.index(metric)].mean(1)
+        mean: np.ndarray = np.stack([of_run[id(run)] for run in line.runs], 1).mean(1)
         return mean
 
     reference = group.lines[0]
+    shown = _shown(reference.first)
     for line in group.lines:
         for metric in shown:
             values = [float(v) for run in line.runs if (v := run.test.get(metric)) is not None]
@@ -251,14 +297,17 @@ def _measure(group: Group, data: list[Measured | None], resamples: int, seed: in
             versus = None
             if line is not reference and own is not None and base is not None and metric in reference.measures:
                 seeds = [*_seeds(line, metric), *_seeds(reference, metric)]
-                rows = (float(np.nanvar(own - base)), float("inf"))
-                versus = difference(value - reference.measures[metric].value, [rows, *seeds])
+                over_rows = (float(np.nanvar(own - base)), float("inf"))
+                versus = difference(value - reference.measures[metric].value, [over_rows, *seeds])
             spread = stdev(values) if len(values) > 1 else None
             line.measures[metric] = Measure(value, low, high, spread, versus)
-    main = [line.measures.get(group.main) for line in group.lines]
-    tested = [(i, m.difference.p) for i, m in enumerate(main) if m is not None and m.difference is not None]
-    group.holm = dict(zip([i for i, _ in tested], holm([p for _, p in tested]), strict=True))
-    _delong(group, {id(runs[i]): data[i] for i in resampled_runs})
+    pairs = [(main, i) for main in group.mains for i in range(len(group.lines))]
+    measured = [(main, i, m.difference) for main, i in pairs if (m := group.lines[i].measures.get(main))]
+    tested = [(main, i, d.p) for main, i, d in measured if d is not None]
+    adjusted = holm([p for *_, p in tested])
+    group.holm = {(main, i): p for (main, i, _), p in zip(tested, adjusted, strict=True)}
+    for main in group.mains:
+        _delong(group, main, {id(run): rows.get(main.rpartition("/")[0]) for run, rows in zip(runs, data, strict=True)})
 
 
 def _seeds(line: Line, metric: str) -> list[tuple[float, float]]:
@@ -267,16 +316,17 @@ def _seeds(line: Line, metric: str) -> list[tuple[float, float]]:
     return [(variance(run.test[metric] for run in line.runs) / n, n - 1.0)] if n > 1 else []
 
 
-def _delong(group: Group, data: dict[int, Any]) -> None:
-    """Set DeLong's p-value of single runs, in addition to the bootstrap's."""
+def _delong(group: Group, main: str, data: dict[int, Any]) -> None:
+    """Set DeLong's p-value of single runs, in addition to the bootstrap's. It is for rows without weights."""
     reference = data.get(id(group.lines[0].first))
     if not isinstance(reference, Predictions) or not 0 < reference.label.sum() < len(reference):
         return
     for line in group.lines[1:]:
         own = data.get(id(line.first))
-        if len(line.runs) == len(group.lines[0].runs) == 1 and isinstance(own, Predictions):
+        if len(line.runs) == len(group.lines[0].runs) == 1 and isinstance(own, Predictions) and own.weight is None:
             auc, c = delong(np.stack([own.probability, reference.probability]), own.label)
-            line.delong = difference(auc[0] - auc[1], [(c[0, 0] + c[1, 1] - 2 * c[0, 1], float("inf"))]).p
+            variance_ = c[0, 0] + c[1, 1] - 2 * c[0, 1]
+            line.delong[main] = difference(auc[0] - auc[1], [(variance_, float("inf"))]).p
 
 
 def _shown(run: Run) -> list[str]:
@@ -284,7 +334,7 @@ def _shown(run: Run) -> list[str]:
     if not run.retrieves:
         own = [m for m in metrics_table.METRICS if m in run.test]
         others = [m for m in run.test if "/" in m and metrics_table.metric(m) and not m.endswith("_uncalibrated")]
-        return list(dict.fromkeys([main_metric(run), *own, *others]))
+        return list(dict.fromkeys([*metrics_table.main_metrics(run.test), *own, *others]))
     several = (run.test.get("targets") or 0) > (run.test.get("rows") or 0)  # else recall = hit rate
     full = metrics_table.by_protocol(run.test).get("full", {})
     shown = [m for names in metrics_table.shown_tables(full, several).values() for m in names]

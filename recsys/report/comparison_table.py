@@ -71,9 +71,9 @@ def bounds_of(values: Sequence[float]) -> Interval:
     return low - room, high + room
 
 
-def verdict(group: Group) -> str:
-    """Return a sentence that names the best run by the main metric, and its difference from the first run."""
-    order, lines, main = group.best_first(), group.lines, group.main
+def verdict(group: Group, main: str) -> str:
+    """Return a sentence that names the best run by a main metric, and its difference from the first run."""
+    order, lines = group.best_first(main), group.lines
     best, first = lines[order[0]], lines[0]
     m = best.measures.get(main)
     if m is None:
@@ -87,35 +87,42 @@ def verdict(group: Group) -> str:
         other = second.measures.get(main)
         sentence = f"{best.name}, the first run, is best: {value}."
         d = other.difference if other else None
-        return sentence + (f" {second.name} is second, {_significance(d, group.holm, order[1])}" if d else "")
+        return sentence + (f" {second.name} is second, {_significance(d, group, main, order[1])}" if d else "")
     d = m.difference
     if d is None:
-        why = "intervals need runs with one label" if "/" in main else "not all predictions were kept"
-        reason = f"the difference has no interval, because {why}"
-        return (
-            f"{best.name} is best: {value}, {signed(m.value - first.measures[main].value)} over {first.name}; {reason}."
-        )
-    return f"{best.name} is best: {value}, against {first.name} {_significance(d, group.holm, order[0])}"
+        base = first.measures.get(main)
+        if base is None:
+            return f"{best.name} is best: {value}; {first.name} has no {label(main)}."
+        reason = "the difference has no interval, because not all predictions were kept"
+        return f"{best.name} is best: {value}, {signed(m.value - base.value)} over {first.name}; {reason}."
+    return f"{best.name} is best: {value}, against {first.name} {_significance(d, group, main, order[0])}"
 
 
-def _significance(d: Difference, adjusted: dict[int, float], line: int) -> str:
-    """Return a difference with its interval and significance.
-
-    Args:
-        adjusted: adjusted p-value by line, if several are compared.
-    """
-    p = adjusted.get(line, d.p)
+def _significance(d: Difference, group: Group, main: str, line: int) -> str:
+    """Return a line's difference with its interval and significance, adjusted for the number of comparisons."""
+    p = group.holm.get((main, line), d.p)
     sure = "significant" if p < 0.05 else "not significant"
-    many = f" adjusted for {len(adjusted)} comparisons" if len(adjusted) > 1 else ""
+    many = f" adjusted for {len(group.holm)} comparisons" if len(group.holm) > 1 else ""
     return f"{signed(d.value)} ({signed(d.low)} to {signed(d.high)}, 95\u00a0%; {p_value(p)}{many}): {sure}."
 
 
 def comparison(group: Group, paints: dict[int, Paint]) -> str:
-    """Return the table, best line first. Each cell has a value, its interval or deviation, and the difference from the
-    first run.
+    """Return a table for each label, the best line first.
+
+    Each cell has a value, its interval or deviation, and the difference from the first run.
     """
-    order, main = group.best_first(), group.main
+    if len(group.mains) == 1:
+        return _comparison(group, group.main, paints)
+    headings = [f"{html(main.rpartition('/')[0], 60)} <small>{group.about_rows(main)}</small>" for main in group.mains]
+    tables = [_comparison(group, main, paints) for main in group.mains]
+    return "".join(f"<h3>{h}</h3>{t}" for h, t in zip(headings, tables, strict=True))
+
+
+def _comparison(group: Group, main: str, paints: dict[int, Paint]) -> str:
+    order, metrics = group.best_first(main), group.metrics(main)
     measures = [line.measures[main] for line in group.lines if main in line.measures]
+    if not measures:
+        return note(f"No run has {label(main)}.")
     spread = [v for m in measures for v in (m.value, m.low, m.high) if v is not None]
     bounds = bounds_of(spread)
     versus = [m.difference for m in measures if m.difference is not None]
@@ -134,26 +141,26 @@ def comparison(group: Group, paints: dict[int, Paint]) -> str:
             )
             cells.append(f'<td class="l">{dots([(paint, m.value, between, tip)], bounds, None, 150)}</td>')
             if versus:
-                cells.append(_versus(line, m, paint, versus_bounds, group.holm.get(i)))
-        cells += [_cell(n, line.measures.get(n)) for n in group.metrics]
+                cells.append(_versus(line, m, paint, versus_bounds, main, group.holm.get((main, i))))
+        cells += [_cell(n, line.measures.get(n)) for n in metrics]
         rows.append(cells)
         kinds.append("best" if i == order[0] and len(order) > 1 else "")
     columns = [Column("run", left=True), Column(f"{label(main)}, 95\u00a0% interval", left=True)]
     if versus:
         columns.append(Column(f"difference from {tail(group.lines[0].name, 18)}", left=True))
-    columns += [Column(label(n), tooltip=_meaning(n)) for n in group.metrics]
+    columns += [Column(label(n), tooltip=_meaning(n)) for n in metrics]
     return collapsible_table(columns, rows, kinds, order.index(0))
 
 
-def _versus(line: Line, m: Measure, paint: Paint, bounds: Interval, adjusted: float | None) -> str:
-    d = m.difference
+def _versus(line: Line, m: Measure, paint: Paint, bounds: Interval, main: str, adjusted: float | None) -> str:
+    d, p = m.difference, line.delong.get(main)
     if d is None:
         return '<td class="l"><small>the first run</small></td>' if not line.detail else "<td></td>"
     tip = f"{signed(d.value)}, 95\u00a0%: {signed(d.low)} to {signed(d.high)}\npaired bootstrap: {p_value(d.p)}"
-    tip += f"\nDeLong's test: {p_value(line.delong)}" if line.delong is not None else ""
+    tip += f"\nDeLong's test: {p_value(p)}" if p is not None else ""
     tip += f"\nadjusted by Holm's method: {p_value(adjusted)}" if adjusted is not None else ""
     picture = dots([(paint, d.value, (d.low, d.high), tip)], bounds, 0.0, 160)
-    delong = f"; DeLong {p_value(line.delong)}" if line.delong is not None else ""
+    delong = f"; DeLong {p_value(p)}" if p is not None else ""
     return f'<td class="l">{picture}<small>{p_value(d.p)}{delong}</small></td>'
 
 
@@ -173,17 +180,17 @@ def _cell(metric: str, m: Measure | None) -> str:
     return f"<td>{''.join(parts)}</td>"
 
 
-def terminal(group: Group) -> Any:
-    """Return the comparison as a rich table."""
+def terminal(group: Group, main: str) -> Any:
+    """Return the comparison by the metrics of a label as a rich table."""
     from rich.table import Table
 
-    shown = group.metrics[:5]
-    rich_table = Table(title=f"{group.rows:,} test rows", title_justify="left")
-    for name in ("run", *map(label, shown), f"difference in {label(group.main)}", "p"):
+    shown = group.metrics(main)[:5]
+    rich_table = Table(title=group.about_rows(main), title_justify="left")
+    for name in ("run", *map(label, shown), f"difference in {label(main)}", "p"):
         rich_table.add_column(name, justify="left" if name == "run" else "right", overflow="fold")
-    for i in group.best_first():
+    for i in group.best_first(main):
         line = group.lines[i]
-        m = line.measures.get(group.main)
+        m = line.measures.get(main)
         d = m.difference if m else None
         seeds = f" ({len(line.runs)} seeds)" if len(line.runs) > 1 else ""
         versus = "" if d is None else f"{signed(d.value)} ({signed(d.low)} to {signed(d.high)})"

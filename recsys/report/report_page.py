@@ -49,7 +49,7 @@ def page(run_set: RunSet, groups: Sequence[Group], resamples: int, seed: int) ->
     parts = [f"<h1>{escape(title)}</h1>", *_top(groups), _cards(groups, count)]
     for group in groups:
         if group is not groups[0]:
-            parts.append(f"<h3>Tested on other rows: {escape(group.why)}</h3><p>{escape(verdict(group))}</p>")
+            parts.append(f"<h3>Tested on other rows: {escape(group.why)}</h3>{_verdicts(group)}")
         parts.append(comparison(group, paints))
     if unfinished:
         rows = [[html(x.name, 80), f'<td class="l value">{html(x.detail, 200)}</td>'] for x in unfinished]
@@ -83,7 +83,7 @@ def _paints(groups: Sequence[Group], unfinished: Sequence[Line]) -> dict[int, Pa
     if len(lines) > BRIGHT:
         firsts = [id(group.lines[0]) for group in groups]
         ranks = range(max((len(group.lines) for group in groups), default=0))
-        best = [id(g.lines[g.best_first()[k]]) for k in ranks for g in groups if k < len(g.lines)]
+        best = [id(g.lines[g.best_first(g.main)[k]]) for k in ranks for g in groups if k < len(g.lines)]
         chosen = list(dict.fromkeys([*firsts, *best]))[:BRIGHT]
     colour = {line: f"var(--c{i})" for i, line in enumerate(sorted(chosen, key=[id(x) for x in lines].index))}
     return {
@@ -103,10 +103,14 @@ def not_compared(groups: Sequence[Group]) -> list[str]:
     return messages
 
 
+def _verdicts(group: Group) -> str:
+    return "".join(f"<p>{escape(verdict(group, main))}</p>" for main in group.mains)
+
+
 def _top(groups: Sequence[Group]) -> list[str]:
     if not groups:
         return ['<p class="verdict">No run has finished.</p>']
-    lines = [f'<p class="verdict"><b>{escape(verdict(groups[0]))}</b></p>']
+    lines = [f'<p class="verdict"><b>{escape(verdict(groups[0], main))}</b></p>' for main in groups[0].mains]
     return lines + [f'<p class="warn">{escape(text)}</p>' for text in not_compared(groups)]
 
 
@@ -114,16 +118,18 @@ def _cards(groups: Sequence[Group], count: int) -> str:
     if not groups:
         return ""
     group = groups[0]
-    best = group.lines[group.best_first()[0]]
+    best = group.lines[group.best_first(group.main)[0]]
     cards = [(f"{count}", "run" if count == 1 else "runs")]
     cards.append((f"{group.rows:,}", "test queries" if group.retrieves else "test rows"))
-    if (m := best.measures.get(group.main)) is not None:
-        cards.append((f"{m.value:.4f}", f"best {label(group.main)}"))
-        if m.difference is not None:
-            cards.append((f"{m.difference.value:+.4f}", f"from {group.lines[0].name}"))
+    for main in group.mains:
+        if (m := group.lines[group.best_first(main)[0]].measures.get(main)) is not None:
+            cards.append((f"{m.value:.4f}", f"best {label(main)}"))
+            if m.difference is not None:
+                cards.append((f"{m.difference.value:+.4f}", f"from {group.lines[0].name}"))
     speed = ((best.first.metrics or {}).get("train") or {}).get("samples_per_second")
     if speed:
-        cards.append((f"{speed:,.0f}", "samples per second in training, best run"))
+        whose = "best run" if len(group.mains) == 1 else best.name
+        cards.append((f"{speed:,.0f}", f"samples per second in training, {whose}"))
     inside = "".join(f"<div><b>{escape(b)}</b><span>{escape(s)}</span></div>" for b, s in cards)
     return f'<div class="cards">{inside}</div>'
 

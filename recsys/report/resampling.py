@@ -20,21 +20,22 @@ class Measured(Protocol):
 
     def __len__(self) -> int: ...
 
-    def weighted(self, weight: np.ndarray) -> np.ndarray:
-        """Return metrics (metrics,) in which row i counts weight[i] times."""
+    def weighted(self, count: np.ndarray) -> np.ndarray:
+        """Return metrics (metrics,) of the rows in which row i is repeated count[i] times, each with its weight."""
 
     def take(self, rows: np.ndarray) -> "Measured": ...
 
 
 class Predictions:
-    """Probabilities (R,) and labels (R,) of 0 and 1. They are sorted once, so that a resample costs one cumulative
-    sum.
+    """Probabilities (R,), labels (R,) of 0 and 1, and weights (R,), None if all are 1. They are sorted once, so that a
+    resample costs one cumulative sum.
     """
 
     names: tuple[str, ...] = ("auc", "pr_auc", "logloss", "ne", "calibration")
 
-    def __init__(self, probability: np.ndarray, label: np.ndarray) -> None:
+    def __init__(self, probability: np.ndarray, label: np.ndarray, weight: np.ndarray | None = None) -> None:
         self.probability, self.label = probability.astype(np.float64), label.astype(np.float64)
+        self.weight = None if weight is None else weight.astype(np.float64)
         self._order = np.argsort(-self.probability, kind="stable")
         score, positive = self.probability[self._order], self.label[self._order] > 0
         last = np.flatnonzero(np.append(score[1:] != score[:-1], True))  # last row of each score
@@ -49,21 +50,22 @@ class Predictions:
         return len(self.label)
 
     def take(self, rows: np.ndarray) -> "Predictions":
-        return Predictions(self.probability[rows], self.label[rows])
+        return Predictions(self.probability[rows], self.label[rows], None if self.weight is None else self.weight[rows])
 
-    def weighted(self, weight: np.ndarray) -> np.ndarray:
+    def weighted(self, count: np.ndarray) -> np.ndarray:
         """Return metrics as recsys.evaluation.binary defines them; NaN if there is only one class.
 
         They are AUC by pairs, ties counting half (Mann & Whitney 1947), average precision, logloss, normalised entropy,
         and predicted over observed positives.
         """
+        weight = count if self.weight is None else count * self.weight
         sorted_ = weight[self._order].astype(np.float64)
         rows = np.append(0.0, np.cumsum(sorted_))
         total = rows[-1]
         more = np.add.reduceat(sorted_[self._positive], self._first) if len(self._first) else np.zeros(0)
         tp, here = np.cumsum(more), rows[self._last + 1]
         positives = float(tp[-1]) if len(tp) else 0.0
-        if not 0 < positives < total:
+        if not 0 < positives < total * (1 - 1e-12):  # sums of the same weights in another order differ that much
             return np.full(len(self.names), np.nan)
         above = (here - tp) + (rows[self._before + 1] - (tp - more))  # 2 x negatives above, ties count half
         auc = 1 - float((more * above).sum()) / 2 / (positives * (total - positives))
@@ -75,29 +77,39 @@ class Predictions:
 
 
 @dataclass(frozen=True)
-class Queries:
-    """Metrics of each query, (Q, metrics)."""
+class Means:
+    """Metrics that are means over rows or queries, or roots of means.
+
+    values: (R, metrics), what each metric is a mean of
+    weight: (R,); None if all are 1
+    roots: names of the metrics that are the root of the mean
+    """
 
     names: tuple[str, ...]
     values: np.ndarray
+    weight: np.ndarray | None = None
+    roots: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.values)
 
-    def take(self, rows: np.ndarray) -> "Queries":
-        return Queries(self.names, self.values[rows])
+    def take(self, rows: np.ndarray) -> "Means":
+        weight = None if self.weight is None else self.weight[rows]
+        return Means(self.names, self.values[rows], weight, self.roots)
 
-    def weighted(self, weight: np.ndarray) -> np.ndarray:
-        return np.einsum("i,ik->k", weight, self.values) / weight.sum()
+    def weighted(self, count: np.ndarray) -> np.ndarray:
+        weight = count if self.weight is None else count * self.weight
+        means = np.einsum("i,ik->k", weight, self.values) / weight.sum()
+        return np.where([name in self.roots for name in self.names], np.sqrt(means), means)
 
 
 def deviations(runs: Sequence[Measured], resamples: int, seed: int) -> np.ndarray:
     """Return the metrics of each resample minus the metrics of all rows: (resamples, runs, metrics).
 
     All runs get the same resamples, so that differences are paired (Efron & Tibshirani, An Introduction to the
-    Bootstrap, 1993). If there are n > ROWS rows, a random sample of m = ROWS rows is resampled. Deviations are
-    proportional to one over the root of the number of rows, so they are scaled by sqrt(m / n) (Bickel, Götze & van Zwet
-    1997).
+    Bootstrap, 1993). Rows are drawn with equal probabilities and keep their weights, since weights are data too. If
+    there are n > ROWS rows, a random sample of m = ROWS rows is resampled. Deviations are proportional to one over the
+    root of the number of rows, so they are scaled by sqrt(m / n) (Bickel, Götze & van Zwet 1997).
     """
     draws, n = np.random.default_rng(seed), len(runs[0])
     scale = 1.0

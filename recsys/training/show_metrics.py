@@ -4,19 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from recsys.console import results, say
-from recsys.evaluation.metrics_table import by_protocol, is_retrieval, shown_tables
+from recsys.evaluation.metrics_table import by_protocol, is_retrieval, of_label, shown_tables
 
 UNCALIBRATED = "_uncalibrated"  # the end of the names of metrics before the calibration
-
-
-def _by_label(metrics: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the metrics of each label, under the metrics' own names."""
-    labels: dict[str, dict[str, Any]] = {}
-    for name, value in metrics.items():
-        label, _, own = name.rpartition("/")
-        if label:
-            labels.setdefault(label, {})[own] = value
-    return labels
 
 
 def show(metrics: dict[str, Any], path: Path) -> None:
@@ -27,7 +17,7 @@ def show(metrics: dict[str, Any], path: Path) -> None:
     if "bayes" in metrics:
         rows["Bayes (test)"] = metrics["bayes"]
     if any("/" in name for name in metrics["test"]):
-        rows = {f"{s}, {label}": found for s, m in rows.items() for label, found in _by_label(m).items()}
+        rows = {f"{s}, {label}": found for s, m in rows.items() for label, found in of_label(m).items()}
     shown = dict.fromkeys(n for found in rows.values() for n in found if not n.endswith(UNCALIBRATED))
     tables = {"metrics": list(shown)}
     if is_retrieval(metrics["test"]):
