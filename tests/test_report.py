@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from run_folders import write_retriever, write_run
+from run_folders import write_labels, write_retriever, write_run
 from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
 from recsys import cli
@@ -109,6 +109,61 @@ def test_coverage_of_means_over_queries() -> None:
     assert off.std(0) == pytest.approx(values.std(0) / 30, rel=0.1)
 
 
+def test_intervals_of_a_weighted_mean_are_the_delta_methods() -> None:
+    """Variance of sum w x / sum w: sum w^2 (x - mean)^2 / (sum w)^2; of its root, divided by 4 times the mean."""
+    rng = np.random.default_rng(7)
+    w, x = rng.exponential(1, 1500), rng.random((1500, 2)) ** 2
+    rows = Means(("mae", "rmse"), x, w, roots=("rmse",))
+    mean, (mae, rmse) = np.average(x, 0, w), rows.weighted(np.ones(1500))
+    assert (mae, rmse) == pytest.approx((mean[0], mean[1] ** 0.5))
+    error = np.sqrt((w[:, None] ** 2 * (x - mean) ** 2).sum(0)) / w.sum() / (1, 2 * rmse)
+    off = deviations([rows], 1000, 0)[:, 0]
+    assert off.std(0) == pytest.approx(error, rel=0.07)
+    assert interval(mae, off[:, 0]) == pytest.approx((mae - 1.96 * error[0], mae + 1.96 * error[0]), abs=0.3 * error[0])
+    unweighted = deviations([Means(("mae", "rmse"), x, None, ("rmse",))], 1000, 0)[:, 0]
+    assert (off.std(0) > 1.2 * unweighted.std(0)).all(), "weights of unequal size cost precision"
+
+
+def test_the_interval_of_a_weighted_auc_is_the_delta_methods() -> None:
+    """Rows' parts of a weighted AUC are weighted means, over positives and over negatives (DeLong et al. 1988)."""
+    rng = np.random.default_rng(8)
+    label, p, _ = scores(rng, 1200)
+    w = rng.exponential(1, 1200)
+    rows = Predictions(p, label, w)
+    auc, n = rows.weighted(np.ones(1200))[0], ~label
+    assert auc == pytest.approx(roc_auc_score(label, p, sample_weight=w), abs=1e-12)
+    above = (p[label][:, None] > p[n][None, :]) + 0.5 * (p[label][:, None] == p[n][None, :])
+    parts = (above @ w[n] / w[n].sum(), w[label]), (w[label] @ above / w[label].sum(), w[n])
+    error = np.sqrt(sum((own**2 * (v - auc) ** 2).sum() / own.sum() ** 2 for v, own in parts))
+    assert deviations([rows], 800, 0)[:, 0, 0].std() == pytest.approx(error, rel=0.08)
+
+
+@pytest.mark.parametrize("kind", ["binary", "means"])
+def test_weights_are_repetitions(kind: str) -> None:
+    """Weights of 1 change nothing, a common factor nothing either, and a weight of 3 is the same as three rows."""
+    rng = np.random.default_rng(9)
+    label, p, _ = scores(rng, 400, ties=True)
+
+    def rows(repeats: np.ndarray, weight: np.ndarray | None) -> Predictions | Means:
+        own = np.repeat(np.arange(400), repeats)
+        if kind == "binary":
+            return Predictions(p[own], label[own], weight)
+        return Means(("rmse", "mae"), np.stack([(p - label) ** 2, np.abs(p - label)], 1)[own], weight, ("rmse",))
+
+    once, times = np.ones(400, int), rng.integers(1, 4, 400)
+    none, ones, sevens = (deviations([rows(once, w)], 50, 0) for w in (None, once, 7.0 * once))
+    assert (none == ones).all() and sevens == pytest.approx(none, abs=1e-12)
+    weighted, repeated = rows(once, times), rows(times, None)
+    assert weighted.weighted(once) == pytest.approx(repeated.weighted(np.ones(times.sum())), abs=1e-12)
+    half = np.arange(0, 400, 2)
+    assert weighted.take(half).weighted(np.ones(200)) == pytest.approx(weighted.weighted(once * (once.cumsum() % 2)))
+
+
+def test_one_class_with_weights_has_no_auc() -> None:
+    weight = np.random.default_rng(0).random(1000) + 0.1
+    assert np.isnan(Predictions(weight, np.ones(1000), weight).weighted(np.ones(1000))).all()
+
+
 def test_equal_runs_do_not_differ() -> None:
     label, a, _ = scores(np.random.default_rng(5), 500)
     off = deviations([Predictions(a, label)] * 2, 100, 0)
@@ -167,6 +222,68 @@ def test_comparison(tmp_path: Path) -> None:
     assert copy.delong == {"auc": 1}
     assert re.match(r"b is best: AUC 0\.\d{4} .*, against a \+0\.\d{4} .*: significant\.$", verdict(group, group.main))
     assert "adjusted for 2 comparisons" in verdict(group, group.main)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_every_label_has_intervals_and_a_verdict(tmp_path: Path, weighted: bool) -> None:
+    """Those of the rows that have the label; p-values are adjusted for the labels, and lower errors are better."""
+    a, b = (write_labels(tmp_path / n, s, noise=s > 1, weighted=weighted) for n, s in (("a", 0.5), ("b", 1.0)))
+    [group] = compare(read([str(a), str(b)]).runs, 200, 0)
+    assert group.mains == ["click/auc", "buy/auc", "rating/rmse", "colour/logloss"]
+    measures = group.lines[1].measures
+    for name in ("auc", "ne", "logloss"):
+        assert {f"click/{name}", f"buy/{name}"} <= measures.keys()
+    for name, m in measures.items():
+        if not name.endswith("/ece"):
+            assert m.low is not None and m.low < m.value < m.high, name
+            assert m.difference is not None and m.difference.low < m.value - group.lines[0].measures[name].value
+    assert {"rating/mae", "colour/accuracy"} <= measures.keys()
+    frame = pl.read_parquet(b / "test_predictions_rating.parquet")
+    off = (frame["prediction"] - frame["label"]).to_numpy()
+    w = frame["weight"].to_numpy() if weighted else np.ones(len(off))
+    error = np.sqrt((w**2 * (np.abs(off) - np.average(np.abs(off), weights=w)) ** 2).sum()) / w.sum()
+    assert measures["rating/mae"].high - measures["rating/mae"].low == pytest.approx(2 * 1.96 * error, rel=0.25)
+    clicks = pl.read_parquet(a / "test_predictions.parquet")["label"].sum()
+    assert group.about_rows("buy/auc") == f"{clicks:,} of 2,000 test rows"
+    assert group.about_rows("click/auc") == "2,000 test rows"
+    assert group.best_first("rating/rmse") == [1, 0] and measures["rating/rmse"].difference.value < 0
+    sentences = [verdict(group, main) for main in group.mains]
+    assert all("adjusted for 4 comparisons" in s for s in sentences)
+    assert re.match(r"b is best: rating RMSE 1\.\d{4} .*, against a −0\.\d{4} .*: significant\.$", sentences[2])
+    assert (set(group.lines[1].delong) == set()) == weighted, "DeLong's test is for rows without weights"
+    found = read([str(a), str(b)])
+    shown = page(found, [group], 200, 0)
+    assert ("weighted by the column w" in shown) == weighted
+    for text in ("<h3>colour <small>2,000 test rows", "<h3>buy</h3>", "rating RMSE</figcaption>", "p &lt; 0.001"):
+        assert text in shown, text
+    assert "nan" not in shown
+
+
+def test_runs_are_compared_by_the_labels_that_both_have(tmp_path: Path) -> None:
+    a, b = write_labels(tmp_path / "a"), write_labels(tmp_path / "b", 1.5, noise=1, without="click")
+    [group] = compare(read([str(a), str(b)]).runs, 100, 0)
+    measures = group.lines[1].measures
+    assert "click/auc" not in measures and measures["rating/rmse"].difference is not None
+    assert verdict(group, "click/auc").startswith("a, the first run, is best")
+    assert group.best_first("click/auc") == [0, 1]
+    weighted = write_labels(tmp_path / "w", 1.5, weighted=True)
+    groups = compare(read([str(a), str(weighted), str(write_run(tmp_path / "one", data="tasks"))]).runs, 100, 0)
+    assert [g.why for g in groups][1:] == [
+        "other labels or weights, or another order of rows",
+        "test rows 4000, not 2000",
+    ]
+
+
+def test_a_label_without_predictions_has_no_intervals(tmp_path: Path) -> None:
+    a, b = write_labels(tmp_path / "a", 0.5), write_labels(tmp_path / "b")
+    (b / "test_predictions_rating.parquet").unlink()
+    empty = b / "test_predictions_colour.parquet"
+    pl.read_parquet(empty).head(0).write_parquet(empty)
+    [group] = compare(read([str(a), str(b)]).runs, 100, 0)
+    measures = group.lines[1].measures
+    assert measures["rating/rmse"].low is None and measures["colour/logloss"].low is None
+    assert measures["click/auc"].difference is not None
+    assert "because not all predictions were kept" in verdict(group, "rating/rmse")
 
 
 def test_retrieval(tmp_path: Path) -> None:

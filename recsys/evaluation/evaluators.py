@@ -59,7 +59,10 @@ class Evaluator(Protocol):
         ...
 
     def curves(self, bins: int) -> dict[str, list[Any]] | None:
-        """Return points of curves over the rows of the last `compute`; None if the evaluator has no curves."""
+        """Return points of curves over the rows of the last `compute`; None if the evaluator has no curves.
+
+        Those of the first label are named roc, pr and calibration, those of another label buy/roc, buy/pr, ...
+        """
         ...
 
     def write(self, folder: Path, split: str) -> None:
@@ -154,24 +157,31 @@ class LabelsEvaluator:
         return named | {"rows": max(part["rows"] for part in parts)}
 
     def slices(self, names: list[str], loader: ParquetLoader, fitted: Fitted, max_values: int) -> dict[str, Any]:
-        rows = [metrics.rows for metrics in self.metrics]
-        places = np.unique(np.concatenate([r.place for r in rows if r is not None]))
+        rows = [metrics.rows for metrics in self.metrics if metrics.rows is not None]
+        places = np.unique(np.concatenate([r.place for r in rows]))
+        row_of_place = []  # index of each place in the rows of each label, -1 if the row does not have the label
+        for r in rows:
+            index = np.full(len(places), -1)
+            index[np.searchsorted(places, r.place)] = np.arange(len(r.place))
+            row_of_place.append(index)
 
         def measure(at: np.ndarray) -> dict[str, Any]:
-            chosen = places[at]
-            kinds = zip(self.labels, rows, strict=True)
-            return self._named([_measure(x, r.take(np.isin(r.place, chosen))) for x, r in kinds if r is not None])
+            of_labels = [index[at] for index in row_of_place]
+            kinds = zip(self.labels, rows, of_labels, strict=True)
+            parts = [_measure(label, r.take(index[index >= 0])) for label, r, index in kinds]
+            counts = zip(self.labels, parts, strict=True)
+            named = {f"{label.name}/rows": part["rows"] for label, part in counts} if len(parts) > 1 else {}
+            return self._named(parts) | named
 
-        def measure_all(at: np.ndarray) -> dict[str, Any]:
-            assert rows[0] is not None
-            return _measure(self.labels[0], rows[0].take(at))
-
-        one = len(self.labels) == 1
-        return slices(names, loader, places, measure_all if one else measure, fitted, max_values)
+        return slices(names, loader, places, measure, fitted, max_values)
 
     def curves(self, bins: int) -> dict[str, list[Any]] | None:
-        first = self.metrics[0]
-        return first.scores.curves(bins) if isinstance(first, BinaryMetrics) and first.scores is not None else None
+        found: dict[str, list[Any]] = {}
+        for i, (label, metrics) in enumerate(zip(self.labels, self.metrics, strict=True)):
+            if isinstance(metrics, BinaryMetrics) and metrics.scores is not None:
+                own = metrics.scores.curves(bins)
+                found |= {f"{label.name}/{name}" if i else name: points for name, points in own.items()}
+        return found or None
 
     def write(self, folder: Path, split: str) -> None:
         for i, (label, metrics) in enumerate(zip(self.labels, self.metrics, strict=True)):

@@ -1,12 +1,11 @@
 """Metrics of predicted numbers and classes over all rows of all ranks."""
 
 import math
-from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from recsys.evaluation.binary import RowCollector, Rows, added, on_rank_0
+from recsys.evaluation.binary import RowCollector, Rows, added, on_rank_0, sample_of
 from recsys.features import Label
 
 SMALLEST = 1e-7  # probabilities are clipped to it before their logarithm is taken
@@ -56,10 +55,10 @@ class ValueMetrics:
 
     Args:
         label: the label.
-        exact_rows: with more rows than this, `rows` is empty.
+        exact_rows: with more rows than this, `rows` is a sample of about this many. The metrics are always exact.
 
     Attributes:
-        rows: rows of the last `compute`, on rank 0.
+        rows: rows of the last `compute`, on rank 0: all rows, or the sample.
     """
 
     def __init__(self, label: Label, exact_rows: int = 20_000_000) -> None:
@@ -79,6 +78,7 @@ class ValueMetrics:
         """
         mine = self._collected.take(np.float32, len(self.label.classes))
         sums = added(_sums(mine, self.label.kind))
-        everything: Any = mine if sums[-1] <= self.exact_rows else mine.take(np.zeros(0, np.int64))
-        self.rows, _ = on_rank_0(everything, None)
+        if sums[-1] > self.exact_rows:
+            mine = mine.take(sample_of(mine.place, self.exact_rows / sums[-1]))
+        self.rows, _ = on_rank_0(mine, None)
         return _means(sums, self.label.kind)

@@ -167,23 +167,26 @@ def _figure(title: str, series: Sequence[Series], x: Axis, y: Axis, x_label: str
 Bin = tuple[float, float, int]  # mean probability, share of positives, rows
 
 
-def reliability(paint: Paint, caption: str, bins: Sequence[Bin], bounds: Sequence[Interval], top: float) -> str:
+def reliability(paint: Paint, caption: str, bins: Sequence[Bin], bounds: Sequence[Interval | None], top: float) -> str:
     """Draw the share of positives over the mean probability of each bin, with intervals and the diagonal.
 
     Args:
         caption: small text below the name.
-        bounds: interval of each bin's share.
+        bounds: interval of each bin's share; None if rows have weights.
         top: end of both axes.
     """
     size, left, foot = 250, 44, 36
     top = top * 1.04 or 1.0
     x, y = Axis(0, top, left, size - 10), Axis(0, top, size - foot, 10)
     shapes = [f'<path d="M{x.start} {y.start}L{x.stop} {y.stop}" stroke="var(--other)" stroke-dasharray="4 4"/>']
-    for (p, share, rows), (low, high) in zip(bins, bounds, strict=True):
-        tip = f"predicted {p:.4g}\nobserved {share:.4g} (95 %: {low:.4g} to {high:.4g})\n{rows:,} rows"
+    for (p, share, rows), between in zip(bins, bounds, strict=True):
+        tip, bar = f"predicted {p:.4g}\nobserved {share:.4g}", ""
+        if between is not None:
+            tip += f" (95 %: {between[0]:.4g} to {between[1]:.4g})\n{rows:,} rows"
+            at = f'x1="{x.at(p):.1f}" y1="{y.at(between[0]):.1f}" x2="{x.at(p):.1f}" y2="{y.at(between[1]):.1f}"'
+            bar = f'<line {at} stroke-width="1.6" opacity=".55"/>'
         shapes.append(
-            f'<g data-t="{tip}" stroke="{paint.colour}"><line x1="{x.at(p):.1f}" y1="{y.at(low):.1f}" '
-            f'x2="{x.at(p):.1f}" y2="{y.at(high):.1f}" stroke-width="1.6" opacity=".55"/>'
+            f'<g data-t="{tip}" stroke="{paint.colour}">{bar}'
             f'<circle cx="{x.at(p):.1f}" cy="{y.at(share):.1f}" r="3.4" fill="{paint.colour}"/></g>'
         )
     return (

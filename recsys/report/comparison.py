@@ -333,7 +333,7 @@ def _shown(run: Run) -> list[str]:
     """Return the metrics of the table, the main one first."""
     if not run.retrieves:
         own = [m for m in metrics_table.METRICS if m in run.test]
-        others = [m for m in run.test if "/" in m and metrics_table.metric(m) and not m.endswith("_uncalibrated")]
+        others = [m for m in run.test if "/" in m and m.rpartition("/")[2] in metrics_table.METRICS]
         return list(dict.fromkeys([*metrics_table.main_metrics(run.test), *own, *others]))
     several = (run.test.get("targets") or 0) > (run.test.get("rows") or 0)  # else recall = hit rate
     full = metrics_table.by_protocol(run.test).get("full", {})

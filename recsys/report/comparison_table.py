@@ -111,15 +111,18 @@ def comparison(group: Group, paints: dict[int, Paint]) -> str:
 
     Each cell has a value, its interval or deviation, and the difference from the first run.
     """
+    weight = group.lines[0].first.weight
+    remark = "" if weight is None else note(f"Metrics and intervals are weighted by the column {weight}.")
     if len(group.mains) == 1:
-        return _comparison(group, group.main, paints)
+        return remark + _comparison(group, group.main, paints)
     headings = [f"{html(main.rpartition('/')[0], 60)} <small>{group.about_rows(main)}</small>" for main in group.mains]
     tables = [_comparison(group, main, paints) for main in group.mains]
-    return "".join(f"<h3>{h}</h3>{t}" for h, t in zip(headings, tables, strict=True))
+    return remark + "".join(f"<h3>{h}</h3>{t}" for h, t in zip(headings, tables, strict=True))
 
 
 def _comparison(group: Group, main: str, paints: dict[int, Paint]) -> str:
     order, metrics = group.best_first(main), group.metrics(main)
+    short = lambda name: label(name.rpartition("/")[2])  # noqa: E731
     measures = [line.measures[main] for line in group.lines if main in line.measures]
     if not measures:
         return note(f"No run has {label(main)}.")
@@ -145,10 +148,10 @@ def _comparison(group: Group, main: str, paints: dict[int, Paint]) -> str:
         cells += [_cell(n, line.measures.get(n)) for n in metrics]
         rows.append(cells)
         kinds.append("best" if i == order[0] and len(order) > 1 else "")
-    columns = [Column("run", left=True), Column(f"{label(main)}, 95\u00a0% interval", left=True)]
+    columns = [Column("run", left=True), Column(f"{short(main)}, 95\u00a0% interval", left=True)]
     if versus:
         columns.append(Column(f"difference from {tail(group.lines[0].name, 18)}", left=True))
-    columns += [Column(label(n), tooltip=_meaning(n)) for n in metrics]
+    columns += [Column(short(n), tooltip=_meaning(n)) for n in metrics]
     return collapsible_table(columns, rows, kinds, order.index(0))
 
 

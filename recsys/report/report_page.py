@@ -1,10 +1,12 @@
 """Comparison of runs as one self-contained HTML page."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from recsys.data.profile.drift import wilson
+from recsys.evaluation import metrics_table
 from recsys.evaluation.metrics_table import METRICS, label
 from recsys.html import document, footer
 from recsys.html.sortable_tables import Column, table
@@ -12,7 +14,7 @@ from recsys.html.text import html
 from recsys.report import charts, sections
 from recsys.report.cells import BRIGHT, Paint, legend
 from recsys.report.charts import Series
-from recsys.report.comparison import Group, Line, main_metric
+from recsys.report.comparison import Group, Line
 from recsys.report.comparison_table import comparison, note, verdict
 from recsys.report.resampling import ROWS
 from recsys.report.runs import RunSet
@@ -21,19 +23,20 @@ from recsys.report.trials import trials
 VALIDATION = [f"{m.name}@10" if m.at_k and not m.whole else m.name for m in METRICS.values() if m.curve]
 NOTES = (
     "Intervals: 95 %, percentiles of {resamples:,} resamples of the test rows (for retrieval models, of queries) with "
-    "replacement, seed {seed} (bootstrap, Efron & Tibshirani 1993). A resample is a weight for each row. AUC and "
-    "average precision are exact: rows are sorted once by score, and equal scores count half. If there are more than "
-    "{rows:,} rows, a random sample of that size is resampled, and deviations are scaled by the root of its share "
-    "(Bickel, Götze & van Zwet 1997).",
+    "replacement, seed {seed} (bootstrap, Efron & Tibshirani 1993). Only rows that have a label are resampled for its "
+    "metrics, and rows keep their weights. AUC and average precision are exact: rows are sorted once by score, and "
+    "equal scores count half. If there are more than {rows:,} rows, a random sample of that size is resampled, and "
+    "deviations are scaled by the root of its share (Bickel, Götze & van Zwet 1997).",
     "Differences: paired, since all runs get the same resamples. Interval and p-value are Student's t: the difference "
     "over its standard error. Its variance is that of the resamples plus, with several seeds, that of the mean over "
     "seeds (degrees of freedom: Welch, Satterthwaite). With one seed the result is about these weights, not about the "
     "config: another seed may give another result.",
-    "DeLong: the closed form for two AUCs over the same rows (DeLong, DeLong & Clarke-Pearson 1988). If several runs "
-    "are compared, p in the sentence at the top is adjusted by Holm's method (1979); p in the table is not.",
+    "DeLong: the closed form for two AUCs over the same rows without weights (DeLong, DeLong & Clarke-Pearson 1988). "
+    "The p-values at the top are adjusted by Holm's method (1979) for the number of runs and labels that are compared; "
+    "p in a table is not.",
     "The best of many runs on the test rows looks better than it is: choose the run by validation, then test it.",
     "Slices: intervals by Hanley & McNeil (1982), from AUC, positives and negatives. Reliability: bins "
-    "with about the same number of rows, Wilson's intervals (1927).",
+    "with about the same number of rows, Wilson's intervals (1927). Neither is shown if rows have weights.",
 )
 
 
@@ -65,7 +68,8 @@ def page(run_set: RunSet, groups: Sequence[Group], resamples: int, seed: int) ->
         parts.append(note("ROC and calibration exist for ranking models only; none of these runs has one."))
     for sliced in (predicting, [line for line in compared if line.first.retrieves]):
         if sliced:
-            parts += [f"<h2>{label(main_metric(sliced[0].first))} by slice</h2>", sections.slices(sliced, paints)]
+            main = metrics_table.main_metrics(sliced[0].first.test)[0]
+            parts += [f"<h2>{label(main)} by slice</h2>", sections.slices(sliced, paints)]
     parts += ["<h2>Throughput and time</h2>", sections.times(compared, paints)]
     parts += [trials(sweep) for sweep in run_set.sweeps]
     parts += ["<h2>Sharding plan</h2>", sections.plans(run_set.runs)]
@@ -125,10 +129,11 @@ def _cards(groups: Sequence[Group], count: int) -> str:
         if (m := group.lines[group.best_first(main)[0]].measures.get(main)) is not None:
             cards.append((f"{m.value:.4f}", f"best {label(main)}"))
             if m.difference is not None:
-                cards.append((f"{m.difference.value:+.4f}", f"from {group.lines[0].name}"))
+                what = f"{label(main)}, " if len(group.mains) > 1 else ""
+                cards.append((f"{m.difference.value:+.4f}", f"{what}from {group.lines[0].name}"))
     speed = ((best.first.metrics or {}).get("train") or {}).get("samples_per_second")
     if speed:
-        whose = "best run" if len(group.mains) == 1 else best.name
+        whose = "best run" if len(group.mains) == 1 else f"best run by {label(group.main)}"
         cards.append((f"{speed:,.0f}", f"samples per second in training, {whose}"))
     inside = "".join(f"<div><b>{escape(b)}</b><span>{escape(s)}</span></div>" for b, s in cards)
     return f'<div class="cards">{inside}</div>'
@@ -165,13 +170,22 @@ def _training(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
 
 
 def _validation(lines: Sequence[Line], paints: dict[int, Paint], every: Sequence[Paint]) -> str:
-    made = []
-    for name in VALIDATION:
-        series = _series(lines, paints, f"validation/{name}")
-        if any(len(s.points) > 1 for s in series):
-            made.append(charts.lines(label(name), series))
-    if made:
-        return legend(every) + f'<div class="grid">{"".join(made)}</div>'
+    labels: dict[str, Any] = {}
+    for line in lines:
+        measured = [name.partition("/")[2] for name in line.first.history if name.startswith("validation/")]
+        names = dict.fromkeys([*line.first.test, *measured])  # the test's are in the labels' order
+        labels |= metrics_table.of_label(names)
+    parts = []
+    for of_label in labels:
+        made = []
+        for name in (f"{of_label}/{own}".lstrip("/") for own in VALIDATION):
+            series = _series(lines, paints, f"validation/{name}")
+            if any(len(s.points) > 1 for s in series):
+                made.append(charts.lines(label(name), series))
+        if made:
+            parts.append(f'{_heading(of_label, labels)}<div class="grid">{"".join(made)}</div>')
+    if parts:
+        return legend(every) + "".join(parts)
     if any(name.startswith("validation/") for line in lines for name in line.first.history):
         fix = "Set trainer.validate_every_n_steps=N, or train more epochs, to get one."
         return note(f"No curve: there was only one validation. {fix}")
@@ -180,29 +194,51 @@ def _validation(lines: Sequence[Line], paints: dict[int, Paint], every: Sequence
 
 
 def _rates(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
-    def series(name: str) -> list[Series]:
-        return [Series(paints[id(x)], [(p[0], p[1]) for p in x.first.curves.get(name) or []]) for x in lines]
+    parts = []
+    for of_label, heading in _headings(lines):
 
-    if not any(s.points for s in series("roc")):
+        def series(name: str, of_label: str = of_label) -> list[Series]:
+            return [Series(paints[id(x)], [(p[0], p[1]) for p in x.first.curve(of_label, name)]) for x in lines]
+
+        if any(s.points for s in series("roc")):
+            roc = charts.rates("ROC: true positive rate", series("roc"), "false positive rate", True)
+            pr = charts.rates("precision", series("pr"), "recall", False)
+            parts.append(f'{heading}<div class="grid">{roc}{pr}</div>')
+    if not parts:
         return note("No run has curves.json.")
-    roc = charts.rates("ROC: true positive rate", series("roc"), "false positive rate", True)
-    pr = charts.rates("precision", series("pr"), "recall", False)
-    return legend([paints[id(x)] for x in lines]) + f'<div class="grid">{roc}{pr}</div>'
+    return legend([paints[id(x)] for x in lines]) + "".join(parts)
+
+
+def _headings(lines: Sequence[Line]) -> list[tuple[str, str]]:
+    """Return each label of the lines with its heading."""
+    labels = dict.fromkeys(x for line in lines for x in metrics_table.of_label(line.first.test))
+    return [(x, _heading(x, labels)) for x in labels]
+
+
+def _heading(of_label: str, labels: Collection[str]) -> str:
+    """Return the heading of a label if there are several; the label of a run that has only one has no name."""
+    return f"<h3>{html(of_label, 60) or 'runs with one label'}</h3>" if len(labels) > 1 else ""
 
 
 def _calibration(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
-    made = []
-    for line in lines:
-        bins = [(float(p), float(y), int(n)) for p, y, n in line.first.curves.get("calibration") or []]
-        if not bins or paints[id(line)].faded:
-            continue
-        caption = [f"ECE {v:.4f}" for v in [line.first.test.get("ece")] if v is not None]
-        caption += [f"predicted / observed {v:.3f}" for v in [line.first.test.get("calibration")] if v is not None]
-        least, most = min(n for *_, n in bins), max(n for *_, n in bins)
-        caption.append(f"{len(bins)} bins of {f'{least:,} to ' if least < most else ''}{most:,} rows")
-        bounds = [wilson(y * n, n) for _, y, n in bins]
-        made.append((paints[id(line)], ", ".join(caption), bins, bounds))
-    if not made:
-        return note("No run has curves.json.")
-    top = max(v for _, _, bins, bounds in made for v in (*(b[0] for b in bins), *(high for _, high in bounds)))
-    return f'<div class="small">{"".join(charts.reliability(*one, top) for one in made)}</div>'
+    parts = []
+    for of_label, heading in _headings(lines):
+        made = []
+        for line in lines:
+            bins = [(float(p), float(y), int(n)) for p, y, n in line.first.curve(of_label, "calibration")]
+            if not bins or paints[id(line)].faded:
+                continue
+            own = metrics_table.of_label(line.first.test)[of_label]
+            caption = [f"ECE {v:.4f}" for v in [own.get("ece")] if v is not None]
+            caption += [f"predicted / observed {v:.3f}" for v in [own.get("calibration")] if v is not None]
+            least, most = min(n for *_, n in bins), max(n for *_, n in bins)
+            rows = f"{f'{least:,} to ' if least < most else ''}{most:,} rows"
+            weighted = line.first.weight is not None
+            caption.append(f"{len(bins)} bins of {'equal weight' if weighted else rows}")
+            bounds = [None if weighted else wilson(y * n, n) for _, y, n in bins]
+            made.append((paints[id(line)], ", ".join(caption), bins, bounds))
+        if made:
+            tops = [max(p, y, *(between or ())) for _, _, *b in made for (p, y, _), between in zip(*b, strict=True)]
+            drawn = "".join(charts.reliability(*one, max(tops)) for one in made)
+            parts.append(f'{heading}<div class="small">{drawn}</div>')
+    return "".join(parts) or note("No run has curves.json.")

@@ -46,6 +46,17 @@ class Run:
         return metrics_table.is_retrieval(self.test)
 
     @property
+    def weight(self) -> str | None:
+        """The column of the rows' weights; None if all rows have the same weight."""
+        column = self.config.get("data.weight.column")
+        return None if column is None else str(column)
+
+    def curve(self, label: str, name: str) -> list[Any]:
+        """Return a curve of a label; those of the first label have no prefix."""
+        first = next(iter(metrics_table.of_label(self.test)), "")
+        return self.curves.get(name if label == first else f"{label}/{name}") or []
+
+    @property
     def seed(self) -> Any:
         return self.config.get("seed")
 
@@ -143,7 +154,8 @@ def _run(path: Path, name: str) -> Run:
         config = OmegaConf.to_container(OmegaConf.create(text))
     except Exception as e:  # errors of YAML, OmegaConf, or of decoding
         raise UserError(f"{path / 'config.yaml'}: cannot be read: {str(e).splitlines()[0]}") from e
-    manifest.check(path, [name for name in RESULTS if (path / name).exists()])
+    labels = [p.name for p in path.glob("test_predictions_*.parquet")]
+    manifest.check(path, [name for name in (*RESULTS, *labels) if (path / name).exists()])
     if (shown := masked(config)) != config:  # a run of an earlier version
         config, text = shown, OmegaConf.to_yaml(OmegaConf.create(shown))
     metrics = _json(path / "metrics.json")

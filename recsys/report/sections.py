@@ -26,59 +26,80 @@ SHORT = 12  # number of rows up to which a plan is not collapsed
 
 
 def slices(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
-    """Return tables of the main metric for each value of a feature, for the first run of each line.
+    """Return tables of the main metric of each label for each value of a feature, for the first run of each line.
 
-    AUC has intervals by Hanley and McNeil.
+    AUC has intervals by Hanley and McNeil, unless rows have weights.
     """
     kept = [line for line in lines if ((line.first.metrics or {}).get("slices") or {}).get("test")]
     kept = [line for line in kept if not paints[id(line)].faded]
     if not kept:
         return note("No slices: train with metrics.slices=[FEATURE,...] to get them.")
+    first, *others = metrics_table.main_metrics(kept[0].first.test)
+    parts = [_slices(kept, paints, first)]
+    for main in others:
+        summary = f"{html(metrics_table.label(main), 60)} by slice"
+        parts.append(f"<details><summary>{summary}</summary>{_slices(kept, paints, main)}</details>")
+    return legend([paints[id(line)] for line in kept]) + "".join(parts)
+
+
+def _slices(kept: Sequence[Line], paints: dict[int, Paint], main: str) -> str:
     sliced = {id(line): (line.first.metrics or {})["slices"]["test"] for line in kept}
-    main = metrics_table.main_metric(kept[0].first.test)
-    ranking = main == metrics_table.MAIN_RANKING
-    title = f"{metrics_table.label(main)}{', 95 % interval' if ranking else ''}"
+    of_label, _, own = main.rpartition("/")
+    ranking = own == metrics_table.MAIN_RANKING
+    between = ranking and not any(line.first.weight for line in kept)
+    title = f"{metrics_table.label(main)}{', 95 % interval' if between else ''}"
     chance, tooltip = (0.5, "dashed line: 0.5, chance") if ranking else (None, "")
-    count = "positives" if ranking else "targets"
+    count = "positives" if ranking else "targets" if kept[0].first.retrieves else None
     out = []
     for feature in dict.fromkeys(f for line in kept for f in sliced[id(line)]):
         having = [line for line in kept if feature in sliced[id(line)]]
         others = having[1 : 1 + DELTAS]
-        by = {id(line): {str(e.get("value")): e for e in sliced[id(line)][feature]} for line in having}
+        by = {
+            id(line): {str(e.get("value")): _of_label(e, of_label) for e in sliced[id(line)][feature]}
+            for line in having
+        }
         values = list(dict.fromkeys(v for line in having for v in by[id(line)]))
         cells: list[list[Dot]] = []
         for value in values:
             there = [(paints[id(x)], by[id(x)][value]) for x in having if value in by[id(x)]]
-            cells.append([_slice(paint, e, main) for paint, e in there if e.get(main) is not None])
+            cells.append([_slice(paint, e, own, between) for paint, e in there if e.get(own) is not None])
         spread = [v for row in cells for _, value, ends, _ in row for v in (value, *(ends or ()))]
         bounds = bounds_of([max(v, 0.0) for v in spread]) if spread else (0.0, 1.0)
         rows = []
         for value, row in zip(values, cells, strict=True):
             e = next(by[id(line)][value] for line in having if value in by[id(line)])
-            base, last = by[id(having[0])].get(value, {}).get(main), row
-            counted = e.get(count)
+            base, last, size = by[id(having[0])].get(value, {}).get(own), row, e.get("rows") or 0
+            counted = e.get(count) if count else None
+            missing = "one class only" if size else "no rows"
             rows.append([
-                html(value), f"{e.get('rows') or 0:,}", "–" if counted is None else f"{counted:,}",
-                f'<td class="l">{dots(last, bounds, chance, 340) if last else "one class only"}</td>',
+                html(value), f"{size:,}", *(["–" if counted is None else f"{counted:,}"] if count else []),
+                f'<td class="l">{dots(last, bounds, chance, 340) if last else missing}</td>',
                 "–" if base is None else f"{base:.4f}",
-                *(_delta(by[id(line)].get(value, {}).get(main), base) for line in others),
+                *(_delta(by[id(line)].get(value, {}).get(own), base) for line in others),
             ])  # fmt: skip
         columns = [
-            Column(feature, left=True), Column("rows"), Column(count),
+            Column(feature, left=True), Column("rows"), *([Column(count)] if count else []),
             Column(title, left=True, tooltip=tooltip),
             Column(tail(having[0].name, 13)), *(Column(f"Δ {tail(x.name, 13)}") for x in others),
         ]  # fmt: skip
         out.append(f'<h3>{html(feature, 60)}</h3><div class="mid">{table(columns, rows)}</div>')
-    return legend([paints[id(line)] for line in kept]) + "".join(out)
+    return "".join(out)
 
 
-def _slice(paint: Paint, e: dict[str, float], main: str) -> Dot:
-    auc, positives, rows = e[main], e.get("positives"), int(e.get("rows") or 0)
-    tip = f"{paint.name}\n{metrics_table.label(main)} {auc:.4f}"
-    if main != metrics_table.MAIN_RANKING or positives is None:
-        return paint, auc, None, tip
-    half = Z * hanley_mcneil(auc, int(positives), rows - int(positives))
-    return paint, auc, (auc - half, min(auc + half, 1.0)), f"{tip}, 95 %: ± {half:.4f}"
+def _of_label(e: dict[str, Any], label: str) -> dict[str, Any]:
+    """Return the metrics of one label of a slice, under their own names, and its number of rows."""
+    if not label:
+        return e
+    return {"rows": e.get("rows")} | {n.removeprefix(f"{label}/"): v for n, v in e.items() if n.startswith(f"{label}/")}
+
+
+def _slice(paint: Paint, e: dict[str, float], main: str, between: bool) -> Dot:
+    value, positives, rows = e[main], e.get("positives"), int(e.get("rows") or 0)
+    tip = f"{paint.name}\n{metrics_table.label(main)} {value:.4f}"
+    if not between or positives is None:
+        return paint, value, None, tip
+    half = Z * hanley_mcneil(value, int(positives), rows - int(positives))
+    return paint, value, (value - half, min(value + half, 1.0)), f"{tip}, 95 %: ± {half:.4f}"
 
 
 def _delta(value: float | None, base: float | None) -> str:

@@ -3,7 +3,7 @@
 import shlex
 from html import escape
 
-from recsys.evaluation.metrics_table import MAIN_RANKING
+from recsys.evaluation.metrics_table import MAIN_RANKING, lower_is_better
 from recsys.html.sortable_tables import Column, table
 from recsys.html.text import html, plain
 from recsys.report import charts
@@ -15,7 +15,7 @@ from recsys.report.runs import Sweep
 def trials(s: Sweep) -> str:
     """Return all trials, the best first, charts of the metric over the parameters, and the best trial's command."""
     metric, values = _outcomes(s)
-    sign = 1 if s.minimize else -1
+    sign = 1 if s.minimize or (s.metric is None and lower_is_better(metric)) else -1
     order = sorted(s.trials, key=lambda t: sign * values[t.number] if t.number in values else float("inf"))
     keys = list(dict.fromkeys(k for t in s.trials for k in t.values))
     columns = [Column("trial"), *(Column(k, left=True) for k in keys), Column("status", left=True), Column(metric)]

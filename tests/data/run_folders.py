@@ -2,13 +2,18 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import polars as pl
+import torch
 
+from recsys.batch import Batch
 from recsys.evaluation.binary import Scores, binary_metrics
+from recsys.evaluation.evaluators import LabelsEvaluator
 from recsys.evaluation.retrieval import ranking_metrics
+from recsys.features import Label
 
 
 def write_run(
@@ -52,6 +57,45 @@ def write_run(
     pl.DataFrame({"row": np.arange(rows), "probability": p, "label": label.astype(np.uint8)}).write_parquet(
         path / "test_predictions.parquet"
     )
+    return path
+
+
+LABELS = (
+    Label("click"),
+    Label("buy"),
+    Label("rating", "regression"),
+    Label("colour", "classes", ("red", "green, blue", "3")),
+)
+
+
+def write_labels(
+    path: Path, skill: float = 1.0, *, noise: int = 0, weighted: bool = False, without: str = "", rows: int = 2000
+) -> Path:
+    """Of a model that predicts a click, a buy of rows with a click, a number and a class; but not `without`.
+
+    The evaluator itself measures its logits.
+    """
+    rng, own = np.random.default_rng(0), np.random.default_rng([noise, 3])
+    x = rng.normal(size=rows)
+    click = rng.random(rows) < 1 / (1 + np.exp(-x))
+    buy = np.where(click, rng.random(rows) < 1 / (1 + np.exp(1 - x)), np.nan)
+    truth = [click, buy, x + rng.normal(size=rows), np.where(click, 0, rng.integers(1, 3, rows))]
+    weight = torch.from_numpy(rng.exponential(1, rows)).float() if weighted else None
+    score = skill * x + 0.3 * own.normal(size=rows)
+    logits = [score, score - 1, score, score, np.zeros(rows), np.zeros(rows)]
+    kept = [i for i, label in enumerate(LABELS) if label.name != without]
+    columns = [c for i in kept for c in ([i] if i < 3 else [3, 4, 5])]
+    evaluator = LabelsEvaluator(tuple(LABELS[i] for i in kept))
+    labels = torch.from_numpy(np.stack([truth[i] for i in kept], 1)).float()
+    output = torch.from_numpy(np.stack([logits[i] for i in columns], 1)).float()
+    evaluator.update(None, output, cast(Batch, SimpleNamespace(labels=labels, weight=weight, first_row=0)))
+    test = evaluator.compute()
+    metrics = {"test": test, "train": _train(noise), "protocol": _protocol("tasks", rows) | {"label": None}}
+    config = {"data": {"weight": {"column": "w" if weighted else None}}}
+    names = "validation/click/auc,validation/rating/rmse"
+    _write(path, {"optim__sparse__lr": skill, **config}, metrics, names, [0.7, 1.2])
+    (path / "curves.json").write_text(json.dumps({"test": evaluator.curves(20)}))
+    evaluator.write(path, "test")
     return path
 
 
