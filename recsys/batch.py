@@ -45,6 +45,7 @@ class Batch(Pipelineable):
     sparse: F keys in the FeatureSpec's order, B bags each
     labels: (B, T) float32
     weight: (B,) float32, or None if all rows have weight 1; rows of weight 0 are padding
+    group: (B,) int64, equal for neighbouring rows of one group; None unless data.group.together is set
     first_row: row number of the first row in its split
 
     For retrieval, held-out rows are queries. Two fields contain candidate ids (0: an unknown item), always on the CPU:
@@ -56,6 +57,7 @@ class Batch(Pipelineable):
     sparse: KeyedJaggedTensor
     labels: Tensor
     weight: Tensor | None = None
+    group: Tensor | None = None
     targets: JaggedIds | None = None
     history: JaggedIds | None = None
     first_row: int = 0
@@ -70,13 +72,14 @@ class Batch(Pipelineable):
             sparse=self.sparse.to(device, non_blocking=non_blocking),
             labels=self.labels.to(device, non_blocking=non_blocking),
             weight=None if self.weight is None else self.weight.to(device, non_blocking=non_blocking),
+            group=None if self.group is None else self.group.to(device, non_blocking=non_blocking),
             targets=self.targets,
             history=self.history,
             first_row=self.first_row,
         )
 
     def record_stream(self, stream: torch.Stream) -> None:
-        for tensor in (self.dense, self.labels, self.weight):
+        for tensor in (self.dense, self.labels, self.weight, self.group):
             if tensor is not None:
                 tensor.record_stream(stream)
         self.sparse.record_stream(stream)
@@ -87,6 +90,7 @@ class Batch(Pipelineable):
             sparse=self.sparse.pin_memory(),
             labels=self.labels.pin_memory(),
             weight=None if self.weight is None else self.weight.pin_memory(),
+            group=None if self.group is None else self.group.pin_memory(),
             targets=self.targets,
             history=self.history,
             first_row=self.first_row,

@@ -35,6 +35,7 @@ class SparseFeature:
     pooling: Pooling = "sum"
     multi_valued: bool = False
     sequence: bool = False  # the ids of a bag are ordered
+    frozen: bool = False  # the table starts from pretrained vectors and is not trained
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,7 @@ class FeatureSpec:
     """The columns of a Batch, in order: dense (B, D), sparse (F keys), labels (B, T).
 
     weighted: rows have weights, whose mean over the training rows is 1
+    grouped: rows of a group follow each other, and batches have their groups
 
     Single-valued sparse features come first, so that their ids are contiguous in a batch.
 
@@ -106,6 +108,7 @@ class FeatureSpec:
     item: str | None = None
     items: "FeatureSpec | None" = None
     weighted: bool = False
+    grouped: bool = False
 
     def __post_init__(self) -> None:
         names = [f.name for f in self.dense] + [f.name for f in self.sparse] + [x.name for x in self.labels]
@@ -146,8 +149,12 @@ class FeatureSpec:
         value = {"version": 1, **asdict(self), "labels": [label.to_json() for label in self.labels]}
         if self.items is not None:
             value["items"] = {k: v for k, v in self.items.to_json().items() if k != "version"}
-        if not self.weighted:
-            value.pop("weighted")
+        for feature in value["sparse"]:
+            if not feature["frozen"]:
+                feature.pop("frozen")
+        for name in ("weighted", "grouped"):
+            if not value[name]:
+                value.pop(name)
         return value
 
     @classmethod
@@ -159,6 +166,7 @@ class FeatureSpec:
             item=value.get("item"),
             items=None if value.get("items") is None else cls.from_json(value["items"]),
             weighted=value.get("weighted", False),
+            grouped=value.get("grouped", False),
         )
 
     def save(self, path: Path) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from recsys.batch import Batch
 from recsys.candidates import Candidates
 from recsys.features import Label
-from recsys.losses import LossInputs, Popularity, label_loss
+from recsys.losses import LabelLosses, LossInputs, Popularity, label_loss
 from recsys.models.common.items import QueryBatch
 
 
@@ -32,10 +32,14 @@ class Task(nn.Module):
         super().__init__()
         self.model = model
         self.loss = label_loss(labels, loss)
+        self._within_groups = bool(getattr(self.loss, "within_groups", False))
+        if isinstance(self.loss, LabelLosses) and self.loss.balance == "gradnorm":
+            self.loss.set_last_layer(model)
 
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         logits = self.model(batch.dense, batch.sparse)
-        return self.loss(logits, batch.labels, batch.weight), logits
+        group = (batch.group,) if self._within_groups else ()
+        return self.loss(logits, batch.labels, batch.weight, *group), logits
 
 
 class RetrievalTask(nn.Module):

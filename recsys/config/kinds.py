@@ -61,10 +61,11 @@ class Ranking(ModelKind):
     scores_rows = True
 
     def metric_names(self, cfg: DictConfig) -> list[str]:
-        return metrics_table.label_names(_label_kinds(cfg), gauc=bool(cfg.metrics.gauc))
+        return metrics_table.label_names(_label_kinds(cfg), gauc=bool(cfg.metrics.gauc), group_ks=_group_ks(cfg))
 
     def default_monitor(self, cfg: DictConfig) -> str:
-        return f"validation/{metrics_table.main_label(_label_kinds(cfg))}"
+        within = _is_within_groups(cfg)
+        return f"validation/{metrics_table.main_label(_label_kinds(cfg), _group_ks(cfg), within_groups=within)}"
 
     def check(self, cfg: DictConfig, features: Any) -> None:
         _check_rows(cfg, "ranking", has_labels=bool(features.labels), has_items=False)
@@ -76,17 +77,25 @@ class Ranking(ModelKind):
     def evaluator(self, cfg: DictConfig, features: Any, candidates: Any) -> Any:
         from recsys.evaluation.evaluators import LabelsEvaluator
 
-        return LabelsEvaluator(features.labels, cfg.metrics.exact_rows, cfg.metrics.bins, cfg.metrics.gauc)
+        m = cfg.metrics
+        ks = m.k if features.grouped else ()
+        return LabelsEvaluator(features.labels, m.exact_rows, m.bins, m.gauc, tuple(ks))
 
     def build_task(self, cfg: DictConfig, features: Any, device: Any, candidates: Any = None) -> Any:
         from recsys.task import Task
 
         loss = None if cfg.loss is None else build_loss(cfg)
         model = build_model(cfg, features, device)
+        target = "null" if loss is None else cfg.loss.get("_target_")
         try:
-            return Task(model, loss, features.labels)
+            task = Task(model, loss, features.labels)
         except ValueError as e:
-            raise UserError(f"loss={'null' if loss is None else cfg.loss.get('_target_')}: {e}") from e
+            raise UserError(f"loss={target}: {e}") from e
+        if getattr(task.loss, "within_groups", False) and not features.grouped:
+            where = f"data.group.together={'false' if cfg.data.group else 'null'}"
+            why = f"compares the rows of a group, but {where}; set data.group.by=COLUMN data.group.together=true"
+            raise UserError(f"loss={target}: {why}")
+        return task
 
 
 class Retrieval(ModelKind):
@@ -247,6 +256,23 @@ def _label_kinds(cfg: DictConfig) -> dict[str, str]:
     if cfg.data.labels:
         return {name: label.kind for name, label in cfg.data.labels.items()}
     return {"label": cfg.data.label.kind}
+
+
+def _group_ks(cfg: DictConfig) -> tuple[int, ...]:
+    """Return the values of k of metrics within groups; none if batches do not keep groups together."""
+    return tuple(cfg.metrics.k) if cfg.data.group is not None and cfg.data.group.together else ()
+
+
+def _is_within_groups(cfg: DictConfig) -> bool:
+    """Return whether the loss, or that of the first label, compares the rows of a group."""
+    from recsys.losses.tasks import LOSSES, Tasks
+
+    if cfg.loss is None:
+        return False
+    loss: Any = locate(cfg.loss.get("_target_") or "", "loss")
+    if loss is Tasks:
+        loss = LOSSES.get((cfg.loss.get("losses") or {}).get(next(iter(_label_kinds(cfg))), ""))
+    return bool(getattr(loss, "within_groups", False))
 
 
 def _check_loss(cfg: DictConfig, protocol: str, example: str) -> None:

@@ -89,6 +89,7 @@ class GroupConfig:
     order: str | None = None
     # a longer pause begins a new session; in the unit of `order`, seconds for times
     gap: float | None = number(None, at_least=0)
+    together: bool = False  # keep the rows of a group together in batches, for losses and metrics that compare them
 
 
 @dataclass
@@ -148,6 +149,7 @@ class VectorsConfig:
 class TableVectorsConfig(VectorsConfig):
     """Pretrained vectors from which the training of an embedding table starts, as wide as the table (model.dim)."""
 
+    trainable: bool = True  # false: the table keeps the vectors
     normalise: list[str] = field(default_factory=list)
 
 

@@ -139,6 +139,8 @@ class MetricsConfig:
     """Metrics settings."""
 
     gauc: str | None = None  # sparse feature, such as the user: AUC within each of its values
+    # k of the metrics of the order within groups, gndcg@k and gmrr@k; measured if data.group.together is set
+    k: list[int] = field(default_factory=lambda: [5, 10])
     slices: list[str] = field(default_factory=list)  # features for whose values metrics.json has separate metrics
     slice_values: int = number(20, at_least=1)  # maximum number of values per feature, the most frequent ones
     bins: int = number(20, at_least=1, limit=1_000_000)  # number of bins of the calibration error

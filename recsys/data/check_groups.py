@@ -32,6 +32,9 @@ def check_groups(data: ResolvedData) -> None:
         raise UserError("data.split.by=leave_one_out: needs data.group; the last rows of each group test and validate")
     if data.group is not None and data.group.gap is not None and data.group.order is None:
         raise UserError(f"data.group.gap={data.group.gap}: needs data.group.order; the gap is a difference in it")
+    if data.together and (data.sequences is not None or data.item_feature is not None):
+        why = "applies to rows with labels, and these are for retrieval; remove it"
+        raise UserError(f"data.group.together=true: {why}")
     if data.sequences is not None:
         _check_sequences(data, data.sequences)
     check_items(data)

@@ -23,6 +23,7 @@ from recsys.data.transforms import (
     TARGETS,
 )
 from recsys.data.transforms.columns import ResolvedData
+from recsys.data.transforms.hashing import group_numbers
 from recsys.errors import UserError
 
 MOST_HISTORY = 1 << 26  # maximum total length of the histories of a pile's held-out items: 3 GB
@@ -44,7 +45,8 @@ def arrange(data: ResolvedData, rows: pl.DataFrame) -> pl.DataFrame:
             need it).
 
     Returns:
-        The rows, or one row for each sequence, in the order of their places.
+        The rows, or one row for each sequence, in the order of their places; with data.group.together in that of their
+        group's first place, and with GROUP as numbers.
     """
     rows = rows.sort(GROUP, ORDER, PLACE)
     starts = _starts(rows, data.group.gap if data.group is not None else None)
@@ -55,6 +57,9 @@ def arrange(data: ResolvedData, rows: pl.DataFrame) -> pl.DataFrame:
         rows = _sequences(data, data.sequences, rows, starts)
     elif (item := data.item_feature) is not None and SPLIT in rows.columns:
         rows = _queries(item, rows)
+    if data.together:
+        rows = rows.sort(pl.col(PLACE).min().over(GROUP), maintain_order=True)
+        return rows.drop(ORDER).with_columns(pl.Series(GROUP, group_numbers(rows[GROUP])))
     return rows.drop(GROUP, ORDER).sort(PLACE, maintain_order=True)
 
 
@@ -68,7 +73,8 @@ def add_group_features(data: ResolvedData, rows: pl.DataFrame) -> pl.DataFrame:
         return rows
     if data.sequences is not None:
         raise UserError("data.sequences: a sequence is a whole group, so its rows cannot be predicted one by one")
-    return arrange(data, rows.with_row_index(PLACE).cast({PLACE: pl.Int64})).drop(PLACE, SPLIT, strict=False)
+    arranged = arrange(data, rows.with_row_index(PLACE).cast({PLACE: pl.Int64}))
+    return arranged.sort(PLACE).drop(PLACE, SPLIT, GROUP, strict=False)
 
 
 def next_item_queries(data: ResolvedData, rows: pl.DataFrame) -> pl.DataFrame:

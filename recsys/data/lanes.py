@@ -60,6 +60,7 @@ def rows_of(batch: Batch, start: int, stop: int) -> Batch:
         KeyedJaggedTensor(sparse.keys(), torch.cat([empty, *slices]), lengths=lengths.reshape(-1)),
         batch.labels[start:stop],
         None if batch.weight is None else batch.weight[start:stop],
+        None if batch.group is None else batch.group[start:stop],
     )
 
 
@@ -72,10 +73,11 @@ def concat(batches: list[Batch]) -> Batch:
     values = [j[key].values() for key in keys for j in jagged]
     lengths = [j[key].lengths() for key in keys for j in jagged]
     empty = batches[0].sparse.values()[:0]
-    weights = [b.weight for b in batches if b.weight is not None]
+    weights, groups = ([x for b in batches if (x := getattr(b, n)) is not None] for n in ("weight", "group"))
     return Batch(
         torch.cat([b.dense for b in batches]),
         KeyedJaggedTensor(keys, torch.cat([empty, *values]), lengths=torch.cat([empty, *lengths]).int()),
         torch.cat([b.labels for b in batches]),
         torch.cat(weights) if len(weights) == len(batches) else None,
+        torch.cat(groups) if groups else None,
     )

@@ -1,5 +1,8 @@
 """Load prepared Parquet as Batches: chunks of row groups are read ahead, shuffled in bounded memory, and sliced.
 
+If rows have groups (data.group.together), the rows of a group stay together: groups are permuted instead of rows, and
+only the ends of batches, and of the row groups and shares that are read, divide a group.
+
 No Python code runs per row. One thread decodes the chunk after next (several row groups, in random order); another
 one permutes the rows of the next chunk and lays them out as [batches, features, rows], so that the ids of a batch are
 one contiguous view. A chunk is a whole number of batches. Memory is five chunks, whatever the size of the data. The
@@ -25,7 +28,7 @@ from recsys.data.lanes import lane_batches, parts_of
 from recsys.data.row_groups import RowGroup, row_groups, segments
 from recsys.data.tensors import Tensors, dense_slices
 from recsys.data.transforms import HISTORY, TARGETS
-from recsys.data.transforms.column_names import WEIGHT, label_column
+from recsys.data.transforms.column_names import GROUP, WEIGHT, label_column
 from recsys.errors import UserError
 from recsys.features import FeatureSpec
 from recsys.manifest import BackgroundCheck
@@ -44,6 +47,7 @@ class _Chunk:
     bags: for each multi-valued feature, its values and offsets (R + 1,)
     queries: values and offsets of targets and history; empty in training
     weights: (R,) float32; None if all rows have weight 1
+    groups: (R,) int64; None if rows have no groups
     """
 
     rows: int
@@ -53,6 +57,7 @@ class _Chunk:
     bags: list[tuple[np.ndarray, np.ndarray]]
     queries: list[tuple[np.ndarray, np.ndarray]]
     weights: np.ndarray | None = None
+    groups: np.ndarray | None = None
 
 
 class ParquetLoader:
@@ -135,7 +140,9 @@ class ParquetLoader:
         self._weights = [WEIGHT] if features.weighted else []
         names = [f.name for f in features.dense]
         self._queries = [] if training or features.item is None else [TARGETS, HISTORY]
-        self._columns = [*self._labels, *self._weights, *names, *self._single, *self._multi, *self._queries]
+        self._grouped = [GROUP] if features.grouped else []
+        others = [*self._weights, *self._grouped, *self._queries]
+        self._columns = [*self._labels, *names, *self._single, *self._multi, *others]
         self._keys = [f.name for f in features.sparse]
         self._buffers: list[np.ndarray] = []
         self._shapes: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
@@ -257,7 +264,8 @@ class ParquetLoader:
         """Permute the rows by an order of (seed, epoch, rank, k), and lay them out by batch."""
         rows, order = frame.height, None
         if self._shuffle:
-            order = np.random.default_rng([self.seed, self.epoch, self._rank, k]).permutation(rows)
+            random = np.random.default_rng([self.seed, self.epoch, self._rank, k])
+            order = _by_group(frame[GROUP].to_numpy(), random) if self._grouped else random.permutation(rows)
         batches = min((k + 1) * self._chunk_steps, self.steps) - k * self._chunk_steps
         full = batches * self.batch_size
         dense = self._buffer((full, self.features.dense_width), np.float32)
@@ -286,6 +294,7 @@ class ParquetLoader:
         if self._weights:
             weights = self._buffer((full,), np.float32)
             weights[:rows], weights[rows:] = _permute(_copy(frame, WEIGHT, column), order), 0
+        groups = _permute(frame[GROUP].to_numpy(), order) if self._grouped else None
         column = self._buffer((rows,), np.int32)
         for i, name in enumerate(self._single):
             values = _copy(frame, name, column)
@@ -298,7 +307,7 @@ class ParquetLoader:
                     np.take(values, order[start:stop], out=out, mode="clip")
         bags = [_bags(frame[name], order) for name in self._multi]
         queries = [_bags(frame[name], order) for name in self._queries]
-        return _Chunk(rows, dense, labels, ids, bags, queries, weights)
+        return _Chunk(rows, dense, labels, ids, bags, queries, weights, groups)
 
     def _buffer(self, shape: tuple[int, ...], dtype: type[np.generic]) -> np.ndarray:
         """Return an array that no batch refers to any more, or a new one. Reusing arrays avoids page faults."""
@@ -318,6 +327,10 @@ class ParquetLoader:
         weight = None if rows == size else torch.zeros(size)
         if chunk.weights is not None:
             weight = torch.from_numpy(chunk.weights[start : start + size])
+        group = None
+        if chunk.groups is not None:
+            group = torch.zeros(size, dtype=torch.int64)
+            group[:rows] = torch.from_numpy(chunk.groups[start : start + rows])
         dense = torch.from_numpy(chunk.dense[start : start + size])
         labels = torch.from_numpy(chunk.labels[start : start + size])
         values = torch.from_numpy(chunk.ids[b])[:, :size].reshape(-1)
@@ -334,7 +347,7 @@ class ParquetLoader:
         else:
             sparse = KeyedJaggedTensor(self._keys, values, lengths=lengths, offsets=offsets, stride=size)
         targets, history = [_jagged_ids(x, start, rows, size) for x in chunk.queries] or (None, None)
-        return Batch(dense, sparse, labels, weight, targets, history)
+        return Batch(dense, sparse, labels, weight, group, targets, history)
 
     def _single_shape(self, size: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the lengths (all 1) and offsets of `size` single-valued rows; they are cached."""
@@ -373,6 +386,15 @@ def _jagged_ids(bags: tuple[np.ndarray, np.ndarray], start: int, rows: int, size
 
 def _permute(x: np.ndarray, order: np.ndarray | None) -> np.ndarray:
     return x if order is None else x[order]
+
+
+def _by_group(group: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """Return an order of the rows (R,) with the groups, which are neighbours, in random order."""
+    first = np.flatnonzero(np.append(True, group[1:] != group[:-1])[: len(group)])
+    sizes = np.diff(np.append(first, len(group)))
+    chosen = random.permutation(len(first))
+    stops = np.cumsum(sizes[chosen])
+    return np.repeat(first[chosen] - (stops - sizes[chosen]), sizes[chosen]) + np.arange(len(group))
 
 
 def _bags(column: pl.Series, order: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:

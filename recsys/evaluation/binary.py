@@ -331,7 +331,7 @@ class BinaryMetrics:
         else:
             binned = Scores.binned(mine.probability, mine.label, mine.weight)
             self.scores = Scores(*(added(c) for c in vars(binned).values()))
-            chosen = sample_of(place if group is None else group, self.exact_rows / total)
+            chosen = sampled(place if group is None else group, self.exact_rows / total)
             rows, group = on_rank_0(mine.take(chosen), None if group is None else group[chosen])
         self.rows = rows if rank() == 0 else None
         metrics: dict[str, float] = {}
@@ -354,7 +354,7 @@ def _sums(probability: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.nd
     return p, -np.where(label > 0, np.log(p), np.log1p(-p))
 
 
-def sample_of(keys: np.ndarray, share: float) -> np.ndarray:
+def sampled(keys: np.ndarray, share: float) -> np.ndarray:
     """Return a mask that selects about this share of the keys by a hash; equal keys are selected together."""
     hashed = mix(keys.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15))
     return hashed < np.uint64(min(share, 1.0) * (2**64 - 2**11))

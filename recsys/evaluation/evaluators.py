@@ -4,6 +4,7 @@ The LightningModule uses an Evaluator without knowing its type. Closed-form mode
 of the retrieval evaluator directly.
 """
 
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,9 +16,10 @@ from torch import Tensor
 
 from recsys.batch import Batch
 from recsys.data.loader import ParquetLoader
-from recsys.data.transforms import Fitted
+from recsys.data.transforms import GROUP, Fitted
 from recsys.evaluation.binary import BinaryMetrics, Rows, binary_metrics, rank, several, undefined
 from recsys.evaluation.calibration import calibrate
+from recsys.evaluation.group_metrics import group_metrics
 from recsys.evaluation.retrieval import RankingMetrics
 from recsys.evaluation.retrieval_counts import candidate_shard
 from recsys.evaluation.slices import slices
@@ -77,6 +79,8 @@ class LabelsEvaluator:
         labels: the labels.
         exact_rows, bins: as in BinaryMetrics.
         gauc: feature whose values group the rows for GAUC of the first label.
+        group_ks: values of k of the metrics within the groups of data.group, by which GAUC is measured, too; empty if
+            batches do not keep groups together.
     """
 
     def __init__(
@@ -85,8 +89,10 @@ class LabelsEvaluator:
         exact_rows: int = 20_000_000,
         bins: int = 20,
         gauc: str | None = None,
+        group_ks: tuple[int, ...] = (),
     ) -> None:
-        self.labels, self._gauc = labels, gauc
+        self.labels, self._gauc, self._group_ks = labels, gauc, group_ks
+        self._loader: ParquetLoader | None = None
         self._uncalibrated = [BinaryMetrics(exact_rows, bins) for _ in labels]
         self.metrics: list[BinaryMetrics | ValueMetrics] = [
             BinaryMetrics(exact_rows, bins) if label.kind == "binary" else ValueMetrics(label, exact_rows)
@@ -94,9 +100,11 @@ class LabelsEvaluator:
         ]
 
     def begin(self, task: Any, loader: ParquetLoader | None, brief: bool = False) -> None:
-        first = self.metrics[0]
-        if (name := self._gauc) is not None and loader is not None and isinstance(first, BinaryMetrics):
-            first.groups = lambda start, stop: loader.column(name, start, stop).to_numpy()
+        self._loader = loader
+        for i, metrics in enumerate(self.metrics):
+            name = self._gauc if self._gauc is not None and not i else GROUP if self._group_ks else None
+            if name is not None and loader is not None:
+                metrics.groups = partial(_column, loader, name)
 
     def update(self, task: Any, output: Tensor, batch: Batch) -> None:
         logits = output.detach().float()
@@ -116,7 +124,23 @@ class LabelsEvaluator:
         for part, label, before in zip(parts, self.labels, self._uncalibrated, strict=True):
             if label.is_calibrated:
                 part |= {f"{n}_uncalibrated": v for n, v in before.compute().items() if n in CALIBRATED}
+        if self._group_ks and self._loader is not None:
+            parts = [part | own for part, own in zip(parts, self._within_groups(self._loader), strict=True)]
         return self._named(parts)
+
+    def _within_groups(self, loader: ParquetLoader) -> list[dict[str, float]]:
+        """Return the metrics within groups of each label but those of classes, on every rank. Collective."""
+        box: list[list[dict[str, float]]] = [[{} for _ in self.labels]]
+        if rank() == 0:
+            for own, label, metrics in zip(box[0], self.labels, self.metrics, strict=True):
+                rows = metrics.rows
+                if label.kind != "classes" and rows is not None and len(rows.place):
+                    group = _column(loader, GROUP, int(rows.place[0]), int(rows.place[-1]) + 1)
+                    group = group[rows.place - rows.place[0]]
+                    own |= group_metrics(group, rows.probability, rows.label, self._group_ks, rows.weight)
+        if several():
+            dist.broadcast_object_list(box)
+        return box[0]
 
     def calibrate(self, method: str) -> None:
         """Calibrate binary labels on the rows of the last `compute`. Collective."""
@@ -188,6 +212,10 @@ class LabelsEvaluator:
             assert metrics.rows is not None
             name = f"{split}_predictions" + (f"_{label.name}" if i else "")
             write_predictions(metrics.rows, label, folder / f"{name}.parquet")
+
+
+def _column(loader: ParquetLoader, name: str, start: int, stop: int) -> np.ndarray:
+    return loader.column(name, start, stop).to_numpy()
 
 
 def _measure(label: Label, rows: Rows) -> dict[str, Any]:

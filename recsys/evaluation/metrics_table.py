@@ -1,10 +1,10 @@
 """Table of all metrics: name, label, direction, meaning and use.
 
-A metric is one entry here and one function in `binary.py`, `retrieval.py` or `list_metrics.py`. Checkpoints, sweeps,
-reports, dashboards and terminal output use only metrics of this table.
+A metric is one entry here and one function in `binary.py`, `values.py`, `group_metrics.py`, `retrieval.py` or
+`list_metrics.py`. Checkpoints, sweeps, reports, dashboards and terminal output use only metrics of this table.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -18,7 +18,7 @@ class Metric:
     label: name in tables and charts
     better: which direction is better; None if neither is, so that the metric cannot select checkpoints or rank trials
     meaning: one-line description
-    kind: kind of label that it measures; retrieval: rankings of items
+    kind: kind of label that it measures; groups: the order of rows within groups; retrieval: rankings of items
     at_k: whether it is computed for lists of length k, as name@k
     whole: whether it is computed for the whole ranking too, as name
     of_lists: whether it describes the lists of the best k candidates without regard to the targets; such metrics are
@@ -34,7 +34,7 @@ class Metric:
     label: str
     better: Literal["higher", "lower"] | None
     meaning: str
-    kind: Literal["binary", "regression", "classes", "retrieval"]
+    kind: Literal["binary", "regression", "classes", "groups", "retrieval"]
     at_k: bool = False
     whole: bool = False
     of_lists: bool = False
@@ -61,6 +61,10 @@ METRICS = {
         Metric("rmse", "RMSE", "lower", "root of the mean squared error", "regression"),
         Metric("mae", "MAE", "lower", "mean absolute error", "regression"),
         Metric("accuracy", "accuracy", "higher", "share of rows predicted right", "classes"),
+        Metric("gndcg", "group NDCG", "higher", "discounted gain within groups divided by the largest possible",
+               "groups", at_k=True, interval=False),
+        Metric("gmrr", "group MRR", "higher", "mean reciprocal rank of a group's best relevant row",
+               "groups", at_k=True, interval=False, curve=False),
         _at_k("mrr", "MRR", "higher", "mean reciprocal rank of a query's best target; mrr@k counts the best k alone",
               whole=True, every_k=False),
         _at_k("hr", "HR", "higher", "share of queries with a target among the best k"),
@@ -86,8 +90,17 @@ BY_KIND = {  # the metrics of each kind of label that are always measured
     "regression": ("rmse", "mae"),
     "classes": ("logloss", "accuracy"),
 }
+BY_GROUP = tuple(m.name for m in METRICS.values() if m.kind == "groups")  # measured if data.group.together is set
 MAIN = {"binary": "auc", "regression": "rmse", "classes": "logloss"}  # the main metric of each kind of label
-COUNTS = ("rows", "gauc_rows", "cold_rows", "targets", "cold_targets", "candidates")  # reported next to the metrics
+COUNTS = (
+    "rows",
+    "gauc_rows",
+    "groups",
+    "cold_rows",
+    "targets",
+    "cold_targets",
+    "candidates",
+)  # reported next to the metrics
 MAIN_RANKING = MAIN["binary"]
 MAIN_K = 10
 
@@ -134,22 +147,35 @@ def under(name: str, protocol: str) -> str:
     return name if protocol == "full" else f"{name}_{protocol}"
 
 
-def label_names(kinds: Mapping[str, str], *, gauc: bool) -> list[str]:
+def label_names(kinds: Mapping[str, str], *, gauc: bool, group_ks: Sequence[int] = ()) -> list[str]:
     """Return the names of all metrics of labels, with the label's name in front if there are several.
 
     kinds: the kind of each label by name
+    gauc: whether a feature's values group the rows for GAUC of the first label
+    group_ks: values of k of metrics within data.group; empty if the data has none
     """
     names = []
     for i, (label, kind) in enumerate(kinds.items()):
-        own = [*BY_KIND[kind], *(["gauc"] if gauc and not i and kind == "binary" else [])]
+        own = [*BY_KIND[kind]]
+        if kind == "binary" and (group_ks or (gauc and not i)):
+            own.append("gauc")
+        if kind != "classes":
+            own += [f"{name}@{k}" for name in BY_GROUP for k in group_ks]
         names += own if len(kinds) == 1 else [f"{label}/{name}" for name in own]
     return names
 
 
-def main_label(kinds: Mapping[str, str]) -> str:
-    """Return the default main metric of rows with these labels: that of the first label."""
+def main_label(kinds: Mapping[str, str], group_ks: Sequence[int] = (), *, within_groups: bool = False) -> str:
+    """Return the default main metric of rows with these labels: that of the first label.
+
+    group_ks: values of k of metrics within data.group, by which grades are measured; empty if the data has none
+    within_groups: whether the loss compares the rows of a group
+    """
     label, kind = next(iter(kinds.items()))
-    return MAIN[kind] if len(kinds) == 1 else f"{label}/{MAIN[kind]}"
+    main = MAIN[kind]
+    if group_ks and (kind == "regression" or (within_groups and kind == "binary")):
+        main = f"gndcg@{main_k(tuple(group_ks))}"
+    return main if len(kinds) == 1 else f"{label}/{main}"
 
 
 def retrieval_names(ks: tuple[int, ...], protocols: tuple[str, ...], lists: tuple[str, ...] = ()) -> list[str]:
@@ -207,7 +233,7 @@ def main_retrieval(ks: tuple[int, ...], protocols: tuple[str, ...]) -> str:
 
 def is_retrieval(measured: Mapping[str, object]) -> bool:
     """Return whether metrics of these names rank items, instead of predicting labels."""
-    return any("@" in name for name in measured)
+    return any((entry := metric(name)) is not None and entry.kind == "retrieval" for name in measured)
 
 
 def of_label(measured: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
@@ -231,6 +257,8 @@ def main_metric(measured: Mapping[str, object]) -> str:
     """Return the main metric of a run whose metrics.json has these names."""
     if MAIN_RANKING in measured:
         return MAIN_RANKING
+    if of_groups := [name for name in measured if name.startswith("gndcg@")]:
+        return f"gndcg@{MAIN_K}" if f"gndcg@{MAIN_K}" in of_groups else of_groups[0]
     labels = [name for name in measured if "@" not in name and name.rpartition("/")[2] in MAIN.values()]
     if labels:
         return labels[0]

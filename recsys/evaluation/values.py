@@ -1,11 +1,12 @@
 """Metrics of predicted numbers and classes over all rows of all ranks."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from torch import Tensor
 
-from recsys.evaluation.binary import RowCollector, Rows, added, on_rank_0, sample_of
+from recsys.evaluation.binary import RowCollector, Rows, added, on_rank_0, sampled
 from recsys.features import Label
 
 SMALLEST = 1e-7  # probabilities are clipped to it before their logarithm is taken
@@ -55,14 +56,17 @@ class ValueMetrics:
 
     Args:
         label: the label.
-        exact_rows: with more rows than this, `rows` is a sample of about this many. The metrics are always exact.
+        exact_rows: with more rows than this, `rows` has a sample of about this many.
 
     Attributes:
-        rows: rows of the last `compute`, on rank 0: all rows, or the sample.
+        groups: function that returns the group of rows start ... stop - 1 of the split, so that the sample has whole
+            groups; None samples single rows.
+        rows: rows of the last `compute`, on rank 0.
     """
 
     def __init__(self, label: Label, exact_rows: int = 20_000_000) -> None:
         self.label, self.exact_rows = label, exact_rows
+        self.groups: Callable[[int, int], np.ndarray] | None = None
         self.rows: Rows | None = None
         self._collected = RowCollector()
 
@@ -79,6 +83,9 @@ class ValueMetrics:
         mine = self._collected.take(np.float32, len(self.label.classes))
         sums = added(_sums(mine, self.label.kind))
         if sums[-1] > self.exact_rows:
-            mine = mine.take(sample_of(mine.place, self.exact_rows / sums[-1]))
+            keys = mine.place
+            if self.groups is not None and len(keys):
+                keys = self.groups(int(keys[0]), int(keys[-1]) + 1)[keys - keys[0]]
+            mine = mine.take(sampled(keys, self.exact_rows / sums[-1]))
         self.rows, _ = on_rank_0(mine, None)
         return _means(sums, self.label.kind)

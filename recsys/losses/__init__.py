@@ -3,6 +3,7 @@
 Ranking losses compare logits with labels, retrieval losses compare scores of items.
 """
 
+from recsys.losses.groups import Listwise, Pairwise
 from recsys.losses.ranking import MSE, BinaryCrossEntropy, CrossEntropy, FocalLoss, Huber, RankingLoss
 from recsys.losses.retrieval import (
     BCE,
@@ -26,8 +27,10 @@ __all__ = [
     "FullSoftmax",
     "Huber",
     "LabelLosses",
+    "Listwise",
     "LossInputs",
     "Negatives",
+    "Pairwise",
     "Popularity",
     "RankingLoss",
     "RetrievalLoss",

@@ -9,10 +9,12 @@ from torch import Tensor, nn
 class RankingLoss(Protocol):
     """Protocol of losses over logits and labels. A loss that a config names must subclass it and nn.Module.
 
-    kind: kind of the labels that it compares with logits: binary, regression or classes
+    kinds: kinds of the labels that it compares with logits: binary, regression or classes
+    within_groups: whether it compares the rows of a group; `forward` then takes group (B,) as its last argument
     """
 
-    kind: ClassVar[str] = "binary"
+    kinds: ClassVar[tuple[str, ...]] = ("binary",)
+    within_groups: ClassVar[bool] = False
 
     def forward(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
         """Return the mean over rows and labels of weight x loss, ().
@@ -92,7 +94,7 @@ class FocalLoss(nn.Module, RankingLoss):
 class MSE(nn.Module, RankingLoss):
     """Squared error, the default of regression labels."""
 
-    kind = "regression"
+    kinds = ("regression",)
 
     def forward(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
         return weighted_mean((logits - labels) ** 2, weight)
@@ -105,7 +107,7 @@ class Huber(nn.Module, RankingLoss):
         delta: in standard deviations of the label.
     """
 
-    kind = "regression"
+    kinds = ("regression",)
 
     def __init__(self, *, delta: float = 1.0) -> None:
         super().__init__()
@@ -124,7 +126,7 @@ class CrossEntropy(nn.Module, RankingLoss):
         label_smoothing: share of the target that is spread over all classes.
     """
 
-    kind = "classes"
+    kinds = ("classes",)
 
     def __init__(self, *, label_smoothing: float = 0.0) -> None:
         super().__init__()

@@ -1,11 +1,15 @@
 """The loss over several labels of a row: one loss for each, and their weighted sum."""
 
+from typing import Any, cast
+
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from recsys.errors import did_you_mean
 from recsys.features import Label
-from recsys.losses.ranking import MSE, BinaryCrossEntropy, CrossEntropy, FocalLoss, Huber
+from recsys.losses.groups import GroupLoss, Listwise, Pairwise
+from recsys.losses.ranking import MSE, BinaryCrossEntropy, CrossEntropy, FocalLoss, Huber, RankingLoss
 from recsys.predictions import label_slices, targets
 
 LOSSES = {
@@ -14,9 +18,11 @@ LOSSES = {
     "mse": MSE,
     "huber": Huber,
     "cross_entropy": CrossEntropy,
+    "pairwise": Pairwise,
+    "listwise": Listwise,
 }
 DEFAULTS = {"binary": BinaryCrossEntropy, "regression": MSE, "classes": CrossEntropy}
-BALANCES = ("sum", "uncertainty")
+BALANCES = ("sum", "uncertainty", "gradnorm")
 
 
 class Tasks(nn.Module):
@@ -27,7 +33,11 @@ class Tasks(nn.Module):
         weights: weight of a label's loss in the sum; 1 by default.
         balance: `sum` adds the weighted losses. `uncertainty` also learns a scale for each: Kendall, Gal & Cipolla,
             Multi-Task Learning Using Uncertainty to Weigh Losses, 2018, https://arxiv.org/abs/1705.07115: loss x
-            exp(-s) + s / 2.
+            exp(-s) + s / 2. `gradnorm` learns the losses' shares so that they have gradients of similar size at the
+            input of the model's last layer, larger for labels that are learned slowly: Chen et al., GradNorm: Gradient
+            Normalization for Adaptive Loss Balancing in Deep Multitask Networks, 2018,
+            https://arxiv.org/abs/1711.02257.
+        alpha: gradnorm: how much larger; 0 makes all gradients equally large.
     """
 
     def __init__(
@@ -36,8 +46,12 @@ class Tasks(nn.Module):
         losses: dict[str, str] | None = None,
         weights: dict[str, float] | None = None,
         balance: str = "sum",
+        alpha: float = 1.5,
     ) -> None:
         super().__init__()
+        if not 0 <= alpha < float("inf"):
+            raise ValueError(f"alpha={alpha}: must be a number of at least 0")
+        self.alpha = alpha
         self.losses, self.weights, self.balance = losses or {}, weights or {}, balance
         for label, name in self.losses.items():
             if name not in LOSSES:
@@ -48,12 +62,13 @@ class Tasks(nn.Module):
         if balance not in BALANCES:
             raise ValueError(f"balance={balance}: unknown{did_you_mean(balance, BALANCES)}")
 
-    def of_label(self, label: Label) -> nn.Module:
+    def of_label(self, label: Label) -> Any:
         """Return the loss of a label. Raises ValueError if it compares another kind of label."""
         name = self.losses.get(label.name)
-        loss: nn.Module = DEFAULTS[label.kind]() if name is None else LOSSES[name]()
-        if loss.kind != label.kind:
-            raise ValueError(f"losses.{label.name}={name}: is a loss of {loss.kind} labels; this one is {label.kind}")
+        loss: Any = DEFAULTS[label.kind]() if name is None else LOSSES[name]()
+        if label.kind not in loss.kinds:
+            kinds = " and ".join(loss.kinds)
+            raise ValueError(f"losses.{label.name}={name}: is a loss of {kinds} labels; this one is {label.kind}")
         return loss
 
 
@@ -72,7 +87,7 @@ class LabelLosses(nn.Module):
         ValueError: a loss does not fit the labels.
     """
 
-    def __init__(self, labels: tuple[Label, ...], loss: nn.Module | None = None) -> None:
+    def __init__(self, labels: tuple[Label, ...], loss: Any = None) -> None:
         super().__init__()
         self.labels = labels
         names = [label.name for label in labels]
@@ -80,35 +95,88 @@ class LabelLosses(nn.Module):
         for name in (*tasks.losses, *tasks.weights):
             if name not in names:
                 raise ValueError(f"there is no label {name}{did_you_mean(name, names)}")
-        if loss is not None and loss is not tasks and loss.kind not in {label.kind for label in labels}:
+        if loss is not None and loss is not tasks and not any(label.kind in loss.kinds for label in labels):
             kinds = ", ".join(dict.fromkeys(label.kind for label in labels))
-            raise ValueError(f"is a loss of {loss.kind} labels; those of this data are of kind {kinds}")
+            raise ValueError(f"is a loss of {' and '.join(loss.kinds)} labels; those of this data are of kind {kinds}")
         plain = None if loss is tasks else loss
         self.losses = nn.ModuleList(
-            plain if plain is not None and plain.kind == label.kind else tasks.of_label(label) for label in labels
+            plain if plain is not None and label.kind in plain.kinds else tasks.of_label(label) for label in labels
         )
+        self.within_groups = any(own.within_groups for own in cast(list[RankingLoss], list(self.losses)))
+        self.defaults = nn.ModuleList(DEFAULTS[label.kind]() for label in labels)
         self.weights = [tasks.weights.get(label.name, 1.0) for label in labels]
-        self.scales = nn.Parameter(torch.zeros(len(labels))) if tasks.balance == "uncertainty" else None
+        self.scales = nn.Parameter(torch.zeros(len(labels))) if tasks.balance != "sum" else None
+        self.balance, self.alpha = tasks.balance, tasks.alpha
+        self.register_buffer("first_losses", torch.zeros(len(labels)), persistent=self.balance == "gradnorm")
+        self.first_losses: Tensor
+        self._last_layer: list[nn.Linear] = []  # in a list, so that it is no part of this module
 
-    def forward(self, logits: Tensor, labels: Tensor, weight: Tensor | None = None) -> Tensor:
-        """Return the total loss, (): logits (B, L), labels (B, T), NaN where a row has no label, weight (B,)."""
-        total = logits.new_zeros(())
-        slices = label_slices(self.labels)
-        for i, (label, columns, loss) in enumerate(zip(self.labels, slices, self.losses, strict=True)):
+    def set_last_layer(self, model: nn.Module) -> None:
+        """Set the layer whose output is the logits, for balance=gradnorm. Raises ValueError if the model has none."""
+        layer = getattr(model, "logits", None)
+        if not isinstance(layer, nn.Linear):
+            raise ValueError(f"balance=gradnorm: {type(model).__name__} has no linear layer `logits`; use uncertainty")
+        self._last_layer = [layer]
+
+    def forward(
+        self, logits: Tensor, labels: Tensor, weight: Tensor | None = None, group: Tensor | None = None
+    ) -> Tensor:
+        """Return the total loss, ().
+
+        Args:
+            logits: (B, L).
+            labels: (B, T), NaN where a row has no label.
+            weight: (B,), weight of each row.
+            group: (B,), for losses within groups.
+        """
+        values = []
+        slices, losses_of = label_slices(self.labels), cast(list[RankingLoss], list(self.losses))
+        for i, (label, columns, loss) in enumerate(zip(self.labels, slices, losses_of, strict=True)):
             own = labels[:, i]
             known = ~torch.isnan(own)
             share = known.to(logits.dtype) / label.known
             if weight is not None:
                 share = share * weight
-            target = targets(torch.where(known, own, torch.zeros_like(own)), label)
-            value = self.weights[i] * loss(logits[:, columns], target[:, None], share)
-            if self.scales is not None:
-                value = value * torch.exp(-self.scales[i]) + self.scales[i] / 2
-            total = total + value
+            own = torch.where(known, own, torch.zeros_like(own))
+            target = targets(own, label)[:, None]
+            if loss.within_groups:
+                value = cast(GroupLoss, loss)(logits[:, columns], own[:, None], share, group)
+                if pointwise := getattr(loss, "pointwise", 0.0):
+                    value = pointwise * self.defaults[i](logits[:, columns], target, share) + (1 - pointwise) * value
+            else:
+                value = loss.forward(logits[:, columns], target, share)
+            values.append(self.weights[i] * value)
+        losses = torch.stack(values)
+        if self.scales is None:
+            return losses.sum()
+        if self.balance == "uncertainty":
+            return (losses * torch.exp(-self.scales) + self.scales / 2).sum()
+        shares = len(values) * self.scales.softmax(0)
+        total = (losses * shares.detach()).sum()
+        if self.training and torch.is_grad_enabled():
+            balance = self._imbalance(logits, losses, shares)
+            total = total + balance - balance.detach()  # only a gradient of the shares
         return total
 
+    def _imbalance(self, logits: Tensor, losses: Tensor, shares: Tensor) -> Tensor:
+        """Return the sum of the distances of the gradients' norms from those that GradNorm wants, ()."""
+        weights = self._last_layer[0].weight.detach()  # (L, width)
+        gradients = [torch.autograd.grad(loss, logits, retain_graph=True)[0] for loss in losses]
+        norms = torch.stack([(g.detach() @ weights).norm() for g in gradients])
+        now = losses.detach()
+        if not self.first_losses.any():
+            self.first_losses.copy_(now)
+            if dist.is_initialized():  # the same on all ranks
+                dist.all_reduce(self.first_losses)
+                self.first_losses /= dist.get_world_size()
+        progress = now / torch.where(self.first_losses > 0, self.first_losses, 1)
+        rates = progress / progress.mean().clamp(min=torch.finfo(progress.dtype).tiny)
+        own = shares * norms
+        wanted = own.mean().detach() * rates.clamp(min=0) ** self.alpha
+        return (own - wanted).abs().sum()
 
-def label_loss(labels: tuple[Label, ...], loss: nn.Module | None) -> nn.Module:
+
+def label_loss(labels: tuple[Label, ...], loss: Any) -> nn.Module:
     """Return the loss over all labels: `loss` itself, or its default, for one binary label.
 
     Raises:
@@ -117,6 +185,6 @@ def label_loss(labels: tuple[Label, ...], loss: nn.Module | None) -> nn.Module:
     one_binary = len(labels) == 1 and labels[0].kind == "binary"
     if one_binary and loss is None:
         return BinaryCrossEntropy()
-    if one_binary and loss is not None and not isinstance(loss, Tasks) and loss.kind == "binary":
+    if one_binary and loss is not None and not isinstance(loss, (Tasks, GroupLoss)) and "binary" in loss.kinds:
         return loss
     return LabelLosses(labels, loss)

@@ -332,9 +332,9 @@ def _delong(group: Group, main: str, data: dict[int, Any]) -> None:
 def _shown(run: Run) -> list[str]:
     """Return the metrics of the table, the main one first."""
     if not run.retrieves:
-        own = [m for m in metrics_table.METRICS if m in run.test]
-        others = [m for m in run.test if "/" in m and m.rpartition("/")[2] in metrics_table.METRICS]
-        return list(dict.fromkeys([*metrics_table.main_metrics(run.test), *own, *others]))
+        known = [(m, entry) for m in run.test if (entry := metrics_table.metric(m)) is not None]
+        own = [m for m, entry in known if m.rpartition("/")[2].partition("@")[0] == entry.name]  # no counts, no errors
+        return list(dict.fromkeys([*metrics_table.main_metrics(run.test), *own]))
     several = (run.test.get("targets") or 0) > (run.test.get("rows") or 0)  # else recall = hit rate
     full = metrics_table.by_protocol(run.test).get("full", {})
     shown = [m for names in metrics_table.shown_tables(full, several).values() for m in names]

@@ -68,8 +68,7 @@ def page(run_set: RunSet, groups: Sequence[Group], resamples: int, seed: int) ->
         parts.append(note("ROC and calibration exist for ranking models only; none of these runs has one."))
     for sliced in (predicting, [line for line in compared if line.first.retrieves]):
         if sliced:
-            main = metrics_table.main_metrics(sliced[0].first.test)[0]
-            parts += [f"<h2>{label(main)} by slice</h2>", sections.slices(sliced, paints)]
+            parts.append(sections.slices(sliced, paints))
     parts += ["<h2>Throughput and time</h2>", sections.times(compared, paints)]
     parts += [trials(sweep) for sweep in run_set.sweeps]
     parts += ["<h2>Sharding plan</h2>", sections.plans(run_set.runs)]

@@ -26,20 +26,24 @@ SHORT = 12  # number of rows up to which a plan is not collapsed
 
 
 def slices(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
-    """Return tables of the main metric of each label for each value of a feature, for the first run of each line.
+    """Return a heading, and tables of the main metric of each label for each value of a feature.
 
-    AUC has intervals by Hanley and McNeil, unless rows have weights.
+    They are those of the first run of each line. AUC has intervals by Hanley and McNeil, unless rows have weights.
     """
     kept = [line for line in lines if ((line.first.metrics or {}).get("slices") or {}).get("test")]
     kept = [line for line in kept if not paints[id(line)].faded]
+    measured = lines[0].first.test
+    if kept:  # slices lack metrics of groups, which may be the main ones
+        measured = next((e for t in (kept[0].first.metrics or {})["slices"]["test"].values() for e in t), measured)
+    first, *others = metrics_table.main_metrics(measured)
+    heading = f"<h2>{html(metrics_table.label(first), 60)} by slice</h2>"
     if not kept:
-        return note("No slices: train with metrics.slices=[FEATURE,...] to get them.")
-    first, *others = metrics_table.main_metrics(kept[0].first.test)
-    parts = [_slices(kept, paints, first)]
+        return heading + note("No slices: train with metrics.slices=[FEATURE,...] to get them.")
+    parts = [heading, legend([paints[id(line)] for line in kept]), _slices(kept, paints, first)]
     for main in others:
         summary = f"{html(metrics_table.label(main), 60)} by slice"
         parts.append(f"<details><summary>{summary}</summary>{_slices(kept, paints, main)}</details>")
-    return legend([paints[id(line)] for line in kept]) + "".join(parts)
+    return "".join(parts)
 
 
 def _slices(kept: Sequence[Line], paints: dict[int, Paint], main: str) -> str:

@@ -252,6 +252,17 @@ class ResolvedData(DataConfig):
         """The raw column of the rows' weights; None if all rows have the same weight."""
         return self.weight.column if self.label_configs else None
 
+    @property
+    def together(self) -> bool:
+        """Whether prepared rows of a group follow each other and have its number, so that batches keep groups."""
+        return self.group is not None and self.group.together
+
+    @cached_property
+    def frozen_tables(self) -> set[str]:
+        """The tables that keep the pretrained vectors from which they start."""
+        sparse = self.sparse_columns.items()
+        return {c.table or n for n, c in sparse if c.vectors is not None and not c.vectors.trainable}
+
     @cached_property
     def item_feature(self) -> str | None:
         """The sparse feature whose values are retrieved; None if the data is not for retrieval."""
@@ -323,7 +334,13 @@ def feature_spec(
         ),
         sparse=tuple(
             SparseFeature(
-                n, rows(n, c), c.table or n, "mean" if c.pooling == "mean" else "sum", is_bag(c), data.is_sequence(c)
+                n,
+                rows(n, c),
+                c.table or n,
+                "mean" if c.pooling == "mean" else "sum",
+                is_bag(c),
+                data.is_sequence(c),
+                frozen=(c.table or n) in data.frozen_tables,
             )
             for n, c in data.sparse_columns.items()
             if c.model is not False
@@ -332,6 +349,7 @@ def feature_spec(
         item=data.item_feature,
         items=None if items_data is None else feature_spec(items_data, rows, width),
         weighted=data.weight_column is not None,
+        grouped=data.together,
     )
 
 

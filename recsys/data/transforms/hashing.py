@@ -8,6 +8,7 @@ CRC-32 alone is linear: it fills buckets unevenly if values are similar and `buc
 Any change here makes every checkpoint with hashed features useless.
 """
 
+import hashlib
 import zlib
 
 import numpy as np
@@ -19,6 +20,13 @@ def bucket_ids(values: pl.Series, buckets: int) -> pl.Series:
     texts = values.cast(pl.Binary).to_list()
     h = mix(np.fromiter(map(zlib.crc32, texts), np.uint64, len(texts)))
     return pl.Series(values.name, (h % np.uint64(buckets)).astype(np.int32) + np.int32(1))
+
+
+def group_numbers(values: pl.Series) -> np.ndarray:
+    """Hash a String column without nulls to (rows,) int64, so that different values hardly ever get the same number."""
+    texts, place = np.unique(values.to_numpy(), return_inverse=True)
+    digests = b"".join(hashlib.blake2b(text.encode(), digest_size=8).digest() for text in texts)
+    return np.frombuffer(digests, np.int64)[place]
 
 
 def shares(values: pl.Series, seed: int) -> np.ndarray:

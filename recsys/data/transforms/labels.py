@@ -8,7 +8,7 @@ import polars as pl
 
 from recsys.config.schema_data import LabelConfig
 from recsys.data.raw.blocks import BLANK
-from recsys.data.transforms.column_names import WEIGHT, label_column
+from recsys.data.transforms.column_names import GROUP, WEIGHT, label_column
 from recsys.data.transforms.columns import ResolvedData, plain_labels
 from recsys.data.transforms.ids import Check
 from recsys.data.transforms.steps import FLOAT32_MAX
@@ -28,8 +28,8 @@ def label_columns(data: ResolvedData) -> dict[str, LabelConfig]:
 
 
 def kept_columns(data: ResolvedData) -> list[str]:
-    """Return the columns of labels and weight of parsed and prepared rows."""
-    return [*label_columns(data), *([WEIGHT] if data.weight_column else [])]
+    """Return the columns of labels, weight and group of parsed and prepared rows."""
+    return [*label_columns(data), *([WEIGHT] if data.weight_column else []), *([GROUP] if data.together else [])]
 
 
 # --- parse -----------------------------------------------------------------------------------------------

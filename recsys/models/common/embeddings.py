@@ -48,6 +48,8 @@ class PooledEmbeddings(nn.Module):
         self.dim, self.prefix, self.vocabularies = dim, prefix, vocabularies
         self.names = [f.name for f in features.sparse]
         self.means = [f.name for f in features.sparse if f.pooling == "mean"]
+        # tables that start at 0 hold first-order weights, not vectors
+        self.frozen = [i for i, f in enumerate(features.sparse) if f.frozen and init_std != 0]
         tables = [
             EmbeddingBagConfig(
                 name=prefix + name,
@@ -70,7 +72,18 @@ class PooledEmbeddings(nn.Module):
 
     def forward(self, sparse: KeyedJaggedTensor) -> Tensor:
         """Return one vector per feature, in the FeatureSpec's order: sparse with F keys of B bags -> (B, F, dim)."""
-        return _pool(self.bags(sparse), sparse, self.names, self.means, self.dim)
+        vectors = _pool(self.bags(sparse), sparse, self.names, self.means, self.dim)
+        return _without_gradient(vectors, self.frozen) if self.frozen else vectors
+
+
+@torch.fx.wrap  # type: ignore[misc]
+def _without_gradient(vectors: Tensor, places: list[int]) -> Tensor:
+    """Return the vectors (B, F, dim) without the gradient of the features at `places`, so that no optimizer moves their
+    tables.
+    """
+    frozen = torch.zeros(vectors.shape[1], dtype=torch.bool)
+    frozen[places] = True
+    return torch.where(frozen.to(vectors.device)[None, :, None], vectors.detach(), vectors)
 
 
 @torch.fx.wrap  # type: ignore[misc]  # keep TorchRec's train pipeline from tracing into it
@@ -117,6 +130,7 @@ class SequenceEmbeddings(nn.Module):
                 f"{missing[0]}: no such sparse feature; there are {', '.join(f.name for f in features.sparse)}"
             )
         self.dim, self.prefix, self.names = dim, prefix, list(names)
+        self.frozen = [f.name for f in features.sparse if f.frozen and f.name in names]
         tables = [
             EmbeddingConfig(
                 name=prefix + name,
@@ -138,9 +152,11 @@ class SequenceEmbeddings(nn.Module):
 
     def forward(self, sparse: KeyedJaggedTensor) -> dict[str, JaggedTensor]:
         """Return, by feature, a JaggedTensor whose values are the rows (ids, dim) in the order of the ids."""
-        return _narrow(self.rows(sparse), self.names, self.dim)
+        return _narrow(self.rows(sparse), self.names, self.dim, self.frozen)
 
 
 @torch.fx.wrap  # type: ignore[misc]
-def _narrow(rows: dict[str, JaggedTensor], names: list[str], dim: int) -> dict[str, JaggedTensor]:
-    return {n: JaggedTensor(rows[n].values()[:, :dim], lengths=rows[n].lengths()) for n in names}
+def _narrow(rows: dict[str, JaggedTensor], names: list[str], dim: int, frozen: list[str]) -> dict[str, JaggedTensor]:
+    values = {n: rows[n].values()[:, :dim] for n in names}
+    values |= {n: values[n].detach() for n in frozen}
+    return {n: JaggedTensor(values[n], lengths=rows[n].lengths()) for n in names}

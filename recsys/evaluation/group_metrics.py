@@ -1,0 +1,62 @@
+"""Metrics of the order of rows within groups, such as the documents of a query."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+MOST_GRADE = 30.0  # NDCG is not defined for larger labels, nor for negative ones
+
+
+def group_metrics(
+    group: np.ndarray, score: np.ndarray, label: np.ndarray, ks: Sequence[int], weight: np.ndarray | None = None
+) -> dict[str, float]:
+    """Return gndcg@k and gmrr@k: the means over groups of NDCG@k and of the reciprocal rank of the best relevant row.
+
+    NDCG@k has the gains 2^label - 1 and discounts log2(1 + rank) (Burges et al. 2005). Rows with equal scores share the
+    mean of their gains, as in scikit-learn's ndcg_score (McSherry & Najork 2008), and count half for each other in a
+    rank. A row is relevant if its label is above 0. Groups without a relevant row are omitted, and with weights a group
+    counts by the mean weight of its rows. `groups` is the number of groups that remain. NDCG is NaN if a label is
+    negative or above 30; all are NaN if no group remains.
+
+    Args:
+        group: (R,) int64.
+        score: (R,) predictions.
+        label: (R,) labels of at least 0.
+        ks: values of k.
+        weight: (R,) weights; None if all rows have weight 1.
+    """
+    names = [f"{name}@{k}" for name in ("gndcg", "gmrr") for k in ks]
+    label = label.astype(np.float64)
+    order = np.lexsort((-score.astype(np.float64), group))
+    group, score, label = group[order], score[order], label[order]
+    new = np.append(True, group[1:] != group[:-1])[: len(group)]
+    first = np.flatnonzero(new)
+    if not len(first) or not (label > 0).any():
+        return dict.fromkeys(names, math.nan) | {"groups": 0}
+    owner = np.cumsum(new) - 1
+    total = lambda x: np.add.reduceat(x, first)  # noqa: E731
+    place = np.arange(len(group)) - first[owner]  # ranks from 0
+    kept = total(label > 0) > 0
+    share = kept.astype(np.float64)
+    if weight is not None:
+        share *= total(weight[order].astype(np.float64)) / total(np.ones(len(group)))
+    mean = lambda x: float((x * share).sum() / share.sum()) if share.sum() else math.nan  # noqa: E731
+    graded = bool(label.min() >= 0 and label.max() <= MOST_GRADE)
+    gains = np.exp2(np.clip(label, 0, MOST_GRADE)) - 1
+    ideal = gains[np.lexsort((-gains, owner))]
+    # gains shared by rows of equal score
+    tied = np.flatnonzero(new | np.append(True, score[1:] != score[:-1])[: len(score)])
+    sizes = np.diff(np.append(tied, len(score)))
+    shared = np.repeat(np.add.reduceat(gains, tied) / sizes, sizes)
+    metrics = {}
+    for k in ks:
+        discount = np.where(place < k, 1 / np.log2(2 + place), 0.0)
+        best = total(ideal * discount)
+        ndcg = total(shared * discount) / np.where(best > 0, best, 1)
+        metrics[f"gndcg@{k}"] = mean(ndcg) if graded else math.nan
+    middle = np.repeat(place[tied] + (sizes + 1) / 2, sizes)  # mean rank of the rows of equal score
+    rank = np.minimum.reduceat(np.where(label > 0, middle, np.inf), first)
+    for k in ks:
+        metrics[f"gmrr@{k}"] = mean(np.where(rank <= k, 1 / rank, 0.0))
+    return metrics | {"groups": int(kept.sum())}
