@@ -93,7 +93,9 @@ def verdict(group: Group, main: str) -> str:
         base = first.measures.get(main)
         if base is None:
             return f"{best.name} is best: {value}; {first.name} has no {label(main)}."
-        reason = "the difference has no interval, because not all predictions were kept"
+        entry = metrics_table.metric(main)
+        why = "not all predictions were kept" if entry and entry.interval else f"{label(main)} has none"
+        reason = f"the difference has no interval, because {why}"
         return f"{best.name} is best: {value}, {signed(m.value - base.value)} over {first.name}; {reason}."
     return f"{best.name} is best: {value}, against {first.name} {_significance(d, group, main, order[0])}"
 

@@ -45,6 +45,9 @@ class Predictions:
         self._last, self._before = last[used], np.append(-1, last)[used]
         p = np.clip(self.probability, 1e-7, 1 - 1e-7)
         self._sums = np.stack([self.probability, -np.where(self.label > 0, np.log(p), np.log1p(-p))])
+        if self.weight is not None:
+            self._sums *= self.weight
+            self._sorted_weight = self.weight[self._order]
 
     def __len__(self) -> int:
         return len(self.label)
@@ -58,8 +61,9 @@ class Predictions:
         They are AUC by pairs, ties counting half (Mann & Whitney 1947), average precision, logloss, normalised entropy,
         and predicted over observed positives.
         """
-        weight = count if self.weight is None else count * self.weight
-        sorted_ = weight[self._order].astype(np.float64)
+        sorted_ = count[self._order].astype(np.float64)
+        if self.weight is not None:
+            sorted_ *= self._sorted_weight
         rows = np.append(0.0, np.cumsum(sorted_))
         total = rows[-1]
         more = np.add.reduceat(sorted_[self._positive], self._first) if len(self._first) else np.zeros(0)
@@ -70,7 +74,7 @@ class Predictions:
         above = (here - tp) + (rows[self._before + 1] - (tp - more))  # 2 x negatives above, ties count half
         auc = 1 - float((more * above).sum()) / 2 / (positives * (total - positives))
         precision = np.divide(tp, here, out=np.zeros_like(tp), where=here > 0)
-        probability, loss = np.einsum("i,ki->k", weight, self._sums)  # not BLAS: its threads synchronise slowly
+        probability, loss = np.einsum("i,ki->k", count, self._sums)  # not BLAS: its threads synchronise slowly
         loss, rate = loss / total, positives / total
         entropy = -(rate * np.log(rate) + (1 - rate) * np.log1p(-rate))
         return np.array([auc, (more * precision).sum() / positives, loss, loss / entropy, probability / positives])
