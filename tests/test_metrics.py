@@ -1,7 +1,10 @@
 import math
 import re
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
 from examples import examples
@@ -9,6 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
+from recsys.batch import Batch
+from recsys.data.loader import ParquetLoader
+from recsys.data.transforms import Fitted
 from recsys.evaluation.binary import (
     BINS,
     BinaryMetrics,
@@ -17,6 +23,8 @@ from recsys.evaluation.binary import (
     gauc,
     undefined,
 )
+from recsys.evaluation.evaluators import LabelsEvaluator
+from recsys.features import Label
 
 SOME = st.lists(st.tuples(st.integers(0, 5), st.booleans(), st.integers(0, 3)), min_size=2, max_size=200)
 
@@ -144,3 +152,26 @@ def test_rows_of_weight_0_do_not_count() -> None:
     found = metrics.compute()
     assert (found["rows"], found["auc"]) == (2, 1)
     assert metrics.compute()["rows"] == 0
+
+
+def test_slices_of_several_labels_measure_the_rows_that_have_them() -> None:
+    rng, rows = np.random.default_rng(0), 500
+    ids = pl.Series(rng.integers(1, 4, rows))
+    labels = np.stack([np.where(rng.random(rows) < 0.3, np.nan, rng.random(rows) < 0.4) for _ in range(2)], 1)
+    logits, weight = rng.normal(size=(rows, 2)), rng.random(rows) + 0.1
+    evaluator = LabelsEvaluator((Label("click"), Label("buy")))
+    output, y, w = (torch.from_numpy(x).float() for x in (logits, labels, weight))
+    evaluator.update(None, output, cast(Batch, SimpleNamespace(labels=y, weight=w, first_row=0)))
+    evaluator.compute()
+    loader = SimpleNamespace(total_rows=rows, column=lambda _, start, stop: ids[start:stop])
+    data = SimpleNamespace(sparse={"c"}, sparse_columns={"c": SimpleNamespace(table=None)})
+    fitted = SimpleNamespace(data=data, vocabularies={})
+    table = evaluator.slices(["c"], cast(ParquetLoader, loader), cast(Fitted, fitted), 20)["c"]
+    p = torch.sigmoid(output).numpy()
+    for part in table:
+        there = ids.to_numpy() == int(part["value"])
+        for i, name in enumerate(("click", "buy")):
+            at = there & ~np.isnan(labels[:, i])
+            expected = binary_metrics(p[at, i], labels[at, i], weight=w.numpy()[at])
+            assert {n: part[f"{name}/{n}"] for n in expected} == pytest.approx(expected)
+    assert list(evaluator.curves(5) or {}) == ["roc", "pr", "calibration", "buy/roc", "buy/pr", "buy/calibration"]
