@@ -152,6 +152,12 @@ def _check_metrics(cfg: DictConfig, data: "ResolvedData") -> None:
     if m.gauc is not None and is_bag(sparse[m.gauc]):
         hint = "the feature has several values per row; name a single-valued feature"
         raise UserError(f"metrics.gauc={m.gauc}: {hint}")
+    if any(k < 1 for k in m.k):
+        raise UserError(f"metrics.k={list(m.k)}: must be numbers of at least 1")
+    decay = cfg.optim.sparse.weight_decay
+    if decay and (frozen := sorted(data.frozen_tables)):
+        why = f"would shrink the table {frozen[0]}, whose vectors.trainable is false; set it to 0"
+        raise UserError(f"optim.sparse.weight_decay={decay}: {why}")
     for name in m.slices:
         if name not in [*sparse, *dense]:
             raise UserError(f"metrics.slices: no feature {name}{did_you_mean(name, [*sparse, *dense])}{hint}")

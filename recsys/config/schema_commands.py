@@ -54,6 +54,7 @@ class EvaluateMetricsConfig:
     """Metric settings that replace the run's; null keeps the run's setting."""
 
     gauc: str | None = None
+    k: list[int] | None = None
     slices: list[str] | None = None
     slice_values: int | None = number(None, at_least=1)
     bins: int | None = number(None, at_least=1, limit=1_000_000)

@@ -12,7 +12,7 @@ order is a function of (seed, epoch, chunk), so the position (epoch, step) is th
 import sys
 import time
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +24,7 @@ import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch, JaggedIds
+from recsys.data.device_copies import copied_ahead
 from recsys.data.lanes import lane_batches, parts_of
 from recsys.data.row_groups import RowGroup, row_groups, segments
 from recsys.data.tensors import Tensors, dense_slices
@@ -78,6 +79,7 @@ class ParquetLoader:
         vectors: the vectors of dense features, `Fitted.matrices`.
         limit: use only this many batches of each epoch (the first ones); None uses all.
         check: checks files while rows are read. A damaged file raises DamagedFile at the end of an epoch at the latest.
+        device: where batches are yielded; a GPU gets them while it works on earlier ones.
 
     Raises:
         UserError: there are fewer training rows than processes.
@@ -98,8 +100,9 @@ class ParquetLoader:
         vectors: Mapping[str, np.ndarray] | None = None,
         limit: int | None = None,
         check: BackgroundCheck | None = None,
+        device: torch.device | None = None,
     ) -> None:
-        self._check = check
+        self._check, self._device = check, device
         self._open_lane = partial(
             ParquetLoader,
             files,
@@ -181,14 +184,26 @@ class ParquetLoader:
             self.lanes = self._world_size
         if self._check is not None:
             self._check.start()
-        yield from self._from_chunks() if self.lanes == self._world_size else self._from_lanes()
+        batches = self._from_chunks() if self.lanes == self._world_size else self._from_lanes()
+        if self._device is not None and self._device.type == "cuda":
+            batches = copied_ahead(batches, self._device)
+        start = time.perf_counter()
+        try:
+            for batch in batches:
+                self.step += 1
+                self.seconds += time.perf_counter() - start
+                yield batch
+                start = time.perf_counter()
+        finally:
+            batches.close()
+            if not self._training:  # after an evaluation that stopped early, the next one starts from the beginning
+                self.epoch, self.step = 0, 0
         if self._check is not None:
             self._check.finish()
 
-    def _from_chunks(self) -> Iterator[Batch]:
-        start = time.perf_counter()
-        groups = self._order()
-        first = self.step // self._chunk_steps
+    def _from_chunks(self) -> Generator[Batch]:
+        groups, step = self._order(), self.step
+        first = step // self._chunk_steps
         last = -(-self.steps // self._chunk_steps)
         decoder, writer = ThreadPoolExecutor(1, "loader-decode"), ThreadPoolExecutor(1, "loader-layout")
 
@@ -204,21 +219,17 @@ class ParquetLoader:
                     self._check.finish(wait=False)
                 if k + AHEAD < last:
                     ahead.append(submit(k + AHEAD))
-                while self.step < min((k + 1) * self._chunk_steps, self.steps):
-                    batch = self._batch(chunk, self.step - k * self._chunk_steps)
-                    batch.first_row = self._first + self.step * self.batch_size
-                    self.step += 1
-                    self.seconds += time.perf_counter() - start
+                while step < min((k + 1) * self._chunk_steps, self.steps):
+                    batch = self._batch(chunk, step - k * self._chunk_steps)
+                    batch.first_row = self._first + step * self.batch_size
+                    step += 1
                     yield batch
-                    start = time.perf_counter()
                 del chunk, batch
         finally:
             for pool in (writer, decoder):
                 pool.shutdown(cancel_futures=True)
-            if not self._training:  # after an evaluation that stopped early, the next one starts from the beginning
-                self.epoch, self.step = 0, 0
 
-    def _from_lanes(self) -> Iterator[Batch]:
+    def _from_lanes(self) -> Generator[Batch]:
         """Yield the remaining batches of an epoch that began with another number of processes."""
         step_rows = self.batch_size * self._world_size
 
@@ -227,12 +238,7 @@ class ParquetLoader:
             loader.load_state_dict({"epoch": self.epoch, "step": self.step})
             return iter(loader)
 
-        begun = time.perf_counter()
-        for batch in lane_batches(open_lane, parts_of(self._rank, self._world_size, self.lanes, step_rows)):
-            self.step += 1
-            self.seconds += time.perf_counter() - begun
-            yield batch
-            begun = time.perf_counter()
+        yield from lane_batches(open_lane, parts_of(self._rank, self._world_size, self.lanes, step_rows))
 
     def _order(self) -> list[RowGroup]:
         if not self._shuffle:

@@ -139,7 +139,7 @@ class RecsysModule(pl.LightningModule):
     # --- steps ---------------------------------------------------------------------------------------
 
     def transfer_batch_to_device(self, batch: Batch, device: torch.device, dataloader_idx: int) -> Batch:
-        return batch if device.type == "cpu" else batch.to(device, non_blocking=True)
+        return batch  # the loader has copied it
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         assert self.dmp is not None

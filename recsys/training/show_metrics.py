@@ -19,7 +19,10 @@ def show(metrics: dict[str, Any], path: Path) -> None:
     if any("/" in name for name in metrics["test"]):
         rows = {f"{s}, {label}": found for s, m in rows.items() for label, found in of_label(m).items()}
     shown = dict.fromkeys(n for found in rows.values() for n in found if not n.endswith(UNCALIBRATED))
+    within = [n for n in shown if n.startswith(("gauc", "gndcg@", "gmrr@")) or n == "groups"]
     tables = {"metrics": list(shown)}
+    if "groups" in shown:
+        tables = {"metrics": [n for n in shown if n not in within], "metrics within groups": within}
     if is_retrieval(metrics["test"]):
         several_targets = metrics["test"].get("targets", 0) > metrics["test"]["rows"]
         rows = {f"{s}, {p}": found for s, m in rows.items() for p, found in by_protocol(m).items()}

@@ -203,6 +203,7 @@ def split_loader(
         world_size=ranks.world_size,
         limit=cfg.debug.train_batches if training else cfg.debug.eval_batches,
         check=prepared.check_in_background(files[ranks.rank :: ranks.world_size]),
+        device=None if kind_of(cfg).fitted_at_once else local_device(accelerator_of(cfg), ranks.local_rank),
     )
 
 

@@ -1,21 +1,30 @@
 """What CPU tests prove, on a GPU: FBGEMM's fused CUDA kernels, tables in host memory, and a whole run."""
 
 import json
+import os
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import polars as pl
 import pytest
 import torch
 from parity import Case, Trained, assert_equal, train_all
 
 from recsys.config.compose import compose, load_config
+from recsys.config.settings import data_config
+from recsys.data.loader import ParquetLoader
+from recsys.data.prepare.prepared import prepare
 from recsys.distributed.ranks import process_group
 from recsys.sharding import checkpoint
 from recsys.sharding.sharders import FUSED_OPTIMIZERS, KERNELS
+from recsys.sharding.stored_checkpoint import StoredCheckpoint
 from recsys.training.evaluate import evaluate
 from recsys.training.run import train
+from recsys.training.run_dir import choose_checkpoint
 
 pytestmark = [
     pytest.mark.gpu,
@@ -84,3 +93,94 @@ def test_a_run_on_a_gpu_prints_no_warnings_of_the_libraries(tmp_path: Path) -> N
     command += [f"data.prepared={tmp_path}", f"run_dir={tmp_path / 'run'}"]
     output = subprocess.run(command, capture_output=True, text=True, check=True).stderr
     assert "WARNING" not in output.partition("checking the config")[2]
+
+
+def test_batches_are_copied_while_the_gpu_works(tmp_path: Path) -> None:
+    """The same batches as without a device, resumable at each, and no thread is left."""
+    cfg = compose("train", ["data=sample_interactions", "data.sample.rows=20000", f"data.prepared={tmp_path}"])
+    prepared = prepare(data_config(cfg))
+    loaders = [
+        ParquetLoader(
+            prepared.files("train"),
+            prepared.fitted.features,
+            batch_size=512,
+            training=True,
+            shuffle=True,
+            device=device,
+        )
+        for device in (None, torch.device("cuda:0"))
+    ]
+    on_cpu, on_gpu = (list(loader) for loader in loaders)  # all held while the loader goes on
+    assert len(on_cpu) == len(on_gpu) > 10
+    for a, b in zip(on_cpu, on_gpu, strict=True):
+        assert b.dense.is_cuda and b.labels.is_cuda and b.sparse.values().is_cuda
+        assert torch.equal(a.dense, b.dense.cpu()) and torch.equal(a.labels, b.labels.cpu())
+        assert torch.equal(a.sparse.values(), b.sparse.values().cpu())
+        assert torch.equal(a.sparse.lengths(), b.sparse.lengths().cpu())
+    loader = loaders[1]
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    assert state["step"] == 1  # batches copied ahead were not handed out
+    batches.close()  # type: ignore[attr-defined]
+    assert not [t for t in threading.enumerate() if t.name.startswith("loader")]
+
+
+LABELS = """
+name: shop
+root: raw
+source: {files: ["*.csv"]}
+weight: {column: w}
+split: {validation: 0.2, test: 0.2}
+dense: {x: {}}
+sparse: {s: {vectors: {file: vectors.parquet, key: s, trainable: false}}, t: {}}
+"""
+SEVERAL = "labels: {click: {}, buy: {only_if: click}, spent: {kind: regression, log: true}}"
+ONE = "label: {column: click}"
+GROUPED = "label: {column: click}\ngroup: {by: display, together: true}"
+
+
+def shop(folder: Path, labels: str) -> None:
+    rng, n = np.random.default_rng(0), 6000
+    x = rng.standard_normal(n)
+    click = rng.random(n) < 1 / (1 + np.exp(-2 * x))
+    columns = {"click": click.astype(int), "buy": (click & (rng.random(n) < 0.4)).astype(int), "x": x}
+    columns |= {"spent": np.exp(1 + x), "w": rng.random(n) + 0.5, "display": np.arange(n) // 8}
+    columns |= {"s": rng.choice(list("abc"), n), "t": rng.choice(list("de"), n)}
+    (folder / "raw").mkdir(parents=True)
+    pl.DataFrame(columns).write_csv(folder / "raw" / "log.csv")
+    vectors = {"s": ["a", "b", "c"], "vector": [[float(i)] * 16 for i in (1, 2, 3)]}
+    pl.DataFrame(vectors).write_parquet(folder / "raw" / "vectors.parquet")
+    (folder / "conf" / "data").mkdir(parents=True)
+    (folder / "conf" / "data" / "shop.yaml").write_text(f"{LABELS}{labels}\n")
+
+
+@pytest.mark.parametrize(
+    ("labels", "arguments", "floors"),
+    [
+        (SEVERAL, ("loss=tasks", "loss.balance=gradnorm", "calibration=platt"), {"click/auc": 0.82}),
+        (SEVERAL, ("loss=tasks", "loss.balance=uncertainty", "calibration=isotonic"), {"click/auc": 0.82}),
+        (GROUPED, ("loss=pairwise",), {"gauc": 0.8, "gndcg@10": 0.8}),
+        (GROUPED, ("loss=listwise", "loss.pointwise=0.5"), {"auc": 0.82, "gndcg@10": 0.8}),
+        (ONE, ("data.sample_negatives=0.5", "loss=focal"), {"auc": 0.82}),
+    ],
+    ids=["gradnorm", "uncertainty", "pairwise", "listwise", "negatives"],
+)
+def test_labels_and_losses(tmp_path: Path, labels: str, arguments: tuple[str, ...], floors: dict[str, float]) -> None:
+    shop(tmp_path, labels)
+    command = [sys.executable, "-m", "recsys.train", "data=shop", "trainer.accelerator=gpu", "run_dir=run", *arguments]
+    command += ["trainer.max_epochs=5", "trainer.batch_size=256", "optim.dense.lr=0.01"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment())
+    assert done.returncode == 0, done.stderr[-3000:]
+    test = json.loads((tmp_path / "run" / "metrics.json").read_text())["test"]
+    assert all(test[name] > floor for name, floor in floors.items()), test
+    stored = StoredCheckpoint(choose_checkpoint(tmp_path / "run", "last"))
+    vocabulary = pl.read_parquet(tmp_path / "run" / "vocabularies" / "s.parquet")
+    [key] = [key for key in stored.tensors if key.endswith("t_s.weight")]
+    table = stored.read(key)
+    for value, place in zip(vocabulary["value"], vocabulary["id"], strict=True):
+        assert table[place].tolist() == [float("abc".index(value)) + 1] * 16
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"PYTHONPATH": os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])}
