@@ -74,6 +74,9 @@ class SourceConfig(TextConfig):
     decimal: str = "."  # the decimal mark of numbers in text
     thousands: str | None = None  # the mark between groups of three digits
     query: str | None = None  # sql: the query whose rows are read; data.root is the database's URL
+    # one row for each element of a list: a column, [columns with lists of equal length], or, for text,
+    # {column: separator}; columns as the files name them
+    explode: Any = None
     rename: dict[str, str] = field(default_factory=dict)  # name here -> name in the file
     joins: list[JoinConfig] = field(default_factory=list)
     arrays: dict[str, ArrayConfig] = field(default_factory=dict)  # npy: the arrays that hold a raw file's columns

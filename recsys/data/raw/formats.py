@@ -14,14 +14,15 @@ from dataclasses import replace
 from pathlib import Path, PosixPath
 
 import polars as pl
-import polars.selectors as cs
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recsys.config.schema_data import SourceConfig
-from recsys.data.raw import arrow_files, fixed_width, json_lines, split_csv
+from recsys.data.raw import arrow_files, fixed_width, json_lines, nested, split_csv
 from recsys.data.raw.blocks import (
+    ELEMENT,
     LINE,
+    LIST,
     BadRow,
     Block,
     numbered,
@@ -43,17 +44,22 @@ from recsys.data.raw.text import read_csv
 from recsys.errors import UserError
 
 Reader = Callable[[SourceConfig, Path, list[str], FileRange, Projection], Iterator[Block]]
-LIST = "list"  # format=lists: the column that identifies a row's line
 RANGE_BYTES, RANGE_ROWS = 128 << 20, 1 << 19
 
 
 def column_names(source: SourceConfig, file: Path) -> list[str]:
     """Return the raw columns of `file` from its header or schema, without reading rows."""
-    return list(empty_frame(source, file).columns)
+    return list(unexploded_frame(source, file).columns)
 
 
 def empty_frame(source: SourceConfig, file: Path) -> pl.DataFrame:
     """Return a frame without rows that has the raw columns of `file` and their types."""
+    frame = unexploded_frame(source, file)
+    return frame if source.explode is None else nested.plain(nested.explode_types(source, frame), file)
+
+
+def unexploded_frame(source: SourceConfig, file: Path) -> pl.DataFrame:
+    """Return a frame like `empty_frame`, with the columns of data.source.explode as they are in the file."""
     if source.format in fixed_width.FORMATS:
         return fixed_width.empty_frame(source, file)
     if source.format == split_csv.FORMAT:
@@ -86,7 +92,7 @@ def _without_rows(schema: pa.Schema, file: Path) -> pl.DataFrame:
     _check_names(schema.names, file)
     frame = pl.from_arrow(schema.empty_table())
     assert isinstance(frame, pl.DataFrame)
-    return _plain(frame, file)
+    return _checked(nested.plain(frame, file), file)
 
 
 def _checked(frame: pl.DataFrame, file: Path) -> pl.DataFrame:
@@ -97,8 +103,9 @@ def _checked(frame: pl.DataFrame, file: Path) -> pl.DataFrame:
 def _check_names(names: list[str], file: Path) -> None:
     if twice := repeated(names):
         raise UserError(f"{file}: two columns are named {twice[0]}; rename one")
-    if LINE in names:
-        raise UserError(f"{file}: a column is named {LINE}, which is reserved; rename it")
+    for name in (LINE, ELEMENT):
+        if name in names:
+            raise UserError(f"{file}: a column is named {name}, which is reserved; rename it")
 
 
 def repeated(names: list[str]) -> list[str]:
@@ -124,6 +131,16 @@ def read(
         file_range: the part of the file to read.
         projection: the columns to read.
     """
+    if source.explode is None:
+        return _read_rows(source, file, names, file_range, projection)
+    every = nested.with_exploded(source, projection, unexploded_frame(source, file).columns)
+    blocks = _read_rows(source, file, names, file_range, every)
+    return nested.explode_blocks(source, blocks, file_range, projection)
+
+
+def _read_rows(
+    source: SourceConfig, file: Path, names: list[str], file_range: FileRange, projection: Projection
+) -> Iterator[Block]:
     if source.format in FRAMES:
         return iter([numbered(file, FRAMES[source.format](source, file), 1)])
     readers: dict[str, Reader] = {"csv": read_csv, "libfm": _read_libfm, "lists": _read_lists, "jsonl": json_lines.read}
@@ -170,18 +187,19 @@ def parquet_file(file: Path) -> pq.ParquetFile:
 
 
 def _read_parquet(
-    _source: SourceConfig, file: Path, names: list[str], file_range: FileRange, projection: Projection
+    source: SourceConfig, file: Path, names: list[str], file_range: FileRange, projection: Projection
 ) -> Iterator[Block]:
     row = 1
     try:
         with parquet_file(file) as parquet:
             groups = list(range(parquet.num_row_groups))[file_range.start : file_range.stop]
             names = parquet.schema_arrow.names
-            columns = None if projection.columns is None else [c for c in names if c in projection.columns] or names[:1]
-            for batch in parquet.iter_batches(batch_size=arrow_files.BLOCK_ROWS, row_groups=groups, columns=columns):
+            columns = arrow_files.projected(names, projection)
+            rows = arrow_files.block_rows(source)
+            for batch in parquet.iter_batches(batch_size=rows, row_groups=groups, columns=columns):
                 frame = pl.from_arrow(pa.Table.from_batches([batch]))
                 assert isinstance(frame, pl.DataFrame)
-                yield numbered(file, _plain(frame, file), row)
+                yield numbered(file, nested.plain(frame, file), row)
                 row += frame.height
     except UNREADABLE as e:
         raise UserError(f"{file}: cannot be read as Parquet from row {row} on: {one_line(e)}") from e
@@ -191,18 +209,8 @@ def _read_arrow(
     source: SourceConfig, file: Path, names: list[str], file_range: FileRange, projection: Projection
 ) -> Iterator[Block]:
     for block in arrow_files.read_arrow(source, file, names, file_range, projection):
-        block.frame = _plain(block.frame, file)
+        block.frame = nested.plain(block.frame, file)
         yield block
-
-
-def _plain(frame: pl.DataFrame, file: Path) -> pl.DataFrame:
-    """Convert categories and bytes to text."""
-    coded = cs.categorical() | cs.enum() | cs.binary()
-    try:
-        return frame.with_columns(coded.cast(pl.String))
-    except pl.exceptions.PolarsError as e:
-        names = ", ".join(frame.select(cs.binary()).columns)
-        raise UserError(f"{file}: {names}: bytes that are not UTF-8 text") from e
 
 
 def _read_libfm(

@@ -14,6 +14,7 @@ import polars as pl
 from recsys.config.schema_data import SourceConfig
 from recsys.data.raw.blocks import LINE, BadRow, Block
 from recsys.data.raw.dialect import head_lines, whole_lines
+from recsys.data.raw.nested import leaves
 from recsys.data.raw.ranges import ALL, FileRange, Projection
 from recsys.data.raw.text import read_csv
 from recsys.errors import UserError
@@ -28,7 +29,7 @@ Tree = None | str | list[Any] | dict[str, Any]
 
 def empty_frame(source: SourceConfig, file: Path) -> pl.DataFrame:
     """Return a frame without rows that has a column for each path in the first lines."""
-    columns = [(name, dtype) for name, dtype, _ in _leaves(_tree(source, file), pl.col(TEXT))]
+    columns = [(name, dtype) for name, dtype, _ in leaves("", _dtype(_tree(source, file)), pl.col(TEXT))]
     return pl.DataFrame(schema=columns)
 
 
@@ -79,18 +80,6 @@ def _dtype(tree: Tree) -> pl.DataType:
     return pl.List(_dtype(tree[0])) if isinstance(tree, list) else pl.String()
 
 
-def _leaves(tree: Tree, x: pl.Expr, path: str = "", lists: int = 0) -> Iterator[tuple[str, pl.DataType, pl.Expr]]:
-    """Yield the name, type and expression of each column below `path`. lists: number of lists above"""
-    if isinstance(tree, dict):
-        for key, inner in tree.items():
-            field = x.struct.field(key) if not lists else x.list.eval(pl.element().struct.field(key))
-            yield from _leaves(inner, field, f"{path}.{key}" if path else key, lists)
-    elif isinstance(tree, list) and not lists:
-        yield from _leaves(tree[0], x, path, 1)
-    elif not isinstance(tree, list):  # lists of lists have no form that features could read
-        yield path, pl.List(pl.String) if lists else pl.String(), x
-
-
 def _projected(tree: Tree, names: frozenset[str], path: str = "") -> Tree:
     """Return the part of the tree whose columns are in `names`."""
     if isinstance(tree, dict):
@@ -110,11 +99,12 @@ def read(
     if projection.columns is not None:
         part = _projected(tree, projection.columns)
         tree = part if isinstance(part, dict) else tree
-    dtype, leaves = _dtype(tree), [x.alias(name) for name, _, x in _leaves(tree, pl.col(TEXT))]
+    dtype = _dtype(tree)
+    columns = [x.alias(name) for name, _, x in leaves("", dtype, pl.col(TEXT))]
     for block in read_csv(whole_lines(source), file, [TEXT], file_range, ALL):
         decoded, bad = _decode(block.frame, dtype, tree, str(file))
         block.bad += bad
-        block.frame = decoded.select(*leaves, LINE)
+        block.frame = decoded.select(*columns, LINE)
         yield block
 
 

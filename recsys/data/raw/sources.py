@@ -24,7 +24,8 @@ from recsys.data.raw.derive import (
     join_side_table,
     parse_sql,
 )
-from recsys.data.raw.formats import column_names, drop_missing_labels, empty_frame, read, repeated
+from recsys.data.raw.formats import column_names, drop_missing_labels, empty_frame, read, repeated, unexploded_frame
+from recsys.data.raw.nested import check_explode
 from recsys.data.raw.outputs import Outputs, is_output
 from recsys.data.raw.ranges import WHOLE, FileRange, Projection
 from recsys.data.raw.storage import is_remote, natural_sort, partitions, resolve_path
@@ -110,6 +111,9 @@ def check_columns(data: ResolvedData, file: Path, sides: Mapping[int, pl.DataFra
         sides: for a file of rows to predict, which may lack the columns of label and split: the side tables that
             features need, by the index of their join. By default they lie under data.root.
     """
+    if data.source.explode is not None:
+        optional = [] if sides is None else unlabelled_columns(data)
+        check_explode(data.source, file, unexploded_frame(data.source, file), optional)
     frame = raw_frame(data, file)
     for name, raw_name in data.source.rename.items():
         if raw_name not in frame.columns:
