@@ -19,6 +19,8 @@ class TextConfig:
 
     separator: str = ","  # a character, several characters such as "::", or \s+ for any run of spaces and TABs
     quote: str | None = '"'
+    escape: str | None = None  # the character before quotes that are part of a quoted value: "\\" reads \"
+    line_breaks_in_quotes: bool = False  # quoted values may hold line breaks; such a file is read as one chunk
     encoding: str = "utf-8"  # a name that Python knows, such as latin-1, cp1252 or utf-16
     comment: str | None = None  # lines that begin with this text are ignored
     strip: bool = False  # remove the spaces around text, too; those around names and numbers are always removed

@@ -59,6 +59,10 @@ def _check_text(where: str, c: TextConfig) -> None:
         raise UserError(f"{where}separator={c.separator!r}: {hint}")
     if c.quote is not None and (len(c.quote) != 1 or not c.quote.isascii()):
         raise UserError(f"{where}quote={c.quote!r}: must be one ASCII character, or null")
+    if c.escape is not None and (len(c.escape) != 1 or not c.escape.isascii() or c.escape == c.quote):
+        raise UserError(f"{where}escape={c.escape!r}: must be one ASCII character other than quote, or null")
+    if c.line_breaks_in_quotes and c.quote is None:
+        raise UserError(f"{where}line_breaks_in_quotes=true: needs {where}quote, the character around such values")
     if c.comment == "":
         raise UserError(f"{where}comment={c.comment!r}: is empty; name the text that comments begin with, or null")
     try:

@@ -130,7 +130,7 @@ def test_bad_rows_have_the_line_of_the_raw_row(tmp_path: Path, monkeypatch: pyte
         (152, "data.source.explode: items and clicks differ in their number of elements"),
         (182, "label clicks is neither 0 nor 1"),
     ]
-    assert sum(prepared.rows.values()) == 2 * 200 - 2 - 1
+    assert sum(prepared.info["rows"].values()) == 2 * 200 - 2 - 1
 
 
 def test_text_of_lists_without_rows_or_order(tmp_path: Path) -> None:
@@ -184,7 +184,6 @@ def test_errors(tmp_path: Path, kind: str, explode: Any, message: str) -> None:
     data = sessions(tmp_path, "csv" if kind == "libfm" else kind)
     data = replace(data, source=replace(data.source, format=kind, explode=explode))
     with pytest.raises(UserError) as e:
-        check_data(data)
-        check_files(data)
+        exploded(data)
     assert message in str(e.value)
     assert "\n" not in str(e.value)

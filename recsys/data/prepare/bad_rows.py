@@ -10,7 +10,9 @@ from recsys.console import say
 from recsys.data.prepare.chunks import Chunk, ParsedChunk
 from recsys.data.raw import sources
 from recsys.data.raw.blocks import BadRow
+from recsys.data.raw.formats import first_range
 from recsys.data.raw.ranges import FileRange
+from recsys.data.raw.text import ESCAPED
 from recsys.data.transforms import parse_rows
 from recsys.data.transforms.columns import ResolvedData
 from recsys.errors import UserError
@@ -20,14 +22,19 @@ FIRST_ROWS_OF = ("csv", "jsonl", "libfm", "lists")  # formats of which the first
 FIRST_BYTES, SMALL_BYTES, FEWEST_ROWS = 1 << 18, 8 << 20, 20
 MOST_BAD = 0.5  # the share of bad rows above which the config does not fit the file
 MOST_REASONS = 2  # shown in a message
+QUOTES = (
+    "if quoted values hold line breaks, set data.source.line_breaks_in_quotes=true; if quotes are part of the text, "
+    "data.source.quote=null"
+)
 HINTS = {  # the end of a reason -> what may help
     "is neither 0 nor 1": "data.label.positive=[TEXT] names the texts that are 1, data.label.at_least=N a threshold",
     "is not a number": "if that means a missing value, add it to data.source.null_values",
     "is not a time": "convert it by data.derive",
     "is neither a number nor a time": "convert it by data.derive",
     "not UTF-8 text": "data.source.encoding names another encoding, such as latin-1",
-    "a quote is not closed": "if quotes are part of the text, set data.source.quote=null",
-    "a quoted field spans several lines": "if quotes are part of the text, set data.source.quote=null",
+    "a quote is not closed": QUOTES,
+    "a quoted field spans several lines": QUOTES,
+    ESCAPED: "data.source.escape='\\' reads \\\" as a quote within a value",
 }
 
 COMMA = re.compile(r"\s*[+-]?[\d.' ]*\d,\d+\s*$|\s*[+-]?\d{1,3}(,\d{3})+(\.\d+)?\s*$")  # 1.234,5 or 1,234.5
@@ -73,7 +80,7 @@ def check_first_rows(data: ResolvedData, file: Path) -> None:
     sides = [sources.side_file(data, join) for join in data.source.joins]
     if data.source.format not in FIRST_ROWS_OF or any(f.stat().st_size > SMALL_BYTES for f in sides):
         return
-    good, bad = parse_first_block(data, file, FileRange(0, FIRST_BYTES))
+    good, bad = parse_first_block(data, file, first_range(data.source, file, FIRST_BYTES))
     reasons, rows = Reasons(), good + len(bad)
     for b in bad:
         reasons.add(b.reason, 1, b.file, b.line, b.value)

@@ -1,7 +1,6 @@
 """Read a raw file as a stream of blocks, in bounded memory: CSV, Parquet, Arrow, JSON lines, libfm, lists, arrays.
 
-Text may be compressed (.gz, .bz2, .xz, .zst, .zip). A row is one line: quotes may enclose separators, but not line
-breaks.
+Text may be compressed (.gz, .bz2, .xz, .zst, .zip). A row is one line, unless data.source.line_breaks_in_quotes is set.
 
 Every reader yields `Block`s: the rows with the right number of fields, as strings (CSV, libfm, lists) or in the
 file's own types (Parquet), the line of each row, and the bad rows.
@@ -161,15 +160,22 @@ def file_ranges(source: SourceConfig, file: Path) -> list[FileRange]:
     if source.format == "arrow":
         return arrow_files.arrow_ranges(file, RANGE_ROWS)
     size = file.stat().st_size
-    if (
-        source.format in FRAMES
-        or is_compressed(file)
-        or not is_ascii_compatible(source.encoding)
-        or len(source.parts.get(str(file), [])) > 1
-    ):
+    if not _can_be_cut(source, file):
         return [WHOLE]
     starts = range(0, max(size, 1), RANGE_BYTES)
     return [FileRange(start, min(start + RANGE_BYTES, size)) for start in starts]
+
+
+def _can_be_cut(source: SourceConfig, file: Path) -> bool:
+    """Return whether a file of text can be read from the middle."""
+    if source.format in FRAMES or is_compressed(file) or len(source.parts.get(str(file), [])) > 1:
+        return False
+    return is_ascii_compatible(source.encoding) and not (source.format == "csv" and source.line_breaks_in_quotes)
+
+
+def first_range(source: SourceConfig, file: Path, size: int) -> FileRange:
+    """Return the first bytes of a file of text; all of it if it cannot be cut."""
+    return FileRange(0, size) if _can_be_cut(source, file) else WHOLE
 
 
 def files_in(source: SourceConfig, file: Path) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -178,7 +179,7 @@ def _slices(frame: pl.DataFrame, name: str) -> Iterator[pl.DataFrame]:
     lengths = frame.select(_length(name)).to_series().to_numpy().astype(np.int64)
     part = (np.cumsum(lengths) - lengths) // MOST_ELEMENTS
     cuts = [0, *(np.flatnonzero(np.diff(part)) + 1).tolist(), frame.height]
-    for start, stop in zip(cuts, cuts[1:], strict=False):
+    for start, stop in pairwise(cuts):
         yield frame.slice(start, stop - start)
 
 
