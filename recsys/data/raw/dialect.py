@@ -221,7 +221,10 @@ def parse_options(source: TextConfig, handler: Callable[[pacsv.InvalidRow], str]
 def _header_names(source: SourceConfig, file: Path, header: bytes) -> list[str]:
     try:
         line = pa.BufferReader(one_separator(source, header) + b"\n")
-        names = [n.replace(BREAK, " ").strip(BLANK) for n in pacsv.open_csv(line, parse_options=parse_options(source)).schema.names]
+        names = [
+            n.replace(BREAK, " ").strip(BLANK)
+            for n in pacsv.open_csv(line, parse_options=parse_options(source)).schema.names
+        ]
     except pa.ArrowInvalid as e:
         raise UserError(f"{file}: its first line is not a header ({one_line(e)})") from e
     return names[:-1] if len(names) > 1 and not names[-1] else names

@@ -88,7 +88,7 @@ def _blocks(source: SourceConfig, text: "_Utf8Reader", size: int) -> Iterator[by
             if whole:
                 yield whole
             if len(rest) > LINE_BYTES:
-                raise EOFError(f"a quote is not closed within {LINE_BYTES >> 20} MiB: {rest[:60].decode(errors='replace')!r}")
+                raise EOFError(f"a quote is not closed within {LINE_BYTES >> 20} MiB, from {rest[:60]!r} on")
             continue
         end = data.rfind(b"\n") + 1
         if end:
