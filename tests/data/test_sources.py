@@ -399,9 +399,9 @@ def test_lists_and_a_side_table_of_json(tmp_path: Path) -> None:
     assert block.frame["list"].n_unique() == 4
     assert [(b.line, b.reason) for b in block.bad] == [(4, "1 fields, not 2 or more")]
     for content, told in (
-        ("[1]", "must be one JSON object"),
+        ("[1]", "holds an array without objects"),
         ('{"a": ', "not JSON"),
-        ('{"a": {}}', "must be one JSON object"),
+        ('{"a": {}}', "must be an array of objects"),
     ):
         (tmp_path / "side.json").write_text(content)
         with pytest.raises(UserError, match=told):

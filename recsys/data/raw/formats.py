@@ -6,7 +6,6 @@ Every reader yields `Block`s: the rows with the right number of fields, as strin
 file's own types (Parquet), the line of each row, and the bad rows.
 """
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -72,8 +71,8 @@ def unexploded_frame(source: SourceConfig, file: Path) -> pl.DataFrame:
         return _without_rows(schema, file)
     if source.format == "arrow":
         return _without_rows(arrow_files.arrow_schema(file), file)
-    if source.format in FRAMES:
-        return _checked(FRAMES[source.format](source, file), file).head(0)
+    if source.format in WHOLE_FILES:
+        return _checked(WHOLE_FILES[source.format](source, file).frame.drop(LINE), file).head(0)
     if source.format == "jsonl":
         return _checked(json_lines.empty_frame(source, file), file)
     if source.format == "csv":
@@ -140,8 +139,8 @@ def read(
 def _read_rows(
     source: SourceConfig, file: Path, names: list[str], file_range: FileRange, projection: Projection
 ) -> Iterator[Block]:
-    if source.format in FRAMES:
-        return iter([numbered(file, FRAMES[source.format](source, file), 1)])
+    if source.format in WHOLE_FILES:
+        return iter([WHOLE_FILES[source.format](source, file)])
     readers: dict[str, Reader] = {"csv": read_csv, "libfm": _read_libfm, "lists": _read_lists, "jsonl": json_lines.read}
     readers |= {"parquet": _read_parquet, "arrow": _read_arrow, split_csv.FORMAT: split_csv.read}
     readers |= dict.fromkeys(fixed_width.FORMATS, fixed_width.read)
@@ -168,7 +167,7 @@ def file_ranges(source: SourceConfig, file: Path) -> list[FileRange]:
 
 def _can_be_cut(source: SourceConfig, file: Path) -> bool:
     """Return whether a file of text can be read from the middle."""
-    if source.format in FRAMES or is_compressed(file) or len(source.parts.get(str(file), [])) > 1:
+    if source.format in WHOLE_FILES or is_compressed(file) or len(source.parts.get(str(file), [])) > 1:
         return False
     return is_ascii_compatible(source.encoding) and not (source.format == "csv" and source.line_breaks_in_quotes)
 
@@ -275,24 +274,12 @@ def _read_lists(
         yield block
 
 
-def _read_json(_: SourceConfig, file: Path) -> pl.DataFrame:
-    """Read {key: value, ...} as the columns `key` (text) and `value` (text or lists of text)."""
-    try:
-        with open_bytes(file) as raw:
-            content = json.load(raw)
-    except (ValueError, *UNREADABLE) as e:
-        raise UserError(f"{file}: not JSON ({one_line(e)})") from e
-    if not isinstance(content, dict) or any(isinstance(v, dict) for v in content.values()):
-        raise UserError(f"{file}: must be one JSON object that maps keys to values or lists")
-    lists = any(isinstance(v, list) for v in content.values())
-    as_list = [[str(x) for x in (v if isinstance(v, list) else [v]) if x is not None] for v in content.values()]
-    values = as_list if lists else [v[0] if v else None for v in as_list]
-    dtype = pl.List(pl.String) if lists else pl.String
-    return pl.DataFrame({"key": list(content), "value": values}, schema={"key": pl.String, "value": dtype})
+def _read_npz(source: SourceConfig, file: Path) -> Block:
+    return numbered(file, arrow_files.read_npz(source, file), 1)
 
 
 # formats whose files are read whole
-FRAMES: dict[str, Callable[[SourceConfig, Path], pl.DataFrame]] = {"json": _read_json, "npz": arrow_files.read_npz}
+WHOLE_FILES: dict[str, Callable[[SourceConfig, Path], Block]] = {"json": json_lines.read_whole, "npz": _read_npz}
 
 
 def drop_missing_labels(source: SourceConfig, labels: list[str], file: Path, names: list[str]) -> list[str]:
