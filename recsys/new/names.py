@@ -76,7 +76,7 @@ ITEMS = (
         "business",
         "video",
     ),
-    *("game", "anime", "isbn", "listing", "hotel", "restaurant", "recipe", "iid", "itemid", "movieid", "artist", "ad"),
+    *("game", "anime", "isbn", "aid", "listing", "hotel", "restaurant", "recipe", "iid", "itemid", "movieid", "artist", "ad"),
     *("goods", "course", "post", "pin", "feed", "show", "creative", "offer", "coupon", "job", "document", "story"),
 )
 TIMES = (

@@ -12,14 +12,16 @@ from recsys.console import say
 from recsys.errors import UserError
 from recsys.new import label as labels
 from recsys.new import split as splits
+from recsys.data.raw.blocks import LIST
 from recsys.new.columns import Column, columns_of
+from recsys.new.explode import explode
 from recsys.new.features import Features, features_of, sql_name, time_sql
 from recsys.new.find_files import find
 from recsys.new.gather import Gathered, gather
 from recsys.new.label import Label
 from recsys.new.leaks import leaks
-from recsys.new.roles import Roles, assign
-from recsys.new.sample import read_sample
+from recsys.new.roles import Roles, assign, set_item
+from recsys.new.sample import Sample, read_sample
 from recsys.new.sides import Side, find_sides
 from recsys.new.source import rename_columns, source_of
 from recsys.new.split import Split
@@ -83,10 +85,16 @@ def propose(given: Sequence[str], asked: str | None) -> Proposal:
     sample = read_sample(files, layout)
     if sample.frame.height < 2 or not sample.frame.width:
         raise UserError(f"{files[0]}: has no rows, or its columns could not be found; check the file")
+    made = explode(sample.frame, layout, asked)
+    if made is not None:
+        sample = Sample(made.frame, round(sample.rows * made.frame.height / sample.frame.height))
     columns, marks = columns_of(sample.frame)
-    rename = rename_columns(columns, layout)
+    rename = rename_columns(columns, layout) if made is None else made.rename
     roles = assign(columns, asked or "")
-    retrieval = layout.format == "lists" or (roles.user is not None and roles.item is not None)
+    if made is not None and roles.item is None:
+        set_item(roles, [c for c in columns if c.name in made.elements])
+    known = roles.user is not None or LIST in sample.frame.columns
+    retrieval = layout.format == "lists" or (known and roles.item is not None)
     label = None if asked is None else labels.choose(columns, asked, retrieval=retrieval, untested=gathered.untested)
     if label is not None:
         label.column.role = "label"
@@ -95,8 +103,11 @@ def propose(given: Sequence[str], asked: str | None) -> Proposal:
         why = "no column is a label, and no two are a user and an item"
         raise UserError(f"files={','.join(given)}: {why}; type label=NAME, one of {names}")
     source, reasons = source_of(found, gathered, marks, columns, rename)
+    if made is not None:
+        source["explode"], reasons["explode"] = made.settings, made.why
     split = splits.at_random("no column holds a time")
     p = Proposal(found.root, source, reasons, columns, roles, label, split, Features(), sample.rows)
+    p.features.derive = {} if made is None else made.derive
     root = Path(found.root)
     p.sides, not_joined = find_sides(gathered.sides, root, columns)
     p.unused = [(os.path.relpath(f, root), why) for f, why in gathered.unused] + not_joined
@@ -120,7 +131,10 @@ def _ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
     p.sides = [s for s in p.sides if s.has_features]
     joined = [c for side in p.sides for c in side.columns]
     known_later = dict.fromkeys(gathered.untested, "the test file lacks it: known only afterwards?")
+    derive = p.features.derive
+    p.columns = [c for c in p.columns if c.name != LIST]
     p.features = features_of([*p.columns, *joined], known_later | leaks(p.columns, label), typed=typed)
+    p.features.derive = derive | p.features.derive
     if p.sides:
         p.source["joins"] = [side.join() for side in p.sides]
     if label.column.missing:

@@ -72,6 +72,15 @@ def _id(columns: Sequence[Column], among: tuple[str, ...]) -> Column | None:
     return best
 
 
+def set_item(roles: Roles, elements: Sequence[Column]) -> None:
+    """Take the column of a list's elements with most values for the item, if no name says which one it is."""
+    ids = [c for c in elements if not c.role and c.kind in (*ID_KINDS, "row id") and c.distinct > FEWEST_NAMED]
+    best = max((c for c in ids if c.numbers is None or c.is_whole), key=lambda c: c.distinct, default=None)
+    if best is not None:
+        best.kind, best.role, best.reason = "id", "item", "the element of a list with most values (a guess)"
+        roles.item = best
+
+
 def name_unnamed(columns: Sequence[Column]) -> list[str] | None:
     """Return names for the columns of a file without a header: user, item and, if there, rating, event and timestamp.
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recsys.data.raw.dialect import SPACES, UNIT
+from recsys.data.raw.nested import plain
 from recsys.data.raw.storage import partitions
 from recsys.errors import UserError
 from recsys.new import raw_bytes
@@ -50,6 +51,11 @@ class Layout:
     def typed(self) -> bool:
         """Whether the columns have types, not only text."""
         return self.format not in ("csv", "lists", "libfm")
+
+    @property
+    def maps_keys(self) -> bool:
+        """Whether the file is one JSON object {key: value, ...}, which can only be a side table."""
+        return self.format == "json" and self.dialect is not None
 
 
 @dataclass
@@ -100,8 +106,10 @@ def _layout(file: Path) -> Layout:
         raise UserError(f"{file}: is neither text nor Parquet, Arrow or NumPy; convert it to one of them")
     text = first.decode(encoding, errors="replace").removeprefix("\ufeff")
     lines = text.splitlines() if "\n" not in text else [line.rstrip("\r") for line in text.split("\n")]
-    if first[:1] == b"[" and text.lstrip()[1:].lstrip()[:1] in ("{", "["):
-        raise UserError(f"{file}: is one JSON array; write one object a line (JSON lines)")
+    if first[:1] == b"[" and text[1:].lstrip()[:1] == "[":
+        raise UserError(f"{file}: is one JSON array of arrays; write one object a line (JSON lines)")
+    if first[:1] == b"[" and text[1:].lstrip()[:1] == "{":
+        return Layout("json", _json_array(file).columns)
     d = dialect_of(lines[:-1] if len(first) == 1 << 20 else lines, encoding)
     if why:
         d.reasons["encoding"] = why
@@ -132,12 +140,14 @@ def read_sample(files: Sequence[Path], layout: Layout) -> Sample:
         for i in sorted({round(i * (n - 1) / max(min(n, MOST_FILES) - 1, 1)) for i in range(min(n, MOST_FILES))})
     ]
     readers = {"parquet": _parquet, "arrow": _arrow, "npz": _npz, "npy": _npz}
+    if layout.dialect is None:  # an array of objects; {key: value, ...} has a dialect
+        readers["json"] = _json
     most = max(min(ROWS, CELLS // max(len(layout.columns), 1)) // len(some), 100)
     parts = []
     for f in some:
         with _readable(f):
             parts.append(readers.get(layout.format, _text)(f, layout, most))
-    frame = pl.concat([p.frame for p in parts], how="diagonal_relaxed")
+    frame = plain(pl.concat([p.frame for p in parts], how="diagonal_relaxed"), files[0])
     return Sample(frame, round(sum(p.rows for p in parts) * n / len(some)))
 
 
@@ -213,9 +223,24 @@ def _json_frame(lines: Sequence[str]) -> pl.DataFrame:
             row = json.loads(line)
         except ValueError:  # a damaged line, or one that was cut
             continue
-        if isinstance(row, dict):
-            rows.append(_flat(row))
-    return pl.DataFrame(rows, infer_schema_length=None, strict=False) if rows else pl.DataFrame()
+        rows.append(row)
+    return _rows_frame(rows)
+
+
+def _rows_frame(rows: Sequence[Any]) -> pl.DataFrame:
+    flat = [_flat(row) for row in rows if isinstance(row, dict)]
+    return pl.DataFrame(flat, infer_schema_length=None, strict=False) if flat else pl.DataFrame()
+
+
+def _json_array(file: Path) -> pl.DataFrame:
+    with raw_bytes.opened(file) as raw:
+        rows = json.load(raw)
+    return plain(_rows_frame(rows), file)
+
+
+def _json(file: Path, _: Layout, most: int) -> Sample:
+    frame = _json_array(file)
+    return Sample(thinned(frame, most), frame.height)
 
 
 def _flat(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -106,7 +106,7 @@ def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Sid
         return f"a side table has to be CSV, Parquet or a JSON object, not {layout.format}"
     if (by_name := {".parquet": "parquet", ".json": "json"}.get(f.suffix, "csv")) != layout.format:
         return f"its name says {by_name}, but it holds {layout.format}"  # the reader goes by the suffix
-    if layout.format == "json":
+    if layout.maps_keys:
         return _json_side(f, name, columns, taken) or "its keys are the values of no column of the rows"
     if layout.dialect is not None and not layout.dialect.header:
         return "it has no header that names its columns"
