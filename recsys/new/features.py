@@ -51,7 +51,7 @@ def features_of(columns: Sequence[Column], leaks: Mapping[str, str], *, typed: b
     """
     found, names = Features(), set[str]()
     for c in columns:
-        if c.role in ("label", "weight"):
+        if c.role in ("label", "weight", "group"):
             continue
         if c.name in leaks:
             found.left_out.append((c.name, leaks[c.name]))
@@ -69,6 +69,14 @@ def features_of(columns: Sequence[Column], leaks: Mapping[str, str], *, typed: b
     if found.dense and not found.sparse:
         found.sparse = [_buckets(f) for f in found.dense[:MOST_BUCKETED] if "cyclic" not in f.settings]
     return found
+
+
+def group_feature(c: Column, rows: int) -> Feature:
+    """Return the sparse feature of a group, which no model reads. rows: of all files"""
+    groups = rows * c.distinct // max(c.rows, 1)
+    buckets = 1 << max(20, (10 * groups).bit_length())
+    settings = _own(c, name := feature_name(c.name, set())) | {"encode": "hash", "buckets": buckets, "model": False}
+    return Feature(name, "sparse", settings, "no model reads it: metrics.gauc is the AUC within its rows")
 
 
 def _buckets(number: Feature) -> Feature:

@@ -19,8 +19,8 @@ from recsys.data.raw.dialect import SPACES, UNIT
 from recsys.data.raw.nested import plain
 from recsys.data.raw.storage import partitions
 from recsys.errors import UserError
-from recsys.new import raw_bytes
-from recsys.new.dialect import Dialect, dialect_of, encoding_of, without_excel
+from recsys.new import quoted, raw_bytes
+from recsys.new.dialect import Dialect, dialect_of, encoding_of, fields, without_excel
 
 ROWS = 200_000
 CELLS = 20_000_000
@@ -105,6 +105,8 @@ def _layout(file: Path) -> Layout:
     if not encoding.startswith("utf-16") and control > len(first) // 100:
         raise UserError(f"{file}: is neither text nor Parquet, Arrow or NumPy; convert it to one of them")
     text = first.decode(encoding, errors="replace").removeprefix("\ufeff")
+    escape, broken_by = _quoting(text)
+    text = quoted.plain(text, broken_by or ",", escape=escape, line_breaks=broken_by is not None)
     lines = text.splitlines() if "\n" not in text else [line.rstrip("\r") for line in text.split("\n")]
     if first[:1] == b"[" and text[1:].lstrip()[:1] == "[":
         raise UserError(f"{file}: is one JSON array of arrays; write one object a line (JSON lines)")
@@ -113,6 +115,8 @@ def _layout(file: Path) -> Layout:
     d = dialect_of(lines[:-1] if len(first) == 1 << 20 else lines, encoding)
     if why:
         d.reasons["encoding"] = why
+    if d.format == "csv" and d.quote == '"':
+        d.escape, d.line_breaks = escape, d.separator == broken_by
     if d.title:
         raise UserError(f"{file}: {d.title}")
     if d.format == "jsonl" and not _parses(lines[0]):
@@ -122,6 +126,14 @@ def _layout(file: Path) -> Layout:
     if d.format == "csv" and d.width < 2:
         return Layout("text", [], d)
     return Layout(d.format, list(d.columns), d)
+
+
+def _quoting(text: str) -> tuple[bool, str | None]:
+    """Return whether backslashes escape quotes within values, and the separator of values that hold line breaks."""
+    if '"' not in text or text.lstrip()[:1] in ("{", "["):
+        return False, None
+    escape = quoted.escapes(text)
+    return escape, quoted.broken_by(quoted.plain(text, ",", escape=escape, line_breaks=False))
 
 
 def _parses(line: str) -> bool:
@@ -170,6 +182,7 @@ def _text(file: Path, layout: Layout, most: int) -> Sample:
     lines: list[str] = []
     for piece in pieces:
         text = piece.decode(d.encoding, errors="replace").removeprefix("\ufeff")
+        text = quoted.plain(text, d.separator, escape=d.escape, line_breaks=d.line_breaks)
         lines += [line.rstrip("\r") for line in text.split("\n")]
     lines = without_excel(lines)
     rows = round(len(lines) * max(size, read) / max(read, 1))
@@ -177,6 +190,8 @@ def _text(file: Path, layout: Layout, most: int) -> Sample:
     if d.header and d.format == "csv":
         header = lines[0]
         lines = [line for line in lines if line != header]  # also those repeated where files were joined
+    if d.line_breaks:  # a piece may begin within a value
+        lines = [line for line in lines if len(fields(line, d)) == d.width + d.trailing]
     if not lines:
         raise UserError(f"{file}: has no rows, only a header or comments")
     if len(lines) > most:

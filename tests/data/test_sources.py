@@ -251,7 +251,11 @@ def test_join_of_other_types_and_name(tmp_path: Path) -> None:
     ("side", "more", "expected"),
     [
         (b"item,cost\n7,1\n7,2\n", {}, "more than one row"),
-        (b"item,cost\n7,1\n8\n", {}, "side.csv: 1 of 2 rows cannot be read, more than data.max_bad_rows=0.01: 1 row: 1 fields, not 2 (such as side"),
+        (
+            b"item,cost\n7,1\n8\n",
+            {},
+            "side.csv: 1 of 2 rows cannot be read, more than data.max_bad_rows=0.01: 1 row: 1 fields, not 2 (such as side",
+        ),
         (b"item,cost\n", {}, "no rows"),
         (b"item,cots\n7,1\n", {}, "no column cost; did you mean cots?"),
         (b"item,cost\n7,1\n", {"key": "itme"}, "no column itme; did you mean item?"),

@@ -35,7 +35,6 @@ from recsys.data.raw.ranges import (
     Projection,
     group_ranges,
     is_compressed,
-    open_bytes,
     remote_bytes,
 )
 from recsys.data.raw.text import read_csv

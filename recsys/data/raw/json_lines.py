@@ -1,7 +1,8 @@
-"""Read JSON: one object a line, or a whole file with one array of objects or one object of values. Nested values are columns that are named by their path, such as user.id.
+"""Read JSON: one object a line, one array of objects, or one object {key: value, ...}.
 
-Values are text, as in CSV, and lists are lists of text: 7, 7.0 and "7" are the same value. A path through a list of
-objects gives a list. The columns are those of the first lines of a file.
+Nested values are columns that are named by their path, such as user.id. Values are text, as in CSV, and lists are lists
+of text: 7, 7.0 and "7" are the same value. A path through a list of objects gives a list. The columns of JSON lines are
+those of the first lines of a file.
 """
 
 import json
@@ -41,7 +42,9 @@ def _tree(source: SourceConfig, file: Path) -> dict[str, Any]:
         tree = tree if value is None else _merged(tree, _shape(value))
     if not isinstance(tree, dict) or not tree:
         array = bool(lines) and lines[0].lstrip().startswith(b"[")
-        hint = "if it is one array of objects, set data.source.format=json" if array else "each must be one, such as {...}"
+        hint = (
+            "if it is one array of objects, set data.source.format=json" if array else "each must be one, such as {...}"
+        )
         raise UserError(f"{file}: not JSON lines: no object in its first lines; {hint}")
     return tree
 
