@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recsys.data.raw.dialect import SPACES, UNIT
+from recsys.data.raw.dialect import MAGIC, SPACES, UNIT
 from recsys.data.raw.nested import plain
 from recsys.data.raw.storage import partitions
 from recsys.errors import UserError
@@ -100,6 +100,9 @@ def _layout(file: Path) -> Layout:
         return Layout("arrow", list(pl.read_ipc_schema(file)))
     if first.startswith(b"\x93NUMPY"):
         return Layout("npy", [file.stem])
+    for magic, kind in MAGIC.items():
+        if first.startswith(magic):
+            raise UserError(f"{file}: holds {kind}")
     encoding, why = encoding_of(first)
     control = len(first) - len(first.translate(None, CONTROL))
     if not encoding.startswith("utf-16") and control > len(first) // 100:

@@ -146,7 +146,9 @@ def _parallel(f: Path) -> None:
 def _parallel_text(f: Path) -> None:
     rows = ["user_id,item_seq,time_seq"]
     for s in sessions():
-        rows.append(f"{s['session']},{','.join(str(e['aid']) for e in s['events'])}".replace(",", " ").replace(" ", ",", 1))
+        rows.append(
+            f"{s['session']},{','.join(str(e['aid']) for e in s['events'])}".replace(",", " ").replace(" ", ",", 1)
+        )
         rows[-1] += "," + " ".join(str(e["ts"]) for e in s["events"])
     (f / "a.csv").write_text("\n".join(rows) + "\n")
 
@@ -179,7 +181,10 @@ def _shown(f: Path, *, times: bool) -> None:
 
 
 def _broken(f: Path) -> None:
-    rows = [f'{r["user"]},"so \\"{r["city"]}\\",\n\n{i}",{r["clicked"]}' for i, r in enumerate(clicks().iter_rows(named=True))]
+    rows = [
+        f'{r["user"]},"so \\"{r["city"]}\\",\n\n{i}",{r["clicked"]}'
+        for i, r in enumerate(clicks().iter_rows(named=True))
+    ]
     (f / "a.csv").write_text("user,review,clicked\n" + "\n".join(rows) + "\n")
 
 
