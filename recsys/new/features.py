@@ -39,6 +39,11 @@ class Features:
     dense_defaults: dict[str, Any] = field(default_factory=dict)
     left_out: list[tuple[str, str]] = field(default_factory=list)
 
+    @property
+    def inputs(self) -> list[Feature]:
+        """The features that models read."""
+        return [f for f in (*self.dense, *self.sparse) if f.settings.get("model") is not False]
+
     def rows_of(self, kind: str) -> list[tuple[str, Any, str]]:
         """Return (name, settings, why) of the dense or the sparse features."""
         return [(f.name, f.settings, f.why) for f in (self.dense if kind == "dense" else self.sparse)]

@@ -66,7 +66,8 @@ class Proposal:
         """Return the command that trains."""
         if self.retrieves:
             return f"python -m recsys.train data={name} model=sasrec"
-        small = " trainer.batch_size=256" if self.rows < FEW_ROWS else ""
+        single = " model=dcnv2" if len(self.features.inputs) == 1 else ""  # model=dlrm multiplies pairs of vectors
+        small = single + (" trainer.batch_size=256" if self.rows < FEW_ROWS else "")
         return f"python -m recsys.train data={name}{small}{f' metrics.gauc={self.within}' if self.within else ''}"
 
 
@@ -120,7 +121,7 @@ def propose(given: Sequence[str], asked: str | None) -> Proposal:
         _ranking(p, gathered, root)
     if p.split.by_files:
         p.source.pop("files")
-    if not (p.features.dense or p.features.sparse):
+    if not p.features.inputs:
         why = "; ".join(f"{n}: {why}" for n, why in p.features.left_out[:4])
         raise UserError(f"files={','.join(given)}: no column but the label can be a feature; {why}")
     return p

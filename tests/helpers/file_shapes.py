@@ -419,7 +419,7 @@ SHAPES: dict[str, Shape] = {
     ),
     "displays": Shape(lambda f: _shown(f, times=True), expected={"split.by": "hash", "split.column": "display_id", "sparse.display_id.model": False, "sparse.ad_id": "present"}),
     "joined times": Shape(lambda f: _shown(f, times=False), expected={"split.by": "time", "split.column": "timestamp", "sparse.display_id.model": False}),
-    "line breaks": Shape(_broken, expected={"source.escape": "\\", "source.line_breaks_in_quotes": True, "label.column": "clicked"}),
+    "line breaks": Shape(_broken, expected={"source.escape": "\\", "source.line_breaks_in_quotes": True, "label.column": "clicked"}, model="dcnv2"),
     "listens": Shape(_listens, expected={"group.by": "user", "group.order": "timestamp", "where": "item IS NOT NULL"}, model="sasrec"),
     "ratings without label": Shape(_ratings, asked="null", expected={"group.by": "user", "group.order": "timestamp"}, model="sasrec"),
 }  # fmt: skip
