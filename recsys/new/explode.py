@@ -158,9 +158,17 @@ def _same_lengths(lengths: dict[str, pl.Series]) -> tuple[list[str], str] | None
     return None
 
 
-def _single(frame: pl.DataFrame, lists: Sequence[str], _: Sequence[str]) -> tuple[Any, str] | None:
+def _single(frame: pl.DataFrame, lists: Sequence[str], whole: Sequence[str]) -> tuple[Any, str] | None:
     """The only list, if its name says that it holds items."""
-    if len(lists) != 1 or not isinstance(dtype := frame.schema[lists[0]], pl.List) or dtype.inner.is_float():
-        return None
-    named = any(w in LISTS_OF_ITEMS or w.removesuffix("s") in ITEMS for w in words(lists[0]))
-    return (lists[0], "its elements are the items of a row, in order") if named else None
+    why = "its elements are the items of a row, in order"
+    if lists:
+        dtype = frame.schema[lists[0]]
+        several = len(lists) > 1 or (isinstance(dtype, pl.List) and dtype.inner.is_float())
+        return None if several or not _names_items(lists[0]) else (lists[0], why)
+    texts = [column_of(frame[n], Marks()) for n in whole if frame.schema[n] == pl.String and _names_items(n)]
+    texts = [c for c in texts if c.kind == "list"]
+    return ({texts[0].name: texts[0].split or ","}, why) if len(texts) == 1 else None
+
+
+def _names_items(name: str) -> bool:
+    return any(w in LISTS_OF_ITEMS or (w.endswith("s") and w[:-1] in ITEMS) for w in words(name))

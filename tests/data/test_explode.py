@@ -148,6 +148,24 @@ def test_text_of_lists_without_rows_or_order(tmp_path: Path) -> None:
     assert block.frame.select("a", "b").rows() == [("1", "a"), (None, "b"), ("3", "c")]
 
 
+def test_lists_within_elements_stay_lists(tmp_path: Path) -> None:
+    rows = [{"y": 1, "o": {"lines": [{"sku": "a", "tags": ["x", "z"]}, {"sku": "b", "tags": []}]}}, {"y": 0, "o": None}]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    pl.DataFrame(rows).write_parquet(tmp_path / "a.parquet")
+    for kind in ("jsonl", "json", "parquet"):
+        data = ResolvedData(
+            name="t",
+            root=str(tmp_path),
+            source=SourceConfig(format=kind, files=[f"a.{kind}"], explode="o.lines", rename={"sku": "o.lines.sku"}),
+            label=LabelConfig("y"),
+            sparse={"sku": SparseConfig(), "tags": SparseConfig(column="o.lines.tags", split=" ")},
+        )
+        check_files(data)
+        [block] = sources.read_blocks(data, tmp_path / f"a.{kind}")
+        assert block.frame.select("sku", "o.lines.tags", LINE).rows() == [("a", ["x", "z"], 1), ("b", [], 1)]
+
+
 def test_rows_to_predict_are_exploded_too_without_the_label(tmp_path: Path) -> None:
     """A row that cannot be read keeps its place in its line."""
     data = sessions(tmp_path, "csv")

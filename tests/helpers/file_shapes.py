@@ -413,6 +413,16 @@ SHAPES: dict[str, Shape] = {
     "array of objects": Shape(lambda f: (f / "a.json").write_text(json.dumps(sessions())), expected={"source.format": "json", "source.explode": "events", "group.by": "session"}, model="sasrec"),
     "parallel lists": Shape(_parallel, expected={"source.explode": ["aid", "ts"], "group.by": "user", "group.order": "ts"}, model="sasrec"),
     "parallel text": Shape(_parallel_text, expected={"source.explode": {"item_seq": " ", "time_seq": " "}, "group.by": "user_id", "group.order": "time_seq"}, model="sasrec"),
+    "items of lines": Shape(
+        lambda f: (f / "a.jsonl").write_text("".join(json.dumps({"items": [f"p{i}" for i in items]}) + "\n" for _, items in interactions())),
+        expected={"source.explode": "items", "group.by": "list", "split.by": "hash"},
+        model="sasrec",
+    ),
+    "baskets": Shape(
+        lambda f: (f / "a.csv").write_text("customer_id,basket\n" + "".join(f'{u % 40},"{[f"p{i}" for i in items]}"\n' for u, items in interactions())),
+        expected={"source.explode": {"basket": ","}, "group.by": "customer_id", "sparse.basket": "present"},
+        model="sasrec",
+    ),
     "impressions": Shape(
         _impressions,
         expected={"source.explode": {"impressions": " "}, "derive.item": "SPLIT_PART(impressions, '-', 1)", "label.column": "clicked", "sparse.impression.model": False, "split.by": "time"},
