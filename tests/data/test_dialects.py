@@ -1,6 +1,7 @@
 """Text files as they are in the world: separators, headers, comments, encodings, missing values, compression."""
 
 import bz2
+import csv
 import gzip
 import io
 import lzma
@@ -313,3 +314,29 @@ def test_backslashes_before_quotes(tmp_path: Path) -> None:
     assert "data.source.escape='\\' reads \\\" as a quote" in why
     many = b"y,a,text\n" + b'1,1,"two\nlines"\n' * 30
     assert "data.source.line_breaks_in_quotes=true" in error(tmp_path, many)
+
+
+@FEW
+@given(
+    st.lists(st.lists(st.text('ab,"\n#\\ 1', max_size=7), min_size=2, max_size=2), min_size=1, max_size=9),
+    st.sampled_from([(",", False), (";", True), ("\t", False)]),
+    st.sampled_from([1, 5, 1 << 20]),
+)
+def test_quoted_values_are_those_that_python_wrote(
+    tmp_path_factory: pytest.TempPathFactory, values: list[list[str]], dialect: tuple[str, bool], size: int
+) -> None:
+    """Line breaks, separators, quotes and comment marks within quotes; each row has the line that it begins in."""
+    separator, escaped = dialect
+    written, folder = io.StringIO(), tmp_path_factory.mktemp("quoted")
+    style: dict[str, Any] = {"doublequote": not escaped, "escapechar": "\\" if escaped else None}
+    writer = csv.writer(written, delimiter=separator, quoting=csv.QUOTE_ALL, lineterminator="\n", **style)
+    writer.writerows([["y", "a", "b"], *(["1", *row] for row in values)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text, "BLOCK_BYTES", size)
+        more = {"separator": separator, "escape": style["escapechar"], "line_breaks_in_quotes": True, "comment": "#"}
+        frame, bad = read(folder, written.getvalue().encode(), **more)
+    assert not bad
+    lines = [2 + sum(v.count("\n") for row in values[:i] for v in row) + i for i in range(len(values))]
+    expected = [(*(v or None for v in row), line) for row, line in zip(values, lines, strict=True)]
+    found = [(*(v or None for v in row[:2]), row[2]) for row in frame.select("a", "b", LINE).rows()]
+    assert found == expected
