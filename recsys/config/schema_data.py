@@ -19,6 +19,8 @@ class TextConfig:
 
     separator: str = ","  # a character, several characters such as "::", or \s+ for any run of spaces and TABs
     quote: str | None = '"'
+    escape: str | None = None  # the character before quotes that are part of a quoted value: "\\" reads \"
+    line_breaks_in_quotes: bool = False  # quoted values may hold line breaks; such a file is read as one chunk
     encoding: str = "utf-8"  # a name that Python knows, such as latin-1, cp1252 or utf-16
     comment: str | None = None  # lines that begin with this text are ignored
     strip: bool = False  # remove the spaces around text, too; those around names and numbers are always removed
@@ -65,8 +67,8 @@ class ArrayConfig:
 class SourceConfig(TextConfig):
     """Settings of the raw files and their format."""
 
-    # csv | parquet | jsonl | arrow | npz | npy | libfm | lists | sql | delta | iceberg; data.spec sets split_binary |
-    # split_csv
+    # csv | parquet | jsonl | json | arrow | npz | npy | libfm | lists | sql | delta | iceberg; data.spec sets
+    # split_binary | split_csv
     format: str = "csv"
     files: list[str] = field(default_factory=lambda: ["*"])  # globs under data.root
     header: bool = True
@@ -74,6 +76,9 @@ class SourceConfig(TextConfig):
     decimal: str = "."  # the decimal mark of numbers in text
     thousands: str | None = None  # the mark between groups of three digits
     query: str | None = None  # sql: the query whose rows are read; data.root is the database's URL
+    # one row for each element of a list: a column, [columns with lists of equal length], or, for text,
+    # {column: separator}; columns as the files name them
+    explode: Any = None
     rename: dict[str, str] = field(default_factory=dict)  # name here -> name in the file
     joins: list[JoinConfig] = field(default_factory=list)
     arrays: dict[str, ArrayConfig] = field(default_factory=dict)  # npy: the arrays that hold a raw file's columns

@@ -11,7 +11,7 @@ from recsys.data.prepare.bad_rows import MOST_BAD, check_first_rows
 from recsys.data.prepare.item_table import check_items_table
 from recsys.data.prepare.split import SPLITS, check_split
 from recsys.data.raw import sources
-from recsys.data.raw.blocks import LINE, one_line
+from recsys.data.raw.blocks import ELEMENT, LINE, one_line
 from recsys.data.raw.complete_config import completed
 from recsys.data.raw.storage import is_remote
 from recsys.data.raw.tables import FORMATS as TABLE_FORMATS
@@ -33,7 +33,7 @@ from recsys.errors import UserError, did_you_mean
 from recsys.ranges import check_values
 
 SplitFiles = list[tuple[Path, int | None]]  # raw files, each with its split if data.split.by=files, else None
-RESERVED = ("label", LABEL, TIME, KEY, GROUP, ORDER, SPLIT, PLACE, ROW, LINE)
+RESERVED = ("label", LABEL, TIME, KEY, GROUP, ORDER, SPLIT, PLACE, ROW, LINE, ELEMENT)
 NOT_IN_NAMES = "/\\*?[]"  # names become names of files and of columns, which polars and sharding rules match
 MOST_NAME_BYTES = 150  # with the suffixes that files get, less than the 255 bytes of a file's name
 SAMPLES = {

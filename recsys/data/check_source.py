@@ -6,13 +6,15 @@ import re
 from recsys.config.schema_data import SourceConfig, TextConfig
 from recsys.data.raw.dialect import SPACES
 from recsys.data.raw.formats import repeated
+from recsys.data.raw.nested import exploded_paths
 from recsys.data.raw.tables import FORMATS as TABLE_FORMATS
 from recsys.data.transforms.columns import ResolvedData
 from recsys.errors import UserError, did_you_mean
 
-FORMATS = ("csv", "parquet", "jsonl", "arrow", "npz", "npy", "libfm", "lists", *TABLE_FORMATS)
+FORMATS = ("csv", "parquet", "jsonl", "json", "arrow", "npz", "npy", "libfm", "lists", *TABLE_FORMATS)
 # A run's config may come from elsewhere, so its query must not write.
 READS = re.compile(r"\s*\(*\s*(SELECT|WITH|FROM|VALUES)\b[^;]*;?\s*", re.IGNORECASE)
+EXPLODED = ("csv", "parquet", "jsonl", "json", "arrow", "npz", *TABLE_FORMATS)  # formats whose lists can be exploded
 SIDE_FORMATS = ("csv", "parquet", "json", "jsonl", "arrow")
 SPEC_FORMATS = ("split_binary", "split_csv")  # formats that only data.spec can set
 
@@ -35,6 +37,7 @@ def check_source(data: ResolvedData) -> None:
         raise UserError(f"{key}.columns: {names[0]} occurs twice; rename one of the two")
     _check_text(key, source)
     _check_marks(key, source)
+    _check_explode(key, source)
     _check_table(data)
     for join in source.joins:
         _check_text(f"{key}.joins: {join.file}: ", join)
@@ -56,6 +59,10 @@ def _check_text(where: str, c: TextConfig) -> None:
         raise UserError(f"{where}separator={c.separator!r}: {hint}")
     if c.quote is not None and (len(c.quote) != 1 or not c.quote.isascii()):
         raise UserError(f"{where}quote={c.quote!r}: must be one ASCII character, or null")
+    if c.escape is not None and (len(c.escape) != 1 or not c.escape.isascii() or c.escape == c.quote):
+        raise UserError(f"{where}escape={c.escape!r}: must be one ASCII character other than quote, or null")
+    if c.line_breaks_in_quotes and c.quote is None:
+        raise UserError(f"{where}line_breaks_in_quotes=true: needs {where}quote, the character around such values")
     if c.comment == "":
         raise UserError(f"{where}comment={c.comment!r}: is empty; name the text that comments begin with, or null")
     try:
@@ -64,6 +71,25 @@ def _check_text(where: str, c: TextConfig) -> None:
     except (LookupError, TypeError, ValueError) as e:
         hint = "unknown; use a name that Python knows, such as latin-1, cp1252 or utf-16"
         raise UserError(f"{where}encoding={c.encoding}: {hint}") from e
+
+
+def _check_explode(key: str, source: SourceConfig) -> None:
+    """Check the form of data.source.explode."""
+    if source.explode is None:
+        return
+    forms = "write a column, [columns with lists of equal length] or {column: separator}"
+    if source.format not in EXPLODED:
+        raise UserError(f"{key}.explode: does not apply to format {source.format}; it does to {', '.join(EXPLODED)}")
+    given = source.explode
+    names = list(given) if isinstance(given, list | dict) else [given]
+    separators = list(given.values()) if isinstance(given, dict) else []
+    if not names or not all(isinstance(n, str) and n for n in names) or repeated(names):
+        raise UserError(f"{key}.explode={given}: {forms}")
+    if not all(s is None or (isinstance(s, str) and s) for s in separators):
+        raise UserError(f'{key}.explode={given}: a separator must be text, such as " "; {forms}')
+    if source.format == "csv" and (name := next((n for n, s in exploded_paths(source).items() if s is None), None)):
+        hint = f'its columns are text; name the separator of the elements: {{{name}: " "}}'
+        raise UserError(f"{key}.explode={name}: {hint}")
 
 
 def _check_marks(key: str, source: SourceConfig) -> None:

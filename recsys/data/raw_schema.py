@@ -11,6 +11,7 @@ from pathlib import Path
 
 import polars as pl
 
+from recsys.console import say
 from recsys.data.raw.derive import FeatureInputs
 from recsys.data.transforms.columns import ResolvedData
 from recsys.data.transforms.fitted import RAW_SCHEMA, SIDES
@@ -34,7 +35,7 @@ class RawSchema:
 
         inputs = FeatureInputs.from_config(data)
         sides = {
-            i: sources.side_table(data, data.source.joins[i]).select(data.source.joins[i].key, *names)
+            i: sources.side_table(data, data.source.joins[i], report=say).select(data.source.joins[i].key, *names)
             for i, names in sorted(inputs.sides.items())
         }
         return cls(sources.raw_types(data, inputs.raw).select(sorted(inputs.raw)), sides)

@@ -80,7 +80,7 @@ class Marks:
 def columns_of(frame: pl.DataFrame) -> tuple[list[Column], Marks]:
     """Return the columns of a sample with their kinds."""
     marks = _marks(frame)
-    return [_column(frame[name], marks) for name in frame.columns], marks
+    return [column_of(frame[name], marks) for name in frame.columns], marks
 
 
 def _marks(frame: pl.DataFrame) -> Marks:
@@ -136,7 +136,8 @@ def _as_numbers(values: pl.Series, marks: Marks) -> pl.Series:
     return values.cast(pl.Float64, strict=False).fill_nan(None)
 
 
-def _column(raw: pl.Series, marks: Marks) -> Column:
+def column_of(raw: pl.Series, marks: Marks) -> Column:
+    """Return what a column holds."""
     if raw.dtype in (pl.Categorical, pl.Enum, pl.Binary):
         try:
             raw = raw.cast(pl.String)

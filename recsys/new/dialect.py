@@ -20,6 +20,11 @@ STEADY = 0.8  # share of lines with the same number of fields, from which a sepa
 NULLS = ("NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "None", "none", "NaN", "nan", "?", r"\N", "-", "--", ".")
 EXCEL = re.compile(r"sep=.")  # the first line that Excel writes to name the separator; the reader skips it
 NO_MARKS = frozenset("\"'+-._ \t\\<([{?")  # characters that rows begin with too
+HEADING = re.compile(r"^\w+: *$")  # Netflix: 1: stands above the ratings of film 1
+HEADINGS = (
+    "lines such as {} hold a value of all lines below them; write it into each of these lines: "
+    "awk -F: '/:$/ {{v = $1; next}} {{print v \",\" $0}}' FILES > rows.csv"
+)
 LIBFM = re.compile(r"^[+-]?[\d.]+( +\w+:[+-]?[\d.]+([eE][+-]?\d+)?)+ *$")
 NUMBER = re.compile(r"^[+-]?(\d+([.,]\d*)*|[.,]\d+)([eE][+-]?\d+)?$")
 
@@ -32,6 +37,8 @@ class Dialect:
     encoding: str = "utf-8"
     separator: str = ","
     quote: str | None = '"'
+    escape: bool = False  # a backslash stands before quotes within values
+    line_breaks: bool = False  # quoted values hold line breaks
     comment: str | None = None
     strip: bool = False
     header: bool = False
@@ -83,6 +90,9 @@ def dialect_of(lines: Sequence[str], encoding: str = "utf-8") -> Dialect:
         return d
     if sum(bool(LIBFM.match(line)) for line in lines) > STEADY * len(lines):
         d.format, d.separator, d.width = "libfm", " ", len(lines[0].split())
+        return d
+    if HEADING.match(lines[0]) and not all(HEADING.match(line) for line in lines):
+        d.title = HEADINGS.format(lines[0].strip())
         return d
     lines = _without_title(d, lines)
     d.quote = _quote(lines)

@@ -23,7 +23,7 @@ def document(p: Proposal, name: str) -> str:
     if p.features.derive:
         lines += mapping("derive", [(k, v, "") for k, v in p.features.derive.items()])
     if p.where:
-        lines += entry("where", p.where, "rows without a label are left out")
+        lines += entry("where", p.where, f"rows without {'an item' if p.retrieves else 'a label'} are left out")
     if p.group is not None:
         lines += _groups(p)
     else:

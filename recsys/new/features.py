@@ -39,6 +39,11 @@ class Features:
     dense_defaults: dict[str, Any] = field(default_factory=dict)
     left_out: list[tuple[str, str]] = field(default_factory=list)
 
+    @property
+    def inputs(self) -> list[Feature]:
+        """The features that models read."""
+        return [f for f in (*self.dense, *self.sparse) if f.settings.get("model") is not False]
+
     def rows_of(self, kind: str) -> list[tuple[str, Any, str]]:
         """Return (name, settings, why) of the dense or the sparse features."""
         return [(f.name, f.settings, f.why) for f in (self.dense if kind == "dense" else self.sparse)]
@@ -51,7 +56,7 @@ def features_of(columns: Sequence[Column], leaks: Mapping[str, str], *, typed: b
     """
     found, names = Features(), set[str]()
     for c in columns:
-        if c.role in ("label", "weight"):
+        if c.role in ("label", "weight", "group"):
             continue
         if c.name in leaks:
             found.left_out.append((c.name, leaks[c.name]))
@@ -69,6 +74,14 @@ def features_of(columns: Sequence[Column], leaks: Mapping[str, str], *, typed: b
     if found.dense and not found.sparse:
         found.sparse = [_buckets(f) for f in found.dense[:MOST_BUCKETED] if "cyclic" not in f.settings]
     return found
+
+
+def group_feature(c: Column, rows: int) -> Feature:
+    """Return the sparse feature of a group, which no model reads. rows: of all files"""
+    groups = rows * c.distinct // max(c.rows, 1)
+    buckets = 1 << max(20, (10 * groups).bit_length())
+    settings = _own(c, name := feature_name(c.name, set())) | {"encode": "hash", "buckets": buckets, "model": False}
+    return Feature(name, "sparse", settings, "no model reads it: metrics.gauc is the AUC within its rows")
 
 
 def _buckets(number: Feature) -> Feature:

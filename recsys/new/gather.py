@@ -67,7 +67,7 @@ def gather(found: Found) -> Gathered:
         ):  # one file has comments, another none
             known.comment = layout.dialect.comment
             known.reasons = layout.dialect.reasons | known.reasons
-    rows = {key: files for key, files in groups.items() if key[0] != "json"}
+    rows = {key: files for key, files in groups.items() if not layouts[key].maps_keys}
     if not rows:
         raise UserError("; ".join(f"{f}: {why}" for f, why in unused[:3]) or f"{found.root}: no file holds rows")
     best = max(rows, key=lambda key: _size(rows[key]))

@@ -9,17 +9,21 @@ from typing import Any
 import polars as pl
 
 from recsys.console import say
+from recsys.data.raw.blocks import LIST
 from recsys.errors import UserError
 from recsys.new import label as labels
 from recsys.new import split as splits
 from recsys.new.columns import Column, columns_of
-from recsys.new.features import Features, features_of, sql_name, time_sql
+from recsys.new.explode import explode
+from recsys.new.features import Features, features_of, group_feature, sql_name, time_sql
 from recsys.new.find_files import find
 from recsys.new.gather import Gathered, gather
+from recsys.new.groups import group_of, has_one
 from recsys.new.label import Label
 from recsys.new.leaks import leaks
-from recsys.new.roles import Roles, assign
-from recsys.new.sample import read_sample
+from recsys.new.names import has_word
+from recsys.new.roles import OTHER_TIMES, Roles, assign, set_item, time_among
+from recsys.new.sample import Sample, read_sample
 from recsys.new.sides import Side, find_sides
 from recsys.new.source import rename_columns, source_of
 from recsys.new.split import Split
@@ -50,6 +54,7 @@ class Proposal:
     where: str | None = None
     group: dict[str, Any] | None = None
     max_length: int = 0
+    within: str | None = None  # the feature of groups for metrics.gauc
     items: Side | None = None
 
     @property
@@ -61,8 +66,9 @@ class Proposal:
         """Return the command that trains."""
         if self.retrieves:
             return f"python -m recsys.train data={name} model=sasrec"
-        small = " trainer.batch_size=256" if self.rows < FEW_ROWS else ""
-        return f"python -m recsys.train data={name}{small}"
+        single = " model=dcnv2" if len(self.features.inputs) == 1 else ""  # model=dlrm multiplies pairs of vectors
+        small = single + (" trainer.batch_size=256" if self.rows < FEW_ROWS else "")
+        return f"python -m recsys.train data={name}{small}{f' metrics.gauc={self.within}' if self.within else ''}"
 
 
 def propose(given: Sequence[str], asked: str | None) -> Proposal:
@@ -83,10 +89,16 @@ def propose(given: Sequence[str], asked: str | None) -> Proposal:
     sample = read_sample(files, layout)
     if sample.frame.height < 2 or not sample.frame.width:
         raise UserError(f"{files[0]}: has no rows, or its columns could not be found; check the file")
+    made = explode(sample.frame, layout, asked)
+    if made is not None:
+        sample = Sample(made.frame, round(sample.rows * made.frame.height / sample.frame.height))
     columns, marks = columns_of(sample.frame)
-    rename = rename_columns(columns, layout)
+    rename = rename_columns(columns, layout) if made is None else made.rename
     roles = assign(columns, asked or "")
-    retrieval = layout.format == "lists" or (roles.user is not None and roles.item is not None)
+    if made is not None and roles.item is None:
+        set_item(roles, [c for c in columns if c.name in made.elements])
+    known = roles.user is not None or LIST in sample.frame.columns
+    retrieval = layout.format == "lists" or (known and roles.item is not None)
     label = None if asked is None else labels.choose(columns, asked, retrieval=retrieval, untested=gathered.untested)
     if label is not None:
         label.column.role = "label"
@@ -95,8 +107,11 @@ def propose(given: Sequence[str], asked: str | None) -> Proposal:
         why = "no column is a label, and no two are a user and an item"
         raise UserError(f"files={','.join(given)}: {why}; type label=NAME, one of {names}")
     source, reasons = source_of(found, gathered, marks, columns, rename)
+    if made is not None:
+        source["explode"], reasons["explode"] = made.settings, made.why
     split = splits.at_random("no column holds a time")
     p = Proposal(found.root, source, reasons, columns, roles, label, split, Features(), sample.rows)
+    p.features.derive = {} if made is None else made.derive
     root = Path(found.root)
     p.sides, not_joined = find_sides(gathered.sides, root, columns)
     p.unused = [(os.path.relpath(f, root), why) for f, why in gathered.unused] + not_joined
@@ -106,7 +121,7 @@ def propose(given: Sequence[str], asked: str | None) -> Proposal:
         _ranking(p, gathered, root)
     if p.split.by_files:
         p.source.pop("files")
-    if not (p.features.dense or p.features.sparse):
+    if not p.features.inputs:
         why = "; ".join(f"{n}: {why}" for n, why in p.features.left_out[:4])
         raise UserError(f"files={','.join(given)}: no column but the label can be a feature; {why}")
     return p
@@ -116,21 +131,51 @@ def _ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
     """Fill in features and split of data with a label."""
     label, typed = p.label, gathered.layout.typed
     assert label is not None
-    p.unused += [(s.file, "no column of it makes a feature") for s in p.sides if not s.has_features]
-    p.sides = [s for s in p.sides if s.has_features]
+    group = group_of(p.columns, label)
+    if group is not None:
+        group.role = "group"
+    time = p.roles.time or _joined_time(p)
+    used = [s for s in p.sides if s.has_features or any(c.role == "time" for c in s.columns)]
+    p.unused += [(s.file, "no column of it makes a feature") for s in p.sides if s not in used]
+    p.sides = used
     joined = [c for side in p.sides for c in side.columns]
     known_later = dict.fromkeys(gathered.untested, "the test file lacks it: known only afterwards?")
+    derive = p.features.derive
+    p.columns = [c for c in p.columns if c.name != LIST]
     p.features = features_of([*p.columns, *joined], known_later | leaks(p.columns, label), typed=typed)
+    p.features.derive = derive | p.features.derive
+    if group is not None:
+        feature = group_feature(group, p.rows)
+        p.within = feature.name
+        p.features.sparse.append(feature)
     if p.sides:
         p.source["joins"] = [side.join() for side in p.sides]
     if label.column.missing:
         p.where = f"{sql_name(label.column.name)} IS NOT NULL"
     found = splits.by_files(root, gathered.files)
-    if found is None and p.roles.time is not None:
-        time = p.roles.time
+    divided = group is not None and (time is None or not has_one(group, time))
+    if found is None and time is not None and not divided:
         found = splits.by_time(time, label, _time_column(p, time, typed=typed))
         p.split = splits.at_random(f"too many rows have the same {time.name} to split by it")
+        if found is not None and group is not None:
+            found.why += f"; rows of one {group.name} have one {time.name}, so they stay together"
+    if found is None and group is not None:
+        other = "a split by time would divide them" if time is not None else "a random split would divide them"
+        found = splits.by_groups(group.name, f"rows of one {group.name} stay together; {other}")
     p.split = found or p.split
+
+
+def _joined_time(p: Proposal) -> Column | None:
+    """Return the time of the rows that a side table holds, as a column of the rows; None if none does."""
+    by_name = {c.name: c for c in p.columns}
+    for side in p.sides:
+        own = {c.name: c for c in side.columns if c.kind == "time" and not has_word(c.name, OTHER_TIMES)}
+        if side.keys is not None and own:
+            time = time_among([side.joined(c, by_name[side.key]) for c in own.values()])
+            if time is not None:
+                own[time.name].role = time.role = "time"
+                return time
+    return None
 
 
 def _time_column(p: Proposal, time: Column, *, typed: bool) -> str:
@@ -154,6 +199,8 @@ def _retrieval(p: Proposal, *, typed: bool) -> None:
     p.group = {"by": user.name}
     if p.roles.time is not None:
         p.group["order"] = _time_column(p, p.roles.time, typed=typed)
+    if item.missing:
+        p.where = f"{sql_name(item.name)} IS NOT NULL"
     longest = int(quantile(user.values.drop_nulls().value_counts()["count"], 0.9))
     p.max_length = min(max(longest, 10), 200)
     p.reasons["sequences"] = f"nine of ten users of the sample have at most {longest} rows"

@@ -1,50 +1,25 @@
 """Read pieces of a file, decompressed: its head, and whole lines of its middle and its tail."""
 
-import io
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
-import pyarrow as pa
-
+from recsys.data.raw.ranges import UNREADABLE, is_compressed, open_bytes
 from recsys.errors import UserError
 
 HEAD = 4 << 20  # bytes
 PIECE = 2 << 20
-COMPRESSED = ((b"\x1f\x8b", "gzip"), (b"\x28\xb5\x2f\xfd", "zstd"), (b"BZh", "bz2"), (b"PK\x03\x04", "zip"))
 MOST_DECOMPRESSED = 1 << 28
-
-
-def compression(file: Path) -> str | None:
-    """Return how the file is compressed, by its first bytes. An .npz file, which is a zip archive, is not a text."""
-    with file.open("rb") as raw:
-        first = raw.read(4)
-    if file.suffix == ".npz":
-        return None
-    return next((kind for magic, kind in COMPRESSED if first.startswith(magic)), None)
 
 
 @contextmanager
 def opened(file: Path) -> Iterator[BinaryIO]:
-    """Open a file, decompressed. Of a zip archive, open the only file. Raises UserError if it cannot be read."""
-    kind = compression(file)
+    """Open a file as the readers of rows do, decompressed. Raises UserError if it cannot be read."""
     try:
-        if kind is None:
-            with file.open("rb") as raw:
-                yield raw
-        elif kind == "zip":
-            with zipfile.ZipFile(file) as archive:
-                names = [i.filename for i in archive.infolist() if not i.is_dir()]
-                if len(names) != 1:
-                    raise UserError(f"{file}: the zip archive holds {len(names)} files, not one; unpack it")
-                with archive.open(names[0]) as raw:
-                    yield cast(BinaryIO, raw)
-        else:
-            with pa.input_stream(str(file), compression=kind) as stream:
-                yield cast(BinaryIO, io.BufferedReader(stream, 1 << 20))
-    except (OSError, EOFError, pa.ArrowException, zipfile.BadZipFile) as e:
+        with open_bytes(file) as raw:
+            yield raw
+    except UNREADABLE as e:
         why = (e.strerror if isinstance(e, OSError) else None) or "it is damaged, or not all of it is there"
         raise UserError(f"{file}: cannot be read ({why})") from e
 
@@ -60,7 +35,7 @@ def pieces(file: Path, pieces: int = 5) -> tuple[list[bytes], int]:
 
     The size of a compressed file is what was decompressed of it.
     """
-    if compression(file) is not None:
+    if is_compressed(file):
         return _decompressed_pieces(file, pieces)
     size = file.stat().st_size
     with file.open("rb") as raw:

@@ -43,8 +43,7 @@ def assign(columns: Sequence[Column], asked: str) -> Roles:
     """Find the columns with a role, and set it and its reason. asked: the label, which can have no other role."""
     free = [c for c in columns if c.name != asked]
     roles = Roles()
-    times = [c for c in free if c.kind == "time" and c.missing <= MOST_MISSING_TIMES]
-    roles.time = min(times, key=_time_order) if times else None
+    roles.time = time_among(free)
     roles.user = _id(free, USERS) or _id(free, SESSIONS)
     roles.item = _id([c for c in free if c is not roles.user], ITEMS)
     roles.weight = next((c for c in free if c.kind == "number" and rank_of(c.name, WEIGHTS) is not None), None)
@@ -55,6 +54,12 @@ def assign(columns: Sequence[Column], asked: str) -> Roles:
     return roles
 
 
+def time_among(columns: Sequence[Column]) -> Column | None:
+    """Return the column that likeliest holds the time of a row, None if none does."""
+    times = [c for c in columns if c.kind == "time" and c.missing <= MOST_MISSING_TIMES]
+    return min(times, key=_time_order, default=None)
+
+
 def _time_order(c: Column) -> tuple[bool, int, int]:
     rank = next((TIMES.index(w) for w in words(c.name) if w in TIMES), len(TIMES))
     return has_word(c.name, OTHER_TIMES), rank, -c.distinct
@@ -63,7 +68,7 @@ def _time_order(c: Column) -> tuple[bool, int, int]:
 def _id(columns: Sequence[Column], among: tuple[str, ...]) -> Column | None:
     """Return the column whose name says that it identifies users or items, the one with most values if several."""
     found = [c for c in columns if c.kind in ID_KINDS and names_an_id_of(c.name, among)]
-    found = [c for c in found if c.distinct > (2 if "id" in words(c.name) else FEWEST_NAMED)]
+    found = [c for c in found if c.distinct > (2 if c.kind == "id" or "id" in words(c.name) else FEWEST_NAMED)]
     best = max(found, key=lambda c: c.distinct, default=None)
     if best is not None and best.kind == "number":
         if not best.is_whole:
@@ -72,14 +77,23 @@ def _id(columns: Sequence[Column], among: tuple[str, ...]) -> Column | None:
     return best
 
 
+def set_item(roles: Roles, elements: Sequence[Column]) -> None:
+    """Take the column of a list's elements with most values for the item, if no name says which one it is."""
+    ids = [c for c in elements if not c.role and c.kind in (*ID_KINDS, "row id") and c.distinct > FEWEST_NAMED]
+    best = max((c for c in ids if c.numbers is None or c.is_whole), key=lambda c: c.distinct, default=None)
+    if best is not None:
+        best.kind, best.role, best.reason = "id", "item", "the element of a list with most values (a guess)"
+        roles.item = best
+
+
 def name_unnamed(columns: Sequence[Column]) -> list[str] | None:
     """Return names for the columns of a file without a header: user, item and, if there, rating, event and timestamp.
 
     Return None if the file holds something else.
     """
     times = [c for c in columns if c.kind == "time"]
-    ids = [c for c in columns if _is_id(c)]
-    if len(ids) < 2 or len(columns) > MOST_UNNAMED or (not times and len(columns) > 3) or not _is_id(columns[0]):
+    ids = [c for c in columns if _is_id(c) or (times and c is columns[0] and _is_sorted(c))]
+    if len(ids) < 2 or len(columns) > MOST_UNNAMED or (not times and len(columns) > 3) or columns[0] not in ids:
         return None
     roles = {id(ids[0]): "user", id(max(ids[1:], key=lambda c: c.distinct)): "item"}
     roles |= {id(c): "timestamp" for c in times[:1]}
@@ -91,6 +105,12 @@ def name_unnamed(columns: Sequence[Column]) -> list[str] | None:
     if len(columns) == 3 and not times and "rating" not in roles.values():
         return None
     return [roles.get(id(c), f"column_{i}") for i, c in enumerate(columns, 1)]
+
+
+def _is_sorted(c: Column) -> bool:
+    """Return True for a column of long runs of equal values, such as the users of a log that is sorted by user."""
+    runs = int((c.values != c.values.shift()).sum() or 0) + 1
+    return c.kind == "category" and not c.missing and c.distinct > 2 and runs <= 2 * c.distinct < c.rows / 50
 
 
 def _is_id(c: Column) -> bool:

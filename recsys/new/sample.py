@@ -15,11 +15,12 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recsys.data.raw.dialect import SPACES, UNIT
+from recsys.data.raw.dialect import MAGIC, SPACES, UNIT
+from recsys.data.raw.nested import plain
 from recsys.data.raw.storage import partitions
 from recsys.errors import UserError
-from recsys.new import raw_bytes
-from recsys.new.dialect import Dialect, dialect_of, encoding_of, without_excel
+from recsys.new import quoted, raw_bytes
+from recsys.new.dialect import Dialect, dialect_of, encoding_of, fields, without_excel
 
 ROWS = 200_000
 CELLS = 20_000_000
@@ -50,6 +51,11 @@ class Layout:
     def typed(self) -> bool:
         """Whether the columns have types, not only text."""
         return self.format not in ("csv", "lists", "libfm")
+
+    @property
+    def maps_keys(self) -> bool:
+        """Whether the file is one JSON object {key: value, ...}, which can only be a side table."""
+        return self.format == "json" and self.dialect is not None
 
 
 @dataclass
@@ -94,17 +100,26 @@ def _layout(file: Path) -> Layout:
         return Layout("arrow", list(pl.read_ipc_schema(file)))
     if first.startswith(b"\x93NUMPY"):
         return Layout("npy", [file.stem])
+    for magic, kind in MAGIC.items():
+        if first.startswith(magic):
+            raise UserError(f"{file}: holds {kind}")
     encoding, why = encoding_of(first)
     control = len(first) - len(first.translate(None, CONTROL))
     if not encoding.startswith("utf-16") and control > len(first) // 100:
         raise UserError(f"{file}: is neither text nor Parquet, Arrow or NumPy; convert it to one of them")
     text = first.decode(encoding, errors="replace").removeprefix("\ufeff")
+    escape, broken_by = _quoting(text)
+    text = quoted.plain(text, broken_by or ",", escape=escape, line_breaks=broken_by is not None)
     lines = text.splitlines() if "\n" not in text else [line.rstrip("\r") for line in text.split("\n")]
-    if first[:1] == b"[" and text.lstrip()[1:].lstrip()[:1] in ("{", "["):
-        raise UserError(f"{file}: is one JSON array; write one object a line (JSON lines)")
+    if first[:1] == b"[" and text[1:].lstrip()[:1] == "[":
+        raise UserError(f"{file}: is one JSON array of arrays; write one object a line (JSON lines)")
+    if first[:1] == b"[" and text[1:].lstrip()[:1] == "{":
+        return Layout("json", _json_array(file).columns)
     d = dialect_of(lines[:-1] if len(first) == 1 << 20 else lines, encoding)
     if why:
         d.reasons["encoding"] = why
+    if d.format == "csv" and d.quote == '"':
+        d.escape, d.line_breaks = escape, d.separator == broken_by
     if d.title:
         raise UserError(f"{file}: {d.title}")
     if d.format == "jsonl" and not _parses(lines[0]):
@@ -114,6 +129,14 @@ def _layout(file: Path) -> Layout:
     if d.format == "csv" and d.width < 2:
         return Layout("text", [], d)
     return Layout(d.format, list(d.columns), d)
+
+
+def _quoting(text: str) -> tuple[bool, str | None]:
+    """Return whether backslashes escape quotes within values, and the separator of values that hold line breaks."""
+    if '"' not in text or text.lstrip()[:1] in ("{", "["):
+        return False, None
+    escape = quoted.escapes(text)
+    return escape, quoted.broken_by(quoted.plain(text, ",", escape=escape, line_breaks=False))
 
 
 def _parses(line: str) -> bool:
@@ -132,12 +155,14 @@ def read_sample(files: Sequence[Path], layout: Layout) -> Sample:
         for i in sorted({round(i * (n - 1) / max(min(n, MOST_FILES) - 1, 1)) for i in range(min(n, MOST_FILES))})
     ]
     readers = {"parquet": _parquet, "arrow": _arrow, "npz": _npz, "npy": _npz}
+    if layout.dialect is None:  # an array of objects; {key: value, ...} has a dialect
+        readers["json"] = _json
     most = max(min(ROWS, CELLS // max(len(layout.columns), 1)) // len(some), 100)
     parts = []
     for f in some:
         with _readable(f):
             parts.append(readers.get(layout.format, _text)(f, layout, most))
-    frame = pl.concat([p.frame for p in parts], how="diagonal_relaxed")
+    frame = plain(pl.concat([p.frame for p in parts], how="diagonal_relaxed"), files[0])
     return Sample(frame, round(sum(p.rows for p in parts) * n / len(some)))
 
 
@@ -160,6 +185,7 @@ def _text(file: Path, layout: Layout, most: int) -> Sample:
     lines: list[str] = []
     for piece in pieces:
         text = piece.decode(d.encoding, errors="replace").removeprefix("\ufeff")
+        text = quoted.plain(text, d.separator, escape=d.escape, line_breaks=d.line_breaks)
         lines += [line.rstrip("\r") for line in text.split("\n")]
     lines = without_excel(lines)
     rows = round(len(lines) * max(size, read) / max(read, 1))
@@ -167,6 +193,8 @@ def _text(file: Path, layout: Layout, most: int) -> Sample:
     if d.header and d.format == "csv":
         header = lines[0]
         lines = [line for line in lines if line != header]  # also those repeated where files were joined
+    if d.line_breaks:  # a piece may begin within a value
+        lines = [line for line in lines if len(fields(line, d)) == d.width + d.trailing]
     if not lines:
         raise UserError(f"{file}: has no rows, only a header or comments")
     if len(lines) > most:
@@ -213,9 +241,24 @@ def _json_frame(lines: Sequence[str]) -> pl.DataFrame:
             row = json.loads(line)
         except ValueError:  # a damaged line, or one that was cut
             continue
-        if isinstance(row, dict):
-            rows.append(_flat(row))
-    return pl.DataFrame(rows, infer_schema_length=None, strict=False) if rows else pl.DataFrame()
+        rows.append(row)
+    return _rows_frame(rows)
+
+
+def _rows_frame(rows: Sequence[Any]) -> pl.DataFrame:
+    flat = [_flat(row) for row in rows if isinstance(row, dict)]
+    return pl.DataFrame(flat, infer_schema_length=None, strict=False) if flat else pl.DataFrame()
+
+
+def _json_array(file: Path) -> pl.DataFrame:
+    with raw_bytes.opened(file) as raw:
+        rows = json.load(raw)
+    return plain(_rows_frame(rows), file)
+
+
+def _json(file: Path, _: Layout, most: int) -> Sample:
+    frame = _json_array(file)
+    return Sample(thinned(frame, most), frame.height)
 
 
 def _flat(row: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -9,9 +9,10 @@ from typing import Any
 import polars as pl
 
 from recsys.errors import UserError
-from recsys.new.columns import Column, Marks, columns_of
+from recsys.new.columns import Column, Marks, column_of, columns_of
 from recsys.new.features import Features, features_of
 from recsys.new.sample import Layout, layout_of, read_sample
+from recsys.new.source import quoting
 from recsys.new.statistics import mean
 
 LARGEST = 1 << 30  # bytes; side tables are held in memory
@@ -37,12 +38,20 @@ class Side:
     names: dict[str, str]
     options: dict[str, Any] = field(default_factory=dict)
     why: str = ""
+    keys: pl.Series | None = None  # the values of the key in the sample
 
     @property
     def has_features(self) -> bool:
         """Whether one of its columns makes a feature."""
         made = self.features()
         return bool(made.dense or made.sparse)
+
+    def joined(self, c: Column, key: Column) -> Column:
+        """Return one of its columns as a column of the rows. key: the column of the rows"""
+        assert self.keys is not None
+        own = pl.DataFrame({"key": self.keys.cast(pl.String), c.name: c.values})
+        rows = pl.DataFrame({"key": key.values.cast(pl.String)})
+        return column_of(rows.join(own, on="key", how="left", maintain_order="left")[c.name], Marks())
 
     def join(self) -> dict[str, Any]:
         """Return an entry of `source.joins` with the columns that make features."""
@@ -106,7 +115,7 @@ def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Sid
         return f"a side table has to be CSV, Parquet or a JSON object, not {layout.format}"
     if (by_name := {".parquet": "parquet", ".json": "json"}.get(f.suffix, "csv")) != layout.format:
         return f"its name says {by_name}, but it holds {layout.format}"  # the reader goes by the suffix
-    if layout.format == "json":
+    if layout.maps_keys:
         return _json_side(f, name, columns, taken) or "its keys are the values of no column of the rows"
     if layout.dialect is not None and not layout.dialect.header:
         return "it has no header that names its columns"
@@ -135,6 +144,7 @@ def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Sid
             names,
             _options(layout, marks, rest),
             f"{_known(key, c):.0%} of the values of {key.name} are in it".replace("%", " %"),
+            c.values,
         )
     return "; ".join(whys[:3]) or "it has no column of the same name as one of the rows"
 
@@ -170,6 +180,7 @@ def _options(layout: Layout, marks: Marks, columns: Sequence[Column]) -> dict[st
     options: dict[str, Any] = {} if d.separator == "," else {"separator": d.separator}
     if d.quote != '"':
         options["quote"] = d.quote
+    options |= quoting(d)
     options |= {
         k: v for k, v in (("encoding", d.encoding), ("comment", d.comment), ("strip", d.strip)) if v and v != "utf-8"
     }

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from recsys.new.columns import Column, Marks
+from recsys.new.dialect import Dialect
 from recsys.new.find_files import Found, globs_for
 from recsys.new.gather import Gathered
 from recsys.new.roles import name_unnamed
@@ -79,6 +80,7 @@ def _text(layout: Layout, reasons: dict[str, str]) -> dict[str, Any]:
         found["separator"] = d.separator
         if d.quote != '"':
             found["quote"] = d.quote
+        found |= quoting(d)
     options = (("encoding", d.encoding), ("comment", d.comment), ("strip", d.strip))
     found |= {key: value for key, value in options if value and value != "utf-8"}
     if layout.format == "csv" and not d.header:
@@ -87,6 +89,11 @@ def _text(layout: Layout, reasons: dict[str, str]) -> dict[str, Any]:
         found["columns"] = list(layout.columns)
         reasons.setdefault("columns", "the file has no header")
     return found
+
+
+def quoting(d: Dialect) -> dict[str, Any]:
+    """Return the keys of line breaks and escaped quotes within values."""
+    return ({"escape": "\\"} if d.escape else {}) | ({"line_breaks_in_quotes": True} if d.line_breaks else {})
 
 
 def _marks(marks: Marks, columns: Sequence[Column]) -> dict[str, Any]:

@@ -84,10 +84,14 @@ def at_random(reason: str) -> Split:
     )
 
 
+def by_groups(group: str, why: str) -> Split:
+    """Return the split that keeps the rows of a group together."""
+    return Split({"by": "hash", "column": group, "validation": SHARE, "test": SHARE}, why)
+
+
 def of_lists() -> Split:
     """Return the split that holds out whole lines of lists without users."""
-    settings = {"by": "hash", "column": "list", "validation": SHARE, "test": SHARE}
-    return Split(settings, "whole lines are held out; the column `list` identifies them")
+    return by_groups("list", "whole lines are held out; the column `list` identifies them")
 
 
 def leave_one_out() -> Split:

@@ -19,14 +19,15 @@ def verify(name: str, path: Path) -> tuple[int, list[str]]:
     from recsys.data.check import check_data, check_files
     from recsys.data.prepare.bad_rows import FIRST_ROWS_OF, parse_first_block
     from recsys.data.raw.complete_config import completed
-    from recsys.data.raw.ranges import WHOLE, FileRange, is_compressed
+    from recsys.data.raw.formats import first_range
+    from recsys.data.raw.ranges import WHOLE
 
     try:
         data = data_config(compose("train", [f"data={name}"]))
         check_data(data)
         file, _ = check_files(data)[0]
         data = completed(data, file)
-        few = FileRange(0, FIRST_BYTES) if data.source.format in FIRST_ROWS_OF and not is_compressed(file) else WHOLE
+        few = first_range(data.source, file, FIRST_BYTES) if data.source.format in FIRST_ROWS_OF else WHOLE
         rows, bad = parse_first_block(data, file, few)
         reasons = Counter(f"{b.column} {b.problem}" if b.column else b.reason for b in bad)
     except UserError as e:

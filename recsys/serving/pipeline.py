@@ -135,7 +135,7 @@ def _column(data: ResolvedData, name: str, dtype: pl.DataType) -> Column:
     separators = {c.split for n, c in data.sparse_columns.items() if c.split is not None and (c.column or n) == name}
     separator = separators.pop() if len(separators) == 1 else None
     text = data.source.format in TEXT_FORMATS  # in text files an empty field is a missing value
-    whole = data.source.format == "jsonl"  # reads 7.0 as 7
+    whole = data.source.format in ("jsonl", "json")  # reads 7.0 as 7
     return Column(
         name, tuple(keys), dtype, reader(dtype, separator=separator, empty_is_missing=text, whole_floats=whole)
     )

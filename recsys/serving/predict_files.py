@@ -21,18 +21,21 @@ if TYPE_CHECKING:
 def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str, batch_size: int) -> dict[str, Any]:
     """Score raw files and write one Parquet file with the columns file, line and probability (see Predictor.predict).
 
+    With data.source.explode, `element` is the place of a row in the list of its line, from 1.
+
     The predictions of a row that cannot be read are null. Returns the numbers of rows and of bad rows and, for each
     sparse feature with a vocabulary, the share of its ids that are out of vocabulary.
     """
     from recsys.data.prepare.writer import Output
     from recsys.data.raw import sources
-    from recsys.data.raw.blocks import LINE
+    from recsys.data.raw.blocks import ELEMENT, LINE
 
     out = Output(output)
     predictor = Predictor.load(run, checkpoint)
     data = predictor.fitted.data
     for file in files:
         sources.check_columns(sources.prediction_source(data, file), file, predictor.rows.raw.sides)
+    names = {LINE: "line", ELEMENT: "element"}
     rows = 0
     fitted = predictor.fitted
     unknown = {f.name: 0.0 for f in fitted.features.sparse if f.table in fitted.vocabularies}
@@ -41,14 +44,16 @@ def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str,
             for frame, wrong in file_blocks(predictor.rows, file):
                 pieces = [predictor.score(p) for p in (frame.iter_slices(batch_size) if frame.height else [frame])]
                 scores = pl.concat([scored for scored, _ in pieces])
-                bad_scores = pl.DataFrame(
-                    {name: [b.line for b in wrong] if name == LINE else [None] * len(wrong) for name in scores.columns},
-                    schema=scores.schema,
-                )
+                places = {LINE: [b.line for b in wrong]}
+                if ELEMENT in frame.columns:
+                    scores.insert_column(1, frame[ELEMENT])
+                    places[ELEMENT] = [b.element for b in wrong]
+                nulls = [None] * len(wrong)
+                bad_scores = pl.DataFrame({n: places.get(n, nulls) for n in scores.columns}, schema=scores.schema)
                 out.write(
                     pl.concat([scores, bad_scores])
-                    .sort(LINE)
-                    .select(pl.lit(str(file)).alias("file"), pl.col(LINE).alias("line"), pl.exclude(LINE))
+                    .sort(*places)
+                    .select(pl.lit(str(file)).alias("file"), pl.all().name.map(lambda n: names.get(n, n)))
                 )
                 out.keep(wrong)
                 rows += frame.height

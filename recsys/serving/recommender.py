@@ -178,7 +178,7 @@ class Recommender:
 
     def _named(self, groups: pl.Series, ids: Tensor, scores: Tensor) -> pl.DataFrame:
         from recsys.data.group_features import slices
-        from recsys.data.raw.formats import LIST
+        from recsys.data.raw.blocks import LIST
 
         assert self.fitted.data.group is not None
         by = self.fitted.data.group.by

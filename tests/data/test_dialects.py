@@ -1,6 +1,7 @@
 """Text files as they are in the world: separators, headers, comments, encodings, missing values, compression."""
 
 import bz2
+import csv
 import gzip
 import io
 import lzma
@@ -282,3 +283,60 @@ def test_excels_first_line_is_no_row(tmp_path: Path) -> None:
     assert rows(frame) == [("1", "2", 3), ("0", "3", 5)] and not bad
     frame, bad = read(tmp_path, b"sep=;\ny;a\n1;2\n0;3\n", separator=";")
     assert rows(frame) == [("1", "2", 3), ("0", "3", 4)] and not bad
+
+
+BREAKS = b'y,a,text\n1,1,"two\nlines"\n0,2,plain\n\n1,3,"a ""quote""\r\n\r\n# and more"\n0,4,5" pipe\n1,x\n0,6,"open\n1,7,z\n'
+
+
+@pytest.mark.parametrize("size", [1, 7, 16 << 20])
+def test_line_breaks_within_quotes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    """Blocks of any size; blank lines within values stay; a quote that is not closed takes no other row with it."""
+    monkeypatch.setattr(text, "BLOCK_BYTES", size)
+    frame, bad = read(tmp_path, BREAKS, line_breaks_in_quotes=True, comment="#")
+    assert frame.select("y", "a", "text", LINE).rows() == [
+        ("1", "1", "two\nlines", 2),
+        ("0", "2", "plain", 4),
+        ("1", "3", 'a "quote"\n\n# and more', 6),
+        ("0", "4", '5" pipe', 9),
+        ("1", "7", "z", 12),
+    ]
+    assert [(b.line, b.reason) for b in bad] == [(10, "2 fields, not 3"), (11, "a quote is not closed")]
+
+
+def test_backslashes_before_quotes(tmp_path: Path) -> None:
+    content = b'y,a,text\n1,1,"say \\"hi, you\\""\n0,2,"a \\\\ b"\n1,3,"x ""y"", \\"\n\\""\n'
+    frame, bad = read(tmp_path, content, escape="\\", line_breaks_in_quotes=True)
+    assert not bad
+    assert frame["text"].to_list() == ['say "hi, you"', "a \\ b", 'x "y", "\n"']
+    many = b"y,a,text\n" + b'1,1,"say \\"hi, you\\""\n' * 30
+    why = error(tmp_path, many)
+    assert "with a backslash before a quote" in why
+    assert "data.source.escape='\\' reads \\\" as a quote" in why
+    many = b"y,a,text\n" + b'1,1,"two\nlines"\n' * 30
+    assert "data.source.line_breaks_in_quotes=true" in error(tmp_path, many)
+
+
+@FEW
+@given(
+    st.lists(st.lists(st.text('ab,"\n#\\ 1', max_size=7), min_size=2, max_size=2), min_size=1, max_size=9),
+    st.sampled_from([(",", False), (";", True), ("\t", False)]),
+    st.sampled_from([1, 5, 1 << 20]),
+)
+def test_quoted_values_are_those_that_python_wrote(
+    tmp_path_factory: pytest.TempPathFactory, values: list[list[str]], dialect: tuple[str, bool], size: int
+) -> None:
+    """Line breaks, separators, quotes and comment marks within quotes; each row has the line that it begins in."""
+    separator, escaped = dialect
+    written, folder = io.StringIO(), tmp_path_factory.mktemp("quoted")
+    style: dict[str, Any] = {"doublequote": not escaped, "escapechar": "\\" if escaped else None}
+    writer = csv.writer(written, delimiter=separator, quoting=csv.QUOTE_ALL, lineterminator="\n", **style)
+    writer.writerows([["y", "a", "b"], *(["1", *row] for row in values)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(text, "BLOCK_BYTES", size)
+        more = {"separator": separator, "escape": style["escapechar"], "line_breaks_in_quotes": True, "comment": "#"}
+        frame, bad = read(folder, written.getvalue().encode(), **more)
+    assert not bad
+    lines = [2 + sum(v.count("\n") for row in values[:i] for v in row) + i for i in range(len(values))]
+    expected = [(*(v or None for v in row), line) for row, line in zip(values, lines, strict=True)]
+    found = [(*(v or None for v in row[:2]), row[2]) for row in frame.select("a", "b", LINE).rows()]
+    assert found == expected

@@ -27,9 +27,9 @@ from recsys.data.check import check_files
 from recsys.data.prepare import bad_rows
 from recsys.data.prepare import passes as build
 from recsys.data.prepare import prepared as preparing
-from recsys.data.prepare.bad_rows import Reasons
 from recsys.data.prepare.prepared import Prepared, prepare
 from recsys.data.raw import formats, text
+from recsys.data.raw.reasons import Reasons
 from recsys.data.transforms import LABEL, ResolvedData, resolve
 from recsys.errors import UserError
 
@@ -100,8 +100,8 @@ def test_too_many_bad_rows_stop_it_and_are_kept(tmp_path: Path) -> None:
 def test_the_most_frequent_reason_comes_first() -> None:
     reasons = Reasons()
     for reason, rows in (("3 fields, not 2", 2), ("label y is neither 0 nor 1", 40), ("x is not a time", 1)):
-        reasons.add(reason, rows, "f.csv", 7, "> 50K" if "label" in reason else None)
-    reasons.add("label y is neither 0 nor 1", 1, "g.csv", 1, "no example")
+        reasons.add(reason, rows, "f.csv line 7", "> 50K" if "label" in reason else None)
+    reasons.add("label y is neither 0 nor 1", 1, "g.csv line 1", "no example")
     assert str(reasons) == (
         "41 rows: label y is neither 0 nor 1 (such as '> 50K', f.csv line 7); data.label.positive=[TEXT] names the "
         "texts that are 1, data.label.at_least=N a threshold; 2 rows: 3 fields, not 2 (such as f.csv line 7); "

@@ -417,9 +417,9 @@ BAD_TABLES = [
     ("id,price\ni0,1\ni0,2\n", "key: id", "data.items.file: items.csv has more than one row for id 'i0'"),
     ("id,price\ni0,1\n", "key: idd", "data.items.file: items.csv has no column idd; did you mean id?"),
     ("id,prize\ni0,1\n", "key: id", "data.items.file: items.csv has no column price; did you mean prize?"),
-    ("id,price\ni0,1\ni1,much\n", "key: id", "data.items.file: items.csv: id 'i1': price is not a number"),
-    ("id,price\n,0\ni0,1\ni1,much\n", "key: id", "data.items.file: items.csv: id 'i1': price is not a number"),
-    ("id,price\ni0,1,3\n", "key: id", "data.items.file: items.csv line 2: "),
+    ("id,price\ni0,1\ni1,much\n", "key: id", "1 of 2 rows cannot be read, more than data.max_bad_rows=0.01: 1 row: price is not a number (such as 'much', id 'i1')"),
+    ("id,price\n,0\ni0,1\ni1,much\n", "key: id", "1 of 2 rows cannot be read, more than data.max_bad_rows=0.01: 1 row: price is not a number (such as 'much', id 'i1')"),
+    ("id,price\ni0,1,3\n", "key: id", "data.items.file: items.csv: 1 of 1 rows cannot be read, more than data.max_bad_rows=0.01: 1 row: 3 fields"),
     ("id,price\n", "key: id", "data.items.file: items.csv has no rows"),
     ("id,price\n0,1\n1,2\n", "key: id", "has no row for any of the items; data.items.key=id holds values such as '0'"),
 ]  # fmt: skip

@@ -21,6 +21,7 @@ from recsys.config.schema_data import (
     SplitConfig,
 )
 from recsys.data.check import check_data, check_files
+from recsys.data.prepare.prepared import prepare
 from recsys.data.raw import sources, text
 from recsys.data.raw.blocks import LINE, BadRow
 from recsys.data.raw.ranges import FileRange
@@ -250,7 +251,11 @@ def test_join_of_other_types_and_name(tmp_path: Path) -> None:
     ("side", "more", "expected"),
     [
         (b"item,cost\n7,1\n7,2\n", {}, "more than one row"),
-        (b"item,cost\n7,1\n8\n", {}, "side.csv line 3: 1 fields"),
+        (
+            b"item,cost\n7,1\n8\n",
+            {},
+            "side.csv: 1 of 2 rows cannot be read, more than data.max_bad_rows=0.01: 1 row: 1 fields, not 2 (such as side",
+        ),
         (b"item,cost\n", {}, "no rows"),
         (b"item,cots\n7,1\n", {}, "no column cost; did you mean cots?"),
         (b"item,cost\n7,1\n", {"key": "itme"}, "no column itme; did you mean item?"),
@@ -261,6 +266,18 @@ def test_join_of_other_types_and_name(tmp_path: Path) -> None:
 def test_join_mistakes(tmp_path: Path, side: bytes, more: dict[str, Any], expected: str) -> None:
     (tmp_path / "side.csv").write_bytes(side)
     assert expected in error(tmp_path, MAIN, dense=("price",), joins=[join(**more)])
+
+
+def test_few_bad_rows_of_a_side_table_are_left_out_and_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As in the rows of the log: one bad row of 200 is left out, and said once."""
+    (tmp_path / "side.csv").write_text("item,cost\n" + "".join(f"{i},1.5\n" for i in range(199)) + "7\n")
+    (tmp_path / "f.csv").write_text("y,item\n" + "".join(f"{i % 2},{i % 50}\n" for i in range(60)))
+    data = config(tmp_path, dense=("price",), files=["f.csv"], joins=[join()])
+    prepared = prepare(replace(data, prepared=str(tmp_path / "prepared")))
+    assert sum(prepared.info["rows"].values()) == 60
+    said = capsys.readouterr().err
+    assert said.count("could not be read") == 1
+    assert "data.source.joins: side.csv: 1 of 200 rows could not be read: 1 row: 1 fields, not 2 (such as side" in said
 
 
 def test_rename(tmp_path: Path) -> None:
@@ -386,9 +403,9 @@ def test_lists_and_a_side_table_of_json(tmp_path: Path) -> None:
     assert block.frame["list"].n_unique() == 4
     assert [(b.line, b.reason) for b in block.bad] == [(4, "1 fields, not 2 or more")]
     for content, told in (
-        ("[1]", "must be one JSON object"),
+        ("[1]", "holds an array without objects"),
         ('{"a": ', "not JSON"),
-        ('{"a": {}}', "must be one JSON object"),
+        ('{"a": {}}', "must be an array of objects"),
     ):
         (tmp_path / "side.json").write_text(content)
         with pytest.raises(UserError, match=told):

@@ -82,12 +82,16 @@ def test_the_same_rows_in_every_format(tmp_path: Path, monkeypatch: pytest.Monke
     rows = log()
     frame = flat(rows)
     results = {}
-    for name in ("parquet", "jsonl", "jsonl.gz", "arrow", "stream"):
+    for name in ("parquet", "structs", "jsonl", "jsonl.gz", "json", "arrow", "stream"):
         raw = tmp_path / name / "raw"
         raw.mkdir(parents=True)
         lines = "".join(json.dumps(r) + "\n" for r in rows)
         if name == "parquet":
             frame.write_parquet(raw / "f.parquet", row_group_size=60)
+        elif name == "structs":  # Parquet with the user as a struct, whose field is the column user.id
+            pl.DataFrame(rows).write_parquet(raw / "f.parquet", row_group_size=60)
+        elif name == "json":
+            (raw / "f.json").write_text(json.dumps(rows, indent=1))
         elif name == "jsonl":
             (raw / "f.jsonl").write_text(lines)
         elif name == "jsonl.gz":
@@ -96,14 +100,14 @@ def test_the_same_rows_in_every_format(tmp_path: Path, monkeypatch: pytest.Monke
             (raw / "f.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
         else:
             write_arrow(frame, raw / "f.arrow", stream=name == "stream")
-        format_ = {"stream": "arrow", "jsonl.gz": "jsonl"}.get(name, name)
+        format_ = {"stream": "arrow", "jsonl.gz": "jsonl", "structs": "parquet"}.get(name, name)
         data = mine(tmp_path / name, source=SourceConfig(format=format_))
         check_files(data)
         prepared = prepare(data)
         assert sum(prepared.info["rows"].values()) == ROWS and not prepared.info["bad_rows"]
         results[name] = content(prepared)
         pipeline = Pipeline.load(prepared.folder)
-        row = {"user.id": "u3", "price": 2.5, "tags": ["a", "zz", "b"], "code": 3.0 if name == "jsonl" else 3}
+        row = {"user.id": "u3", "price": 2.5, "tags": ["a", "zz", "b"], "code": 3.0 if "json" in name else 3}
         results[name].append(pipeline.frame(row).rows())
     for name, result in results.items():
         assert result == results["parquet"], name
@@ -122,6 +126,7 @@ def test_lines_that_are_no_objects(tmp_path: Path) -> None:
     ]
     assert "not JSON lines" in error(tmp_path, b"y,a\n1,2\n", "f.jsonl", format="jsonl")
     assert "has no column a; valid: y" in error(tmp_path, b'{"y": 1}\n', "f.jsonl", format="jsonl")
+    assert "set data.source.format=json" in error(tmp_path, b'[{"y": 1}]\n', "f.jsonl", format="jsonl")
 
 
 def test_lists_of_objects_are_lists_of_their_values(tmp_path: Path) -> None:

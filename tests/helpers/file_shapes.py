@@ -119,6 +119,87 @@ def _libfm(f: Path) -> None:
     (f / "a.libfm").write_text("\n".join(rows) + "\n")
 
 
+def sessions() -> list[dict[str, Any]]:
+    """One object a session, as OTTO has them."""
+    rng, start = np.random.default_rng(5), 1_659_304_800_000
+    return [
+        {
+            "session": u,
+            "events": [
+                {"aid": 5000 + i, "ts": start + 10**6 * u + 60_000 * k, "type": ("clicks", "carts")[rng.integers(2)]}
+                for k, i in enumerate(items)
+            ],
+        }
+        for u, items in interactions()
+    ]
+
+
+def _events_of_sessions(f: Path) -> None:
+    (f / "train.jsonl").write_text("\n".join(map(json.dumps, sessions())) + "\n")
+
+
+def _parallel(f: Path) -> None:
+    rows = [{"user": f"u{s['session']}", **{n: [e[n] for e in s["events"]] for n in ("aid", "ts")}} for s in sessions()]
+    pl.DataFrame(rows).write_parquet(f / "a.parquet")
+
+
+def _parallel_text(f: Path) -> None:
+    rows = ["user_id,item_seq,time_seq"]
+    for s in sessions():
+        rows.append(
+            f"{s['session']},{','.join(str(e['aid']) for e in s['events'])}".replace(",", " ").replace(" ", ",", 1)
+        )
+        rows[-1] += "," + " ".join(str(e["ts"]) for e in s["events"])
+    (f / "a.csv").write_text("\n".join(rows) + "\n")
+
+
+def _impressions(f: Path) -> None:
+    """MIND's behaviors.tsv."""
+    rng, rows = np.random.default_rng(6), []
+    for i in range(1, 200):
+        shown = rng.integers(0, 80, rng.integers(2, 6))
+        marks = " ".join(f"N{n}-{int(k == i % len(shown))}" for k, n in enumerate(shown))
+        history = " ".join(f"N{n}" for n in rng.integers(0, 80, rng.integers(1, 9)))
+        when = (START + timedelta(minutes=61 * i)).strftime("%m/%d/%Y %I:%M:%S %p")
+        rows.append(f"{i}\tU{rng.integers(0, 60)}\t{when}\t{history}\t{marks}")
+    (f / "behaviors.tsv").write_text("\n".join(rows) + "\n")
+
+
+def _shown(f: Path, *, times: bool) -> None:
+    """Displays of several ads, one of which is clicked; the times are in the log or in a side table."""
+    rng, rows, events = np.random.default_rng(7), [], []
+    for d in range(1, 150):
+        count = int(rng.integers(2, 6))
+        at = (START + timedelta(minutes=61 * d)).isoformat(" ")
+        events.append(f"{d},{at}")
+        moments = [(START + timedelta(minutes=61 * d + 7000 * k)).isoformat(" ") for k in range(count)]
+        for k in range(count):
+            rows.append(f"{d},{rng.integers(0, 40)},{int(k == d % count)}" + (f",{moments[k]}" if times else ""))
+    (f / "clicks.csv").write_text("display_id,ad_id,clicked" + ",time" * times + "\n" + "\n".join(rows) + "\n")
+    if not times:
+        (f / "events.csv").write_text("display_id,timestamp\n" + "\n".join(events) + "\n")
+
+
+def _broken(f: Path) -> None:
+    rows = [
+        f'{r["user"]},"so \\"{r["city"]}\\",\n\n{i}",{r["clicked"]}'
+        for i, r in enumerate(clicks().iter_rows(named=True))
+    ]
+    (f / "a.csv").write_text("user,review,clicked\n" + "\n".join(rows) + "\n")
+
+
+def _listens(f: Path) -> None:
+    """last.fm-1K: sorted by user, so that few users are in a sample; some tracks have no id."""
+    rng, rows = np.random.default_rng(8), []
+    for u in range(1, 8):
+        for k in range(120):
+            i = int(rng.integers(0, 60))
+            at = (START - timedelta(minutes=7 * k)).strftime("%Y-%m-%dT%H:%M:%SZ")
+            track = "" if i % 20 == 0 else f"{i:08x}-5ca4"
+            rows.append(f"user_{u:06d}\t{at}\t{i % 9:08x}-b6e8\tArtist {i % 9}\t{track}\tSong {i % 50}")
+    (f / "listens.tsv").write_text("\n".join(rows) + "\n")
+
+
 def interactions(users: int = 120, items: int = 60) -> list[tuple[int, list[int]]]:
     """Lists of items that follow each other."""
     rng = np.random.default_rng(3)
@@ -326,5 +407,29 @@ SHAPES: dict[str, Shape] = {
     "sessions": Shape(_sessions, expected={"source.format": "lists", "group.by": "list", "split.by": "hash"}, model="sasrec"),
     "pairs": Shape(_pairs, expected={"group.by": "user", "source.separator": " "}, model="sasrec"),
     "log of items": Shape(_log, expected={"group.by": "user_id", "group.order": "timestamp", "items.file": "items.csv"}, model="sasrec"),
+    "sessions of events": Shape(
+        _events_of_sessions, expected={"source.explode": "events", "source.rename.aid": "events.aid", "group.by": "session", "group.order": "ts", "sparse.aid": "present"}, model="sasrec"
+    ),
+    "array of objects": Shape(lambda f: (f / "a.json").write_text(json.dumps(sessions())), expected={"source.format": "json", "source.explode": "events", "group.by": "session"}, model="sasrec"),
+    "parallel lists": Shape(_parallel, expected={"source.explode": ["aid", "ts"], "group.by": "user", "group.order": "ts"}, model="sasrec"),
+    "parallel text": Shape(_parallel_text, expected={"source.explode": {"item_seq": " ", "time_seq": " "}, "group.by": "user_id", "group.order": "time_seq"}, model="sasrec"),
+    "items of lines": Shape(
+        lambda f: (f / "a.jsonl").write_text("".join(json.dumps({"items": [f"p{i}" for i in items]}) + "\n" for _, items in interactions())),
+        expected={"source.explode": "items", "group.by": "list", "split.by": "hash"},
+        model="sasrec",
+    ),
+    "baskets": Shape(
+        lambda f: (f / "a.csv").write_text("customer_id,basket\n" + "".join(f'{u % 40},"{[f"p{i}" for i in items]}"\n' for u, items in interactions())),
+        expected={"source.explode": {"basket": ","}, "group.by": "customer_id", "sparse.basket": "present"},
+        model="sasrec",
+    ),
+    "impressions": Shape(
+        _impressions,
+        expected={"source.explode": {"impressions": " "}, "derive.item": "SPLIT_PART(impressions, '-', 1)", "label.column": "clicked", "sparse.impression.model": False, "split.by": "time"},
+    ),
+    "displays": Shape(lambda f: _shown(f, times=True), expected={"split.by": "hash", "split.column": "display_id", "sparse.display_id.model": False, "sparse.ad_id": "present"}),
+    "joined times": Shape(lambda f: _shown(f, times=False), expected={"split.by": "time", "split.column": "timestamp", "sparse.display_id.model": False}),
+    "line breaks": Shape(_broken, expected={"source.escape": "\\", "source.line_breaks_in_quotes": True, "label.column": "clicked"}, model="dcnv2"),
+    "listens": Shape(_listens, expected={"group.by": "user", "group.order": "timestamp", "where": "item IS NOT NULL"}, model="sasrec"),
     "ratings without label": Shape(_ratings, asked="null", expected={"group.by": "user", "group.order": "timestamp"}, model="sasrec"),
 }  # fmt: skip

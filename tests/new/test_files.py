@@ -159,7 +159,7 @@ def test_a_key_of_numbers_is_an_id(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(("name", "content"), [("a.bin", bytes(range(256)) * 50), ("a.json", b'[{"a": 1}, {"a": 2}]')])
+@pytest.mark.parametrize(("name", "content"), [("a.bin", bytes(range(256)) * 50), ("a.json", b'[["a", 1], ["a", 2]]')])
 def test_other_files_are_refused(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(UserError, match=r"convert it to one of them|write one object a line"):

@@ -71,3 +71,21 @@ def test_a_cut_archive_is_said(tmp_path: Path) -> None:
     with pytest.raises(UserError) as e:
         layout_of(file)
     assert str(e.value) == f"{file}: cannot be read (it is damaged, or not all of it is there)"
+
+
+def test_headings_are_refused_with_the_command_that_writes_rows(tmp_path: Path) -> None:
+    """Netflix's combined_data_1.txt."""
+    films = "".join(
+        f"{m}:\n" + "".join(f"{1488 + i},{i % 5 + 1},2005-09-0{i % 9 + 1}\n" for i in range(9)) for m in "123"
+    )
+    (tmp_path / "a.txt").write_text(films)
+    with pytest.raises(
+        UserError, match=r"lines such as 1: hold a value of all lines below them; .* awk -F: '.*' FILES"
+    ):
+        propose([str(tmp_path)], "auto")
+
+
+def test_a_compressed_file_without_its_suffix_is_said(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(gzip.compress(lines(clicks()).encode()))
+    with pytest.raises(UserError, match=r"a\.csv: holds gzip; rename it to \.gz"):
+        propose([str(tmp_path)], "auto")

@@ -28,7 +28,7 @@ from recsys.config.schema_data import SourceConfig, SparseConfig
 from recsys.console import say
 from recsys.data.prepare.dictionary import TextCoder
 from recsys.data.raw import sources
-from recsys.data.raw.blocks import LINE, BadRow, Block
+from recsys.data.raw.blocks import ELEMENT, LINE, BadRow, Block
 from recsys.data.raw.formats import file_ranges
 from recsys.data.raw.ranges import FileRange
 from recsys.data.raw.text import READERS
@@ -116,7 +116,7 @@ class ParsedChunk:
 
 def cut_chunks(data: ResolvedData, files: list[tuple[Path, int | None]], digests: dict[Path, str]) -> list[Chunk]:
     """Return all chunks in the order of their rows. files: each with its split, or None."""
-    if data.source.format == "lists":  # rows contain the name of their file
+    if data.source.format == "lists" or data.source.explode is not None:  # rows contain the name of their file
         digests = {f: f"{d} {f}" for f, d in digests.items()}
     return [Chunk(f, digests[f], r, split) for f, split in files for r in file_ranges(data.source, f)]
 
@@ -145,7 +145,7 @@ def _read_into(folder: Path, data: ResolvedData, chunk: Chunk, advance: Callable
     def parse_and_write(block: Block, number: int) -> tuple[int, int, int]:
         """Return the number of rows, bad rows and lines."""
         frame, bad_rows = parse_rows(data, block)
-        write_rows(folder, number, coder.encode(frame.drop(LINE)))
+        write_rows(folder, number, coder.encode(frame.drop(LINE, ELEMENT, strict=False)))
         if bad_rows:
             _write_bad(bad_rows, folder / f"bad-{number:05d}.parquet")
         return frame.height, len(bad_rows), block.lines

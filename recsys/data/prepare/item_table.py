@@ -5,8 +5,10 @@ from pathlib import Path
 import polars as pl
 
 from recsys.config.schema_data import JoinConfig, text_options
+from recsys.console import say
 from recsys.data.prepare.dictionary import TextCoder
 from recsys.data.raw.blocks import LINE, Block
+from recsys.data.raw.reasons import Reasons, judge
 from recsys.data.raw.sources import check_side_columns, side_table
 from recsys.data.raw.vector_files import read_vectors, vector_files
 from recsys.data.transforms import (
@@ -65,13 +67,15 @@ def read_items(data: ResolvedData, fitted: Fitted) -> Items | None:
         )
     if items is None or join is None:
         return None
-    side = side_table(data, join, FILE_KEY)
+    side = side_table(data, join, FILE_KEY, report=say)
     block = Block(Path(join.file), side.with_row_index(LINE, 1).cast({LINE: pl.Int64}))
     rows, bad = RowParser(items, block.frame, labelled=True)(block)
-    if bad:
-        key = side[join.key][bad[0].line - 1]
-        raise UserError(f"{FILE_KEY}: {join.file}: {join.key} {key!r}: {bad[0].reason}; fix the table")
-    key = side.select(as_value(side.schema, join.key)).to_series()
+    reasons = Reasons()
+    for b in bad:
+        reasons.add(b.reason, 1, f"{join.key} {side[join.key][b.line - 1]!r}", b.value)
+    if (line := judge(f"{FILE_KEY}: {join.file}", data, side.height, len(bad), reasons)) is not None:
+        say(line)
+    key = side.select(as_value(side.schema, join.key)).to_series().gather(rows[LINE] - 1)
     rows = rows.with_columns(key.alias(ITEM)).drop(LINE)
     if not vocabulary.is_in(key.implode()).any():
         raise UserError(

@@ -17,6 +17,21 @@ from recsys.errors import UserError
 BLOCK_ROWS = 250_000
 
 
+def block_rows(source: SourceConfig) -> int:
+    """Return the number of rows to read at once: fewer if each becomes several."""
+    return BLOCK_ROWS if source.explode is None else BLOCK_ROWS >> 4
+
+
+def projected(names: list[str], projection: Projection) -> list[str]:
+    """Return the columns to read, at least one. A projection may name fields of a column by their path."""
+    if projection.columns is None:
+        return names
+    wanted = {
+        ".".join(parts[:n]) for c in projection.columns for parts in [c.split(".")] for n in range(1, len(parts) + 1)
+    }
+    return [n for n in names if n in wanted] or names[:1]
+
+
 def arrow_schema(file: Path) -> pa.Schema:
     """Return the schema of an Arrow file or stream."""
     try:
@@ -46,14 +61,13 @@ def arrow_ranges(file: Path, rows: int) -> list[FileRange]:
 
 
 def read_arrow(
-    _source: SourceConfig, file: Path, _names: list[str], file_range: FileRange, projection: Projection
+    source: SourceConfig, file: Path, _names: list[str], file_range: FileRange, projection: Projection
 ) -> Iterator[Block]:
     """Read the record batches of a range of a file, or a whole stream."""
     row = 1
     try:
         with _opened(file) as reader:
-            every = reader.schema.names
-            names = every if projection.columns is None else [n for n in every if n in projection.columns] or every[:1]
+            names = projected(reader.schema.names, projection)
             if isinstance(reader, pa.ipc.RecordBatchFileReader):
                 stop = reader.num_record_batches if file_range.stop is None else file_range.stop
                 batches: Any = (reader.get_batch(i) for i in range(file_range.start, stop))
@@ -62,7 +76,7 @@ def read_arrow(
             for batch in batches:
                 table = pl.from_arrow(pa.Table.from_batches([batch]).select(names))
                 assert isinstance(table, pl.DataFrame)
-                for frame in table.iter_slices(BLOCK_ROWS):
+                for frame in table.iter_slices(block_rows(source)):
                     yield numbered(file, frame, row)
                     row += frame.height
     except UNREADABLE as e:

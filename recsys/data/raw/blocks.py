@@ -7,6 +7,8 @@ from pathlib import Path
 import polars as pl
 
 LINE = "__line__"  # the line (CSV, libfm) or row (Parquet) of a raw row, from 1
+ELEMENT = "__element__"  # data.source.explode: the place of a row in the list of its raw row, from 1
+LIST = "list"  # format=lists and data.source.explode: the column that identifies the raw row
 NOT_TEXT = "\ufffd"  # replaces bytes that are not UTF-8
 TEXT_FORMATS = ("csv", "split_csv", "libfm", "lists")  # formats whose values are text without types
 BLANK = " \t"  # spaces around values
@@ -19,6 +21,7 @@ class BadRow:
 
     column, problem: the raw column that cannot be read and what is wrong with it, if a single one is the reason
     value: the text of that column
+    element: its place in the list of its raw row, 0 if the raw row is not exploded
     """
 
     file: str
@@ -28,6 +31,7 @@ class BadRow:
     column: str = ""
     problem: str = ""
     value: str | None = None
+    element: int = 0
 
 
 @dataclass
@@ -35,7 +39,7 @@ class Block:
     """Consecutive rows of one raw file."""
 
     file: Path
-    frame: pl.DataFrame  # raw columns and LINE
+    frame: pl.DataFrame  # raw columns and LINE; with data.source.explode, ELEMENT
     bad: list[BadRow] = field(default_factory=list)
     as_text: Callable[[], "Block"] | None = None  # returns the same rows as strings, if numbers are parsed already
     lines: int = 0  # lines of the file range read so far, this block's included

@@ -22,6 +22,7 @@ from recsys.errors import UserError
 LINE_BYTES = 64 << 20  # the longest line allowed; a file with a longer one is not text
 HEAD_BYTES = 1 << 20  # read at the beginning of a file
 SPACES = "\\s+"  # the separator that stands for any run of spaces and TABs
+BREAK = "\x1e"  # takes the place of line breaks within quotes: ASCII's record separator
 UNIT = "\x1f"  # takes the place of separators of several characters: ASCII's unit separator
 TRAILING = "__trailing__"  # the name of the empty last column of lines that end with a separator
 EXCEL = re.compile(rb"\Asep=[^\n]\r?\n")  # the first line that Excel writes to name the separator
@@ -73,9 +74,54 @@ def one_separator(source: TextConfig, lines: bytes) -> bytes:
     if not (quote and quote in lines):
         return re.sub(rb"[ \t]+", b"\x1f", lines) if source.separator == SPACES else lines.replace(separator, b"\x1f")
     pattern = rb"[ \t]+" if source.separator == SPACES else re.escape(separator)
-    q = re.escape(quote)
-    either = re.compile(q + rb"[^\n" + q + rb"]*" + q + b"|" + pattern)
+    either = re.compile(_quoted(source, b"\n") + b"|" + pattern)
     return either.sub(lambda m: m[0] if m[0][:1] == quote else b"\x1f", lines)
+
+
+def _quoted(source: TextConfig, never: bytes = b"") -> bytes:
+    """Return the pattern of a quoted value. never: characters that it cannot hold"""
+    quote, escape = (re.escape((c or "").encode()) for c in (source.quote, source.escape))
+    escaped = escape + rb"[\s\S]|" if escape else b""
+    return quote + rb"(?:[^" + quote + escape + never + rb"]++|" + escaped + quote + quote + rb")*+" + quote
+
+
+def without_breaks(source: TextConfig, text: bytes, *, at_end: bool) -> tuple[bytes, bytes]:
+    """Replace the line breaks within quoted values by BREAK, so that a row is a line.
+
+    A value is quoted if the quotes stand at its ends, so that a stray quote within a value swallows nothing.
+
+    Args:
+        source: the dialect.
+        text: the text from the beginning of a row on.
+        at_end: the file ends with this text.
+
+    Returns:
+        Whole rows, and the rest: the beginning of a row that is not complete.
+    """
+    if not at_end:
+        text, rest = text[: (end := text.rfind(b"\n") + 1)], text[end:]
+    else:
+        rest = b""
+    quote = (source.quote or "").encode()
+    if not quote or quote not in text:
+        return text, rest
+    separator = rb"[ \t]" if source.separator == SPACES else re.escape(source.separator.encode())
+    begin, end_ = rb"(?m:^|(?<=" + separator + rb"))", rb"(?=" + separator + rb"|\r?\n|\Z)"
+    open_ = _quoted(source)[: -len(re.escape(quote))] + rb"\Z"
+    cut: int | None = None
+    parts, at = list[bytes](), 0
+    for match in re.finditer(begin + rb"(?:" + _quoted(source) + end_ + b"|(?P<open>" + open_ + b"))", text):
+        if match["open"] is not None:
+            cut = None if at_end else match.start()
+        elif b"\n" in match[0]:
+            broken = match[0].replace(b"\r\n", b"\n").replace(b"\n", BREAK.encode())
+            parts += [text[at : match.start()], broken]
+            at = match.end()
+    whole = b"".join([*parts, text[at:cut]])
+    if cut is None:
+        return whole, rest
+    begins = whole.rfind(b"\n") + 1
+    return whole[:begins], whole[begins:].replace(BREAK.encode(), b"\n") + text[cut:] + rest
 
 
 def rows_only(
@@ -140,6 +186,8 @@ def head_lines(source: SourceConfig, file: Path) -> list[bytes]:
         if data.startswith(magic):
             raise UserError(f"{file}: not {source.format} but {kind}")
     text = codecs.getincrementaldecoder(source.encoding)("replace").decode(data).removeprefix("\ufeff")
+    if source.line_breaks_in_quotes:
+        text = without_breaks(source, text.encode(), at_end=True)[0].decode()
     start = text[: 1 << 12]
     if start.count("\0") > len(start) // 100 or start.count(NOT_TEXT) > len(start) // 4:
         hint = "" if source.encoding != "utf-8" else "; if it is text, set data.source.encoding, such as utf-16"
@@ -163,6 +211,7 @@ def parse_options(source: TextConfig, handler: Callable[[pacsv.InvalidRow], str]
     return pacsv.ParseOptions(
         delimiter=delimiter(source),
         quote_char=source.quote or False,
+        escape_char=source.escape or False,
         newlines_in_values=False,
         ignore_empty_lines=False,
         invalid_row_handler=handler,
@@ -172,7 +221,10 @@ def parse_options(source: TextConfig, handler: Callable[[pacsv.InvalidRow], str]
 def _header_names(source: SourceConfig, file: Path, header: bytes) -> list[str]:
     try:
         line = pa.BufferReader(one_separator(source, header) + b"\n")
-        names = [n.strip(BLANK) for n in pacsv.open_csv(line, parse_options=parse_options(source)).schema.names]
+        names = [
+            n.replace(BREAK, " ").strip(BLANK)
+            for n in pacsv.open_csv(line, parse_options=parse_options(source)).schema.names
+        ]
     except pa.ArrowInvalid as e:
         raise UserError(f"{file}: its first line is not a header ({one_line(e)})") from e
     return names[:-1] if len(names) > 1 and not names[-1] else names

@@ -1,27 +1,26 @@
 """Read a raw file as a stream of blocks, in bounded memory: CSV, Parquet, Arrow, JSON lines, libfm, lists, arrays.
 
-Text may be compressed (.gz, .bz2, .xz, .zst, .zip). A row is one line: quotes may enclose separators, but not line
-breaks.
+Text may be compressed (.gz, .bz2, .xz, .zst, .zip). A row is one line, unless data.source.line_breaks_in_quotes is set.
 
 Every reader yields `Block`s: the rows with the right number of fields, as strings (CSV, libfm, lists) or in the
 file's own types (Parquet), the line of each row, and the bad rows.
 """
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path, PosixPath
 
 import polars as pl
-import polars.selectors as cs
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recsys.config.schema_data import SourceConfig
-from recsys.data.raw import arrow_files, fixed_width, json_lines, split_csv
+from recsys.data.raw import arrow_files, fixed_width, json_lines, nested, split_csv
 from recsys.data.raw.blocks import (
+    ELEMENT,
     LINE,
+    LIST,
     BadRow,
     Block,
     numbered,
@@ -36,24 +35,28 @@ from recsys.data.raw.ranges import (
     Projection,
     group_ranges,
     is_compressed,
-    open_bytes,
     remote_bytes,
 )
 from recsys.data.raw.text import read_csv
 from recsys.errors import UserError
 
 Reader = Callable[[SourceConfig, Path, list[str], FileRange, Projection], Iterator[Block]]
-LIST = "list"  # format=lists: the column that identifies a row's line
 RANGE_BYTES, RANGE_ROWS = 128 << 20, 1 << 19
 
 
 def column_names(source: SourceConfig, file: Path) -> list[str]:
     """Return the raw columns of `file` from its header or schema, without reading rows."""
-    return list(empty_frame(source, file).columns)
+    return list(unexploded_frame(source, file).columns)
 
 
 def empty_frame(source: SourceConfig, file: Path) -> pl.DataFrame:
     """Return a frame without rows that has the raw columns of `file` and their types."""
+    frame = unexploded_frame(source, file)
+    return frame if source.explode is None else nested.plain(nested.explode_types(source, frame), file)
+
+
+def unexploded_frame(source: SourceConfig, file: Path) -> pl.DataFrame:
+    """Return a frame like `empty_frame`, with the columns of data.source.explode as they are in the file."""
     if source.format in fixed_width.FORMATS:
         return fixed_width.empty_frame(source, file)
     if source.format == split_csv.FORMAT:
@@ -67,8 +70,8 @@ def empty_frame(source: SourceConfig, file: Path) -> pl.DataFrame:
         return _without_rows(schema, file)
     if source.format == "arrow":
         return _without_rows(arrow_files.arrow_schema(file), file)
-    if source.format in FRAMES:
-        return _checked(FRAMES[source.format](source, file), file).head(0)
+    if source.format in WHOLE_FILES:
+        return _checked(WHOLE_FILES[source.format](source, file).frame.drop(LINE), file).head(0)
     if source.format == "jsonl":
         return _checked(json_lines.empty_frame(source, file), file)
     if source.format == "csv":
@@ -86,7 +89,7 @@ def _without_rows(schema: pa.Schema, file: Path) -> pl.DataFrame:
     _check_names(schema.names, file)
     frame = pl.from_arrow(schema.empty_table())
     assert isinstance(frame, pl.DataFrame)
-    return _plain(frame, file)
+    return _checked(nested.plain(frame, file), file)
 
 
 def _checked(frame: pl.DataFrame, file: Path) -> pl.DataFrame:
@@ -97,8 +100,9 @@ def _checked(frame: pl.DataFrame, file: Path) -> pl.DataFrame:
 def _check_names(names: list[str], file: Path) -> None:
     if twice := repeated(names):
         raise UserError(f"{file}: two columns are named {twice[0]}; rename one")
-    if LINE in names:
-        raise UserError(f"{file}: a column is named {LINE}, which is reserved; rename it")
+    for name in (LINE, ELEMENT):
+        if name in names:
+            raise UserError(f"{file}: a column is named {name}, which is reserved; rename it")
 
 
 def repeated(names: list[str]) -> list[str]:
@@ -124,8 +128,18 @@ def read(
         file_range: the part of the file to read.
         projection: the columns to read.
     """
-    if source.format in FRAMES:
-        return iter([numbered(file, FRAMES[source.format](source, file), 1)])
+    if source.explode is None:
+        return _read_rows(source, file, names, file_range, projection)
+    every = nested.with_exploded(source, projection, unexploded_frame(source, file).columns)
+    blocks = _read_rows(source, file, names, file_range, every)
+    return nested.explode_blocks(source, blocks, file_range, projection)
+
+
+def _read_rows(
+    source: SourceConfig, file: Path, names: list[str], file_range: FileRange, projection: Projection
+) -> Iterator[Block]:
+    if source.format in WHOLE_FILES:
+        return iter([WHOLE_FILES[source.format](source, file)])
     readers: dict[str, Reader] = {"csv": read_csv, "libfm": _read_libfm, "lists": _read_lists, "jsonl": json_lines.read}
     readers |= {"parquet": _read_parquet, "arrow": _read_arrow, split_csv.FORMAT: split_csv.read}
     readers |= dict.fromkeys(fixed_width.FORMATS, fixed_width.read)
@@ -144,15 +158,22 @@ def file_ranges(source: SourceConfig, file: Path) -> list[FileRange]:
     if source.format == "arrow":
         return arrow_files.arrow_ranges(file, RANGE_ROWS)
     size = file.stat().st_size
-    if (
-        source.format in FRAMES
-        or is_compressed(file)
-        or not is_ascii_compatible(source.encoding)
-        or len(source.parts.get(str(file), [])) > 1
-    ):
+    if not _can_be_cut(source, file):
         return [WHOLE]
     starts = range(0, max(size, 1), RANGE_BYTES)
     return [FileRange(start, min(start + RANGE_BYTES, size)) for start in starts]
+
+
+def _can_be_cut(source: SourceConfig, file: Path) -> bool:
+    """Return whether a file of text can be read from the middle."""
+    if source.format in WHOLE_FILES or is_compressed(file) or len(source.parts.get(str(file), [])) > 1:
+        return False
+    return is_ascii_compatible(source.encoding) and not (source.format == "csv" and source.line_breaks_in_quotes)
+
+
+def first_range(source: SourceConfig, file: Path, size: int) -> FileRange:
+    """Return the first bytes of a file of text; all of it if it cannot be cut."""
+    return FileRange(0, size) if _can_be_cut(source, file) else WHOLE
 
 
 def files_in(source: SourceConfig, file: Path) -> list[Path]:
@@ -170,18 +191,19 @@ def parquet_file(file: Path) -> pq.ParquetFile:
 
 
 def _read_parquet(
-    _source: SourceConfig, file: Path, names: list[str], file_range: FileRange, projection: Projection
+    source: SourceConfig, file: Path, names: list[str], file_range: FileRange, projection: Projection
 ) -> Iterator[Block]:
     row = 1
     try:
         with parquet_file(file) as parquet:
             groups = list(range(parquet.num_row_groups))[file_range.start : file_range.stop]
             names = parquet.schema_arrow.names
-            columns = None if projection.columns is None else [c for c in names if c in projection.columns] or names[:1]
-            for batch in parquet.iter_batches(batch_size=arrow_files.BLOCK_ROWS, row_groups=groups, columns=columns):
+            columns = arrow_files.projected(names, projection)
+            rows = arrow_files.block_rows(source)
+            for batch in parquet.iter_batches(batch_size=rows, row_groups=groups, columns=columns):
                 frame = pl.from_arrow(pa.Table.from_batches([batch]))
                 assert isinstance(frame, pl.DataFrame)
-                yield numbered(file, _plain(frame, file), row)
+                yield numbered(file, nested.plain(frame, file), row)
                 row += frame.height
     except UNREADABLE as e:
         raise UserError(f"{file}: cannot be read as Parquet from row {row} on: {one_line(e)}") from e
@@ -191,18 +213,8 @@ def _read_arrow(
     source: SourceConfig, file: Path, names: list[str], file_range: FileRange, projection: Projection
 ) -> Iterator[Block]:
     for block in arrow_files.read_arrow(source, file, names, file_range, projection):
-        block.frame = _plain(block.frame, file)
+        block.frame = nested.plain(block.frame, file)
         yield block
-
-
-def _plain(frame: pl.DataFrame, file: Path) -> pl.DataFrame:
-    """Convert categories and bytes to text."""
-    coded = cs.categorical() | cs.enum() | cs.binary()
-    try:
-        return frame.with_columns(coded.cast(pl.String))
-    except pl.exceptions.PolarsError as e:
-        names = ", ".join(frame.select(cs.binary()).columns)
-        raise UserError(f"{file}: {names}: bytes that are not UTF-8 text") from e
 
 
 def _read_libfm(
@@ -261,24 +273,12 @@ def _read_lists(
         yield block
 
 
-def _read_json(_: SourceConfig, file: Path) -> pl.DataFrame:
-    """Read {key: value, ...} as the columns `key` (text) and `value` (text or lists of text)."""
-    try:
-        with open_bytes(file) as raw:
-            content = json.load(raw)
-    except (ValueError, *UNREADABLE) as e:
-        raise UserError(f"{file}: not JSON ({one_line(e)})") from e
-    if not isinstance(content, dict) or any(isinstance(v, dict) for v in content.values()):
-        raise UserError(f"{file}: must be one JSON object that maps keys to values or lists")
-    lists = any(isinstance(v, list) for v in content.values())
-    as_list = [[str(x) for x in (v if isinstance(v, list) else [v]) if x is not None] for v in content.values()]
-    values = as_list if lists else [v[0] if v else None for v in as_list]
-    dtype = pl.List(pl.String) if lists else pl.String
-    return pl.DataFrame({"key": list(content), "value": values}, schema={"key": pl.String, "value": dtype})
+def _read_npz(source: SourceConfig, file: Path) -> Block:
+    return numbered(file, arrow_files.read_npz(source, file), 1)
 
 
 # formats whose files are read whole
-FRAMES: dict[str, Callable[[SourceConfig, Path], pl.DataFrame]] = {"json": _read_json, "npz": arrow_files.read_npz}
+WHOLE_FILES: dict[str, Callable[[SourceConfig, Path], Block]] = {"json": json_lines.read_whole, "npz": _read_npz}
 
 
 def drop_missing_labels(source: SourceConfig, labels: list[str], file: Path, names: list[str]) -> list[str]:

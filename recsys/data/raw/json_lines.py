@@ -1,7 +1,8 @@
-"""Read JSON lines: one object a line. Nested values are columns that are named by their path, such as user.id.
+"""Read JSON: one object a line, one array of objects, or one object {key: value, ...}.
 
-Values are text, as in CSV, and lists are lists of text: 7, 7.0 and "7" are the same value. A path through a list of
-objects gives a list. The columns are those of the first lines of a file.
+Nested values are columns that are named by their path, such as user.id. Values are text, as in CSV, and lists are lists
+of text: 7, 7.0 and "7" are the same value. A path through a list of objects gives a list. The columns of JSON lines are
+those of the first lines of a file.
 """
 
 import json
@@ -12,9 +13,10 @@ from typing import Any
 import polars as pl
 
 from recsys.config.schema_data import SourceConfig
-from recsys.data.raw.blocks import LINE, BadRow, Block
+from recsys.data.raw.blocks import LINE, BadRow, Block, numbered, one_line
 from recsys.data.raw.dialect import head_lines, whole_lines
-from recsys.data.raw.ranges import ALL, FileRange, Projection
+from recsys.data.raw.nested import leaves
+from recsys.data.raw.ranges import ALL, UNREADABLE, FileRange, Projection, open_bytes
 from recsys.data.raw.text import read_csv
 from recsys.errors import UserError
 
@@ -28,7 +30,7 @@ Tree = None | str | list[Any] | dict[str, Any]
 
 def empty_frame(source: SourceConfig, file: Path) -> pl.DataFrame:
     """Return a frame without rows that has a column for each path in the first lines."""
-    columns = [(name, dtype) for name, dtype, _ in _leaves(_tree(source, file), pl.col(TEXT))]
+    columns = [(name, dtype) for name, dtype, _ in leaves("", _dtype(_tree(source, file)), pl.col(TEXT))]
     return pl.DataFrame(schema=columns)
 
 
@@ -39,7 +41,11 @@ def _tree(source: SourceConfig, file: Path) -> dict[str, Any]:
         value = _object(line.decode())
         tree = tree if value is None else _merged(tree, _shape(value))
     if not isinstance(tree, dict) or not tree:
-        raise UserError(f"{file}: not JSON lines: no object in its first lines; each line must be one, such as {{...}}")
+        array = bool(lines) and lines[0].lstrip().startswith(b"[")
+        hint = (
+            "if it is one array of objects, set data.source.format=json" if array else "each must be one, such as {...}"
+        )
+        raise UserError(f"{file}: not JSON lines: no object in its first lines; {hint}")
     return tree
 
 
@@ -79,18 +85,6 @@ def _dtype(tree: Tree) -> pl.DataType:
     return pl.List(_dtype(tree[0])) if isinstance(tree, list) else pl.String()
 
 
-def _leaves(tree: Tree, x: pl.Expr, path: str = "", lists: int = 0) -> Iterator[tuple[str, pl.DataType, pl.Expr]]:
-    """Yield the name, type and expression of each column below `path`. lists: number of lists above"""
-    if isinstance(tree, dict):
-        for key, inner in tree.items():
-            field = x.struct.field(key) if not lists else x.list.eval(pl.element().struct.field(key))
-            yield from _leaves(inner, field, f"{path}.{key}" if path else key, lists)
-    elif isinstance(tree, list) and not lists:
-        yield from _leaves(tree[0], x, path, 1)
-    elif not isinstance(tree, list):  # lists of lists have no form that features could read
-        yield path, pl.List(pl.String) if lists else pl.String(), x
-
-
 def _projected(tree: Tree, names: frozenset[str], path: str = "") -> Tree:
     """Return the part of the tree whose columns are in `names`."""
     if isinstance(tree, dict):
@@ -110,12 +104,50 @@ def read(
     if projection.columns is not None:
         part = _projected(tree, projection.columns)
         tree = part if isinstance(part, dict) else tree
-    dtype, leaves = _dtype(tree), [x.alias(name) for name, _, x in _leaves(tree, pl.col(TEXT))]
+    dtype = _dtype(tree)
+    columns = [x.alias(name) for name, _, x in leaves("", dtype, pl.col(TEXT))]
     for block in read_csv(whole_lines(source), file, [TEXT], file_range, ALL):
         decoded, bad = _decode(block.frame, dtype, tree, str(file))
         block.bad += bad
-        block.frame = decoded.select(*leaves, LINE)
+        block.frame = decoded.select(*columns, LINE)
         yield block
+
+
+def read_whole(_: SourceConfig, file: Path) -> Block:
+    """Read one array of objects as rows, or {key: value, ...} as the columns `key` (text) and `value` (text or lists).
+
+    Raises:
+        UserError: the file is not JSON, or holds something else.
+    """
+    try:
+        with open_bytes(file) as raw:
+            content = json.load(raw)
+    except (ValueError, *UNREADABLE) as e:
+        raise UserError(f"{file}: not JSON ({one_line(e)})") from e
+    if isinstance(content, list) and content:
+        return _from_objects(content, file)
+    if not isinstance(content, dict) or any(isinstance(v, dict) for v in content.values()):
+        what = "an array of objects, [{...}, ...], or one object that maps keys to values or lists"
+        raise UserError(f"{file}: must be {what}")
+    lists = any(isinstance(v, list) for v in content.values())
+    as_list = [[str(x) for x in (v if isinstance(v, list) else [v]) if x is not None] for v in content.values()]
+    values = as_list if lists else [v[0] if v else None for v in as_list]
+    dtype = pl.List(pl.String) if lists else pl.String
+    return numbered(file, pl.DataFrame({"key": list(content), "value": values}, {"key": pl.String, "value": dtype}), 1)
+
+
+def _from_objects(objects: list[Any], file: Path) -> Block:
+    """Return the rows of an array of objects; the place in the array is the line."""
+    tree: Tree = {}
+    for value in objects:
+        tree = _merged(tree, _shape(value)) if isinstance(value, dict) else tree
+    if not isinstance(tree, dict) or not tree:
+        raise UserError(f"{file}: holds an array without objects; each element must be one, such as {{...}}")
+    dtype = _dtype(tree)
+    texts = pl.DataFrame({TEXT: [json.dumps(value) for value in objects]})
+    decoded, bad = _decode(numbered(file, texts, 1).frame, dtype, tree, str(file))
+    columns = [x.alias(name) for name, _, x in leaves("", dtype, pl.col(TEXT))]
+    return Block(file, decoded.select(*columns, LINE), bad, lines=len(objects))
 
 
 def _decode(frame: pl.DataFrame, dtype: pl.DataType, tree: Tree, file: str) -> tuple[pl.DataFrame, list[BadRow]]:

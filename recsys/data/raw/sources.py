@@ -24,9 +24,11 @@ from recsys.data.raw.derive import (
     join_side_table,
     parse_sql,
 )
-from recsys.data.raw.formats import column_names, drop_missing_labels, empty_frame, read, repeated
+from recsys.data.raw.formats import column_names, drop_missing_labels, empty_frame, read, repeated, unexploded_frame
+from recsys.data.raw.nested import check_explode
 from recsys.data.raw.outputs import Outputs, is_output
 from recsys.data.raw.ranges import WHOLE, FileRange, Projection
+from recsys.data.raw.reasons import Reasons, judge
 from recsys.data.raw.storage import is_remote, natural_sort, partitions, resolve_path
 from recsys.data.transforms.columns import ResolvedData
 from recsys.errors import UserError, did_you_mean
@@ -110,6 +112,9 @@ def check_columns(data: ResolvedData, file: Path, sides: Mapping[int, pl.DataFra
         sides: for a file of rows to predict, which may lack the columns of label and split: the side tables that
             features need, by the index of their join. By default they lie under data.root.
     """
+    if data.source.explode is not None:
+        optional = [] if sides is None else unlabelled_columns(data)
+        check_explode(data.source, file, unexploded_frame(data.source, file), optional)
     frame = raw_frame(data, file)
     for name, raw_name in data.source.rename.items():
         if raw_name not in frame.columns:
@@ -267,18 +272,33 @@ def check_side_columns(data: ResolvedData, join: JoinConfig, key: str) -> pl.Dat
     return _selectside_columns(join, side)
 
 
-def side_table(data: ResolvedData, join: JoinConfig, key: str = "data.source.joins") -> pl.DataFrame:
-    """Read a side table.
+def side_table(
+    data: ResolvedData,
+    join: JoinConfig,
+    key: str = "data.source.joins",
+    report: Callable[[str], None] | None = None,
+) -> pl.DataFrame:
+    """Read a side table without its bad rows.
+
+    Args:
+        data: the data config.
+        join: the side table.
+        key: its config key, for messages.
+        report: called with a line about bad rows, if there are any.
 
     Raises:
-        UserError: a row cannot be read, the table has no rows, or two rows have the same key.
+        UserError: too many rows cannot be read, the table has no rows, or two rows have the same key.
     """
     source = join_source(join)
     file = side_file(data, join, key)
     blocks = list(read(source, file, column_names(source, file)))
-    for bad in (b for block in blocks for b in block.bad if b.reason != EMPTY_LINE):
-        raise UserError(f"{key}: {join.file} line {bad.line}: {bad.reason}")
-    if not any(block.frame.height for block in blocks):
+    bad = [b for block in blocks for b in block.bad if b.reason != EMPTY_LINE]
+    reasons, good = Reasons(), sum(block.frame.height for block in blocks)
+    for b in bad:
+        reasons.add(b.reason, 1, f"{join.file} line {b.line}", b.value)
+    if (line := judge(f"{key}: {join.file}", data, good + len(bad), len(bad), reasons)) is not None and report:
+        report(line)
+    if not good:
         raise UserError(f"{key}: {join.file} has no rows")
     side = clean(join, _selectside_columns(join, pl.concat([b.frame for b in blocks])))
     side = side.filter(pl.col(join.key).is_not_null())

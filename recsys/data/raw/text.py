@@ -2,6 +2,7 @@
 
 import codecs
 import os
+import re
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -17,6 +18,7 @@ import pyarrow.csv as pacsv
 from recsys.config.schema_data import SourceConfig
 from recsys.data.raw.blocks import EMPTY_LINE, LINE, NOT_TEXT, BadRow, Block, one_line
 from recsys.data.raw.dialect import (
+    BREAK,
     LINE_BYTES,
     TRAILING,
     UNIT,
@@ -27,11 +29,13 @@ from recsys.data.raw.dialect import (
     parse_options,
     read_head,
     rows_only,
+    without_breaks,
 )
 from recsys.data.raw.ranges import UNREADABLE, FileRange, Projection, open_bytes
 from recsys.errors import UserError
 
 BLOCK_BYTES = 16 << 20
+ESCAPED = ", with a backslash before a quote"  # ends the reason of a bad row
 WIDE_COLUMNS = 500  # rows of twice as many columns are read in blocks of twice the size, up to four times
 # number of blocks parsed at the same time, each by several threads of polars
 READERS = min(max((os.cpu_count() or 1) // 4, 1), 4)
@@ -47,10 +51,10 @@ def read_csv(
     with open_bytes(file) as raw, ThreadPoolExecutor(READERS, thread_name_prefix="csv") as pool:
         text = _Utf8Reader(_RangeReader(raw, file_range), source.encoding)
         try:
-            for lines in _blocks(text, _block_bytes(len(names))):
+            for lines in _blocks(source, text, _block_bytes(len(names))):
                 csv_lines = CsvLines(source, file, replace(head, names=names), lines, line, text.replaced)
                 waiting.append(pool.submit(csv_lines.parse, projection.numbers))
-                line += lines.count(b"\n")
+                line += _line_ends(lines)
                 if len(waiting) > READERS:
                     yield waiting.popleft().result()
             while waiting:
@@ -70,10 +74,22 @@ def _block_bytes(columns: int) -> int:
     return BLOCK_BYTES * min(max(columns // WIDE_COLUMNS, 1), 4)
 
 
-def _blocks(text: "_Utf8Reader", size: int) -> Iterator[bytes]:
-    """Yield the bytes in blocks of whole lines, about `size` bytes each."""
+def _line_ends(lines: bytes) -> int:
+    """Return the number of line ends of the file in text whose rows are lines."""
+    return lines.count(b"\n") + lines.count(BREAK.encode())
+
+
+def _blocks(source: SourceConfig, text: "_Utf8Reader", size: int) -> Iterator[bytes]:
+    """Yield the bytes in blocks of whole lines, about `size` bytes each; a row is a line."""
     rest = b""
     while data := text.read(size):
+        if source.line_breaks_in_quotes:
+            whole, rest = without_breaks(source, rest + data, at_end=False)
+            if whole:
+                yield whole
+            if len(rest) > LINE_BYTES:
+                raise EOFError(f"a quote is not closed within {LINE_BYTES >> 20} MiB, from {rest[:60]!r} on")
+            continue
         end = data.rfind(b"\n") + 1
         if end:
             yield rest + data[:end]
@@ -83,7 +99,7 @@ def _blocks(text: "_Utf8Reader", size: int) -> Iterator[bytes]:
             if len(rest) > LINE_BYTES:
                 raise EOFError(f"a line of more than {LINE_BYTES >> 20} MiB")
     if rest:
-        yield rest
+        yield without_breaks(source, rest, at_end=True)[0] if source.line_breaks_in_quotes else rest
 
 
 @dataclass(frozen=True)
@@ -110,7 +126,9 @@ class CsvLines:
         if self.head.trailing:
             block.frame = block.frame.drop(TRAILING)
         self._number(block, line_numbers)
-        block.lines = self.line - 1 + self.text.count(b"\n") + (not self.text.endswith(b"\n"))
+        if BREAK.encode() in text and self.source.line_breaks_in_quotes:
+            self._restore_breaks(block, text)
+        block.lines = self.line - 1 + _line_ends(self.text) + (not self.text.endswith(b"\n"))
         return block
 
     def _number(self, block: Block, line_numbers: np.ndarray | None) -> None:
@@ -123,6 +141,19 @@ class CsvLines:
             line = bad.line if line_numbers is None else int(line_numbers[bad.line - 1])
             text = bad.text if len(self.source.separator) == 1 else bad.text.replace(UNIT, self.source.separator)
             block.bad[i] = replace(bad, line=line + self.line - 1, text=text)
+
+    def _restore_breaks(self, block: Block, text: bytes) -> None:
+        """Put the line breaks back into the values, and count them in the numbers of lines."""
+        ends = np.frombuffer(text, np.uint8)
+        before = np.concatenate([[0], np.cumsum(ends == ord(BREAK))[ends == ord("\n")]])  # breaks before each line
+        place = block.frame[LINE].to_numpy()
+        block.frame = block.frame.with_columns(
+            pl.col(pl.String).str.replace_all(BREAK, "\n", literal=True),
+            pl.Series(LINE, place + before[place - self.line], dtype=pl.Int64),
+        )
+        for i, bad in enumerate(block.bad):
+            line = bad.line + int(before[bad.line - self.line])
+            block.bad[i] = replace(bad, line=line, text=bad.text.replace(BREAK, "\n"))
 
     def _parse_slow(self, text: bytes, names: list[str]) -> Block:
         if not text:
@@ -139,7 +170,7 @@ class CsvLines:
         separator, quote = delimiter(source).encode(), source.quote
         if self.replaced or len(names) < 2 or len(separator) != 1 or b"\r" in text:
             return None
-        if quote is not None and quote.encode() in text:
+        if any(mark is not None and mark.encode() in text for mark in (quote, source.escape)):
             return None
         lines = text.count(b"\n") + (not text.endswith(b"\n"))
         if np.count_nonzero(np.frombuffer(text, np.uint8) == separator[0]) != lines * (len(names) - 1):
@@ -178,7 +209,9 @@ def _parse(source: SourceConfig, file: Path, names: list[str], data: bytes, line
     wide: list[tuple[int, str, str]] = []  # rows of the wrong width: number, reason, text
 
     def skip(row: pacsv.InvalidRow) -> str:
-        wide.append((row.number or 0, f"{row.actual_columns} fields, not {row.expected_columns}", row.text))
+        why = f"{row.actual_columns} fields, not {row.expected_columns}"
+        why += ESCAPED if source.quote and source.escape is None and f"\\{source.quote}" in row.text else ""
+        wide.append((row.number or 0, why, row.text))
         return "skip"
 
     table = pacsv.read_csv(
@@ -240,7 +273,9 @@ def _parse_without_open_quotes(
     """
     lines = data.split(b"\n")
     quote = (source.quote or "").encode()
-    left_open = {line + i: text for i, text in enumerate(lines) if text.count(quote) % 2}
+    escaped = re.compile(re.escape((source.escape or "").encode()) + rb".")
+    bare = [escaped.sub(b"", text) for text in lines] if source.escape else lines
+    left_open = {line + i: text for i, text in enumerate(lines) if bare[i].count(quote) % 2}
     if not left_open:
         return None
     closed = b"\n".join(b"" if line + i in left_open else text for i, text in enumerate(lines))

@@ -1,9 +1,11 @@
 """Parse raw columns into label, numbers, times and text; separate the rows that cannot be parsed."""
 
+from dataclasses import replace
+
 import polars as pl
 
 from recsys.config.schema_data import SourceConfig, SparseConfig
-from recsys.data.raw.blocks import BLANK, LINE, BadRow, Block
+from recsys.data.raw.blocks import BLANK, ELEMENT, LINE, BadRow, Block
 from recsys.data.transforms.column_names import (
     GROUP,
     KEY,
@@ -22,6 +24,7 @@ from recsys.data.transforms.times import as_time
 from recsys.data.transforms.values import as_number, as_value, as_vector
 from recsys.errors import UserError
 
+PLACES = (LINE, ELEMENT)
 JOINT = "\x1f"  # joins the values of a cross: ASCII's unit separator
 
 
@@ -58,7 +61,7 @@ class RowParser:
         self._ids = id_columns(data)
         schema = like.schema  # once, because making it takes time in proportion to the columns
         _check_types(data, schema, self._kinds, labelled=labelled)
-        columns = [pl.col(LINE), *_group(data, schema)]
+        columns = [*(pl.col(n) for n in PLACES if n in schema), *_group(data, schema)]
         columns += [*label_exprs(data, schema), *_split(data, schema)] if labelled else []
         for name, (column, kind) in self._kinds.items():
             columns.append(_read(data, schema, column, kind, name).alias(name))
@@ -79,7 +82,7 @@ class RowParser:
         if block.as_text is not None:  # show bad rows with the file's own text
             return parse_rows(self._data, block.as_text(), labelled=self._labelled)
         wrong = first.is_not_null()
-        fields = [_as_text(n, dtype) for n, dtype in raw.schema.items() if n != LINE]
+        fields = [_as_text(n, dtype) for n, dtype in raw.schema.items() if n not in PLACES]
         texts = raw.select(pl.concat_str(fields, separator="\t", ignore_nulls=True))
         rows = zip(frame[LINE].filter(wrong), first.filter(wrong), texts.to_series().filter(wrong), strict=True)
         values = {
@@ -89,6 +92,9 @@ class RowParser:
             BadRow(str(block.file), line, c.reason, text, c.column, c.problem, values[c.column][n])
             for n, (line, c, text) in enumerate((line, checks[i], text) for line, i, text in rows)
         ]
+        if ELEMENT in frame.columns:
+            elements = frame[ELEMENT].filter(wrong).to_list()
+            bad = [replace(b, element=element) for b, element in zip(bad, elements, strict=True)]
         return frame.filter(~wrong), block.bad + bad
 
     def _checks(self, raw: pl.DataFrame, frame: pl.DataFrame) -> list[Check]:
@@ -246,9 +252,9 @@ def _all_parsed(raw: pl.Series, parsed: pl.Series, kind: str) -> bool:
 def _order_checks(data: ResolvedData, frame: pl.DataFrame) -> list[Check]:
     checks = []
     for name, column in ((TIME, data.split.column), (ORDER, data.group and data.group.order)):
-        if name in frame.columns:
+        if column and name in frame.columns:
             bad = ~frame[name].is_finite().fill_null(False)
-            checks.append(Check(bad, column or "", "is neither a number nor a time", "time"))
+            checks.append(Check(bad, column, "is neither a number nor a time", "time"))
     if data.group is not None:
         checks.append(Check(frame[GROUP].is_null(), data.group.by, "is missing", "group"))
     return checks

@@ -1,0 +1,174 @@
+"""Find lists whose elements are the rows: events of sessions, parallel lists, and impressions with their clicks."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from recsys.config.schema_data import SourceConfig
+from recsys.data.raw.blocks import ELEMENT, LINE, LIST, numbered
+from recsys.data.raw.nested import explode_blocks
+from recsys.data.raw.ranges import ALL, WHOLE
+from recsys.new.columns import Marks, column_of
+from recsys.new.features import sql_name
+from recsys.new.names import ITEMS, LABELS, RATINGS, SESSIONS, USERS, names_an_id_of, rank_of, words
+from recsys.new.sample import Layout, thinned
+from recsys.new.statistics import mean
+
+MOST_ROWS = 400_000  # of the sample, after it is exploded
+SEPARATORS = (" ", "|", ";", ",")
+TOKENS = r"^\S+-[01]( \S+-[01])*$"  # MIND: N55689-1 N35729-0
+LISTS_OF_ITEMS = ("items", "events", "history", "sequence", "seq", "list", "basket", "clicks", "views", "aids")
+
+
+@dataclass
+class Exploded:
+    """Rows that are elements of lists.
+
+    frame: the rows, under the names of the YAML
+    settings: source.explode
+    elements: the columns whose values differ within a raw row
+    derive: columns that SQL makes of the elements
+    """
+
+    frame: pl.DataFrame
+    settings: Any
+    elements: list[str]
+    why: str
+    rename: dict[str, str] = field(default_factory=dict)
+    derive: dict[str, str] = field(default_factory=dict)
+
+
+def explode(frame: pl.DataFrame, layout: Layout, asked: str | None) -> Exploded | None:
+    """Return the rows if they are elements of lists, None if a raw row is a row. asked: the label, auto, or None"""
+    whole = [n for n, dtype in frame.schema.items() if not isinstance(dtype, pl.List | pl.Array)]
+    if (tokens := next((n for n in whole if _are_tokens(frame[n])), None)) is not None:
+        return _of_tokens(frame, layout, tokens)
+    lists = [n for n in frame.columns if isinstance(frame.schema[n], pl.List)]
+    if asked in whole or any(_says_row(frame[n]) for n in whole):
+        return None
+    kinds: tuple[Callable[[pl.DataFrame, list[str], list[str]], tuple[Any, str] | None], ...]
+    kinds = (_of_objects, _parallel, _parallel_text, _single)
+    found = next((guess for kind in kinds if (guess := kind(frame, lists, whole)) is not None), None)
+    named = asked in (None, "auto") or any(n == asked or n.endswith(f".{asked}") for n in frame.columns)
+    if found is None or not named:
+        return None
+    settings, why = found
+    made = _exploded(frame, settings, why)
+    if any(names_an_id_of(n, (*USERS, *SESSIONS)) for n in whole):
+        made.frame = made.frame.drop(LIST)
+    prefix = f"{settings}." if isinstance(settings, str) else "."
+    short = {n: n.removeprefix(prefix) for n in made.frame.columns if n.startswith(prefix)}
+    short = {n: new for n, new in short.items() if new not in made.frame.columns and "." not in new}
+    made.frame, made.rename = made.frame.rename(short), {new: n for n, new in short.items()}
+    made.elements = [short.get(n, n) for n in made.elements]
+    return made
+
+
+def _says_row(values: pl.Series) -> bool:
+    """Return True if a column names an item or a label, so that a raw row is a row, and its lists are features."""
+    name, few = values.name, 1 < values.drop_nulls().n_unique() <= 21
+    return names_an_id_of(name, ITEMS) or (few and rank_of(name, (*LABELS, *RATINGS)) is not None)
+
+
+def _are_tokens(values: pl.Series) -> bool:
+    if values.dtype != pl.String:
+        return False
+    head = values.drop_nulls().head(2000)
+    return head.len() > 1 and mean(head.str.contains(" ")) > 0.5 and mean(head.str.contains(TOKENS)) > 0.95
+
+
+def _of_tokens(frame: pl.DataFrame, layout: Layout, column: str) -> Exploded:
+    """Return the rows of impressions `N55689-1 N35729-0`: items, and whether each was clicked."""
+    if layout.dialect is not None and not layout.dialect.header and layout.format == "csv":
+        names = _names(frame, column)
+        layout.columns = list(names.values())
+        layout.dialect.reasons["columns"] = "the file has no header; names by the content (a guess)"
+        frame, column = frame.rename(names), names[column]
+    made = _exploded(frame, {column: " "}, "each value is an item, and -1 if it was clicked")
+    rest = made.frame.drop(LIST)
+    item = "item" if "item" not in rest.columns else f"{column}_item"
+    clicked = "clicked" if "clicked" not in rest.columns else f"{column}_clicked"
+    dashes = rest[column].str.count_matches("-").max()
+    quoted = sql_name(column)
+    first = f"SPLIT_PART({quoted}, '-', 1)" if dashes == 1 else f"LEFT({quoted}, -2)"
+    made.derive = {item: first, clicked: f"RIGHT({quoted}, 1)"}
+    made.frame = rest.with_columns(pl.sql_expr(sql).alias(n) for n, sql in made.derive.items()).drop(column)
+    made.elements = [item, clicked]
+    return made
+
+
+def _names(frame: pl.DataFrame, impressions: str) -> dict[str, str]:
+    """Return names for the columns of impressions without a header."""
+    names: dict[str, str] = {}
+    for n in frame.columns:
+        c = column_of(frame[n], Marks())
+        kinds = {"row id": "impression", "time": "timestamp", "list": "history", "id": "user", "category": "user"}
+        name = "impressions" if n == impressions else kinds.get(c.kind, n)
+        if name == "user" and " " in "".join(frame[n].drop_nulls().head(50).cast(pl.String)):
+            name = "history"
+        names[n] = name if name not in names.values() else n
+    return names
+
+
+def _exploded(frame: pl.DataFrame, settings: Any, why: str) -> Exploded:
+    """Return the rows of the sample, as the reader makes them."""
+    source = SourceConfig(explode=settings)
+    names = [settings] if isinstance(settings, str) else list(settings)
+    own = [n for n in frame.columns if any(n == x or n.startswith(f"{x}.") for x in names)]
+    one, file = own[0], Path("sample")
+    lengths = frame[one].str.count_matches(" ") + 1 if frame.schema[one] == pl.String else frame[one].list.len()
+    if (total := int(lengths.sum() or 0)) > MOST_ROWS:
+        frame = thinned(frame, max(frame.height * MOST_ROWS // total, 100))
+    blocks = list(explode_blocks(source, iter([numbered(file, frame, 1)]), WHOLE, ALL))
+    return Exploded(pl.concat(b.frame for b in blocks).drop(LINE, ELEMENT), settings, own, why)
+
+
+def _of_objects(frame: pl.DataFrame, lists: Sequence[str], _: Sequence[str]) -> tuple[Any, str] | None:
+    """Lists of objects: the one with most elements."""
+    paths = {n.rpartition(".")[0]: n for n in lists if "." in n}
+    sizes = {path: mean(frame[n].list.len().fill_null(0)) for path, n in paths.items() if path not in frame.columns}
+    best = max(sizes, key=lambda path: sizes[path], default=None)
+    return None if best is None else (best, "each element of these lists is a row")
+
+
+def _parallel(frame: pl.DataFrame, lists: Sequence[str], _: Sequence[str]) -> tuple[Any, str] | None:
+    """Lists of the same length in every row."""
+    return _same_lengths({n: frame[n].list.len().fill_null(0) for n in lists})
+
+
+def _parallel_text(frame: pl.DataFrame, _: Sequence[str], whole: Sequence[str]) -> tuple[Any, str] | None:
+    """Text with the same number of separated values in every row."""
+    texts = [n for n in whole if frame.schema[n] == pl.String]
+    for separator in SEPARATORS:
+        counts = {n: frame[n].str.strip_chars().str.count_matches(separator, literal=True).fill_null(0) for n in texts}
+        several = {n: c for n, c in counts.items() if mean(c > 0) > 0.5}
+        if (found := _same_lengths(several)) is not None:
+            return dict.fromkeys(found[0], separator), found[1]
+    return None
+
+
+def _same_lengths(lengths: dict[str, pl.Series]) -> tuple[list[str], str] | None:
+    for first, own in lengths.items():
+        same = [n for n, other in lengths.items() if (other == own).all()]
+        if len(same) > 1 and own.n_unique() > 2:
+            return same, f"{first} and {same[1]} have the same length in every row"
+    return None
+
+
+def _single(frame: pl.DataFrame, lists: Sequence[str], whole: Sequence[str]) -> tuple[Any, str] | None:
+    """The only list, if its name says that it holds items."""
+    why = "its elements are the items of a row, in order"
+    if lists:
+        dtype = frame.schema[lists[0]]
+        several = len(lists) > 1 or (isinstance(dtype, pl.List) and dtype.inner.is_float())
+        return None if several or not _names_items(lists[0]) else (lists[0], why)
+    texts = [column_of(frame[n], Marks()) for n in whole if frame.schema[n] == pl.String and _names_items(n)]
+    texts = [c for c in texts if c.kind == "list"]
+    return ({texts[0].name: texts[0].split or ","}, why) if len(texts) == 1 else None
+
+
+def _names_items(name: str) -> bool:
+    return any(w in LISTS_OF_ITEMS or (w.endswith("s") and w[:-1] in ITEMS) for w in words(name))

@@ -1,0 +1,207 @@
+"""data.source.explode: one row for each element of a list, whatever the format, in chunks of any size."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from recsys.config.schema_data import DenseConfig, GroupConfig, LabelConfig, SourceConfig, SparseConfig, SplitConfig
+from recsys.data.check import check_data, check_files
+from recsys.data.prepare.prepared import prepare
+from recsys.data.raw import arrow_files, formats, nested, sources, text
+from recsys.data.raw.blocks import ELEMENT, LINE
+from recsys.data.transforms import ResolvedData
+from recsys.errors import UserError
+from recsys.serving.predict_files import file_blocks
+from recsys.serving.raw_rows import RawRows
+
+SESSIONS = [
+    {
+        "session": s,
+        "events": [{"aid": s * 10 + i, "ts": 100 * s + i, "type": "buy" if i % 2 else "view"} for i in range(s % 4)],
+    }
+    for s in range(40)
+]
+EXPLODED = [(s["session"], e["aid"], e["type"], n + 1) for s in SESSIONS for n, e in enumerate(s["events"])]
+
+
+def sessions(folder: Path, kind: str) -> ResolvedData:
+    """Write the sessions to two files."""
+    raw = folder / kind
+    raw.mkdir()
+    for i, part in enumerate((SESSIONS[:25], SESSIONS[25:])):
+        frame = pl.DataFrame(part)
+        lists = frame.select(
+            "session",
+            **{f: pl.col("events").list.eval(pl.element().struct.field(f)) for f in ("aid", "ts", "type")},
+        )
+        texts = lists.with_columns(pl.col("aid", "ts").cast(pl.List(pl.String))).with_columns(
+            pl.col("aid", "ts", "type").list.join(" ")
+        )
+        file = raw / f"part_{i}.{kind}"
+        if kind == "jsonl":
+            file.write_text("".join(json.dumps(s) + "\n" for s in part))
+        elif kind == "parquet":
+            frame.write_parquet(file, row_group_size=7)
+        elif kind == "arrow":
+            lists.write_ipc(file, compression="uncompressed")
+        else:
+            texts.write_csv(file)
+    explode: Any = {"jsonl": "events", "parquet": ["events"], "arrow": ["aid", "ts", "type"]}.get(kind)
+    prefix = "events." if kind in ("jsonl", "parquet") else ""
+    return ResolvedData(
+        name="t",
+        root=str(raw),
+        prepared=str(folder / "prepared"),
+        source=SourceConfig(format=kind, explode=explode or dict.fromkeys(("aid", "ts", "type"), " ")),
+        label=LabelConfig(f"{prefix}type", positive=["buy"]),
+        dense={"ts": DenseConfig(column=f"{prefix}ts", transform=[])},
+        sparse={"item": SparseConfig(column=f"{prefix}aid"), "session": SparseConfig()},
+        split=SplitConfig(by="hash", column="session", validation=0.2, test=0.2),
+    )
+
+
+def exploded(data: ResolvedData) -> list[tuple[Any, ...]]:
+    check_data(data)
+    check_files(data)
+    names = [data.sparse_columns[n].column or n for n in ("session", "item")] + [data.label.column or ""]
+    found = []
+    for file in sources.find_files(data):
+        for r in formats.file_ranges(data.source, file):
+            for block in sources.read_blocks(data, file, r):
+                found += block.frame.select(*(pl.col(n).cast(pl.String) for n in names), ELEMENT).rows()
+    return found
+
+
+KINDS = ("jsonl", "parquet", "arrow", "csv")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_are_elements_in_every_format_and_chunk_size(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = sessions(tmp_path, kind)
+    rows = [(str(s), str(a), t, n) for s, a, t, n in EXPLODED]
+    assert exploded(data) == rows
+    monkeypatch.setattr(nested, "MOST_ELEMENTS", 4)
+    monkeypatch.setattr(formats, "RANGE_BYTES", 200)
+    monkeypatch.setattr(formats, "RANGE_ROWS", 7)
+    monkeypatch.setattr(arrow_files, "BLOCK_ROWS", 48)
+    monkeypatch.setattr(text, "BLOCK_BYTES", 64)
+    assert exploded(data) == rows
+
+
+def test_prepared_data_is_the_same_in_every_format(tmp_path: Path) -> None:
+    """Sessions stay whole: they are split by a hash of the session."""
+    tables = []
+    for kind in KINDS:
+        prepared = prepare(sessions(tmp_path, kind))
+        parts = [pl.read_parquet(prepared.folder / s / "*.parquet") for s in ("train", "validation", "test")]
+        assert sum(p.height for p in parts) == len(EXPLODED)
+        tables.append(pl.concat(parts))
+    assert all(t.equals(tables[0]) for t in tables)
+
+
+def test_bad_rows_have_the_line_of_the_raw_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lists of unequal length, and an element that cannot be read, in the second of two chunks."""
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    lines = [f"{i},{i} {i + 1},{i % 2} 1" for i in range(200)]
+    lines[150] = "150,1 2 3,0 1"
+    lines[180] = "180,1 2,0 maybe"
+    (raw / "a.csv").write_text("user,items,clicks\n" + "\n".join(lines) + "\n")
+    monkeypatch.setattr(formats, "RANGE_BYTES", 1000)
+    data = ResolvedData(
+        name="t",
+        root=str(raw),
+        prepared=str(tmp_path / "prepared"),
+        source=SourceConfig(explode={"items": " ", "clicks": " "}),
+        label=LabelConfig("clicks"),
+        sparse={"items": SparseConfig(), "user": SparseConfig()},
+        group=GroupConfig(by="list"),
+        max_bad_rows=0.1,
+    )
+    prepared = prepare(data)
+    bad = pl.read_csv(f"{prepared.folder}.bad_rows.csv")
+    assert bad.select("line", "reason").rows() == [
+        (152, "data.source.explode: items and clicks differ in their number of elements"),
+        (182, "label clicks is neither 0 nor 1"),
+    ]
+    assert sum(prepared.info["rows"].values()) == 2 * 200 - 2 - 1
+
+
+def test_text_of_lists_without_rows_or_order(tmp_path: Path) -> None:
+    """Brackets, quotes, and empty lists; an element of several parallel lists keeps its place."""
+    (tmp_path / "a.csv").write_text("y,a,b\n1,\"['x', 'y']\",\n0,[],\n1,z,\n")
+    data = ResolvedData(
+        name="t", root=str(tmp_path), source=SourceConfig(explode={"a": ","}), label=LabelConfig("y"),
+        sparse={"a": SparseConfig()},
+    )  # fmt: skip
+    [block] = sources.read_blocks(data, tmp_path / "a.csv")
+    assert block.frame.select("a", "y", LINE).rows() == [("x", "1", 2), ("y", "1", 2), ("z", "1", 4)]
+    (tmp_path / "a.csv").write_text("y,a,b\n1,1||3,a|b|c\n")
+    data = replace(data, source=SourceConfig(explode={"a": "|", "b": "|"}), sparse={n: SparseConfig() for n in "ab"})
+    [block] = sources.read_blocks(data, tmp_path / "a.csv")
+    assert block.frame.select("a", "b").rows() == [("1", "a"), (None, "b"), ("3", "c")]
+
+
+def test_lists_within_elements_stay_lists(tmp_path: Path) -> None:
+    rows = [{"y": 1, "o": {"lines": [{"sku": "a", "tags": ["x", "z"]}, {"sku": "b", "tags": []}]}}, {"y": 0, "o": None}]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    (tmp_path / "a.json").write_text(json.dumps(rows))
+    pl.DataFrame(rows).write_parquet(tmp_path / "a.parquet")
+    for kind in ("jsonl", "json", "parquet"):
+        data = ResolvedData(
+            name="t",
+            root=str(tmp_path),
+            source=SourceConfig(format=kind, files=[f"a.{kind}"], explode="o.lines", rename={"sku": "o.lines.sku"}),
+            label=LabelConfig("y"),
+            sparse={"sku": SparseConfig(), "tags": SparseConfig(column="o.lines.tags", split=" ")},
+        )
+        check_files(data)
+        [block] = sources.read_blocks(data, tmp_path / f"a.{kind}")
+        assert block.frame.select("sku", "o.lines.tags", LINE).rows() == [("a", ["x", "z"], 1), ("b", [], 1)]
+
+
+def test_rows_to_predict_are_exploded_too_without_the_label(tmp_path: Path) -> None:
+    """A row that cannot be read keeps its place in its line."""
+    data = sessions(tmp_path, "csv")
+    rows = RawRows.load(prepare(data).folder)
+    file = tmp_path / "new.csv"
+    file.write_text("session,aid,ts\n7,1 2 3,5 nonsense 6\n8,,\n9,4,8\n")
+    sources.check_columns(sources.prediction_source(data, file), file, rows.raw.sides)
+    [(frame, bad)] = file_blocks(rows, file)
+    assert frame.select(LINE, ELEMENT, "ts").rows() == [(2, 1, 5.0), (2, 3, 6.0), (4, 1, 8.0)]
+    assert [(b.line, b.element) for b in bad] == [(2, 2)]
+
+
+@pytest.mark.parametrize(
+    ("kind", "explode", "message"),
+    [
+        (
+            "csv",
+            ["aid"],
+            'data.source.explode=aid: its columns are text; name the separator of the elements: {aid: " "}',
+        ),
+        ("csv", {"aids": " "}, "data.source.explode: part_0.csv has no column aids; did you mean aid?"),
+        (
+            "arrow",
+            {"aid": ","},
+            "data.source.explode: part_0.arrow: column aid is List(Int64), not text, so it needs no",
+        ),
+        ("parquet", ["session"], "data.source.explode: part_0.parquet: column session is Int64, not a list"),
+        ("jsonl", ["session"], 'column session is text; name the separator of its elements: explode: {session: " "}'),
+        ("jsonl", 7, "data.source.explode=7: write a column, [columns with lists of equal length] or {column: sep"),
+        ("libfm", "a", "data.source.explode: does not apply to format libfm; it does to csv, parquet"),
+    ],
+)
+def test_errors(tmp_path: Path, kind: str, explode: Any, message: str) -> None:
+    data = sessions(tmp_path, "csv" if kind == "libfm" else kind)
+    data = replace(data, source=replace(data.source, format=kind, explode=explode))
+    with pytest.raises(UserError) as e:
+        exploded(data)
+    assert message in str(e.value)
+    assert "\n" not in str(e.value)
