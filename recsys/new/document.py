@@ -28,6 +28,9 @@ def document(p: Proposal, name: str) -> str:
         lines += _groups(p)
     else:
         lines += _label(p)
+        if p.within is not None:
+            why = f"metrics of the order within a {p.within}: gauc, gndcg@k; loss=pairwise compares its rows"
+            lines += entry("group", {"by": p.within, "together": True}, why)
     lines += entry("split", p.split.settings, p.split.why)
     lines += _items(p)
     if p.features.dense_defaults and p.features.dense:

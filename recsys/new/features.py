@@ -76,14 +76,6 @@ def features_of(columns: Sequence[Column], leaks: Mapping[str, str], *, typed: b
     return found
 
 
-def group_feature(c: Column, rows: int) -> Feature:
-    """Return the sparse feature of a group, which no model reads. rows: of all files"""
-    groups = rows * c.distinct // max(c.rows, 1)
-    buckets = 1 << max(20, (10 * groups).bit_length())
-    settings = _own(c, name := feature_name(c.name, set())) | {"encode": "hash", "buckets": buckets, "model": False}
-    return Feature(name, "sparse", settings, "no model reads it: metrics.gauc is the AUC within its rows")
-
-
 def _buckets(number: Feature) -> Feature:
     """Return ranges of a number as a sparse feature; most models need one."""
     settings = {"column": number.settings.get("column", number.name), "quantiles": 10}

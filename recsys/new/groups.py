@@ -15,6 +15,7 @@ QUERIES = (  # names of what is shown together
     *("session", "sessionid", "pageview", "page"),
 )
 FEWEST_GROUPS = 20
+MOST_GRADES = 20
 MOST_POSITIVE = 3  # positive rows of a group, on average
 GROUPED = 0.8  # share of the rows that are in groups of several
 ONE_POSITIVE = 0.9  # share of groups with one positive row, from which a column without such a name is a group
@@ -30,6 +31,25 @@ def group_of(columns: Sequence[Column], label: Label) -> Column | None:
     others = [c for c in free if c not in named and not c.role]
     found = next((c for c in named if _few_positives(c, label)), None)
     return found or next((c for c in others if _one_positive(c, label)), None)
+
+
+def queries_of_grades(columns: Sequence[Column], grades: Column) -> Column | None:
+    """Return the column of queries whose rows differ in their grades, None if there is none or these are no grades."""
+    values = grades.numbers
+    if values is None or not grades.is_whole or not 3 <= grades.distinct <= MOST_GRADES or values.min() < 0:  # type: ignore[operator]
+        return None
+    for c in columns:
+        if c.role in ("", "user") and c.distinct >= FEWEST_GROUPS and names_an_id_of(c.name, QUERIES):
+            frame = pl.DataFrame({"group": c.values, "y": values}).drop_nulls()
+            groups = frame.group_by("group").agg(rows=pl.len(), differ=pl.col("y").n_unique() > 1)
+            groups = groups.filter(pl.col("rows") > 1)
+            if (
+                groups.height >= FEWEST_GROUPS
+                and groups["rows"].sum() >= GROUPED * c.rows
+                and mean(groups["differ"]) > 0.5
+            ):
+                return c
+    return None
 
 
 def _groups(c: Column, label: Label) -> pl.DataFrame:

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,10 @@ from recsys.new import label as labels
 from recsys.new import split as splits
 from recsys.new.columns import Column, columns_of
 from recsys.new.explode import explode
-from recsys.new.features import Features, features_of, group_feature, sql_name, time_sql
+from recsys.new.features import Features, features_of, sql_name, time_sql
 from recsys.new.find_files import find
 from recsys.new.gather import Gathered, gather
-from recsys.new.groups import group_of, has_one
+from recsys.new.groups import group_of, has_one, queries_of_grades
 from recsys.new.label import Label
 from recsys.new.leaks import leaks
 from recsys.new.names import has_word
@@ -54,7 +54,7 @@ class Proposal:
     where: str | None = None
     group: dict[str, Any] | None = None
     max_length: int = 0
-    within: str | None = None  # the feature of groups for metrics.gauc
+    within: str | None = None  # the column of groups whose rows stay together
     items: Side | None = None
 
     @property
@@ -68,7 +68,7 @@ class Proposal:
             return f"python -m recsys.train data={name} model=sasrec"
         single = " model=dcnv2" if len(self.features.inputs) == 1 else ""  # model=dlrm multiplies pairs of vectors
         small = single + (" trainer.batch_size=256" if self.rows < FEW_ROWS else "")
-        return f"python -m recsys.train data={name}{small}{f' metrics.gauc={self.within}' if self.within else ''}"
+        return f"python -m recsys.train data={name}{small}"
 
 
 def propose(given: Sequence[str], asked: str | None) -> Proposal:
@@ -131,7 +131,11 @@ def _ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
     """Fill in features and split of data with a label."""
     label, typed = p.label, gathered.layout.typed
     assert label is not None
-    group = group_of(p.columns, label)
+    group = queries_of_grades(p.columns, label.column)
+    if group is not None and label.column.numbers is not None:
+        why = f"grades of the rows of a {group.name}"
+        p.label = label = replace(label, values=label.column.numbers, kind="regression", at_least=None, reason=why)
+    group = group or group_of(p.columns, label)
     if group is not None:
         group.role = "group"
     time = p.roles.time or _joined_time(p)
@@ -145,9 +149,7 @@ def _ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
     p.features = features_of([*p.columns, *joined], known_later | leaks(p.columns, label), typed=typed)
     p.features.derive = derive | p.features.derive
     if group is not None:
-        feature = group_feature(group, p.rows)
-        p.within = feature.name
-        p.features.sparse.append(feature)
+        p.within = group.name
     if p.sides:
         p.source["joins"] = [side.join() for side in p.sides]
     if label.column.missing:

@@ -180,6 +180,16 @@ def _shown(f: Path, *, times: bool) -> None:
         (f / "events.csv").write_text("display_id,timestamp\n" + "\n".join(events) + "\n")
 
 
+def _graded(f: Path) -> None:
+    """Documents of queries, with grades."""
+    rng, rows = np.random.default_rng(8), []
+    for q in range(100):
+        for _ in range(8):
+            x = rng.normal(size=2).round(3)
+            rows.append(f"{q},{x[0]},{x[1]},{int(np.clip(np.round(x[0] + 1.5), 0, 4))}")
+    (f / "docs.csv").write_text("query_id,x,z,relevance\n" + "\n".join(rows) + "\n")
+
+
 def _broken(f: Path) -> None:
     rows = [
         f'{r["user"]},"so \\"{r["city"]}\\",\n\n{i}",{r["clicked"]}'
@@ -425,10 +435,11 @@ SHAPES: dict[str, Shape] = {
     ),
     "impressions": Shape(
         _impressions,
-        expected={"source.explode": {"impressions": " "}, "derive.item": "SPLIT_PART(impressions, '-', 1)", "label.column": "clicked", "sparse.impression.model": False, "split.by": "time"},
+        expected={"source.explode": {"impressions": " "}, "derive.item": "SPLIT_PART(impressions, '-', 1)", "label.column": "clicked", "group.by": "impression", "group.together": True, "split.by": "time"},
     ),
-    "displays": Shape(lambda f: _shown(f, times=True), expected={"split.by": "hash", "split.column": "display_id", "sparse.display_id.model": False, "sparse.ad_id": "present"}),
-    "joined times": Shape(lambda f: _shown(f, times=False), expected={"split.by": "time", "split.column": "timestamp", "sparse.display_id.model": False}),
+    "displays": Shape(lambda f: _shown(f, times=True), expected={"split.by": "hash", "split.column": "display_id", "group.by": "display_id", "sparse.ad_id": "present"}),
+    "joined times": Shape(lambda f: _shown(f, times=False), expected={"split.by": "time", "split.column": "timestamp", "group.by": "display_id"}),
+    "grades": Shape(_graded, expected={"label.column": "relevance", "label.kind": "regression", "group.by": "query_id", "split.by": "hash", "split.column": "query_id"}),
     "line breaks": Shape(_broken, expected={"source.escape": "\\", "source.line_breaks_in_quotes": True, "label.column": "clicked"}, model="dcnv2"),
     "listens": Shape(_listens, expected={"group.by": "user", "group.order": "timestamp", "where": "item IS NOT NULL"}, model="sasrec"),
     "ratings without label": Shape(_ratings, asked="null", expected={"group.by": "user", "group.order": "timestamp"}, model="sasrec"),
