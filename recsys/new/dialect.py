@@ -25,7 +25,8 @@ HEADINGS = (
     "lines such as {} hold a value of all lines below them; write it into each of these lines: "
     "awk -F: '/:$/ {{v = $1; next}} {{print v \",\" $0}}' FILES > rows.csv"
 )
-LIBFM = re.compile(r"^[+-]?[\d.]+( +\w+:[+-]?[\d.]+([eE][+-]?\d+)?)+ *$")
+SVMLIGHT = re.compile(r"^[+-]?[\d.]+( +\w+:[+-]?[\d.]+([eE][+-]?\d+)?)+ *(#.*)?$")
+LIBFM = re.compile(r"^[+-]?[\d.]+( +\w+:1(\.0*)?)+ *$")
 NUMBER = re.compile(r"^[+-]?(\d+([.,]\d*)*|[.,]\d+)([eE][+-]?\d+)?$")
 
 
@@ -33,7 +34,7 @@ NUMBER = re.compile(r"^[+-]?(\d+([.,]\d*)*|[.,]\d+)([eE][+-]?\d+)?$")
 class Dialect:
     """How a text file is read, in the words of `source:`, and why."""
 
-    format: str = "csv"  # csv | lists | libfm | jsonl
+    format: str = "csv"  # csv | lists | libfm | svmlight | jsonl
     encoding: str = "utf-8"
     separator: str = ","
     quote: str | None = '"'
@@ -90,6 +91,9 @@ def dialect_of(lines: Sequence[str], encoding: str = "utf-8") -> Dialect:
         return d
     if sum(bool(LIBFM.match(line)) for line in lines) > STEADY * len(lines):
         d.format, d.separator, d.width = "libfm", " ", len(lines[0].split())
+        return d
+    if sum(bool(SVMLIGHT.match(line)) for line in lines) > STEADY * len(lines):
+        d.format, d.separator, d.width = "svmlight", " ", len(lines[0].split())
         return d
     if HEADING.match(lines[0]) and not all(HEADING.match(line) for line in lines):
         d.title = HEADINGS.format(lines[0].strip())

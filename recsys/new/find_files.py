@@ -33,7 +33,7 @@ NO_DATA = frozenset(  # suffixes of files that a folder holds beside its data
 )
 ROLES = {  # words in a file's name that name its split
     "train": ("train", "training", "tr", "trn"),
-    "validation": ("valid", "validation", "val", "dev"),
+    "validation": ("valid", "validation", "val", "vali", "dev"),
     "test": ("test", "testing", "te", "tst"),
 }
 

@@ -98,7 +98,7 @@ def _untested(
 
 def _columns_key(layout: Layout) -> tuple[str, ...]:
     """Return what files of the same columns have in common: their names or, without any, their number."""
-    if layout.format == "jsonl":
+    if layout.format in ("jsonl", "svmlight"):
         return (layout.format,)
     d = layout.dialect
     if d is None:

@@ -15,6 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from recsys.data.raw import svmlight
 from recsys.data.raw.dialect import MAGIC, SPACES, UNIT
 from recsys.data.raw.nested import plain
 from recsys.data.raw.storage import partitions
@@ -50,7 +51,7 @@ class Layout:
     @property
     def typed(self) -> bool:
         """Whether the columns have types, not only text."""
-        return self.format not in ("csv", "lists", "libfm")
+        return self.format not in ("csv", "lists", "libfm", "svmlight")
 
     @property
     def maps_keys(self) -> bool:
@@ -126,6 +127,8 @@ def _layout(file: Path) -> Layout:
         return Layout("json", ["key", "value"], d)
     if d.format == "jsonl":
         return Layout("jsonl", list(_json_frame(lines[:200]).columns), d)
+    if d.format == "svmlight":
+        return Layout("svmlight", list(_svmlight_frame(lines[:200]).columns), d)
     if d.format == "csv" and d.width < 2:
         return Layout("text", [], d)
     return Layout(d.format, list(d.columns), d)
@@ -178,7 +181,7 @@ def thinned(frame: pl.DataFrame, most: int) -> pl.DataFrame:
 def _text(file: Path, layout: Layout, most: int) -> Sample:
     d = layout.dialect
     assert d is not None
-    most = min(most, LIBFM_ROWS) if d.format == "libfm" else most
+    most = min(most, LIBFM_ROWS) if d.format in ("libfm", "svmlight") else most
     wide = d.encoding.startswith("utf-16")  # cannot be cut at line feeds
     pieces, size = raw_bytes.pieces(file) if not wide else ([raw_bytes.head(file)], file.stat().st_size)
     read = sum(map(len, pieces))
@@ -209,6 +212,8 @@ def _parse(lines: list[str], layout: Layout) -> pl.DataFrame:
         return _json_frame(lines)
     if d.format == "libfm":
         return _libfm_frame(lines)
+    if d.format == "svmlight":
+        return _svmlight_frame(lines)
     if d.format == "lists":
         return _lists_frame(lines, d)
     if d.separator == SPACES:
@@ -278,6 +283,17 @@ def _libfm_frame(lines: Sequence[str]) -> pl.DataFrame:
     same = [[r[0], *(x.partition(":")[0] for x in r[1:])] for r in rows if len(r) == width]
     names = ["label", *(f"field_{i}" for i in range(1, width))]
     return pl.DataFrame(same, schema=dict.fromkeys(names, pl.String), orient="row")
+
+
+def _svmlight_frame(lines: Sequence[str]) -> pl.DataFrame:
+    rows = []
+    for label, *others in filter(None, map(svmlight.parts, lines)):
+        pairs = (x.partition(":") for x in others)
+        rows.append({svmlight.LABEL: label} | {svmlight.column(key): value for key, _, value in pairs})
+    frame = pl.DataFrame(rows, infer_schema_length=None)
+    numbers = [c for c in frame.columns if c[1:].isdigit()]
+    names = [c for c in frame.columns if c not in numbers]
+    return frame.select(*names, pl.col(sorted(numbers, key=lambda c: int(c[1:]))).fill_null("0"))
 
 
 def _lists_frame(lines: Sequence[str], d: Dialect) -> pl.DataFrame:

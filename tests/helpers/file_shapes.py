@@ -190,6 +190,21 @@ def _graded(f: Path) -> None:
     (f / "docs.csv").write_text("query_id,x,z,relevance\n" + "\n".join(rows) + "\n")
 
 
+def _letor(f: Path) -> None:
+    """Files of a fold of MSLR-WEB10K."""
+    rng = np.random.default_rng(9)
+    for name, queries in (("train", range(80)), ("vali", range(80, 100)), ("test", range(100, 120))):
+        lines = []
+        for q in queries:
+            for d in range(6):
+                x = rng.normal(size=4).round(4)
+                grade = int(np.clip(np.round(x[0] + 1.5), 0, 4))
+                lines.append(
+                    f"{grade} qid:{q} " + " ".join(f"{i + 1}:{v}" for i, v in enumerate(x)) + f" #docid = G{d}"
+                )
+        (f / f"{name}.txt").write_text("\n".join(lines) + "\n")
+
+
 def _broken(f: Path) -> None:
     rows = [
         f'{r["user"]},"so \\"{r["city"]}\\",\n\n{i}",{r["clicked"]}'
@@ -440,6 +455,7 @@ SHAPES: dict[str, Shape] = {
     "displays": Shape(lambda f: _shown(f, times=True), expected={"split.by": "hash", "split.column": "display_id", "group.by": "display_id", "sparse.ad_id": "present"}),
     "joined times": Shape(lambda f: _shown(f, times=False), expected={"split.by": "time", "split.column": "timestamp", "group.by": "display_id"}),
     "grades": Shape(_graded, expected={"label.column": "relevance", "label.kind": "regression", "group.by": "query_id", "split.by": "hash", "split.column": "query_id"}),
+    "letor": Shape(_letor, expected={"source.format": "svmlight", "label.kind": "regression", "group.by": "qid", "split.by": "files", "split.validation_files": ["vali.txt"]}),
     "line breaks": Shape(_broken, expected={"source.escape": "\\", "source.line_breaks_in_quotes": True, "label.column": "clicked"}, model="dcnv2"),
     "listens": Shape(_listens, expected={"group.by": "user", "group.order": "timestamp", "where": "item IS NOT NULL"}, model="sasrec"),
     "ratings without label": Shape(_ratings, asked="null", expected={"group.by": "user", "group.order": "timestamp"}, model="sasrec"),

@@ -1,0 +1,103 @@
+"""Read lines 'label key:value key:value ... # comment', as SVMlight, LIBSVM and the LETOR data sets write them.
+
+Columns are `label` and the keys of the first lines; a whole number such as 7 is the column f7. A line that lacks a
+number has the value 0 there; a line that lacks another key, such as qid, has a missing value. Values are text, as in
+CSV.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import polars as pl
+
+from recsys.config.schema_data import SourceConfig
+from recsys.data.raw.blocks import LINE, BadRow, Block
+from recsys.data.raw.dialect import head_lines, whole_lines
+from recsys.data.raw.ranges import ALL, FileRange, Projection
+from recsys.data.raw.text import read_csv
+from recsys.errors import UserError
+
+HEAD_LINES = 10_000
+LABEL, TEXT = "label", "text"
+
+
+def column(key: str) -> str:
+    """Return the column of a key."""
+    return f"f{key}" if key.isdigit() else key
+
+
+def parts(line: str) -> list[str]:
+    """Return the fields of a line."""
+    return line.partition("#")[0].split()
+
+
+def keys(source: SourceConfig, file: Path) -> list[str]:
+    """Return the keys of the first lines, whole numbers in ascending order. Raises UserError if there are none."""
+    lines = head_lines(whole_lines(source), file)
+    found: dict[str, None] = {}
+    for line in lines[: max(min(len(lines) - 1, HEAD_LINES), 1)]:  # the last one may be cut
+        found |= dict.fromkeys(x.partition(":")[0] for x in parts(line.decode())[1:] if ":" in x)
+    if not found:
+        raise UserError(f"{file}: no line is 'label key:value key:value ...', as data.source.format=svmlight needs")
+    return sorted(found, key=lambda k: (k.isdigit(), int(k) if k.isdigit() else 0))
+
+
+def empty_frame(source: SourceConfig, file: Path) -> pl.DataFrame:
+    """Return a frame without rows that has the columns."""
+    return pl.DataFrame(schema=dict.fromkeys([LABEL, *map(column, keys(source, file))], pl.String))
+
+
+def read(
+    source: SourceConfig, file: Path, _names: list[str], file_range: FileRange, projection: Projection
+) -> Iterator[Block]:
+    """Read the lines of a range of the file."""
+    known = keys(source, file)
+    wanted = [k for k in known if projection.columns is None or column(k) in projection.columns]
+    for block in read_csv(whole_lines(source), file, [TEXT], file_range, ALL):
+        text = pl.col(TEXT).str.replace(r"#.*$", "").str.replace_all(r"\s+", " ").str.strip_chars(" ")
+        rows = block.frame.select(LINE, TEXT, parts=text.str.split(" ")).with_columns(
+            keys=pl.col("parts").list.slice(1).list.eval(pl.element().str.extract(r"^([^:]+):[^:]+$", 1))
+        )
+        reasons = rows.select(_reason(known)).to_series()
+        for row in rows.filter(reasons.is_not_null()).with_columns(reason=reasons.drop_nulls()).iter_rows(named=True):
+            block.bad.append(BadRow(str(file), row[LINE], row["reason"], row[TEXT]))
+        block.bad.sort(key=lambda b: b.line)
+        rows = rows.filter(reasons.is_null())
+        label = rows.select(LINE, pl.col("parts").list.get(0).alias(LABEL))
+        block.frame = pl.concat([label, _values(rows, wanted)], how="horizontal")
+        yield block
+
+
+def _reason(known: list[str]) -> pl.Expr:
+    """Return why a line cannot be read; null if it can."""
+    unknown = pl.col("keys").list.eval(pl.element().filter(~pl.element().is_in(known)))
+    return (
+        pl.when(pl.col("keys").list.eval(pl.element().is_null()).list.any())
+        .then(pl.lit("a field is not key:value"))
+        .when(pl.col("keys").list.n_unique() < pl.col("keys").list.len())
+        .then(pl.lit("a key occurs twice"))
+        .when(unknown.list.len() > 0)
+        .then(pl.format("key {} is not in the first lines of the file", unknown.list.first()))
+    )
+
+
+def _values(rows: pl.DataFrame, wanted: list[str]) -> pl.DataFrame:
+    """Return the values of the keys, a column for each."""
+    value = pl.element().str.extract(r":(.*)$", 1)
+    names = {key: column(key) for key in wanted}
+    if not rows.height or not wanted:
+        return pl.DataFrame(schema=dict.fromkeys(names.values(), pl.String), height=rows.height)
+    lists = rows.select(keys="keys", values=pl.col("parts").list.slice(1).list.eval(value))
+    if lists["keys"].n_unique() == 1:  # all lines have the same keys, as in LETOR
+        places = {key: i for i, key in enumerate(lists["keys"][0])}
+        take = lambda k: pl.col("values").list.get(places[k]) if k in places else pl.lit(None, pl.String)  # noqa: E731
+        return lists.select(_or_0(take(key), key).alias(name) for key, name in names.items())
+    long = lists.with_row_index("row").explode("keys", "values").filter(pl.col("keys").is_in(wanted))
+    wide = long.pivot(on="keys", on_columns=wanted, index="row", values="values")
+    numbered = pl.DataFrame({"row": pl.int_range(rows.height, dtype=pl.UInt32, eager=True)})
+    filled = numbered.join(wide, on="row", how="left", maintain_order="left")
+    return filled.select(_or_0(pl.col(key), key).alias(name) for key, name in names.items())
+
+
+def _or_0(values: pl.Expr, key: str) -> pl.Expr:
+    return values.fill_null("0") if key.isdigit() else values
