@@ -96,6 +96,9 @@ def explained(arguments: Sequence[str], command: str = "train") -> Iterator[None
     except UserError:
         raise
     except ValueError as e:  # raised by Hydra for model=3 and the like
+        if nulls := [a for a in arguments if re.fullmatch(r"\w+=null", a)]:
+            group = nulls[0].partition("=")[0]
+            raise UserError(f"{nulls[0]}: must be one of the choices of {group}; leave it out for the default") from e
         raise UserError(str(e)) from e
     except AssertionError as e:  # raised by OmegaConf if an override sets a key below a null
         raise UserError("an override sets a key inside another key that is null; write that key in the YAML") from e

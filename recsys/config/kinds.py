@@ -92,9 +92,8 @@ class Ranking(ModelKind):
         except ValueError as e:
             raise UserError(f"loss={target}: {e}") from e
         if getattr(task.loss, "within_groups", False) and not features.grouped:
-            where = f"data.group.together={'false' if cfg.data.group else 'null'}"
-            why = f"compares the rows of a group, but {where}; set data.group.by=COLUMN data.group.together=true"
-            raise UserError(f"loss={target}: {why}")
+            by = "" if cfg.data.group is not None and cfg.data.group.by else "data.group.by=COLUMN "
+            raise UserError(f"loss={target}: compares the rows of a group; set {by}data.group.together=true")
         return task
 
 

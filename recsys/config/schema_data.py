@@ -285,7 +285,7 @@ class DataConfig:
     sample: SampleConfig | None = None
 
     def __post_init__(self) -> None:
-        if self.group is not None and not self.group.by:
+        if self.group is not None and not self.group.by and not self.group.together:
             self.group = None
         if self.sequences is not None and not self.sequences.max_length:
             self.sequences = None

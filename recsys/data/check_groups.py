@@ -17,6 +17,8 @@ def check_groups(data: ResolvedData) -> None:
     Raises:
         UserError: the config has a mistake.
     """
+    if data.group is not None and not data.group.by:
+        raise UserError("data.group.by: missing; data.group.together=true needs the column of the groups")
     for name, d in data.dense_columns.items():
         if not data.label_configs and any(isinstance(s, Target) for s in d.steps):
             raise UserError(f"{data.key}.dense.{name}: target needs a label, but these rows have none")

@@ -98,7 +98,9 @@ def test_rows_are_predicted_in_their_order(home: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (("data=sample_tasks", "loss=pairwise"), "set data.group.by=COLUMN data.group.together=true"),
+        (("data=sample_tasks", "loss=pairwise"), "compares the rows of a group; set data.group.together=true"),
+        (("data=criteo", "data.group.together=true"), "data.group.by: missing; data.group.together=true needs"),
+        (("data=sample_tasks", "loss=null"), "loss=null: must be one of the choices of loss; leave it out"),
         (("data=sample_sequences", "model=sasrec", "data.group.together=true"), "applies to rows with labels"),
         (("data=sample_tasks", "loss=tasks", "loss.balance=grad"), "balance=grad: unknown; did you mean gradnorm?"),
     ],
