@@ -48,8 +48,8 @@ class Label:
     mean, std: regression: of the label, after `log`, in the training rows; the model predicts (label - mean) / std
     known: the share of training rows that have this label
     sampled: the share of negatives that were kept for training
-    platt: (a, b), if probabilities are calibrated as sigmoid(a x logit + b)
-    isotonic: (probabilities, calibrated ones), ascending, between which calibrated probabilities are interpolated
+    platt: (a, b), if probabilities are calibrated as sigmoid(a x logit + b), and numbers as a x number + b
+    isotonic: (predictions, calibrated ones), ascending, between which calibrated predictions are interpolated
     """
 
     name: str

@@ -20,8 +20,9 @@ def label_slices(labels: tuple[Label, ...]) -> list[slice]:
 def predict(logits: Tensor, labels: tuple[Label, ...]) -> Tensor:
     """Return predictions in the units of the labels: (B, L) logits -> (B, L).
 
-    A binary label's prediction is a probability, corrected for negatives that training has left out, and calibrated if
-    the label says how. A regression's is the number itself. Those of a label of classes are the classes' probabilities.
+    A binary label's prediction is a probability, corrected for negatives that training has left out. A regression's is
+    the number itself. Both are calibrated if the label says how. Those of a label of classes are the classes'
+    probabilities.
     """
     parts = zip(logits.float().split([label.width for label in labels], dim=1), labels, strict=True)
     return torch.cat([_predict(part, label) for part, label in parts], dim=1)
@@ -32,7 +33,11 @@ def _predict(logits: Tensor, label: Label) -> Tensor:
         return torch.softmax(logits, dim=1)
     if label.kind == "regression":
         value = logits * label.std + label.mean
-        return torch.expm1(value) if label.log else value
+        value = torch.expm1(value) if label.log else value
+        if label.platt is not None:
+            value = label.platt[0] * value + label.platt[1]
+            return value.clamp(min=0) if label.log else value
+        return value if label.isotonic is None else _interpolate(value, *label.isotonic)
     # with a share r of the negatives, the odds are 1 / r times as high (King & Zeng 2001; He et al. 2014, section 6.3)
     logits = logits + math.log(label.sampled) if label.sampled < 1 else logits
     if label.platt is not None:

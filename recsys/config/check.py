@@ -134,8 +134,9 @@ def _check_calibration(cfg: DictConfig, data: "ResolvedData") -> None:
         raise UserError(f"calibration={cfg.calibration}: unknown{did_you_mean(cfg.calibration, METHODS)}")
     if cfg.calibration == "none":
         return
-    if not any(label.kind == "binary" for label in data.label_configs.values()):
-        raise UserError(f"calibration={cfg.calibration}: calibrates probabilities, and this data has no binary label")
+    if all(label.kind == "classes" for label in data.label_configs.values()):
+        why = "calibrates binary labels and numbers, and this data has neither"
+        raise UserError(f"calibration={cfg.calibration}: {why}")
     if not data.split.validation and not data.split.validation_files:
         raise UserError(f"calibration={cfg.calibration}: needs validation rows; set data.split.validation")
 

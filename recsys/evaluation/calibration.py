@@ -1,4 +1,4 @@
-"""Calibrate probabilities on validation rows, so that events happen as often as predicted.
+"""Calibrate probabilities and numbers on validation rows, so that they are right on average.
 
 A run stores the result in RUN/calibration.json: {label: {"platt": [a, b]}} or {label: {"isotonic": [[...], [...]]}}.
 """
@@ -28,15 +28,33 @@ def calibrate(label: Label, rows: Rows, method: str) -> Label:
         smoothed targets
     isotonic: the best non-decreasing function, by the pool-adjacent-violators algorithm: Zadrozny & Elkan, Transforming
         Classifier Scores into Accurate Multiclass Probability Estimates, 2002
+
+    Numbers are calibrated by the straight line (platt) or the non-decreasing function (isotonic) with the least squared
+    error.
     """
     if len(np.unique(rows.label)) < 2:
         return label
+    if label.kind == "regression":
+        return _calibrate_numbers(label, rows, method)
     p = np.clip(rows.probability.astype(np.float64), SMALLEST, 1 - SMALLEST)
     weight = np.ones(len(p)) if rows.weight is None else rows.weight.astype(np.float64)
     if method == "platt":
         return replace(label, platt=_platt(np.log(p / (1 - p)), rows.label, weight))
     at, values = _isotonic(p, rows.label.astype(np.float64), weight)
+    values = np.clip(values, SMALLEST, 1 - SMALLEST)
     return replace(label, isotonic=(tuple(at.tolist()), tuple(values.tolist())))
+
+
+def _calibrate_numbers(label: Label, rows: Rows, method: str) -> Label:
+    x, y = rows.probability.astype(np.float64), rows.label.astype(np.float64)
+    weight = np.ones(len(x)) if rows.weight is None else rows.weight.astype(np.float64)
+    if method == "isotonic":
+        at, values = _isotonic(x, y, weight)
+        return replace(label, isotonic=(tuple(at.tolist()), tuple(values.tolist())))
+    root = np.sqrt(weight)
+    features = np.stack([x, np.ones_like(x)], 1)
+    a, b = np.linalg.lstsq(features * root[:, None], y * root, rcond=None)[0].tolist()
+    return replace(label, platt=(a, b))
 
 
 def _platt(logit: np.ndarray, label: np.ndarray, weight: np.ndarray) -> tuple[float, float]:
@@ -77,10 +95,9 @@ def _isotonic(p: np.ndarray, label: np.ndarray, weight: np.ndarray) -> tuple[np.
             sizes[-2:] = [total]
             starts.pop()
     stops = [*(s - 1 for s in starts[1:]), len(x) - 1]
-    values = np.clip(means, SMALLEST, 1 - SMALLEST)
     at = np.stack([x[starts], x[stops]], 1).ravel()
     kept = np.append(True, np.diff(at) > 0)
-    return at[kept], np.repeat(values, 2)[kept]
+    return at[kept], np.repeat(means, 2)[kept]
 
 
 def save(run: Path, labels: tuple[Label, ...]) -> None:

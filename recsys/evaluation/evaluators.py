@@ -27,7 +27,8 @@ from recsys.evaluation.values import ValueMetrics, value_metrics
 from recsys.features import Label
 from recsys.predictions import label_slices, predict
 
-CALIBRATED = ("logloss", "ne", "calibration", "ece")  # metrics that are also measured before the calibration
+# metrics that are also measured before the calibration
+CALIBRATED = ("logloss", "ne", "calibration", "ece", "rmse", "mae")
 
 
 class Evaluator(Protocol):
@@ -93,11 +94,11 @@ class LabelsEvaluator:
     ) -> None:
         self.labels, self._gauc, self._group_ks = labels, gauc, group_ks
         self._loader: ParquetLoader | None = None
-        self._uncalibrated = [BinaryMetrics(exact_rows, bins) for _ in labels]
-        self.metrics: list[BinaryMetrics | ValueMetrics] = [
-            BinaryMetrics(exact_rows, bins) if label.kind == "binary" else ValueMetrics(label, exact_rows)
-            for label in labels
-        ]
+
+        def make(label: Label) -> BinaryMetrics | ValueMetrics:
+            return BinaryMetrics(exact_rows, bins) if label.kind == "binary" else ValueMetrics(label, exact_rows)
+
+        self.metrics, self._uncalibrated = ([make(label) for label in labels] for _ in range(2))
 
     def begin(self, task: Any, loader: ParquetLoader | None, brief: bool = False) -> None:
         self._loader = loader
@@ -143,14 +144,14 @@ class LabelsEvaluator:
         return box[0]
 
     def calibrate(self, method: str) -> None:
-        """Calibrate binary labels on the rows of the last `compute`. Collective."""
+        """Calibrate labels but those of classes on the rows of the last `compute`. Collective."""
         box = [self.labels]
         if rank() == 0:
             pairs = zip(self.labels, self.metrics, strict=True)
             box = [
                 tuple(
                     calibrate(label, metrics.rows, method)
-                    if isinstance(metrics, BinaryMetrics) and metrics.rows is not None
+                    if label.kind != "classes" and metrics.rows is not None
                     else label
                     for label, metrics in pairs
                 )

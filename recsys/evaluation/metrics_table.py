@@ -55,7 +55,8 @@ METRICS = {
         Metric("pr_auc", "PR-AUC", "higher", "average precision", "binary", curve=False),
         Metric("logloss", "logloss", "lower", "mean of −ln P(label)", "binary"),
         Metric("ne", "NE", "lower", "normalised entropy: logloss over that of the mean label", "binary", curve=False),
-        Metric("calibration", "calibration", None, "predicted over observed positives; 1 is calibrated", "binary"),
+        Metric("calibration", "calibration", None, "predicted over observed sum of the labels; 1 is calibrated",
+               "binary"),
         Metric("ece", "ECE", "lower", "expected calibration error", "binary", interval=False),
         Metric("gauc", "GAUC", "higher", "AUC within groups, weighted by their rows", "binary", interval=False),
         Metric("rmse", "RMSE", "lower", "root of the mean squared error", "regression"),
@@ -159,6 +160,8 @@ def label_names(kinds: Mapping[str, str], *, gauc: bool, group_ks: Sequence[int]
         own = [*BY_KIND[kind]]
         if kind == "binary" and (group_ks or (gauc and not i)):
             own.append("gauc")
+        if kind == "regression":
+            own.append("calibration")
         if kind != "classes":
             own += [f"{name}@{k}" for name in BY_GROUP for k in group_ks]
         names += own if len(kinds) == 1 else [f"{label}/{name}" for name in own]

@@ -15,7 +15,8 @@ SMALLEST = 1e-7  # probabilities are clipped to it before their logarithm is tak
 def value_metrics(rows: Rows, kind: str) -> dict[str, float]:
     """Return the metrics of these rows.
 
-    regression: root of the mean squared error (rmse), mean absolute error (mae)
+    regression: root of the mean squared error (rmse), mean absolute error (mae), and the sum of the predictions divided
+        by that of the labels (calibration), unless a label is negative or all are 0
     classes: mean of -ln P(label) (logloss), share of rows whose most probable class is the label (accuracy)
     """
     return _means(_sums(rows, kind), kind)
@@ -36,18 +37,24 @@ def row_values(prediction: np.ndarray, label: np.ndarray, kind: str) -> tuple[np
 
 
 def _sums(rows: Rows, kind: str) -> np.ndarray:
-    """Return the sums of weights, of both metrics and of rows: (4,) float64."""
+    """Return the sums of weights, of both metrics, of predictions, of labels, of negative labels and of rows: (7,)
+    float64; those of predictions and labels are 0 for classes.
+    """
     weight = np.ones(len(rows.label)) if rows.weight is None else rows.weight.astype(np.float64)
-    parts = row_values(rows.probability, rows.label, kind)
-    return np.array([weight.sum(), *((weight * p).sum() for p in parts), len(weight)])
+    parts = [*row_values(rows.probability, rows.label, kind)]
+    numbers = kind == "regression"
+    parts += [rows.probability if numbers else np.zeros(len(weight)), rows.label if numbers else np.zeros(len(weight))]
+    return np.array([weight.sum(), *((weight * p).sum() for p in parts), (parts[-1] < 0).sum(), len(weight)])
 
 
 def _means(sums: np.ndarray, kind: str) -> dict[str, float]:
-    total, first, second, rows = sums.tolist()
+    total, first, second, predicted, observed, negative, rows = sums.tolist()
     first, second = (x / total if total else math.nan for x in (first, second))
-    metrics = (
-        {"rmse": math.sqrt(first), "mae": second} if kind == "regression" else {"logloss": first, "accuracy": second}
-    )
+    if kind == "classes":
+        return {"logloss": first, "accuracy": second, "rows": int(rows)}
+    metrics = {"rmse": math.sqrt(first), "mae": second}
+    if observed > 0 and not negative:
+        metrics["calibration"] = predicted / observed
     return metrics | {"rows": int(rows)}
 
 

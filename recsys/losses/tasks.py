@@ -109,7 +109,20 @@ class LabelLosses(nn.Module):
         self.balance, self.alpha = tasks.balance, tasks.alpha
         self.register_buffer("first_losses", torch.zeros(len(labels)), persistent=self.balance == "gradnorm")
         self.first_losses: Tensor
+        self._last: Tensor | None = None
         self._last_layer: list[nn.Linear] = []  # in a list, so that it is no part of this module
+
+    def logged(self) -> dict[str, Tensor]:
+        """Return the last batch's loss of each of several labels, before weights and shares, and what balances them."""
+        if self._last is None or len(self.labels) == 1:
+            return {}
+        names = [label.name for label in self.labels]
+        found = {f"{name}/loss": x for name, x in zip(names, self._last, strict=True)}
+        if self.scales is not None:
+            own = self.scales.detach()
+            shares = torch.exp(-own) if self.balance == "uncertainty" else len(names) * own.softmax(0)
+            found |= {f"{name}/share": x for name, x in zip(names, shares, strict=True)}
+        return found
 
     def set_last_layer(self, model: nn.Module) -> None:
         """Set the layer whose output is the logits, for balance=gradnorm. Raises ValueError if the model has none."""
@@ -145,8 +158,9 @@ class LabelLosses(nn.Module):
                     value = pointwise * self.defaults[i](logits[:, columns], target, share) + (1 - pointwise) * value
             else:
                 value = loss.forward(logits[:, columns], target, share)
-            values.append(self.weights[i] * value)
-        losses = torch.stack(values)
+            values.append(value)
+        self._last = torch.stack(values).detach()
+        losses = torch.stack([weight * value for weight, value in zip(self.weights, values, strict=True)])
         if self.scales is None:
             return losses.sum()
         if self.balance == "uncertainty":

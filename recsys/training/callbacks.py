@@ -169,7 +169,7 @@ class EvaluationBar(pl.Callback):
 
     def _advance(self, batch: Any) -> None:
         assert self._bar is not None
-        rows = batch.rows if batch.weight is None else float(batch.weight.sum())
+        rows = batch.rows if batch.weight is None else int((batch.weight > 0).sum())  # others fill up
         left = (self._bar.total or 0) - self._bar.done  # the ranks' last batches differ by a row
         self._bar.advance(min(rows * world_size(), left))
 

@@ -16,6 +16,7 @@ from recsys.console import say_once
 from recsys.distributed.ranks import fail_together, first_problem
 from recsys.errors import NotFinite, UserError
 from recsys.evaluation.evaluators import Evaluator, LabelsEvaluator
+from recsys.losses import LabelLosses
 from recsys.models.common.layers import BATCH_NORMS, has_batch_norm
 from recsys.sharding import checkpoint
 from recsys.sharding.init import check_vectors, init_tables
@@ -164,6 +165,9 @@ class RecsysModule(pl.LightningModule):
         self._loss = loss.detach()
         if log:
             self.log("train/loss", self._loss, rank_zero_only=True)
+            loss_of = getattr(self.dmp.module, "loss", None)
+            for name, value in loss_of.logged().items() if isinstance(loss_of, LabelLosses) else ():
+                self.log(f"train/{name}", value, rank_zero_only=True)
         return self._loss
 
     def _step(self, optimizer: Any, log: bool) -> None:

@@ -247,7 +247,7 @@ def protocol(cfg: DictConfig, prepared: Prepared, checkpoint: Path | None) -> di
         "seed": cfg.seed,
         "checkpoint": checkpoint.name if checkpoint else None,
         "metrics": "over all rows of the split" if cfg.debug.eval_batches is None else "of its first batches alone",
-        "label": data_config(cfg).label.column,
+        "label": ", ".join(data_config(cfg).labels) or data_config(cfg).label.column,
     } | ({} if kind_of(cfg).scores_rows else {"ranking": _ranking(cfg)})
 
 

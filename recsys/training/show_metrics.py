@@ -39,7 +39,7 @@ def show(metrics: dict[str, Any], path: Path) -> None:
                 )
         results.print(table)
     for name, value in metrics["test"].items():
-        if name.endswith(f"ece{UNCALIBRATED}"):
+        if name.endswith((f"ece{UNCALIBRATED}", f"rmse{UNCALIBRATED}")):
             own = name.removesuffix(UNCALIBRATED)
             say(f"test: calibration changes {own} from {value:.5f} to {metrics['test'][own]:.5f}")
     for split in ("test", "validation"):

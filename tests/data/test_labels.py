@@ -33,6 +33,7 @@ from recsys.evaluation import calibration
 from recsys.evaluation.binary import Rows, binary_metrics
 from recsys.evaluation.calibration import calibrate
 from recsys.evaluation.evaluators import LabelsEvaluator
+from recsys.evaluation.values import value_metrics
 from recsys.features import FeatureSpec, Label
 from recsys.losses import CrossEntropy, FocalLoss, Huber, LabelLosses, Tasks, label_loss
 from recsys.predictions import columns, predict
@@ -273,6 +274,10 @@ def test_uncertainty_learns_the_scale_of_each_loss() -> None:
         optimizer.step()
     alone = [math.log(2) / 0.8, 9 / 0.5, math.log(3)]
     assert losses.scales is not None
+    logged = {name: float(x) for name, x in losses.logged().items()}
+    names = [label.name for label in KINDS]
+    assert [logged[f"{n}/loss"] for n in names] == pytest.approx(alone, rel=1e-5)
+    assert [logged[f"{n}/share"] for n in names] == pytest.approx([1 / (2 * x) for x in alone], rel=0.02)
     assert losses.scales.tolist() == pytest.approx([math.log(2 * x) for x in alone], abs=0.01)
 
 
@@ -376,6 +381,28 @@ def test_isotonic_calibration_is_that_of_scikit_learn(rows: int, seed: int) -> N
     x = np.linspace(0.05, 0.95, 19).astype(np.float32)
     found = calibrated(Rows(np.arange(len(x)), x, x > 2), label)
     assert found == pytest.approx(reference.predict(x), abs=1e-4)
+
+
+@pytest.mark.parametrize("method", ["platt", "isotonic"])
+def test_calibrated_numbers_are_right_on_average(method: str) -> None:
+    """A model of ln(1 + label) predicts near the median of a skewed label, whose sum is too low."""
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal(20_000)
+    y = np.exp(x + 0.8 * rng.standard_normal(20_000))
+    label = Label("y", "regression", log=True)
+    logits = torch.from_numpy(np.log1p(np.exp(x)))[:, None].float()
+
+    def rows(label: Label, part: slice) -> Rows:
+        return Rows(np.arange(len(y))[part], predict(logits, (label,)).numpy()[part, 0], y[part].astype(np.float32))
+
+    fitted_on, held_out = slice(0, 10_000), slice(10_000, None)
+    before = value_metrics(rows(label, held_out), "regression")
+    better = calibrate(label, rows(label, fitted_on), method)
+    after = value_metrics(rows(better, held_out), "regression")
+    assert before["calibration"] < 0.8 and after["calibration"] == pytest.approx(1, abs=0.05)
+    assert after["rmse"] < before["rmse"]
+    assert predict(torch.full((1, 1), -50.0), (better,)).item() >= 0
+    assert "calibration" not in value_metrics(Rows(np.arange(2), y[:2], np.array([-1.0, 3.0])), "regression")
 
 
 def test_a_calibration_is_stored_with_the_run(tmp_path: Path) -> None:
