@@ -22,6 +22,7 @@ from recsys.report.comparison import compare
 from recsys.report.comparison_table import verdict
 from recsys.report.report_page import not_compared, page
 from recsys.report.resampling import (
+    Groups,
     Means,
     Predictions,
     delong,
@@ -162,6 +163,25 @@ def test_weights_are_repetitions(kind: str) -> None:
 def test_one_class_with_weights_has_no_auc() -> None:
     weight = np.random.default_rng(0).random(1000) + 0.1
     assert np.isnan(Predictions(weight, np.ones(1000), weight).weighted(np.ones(1000))).all()
+
+
+def test_groups_are_drawn_whole() -> None:
+    """Of groups whose rows are copies of each other, the interval is that of one row each; GAUC is a weighted mean."""
+    rng, groups = np.random.default_rng(0), 400
+    p, y = rng.random(groups), rng.random(groups) < 0.4
+    owner = np.repeat(np.arange(groups), 5)
+    auc, share = rng.random((groups, 1)), rng.integers(0, 9, (groups, 1)).astype(float)
+    grouped = Groups(Predictions(p[owner], y[owner]), owner, ("gauc",), auc, share)
+    assert grouped.names[-1] == "gauc" and (len(grouped), grouped.rows) == (groups, 5 * groups)
+    found, single = (deviations([x], 400, 0)[:, 0] for x in (grouped, Predictions(p, y)))
+    assert found[:, :5] == pytest.approx(single, rel=1e-9, abs=1e-12)
+    mean = float((auc * share).sum() / share.sum())
+    influence = share * (auc - mean) / share.mean()
+    assert found[:, 5].std() == pytest.approx(influence.std() / np.sqrt(groups), rel=0.1)
+    part = grouped.take(np.arange(0, groups, 2))
+    assert part.rows == 5 * len(part) == 1000 and part.weighted(np.ones(200))[0] == pytest.approx(
+        Predictions(p[::2], y[::2]).weighted(np.ones(200))[0]
+    )
 
 
 def test_equal_runs_do_not_differ() -> None:

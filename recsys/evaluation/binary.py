@@ -182,10 +182,21 @@ def gauc(
     over the groups with both classes. If all weights are 1, W_g is the group's number of rows, which are impressions in
     Zhu et al., Optimized Cost per Click in Taobao Display Advertising, 2017. NaN if no group has both classes.
     """
+    auc, total = group_aucs(group, probability, label, weight)
+    if not total.any():
+        return math.nan, 0
+    rows = np.unique(group, return_counts=True)[1][total > 0]
+    return float((auc * total).sum() / total.sum()), int(rows.sum())
+
+
+def group_aucs(
+    group: np.ndarray, probability: np.ndarray, label: np.ndarray, weight: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return AUC_g and W_g of `gauc`, (G,) and (G,) in ascending order of the groups; both 0 without both classes."""
     order = np.lexsort((probability, group))
     group, p, y = group[order], probability[order], label[order].astype(np.int64)
     if not len(group):
-        return math.nan, 0
+        return np.zeros(0), np.zeros(0)
     w = np.ones(len(group), np.int64) if weight is None else weight[order].astype(np.float64)
     new_group = np.append(True, group[1:] != group[:-1])
     new_score = np.append(True, (group[1:] != group[:-1]) | (p[1:] != p[:-1]))
@@ -199,10 +210,7 @@ def gauc(
     pairs = of_group(positives) * of_group(negatives)
     area = of_group(positives * (below + negatives / 2))
     both = pairs > 0
-    if not both.any():
-        return math.nan, 0
-    total, rows = np.add.reduceat(w, first)[both], np.diff(np.append(first, len(group)))[both]
-    return float((area[both] / pairs[both] * total).sum() / total.sum()), int(rows.sum())
+    return area / np.where(both, pairs, 1), np.where(both, np.add.reduceat(w, first), 0)
 
 
 @dataclass(frozen=True)

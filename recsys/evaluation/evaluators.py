@@ -212,7 +212,10 @@ class LabelsEvaluator:
         for i, (label, metrics) in enumerate(zip(self.labels, self.metrics, strict=True)):
             assert metrics.rows is not None
             name = f"{split}_predictions" + (f"_{label.name}" if i else "")
-            write_predictions(metrics.rows, label, folder / f"{name}.parquet")
+            group, place = None, metrics.rows.place
+            if metrics.groups is not None and len(place):
+                group = metrics.groups(int(place[0]), int(place[-1]) + 1)[place - place[0]]
+            write_predictions(metrics.rows, label, folder / f"{name}.parquet", group)
 
 
 def _column(loader: ParquetLoader, name: str, start: int, stop: int) -> np.ndarray:
@@ -285,11 +288,11 @@ def retrieval_slices(
     return slices(names, loader, places, measure, fitted, max_values)
 
 
-def write_predictions(rows: Rows, label: Label, path: Path) -> None:
+def write_predictions(rows: Rows, label: Label, path: Path, group: np.ndarray | None = None) -> None:
     """Write one row per measured row.
 
     Columns: its number in the split (`row`), the prediction (`probability`; `prediction` of a number; a column for each
-    class), the label, and the weight if rows have one.
+    class), the label, and the weight and the group if rows have one.
     """
     columns: dict[str, Any] = {"row": rows.place}
     if label.kind == "binary":
@@ -301,6 +304,8 @@ def write_predictions(rows: Rows, label: Label, path: Path) -> None:
         columns["label"] = [label.classes[int(y)] for y in rows.label]
     if rows.weight is not None:
         columns["weight"] = rows.weight
+    if group is not None:
+        columns["group"] = group.astype(np.int64)
     pl.DataFrame(columns).write_parquet(path)
 
 

@@ -26,22 +26,33 @@ def group_metrics(
         ks: values of k.
         weight: (R,) weights; None if all rows have weight 1.
     """
-    names = [f"{name}@{k}" for name in ("gndcg", "gmrr") for k in ks]
+    values, share = group_values(group, score, label, ks, weight)
+    kept = share > 0
+    total = share.sum()
+    means = {name: float((x * share).sum() / total) if total else math.nan for name, x in values.items()}
+    return means | {"groups": int(kept.sum())}
+
+
+def group_values(
+    group: np.ndarray, score: np.ndarray, label: np.ndarray, ks: Sequence[int], weight: np.ndarray | None = None
+) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Return the metrics of groups, (G,) by name, and the weight (G,) with which they count, 0 without a relevant row.
+
+    Groups are in ascending order.
+    """
     label = label.astype(np.float64)
     order = np.lexsort((-score.astype(np.float64), group))
     group, score, label = group[order], score[order], label[order]
     new = np.append(True, group[1:] != group[:-1])[: len(group)]
     first = np.flatnonzero(new)
-    if not len(first) or not (label > 0).any():
-        return dict.fromkeys(names, math.nan) | {"groups": 0}
+    if not len(first):
+        return {f"{name}@{k}": np.zeros(0) for name in ("gndcg", "gmrr") for k in ks}, np.zeros(0)
     owner = np.cumsum(new) - 1
     total = lambda x: np.add.reduceat(x, first)  # noqa: E731
     place = np.arange(len(group)) - first[owner]  # ranks from 0
-    kept = total(label > 0) > 0
-    share = kept.astype(np.float64)
+    share = (total(label > 0) > 0).astype(np.float64)
     if weight is not None:
         share *= total(weight[order].astype(np.float64)) / total(np.ones(len(group)))
-    mean = lambda x: float((x * share).sum() / share.sum()) if share.sum() else math.nan  # noqa: E731
     graded = bool(label.min() >= 0 and label.max() <= MOST_GRADE)
     gains = np.exp2(np.clip(label, 0, MOST_GRADE)) - 1
     ideal = gains[np.lexsort((-gains, owner))]
@@ -49,14 +60,13 @@ def group_metrics(
     tied = np.flatnonzero(new | np.append(True, score[1:] != score[:-1])[: len(score)])
     sizes = np.diff(np.append(tied, len(score)))
     shared = np.repeat(np.add.reduceat(gains, tied) / sizes, sizes)
-    metrics = {}
+    values = {}
     for k in ks:
         discount = np.where(place < k, 1 / np.log2(2 + place), 0.0)
         best = total(ideal * discount)
-        ndcg = total(shared * discount) / np.where(best > 0, best, 1)
-        metrics[f"gndcg@{k}"] = mean(ndcg) if graded else math.nan
+        values[f"gndcg@{k}"] = total(shared * discount) / np.where(best > 0, best, 1) if graded else best * math.nan
     middle = np.repeat(place[tied] + (sizes + 1) / 2, sizes)  # mean rank of the rows of equal score
     rank = np.minimum.reduceat(np.where(label > 0, middle, np.inf), first)
     for k in ks:
-        metrics[f"gmrr@{k}"] = mean(np.where(rank <= k, 1 / rank, 0.0))
-    return metrics | {"groups": int(kept.sum())}
+        values[f"gmrr@{k}"] = np.where(rank <= k, 1 / rank, 0.0)
+    return values, share

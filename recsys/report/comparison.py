@@ -1,7 +1,7 @@
 """Comparison of runs with the first of them, metric by metric, if they were tested on the same rows."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -13,6 +13,7 @@ import numpy as np
 from recsys.evaluation import metrics_table
 from recsys.report.resampling import (
     Difference,
+    Groups,
     Means,
     Measured,
     Predictions,
@@ -219,6 +220,9 @@ def _read(run: Run) -> dict[str, tuple[bytes, Measured]]:
             frame = pl.read_parquet(run.path / f"{name}.parquet")
             if frame.height:
                 found[label] = _ranks(run, frame) if run.retrieves else _predictions(frame)
+                if "group" in frame.columns:
+                    key, rows = found[label]
+                    found[label] = key, _groups(metrics_table.of_label(run.test)[label], rows, frame)
         except (OSError, pl.exceptions.PolarsError):
             continue
     return found
@@ -246,6 +250,28 @@ def _predictions(frame: Any) -> tuple[bytes, Measured]:
     return key, Means(BY_KIND[kind], np.stack(row_values(prediction, label, kind), 1), weight, roots=("rmse",))
 
 
+def _groups(measured: Mapping[str, Any], single: Measured, frame: Any) -> Groups:
+    """Return the rows with their groups, and the metrics of groups among those that were measured."""
+    from recsys.evaluation.binary import group_aucs
+    from recsys.evaluation.group_metrics import group_values
+
+    group, label = frame["group"].to_numpy(), frame["label"].to_numpy()
+    weight = frame["weight"].to_numpy() if "weight" in frame.columns else None
+    owner = np.unique(group, return_inverse=True)[1]
+    values: dict[str, np.ndarray] = {}
+    weights: list[np.ndarray] = []
+    if "gauc" in measured:
+        values["gauc"], own = group_aucs(group, frame["probability"].to_numpy(), label, weight)
+        weights.append(own)
+    if ks := [int(name.partition("@")[2]) for name in measured if name.startswith("gndcg@")]:
+        score = frame["probability" if "probability" in frame.columns else "prediction"].to_numpy()
+        of_group, own = group_values(group, score, label, ks, weight)
+        values |= of_group
+        weights += [own] * len(of_group)
+    columns = np.stack([*values.values()], 1) if values else np.zeros((int(owner.max()) + 1, 0))
+    return Groups(single, owner, tuple(values), columns, np.stack(weights, 1) if weights else columns)
+
+
 def _ranks(run: Run, frame: Any) -> tuple[bytes, Measured]:
     query = frame["query"].to_numpy().astype(np.int64)
     return sha256(query.tobytes()).digest(), _queries(run, query, frame)
@@ -271,12 +297,14 @@ def _measure(group: Group, data: list[dict[str, Measured]], resamples: int, seed
     resampled_deviations: dict[str, dict[int, np.ndarray]] = {}  # metric -> run -> (resamples,)
     for label in dict.fromkeys(x for rows in data for x in rows):
         kept = {id(run): rows[label] for run, rows in zip(runs, data, strict=True) if label in rows}
+        if not all(isinstance(rows, Groups) for rows in kept.values()):  # all runs draw the same units
+            kept = {run_id: rows.single if isinstance(rows, Groups) else rows for run_id, rows in kept.items()}
         found = deviations(list(kept.values()), resamples, seed)
         for k, (run_id, rows) in enumerate(kept.items()):
             for i, name in enumerate(rows.names):
                 metric = f"{label}/{name}" if label else name
                 resampled_deviations.setdefault(metric, {})[run_id] = found[:, k, i]
-        group.label_rows[label] = len(next(iter(kept.values())))
+        group.label_rows[label] = next(iter(kept.values())).rows
 
     def resampled(line: Line, metric: str) -> np.ndarray | None:
         of_run = resampled_deviations.get(metric, {})

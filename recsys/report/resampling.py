@@ -18,12 +18,17 @@ class Measured(Protocol):
     @property
     def names(self) -> tuple[str, ...]: ...
 
-    def __len__(self) -> int: ...
+    @property
+    def rows(self) -> int:
+        """The number of rows."""
+
+    def __len__(self) -> int:
+        """Return the number of units that are drawn: rows, queries or groups of rows."""
 
     def weighted(self, count: np.ndarray) -> np.ndarray:
-        """Return metrics (metrics,) of the rows in which row i is repeated count[i] times, each with its weight."""
+        """Return metrics (metrics,) of rows with weights, in which unit i is repeated count[i] times."""
 
-    def take(self, rows: np.ndarray) -> "Measured": ...
+    def take(self, units: np.ndarray) -> "Measured": ...
 
 
 class Predictions:
@@ -51,6 +56,10 @@ class Predictions:
 
     def __len__(self) -> int:
         return len(self.label)
+
+    @property
+    def rows(self) -> int:
+        return len(self)
 
     def take(self, rows: np.ndarray) -> "Predictions":
         return Predictions(self.probability[rows], self.label[rows], None if self.weight is None else self.weight[rows])
@@ -97,6 +106,10 @@ class Means:
     def __len__(self) -> int:
         return len(self.values)
 
+    @property
+    def rows(self) -> int:
+        return len(self)
+
     def take(self, rows: np.ndarray) -> "Means":
         weight = None if self.weight is None else self.weight[rows]
         return Means(self.names, self.values[rows], weight, self.roots)
@@ -105,6 +118,44 @@ class Means:
         weight = count if self.weight is None else count * self.weight
         means = np.einsum("i,ik->k", weight, self.values) / weight.sum()
         return np.where([name in self.roots for name in self.names], np.sqrt(means), means)
+
+
+class Groups:
+    """Rows whose groups are drawn whole, because rows of a group are not independent; with metrics of groups.
+
+    Args:
+        single: the rows.
+        owner: (R,) index of each row's group, from 0 to G - 1.
+        names: names of metrics that are means over groups.
+        values: (G, metrics).
+        weight: (G, metrics), with which a group counts.
+    """
+
+    def __init__(
+        self, single: Measured, owner: np.ndarray, names: tuple[str, ...], values: np.ndarray, weight: np.ndarray
+    ) -> None:
+        self.single, self.owner, self._own, self.values, self.weight = single, owner, names, values, weight
+        self.names = (*single.names, *names)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @property
+    def rows(self) -> int:
+        return len(self.owner)
+
+    def take(self, units: np.ndarray) -> "Groups":
+        place = np.full(len(self), -1)
+        place[units] = np.arange(len(units))
+        rows = np.flatnonzero(place[self.owner] >= 0)
+        single, owner = self.single.take(rows), place[self.owner[rows]]
+        return Groups(single, owner, self._own, self.values[units], self.weight[units])
+
+    def weighted(self, count: np.ndarray) -> np.ndarray:
+        total = np.einsum("i,ik->k", count, self.weight)
+        sums = np.einsum("i,ik,ik->k", count, self.weight, self.values)
+        means = np.divide(sums, total, out=np.full(len(total), np.nan), where=total > 0)
+        return np.append(self.single.weighted(count[self.owner]), means)
 
 
 def deviations(runs: Sequence[Measured], resamples: int, seed: int) -> np.ndarray:
