@@ -115,11 +115,16 @@ def call(function: Callable[[], None]) -> int:
 
 def _explain(error: Exception, command: str, arguments: Sequence[str]) -> str:
     """Return the message of an error of Hydra or OmegaConf on one line, with the nearest valid name."""
-    texts = [str(error)]
-    cause = error.__cause__
-    while cause is not None:
-        texts.append(str(cause))
-        cause = cause.__cause__
+    from yaml import YAMLError
+
+    from recsys.config.compose import yaml_mistake
+
+    errors: list[BaseException] = [error]
+    while (cause := errors[-1].__cause__) is not None:
+        errors.append(cause)
+    if yaml := next((e for e in errors if isinstance(e, YAMLError)), None):
+        return yaml_mistake(yaml)
+    texts = [str(e) for e in errors]
     text = "\n".join(texts)
     if m := re.search(r"In '.*?': Could not find '([^']*)'\s+Available options in '([^']*)':\s+(.*)", text, re.S):
         group, _, value = m[1].rpartition("/")
@@ -138,13 +143,13 @@ def _explain(error: Exception, command: str, arguments: Sequence[str]) -> str:
         return f"{m[1]}={m[2]}: cannot be parsed; write the value in quotes: \"{m[1]}='{m[2]}'\""
     if m := re.search(r"override (\S+?)=(.*?)\s*\n?.*is not a subclass of (\w+)", text):
         return _has_keys(m[1], m[2].split(" Invalid type")[0], m[3])
+    if m := re.search(r"override (\S+)=null\s+field '[^']*' is not Optional", text):
+        return _not_null(m[1])
     first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
     where = re.search(r"full_key: (\S+)", text)
-    yaml = re.search(r"found duplicate key (\S+)", text)
-    if yaml:
-        place = re.search(r'in "([^"]+)", line (\d+)[^"]*$', text)
-        where_in_file = f" in {place[1]}, line {place[2]}" if place else ""
-        return f"duplicate key {yaml[1]}{where_in_file}; remove one of the two"
+    if m := re.search(r"Environment variable '([^']*)' not found", text):
+        fix = f"set it, or write {where[1]}=VALUE" if where else "set it"
+        return (f"{where[1]}: " if where else "") + f"the environment variable {m[1]} is not set; {fix}"
     details = [line.strip() for line in texts[-1].splitlines() if line.strip()][:1]
     reason = details[0] if details and details[0] not in first else ""
     return (f"{where[1]}: " if where else "") + first + (f" {reason}" if reason else "")
@@ -177,15 +182,27 @@ def _unknown_key(key: str, command: str, arguments: Sequence[str]) -> str:
 def _schema_keys(key: str) -> list[str]:
     """Return the keys of a part of the config of `train` in its schema; none if users choose them."""
     from dataclasses import fields, is_dataclass
-    from typing import Any, get_type_hints
+    from typing import Any, get_args, get_type_hints
 
     from recsys.config.schema_run import TrainConfig
     from recsys.ranges import without_none
 
     hint: Any = TrainConfig
     for part in filter(None, key.split(".")):
-        hint = without_none(get_type_hints(hint).get(part))[1] if is_dataclass(hint) else None
+        if is_dataclass(hint):
+            hint = without_none(get_type_hints(hint).get(part))[1]
+        else:  # a name that users choose, such as that of a label
+            hint = without_none(get_args(hint)[1])[1] if len(get_args(hint)) == 2 else None
     return [f.name for f in fields(hint)] if is_dataclass(hint) else []
+
+
+def _not_null(key: str) -> str:
+    """Return the message for null as the value of a key that cannot be null."""
+    if not (names := _schema_keys(key)):
+        return f"{key}=null: cannot be null; leave it out for the default"
+    likely = next((n for n in ("patience", "column", "file") if n in names), None)
+    hint = f"set {key}.{likely}=null" if likely else "set one of its keys"
+    return f"{key}=null: has keys of its own, and cannot be null; {hint} (keys: {', '.join(names)})"
 
 
 def _has_keys(key: str, value: str, schema: str) -> str:

@@ -1,17 +1,23 @@
 """Each mistake of a user's is one clear line and exit status 2, before a row is read or a process starts."""
 
+import inspect
+import json
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 
-from recsys import cli, versions
+from recsys import cli, losses, versions
+from recsys.config import check_early
+from recsys.config.compose import compose
 from recsys.console import log_to
 from recsys.distributed import failures
-from recsys.training.run import train
+from recsys.losses import tasks
+from recsys.training.run import check_raw_files, train
 
 COLUMNS = "clicked,price,user\n"
 
@@ -133,6 +139,8 @@ MISTAKES = [
         r"checkpoint.monitor=validation/acu: no such metric; did you mean validation/auc",
     ),
     (["trainer.early_stopping.patience.x=1"], r"patience"),
+    (["trainer.early_stopping=null"], r"^trainer.early_stopping=null: .*; set trainer.early_stopping.patience=null \("),
+    (["data.root=${oc.env:NOSUCHVAR}"], r"^data.root: the environment variable NOSUCHVAR is not set; set it, or"),
     (["loader=null", "loader.shuffle=false"], r"."),
     (["data.dense.price={fill: [}"], r"."),
 ]
@@ -263,23 +271,99 @@ def test_a_full_disk_is_told_in_a_line_whoever_sees_it(capsys: pytest.CaptureFix
     )
 
 
+NEEDS_NO_TORCH = [  # what the config alone shows, with the parts that are not data=mine
+    (["model=sasrec", "data=criteo"], r"^data=criteo: this model retrieves items; set data.items.feature"),
+    (["data=sample_sequences"], r"^data=sample_sequences: the rows have no label, but this model predicts one"),
+    (["data=sample_sequences", "model=sasrec", "~loss"], r"^loss: must be set for this model"),
+    (["data=sample_sequences", "model=sasrec", "loss=focal"], r"^loss=.*FocalLoss: this model needs a RetrievalLoss"),
+    (["data=sample_sequences", "model=ease", "loss=bpr"], r"^loss=.*BPR: this model is fitted without a loss"),
+    (["loss=bpr"], r"^loss=.*BPR: this model needs a RankingLoss, such as loss=binary_cross_entropy; your own loss"),
+    (["loss=mse"], r"^loss=.*MSE: is a loss of regression labels; those of this data are of kind binary$"),
+    (["loss=pairwise"], r"^loss=.*Pairwise: compares the rows of a group; set data.group.by=COLUMN data.group.tog"),
+    (["loss=listwise", "data.group.by=user"], r"^loss=.*Listwise: compares .* group; set data.group.together=true$"),
+    (["data=sample_tasks", "loss=tasks", "+loss.losses.click=mse"], r"^loss.losses.click=mse: is a loss of regression"),
+    (["data=sample_tasks", "loss=tasks", "+loss.losses.click=focl"], r"^loss.losses.click=focl: .* did you mean focal"),
+    (["data=sample_tasks", "loss=tasks", "+loss.losses.clik=mse"], r"^loss.losses.clik: .* did you mean click\?$"),
+    (["data=sample_tasks", "loss=tasks", "+loss.weights.clik=1"], r"^loss.weights.clik: .* did you mean click\?$"),
+    (["data=sample_tasks", "loss=tasks", "+loss.losses.click=pairwise"], r"^loss=.*Tasks: compares the rows of a gr"),
+    (["metrics.gauc=usr"], r"^metrics.gauc=usr: no sparse feature; did you mean user\?"),
+    (["metrics.slices=[usr]"], r"^metrics.slices: no feature usr; did you mean user\?"),
+    (["calibration=plat"], r"^calibration=plat: unknown; did you mean platt\?$"),
+    (["resume=runs/nothere"], r"^resume=runs/nothere: is not a run folder"),
+    (["resume=auto"], r"^resume=auto: needs run_dir=DIR"),
+    (["data.sparse.user={vectors: {file: v.parquet}}"], r"^data.sparse.user.vectors: .* 5 numbers, .*set model.dim=5$"),
+    (["data.sparse.user={vectors: {file: v.npy}}", "model=deepfm"], r"vectors have 6 numbers, .* table has 16;"),
+    (
+        ["data.sparse.user={vectors: {file: v.parquet, trainable: false}}", "optim.sparse.weight_decay=0.1"],
+        r"^optim.sparse.weight_decay=0.1: would shrink the table user",
+    ),
+]
+
+
+@pytest.mark.parametrize("every", [3, pytest.param(1, marks=pytest.mark.slow)])
+def test_what_the_config_alone_shows_needs_no_torch(own: Path, every: int) -> None:
+    pl.DataFrame({"user": ["u1"], "vector": [[1.0] * 5]}).write_parquet(own / "raw" / "v.parquet")
+    np.save(own / "raw" / "v.npy", np.zeros((3, 6), np.float32))
+    code = (
+        "import json, sys\nfrom recsys.config.compose import compose\nfrom recsys.errors import UserError\n"
+        "from recsys.training.run import check_raw_files\nsaid = []\n"
+        "for overrides in json.loads(sys.argv[1]):\n"
+        "    try:\n        said.append(str(check_raw_files(compose('train', overrides))))\n"
+        "    except UserError as e:\n        said.append(str(e))\n"
+        "print(json.dumps([said, 'torch' in sys.modules]))\n"
+    )
+    mine = ["data=mine", "data.root=raw"]
+    overrides = [o if any(x.startswith("data=") for x in o) else [*mine, *o] for o, _ in NEEDS_NO_TORCH[::every]]
+    command = [sys.executable, "-c", code, json.dumps(overrides)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    said, torch = json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else pytest.fail(done.stderr)
+    for (given, message), one in zip(NEEDS_NO_TORCH[::every], said, strict=True):
+        assert re.search(message, one), (given, one)
+    assert not torch and not (own / "outputs").exists()
+
+
+def test_facts_of_losses_are_those_of_the_classes() -> None:
+    """The early checks read them from the source, because importing a loss imports torch."""
+    for name in (n for n in losses.__all__ if inspect.isclass(getattr(losses, n))):
+        bases = list(check_early._bases("losses", name))
+        if "RankingLoss" in bases:
+            facts = [check_early._attribute(name, a) for a in ("kinds", "within_groups")]
+            assert facts == [getattr(losses, name).kinds, getattr(losses, name).within_groups]
+        assert ("RetrievalLoss" in bases) == (losses.RetrievalLoss in inspect.getmro(getattr(losses, name)))
+    for table in ("LOSSES", "DEFAULTS"):
+        assert check_early._names(table) == {n: c.__name__ for n, c in getattr(tasks, table).items()}
+
+
+def test_calibration_of_a_loss_within_groups_is_advised_against(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    group = "data.group={by: user, together: true}"
+    cfg = compose("train", ["data=mine", "data.root=raw", group, "loss=pairwise", "calibration=platt"])
+    for share, advice in ((0.0, True), (0.3, False)):
+        cfg.loss.pointwise = share
+        check_raw_files(cfg)
+        assert ("set loss.pointwise=0.3" in capsys.readouterr().err) == advice
+
+
 @pytest.mark.parametrize(
-    ("model", "data", "expected"),
+    ("key", "expected"),
     [
-        ("sasrec", "criteo", "data=criteo: this model retrieves items; set data.items.feature"),
-        pytest.param(
-            *("dlrm", "sample_sequences", "data=sample_sequences: the rows have no label, but this model predicts one"),
-            marks=pytest.mark.slow,
-        ),
+        ("optim.sparse", "cannot be null; set one of its keys (keys: name, lr, eps, "),
+        ("data.labels.click", "cannot be null; set data.labels.click.column=null (keys: column, "),
+        ("trainer.max_epochs", "trainer.max_epochs=null: cannot be null; leave it out for the default"),
     ],
 )
-def test_models_that_do_not_fit_the_rows_need_no_torch(tmp_path: Path, model: str, data: str, expected: str) -> None:
-    code = (
-        "import sys\nfrom recsys.config.compose import compose\nfrom recsys.errors import UserError\n"
-        "from recsys.training.run import check_raw_files\n"
-        f"cfg = compose('train', ['model={model}', 'data={data}'])\n"
-        "try:\n    check_raw_files(cfg)\nexcept UserError as e:\n    print(e, 'torch' in sys.modules)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
-    assert done.stdout.startswith(expected) and done.stdout.strip().endswith("False"), done.stderr
-    assert not list(tmp_path.iterdir())
+def test_null_for_a_key_that_cannot_be_null(key: str, expected: str) -> None:
+    text = f"Error merging override {key}=null\n    field '{key}' is not Optional"
+    assert expected in cli._explain(ValueError(text), "train", [])
+
+
+def test_mistakes_in_a_yaml_file_name_the_file_and_the_line(
+    own: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = own / "conf" / "data" / "mine.yaml"
+    for text, expected in (
+        ("name: mine\nsource:\n\tformat: csv\n", "conf/data/mine.yaml, line 3: a TAB cannot indent a line in YAML; "),
+        ("name: mine\nsource: {format: csv\nlabel: 3\n", "conf/data/mine.yaml, line 3: not YAML: expected ',' or '}'"),
+    ):
+        path.write_text(text)
+        status, said = run(monkeypatch, capsys, "data=mine")
+        assert (status, said[: len(expected)]) == (2, expected)

@@ -13,6 +13,7 @@ from recsys.config.build import (
     make,
     make_scheduler,
 )
+from recsys.config.check_early import check_calibration, check_metrics
 from recsys.config.check_places import check_places
 from recsys.config.kinds import check_leads, kind_of, meta_task, metric_names, monitor_of
 from recsys.config.settings import accelerator_of, data_of, engine_config, seconds_of
@@ -48,10 +49,10 @@ def check(cfg: DictConfig, world_size: int | None = None, *, trains: bool = True
     data = check_parts(cfg)
     check_engine(engine_config(cfg))
     _check_numbers(cfg, processes)
-    _check_metrics(cfg, data)
-    _check_calibration(cfg, data)
+    check_metrics(cfg, data)
+    check_calibration(cfg, data)
     _check_devices(cfg)
-    _check_model(cfg, data, processes)
+    _check_model(cfg, data, processes, trains)
     if trains:
         _check_monitors(cfg)
         for name, node in (cfg.logger or {}).items():
@@ -127,43 +128,6 @@ def _check_numbers(cfg: DictConfig, processes: int) -> None:
         raise UserError(f"optim.interval={o.interval}: must be step or validation")
 
 
-def _check_calibration(cfg: DictConfig, data: "ResolvedData") -> None:
-    from recsys.evaluation.calibration import METHODS
-
-    if cfg.calibration not in METHODS:
-        raise UserError(f"calibration={cfg.calibration}: unknown{did_you_mean(cfg.calibration, METHODS)}")
-    if cfg.calibration == "none":
-        return
-    if all(label.kind == "classes" for label in data.label_configs.values()):
-        why = "calibrates binary labels and numbers, and this data has neither"
-        raise UserError(f"calibration={cfg.calibration}: {why}")
-    if not data.split.validation and not data.split.validation_files:
-        raise UserError(f"calibration={cfg.calibration}: needs validation rows; set data.split.validation")
-
-
-def _check_metrics(cfg: DictConfig, data: "ResolvedData") -> None:
-    from recsys.data.transforms import is_bag
-
-    m = cfg.metrics
-    sparse = data.sparse_columns
-    dense = [n for n, c in data.dense_columns.items() if c.vectors is None and c.row_vector is None]
-    hint = "; to use a column for metrics only, add it to data.sparse with model=false"
-    if m.gauc is not None and m.gauc not in sparse:
-        raise UserError(f"metrics.gauc={m.gauc}: no sparse feature{did_you_mean(m.gauc, sparse)}{hint}")
-    if m.gauc is not None and is_bag(sparse[m.gauc]):
-        hint = "the feature has several values per row; name a single-valued feature"
-        raise UserError(f"metrics.gauc={m.gauc}: {hint}")
-    if any(k < 1 for k in m.k):
-        raise UserError(f"metrics.k={list(m.k)}: must be numbers of at least 1")
-    decay = cfg.optim.sparse.weight_decay
-    if decay and (frozen := sorted(data.frozen_tables)):
-        why = f"would shrink the table {frozen[0]}, whose vectors.trainable is false; set it to 0"
-        raise UserError(f"optim.sparse.weight_decay={decay}: {why}")
-    for name in m.slices:
-        if name not in [*sparse, *dense]:
-            raise UserError(f"metrics.slices: no feature {name}{did_you_mean(name, [*sparse, *dense])}{hint}")
-
-
 def _check_monitors(cfg: DictConfig) -> None:
     metrics = [f"validation/{name}" for name in metric_names(cfg)]
     for key, c in {"checkpoint": cfg.checkpoint, "trainer.early_stopping": cfg.trainer.early_stopping}.items():
@@ -234,13 +198,17 @@ def _check_devices(cfg: DictConfig) -> None:
         raise UserError(f"trainer.devices={cfg.trainer.devices}: there are at most {have} {kind}")
 
 
-def _check_model(cfg: DictConfig, data: "ResolvedData", processes: int) -> None:
+def _check_model(cfg: DictConfig, data: "ResolvedData", processes: int, trains: bool) -> None:
     """Build the model on the meta device for the features that the config names, with any cardinality."""
+    import numpy as np
     import torch
 
+    from recsys.data.check import names_files
+    from recsys.data.raw.vector_files import table_widths
     from recsys.data.transforms import feature_spec
     from recsys.models.common.layers import has_batch_norm
     from recsys.sharding.constraints import constraints
+    from recsys.sharding.init import check_vectors
     from recsys.sharding.tables import tables
 
     features = feature_spec(data, lambda *_: 8)
@@ -254,7 +222,10 @@ def _check_model(cfg: DictConfig, data: "ResolvedData", processes: int) -> None:
         fix = f"set trainer.batch_size={2 * processes} or more, or model.batch_norm=false"
         why = "gives each process 1 row, and batch normalisation needs 2 or more"
         raise UserError(f"trainer.batch_size={cfg.trainer.batch_size}: {why}; {fix}")
-    constraints(OmegaConf.to_object(cfg.sharding), tables(task), processes)  # type: ignore[arg-type]
+    infos = tables(task)
+    constraints(OmegaConf.to_object(cfg.sharding), infos, processes)  # type: ignore[arg-type]
+    if trains and names_files(data):
+        check_vectors(infos, {table: np.empty((0, width)) for table, width in table_widths(data).values()})
 
 
 def check_processes(cfg: DictConfig, processes: int) -> None:

@@ -180,12 +180,17 @@ def load_config(path: Path) -> DictConfig:
     return typed(restored(OmegaConf.to_container(loaded)))
 
 
-def yaml_mistake(error: YAMLError, path: Path) -> str:
-    """Return on one line what is wrong in a YAML file, and where."""
+def yaml_mistake(error: YAMLError, path: Path | None = None) -> str:
+    """Return on one line what is wrong in a YAML file, and where. path: the file, if the error does not name it"""
     problem, mark = getattr(error, "problem", None), getattr(error, "problem_mark", None)
+    if path is None:
+        path = Path(mark.name if mark else "a YAML file")
+        path = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     where = f"{path}, line {mark.line + 1}" if mark else str(path)
     if m := re.search(r"found duplicate key (\S+)", problem or ""):
         return f"duplicate key {m[1]} in {where}; remove one of the two"
+    if "'\\t'" in (problem or ""):
+        return f"{where}: a TAB cannot indent a line in YAML; replace it with spaces"
     return f"{where}: not YAML: {problem or str(error).splitlines()[0]}; correct the file"
 
 

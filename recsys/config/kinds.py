@@ -5,9 +5,7 @@ queries; closed-form models do so too, but are fitted in closed form instead of 
 the methods of each kind.
 """
 
-import ast
 from abc import ABC, abstractmethod
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
@@ -16,6 +14,9 @@ from recsys.config.build import build_loss, build_model
 from recsys.config.targets import locate
 from recsys.errors import UserError, did_you_mean
 from recsys.evaluation import metrics_table
+
+NO_LOSS = "loss: must be set for this model, for example loss=full_softmax"
+EXAMPLES = {"RankingLoss": "binary_cross_entropy", "RetrievalLoss": "full_softmax"}  # a choice of `loss` for each
 
 
 class ModelKind(ABC):
@@ -68,8 +69,8 @@ class Ranking(ModelKind):
         return f"validation/{metrics_table.main_label(_label_kinds(cfg), _group_ks(cfg), within_groups=within)}"
 
     def check(self, cfg: DictConfig, features: Any) -> None:
-        _check_rows(cfg, "ranking", has_labels=bool(features.labels), has_items=False)
-        _check_loss(cfg, "RankingLoss", "loss=binary_cross_entropy")
+        check_rows(cfg, "ranking", has_labels=bool(features.labels), has_items=False)
+        _check_loss(cfg, "RankingLoss")
 
     def candidates(self, fitted: Any) -> Any:
         return None
@@ -92,8 +93,7 @@ class Ranking(ModelKind):
         except ValueError as e:
             raise UserError(f"loss={target}: {e}") from e
         if getattr(task.loss, "within_groups", False) and not features.grouped:
-            by = "" if cfg.data.group is not None and cfg.data.group.by else "data.group.by=COLUMN "
-            raise UserError(f"loss={target}: compares the rows of a group; set {by}data.group.together=true")
+            raise together_needed(cfg)
         return task
 
 
@@ -114,7 +114,7 @@ class Retrieval(ModelKind):
         if cfg.metrics.gauc:
             why = "applies to ranking models only, and this is a retrieval model; set metrics.gauc=null"
             raise UserError(f"metrics.gauc={cfg.metrics.gauc}: {why}")
-        _check_rows(cfg, "retrieval", has_labels=False, has_items=features.item is not None)
+        check_rows(cfg, "retrieval", has_labels=False, has_items=features.item is not None)
         if cfg.data.sequences is not None and cfg.data.sequences.pad is not None:
             raise UserError(
                 f"data.sequences.pad={cfg.data.sequences.pad}: retrieval models read unpadded lists; "
@@ -125,8 +125,8 @@ class Retrieval(ModelKind):
     def check_training(self, cfg: DictConfig, features: Any) -> None:
         """Raise UserError if the model cannot be trained with this loss and data."""
         if cfg.loss is None:
-            raise UserError("loss: must be set for this model, for example loss=full_softmax")
-        _check_loss(cfg, "RetrievalLoss", "loss=full_softmax")
+            raise UserError(NO_LOSS)
+        _check_loss(cfg, "RetrievalLoss")
 
     def candidates(self, fitted: Any) -> Any:
         from recsys.data.tensors import candidates_of
@@ -155,13 +155,13 @@ class ClosedForm(Retrieval):
         if not features.feature(features.item).sequence:
             raise UserError("model: this model reads lists of items; set data.sequences.max_length")
         if cfg.loss is not None:
-            raise UserError(f"loss={cfg.loss.get('_target_')}: this model is fitted without a loss; leave loss= out")
+            raise fitted_without_loss(cfg)
 
 
 KINDS: dict[str, ModelKind] = {"ranking": Ranking(), "retrieval": Retrieval(), "closed_form": ClosedForm()}
 
 
-def _check_rows(cfg: DictConfig, kind: str, *, has_labels: bool, has_items: bool) -> None:
+def check_rows(cfg: DictConfig, kind: str, *, has_labels: bool, has_items: bool) -> None:
     """Raise UserError if the rows lack what a model of this kind predicts."""
     if kind == "ranking" and not has_labels:
         why = "the rows have no label, but this model predicts one; set data.label.column or data.labels"
@@ -169,25 +169,6 @@ def _check_rows(cfg: DictConfig, kind: str, *, has_labels: bool, has_items: bool
     if kind != "ranking" and not has_items:
         why = "set data.items.feature to the sparse feature whose values are the items"
         raise UserError(f"data={cfg.data.name}: this model retrieves items; {why}")
-
-
-def check_rows_early(cfg: DictConfig, data: Any) -> None:
-    """Raise UserError if the rows lack what one of recsys's own models predicts, before the slow imports.
-
-    The kind of such a model is read from the bases in its source, because its module imports torch.
-    """
-    package, _, name = (cfg.model.get("_target_") or "").rpartition(".")
-    file = Path(__file__).parents[1] / "models" / f"{package.removeprefix('recsys.models.')}.py"
-    if not package.startswith("recsys.models.") or not file.is_file():
-        return
-    classes = [
-        node for node in ast.parse(file.read_text()).body if isinstance(node, ast.ClassDef) and node.name == name
-    ]
-    for found in classes:
-        bases = {ast.unparse(base).rpartition(".")[2] for base in found.bases}
-        if bases <= {"Module", "RetrievalModel", "ClosedFormModel"}:
-            kind = "ranking" if bases == {"Module"} else "retrieval"
-            _check_rows(cfg, kind, has_labels=bool(data.label_configs), has_items=data.item_feature is not None)
 
 
 def kind_of(cfg: DictConfig) -> ModelKind:
@@ -274,7 +255,7 @@ def _is_within_groups(cfg: DictConfig) -> bool:
     return bool(getattr(loss, "within_groups", False))
 
 
-def _check_loss(cfg: DictConfig, protocol: str, example: str) -> None:
+def _check_loss(cfg: DictConfig, protocol: str) -> None:
     """Raise UserError if the config's loss does not subclass `protocol`, a class of recsys.losses."""
     import inspect
 
@@ -286,7 +267,24 @@ def _check_loss(cfg: DictConfig, protocol: str, example: str) -> None:
     if protocol == "RankingLoss" and target is losses.Tasks:
         return
     if inspect.isclass(target) and getattr(losses, protocol) not in inspect.getmro(target):
-        raise UserError(
-            f"loss={cfg.loss.get('_target_')}: this model needs a {protocol}, such as {example}; "
-            f"your own loss must subclass recsys.losses.{protocol}"
-        )
+        raise wrong_loss(cfg, protocol)
+
+
+def wrong_loss(cfg: DictConfig, protocol: str) -> UserError:
+    """Return the error for a loss that is not a `protocol`, a class of recsys.losses."""
+    return UserError(
+        f"loss={cfg.loss.get('_target_')}: this model needs a {protocol}, such as loss={EXAMPLES[protocol]}; "
+        f"your own loss must subclass recsys.losses.{protocol}"
+    )
+
+
+def fitted_without_loss(cfg: DictConfig) -> UserError:
+    """Return the error for a loss of a model that is fitted in closed form."""
+    return UserError(f"loss={cfg.loss.get('_target_')}: this model is fitted without a loss; leave loss= out")
+
+
+def together_needed(cfg: DictConfig) -> UserError:
+    """Return the error for a loss within groups if batches do not keep groups together."""
+    by = "" if cfg.data.group is not None and cfg.data.group.by else "data.group.by=COLUMN "
+    why = f"compares the rows of a group; set {by}data.group.together=true"
+    return UserError(f"loss={cfg.loss.get('_target_')}: {why}")

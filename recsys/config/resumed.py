@@ -8,6 +8,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from recsys.config.compose import compose, composing, load_config, parse_overrides
 from recsys.config.flatten import flatten_config
+from recsys.errors import UserError
 from recsys.run_files import CONFIG
 
 AUTO = "auto"  # resume=auto: resume run_dir if it contains a run
@@ -17,6 +18,24 @@ OWN = {"run_dir", "resume", "resume_on_changed_data"}  # keys of one start, whic
 def names_a_run(cfg: DictConfig) -> bool:
     """Return whether `resume` is the folder of a run, neither null nor auto."""
     return cfg.resume not in (None, AUTO)
+
+
+def run_to_resume(cfg: DictConfig) -> Path | None:
+    """Return the folder of the run that `resume` names, None if it names none.
+
+    Raises:
+        UserError: the folder holds no run, run_dir is another folder, or resume=auto lacks run_dir.
+    """
+    if cfg.resume == AUTO and cfg.run_dir is None:
+        raise UserError("resume=auto: needs run_dir=DIR, the folder of the run to resume or to start")
+    if not names_a_run(cfg):
+        return None
+    path = Path(cfg.resume)
+    if not (path / CONFIG).exists():
+        raise UserError(f"resume={cfg.resume}: is not a run folder (it has no {CONFIG})")
+    if cfg.run_dir is not None and Path(cfg.run_dir).resolve() != path.resolve():
+        raise UserError(f"run_dir={cfg.run_dir} and resume={cfg.resume} differ; set only one of them")
+    return path
 
 
 def resumed_config(cfg: DictConfig, overrides: Sequence[str]) -> DictConfig:
@@ -31,7 +50,7 @@ def resumed_config(cfg: DictConfig, overrides: Sequence[str]) -> DictConfig:
     """
     path = Path(cfg.resume) / CONFIG
     if not path.is_file():
-        return cfg  # open_run_dir reports it
+        return cfg  # run_to_resume reports it
     run, given = load_config(path), [o for o in overrides if not o.startswith("-")]
     names = {o.key_or_group for o in parse_overrides(given)}
     with composing():

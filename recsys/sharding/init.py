@@ -68,5 +68,5 @@ def check_vectors(infos: Mapping[str, TableInfo], vectors: Mapping[str, np.ndarr
         if dims and given.shape[1] not in dims:
             raise UserError(
                 f"data.sparse: the vectors of table {vocabulary} have {given.shape[1]} numbers, but the model's table "
-                f"has {max(dims)}; set model.dim={given.shape[1]}"
+                f"has {max(dims)}; change model.dim until both are equal"
             )

@@ -14,8 +14,10 @@ from omegaconf import DictConfig
 from recsys import interrupts, manifest
 from recsys.atomic import write_json
 from recsys.config.check import check
+from recsys.config.check_early import check_early, check_vector_widths
 from recsys.config.compose import load_config
-from recsys.config.kinds import check_rows_early, kind_of
+from recsys.config.kinds import kind_of
+from recsys.config.resumed import run_to_resume
 from recsys.config.settings import accelerator_of, data_config, engine_config
 from recsys.console import log_to, say
 from recsys.errors import UserError
@@ -147,7 +149,7 @@ def begin(
 
 
 def check_raw_files(cfg: DictConfig) -> RawFiles:
-    """Check the config of the data and its raw files, which takes no slow import.
+    """Check whatever of the config takes no slow import: the data, its raw files, and what the model needs of them.
 
     Returns:
         The data config, and the raw files; None if it names none.
@@ -155,11 +157,16 @@ def check_raw_files(cfg: DictConfig) -> RawFiles:
     from recsys.data.check import check_data, check_files, check_root, names_files
 
     say("checking the config")
+    run_to_resume(cfg)
     data = data_config(cfg)
     check_data(data)
     check_root(data)
-    check_rows_early(cfg, data)
-    return data, check_files(data) if names_files(data) else None
+    check_early(cfg, data)
+    if not names_files(data):
+        return data, None
+    files = check_files(data)
+    check_vector_widths(cfg, data)
+    return data, files
 
 
 def _begin_on_rank_0(cfg: DictConfig, world_size: int, restarted: bool) -> tuple[Path, Prepared, bool]:

@@ -21,7 +21,7 @@ from recsys.atomic import whole_file
 from recsys.config.compose import load_config, without_secrets
 from recsys.config.flatten import flatten_config
 from recsys.config.kinds import kind_of
-from recsys.config.resumed import AUTO, names_a_run
+from recsys.config.resumed import AUTO, names_a_run, run_to_resume
 from recsys.config.settings import data_config
 from recsys.console import say
 from recsys.data.prepare.prepared import Prepared
@@ -85,16 +85,7 @@ def open_run_dir(cfg: DictConfig) -> RunFolder:
     """
     auto, start = cfg.resume == AUTO, None
     key = "resume" if names_a_run(cfg) else "run_dir"  # names the folder
-    if auto and cfg.run_dir is None:
-        raise UserError("resume=auto: needs run_dir=DIR, the folder of the run to resume or to start")
-    if names_a_run(cfg):
-        path = Path(cfg.resume)
-        if not (path / CONFIG).exists():
-            raise UserError(f"resume={cfg.resume}: is not a run folder (it has no {CONFIG})")
-        if cfg.run_dir is not None and Path(cfg.run_dir).resolve() != path.resolve():
-            raise UserError(f"run_dir={cfg.run_dir} and resume={cfg.resume} differ; set only one of them")
-    else:
-        path = Path(cfg.run_dir) if cfg.run_dir is not None else _new_folder(cfg)
+    path = run_to_resume(cfg) or (Path(cfg.run_dir) if cfg.run_dir is not None else _new_folder(cfg))
     if path.exists() and not path.is_dir():
         raise UserError(f"run_dir={path}: is a file; name a folder")
     path.mkdir(parents=True, exist_ok=True)

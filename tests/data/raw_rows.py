@@ -21,10 +21,9 @@ from recsys.data.transforms import (
 
 
 def of_yaml(text: str) -> DataConfig:
-    """A config as Hydra would read it."""
-    merged = OmegaConf.merge(
-        OmegaConf.structured(ResolvedData(name="t", label=LabelConfig("y"))), OmegaConf.create(text)
-    )
+    """A config as Hydra would read it; its label is a number, because `rows` makes all labels equal."""
+    schema = ResolvedData(name="t", label=LabelConfig("y", kind="regression"))
+    merged = OmegaConf.merge(OmegaConf.structured(schema), OmegaConf.create(text))
     data = resolve(OmegaConf.to_object(merged))
     assert isinstance(data, DataConfig)
     return data

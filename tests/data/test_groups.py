@@ -270,7 +270,7 @@ def test_mistakes(text: str, expected: str) -> None:
 
 def test_rows_without_a_group_or_a_time_are_set_aside(tmp_path: Path) -> None:
     (tmp_path / "f.csv").write_text(
-        "user,item,t,y\n" + "".join(f"u{i % 3},a,{i},1\n" for i in range(20)) + ",a,3,1\nu,a,x,1\n"
+        "user,item,t,y\n" + "".join(f"u{i % 3},a,{i},{i % 2}\n" for i in range(20)) + ",a,3,1\nu,a,x,1\n"
     )
     text = "group: {by: user, order: t}\nlabel: {column: y}\nsparse: {item: {}, b: {column: item, lag: 1}}"
     prepared = prepare(config(text, root=str(tmp_path / "f.csv"), prepared=str(tmp_path / "p"), max_bad_rows=0.5))

@@ -31,7 +31,8 @@ def config(sparse: dict[str, SparseConfig], defaults: dict[str, Any] | None = No
 
 
 def typed_rows(data: DataConfig, **columns: Any) -> pl.DataFrame:
-    frame = pl.DataFrame(columns).with_columns(pl.lit(1).alias("y"), pl.int_range(1, pl.len() + 1).alias(LINE))
+    line = pl.int_range(1, pl.len() + 1)
+    frame = pl.DataFrame(columns).with_columns((line % 2).alias("y"), line.alias(LINE))
     return parse_rows(data, Block(Path("f"), frame))[0]
 
 

@@ -88,5 +88,5 @@ def test_mistakes(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"data\.sparse\.s\.vectors: no such file"):
         prepare(config(tmp_path, s=SparseConfig(vectors=TableVectorsConfig("w.parquet"))))
     infos = {"t": TableInfo("t", "s", "t.weight", 8, 16, 16, True, lambda x: x)}
-    with pytest.raises(UserError, match=r"have 4 numbers, but the model's table has 16; set model\.dim=4"):
+    with pytest.raises(UserError, match=r"have 4 numbers, but the model's table has 16; change model\.dim"):
         init.check_vectors(infos, {"s": np.zeros((8, 4), np.float32)})

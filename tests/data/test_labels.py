@@ -1,6 +1,7 @@
 """Several labels, regression, classes, weights and down-sampled negatives: parsed, fitted, loaded, lost and measured."""
 
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from recsys.config.schema_data import (
 from recsys.data.check import check_data, check_files
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare.prepared import Prepared, prepare
+from recsys.data.raw.reasons import Reasons
 from recsys.data.transforms import Fitted, ResolvedData
 from recsys.errors import UserError
 from recsys.evaluation import calibration
@@ -186,7 +188,7 @@ def test_bad_labels_and_weights(tmp_path: Path) -> None:
     (tmp_path / "raw").mkdir()
     rows = ["1,,2,red,1,1,a", "2,0,2,red,1,1,a", "1,0,-1,red,1,1,a", "1,0,x,red,1,1,a", "1,0,1,pink,1,1,a",
             "1,0,1,red,-1,1,a", ",,,,1,1,a"]  # fmt: skip
-    good = ["1,1,5,blue,2,1,b"] * 100
+    good = ["1,1,5,blue,2,1,b", "0,,5,blue,2,1,b", "1,0,5,blue,2,1,b", "1,1,5,blue,2,1,b"] * 25
     (tmp_path / "raw" / "f.csv").write_text("\n".join(["click,buy,rating,colour,w,x,s", *rows, *good]) + "\n")
     data = config(tmp_path, labels=LABELS, weight=WeightConfig("w"), max_bad_rows=0.1, split=SplitConfig(test=0.2))
     prepared = prepare(data)
@@ -198,6 +200,45 @@ def test_bad_labels_and_weights(tmp_path: Path) -> None:
         6: "label colour is none of its classes",
         7: "weight w is not a number of at least 0",
     }
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ({"label": LabelConfig("click")}, None),
+        (
+            {"label": LabelConfig("none")},
+            "data.label: no training row is positive: .* column none is 0 in all of them; ",
+        ),
+        (
+            {"label": LabelConfig("rating", at_least=1)},
+            r"no training row is negative: .* by data.label.at_least=1; check",
+        ),
+        (
+            {"labels": {"click": NamedLabelConfig(), "none": NamedLabelConfig()}},
+            "^data.labels.none: no training row is",
+        ),
+    ],
+)
+def test_binary_labels_of_one_value(tmp_path: Path, labels: dict[str, Any], expected: str | None) -> None:
+    (tmp_path / "raw").mkdir()
+    log(100).with_columns(none=0, rating=3).write_csv(tmp_path / "raw" / "f.csv")
+    data = config(tmp_path, **labels)
+    with pytest.raises(UserError, match=expected) if expected else nullcontext():
+        prepare(data)
+
+
+def test_missing_single_labels_are_called_missing(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    frame = log(100).with_columns(pl.col("rating").clip(0, 1))
+    frame.write_csv(tmp_path / "raw" / "f.csv")
+    n = frame["rating"].null_count()
+    expected = f'{n} rows: label rating is missing .*; data.where="rating IS NOT NULL" leaves them out'
+    with pytest.raises(UserError, match=expected):
+        prepare(config(tmp_path, label=LabelConfig("rating", at_least=1)))
+    reasons = Reasons()
+    reasons.add("label a b is missing", 1, "f.csv line 2", None)
+    assert str(reasons).endswith("""; data.where='"a b" IS NOT NULL' leaves them out""")
 
 
 # --- losses ----------------------------------------------------------------------------------------------

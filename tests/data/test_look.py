@@ -20,7 +20,7 @@ from raw_rows import learn
 
 from recsys import cli
 from recsys.config.compose import compose, conf_dir
-from recsys.config.schema_data import DataConfig, DenseConfig, SparseConfig, SplitConfig
+from recsys.config.schema_data import DataConfig, DenseConfig, LabelConfig, SparseConfig, SplitConfig
 from recsys.data.prepare.prepared import parsed_rows, prepare
 from recsys.data.profile import DataProfile, Profiler, page, profiler
 from recsys.data.profile.drift import drift, psi, wilson
@@ -281,6 +281,7 @@ def test_any_values(given: list[Any], data: st.DataObject) -> None:
     )
     which = np.array([0, *data.draw(st.lists(st.integers(0, 2), min_size=n - 1, max_size=n - 1))], np.uint8)
     of = config(
+        label=LabelConfig(kind="regression"),  # which may be the same in all rows
         dense={"x": None},
         sparse={"<b>s": SparseConfig(), "bag": SparseConfig(split=" "), "q": SparseConfig(quantiles=3)},
     )

@@ -31,7 +31,8 @@ FEW = settings(max_examples=examples(60), deadline=None)
 def config(
     dense: dict[str, DenseConfig] | None = None, sparse: dict[str, SparseConfig] | None = None, **more: Any
 ) -> DataConfig:
-    return ResolvedData(name="t", dense=dict(dense or {}), sparse=dict(sparse or {}), label=LabelConfig("y"), **more)
+    label = more.pop("label", LabelConfig("y", kind="regression"))  # `block` makes all labels equal
+    return ResolvedData(name="t", dense=dict(dense or {}), sparse=dict(sparse or {}), label=label, **more)
 
 
 def block(**columns: Any) -> Block:
@@ -175,7 +176,8 @@ def test_shared_tables() -> None:
 
 
 def test_bad_values_are_set_aside_and_the_good_ones_kept() -> None:
-    data = config({"x": DenseConfig(fill=0.0)}, split=SplitConfig(by="time", column="t"))
+    split = SplitConfig(by="time", column="t")
+    data = config({"x": DenseConfig(fill=0.0)}, split=split, label=LabelConfig("y"))
     raw = block(
         y=["1", "0", "2", "", "nan", "1", "0", "1", "0", "1", "1"],
         x=["1", "", "3", "4", "5", "six", "inf", "NaN", "1e39", "2", "3"],

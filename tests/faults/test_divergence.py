@@ -128,6 +128,6 @@ def test_batch_normalisation_over_one_row(commands: Commands) -> None:
         "set trainer.batch_size=2 or more, or model.batch_norm=false"
     )
     assert not Path("r").exists()
-    few = ["data.split.validation=0.4", "data.split.test=0.595"]
+    few = ["data.split.validation=0.4", "data.split.test=0.595", "data.label.kind=regression"]  # one training row
     status, [error] = commands("train", *normal, *few, "trainer.batch_size=32")
     assert status == 2 and "a batch has 1 row in each process, and batch normalisation needs 2" in error, error

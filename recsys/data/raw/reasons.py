@@ -43,6 +43,9 @@ class Reasons:
         texts, most = [], self._rows.most_common(MOST_REASONS)
         for reason, rows in most:
             hint = next((f"; {hint}" for end, hint in HINTS.items() if reason.endswith(end)), "")
+            if m := re.fullmatch(r"label (.+) is missing", reason):
+                where = f'"{m[1]} IS NOT NULL"' if m[1].isidentifier() else f"'\"{m[1]}\" IS NOT NULL'"
+                hint = f"; data.where={where} leaves them out"
             value, place = self._first[reason]
             example = place if value is None else f"{value[:40]!r}, {place}"
             if reason.endswith("is not a number") and COMMA.match(value or ""):

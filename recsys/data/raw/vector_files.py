@@ -13,6 +13,8 @@ from recsys.data.transforms.fitted import Fitted
 from recsys.data.transforms.vectors import Vectors
 from recsys.errors import UserError, did_you_mean
 
+FIRST_ROWS = 100  # read before the data is prepared, to see how long vectors are
+
 
 def vector_files(data: ResolvedData) -> dict[str, Path]:
     """Return the path of each file by the name that the config gives it.
@@ -60,6 +62,25 @@ def read_initial_tables(fitted: Fitted) -> dict[str, np.ndarray]:
     return tables
 
 
+def table_widths(data: ResolvedData) -> dict[str, tuple[str, int]]:
+    """Return the table and the width of the vectors from which it starts, by sparse feature; only their first rows are
+    read.
+
+    Raises:
+        UserError: a file does not hold vectors.
+    """
+    widths = {}
+    for name, c in data.sparse_columns.items():
+        if c.vectors is not None:
+            file = _path(data, c.vectors.file)
+            matrix = _matrix(
+                data, c.vectors, file, c.column or name, f"{data.key}.sparse.{name}.vectors: {file}", True
+            )[1]
+            if len(matrix):
+                widths[name] = (c.table or name, matrix.shape[1])
+    return widths
+
+
 def read_vectors(data: ResolvedData) -> dict[str, Vectors]:
     """Read the vectors of each dense feature that has some.
 
@@ -78,7 +99,7 @@ def _path(data: ResolvedData, file: str) -> Path:
 def _read(data: ResolvedData, feature: str, column: str, c: VectorsConfig) -> Vectors:
     file = _path(data, c.file)
     where = f"{feature}.vectors: {file}"
-    values, matrix = _npy(data, c, file, where) if file.suffix == ".npy" else _parquet(c, file, column, where)
+    values, matrix = _matrix(data, c, file, column, where)
     if not len(matrix) or not matrix.shape[1]:
         raise UserError(f"{where}: holds no vectors")
     if twice := values.filter(values.is_duplicated()).head(1).to_list():
@@ -89,10 +110,17 @@ def _read(data: ResolvedData, feature: str, column: str, c: VectorsConfig) -> Ve
     return Vectors.from_matrix(values, matrix, list(c.normalise))
 
 
-def _parquet(c: VectorsConfig, file: Path, column: str, where: str) -> tuple[pl.Series, np.ndarray]:
+def _matrix(
+    data: ResolvedData, c: VectorsConfig, file: Path, column: str, where: str, first: bool = False
+) -> tuple[pl.Series, np.ndarray]:
+    """Return the values and their vectors. first: read only the first vectors, and of .npy files no values"""
+    return _npy(data, c, file, where, first) if file.suffix == ".npy" else _parquet(c, file, column, where, first)
+
+
+def _parquet(c: VectorsConfig, file: Path, column: str, where: str, first: bool) -> tuple[pl.Series, np.ndarray]:
     try:
         with file.open("rb") as f:
-            frame = pl.read_parquet(f)
+            frame = pl.read_parquet(f, n_rows=FIRST_ROWS if first else None)
     except (pl.exceptions.PolarsError, OSError) as e:
         raise UserError(f"{where}: not a Parquet file ({one_line(e)})") from e
     key = c.key or column
@@ -111,14 +139,19 @@ def _parquet(c: VectorsConfig, file: Path, column: str, where: str) -> tuple[pl.
     return frame["key"], flat.reshape(len(lists), -1 if len(flat) else 0)
 
 
-def _npy(data: ResolvedData, c: VectorsConfig, file: Path, where: str) -> tuple[pl.Series, np.ndarray]:
+def _npy(data: ResolvedData, c: VectorsConfig, file: Path, where: str, first: bool) -> tuple[pl.Series, np.ndarray]:
     try:
-        with file.open("rb") as f:
-            matrix = np.load(f)
+        if first:
+            matrix = np.load(file, mmap_mode="r")
+        else:
+            with file.open("rb") as f:
+                matrix = np.load(f)
     except (ValueError, OSError, EOFError) as e:
         raise UserError(f"{where}: not a .npy file ({one_line(e)})") from e
     if matrix.ndim != 2 or matrix.dtype.kind not in "fiu":
         raise UserError(f"{where}: holds {matrix.dtype} of shape {matrix.shape}, not numbers of shape (values, width)")
+    if first:
+        return pl.Series(dtype=pl.String), matrix
     if c.keys is None:
         return pl.int_range(len(matrix), eager=True).cast(pl.String), matrix
     lines = pl.Series(_path(data, c.keys).read_text().splitlines(), dtype=pl.String)

@@ -78,7 +78,9 @@ def label_checks(data: ResolvedData, raw: pl.DataFrame, frame: pl.DataFrame) -> 
         if c.log:
             valid = valid & (value >= 0)
         valid = valid.fill_null(False)
-        if data.labels:
+        if not data.labels:
+            checks.append(Check(raw[c.column or ""].is_null(), c.column or "", "is missing", "label"))
+        else:
             valid = valid | (value.is_null() & (_is_missing(raw[c.column or ""]) | (c.only_if is not None)))
         checks.append(Check(~valid, c.column or "", problem, "label"))
     if data.weight_column is not None:
@@ -117,7 +119,7 @@ class LogMoments(Moments):
 def label_statistics(data: ResolvedData) -> Iterator[tuple[str, Moments]]:
     """Yield the columns of labels and weight that something is fitted to, with their statistic."""
     for column, c in label_columns(data).items():
-        if data.labels or c.kind == "regression":
+        if data.labels or c.kind != "classes":
             yield column, LogMoments() if c.log else Moments()
     if data.weight_column is not None:
         yield WEIGHT, Moments()
@@ -132,7 +134,7 @@ def fit_labels(data: ResolvedData, rows: int, seen: Mapping[str, Any]) -> tuple[
         seen: the statistics of `label_statistics`.
 
     Raises:
-        UserError: no training row has one of the labels, or all weights are 0.
+        UserError: no training row has one of the labels, all have the same binary label, or all weights are 0.
     """
     labels = []
     for column, label in zip(label_columns(data), plain_labels(data), strict=True):
@@ -140,7 +142,10 @@ def fit_labels(data: ResolvedData, rows: int, seen: Mapping[str, Any]) -> tuple[
             moments = seen[column]
             if not moments.n:
                 raise UserError(f"{data.label_key(label.name)}: no training row has this label; change data.split")
-            label = replace(label, known=moments.n / rows)
+            if label.kind == "binary" and moments.min == moments.max:
+                raise UserError(_constant(data, label.name, bool(moments.max)))
+            if data.labels or label.kind == "regression":
+                label = replace(label, known=moments.n / rows)
             if label.kind == "regression":
                 own = moments.params()
                 label = replace(label, mean=own["mean"], std=own["std"] or 1.0)
@@ -149,6 +154,20 @@ def fit_labels(data: ResolvedData, rows: int, seen: Mapping[str, Any]) -> tuple[
     if not mean > 0:
         raise UserError(f"data.weight.column={data.weight_column}: the weights of all training rows are 0")
     return tuple(labels), mean
+
+
+def _constant(data: ResolvedData, name: str, positive: bool) -> str:
+    """Return the message for a binary label that is the same in all training rows."""
+    where, c = data.label_key(name), data.label_configs[name]
+    other, value = ("negative", "1") if positive else ("positive", "0")
+    rule = f" by {where}.positive={c.positive}" if c.positive else ""
+    rule = f" by {where}.at_least={c.at_least}" if c.at_least is not None else rule
+    hint = f"check {where} or {data.key}.split"
+    if data.item_feature is not None and not data.labels:
+        hint += f", or set {where}.column=null for a model that retrieves items"
+    return (
+        f"{where}: no training row is {other}: the label from column {c.column} is {value} in all of them{rule}; {hint}"
+    )
 
 
 # --- check -----------------------------------------------------------------------------------------------
