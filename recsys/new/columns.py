@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -81,6 +82,14 @@ def columns_of(frame: pl.DataFrame) -> tuple[list[Column], Marks]:
     """Return the columns of a sample with their kinds."""
     marks = _marks(frame)
     return [column_of(frame[name], marks) for name in frame.columns], marks
+
+
+def count_partitions(columns: Sequence[Column], values: Mapping[str, Sequence[str | None]]) -> None:
+    """Describe the columns of partition folders by the values of all files. values: column -> that of each file"""
+    for c in columns:
+        if c.name in values:
+            every = column_of(pl.Series(c.name, [*values[c.name]] * 2, dtype=pl.String), Marks())  # none is unique
+            c.kind, c.reason, c.distinct = every.kind, every.reason, every.distinct
 
 
 def _marks(frame: pl.DataFrame) -> Marks:

@@ -18,7 +18,8 @@ CHANCE = 1e-6  # probability that all rows of a value are positive by chance, be
 FEW_POSITIVE = 1 / 3  # share of positive rows up to which one of many values may imply the label
 FEW_VALUES = 20
 LARGE_PART = 0.2  # of the positive rows have the value of a column of more than two
-MOST_NEGATIVE = 0.5  # of the negative rows have a value with which no row is positive
+HALF_NEGATIVE = 0.5  # of the negative rows have a value with which no row is positive, if positive rows are few
+MOST_NEGATIVE = 0.9  # the same, if they are not
 AFTERWARDS = "known only afterwards?"
 KNOWN_AFTERWARDS = f"it alone predicts the label (almost) perfectly: {AFTERWARDS}"
 
@@ -98,9 +99,10 @@ def _excludes(c: Column, y: pl.Series) -> str | None:
     base, negatives = mean(y), float((1 - y).sum() or 0)
     if base > MOST_USUAL:
         return None
+    part = HALF_NEGATIVE if base <= FEW_POSITIVE else MOST_NEGATIVE
     for what, rows in _groups(c):
         labels = y.filter(rows).drop_nulls()
-        if labels.len() >= max(FEWEST, MOST_NEGATIVE * negatives) and not labels.sum() and (1 - base) ** labels.len() < CHANCE:
+        if labels.len() >= max(FEWEST, part * negatives) and not labels.sum() and (1 - base) ** labels.len() < CHANCE:
             return what
     return None
 

@@ -10,10 +10,11 @@ import polars as pl
 
 from recsys.console import say
 from recsys.data.raw.blocks import LIST
+from recsys.data.raw.storage import partitions
 from recsys.errors import UserError
 from recsys.new import label as labels
 from recsys.new import split as splits
-from recsys.new.columns import Column, columns_of
+from recsys.new.columns import Column, columns_of, count_partitions
 from recsys.new.explode import explode
 from recsys.new.features import Features, features_of, sql_name, time_sql
 from recsys.new.find_files import find
@@ -82,17 +83,19 @@ def propose(given: Sequence[str], asked: str | None) -> Proposal:
         UserError: no file can be read, or nothing in them can be learned.
     """
     found = find(given)
-    gathered = gather(found)
+    gathered = gather(found, None if asked == "auto" else asked)
     layout, files = gathered.layout, gathered.files
     number = "1 file" if len(files) == 1 else f"{len(files)} files"
     say(f"looking at {number} ({layout.format}): {files[0]}{' ...' if files[1:] else ''}")
-    sample = read_sample(files, layout)
+    sample = read_sample(files, layout, gathered.layouts)
     if sample.frame.height < 2 or not sample.frame.width:
         raise UserError(f"{files[0]}: has no rows, or its columns could not be found; check the file")
     made = explode(sample.frame, layout, asked)
     if made is not None:
         sample = Sample(made.frame, round(sample.rows * made.frame.height / sample.frame.height))
     columns, marks = columns_of(sample.frame)
+    folders = [partitions(f, found.root) for f in files]
+    count_partitions(columns, {n: [own.get(n) for own in folders] for n in folders[0] if n not in layout.columns})
     rename = rename_columns(columns, layout) if made is None else made.rename
     roles = assign(columns, asked or "")
     if made is not None and roles.item is None:

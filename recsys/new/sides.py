@@ -11,6 +11,7 @@ import polars as pl
 from recsys.errors import UserError
 from recsys.new.columns import Column, Marks, column_of, columns_of
 from recsys.new.features import Features, features_of
+from recsys.new.gather import SHARED
 from recsys.new.sample import Layout, layout_of, read_sample
 from recsys.new.source import quoting
 from recsys.new.statistics import mean
@@ -146,6 +147,10 @@ def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Sid
             f"{_known(key, c):.0%} of the values of {key.name} are in it".replace("%", " %"),
             c.values,
         )
+    shared, every = {c.name for c in own} & {k.name for k in columns}, {c.name for c in own} | {k.name for k in columns}
+    if len(shared) >= SHARED * len(every):
+        differ = ", ".join(sorted(every - shared)[:5])
+        return f"not all files have {differ}; if it holds rows, add it to source.files and {differ} to source.optional_columns"
     return "; ".join(whys[:3]) or "it has no column of the same name as one of the rows"
 
 

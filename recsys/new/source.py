@@ -57,6 +57,9 @@ def source_of(
     source: dict[str, Any] = {"format": layout.format, "files": _globs(found, gathered)}
     if layout.dialect is not None:
         source |= _text(layout, reasons)
+    if gathered.optional:
+        source["optional_columns"] = list(gathered.optional)
+        reasons["optional_columns"] = "some files lack them; their values are then missing"
     if layout.format in ("csv", "lists", "libfm"):
         source |= _marks(marks, columns)
     if rename:

@@ -69,6 +69,8 @@ class RawRows:
             join, table = data.source.joins[i], raw.sides[i]
             self.sides.append((SideTable.from_table(join, table.select(join.key, *names)), names))
         no_rows = pl.DataFrame(schema={LINE: pl.Int64, **self.types})
+        here = {there: name for name, there in data.source.rename.items()}
+        self._optional = {here.get(n, n) for n in data.source.optional_columns}
         self._parser = RowParser(data, self.complete(no_rows), labelled=False)
 
     @classmethod
@@ -115,7 +117,9 @@ class RawRows:
         raw = raw.drop([here for here in names.values() if here in raw.columns and here not in names]).rename(names)
         brought = [n for _, own in self.sides for n in own if n in raw.columns]
         for name in self.types:
-            if name not in raw.columns and not self._only_joins(name, brought):
+            if name in self._optional or name in raw.columns:
+                continue
+            if not self._only_joins(name, brought):
                 raise UserError(f"the data frame has no column {name}{did_you_mean(name, raw.columns)}")
         lacking = [pl.lit(None, self.types[n]).alias(n) for n in self.types if n not in raw.columns]
         every = pl.repeat(True, raw.height, eager=True)

@@ -361,6 +361,39 @@ def _folder(f: Path) -> None:
     (f / "README.md").write_text("# Clicks\n\nA log of clicks, with a table of users.\n")
 
 
+def _more_columns(f: Path) -> None:
+    """A log whose later files have a column more."""
+    for part in range(3):
+        frame = clicks(part, 120)
+        (f / f"2026-0{part + 1}.csv").write_text(lines(frame if part else frame.drop("city")))
+
+
+def _more_columns_typed(f: Path) -> None:
+    for part in range(2):
+        frame = clicks(part, 200).with_columns(pl.col("tags").str.split("|"))
+        (frame if part else frame.drop("tags", "age")).write_parquet(f / f"{part}.parquet")
+
+
+def _hourly(f: Path) -> None:
+    """More files than the sample reads; their hours have a period of 24 files."""
+    for n in range(80):
+        folder = f / f"day=2026-01-{n // 8 + 1:02d}" / f"hour={n % 8}"
+        folder.mkdir(parents=True)
+        (folder / "a.csv").write_text(lines(clicks(n, 8).drop("ts")))
+
+
+def _large_side(f: Path) -> None:
+    """The table of items has more bytes than the log."""
+    (f / "log.csv").write_text(lines(clicks().select("user", "item", "ts", "clicked")))
+    items = "".join(f"i{i},{'a b c d e f g h ' * 30}{i},{i % 3}\n" for i in range(40))
+    (f / "items.csv").write_text("item,about,kind\n" + items)
+
+
+def _two_logs(f: Path) -> None:
+    (f / "clicks.csv").write_text(lines(clicks().select("user", "item", "ts", "clicked")))
+    (f / "orders.csv").write_text(lines(clicks(1, 200).select("ts", "user", "item", pl.col("clicked").alias("returned"))))
+
+
 def _index(f: Path) -> None:
     (f / "a.csv").write_text(lines(clicks().with_row_index("")))
 
@@ -394,6 +427,11 @@ SHAPES: dict[str, Shape] = {
     "comments": Shape(lambda f: (f / "a.csv").write_text("# clicks of a shop\n# 400 rows\n" + lines(clicks())), expected=CLICKS | {"source.comment": "#"}),
     "trailing separators": Shape(lambda f: (f / "a.csv").write_text(lines(clicks(), end=",\n")), expected=CLICKS),
     "header in each part": Shape(lambda f: (f / "a.csv").write_text(lines(clicks(0)) + lines(clicks(1))), expected=CLICKS | {"split.by": "time"}),
+    "a column more": Shape(_more_columns, expected=CLICKS | {"source.optional_columns": ["city"], "source.files": ["*.csv"], "sparse.city": "present"}),
+    "a typed column more": Shape(_more_columns_typed, expected={"source.optional_columns": ["age", "tags"], "sparse.tags.pooling": "mean", "dense.age": "present"}),
+    "hourly": Shape(_hourly, expected={"split.by": "time", "split.column": "day", "sparse.hour": "present"}),
+    "large side table": Shape(_large_side, expected={"source.files": ["log.csv"], "sparse.kind": "present", "label.column": "clicked"}),
+    "asked table": Shape(_two_logs, asked="returned", expected={"source.files": ["orders.csv"], "label.column": "returned"}),
     "index": Shape(_index, expected=CLICKS),
     "quoted": Shape(_quoted, expected=CLICKS),
     "nulls": Shape(_nulls, expected=CLICKS | {"source.null_values": ["NA", "?"], "source.column_null_values": {"score_": ["-999"]}}),

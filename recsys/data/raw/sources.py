@@ -1,5 +1,6 @@
 """Find the raw files of a data config and read their rows, with columns renamed, joined and derived."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -35,6 +36,8 @@ from recsys.errors import UserError, did_you_mean
 
 # formats of side tables, by suffix
 SIDE_FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl", ".arrow": "arrow"}
+OPTIONAL = ("csv", "parquet", "jsonl", "json", "arrow", "npz")  # formats whose files name their columns
+MOST_COMPARED = 20  # files whose columns an error compares
 SIDE_FORMATS |= {".feather": "arrow"}
 
 
@@ -89,7 +92,37 @@ def _matches(root: Path, glob: str) -> Iterator[Path]:
 
 def raw_frame(data: ResolvedData, file: Path) -> pl.DataFrame:
     """Return a frame without rows that has the columns of `file` and of its partition folders."""
-    return _with_partitions(empty_frame(data.source, file), data, file)
+    return _with_optional(_with_partitions(empty_frame(data.source, file), data, file), data)
+
+
+def _with_optional(frame: pl.DataFrame, data: ResolvedData) -> pl.DataFrame:
+    """Add the columns of data.source.optional_columns that the file lacks, without values."""
+    lacking = [n for n in data.source.optional_columns if n not in frame.columns]
+    if not lacking:
+        return frame
+    types = _optional_types(data) if data.source.format not in TEXT_FORMATS else {}
+    return frame.with_columns(pl.lit(None, types.get(n, pl.String())).alias(n) for n in lacking)
+
+
+def _optional_types(data: ResolvedData) -> dict[str, pl.DataType]:
+    """Return the types of data.source.optional_columns in the first files that have them."""
+    source = data.source
+    key = json.dumps([data.root, source.format, source.explode, source.optional_columns, source.files])
+    if key not in _TYPES:
+        wanted, types = set(source.optional_columns), dict[str, pl.DataType]()
+        try:
+            every = list(data.split.train_files) if data.split.by == "files" else None
+            for file in find_files(data, every):
+                if wanted <= set(types):
+                    break
+                types = {n: t for n, t in empty_frame(source, file).schema.items() if n in wanted} | types
+        except UserError:
+            pass  # rows to predict, on a machine without the raw files
+        _TYPES[key] = types
+    return _TYPES[key]
+
+
+_TYPES: dict[str, dict[str, pl.DataType]] = {}  # of each source in this process
 
 
 def _with_partitions(frame: pl.DataFrame, data: ResolvedData, file: Path) -> pl.DataFrame:
@@ -140,7 +173,20 @@ def check_columns(data: ResolvedData, file: Path, sides: Mapping[int, pl.DataFra
         filter_rows(data.where, frame)
     names = frame.columns
     for key, column in [*data.raw_columns, *group_columns(data), *(split_columns(data) if sides is None else [])]:
+        if column not in names and sides is None:
+            _check_other_files(data, key, data.source.rename.get(column, column), file)
         _check_column(key, column, file, names)
+
+
+def _check_other_files(data: ResolvedData, key: str, column: str, file: Path) -> None:
+    """Raise UserError that says how to read `file` if one of the other files has a column that it lacks."""
+    if data.split.by == "files" or data.source.format not in OPTIONAL:
+        return
+    for other in find_files(data)[-MOST_COMPARED:]:
+        if other != file and column in raw_frame(data, other).columns:
+            settings = ", ".join([*data.source.optional_columns, column])
+            why = f"{file.name} has no column {column}, but {other.name} has it"
+            raise UserError(f"{key}: {why}; if it is missing in some files, set data.source.optional_columns=[{settings}]")
 
 
 def read_blocks(
@@ -171,7 +217,8 @@ def read_blocks(
         complete = partial(complete_rows, sides=sides, derive=data.derive, where=None if unlabelled else data.where)
 
     def completed(block: Block) -> Block:
-        block.frame = complete(clean(source, rename_columns(source, file, _with_partitions(block.frame, data, file))))
+        frame = _with_optional(_with_partitions(block.frame, data, file), data)
+        block.frame = complete(clean(source, rename_columns(source, file, frame)))
         if (as_text := block.as_text) is not None:
             block.as_text = lambda: completed(as_text())
         return block
