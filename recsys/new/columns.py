@@ -31,6 +31,7 @@ class Column:
 
     kind: number | category | list | time | id | text | vector | constant | row id | empty | nested
     nulls: text that stands for missing values in this column alone
+    code: the number that stands for a missing value
     """
 
     name: str
@@ -45,6 +46,7 @@ class Column:
     pattern: str | None = None
     time: TimeGuess | None = None
     nulls: list[str] = field(default_factory=list)
+    code: float | None = None
 
     @property
     def is_whole(self) -> bool:

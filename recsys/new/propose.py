@@ -22,11 +22,12 @@ from recsys.new.gather import Gathered, gather
 from recsys.new.groups import group_of, has_one, queries_of_grades
 from recsys.new.label import Label
 from recsys.new.leaks import leaks
+from recsys.new.missing_codes import set_codes
 from recsys.new.names import has_word
 from recsys.new.roles import OTHER_TIMES, Roles, assign, set_item, time_among
 from recsys.new.sample import Sample, read_sample
 from recsys.new.sides import Side, find_sides
-from recsys.new.source import rename_columns, source_of
+from recsys.new.source import TEXT, rename_columns, source_of
 from recsys.new.split import Split
 from recsys.new.statistics import quantile
 
@@ -100,6 +101,7 @@ def propose(given: Sequence[str], asked: str | None) -> Proposal:
     roles = assign(columns, asked or "")
     if made is not None and roles.item is None:
         set_item(roles, [c for c in columns if c.name in made.elements])
+    set_codes(columns, as_text=layout.format in TEXT)
     known = roles.user is not None or LIST in sample.frame.columns
     retrieval = layout.format == "lists" or (known and roles.item is not None)
     label = None if asked is None else labels.choose(columns, asked, retrieval=retrieval, untested=gathered.untested)
@@ -146,6 +148,10 @@ def _ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
     p.unused += [(s.file, "no column of it makes a feature") for s in p.sides if s not in used]
     p.sides = used
     joined = [c for side in p.sides for c in side.columns]
+    if label.column.missing:
+        p.where = _with_label(label.column)
+        for c in p.columns:
+            _check_constant(c, label)
     known_later = dict.fromkeys(gathered.untested, "the test file lacks it: known only afterwards?")
     derive = p.features.derive
     p.columns = [c for c in p.columns if c.name != LIST]
@@ -155,8 +161,6 @@ def _ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
         p.within = group.name
     if p.sides:
         p.source["joins"] = [side.join() for side in p.sides]
-    if label.column.missing:
-        p.where = f"{sql_name(label.column.name)} IS NOT NULL"
     found = splits.by_files(root, gathered.files)
     divided = group is not None and (time is None or not has_one(group, time))
     if found is None and time is not None and not divided:
@@ -168,6 +172,19 @@ def _ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
         other = "a split by time would divide them" if time is not None else "a random split would divide them"
         found = splits.by_groups(group.name, f"rows of one {group.name} stay together; {other}")
     p.split = found or p.split
+
+
+def _check_constant(c: Column, label: Label) -> None:
+    """Leave a column out that has one value in all rows with a label."""
+    own = c.values.filter(label.values.is_not_null())
+    if c is not label.column and not own.dtype.is_nested() and own.len() and own.n_unique() == 1:
+        c.kind, c.reason = "constant", f"it is always {own[0]} in rows with a label"
+
+
+def _with_label(label: Column) -> str:
+    """Return the condition of rows with a label."""
+    name = sql_name(label.name)
+    return f"{name} <> {label.code:g}" if label.code is not None and not label.nulls else f"{name} IS NOT NULL"
 
 
 def _joined_time(p: Proposal) -> Column | None:

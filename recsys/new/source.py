@@ -12,6 +12,7 @@ from recsys.new.gather import Gathered
 from recsys.new.roles import name_unnamed
 from recsys.new.sample import Layout
 
+TEXT = ("csv", "lists", "libfm", "jsonl", "json")  # formats whose values are text to the reader
 RECBOLE = re.compile(r":(token|float|token_seq|float_seq)$")  # types in the names of columns
 
 
@@ -60,8 +61,11 @@ def source_of(
     if gathered.optional:
         source["optional_columns"] = list(gathered.optional)
         reasons["optional_columns"] = "some files lack them; their values are then missing"
-    if layout.format in ("csv", "lists", "libfm"):
-        source |= _marks(marks, columns)
+    if layout.format in TEXT:
+        source |= _marks(marks, columns, layout)
+        if codes := [f"{c.name}: {c.code:g}" for c in columns if c.code is not None and c.nulls]:
+            what = "the only negative number, or 0 for not rated"
+            reasons["column_null_values"] = f"numbers that seem to stand for missing values ({what}): {', '.join(codes)}"
     if rename:
         source["rename"] = rename
     return source, reasons
@@ -99,8 +103,10 @@ def quoting(d: Dialect) -> dict[str, Any]:
     return ({"escape": "\\"} if d.escape else {}) | ({"line_breaks_in_quotes": True} if d.line_breaks else {})
 
 
-def _marks(marks: Marks, columns: Sequence[Column]) -> dict[str, Any]:
+def _marks(marks: Marks, columns: Sequence[Column], layout: Layout) -> dict[str, Any]:
     found: dict[str, Any] = {}
+    if layout.typed:  # JSON: numbers are written in one way
+        marks = Marks()
     if marks.decimal != ".":
         found["decimal"] = marks.decimal
     if marks.thousands:
