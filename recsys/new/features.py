@@ -146,8 +146,8 @@ def _add_time(found: Features, c: Column, name: str, *, typed: bool) -> None:
 def time_sql(c: Column, *, typed: bool) -> str:
     """Return the SQL that makes a time of the column's text or digits."""
     assert c.time is not None and c.time.sql is not None
-    quoted = sql_name(c.name)
-    return c.time.sql.format(f"CAST({quoted} AS VARCHAR)" if typed else quoted)
+    text = f"CAST({sql_name(c.name)} AS VARCHAR)" if typed else sql_name(c.name)
+    return c.time.sql.format(f"NULLIF({text}, '')" if typed and c.missing else text)  # an empty text in JSON
 
 
 def sql_name(column: str) -> str:

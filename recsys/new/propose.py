@@ -19,11 +19,11 @@ from recsys.new.explode import explode
 from recsys.new.features import Features, features_of, sql_name, time_sql
 from recsys.new.find_files import find
 from recsys.new.gather import Gathered, gather
-from recsys.new.groups import group_of, has_one, queries_of_grades
+from recsys.new.groups import EVENT_KEYS, group_of, has_one, queries_of_grades
 from recsys.new.label import Label
 from recsys.new.leaks import leaks
 from recsys.new.missing_codes import set_codes
-from recsys.new.names import has_word
+from recsys.new.names import LABELS, has_word, names_an_id_of, rank_of
 from recsys.new.roles import OTHER_TIMES, Roles, assign, set_item, time_among
 from recsys.new.sample import Sample, read_sample
 from recsys.new.sides import Side, find_sides
@@ -105,6 +105,10 @@ def propose(given: Sequence[str], asked: str | None) -> Proposal:
     known = roles.user is not None or LIST in sample.frame.columns
     retrieval = layout.format == "lists" or (known and roles.item is not None)
     label = None if asked is None else labels.choose(columns, asked, retrieval=retrieval, untested=gathered.untested)
+    if asked == "auto":
+        for c in columns:
+            if c.kind == "constant" and rank_of(c.name, LABELS) is not None:
+                say(f"{c.name} cannot be the label: {c.reason}")
     if label is not None:
         label.column.role = "label"
     elif not retrieval:
@@ -188,9 +192,14 @@ def _with_label(label: Column) -> str:
 
 
 def _joined_time(p: Proposal) -> Column | None:
-    """Return the time of the rows that a side table holds, as a column of the rows; None if none does."""
+    """Return the time of the rows that a side table holds, as a column of the rows; None if none does.
+
+    Only a table of events or displays holds it; the times of a user or an item, such as its release, are properties.
+    """
     by_name = {c.name: c for c in p.columns}
     for side in p.sides:
+        if not names_an_id_of(side.key, EVENT_KEYS) and by_name[side.key].role != "group":
+            continue
         own = {c.name: c for c in side.columns if c.kind == "time" and not has_word(c.name, OTHER_TIMES)}
         if side.keys is not None and own:
             time = time_among([side.joined(c, by_name[side.key]) for c in own.values()])

@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recsys.data.raw import svmlight
+from recsys.data.raw import json_lines, svmlight
 from recsys.data.raw.dialect import MAGIC, SPACES, UNIT
 from recsys.data.raw.nested import plain
 from recsys.data.raw.ranges import is_compressed
@@ -126,6 +126,8 @@ def _layout(file: Path) -> Layout:
     if d.title:
         raise UserError(f"{file}: {d.title}")
     if d.format == "jsonl" and not _parses(lines[0]):
+        if not _is_json(lines[0]) and (what := json_lines.python_objects(lines[0], file)) is not None:
+            raise UserError(f"{file}: {what}")
         return Layout("json", ["key", "value"], d)
     if d.format == "jsonl":
         return Layout("jsonl", list(_json_frame(lines[:200]).columns), d)
@@ -142,6 +144,14 @@ def _quoting(text: str) -> tuple[bool, str | None]:
         return False, None
     escape = quoted.escapes(text)
     return escape, quoted.broken_by(quoted.plain(text, ",", escape=escape, line_breaks=False))
+
+
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
 
 
 def _parses(line: str) -> bool:

@@ -394,6 +394,37 @@ def _two_logs(f: Path) -> None:
     (f / "orders.csv").write_text(lines(clicks(1, 200).select("ts", "user", "item", pl.col("clicked").alias("returned"))))
 
 
+def _rated(f: Path) -> None:
+    """Ratings, of which -1 means none, of shows with times that have an offset and genres such as "a, b"."""
+    rows, genres = [], ("Comedy, Drama", "Drama, Sci-Fi", "Comedy", "Sci-Fi, Comedy, Drama")
+    for i, r in enumerate(clicks().iter_rows(named=True)):
+        at = (START + timedelta(minutes=37 * i)).strftime("%a %b %d %H:%M:%S -0700 %Y")
+        rows.append(f'{r["user"]},{r["item"]},{-1 if i % 5 == 0 else i % 9 + 2},{at},"{genres[i % 4]}"')
+    (f / "a.csv").write_text("user_id,anime_id,rating,added,genre\n" + "\n".join(rows) + "\n")
+
+
+def _unlisted(f: Path) -> None:
+    """A label whose name is not known, in several spellings, beside a property of the user."""
+    answers = [("1", "true", "0", "false")[2 * (1 - c) + i % 2] for i, c in enumerate(clicks()["clicked"])]
+    member = pl.col("user").str.slice(1).cast(pl.Int64) % 2
+    frame = clicks().select("user", "item", "ts", member.alias("member"), pl.Series("skipped", answers))
+    (f / "a.csv").write_text(lines(frame))
+
+
+def _news(f: Path) -> None:
+    """MIND's news.tsv beside its behaviors.tsv: the key of the side table is part of an impression."""
+    _impressions(f)
+    news = "".join(f"N{n}\t{('sport', 'news', 'food')[n % 3]}\tabout {n}\n" for n in range(80))
+    (f / "news.tsv").write_text(news)
+
+
+def _members(f: Path) -> None:
+    """A table of users with the end of their membership."""
+    (f / "log.csv").write_text(lines(clicks().select("user", "item", "clicked")))
+    ends = "".join(f"u{u},{(START + timedelta(days=3 * u)).date()},{u % 3}\n" for u in range(60))
+    (f / "members.csv").write_text("user,valid_date,kind\n" + ends)
+
+
 def _index(f: Path) -> None:
     (f / "a.csv").write_text(lines(clicks().with_row_index("")))
 
@@ -432,6 +463,15 @@ SHAPES: dict[str, Shape] = {
     "hourly": Shape(_hourly, expected={"split.by": "time", "split.column": "day", "sparse.hour": "present"}),
     "large side table": Shape(_large_side, expected={"source.files": ["log.csv"], "sparse.kind": "present", "label.column": "clicked"}),
     "asked table": Shape(_two_logs, asked="returned", expected={"source.files": ["orders.csv"], "label.column": "returned"}),
+    "ratings that are missing": Shape(
+        _rated,
+        expected={
+            "source.column_null_values.rating": ["-1"], "where": "rating IS NOT NULL", "label.at_least": 7, "split.column": "added_time", "sparse.genre.split": ",",
+        },
+    ),
+    "unlisted label": Shape(_unlisted, expected={"label.column": "skipped", "label.positive": ["1", "true"], "split.by": "time"}),
+    "news": Shape(_news, expected={"source.files": ["behaviors.tsv"], "derive.item": "SPLIT_PART(impressions, '-', 1)", "sparse.news_2": "present"}),
+    "times of users": Shape(_members, expected={"split.by": "random", "sparse.kind": "present"}),
     "index": Shape(_index, expected=CLICKS),
     "quoted": Shape(_quoted, expected=CLICKS),
     "nulls": Shape(_nulls, expected=CLICKS | {"source.null_values": ["NA", "?"], "source.column_null_values": {"score_": ["-999"]}}),

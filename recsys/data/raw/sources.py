@@ -24,6 +24,7 @@ from recsys.data.raw.derive import (
     filter_rows,
     join_side_table,
     parse_sql,
+    steps,
 )
 from recsys.data.raw.formats import column_names, drop_missing_labels, empty_frame, read, repeated, unexploded_frame
 from recsys.data.raw.nested import check_explode
@@ -156,19 +157,15 @@ def check_columns(data: ResolvedData, file: Path, sides: Mapping[int, pl.DataFra
     frame = rename_columns(data.source, file, frame)
     for name in data.source.column_null_values:
         _check_column("data.source.column_null_values", name, file, frame.columns)
-    for i, join in enumerate(data.source.joins):
-        if sides is not None and i not in sides:
-            continue
-        _check_column("data.source.joins", join.key, file, frame.columns)
-        side = check_side_columns(data, join, "data.source.joins") if sides is None else sides[i].clear()
-        for name in side.columns:
-            if name != join.key and name in frame.columns:
-                hint = f"list the columns that you need: columns: {{my_{name}: {name}, ...}}"
-                hint = "give it another name" if join.columns else hint
-                raise UserError(f"data.source.joins: {join.file}: column {name} exists already; {hint}")
-        frame = join_side_table(frame, join, side)
-    for column, sql in (data.derive if sides is None else FeatureInputs.from_config(data).derive).items():
-        frame = add_derived_column(column, sql, frame)
+    derive = data.derive if sides is None else FeatureInputs.from_config(data).derive
+    for step in steps(data.source.joins, data.derive):
+        if isinstance(step, str):
+            frame = add_derived_column(step, derive[step], frame) if step in derive else frame
+        elif sides is None or step in sides:
+            join = data.source.joins[step]
+            _check_column("data.source.joins", join.key, file, frame.columns)
+            side = check_side_columns(data, join, "data.source.joins") if sides is None else sides[step].clear()
+            frame = _with_side(frame, join, side)
     if data.where is not None and (sides is None or data.item_feature is not None):
         filter_rows(data.where, frame)
     names = frame.columns
@@ -176,6 +173,16 @@ def check_columns(data: ResolvedData, file: Path, sides: Mapping[int, pl.DataFra
         if column not in names and sides is None:
             _check_other_files(data, key, data.source.rename.get(column, column), file)
         _check_column(key, column, file, names)
+
+
+def _with_side(frame: pl.DataFrame, join: JoinConfig, side: pl.DataFrame) -> pl.DataFrame:
+    """Join a side table without rows. Raises UserError if it has a column that is there already."""
+    for name in side.columns:
+        if name != join.key and name in frame.columns:
+            hint = f"list the columns that you need: columns: {{my_{name}: {name}, ...}}"
+            hint = "give it another name" if join.columns else hint
+            raise UserError(f"data.source.joins: {join.file}: column {name} exists already; {hint}")
+    return join_side_table(frame, join, side)
 
 
 def _check_other_files(data: ResolvedData, key: str, column: str, file: Path) -> None:
