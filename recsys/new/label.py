@@ -87,7 +87,7 @@ def choose(columns: Sequence[Column], asked: str, *, retrieval: bool, untested: 
         made = label_of(found)
         if made is None:
             raise UserError(
-                f"label={asked}: {found.reason or 'it has one value'}, so it cannot be a label; name another"
+                f"label={asked}: {found.reason or 'it has one value'}{_derived(found)}, so it cannot be a label; name another"
             )
         made.reason = f"as you asked{made.reason}"
         return made
@@ -121,6 +121,10 @@ def choose(columns: Sequence[Column], asked: str, *, retrieval: bool, untested: 
     if (amount := _named_amount(free, PERHAPS_AMOUNTS)) is not None:
         return _with_reason(amount, "its name may say so; set another with label=NAME")
     return _at_an_end(columns, two) if two else None
+
+
+def _derived(c: Column) -> str:
+    return f" (a derived column may: {c.sql.format(c.name)})" if c.sql else ""
 
 
 def _differs(c: Column, columns: Sequence[Column]) -> bool:
@@ -198,7 +202,7 @@ def _with_reason(c: Column, why: str) -> Label | None:
 
 def label_of(c: Column) -> Label | None:
     """Return the label that a column makes; None if it has one value, or values that no threshold divides."""
-    if c.values.dtype.is_nested() or c.distinct < 2 or c.kind in ("constant", "empty", "time"):
+    if c.values.dtype.is_nested() or c.distinct < 2 or c.kind in ("constant", "empty", "time") or c.sql:
         return None
     if c.values.dtype == pl.Boolean:
         return Label(c, c.values.cast(pl.Float64))

@@ -15,6 +15,7 @@ from recsys.errors import UserError
 from recsys.new import label as labels
 from recsys.new import split as splits
 from recsys.new.columns import Column, columns_of, count_partitions
+from recsys.new.copies import basket, copies, set_ids_of_items
 from recsys.new.explode import explode
 from recsys.new.features import Features, features_of, sql_name, time_sql
 from recsys.new.find_files import find
@@ -102,6 +103,7 @@ def propose(given: Sequence[str], asked: str | None) -> Proposal:
     if made is not None and roles.item is None:
         set_item(roles, [c for c in columns if c.name in made.elements])
     set_codes(columns, as_text=layout.format in TEXT)
+    set_ids_of_items(columns)
     known = roles.user is not None or LIST in sample.frame.columns
     retrieval = layout.format == "lists" or (known and roles.item is not None)
     label = None if asked is None else labels.choose(columns, asked, retrieval=retrieval, untested=gathered.untested)
@@ -157,6 +159,11 @@ def _ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
         for c in p.columns:
             _check_constant(c, label)
     known_later = dict.fromkeys(gathered.untested, "the test file lacks it: known only afterwards?")
+    keys = {side.key for side in p.sides}
+    known_later |= {name: why for name, why in copies(p.columns).items() if name not in keys}
+    order = basket(p.columns) if group is None else None
+    if order is not None:
+        known_later[order.name] = "it identifies rows that belong together; later rows have other values"
     derive = p.features.derive
     p.columns = [c for c in p.columns if c.name != LIST]
     p.features = features_of([*p.columns, *joined], known_later | leaks(p.columns, label), typed=typed)
@@ -175,6 +182,8 @@ def _ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
     if found is None and group is not None:
         other = "a split by time would divide them" if time is not None else "a random split would divide them"
         found = splits.by_groups(group.name, f"rows of one {group.name} stay together; {other}")
+    if found is None and order is not None:
+        found = splits.by_groups(order.name, f"rows of one {order.name} stay together")
     p.split = found or p.split
 
 
@@ -243,8 +252,9 @@ def _retrieval(p: Proposal, *, typed: bool) -> None:
     p.features = features_of([_as_item(item)], {}, typed=typed)
     p.features.derive = derived
     p.items = next((s for s in p.sides if s.key == item.name and s.items()), None)
+    other_names = copies(p.columns)
     used = {item.name, user.name, p.roles.time.name if p.roles.time else ""}
-    fixed = _constant_per_user(p.columns, user, used)
+    fixed = _constant_per_user(p.columns, user, used | set(other_names))
     users = [s for s in p.sides if s.key == user.name and s.features().sparse]
     if users:
         p.source["joins"] = [s.join() for s in users]
@@ -253,7 +263,8 @@ def _retrieval(p: Proposal, *, typed: bool) -> None:
         p.features.sparse.append(f)
     why = "models of sequences read items; its value is not known before the item"
     rest = [c for c in p.columns if c.name not in used and c not in fixed]
-    p.features.left_out += [(c.name, c.reason if c.kind in ("constant", "empty", "row id") else why) for c in rest]
+    plain = ("constant", "empty", "row id")
+    p.features.left_out += [(c.name, other_names.get(c.name) or (c.reason if c.kind in plain else why)) for c in rest]
     p.unused += [(s.file, "not used by retrieval models") for s in p.sides if s is not p.items and s not in users]
 
 

@@ -5,13 +5,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from recsys.new.columns import Column, Marks
 from recsys.new.dialect import Dialect
 from recsys.new.find_files import Found, globs_for
 from recsys.new.gather import Gathered
 from recsys.new.roles import name_unnamed
 from recsys.new.sample import Layout
+from recsys.new.statistics import largest, least
 
+DENSE = 0.95
 TEXT = ("csv", "lists", "libfm", "jsonl", "json")  # formats whose values are text to the reader
 RECBOLE = re.compile(r":(token|float|token_seq|float_seq)$")  # types in the names of columns
 
@@ -47,6 +51,13 @@ def _name_by_content(columns: Sequence[Column], layout: Layout) -> None:
         c.name, c.values = name, c.values.alias(name)
         if name in ("user", "item"):
             c.kind = "id"
+        elif c.kind == "number" and c.is_whole and c.numbers is not None and _are_dense(c.numbers.drop_nulls()):
+            c.kind, c.reason = "id", "whole numbers without gaps from 0 or 1 on, without a name"
+
+
+def _are_dense(x: pl.Series) -> bool:
+    """Return True for numbers that leave out (almost) none of those below the largest, as ids do."""
+    return 0 <= least(x) <= 1 and x.n_unique() >= DENSE * (largest(x) - least(x) + 1)
 
 
 def source_of(

@@ -425,6 +425,20 @@ def _members(f: Path) -> None:
     (f / "members.csv").write_text("user,valid_date,kind\n" + ends)
 
 
+def _orders(f: Path) -> None:
+    """Products of orders, with a price in euros, a second name of the user, and histories of item numbers."""
+    number = pl.col("item").str.slice(1).cast(pl.Int64) + 40 * (pl.int_range(pl.len()) % 5)
+    frame = clicks().select(
+        pl.format("order-{}", pl.int_range(pl.len()) // 4).alias("order_id"), pl.format("{}", "user").alias("user_id"),
+        pl.format("https://x.org/{}", "user").alias("profile_url"), number.alias("item_id"),
+        *((number + 7 * k).mod(200).alias(f"hist_{k}") for k in (1, 2, 3)),
+        pl.format("{} €", pl.col("price").cast(pl.String).str.replace(".", ",", literal=True)).alias("paid"),
+        pl.when(pl.int_range(pl.len()) % 3 == 0).then(pl.lit("1.0")).otherwise((pl.col("age").fill_null(1) % 4).cast(pl.String)).alias("shop"),
+        "clicked",
+    )  # fmt: skip
+    (f / "a.csv").write_text(lines(frame, ";"))
+
+
 def _index(f: Path) -> None:
     (f / "a.csv").write_text(lines(clicks().with_row_index("")))
 
@@ -472,6 +486,13 @@ SHAPES: dict[str, Shape] = {
     "unlisted label": Shape(_unlisted, expected={"label.column": "skipped", "label.positive": ["1", "true"], "split.by": "time"}),
     "news": Shape(_news, expected={"source.files": ["behaviors.tsv"], "derive.item": "SPLIT_PART(impressions, '-', 1)", "sparse.news_2": "present"}),
     "times of users": Shape(_members, expected={"split.by": "random", "sparse.kind": "present"}),
+    "orders": Shape(
+        _orders,
+        expected={
+            "split.by": "hash", "split.column": "order_id", "sparse.order_id": "absent", "sparse.profile_url": "absent", "sparse.hist_1": "present",
+            "derive.shop_number": "CAST(TRY_CAST(shop AS DOUBLE) AS BIGINT)", "dense.paid.column": "paid_number",
+        },
+    ),
     "index": Shape(_index, expected=CLICKS),
     "quoted": Shape(_quoted, expected=CLICKS),
     "nulls": Shape(_nulls, expected=CLICKS | {"source.null_values": ["NA", "?"], "source.column_null_values": {"score_": ["-999"]}}),
