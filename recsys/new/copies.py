@@ -28,8 +28,8 @@ def copies(columns: Sequence[Column]) -> dict[str, str]:
 
 def basket(columns: Sequence[Column]) -> Column | None:
     """Return the column that identifies an order, a basket or an event of few rows; None if there is none."""
-    ids = [c for c in columns if not c.role and c.kind == "id" and names_an_id_of(c.name, EVENT_KEYS)]
-    ids = [c for c in ids if words(c.name)[-1].endswith(ENDS) and c.rows <= MOST_ROWS * c.distinct]
+    ids = [c for c in columns if not c.role and c.kind in KINDS and names_an_id_of(c.name, EVENT_KEYS)]
+    ids = [c for c in ids if words(c.name)[-1].endswith(ENDS) and FEW < c.distinct < c.rows <= MOST_ROWS * c.distinct]
     return max(ids, key=lambda c: c.distinct, default=None)
 
 

@@ -85,9 +85,10 @@ def gather(found: Found, asked: str | None = None) -> Gathered:
     columns = {key: [plain(name) for name in layouts[key].columns] for key in rows}
     labelled = [key for key in rows if asked is not None and plain(asked) in columns[key]]
     best = max(labelled or rows, key=lambda key: _like_rows(key, rows[key], layouts[key], columns))
-    own = {f: layouts[best] for f in groups[best]}
-    for key in [key for key in groups if key != best and _same_rows(groups[best], layouts[best], groups[key], layouts[key])]:
-        own |= {f: layouts[key] for f in groups.pop(key)}
+    own = dict.fromkeys(groups[best], layouts[best])
+    more = [k for k in groups if k != best and _same_rows(groups[best], layouts[best], groups[k], layouts[k])]
+    for key in more:
+        own |= dict.fromkeys(groups.pop(key), layouts[key])
     groups[best] = [f for f in found.files if f in own]
     seen = {id(layout): set(layout.columns) for layout in [*own.values(), *json_layouts]}
     optional = [n for n in dict.fromkeys(n for c in seen.values() for n in c) if not all(n in c for c in seen.values())]
@@ -114,7 +115,8 @@ def _same_rows(files: Sequence[Path], layout: Layout, others: Sequence[Path], ot
         return False
     alike = (d is None and e is None) or (d is not None and e is not None and d.separator == e.separator)
     a, b = set(layout.columns), set(other.columns)
-    return alike and len(a & b) >= SHARED * len(a | b) and {_unnumbered(f) for f in others} <= {_unnumbered(f) for f in files}
+    names = {_unnumbered(f) for f in files}
+    return alike and len(a & b) >= SHARED * len(a | b) and {_unnumbered(f) for f in others} <= names
 
 
 def _unnumbered(file: Path) -> str:

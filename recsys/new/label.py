@@ -86,9 +86,8 @@ def choose(columns: Sequence[Column], asked: str, *, retrieval: bool, untested: 
             raise UserError(f"label={asked}: no such column{did_you_mean(asked, [c.name for c in columns])}")
         made = label_of(found)
         if made is None:
-            raise UserError(
-                f"label={asked}: {found.reason or 'it has one value'}{_derived(found)}, so it cannot be a label; name another"
-            )
+            why = f"{found.reason or 'it has one value'}{_derived(found)}"
+            raise UserError(f"label={asked}: {why}, so it cannot be a label; name another")
         made.reason = f"as you asked{made.reason}"
         return made
     free = [c for c in columns if not c.role and c.kind in ("category", "number", "id")]
@@ -172,7 +171,8 @@ def names_for_error(columns: Sequence[Column]) -> str:
 def _can_be(c: Column, *, retrieval: bool) -> bool:
     """Return True if a column named like a label can be one: of few values, or of any under a strong name."""
     few = c.distinct <= (MOST_RATINGS if c.numbers is not None else MOST_NAMED_CLASSES)
-    return c.distinct == 2 or len(_spellings(c)) == 2 or (few and not (retrieval and c.numbers is None)) or rank_of(c.name, LABELS[:3]) is not None
+    two = c.distinct == 2 or len(_spellings(c)) == 2
+    return two or (few and not (retrieval and c.numbers is None)) or rank_of(c.name, LABELS[:3]) is not None
 
 
 def is_event(c: Column) -> bool:
@@ -264,7 +264,7 @@ def _of_text(c: Column) -> Label | None:
     values, shares = counts[c.name].to_list(), (counts["count"] / c.rows).to_list()
     if len(groups := _spellings(c)) == 2:
         if "yes" in groups:
-            return Label(c, _is_one_of(c, groups["yes"]), positive=groups["yes"], reason="; several spellings of yes and no")
+            return Label(c, _is_one_of(c, groups["yes"]), positive=groups["yes"], reason="; several spellings of yes")
         rarer = min(
             groups.values(), key=lambda texts: sum(share for v, share in zip(values, shares, strict=True) if v in texts)
         )

@@ -63,23 +63,21 @@ def _leaks_of_classes(columns: Sequence[Column], label: Label) -> dict[str, str]
     """Return the columns whose values are missing in (almost) all rows of one class and in no others, and copies."""
     y, found = label.values, dict[str, str]()
     for c in _comparable(columns, label):
-        rows = c.rows
-        if c.missing and min(rows, y.len() - rows) >= FEWEST:
+        if min(c.rows, y.len() - c.rows) >= FEWEST:
             missing = c.values.is_null()
-            usual = y.filter(missing).mode()
-            own = y == usual[0] if usual.len() else missing
-            if mean((missing == own).drop_nulls()) >= LEAK and usual.len():
+            usual = y.filter(missing).drop_nulls().mode()
+            if usual.len() and mean((missing == (y == usual[0])).drop_nulls()) >= LEAK:
                 found[c.name] = f"it is missing exactly if the label is {label.classes[int(usual[0])]}: {AFTERWARDS}"
         elif c.kind in ("category", "id") and 2 <= c.distinct <= 2 * len(label.classes):
             groups = pl.DataFrame({"x": c.values, "y": y}).drop_nulls().group_by("x", "y").len()
-            best = groups.group_by("x").agg(pl.col("len").max())["len"].sum()
-            if best >= LEAK * groups["len"].sum() and c.distinct >= len(label.classes):
+            best = int(groups.group_by("x").agg(pl.col("len").max())["len"].sum())
+            if best / max(int(groups["len"].sum()), 1) >= LEAK and c.distinct >= len(label.classes):
                 found[c.name] = KNOWN_AFTERWARDS
     return found
 
 
 def _groups(c: Column) -> list[tuple[str, pl.Series]]:
-    """Return sets of rows that a column divides off: rows with and without a value, and with and without its usual one."""
+    """Return sets of rows: those with and without a value, and those with and without the usual value."""
     counts = c.values.drop_nulls().value_counts(sort=True)
     groups = [("a value", c.values.is_not_null()), ("a missing value", c.values.is_null())] if c.missing else []
     if c.kind in ("number", "category", "id") and counts.height and counts["count"][0] >= c.rows / 2:

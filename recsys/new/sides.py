@@ -155,7 +155,8 @@ def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Sid
     shared, every = {c.name for c in own} & {k.name for k in columns}, {c.name for c in own} | {k.name for k in columns}
     if len(shared) >= SHARED * len(every):
         differ = ", ".join(sorted(every - shared)[:5])
-        return f"not all files have {differ}; if it holds rows, add it to source.files and {differ} to source.optional_columns"
+        hint = f"add it to source.files and {differ} to source.optional_columns"
+        return f"not all files have {differ}; if it holds rows, {hint}"
     return "; ".join(whys[:3]) or "it has no column of the same name as one of the rows"
 
 

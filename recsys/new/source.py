@@ -75,8 +75,8 @@ def source_of(
     if layout.format in TEXT:
         source |= _marks(marks, columns, layout)
         if codes := [f"{c.name}: {c.code:g}" for c in columns if c.code is not None and c.nulls]:
-            what = "the only negative number, or 0 for not rated"
-            reasons["column_null_values"] = f"numbers that seem to stand for missing values ({what}): {', '.join(codes)}"
+            what = "numbers that seem to stand for missing values (the only negative one, or 0 for not rated)"
+            reasons["column_null_values"] = f"{what}: {', '.join(codes)}"
     if rename:
         source["rename"] = rename
     return source, reasons

@@ -1,4 +1,4 @@
-"""Recognise numbers with a unit or a currency, such as 2.233,58 € and 45,5 %, and the SQL that makes numbers of them."""
+"""Recognise numbers with a unit or a currency, such as 2.233,58 € and 45,5 %."""
 
 import re
 

@@ -391,7 +391,9 @@ def _large_side(f: Path) -> None:
 
 def _two_logs(f: Path) -> None:
     (f / "clicks.csv").write_text(lines(clicks().select("user", "item", "ts", "clicked")))
-    (f / "orders.csv").write_text(lines(clicks(1, 200).select("ts", "user", "item", pl.col("clicked").alias("returned"))))
+    (f / "orders.csv").write_text(
+        lines(clicks(1, 200).select("ts", "user", "item", pl.col("clicked").alias("returned")))
+    )
 
 
 def _rated(f: Path) -> None:
@@ -427,11 +429,11 @@ def _members(f: Path) -> None:
 
 def _orders(f: Path) -> None:
     """Products of orders, with a price in euros, a second name of the user, and histories of item numbers."""
-    number = pl.col("item").str.slice(1).cast(pl.Int64) + 40 * (pl.int_range(pl.len()) % 5)
+    number = pl.col("item").str.slice(1).cast(pl.Int64) + 40 * (pl.int_range(pl.len()) % 2)
     frame = clicks().select(
         pl.format("order-{}", pl.int_range(pl.len()) // 4).alias("order_id"), pl.format("{}", "user").alias("user_id"),
         pl.format("https://x.org/{}", "user").alias("profile_url"), number.alias("item_id"),
-        *((number + 7 * k).mod(200).alias(f"hist_{k}") for k in (1, 2, 3)),
+        *((number + 7 * k).mod(80).alias(f"hist_{k}") for k in (1, 2, 3)),
         pl.format("{} €", pl.col("price").cast(pl.String).str.replace(".", ",", literal=True)).alias("paid"),
         pl.when(pl.int_range(pl.len()) % 3 == 0).then(pl.lit("1.0")).otherwise((pl.col("age").fill_null(1) % 4).cast(pl.String)).alias("shop"),
         "clicked",

@@ -84,7 +84,9 @@ def test_a_value_that_is_missing_with_one_class() -> None:
     country = RNG.choice(["NDF", "US", "FR"], 4000, p=[0.6, 0.3, 0.1])
     frame = pl.DataFrame({"country": country, "code": np.char.add("c", country)})
     frame = frame.with_columns(
-        booked=pl.when(pl.col("country") != "NDF").then(pl.lit("2014-01-0") + (pl.int_range(4000) % 9 + 1).cast(pl.String)),
+        booked=pl.when(pl.col("country") != "NDF").then(
+            pl.lit("2014-01-0") + (pl.int_range(4000) % 9 + 1).cast(pl.String)
+        ),
         age=pl.when(pl.int_range(4000) % 3 > 0).then(pl.int_range(4000) % 71),
         language=pl.when(pl.col("country") == "FR").then(pl.lit("fr")).otherwise(pl.lit("en")),
     )

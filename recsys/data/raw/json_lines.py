@@ -61,8 +61,9 @@ def python_objects(line: str, file: Path) -> str | None:
     if not isinstance(value, dict):
         return None
     opened = "gzip.open" if file.suffix == ".gz" else "open"
-    code = f"import ast,gzip,json; [print(json.dumps(ast.literal_eval(x))) for x in {opened}('{file}', 'rt') if x.strip()]"
-    return f"holds Python dicts ({line[:24].strip()}...), not JSON; type: python -c \"{code}\" > rows.jsonl"
+    rows = f"{opened}('{file}', 'rt') if x.strip()"
+    code = f"import ast,gzip,json; [print(json.dumps(ast.literal_eval(x))) for x in {rows}]"
+    return f'holds Python dicts ({line[:24].strip()}...), not JSON; type: python -c "{code}" > rows.jsonl'
 
 
 def _object(line: str) -> dict[str, Any] | None:

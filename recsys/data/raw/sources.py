@@ -191,9 +191,9 @@ def _check_other_files(data: ResolvedData, key: str, column: str, file: Path) ->
         return
     for other in find_files(data)[-MOST_COMPARED:]:
         if other != file and column in raw_frame(data, other).columns:
-            settings = ", ".join([*data.source.optional_columns, column])
+            hint = f"data.source.optional_columns=[{','.join([*data.source.optional_columns, column])}]"
             why = f"{file.name} has no column {column}, but {other.name} has it"
-            raise UserError(f"{key}: {why}; if it is missing in some files, set data.source.optional_columns=[{settings}]")
+            raise UserError(f"{key}: {why}; if it is missing in some files, set {hint}")
 
 
 def read_blocks(
