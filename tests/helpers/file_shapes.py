@@ -433,7 +433,7 @@ def _orders(f: Path) -> None:
     frame = clicks().select(
         pl.format("order-{}", pl.int_range(pl.len()) // 4).alias("order_id"), pl.format("{}", "user").alias("user_id"),
         pl.format("https://x.org/{}", "user").alias("profile_url"), number.alias("item_id"),
-        *((number + 7 * k).mod(80).alias(f"hist_{k}") for k in (1, 2, 3)),
+        *(number.shift(k, fill_value=0).alias(f"hist_{k}") for k in (1, 2, 3)),
         pl.format("{} €", pl.col("price").cast(pl.String).str.replace(".", ",", literal=True)).alias("paid"),
         pl.when(pl.int_range(pl.len()) % 3 == 0).then(pl.lit("1.0")).otherwise((pl.col("age").fill_null(1) % 4).cast(pl.String)).alias("shop"),
         "clicked",
