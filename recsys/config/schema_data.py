@@ -73,6 +73,8 @@ class SourceConfig(TextConfig):
     files: list[str] = field(default_factory=lambda: ["*"])  # globs under data.root
     header: bool = True
     columns: list[str] = field(default_factory=list)  # names, if the files have no header, or instead of the header's
+    # columns (as the files name them) that some files lack: their values are missing in the rows of these files
+    optional_columns: list[str] = field(default_factory=list)
     decimal: str = "."  # the decimal mark of numbers in text
     thousands: str | None = None  # the mark between groups of three digits
     query: str | None = None  # sql: the query whose rows are read; data.root is the database's URL

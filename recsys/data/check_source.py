@@ -7,6 +7,7 @@ from recsys.config.schema_data import SourceConfig, TextConfig
 from recsys.data.raw.dialect import SPACES
 from recsys.data.raw.formats import repeated
 from recsys.data.raw.nested import exploded_paths
+from recsys.data.raw.sources import OPTIONAL
 from recsys.data.raw.tables import FORMATS as TABLE_FORMATS
 from recsys.data.transforms.columns import ResolvedData
 from recsys.errors import UserError, did_you_mean
@@ -35,6 +36,9 @@ def check_source(data: ResolvedData) -> None:
         raise UserError(f"{key}.format={source.format}: unknown{did_you_mean(source.format, FORMATS)}")
     if names := repeated(source.columns):
         raise UserError(f"{key}.columns: {names[0]} occurs twice; rename one of the two")
+    if source.optional_columns and (source.format not in OPTIONAL or (source.format == "csv" and not source.header)):
+        why = f"applies to {', '.join(OPTIONAL)}, and to CSV only with a header; remove it"
+        raise UserError(f"{key}.optional_columns={source.optional_columns}: {why}")
     _check_text(key, source)
     _check_marks(key, source)
     _check_explode(key, source)

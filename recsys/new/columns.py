@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import polars as pl
@@ -10,6 +11,7 @@ from recsys.new.dialect import NULLS
 from recsys.new.names import CODES, ITEMS, QUANTITIES, TIMES, USERS, has_word, names_an_id_of, words
 from recsys.new.statistics import largest, least, mean
 from recsys.new.times import TimeGuess, time_of
+from recsys.new.units import number_sql
 
 SURE_NULLS = frozenset({"NULL", "null", "NaN", "nan", "N/A", "n/a", "#N/A", "<NA>", "?", r"\N"})
 MOSTLY = 0.9  # share of numbers from which other text in a column stands for missing values
@@ -21,6 +23,7 @@ STOP_WORDS = frozenset(
 )
 DECIMAL_COMMA = r"^[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?$"
 THOUSANDS_COMMA = r"^[+-]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?$"
+EXACT = 2.0**53  # whole numbers below are exact as floats
 COMMON_SHARE = 0.5  # share of values that occur once, from which rare values share a row
 
 
@@ -30,6 +33,8 @@ class Column:
 
     kind: number | category | list | time | id | text | vector | constant | row id | empty | nested
     nulls: text that stands for missing values in this column alone
+    code: the number that stands for a missing value
+    sql: makes numbers of the column, which {} stands for
     """
 
     name: str
@@ -44,6 +49,8 @@ class Column:
     pattern: str | None = None
     time: TimeGuess | None = None
     nulls: list[str] = field(default_factory=list)
+    code: float | None = None
+    sql: str | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -81,6 +88,14 @@ def columns_of(frame: pl.DataFrame) -> tuple[list[Column], Marks]:
     """Return the columns of a sample with their kinds."""
     marks = _marks(frame)
     return [column_of(frame[name], marks) for name in frame.columns], marks
+
+
+def count_partitions(columns: Sequence[Column], values: Mapping[str, Sequence[str | None]]) -> None:
+    """Describe the columns of partition folders by the values of all files. values: column -> that of each file"""
+    for c in columns:
+        if c.name in values:
+            every = column_of(pl.Series(c.name, [*values[c.name]] * 2, dtype=pl.String), Marks())  # none is unique
+            c.kind, c.reason, c.distinct = every.kind, every.reason, every.distinct
 
 
 def _marks(frame: pl.DataFrame) -> Marks:
@@ -167,8 +182,22 @@ def column_of(raw: pl.Series, marks: Marks) -> Column:
         _number_kind(c)
     elif c.values.dtype == pl.String:
         c.numbers = None
-        _text_kind(c)
+        if c.distinct > 2 and (found := number_sql(c.values)) is not None:
+            c.numbers, c.sql = found
+            c.kind, c.reason = "number", "numbers with a unit; other text is missing"
+        else:
+            _text_kind(c)
+    if c.kind in ("category", "id") and c.numbers is not None and _writes_twice(c):
+        c.sql, c.distinct = "CAST(TRY_CAST({} AS DOUBLE) AS BIGINT)", c.numbers.drop_nulls().n_unique()
     return c
+
+
+def _writes_twice(c: Column) -> bool:
+    """Return True if the same whole number is written in two ways: 1 and 1.0."""
+    if c.values.dtype != pl.String or not c.is_whole or c.numbers is None or largest(c.numbers.abs()) > EXACT:
+        return False
+    pointed = c.values.str.contains(r"\.0*$")
+    return bool(pointed.any()) and c.numbers.n_unique() < c.values.n_unique()
 
 
 def _numbers_of(c: Column, marks: Marks) -> pl.Series | None:

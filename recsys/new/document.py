@@ -131,4 +131,5 @@ def _row(c: Column, reasons: dict[str, str], p: Proposal) -> list[str]:
     if p.label is not None and c is p.label.column:
         reason = p.label.reason
     missing = f"{c.missing:.1%}" if c.missing else ""
-    return [escape(x) for x in (c.name, c.kind, c.role, f"{c.distinct:,}", missing, ", ".join(c.examples()), reason)]
+    role = c.role or ("left out" if c.name in reasons else "feature")
+    return [escape(x) for x in (c.name, c.kind, role, f"{c.distinct:,}", missing, ", ".join(c.examples()), reason)]

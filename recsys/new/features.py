@@ -66,14 +66,24 @@ def features_of(columns: Sequence[Column], leaks: Mapping[str, str], *, typed: b
             _add_time(found, c, name, typed=typed)
         elif c.kind in ("number", "vector"):
             found.dense.append(_dense(c, name))
+            _read_by_sql(found, c, found.dense[-1])
         elif c.kind in ("category", "id", "list"):
             found.sparse.append(sparse_feature(c, name))
+            _read_by_sql(found, c, found.sparse[-1])
         else:
             found.left_out.append((c.name, _why_left_out(c)))
     _share_settings(found)
     if found.dense and not found.sparse:
         found.sparse = [_buckets(f) for f in found.dense[:MOST_BUCKETED] if "cyclic" not in f.settings]
     return found
+
+
+def _read_by_sql(found: Features, c: Column, feature: Feature) -> None:
+    """Let a feature read the numbers that SQL makes of the column."""
+    if c.sql is not None:
+        column = f"{feature.name}_number"
+        found.derive[column] = c.sql.format(sql_name(c.name))
+        feature.settings = {"column": column} | {k: v for k, v in feature.settings.items() if k != "column"}
 
 
 def _buckets(number: Feature) -> Feature:
@@ -146,8 +156,8 @@ def _add_time(found: Features, c: Column, name: str, *, typed: bool) -> None:
 def time_sql(c: Column, *, typed: bool) -> str:
     """Return the SQL that makes a time of the column's text or digits."""
     assert c.time is not None and c.time.sql is not None
-    quoted = sql_name(c.name)
-    return c.time.sql.format(f"CAST({quoted} AS VARCHAR)" if typed else quoted)
+    text = f"CAST({sql_name(c.name)} AS VARCHAR)" if typed else sql_name(c.name)
+    return c.time.sql.format(f"NULLIF({text}, '')" if typed and c.missing else text)  # an empty text in JSON
 
 
 def sql_name(column: str) -> str:

@@ -1,16 +1,18 @@
 """Divide the files that the user named into those of rows, possible side tables, and others."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from recsys.errors import UserError
 from recsys.new.find_files import Found, split_of
-from recsys.new.sample import Layout, layout_of
+from recsys.new.names import ITEMS, LABELS, RATINGS, USERS, names_an_id_of, plain, rank_of
+from recsys.new.sample import Layout, layout_of, rows_of
 
 MOST_SNIFFED = 60
 MOST_UNTESTED = 2
+SHARED = 0.6  # of the columns of two files, from which they may hold rows of the same kind
 
 
 @dataclass
@@ -21,6 +23,8 @@ class Gathered:
     sides: files of other columns, which may be side tables
     unused: files that are of no use, and why
     untested: the columns that a file of test rows lacks, if they are one or two: the label, and what follows it
+    optional: the columns that some files of the rows lack
+    layouts: how the files are read whose columns differ from those of `layout`
     """
 
     layout: Layout
@@ -28,6 +32,8 @@ class Gathered:
     sides: list[Path]
     unused: list[tuple[Path, str]]
     untested: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
+    layouts: dict[Path, Layout] = field(default_factory=dict)
 
     @property
     def others(self) -> list[Path]:
@@ -35,8 +41,12 @@ class Gathered:
         return [*self.sides, *(f for f, _ in self.unused)]
 
 
-def gather(found: Found) -> Gathered:
-    """Find the files of the rows: those of the same columns with the most bytes.
+def gather(found: Found, asked: str | None = None) -> Gathered:
+    """Find the files of the rows: those of the same columns that look most like a log (see `_like_rows`).
+
+    Args:
+        found: the files.
+        asked: the column of the label, if the user names one.
 
     Raises:
         UserError: no file holds rows.
@@ -45,6 +55,7 @@ def gather(found: Found) -> Gathered:
     layouts: dict[tuple[str, ...], Layout] = {}
     unused: list[tuple[Path, str]] = []
     by_name: dict[tuple[str, str], tuple[str, ...]] = {}
+    json_layouts: list[Layout] = []
     for i, f in enumerate(found.files):
         name = (f.suffix, re.sub(r"\d+", "#", f.name))
         if i >= MOST_SNIFFED and name in by_name:  # as the others of such names
@@ -59,6 +70,7 @@ def gather(found: Found) -> Gathered:
             unused.append((f, "no separator divides its lines into columns"))
             continue
         key = _columns_key(layout)
+        json_layouts += [layout] if layout.format == "jsonl" else []
         by_name[name] = key
         groups.setdefault(key, []).append(f)
         known = layouts.setdefault(key, layout).dialect
@@ -70,14 +82,46 @@ def gather(found: Found) -> Gathered:
     rows = {key: files for key, files in groups.items() if not layouts[key].maps_keys}
     if not rows:
         raise UserError("; ".join(f"{f}: {why}" for f, why in unused[:3]) or f"{found.root}: no file holds rows")
-    best = max(rows, key=lambda key: _size(rows[key]))
+    columns = {key: [plain(name) for name in layouts[key].columns] for key in rows}
+    labelled = [key for key in rows if asked is not None and plain(asked) in columns[key]]
+    best = max(labelled or rows, key=lambda key: _like_rows(key, rows[key], layouts[key], columns))
+    own = dict.fromkeys(groups[best], layouts[best])
+    more = [k for k in groups if k != best and _same_rows(groups[best], layouts[best], groups[k], layouts[k])]
+    for key in more:
+        own |= dict.fromkeys(groups.pop(key), layouts[key])
+    groups[best] = [f for f in found.files if f in own]
+    seen = {id(layout): set(layout.columns) for layout in [*own.values(), *json_layouts]}
+    optional = [n for n in dict.fromkeys(n for c in seen.values() for n in c) if not all(n in c for c in seen.values())]
     rest = [f for key, files in groups.items() if key != best for f in files]
     tests = [f for f in rest if split_of(f) == "test"]
     unused += [(f, "it has other columns; predict its rows with recsys.predict") for f in tests]
     untested = next(
         (lacking for key in groups if key != best and (lacking := _untested(layouts, key, best, groups))), ()
     )
-    return Gathered(layouts[best], groups[best], [f for f in rest if f not in tests], unused, untested)
+    others = {f: layout for f, layout in own.items() if layout is not layouts[best]}
+    sides = [f for f in rest if f not in tests]
+    return Gathered(layouts[best], groups[best], sides, unused, untested, tuple(optional), others)
+
+
+def _same_rows(files: Sequence[Path], layout: Layout, others: Sequence[Path], other: Layout) -> bool:
+    """Return True if files whose columns differ somewhat hold rows of the same kind, as their names say.
+
+    Such are logs of which a later version has a column more. Their names differ only in digits.
+    """
+    d, e = layout.dialect, other.dialect
+    if layout.format != other.format or layout.maps_keys or other.maps_keys:
+        return False
+    if d is not None and e is not None and (not d.header or not e.header or d.renamed or e.renamed):
+        return False
+    alike = (d is None and e is None) or (d is not None and e is not None and d.separator == e.separator)
+    a, b = set(layout.columns), set(other.columns)
+    names = {_unnumbered(f) for f in files}
+    return alike and len(a & b) >= SHARED * len(a | b) and {_unnumbered(f) for f in others} <= names
+
+
+def _unnumbered(file: Path) -> str:
+    """Return a file's name without what numbers it: digits and hashes."""
+    return re.sub(r"[0-9a-f]{8,}|\d+", "#", file.name)
 
 
 def _untested(
@@ -107,6 +151,18 @@ def _columns_key(layout: Layout) -> tuple[str, ...]:
     return (layout.format, d.separator, *names)
 
 
-def _size(files: Sequence[Path]) -> tuple[bool, int]:
-    """Return the order by which files are taken for those of rows: training files first, then by size."""
-    return any(split_of(f) == "train" for f in files), sum(f.stat().st_size for f in files)
+def _like_rows(
+    key: tuple[str, ...], files: Sequence[Path], layout: Layout, columns: Mapping[tuple[str, ...], Sequence[str]]
+) -> tuple[bool, bool, bool, int, int]:
+    """Return the order by which files are taken for those of rows.
+
+    Training files come first, then those with a user and an item, with a label, with columns of other files (the keys
+    of side tables), and with most rows.
+    """
+    own = columns[key]
+    both = all(any(names_an_id_of(c, kind) for c in own) for kind in (USERS, ITEMS))
+    label = any(rank_of(c, (*LABELS, *RATINGS)) is not None for c in own)
+    shared = sum(bool(set(own) & set(other)) for k, other in columns.items() if k != key)
+    named = layout.dialect is None or layout.dialect.header
+    keys = shared if named else 0
+    return any(split_of(f) == "train" for f in files), both, label and (both or keys != 1), keys, rows_of(files, layout)

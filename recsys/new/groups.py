@@ -14,6 +14,7 @@ QUERIES = (  # names of what is shown together
     *("srch", "search", "query", "qid", "display", "impression", "imp", "request", "auction", "slate", "list"),
     *("session", "sessionid", "pageview", "page"),
 )
+EVENT_KEYS = (*QUERIES, "event", "order", "basket", "transaction", "visit", "view", "click", "interaction", "row")
 FEWEST_GROUPS = 20
 MOST_GRADES = 20
 MOST_POSITIVE = 3  # positive rows of a group, on average

@@ -23,10 +23,13 @@ from recsys.new.names import (
 from recsys.new.statistics import SKEWED, mean, skewness
 
 MOST_RATINGS = 21  # different values of a rating, such as 0 to 10 in half steps
+FEWEST_THAT_DIFFER = 0.1  # share of users, and of items, whose rows have both values of a label
 MOST_CLASSES = 1000
 MOST_NAMED_CLASSES = 50  # different texts under the name of a label
 MOST_LETTERS = 300  # of the names of columns in an error
-YES = ("yes", "y", "true", "t", "positive", "1")
+YES = ("yes", "y", "true", "t", "positive", "1", "1.0")
+NO = ("no", "n", "false", "f", "negative", "0", "0.0", "-1")
+MOST_SPELLINGS = 6  # of yes and no in a column
 
 
 @dataclass
@@ -83,9 +86,8 @@ def choose(columns: Sequence[Column], asked: str, *, retrieval: bool, untested: 
             raise UserError(f"label={asked}: no such column{did_you_mean(asked, [c.name for c in columns])}")
         made = label_of(found)
         if made is None:
-            raise UserError(
-                f"label={asked}: {found.reason or 'it has one value'}, so it cannot be a label; name another"
-            )
+            why = f"{found.reason or 'it has one value'}{_derived(found)}"
+            raise UserError(f"label={asked}: {why}, so it cannot be a label; name another")
         made.reason = f"as you asked{made.reason}"
         return made
     free = [c for c in columns if not c.role and c.kind in ("category", "number", "id")]
@@ -99,7 +101,7 @@ def choose(columns: Sequence[Column], asked: str, *, retrieval: bool, untested: 
         return _with_reason(_likeliest(lacking), "the test file lacks it")
     if not retrieval and (amount := _named_amount(free, AMOUNTS)) is not None:
         return _with_reason(amount, "its name says so")
-    two = [c for c in free if (c.distinct == 2 or len(_without_dots(c)) == 2) and not has_word(c.name, WEIGHTS)]
+    two = [c for c in free if (c.distinct == 2 or len(_spellings(c)) == 2) and not has_word(c.name, WEIGHTS)]
     unnamed = all(c.name.startswith("column_") for c in two)  # a file without a header: no name says what it is
     if len(two) == 1 and (unnamed or not retrieval):
         return _with_reason(two[0], "the only column with two values")
@@ -110,11 +112,31 @@ def choose(columns: Sequence[Column], asked: str, *, retrieval: bool, untested: 
         if rated and (why == "a rating" or is_event(min(rated, key=lambda pair: pair[0])[1])):
             best = min(rated, key=lambda pair: pair[0])[1]
             return _with_reason(best, f"{why}, by its name")
+    answers = [c for c in two if _differs(c, columns)] if retrieval else []
+    if len(answers) == 1:
+        return _with_reason(answers[0], "the only column of yes and no that differs between rows of a user or an item")
     if retrieval:
         return None
     if (amount := _named_amount(free, PERHAPS_AMOUNTS)) is not None:
         return _with_reason(amount, "its name may say so; set another with label=NAME")
     return _at_an_end(columns, two) if two else None
+
+
+def _derived(c: Column) -> str:
+    return f" (a derived column may: {c.sql.format(c.name)})" if c.sql else ""
+
+
+def _differs(c: Column, columns: Sequence[Column]) -> bool:
+    """Return True for yes and no that are neither properties of the user nor of the item."""
+    if not {str(v).strip().lower() for v in c.values.drop_nulls().unique()} <= {*YES, *NO}:
+        return False
+    for key in columns:
+        if key.role in ("user", "item"):
+            frame = pl.DataFrame({"key": key.values, "x": c.values}).drop_nulls()
+            several = frame.group_by("key").agg(pl.len(), pl.col("x").n_unique().alias("n")).filter(pl.col("len") > 1)
+            if several.height and mean(several["n"] > 1) < FEWEST_THAT_DIFFER:
+                return False
+    return True
 
 
 def _named_amount(columns: Sequence[Column], among: tuple[str, ...]) -> Column | None:
@@ -149,7 +171,8 @@ def names_for_error(columns: Sequence[Column]) -> str:
 def _can_be(c: Column, *, retrieval: bool) -> bool:
     """Return True if a column named like a label can be one: of few values, or of any under a strong name."""
     few = c.distinct <= (MOST_RATINGS if c.numbers is not None else MOST_NAMED_CLASSES)
-    return c.distinct == 2 or (few and not (retrieval and c.numbers is None)) or rank_of(c.name, LABELS[:3]) is not None
+    two = c.distinct == 2 or len(_spellings(c)) == 2
+    return two or (few and not (retrieval and c.numbers is None)) or rank_of(c.name, LABELS[:3]) is not None
 
 
 def is_event(c: Column) -> bool:
@@ -179,7 +202,7 @@ def _with_reason(c: Column, why: str) -> Label | None:
 
 def label_of(c: Column) -> Label | None:
     """Return the label that a column makes; None if it has one value, or values that no threshold divides."""
-    if c.values.dtype.is_nested() or c.distinct < 2 or c.kind in ("constant", "empty", "time"):
+    if c.values.dtype.is_nested() or c.distinct < 2 or c.kind in ("constant", "empty", "time") or c.sql:
         return None
     if c.values.dtype == pl.Boolean:
         return Label(c, c.values.cast(pl.Float64))
@@ -214,8 +237,16 @@ def _threshold(x: pl.Series, distinct: Sequence[float]) -> float:
     return next((v for v in distinct if mean(x >= v) <= 0.5), distinct[-1])
 
 
-def _without_dots(c: Column) -> dict[str, list[str]]:
-    """Return the values by their text without a dot at its end, as in adult.test; nothing if this joins none."""
+def _spellings(c: Column) -> dict[str, list[str]]:
+    """Return the values by what they mean: yes and no (true and 1), or text without a dot at its end, as in adult.test.
+
+    Return nothing if this joins no values.
+    """
+    if c.values.dtype == pl.String and 2 < c.distinct <= MOST_SPELLINGS:
+        texts = sorted(set(c.values.drop_nulls().str.strip_chars().to_list()))
+        answers = {"yes": [t for t in texts if t.lower() in YES], "no": [t for t in texts if t.lower() in NO]}
+        if all(answers.values()) and sum(map(len, answers.values())) == len(texts):
+            return answers
     if c.values.dtype != pl.String or c.numbers is not None or not 2 < c.distinct <= 4:
         return {}
     groups: dict[str, list[str]] = {}
@@ -231,7 +262,9 @@ def _is_one_of(c: Column, positive: Sequence[str]) -> pl.Series:
 def _of_text(c: Column) -> Label | None:
     counts = c.values.drop_nulls().cast(pl.String).str.strip_chars().value_counts(sort=True)
     values, shares = counts[c.name].to_list(), (counts["count"] / c.rows).to_list()
-    if len(groups := _without_dots(c)) == 2:
+    if len(groups := _spellings(c)) == 2:
+        if "yes" in groups:
+            return Label(c, _is_one_of(c, groups["yes"]), positive=groups["yes"], reason="; several spellings of yes")
         rarer = min(
             groups.values(), key=lambda texts: sum(share for v, share in zip(values, shares, strict=True) if v in texts)
         )

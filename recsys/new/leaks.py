@@ -18,12 +18,17 @@ CHANCE = 1e-6  # probability that all rows of a value are positive by chance, be
 FEW_POSITIVE = 1 / 3  # share of positive rows up to which one of many values may imply the label
 FEW_VALUES = 20
 LARGE_PART = 0.2  # of the positive rows have the value of a column of more than two
-KNOWN_AFTERWARDS = "it alone predicts the label (almost) perfectly: known only afterwards?"
+HALF_NEGATIVE = 0.5  # of the negative rows have a value with which no row is positive, if positive rows are few
+MOST_NEGATIVE = 0.9  # the same, if they are not
+AFTERWARDS = "known only afterwards?"
+KNOWN_AFTERWARDS = f"it alone predicts the label (almost) perfectly: {AFTERWARDS}"
 
 
 def leaks(columns: Sequence[Column], label: Label) -> dict[str, str]:
     """Return the columns that give the label away on their own: almost perfectly, or by a value that implies it."""
     y = label.values
+    if label.kind == "classes":
+        return _leaks_of_classes(columns, label)
     if label.kind != "binary":
         return {}
     rows = y.is_not_null()
@@ -32,9 +37,7 @@ def leaks(columns: Sequence[Column], label: Label) -> dict[str, str]:
     step = max(y.len() * len(columns) // 4_000_000, 1)
     picked = rows & (pl.int_range(y.len(), eager=True) % step == 0)
     truth, found = y.filter(picked), dict[str, str]()
-    for c in columns:
-        if c is label.column or c.kind in ("constant", "empty", "nested", "vector") or c.values.dtype.is_nested():
-            continue
+    for c in _comparable(columns, label):
         auc = 0.0
         if c.kind == "number" and c.numbers is not None and not c.missing:
             by_value = _auc(c.numbers.filter(picked), truth)
@@ -44,8 +47,62 @@ def leaks(columns: Sequence[Column], label: Label) -> dict[str, str]:
         if auc >= LEAK:
             found[c.name] = KNOWN_AFTERWARDS
         elif (what := _implies(c, y)) is not None:
-            found[c.name] = f"{what} implies the label: known only afterwards?{_as_second_label(c, label)}"
+            found[c.name] = f"{what} implies the label: {AFTERWARDS}{_as_second_label(c, label)}"
+        elif (what := _excludes(c, y)) is not None:
+            before = _as_first_label(c, label) if what.startswith("the value") else ""
+            found[c.name] = f"no row with {what} is positive: {AFTERWARDS}{before}"
     return found
+
+
+def _comparable(columns: Sequence[Column], label: Label) -> list[Column]:
+    kinds = ("constant", "empty", "nested", "vector")
+    return [c for c in columns if c is not label.column and c.kind not in kinds and not c.values.dtype.is_nested()]
+
+
+def _leaks_of_classes(columns: Sequence[Column], label: Label) -> dict[str, str]:
+    """Return the columns whose values are missing in (almost) all rows of one class and in no others, and copies."""
+    y, found = label.values, dict[str, str]()
+    for c in _comparable(columns, label):
+        if min(c.rows, y.len() - c.rows) >= FEWEST:
+            missing = c.values.is_null()
+            usual = y.filter(missing).drop_nulls().mode()
+            if usual.len() and mean((missing == (y == usual[0])).drop_nulls()) >= LEAK:
+                found[c.name] = f"it is missing exactly if the label is {label.classes[int(usual[0])]}: {AFTERWARDS}"
+        elif c.kind in ("category", "id") and 2 <= c.distinct <= 2 * len(label.classes):
+            groups = pl.DataFrame({"x": c.values, "y": y}).drop_nulls().group_by("x", "y").len()
+            best = int(groups.group_by("x").agg(pl.col("len").max())["len"].sum())
+            if best / max(int(groups["len"].sum()), 1) >= LEAK and c.distinct >= len(label.classes):
+                found[c.name] = KNOWN_AFTERWARDS
+    return found
+
+
+def _groups(c: Column) -> list[tuple[str, pl.Series]]:
+    """Return sets of rows: those with and without a value, and those with and without the usual value."""
+    counts = c.values.drop_nulls().value_counts(sort=True)
+    groups = [("a value", c.values.is_not_null()), ("a missing value", c.values.is_null())] if c.missing else []
+    if c.kind in ("number", "category", "id") and counts.height and counts["count"][0] >= c.rows / 2:
+        usual = counts[c.name][0]
+        two = counts.height == 2
+        other = f"the value {counts[c.name][1]}" if two else f"a value other than {usual}"
+        groups.append((f"the value {usual}", (c.values == usual).fill_null(value=False)))
+        groups.append((other, (c.values != usual).fill_null(value=False)))
+    return groups
+
+
+def _excludes(c: Column, y: pl.Series) -> str | None:
+    """Return the values of a column with which no row is positive, though most negative rows have them; or None.
+
+    Such a column is a step before the label, as a click is before a purchase.
+    """
+    base, negatives = mean(y), float((1 - y).sum() or 0)
+    if base > MOST_USUAL:
+        return None
+    part = HALF_NEGATIVE if base <= FEW_POSITIVE else MOST_NEGATIVE
+    for what, rows in _groups(c):
+        labels = y.filter(rows).drop_nulls()
+        if labels.len() >= max(FEWEST, part * negatives) and not labels.sum() and (1 - base) ** labels.len() < CHANCE:
+            return what
+    return None
 
 
 def _implies(c: Column, y: pl.Series) -> str | None:
@@ -84,6 +141,16 @@ def _as_second_label(c: Column, label: Label) -> str:
     first = {k: v for k, v in label.settings.items() if k != "column"}
     own = {k: v for k, v in second.settings.items() if k != "column"} | {"only_if": label.column.name}
     return f" To learn both, write labels: {flow({label.column.name: first, c.name: own})}"
+
+
+def _as_first_label(c: Column, label: Label) -> str:
+    """Return how a column of two values becomes the first of two labels, where the label follows it."""
+    first = label_of(c) if c.distinct == 2 else None
+    if first is None or first.kind != "binary":
+        return ""
+    before = {k: v for k, v in first.settings.items() if k != "column"}
+    own = {k: v for k, v in label.settings.items() if k != "column"} | {"only_if": c.name}
+    return f" To learn both, write labels: {flow({c.name: before, label.column.name: own})}"
 
 
 def _codes(c: Column) -> pl.Series:

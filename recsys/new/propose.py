@@ -10,22 +10,25 @@ import polars as pl
 
 from recsys.console import say
 from recsys.data.raw.blocks import LIST
+from recsys.data.raw.storage import partitions
 from recsys.errors import UserError
 from recsys.new import label as labels
 from recsys.new import split as splits
-from recsys.new.columns import Column, columns_of
+from recsys.new.columns import Column, columns_of, count_partitions
+from recsys.new.copies import basket, copies, set_ids_of_items
 from recsys.new.explode import explode
 from recsys.new.features import Features, features_of, sql_name, time_sql
 from recsys.new.find_files import find
 from recsys.new.gather import Gathered, gather
-from recsys.new.groups import group_of, has_one, queries_of_grades
+from recsys.new.groups import EVENT_KEYS, group_of, has_one, queries_of_grades
 from recsys.new.label import Label
 from recsys.new.leaks import leaks
-from recsys.new.names import has_word
+from recsys.new.missing_codes import set_codes
+from recsys.new.names import LABELS, has_word, names_an_id_of, rank_of
 from recsys.new.roles import OTHER_TIMES, Roles, assign, set_item, time_among
 from recsys.new.sample import Sample, read_sample
 from recsys.new.sides import Side, find_sides
-from recsys.new.source import rename_columns, source_of
+from recsys.new.source import TEXT, rename_columns, source_of
 from recsys.new.split import Split
 from recsys.new.statistics import quantile
 
@@ -82,24 +85,32 @@ def propose(given: Sequence[str], asked: str | None) -> Proposal:
         UserError: no file can be read, or nothing in them can be learned.
     """
     found = find(given)
-    gathered = gather(found)
+    gathered = gather(found, None if asked == "auto" else asked)
     layout, files = gathered.layout, gathered.files
     number = "1 file" if len(files) == 1 else f"{len(files)} files"
     say(f"looking at {number} ({layout.format}): {files[0]}{' ...' if files[1:] else ''}")
-    sample = read_sample(files, layout)
+    sample = read_sample(files, layout, gathered.layouts)
     if sample.frame.height < 2 or not sample.frame.width:
         raise UserError(f"{files[0]}: has no rows, or its columns could not be found; check the file")
     made = explode(sample.frame, layout, asked)
     if made is not None:
         sample = Sample(made.frame, round(sample.rows * made.frame.height / sample.frame.height))
     columns, marks = columns_of(sample.frame)
+    folders = [partitions(f, found.root) for f in files]
+    count_partitions(columns, {n: [own.get(n) for own in folders] for n in folders[0] if n not in layout.columns})
     rename = rename_columns(columns, layout) if made is None else made.rename
     roles = assign(columns, asked or "")
     if made is not None and roles.item is None:
         set_item(roles, [c for c in columns if c.name in made.elements])
+    set_codes(columns, as_text=layout.format in TEXT)
+    set_ids_of_items(columns)
     known = roles.user is not None or LIST in sample.frame.columns
     retrieval = layout.format == "lists" or (known and roles.item is not None)
     label = None if asked is None else labels.choose(columns, asked, retrieval=retrieval, untested=gathered.untested)
+    if asked == "auto":
+        for c in columns:
+            if c.kind == "constant" and rank_of(c.name, LABELS) is not None:
+                say(f"{c.name} cannot be the label: {c.reason}")
     if label is not None:
         label.column.role = "label"
     elif not retrieval:
@@ -143,7 +154,16 @@ def _ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
     p.unused += [(s.file, "no column of it makes a feature") for s in p.sides if s not in used]
     p.sides = used
     joined = [c for side in p.sides for c in side.columns]
+    if label.column.missing:
+        p.where = _with_label(label.column)
+        for c in p.columns:
+            _check_constant(c, label)
     known_later = dict.fromkeys(gathered.untested, "the test file lacks it: known only afterwards?")
+    keys = {side.key for side in p.sides}
+    known_later |= {name: why for name, why in copies(p.columns).items() if name not in keys}
+    order = basket(p.columns) if group is None else None
+    if order is not None:
+        known_later[order.name] = "it identifies rows that belong together; later rows have other values"
     derive = p.features.derive
     p.columns = [c for c in p.columns if c.name != LIST]
     p.features = features_of([*p.columns, *joined], known_later | leaks(p.columns, label), typed=typed)
@@ -152,8 +172,6 @@ def _ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
         p.within = group.name
     if p.sides:
         p.source["joins"] = [side.join() for side in p.sides]
-    if label.column.missing:
-        p.where = f"{sql_name(label.column.name)} IS NOT NULL"
     found = splits.by_files(root, gathered.files)
     divided = group is not None and (time is None or not has_one(group, time))
     if found is None and time is not None and not divided:
@@ -164,13 +182,33 @@ def _ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
     if found is None and group is not None:
         other = "a split by time would divide them" if time is not None else "a random split would divide them"
         found = splits.by_groups(group.name, f"rows of one {group.name} stay together; {other}")
+    if found is None and order is not None:
+        found = splits.by_groups(order.name, f"rows of one {order.name} stay together")
     p.split = found or p.split
 
 
+def _check_constant(c: Column, label: Label) -> None:
+    """Leave a column out that has one value in all rows with a label."""
+    own = c.values.filter(label.values.is_not_null())
+    if c is not label.column and not own.dtype.is_nested() and own.len() and own.n_unique() == 1:
+        c.kind, c.reason = "constant", f"it is always {own[0]} in rows with a label"
+
+
+def _with_label(label: Column) -> str:
+    """Return the condition of rows with a label."""
+    name = sql_name(label.name)
+    return f"{name} <> {label.code:g}" if label.code is not None and not label.nulls else f"{name} IS NOT NULL"
+
+
 def _joined_time(p: Proposal) -> Column | None:
-    """Return the time of the rows that a side table holds, as a column of the rows; None if none does."""
+    """Return the time of the rows that a side table holds, as a column of the rows; None if none does.
+
+    Only a table of events or displays holds it; the times of a user or an item, such as its release, are properties.
+    """
     by_name = {c.name: c for c in p.columns}
     for side in p.sides:
+        if not names_an_id_of(side.key, EVENT_KEYS) and by_name[side.key].role != "group":
+            continue
         own = {c.name: c for c in side.columns if c.kind == "time" and not has_word(c.name, OTHER_TIMES)}
         if side.keys is not None and own:
             time = time_among([side.joined(c, by_name[side.key]) for c in own.values()])
@@ -214,8 +252,9 @@ def _retrieval(p: Proposal, *, typed: bool) -> None:
     p.features = features_of([_as_item(item)], {}, typed=typed)
     p.features.derive = derived
     p.items = next((s for s in p.sides if s.key == item.name and s.items()), None)
+    other_names = copies(p.columns)
     used = {item.name, user.name, p.roles.time.name if p.roles.time else ""}
-    fixed = _constant_per_user(p.columns, user, used)
+    fixed = _constant_per_user(p.columns, user, used | set(other_names))
     users = [s for s in p.sides if s.key == user.name and s.features().sparse]
     if users:
         p.source["joins"] = [s.join() for s in users]
@@ -224,7 +263,8 @@ def _retrieval(p: Proposal, *, typed: bool) -> None:
         p.features.sparse.append(f)
     why = "models of sequences read items; its value is not known before the item"
     rest = [c for c in p.columns if c.name not in used and c not in fixed]
-    p.features.left_out += [(c.name, c.reason if c.kind in ("constant", "empty", "row id") else why) for c in rest]
+    plain = ("constant", "empty", "row id")
+    p.features.left_out += [(c.name, other_names.get(c.name) or (c.reason if c.kind in plain else why)) for c in rest]
     p.unused += [(s.file, "not used by retrieval models") for s in p.sides if s is not p.items and s not in users]
 
 

@@ -10,6 +10,7 @@ from recsys.errors import UserError
 
 HEAD = 4 << 20  # bytes
 PIECE = 2 << 20
+PACKED = 4  # bytes of text in a byte of a compressed file, about
 MOST_DECOMPRESSED = 1 << 28
 
 
@@ -30,31 +31,31 @@ def head(file: Path, size: int = HEAD) -> bytes:
         return raw.read(size)
 
 
-def pieces(file: Path, pieces: int = 5) -> tuple[list[bytes], int]:
+def pieces(file: Path, pieces: int = 5, share: float = 1) -> tuple[list[bytes], int]:
     """Return the head of a file and pieces of its middle and its tail, each of whole lines, and the file's size.
 
-    The size of a compressed file is what was decompressed of it.
+    The size of a compressed file is what was decompressed of it. With a smaller share, the pieces are smaller.
     """
     if is_compressed(file):
-        return _decompressed_pieces(file, pieces)
-    size = file.stat().st_size
+        return _decompressed_pieces(file, pieces, share)
+    size, first, each = file.stat().st_size, int(HEAD * share), int(PIECE * share)
     with file.open("rb") as raw:
-        if size <= HEAD + pieces * PIECE:
+        if size <= first + pieces * each:
             return [raw.read()], size
-        found = [_up_to_line_end(raw.read(HEAD))]
-        last = size - PIECE
+        found = [_up_to_line_end(raw.read(first))]
+        last = size - each
         for i in range(1, pieces):
-            raw.seek(HEAD + (last - HEAD) * i // (pieces - 1))
-            found.append(_whole_lines(raw.read(PIECE), at_end=i == pieces - 1))
+            raw.seek(first + (last - first) * i // (pieces - 1))
+            found.append(_whole_lines(raw.read(each), at_end=i == pieces - 1))
     return found, size
 
 
-def _decompressed_pieces(file: Path, most: int) -> tuple[list[bytes], int]:
+def _decompressed_pieces(file: Path, most: int, share: float) -> tuple[list[bytes], int]:
     """Return the head, and pieces evenly spaced over what can be decompressed in a few seconds."""
     with opened(file) as raw:
-        found, kept, every, n = [raw.read(HEAD)], list[bytes](), 1, 0
+        found, kept, every, n = [raw.read(int(HEAD * share))], list[bytes](), 1, 0
         size = len(found[0])
-        while size < MOST_DECOMPRESSED and (piece := raw.read(PIECE)):
+        while size < share * MOST_DECOMPRESSED and (piece := raw.read(int(PIECE * share))):
             size += len(piece)
             if n % every == 0:
                 kept.append(piece)

@@ -24,6 +24,10 @@ OTHER_TIMES = (
     "modified",
     "end",
     "expiry",
+    "expiration",
+    "expires",
+    "init",
+    "member",
     "delivered",
 )
 MOST_MISSING_TIMES = 0.005  # rows without a time are bad rows

@@ -3,7 +3,7 @@
 import json
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +15,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recsys.data.raw import svmlight
+from recsys.data.raw import json_lines, svmlight
 from recsys.data.raw.dialect import MAGIC, SPACES, UNIT
 from recsys.data.raw.nested import plain
+from recsys.data.raw.ranges import is_compressed
 from recsys.data.raw.storage import partitions
 from recsys.errors import UserError
 from recsys.new import quoted, raw_bytes
@@ -26,7 +27,8 @@ from recsys.new.dialect import Dialect, dialect_of, encoding_of, fields, without
 ROWS = 200_000
 CELLS = 20_000_000
 LIBFM_ROWS = 50_000
-MOST_FILES = 5
+MOST_FILES = 64
+MOST_WHOLE = 5  # files that are read whole, or of which several pieces are read
 DAMAGED = (
     OSError,
     EOFError,
@@ -124,6 +126,8 @@ def _layout(file: Path) -> Layout:
     if d.title:
         raise UserError(f"{file}: {d.title}")
     if d.format == "jsonl" and not _parses(lines[0]):
+        if not _is_json(lines[0]) and (what := json_lines.python_objects(lines[0], file)) is not None:
+            raise UserError(f"{file}: {what}")
         return Layout("json", ["key", "value"], d)
     if d.format == "jsonl":
         return Layout("jsonl", list(_json_frame(lines[:200]).columns), d)
@@ -142,6 +146,14 @@ def _quoting(text: str) -> tuple[bool, str | None]:
     return escape, quoted.broken_by(quoted.plain(text, ",", escape=escape, line_breaks=False))
 
 
+def _is_json(line: str) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
 def _parses(line: str) -> bool:
     try:
         value = json.loads(line)
@@ -150,23 +162,50 @@ def _parses(line: str) -> bool:
     return isinstance(value, dict) and not (len(value) > 100 and all(isinstance(v, list) for v in value.values()))
 
 
-def read_sample(files: Sequence[Path], layout: Layout) -> Sample:
-    """Read rows of some of the files, evenly."""
+def read_sample(files: Sequence[Path], layout: Layout, layouts: Mapping[Path, Layout] | None = None) -> Sample:
+    """Read rows of some of the files, evenly. layouts: of files whose columns differ"""
+    some = chosen(files, MOST_WHOLE if layout.format in ("json", "npz", "npy", "arrow") else MOST_FILES)
     n = len(files)
-    some = [
-        files[i]
-        for i in sorted({round(i * (n - 1) / max(min(n, MOST_FILES) - 1, 1)) for i in range(min(n, MOST_FILES))})
-    ]
     readers = {"parquet": _parquet, "arrow": _arrow, "npz": _npz, "npy": _npz}
     if layout.dialect is None:  # an array of objects; {key: value, ...} has a dialect
         readers["json"] = _json
+    share = min(MOST_WHOLE / len(some), 1)
     most = max(min(ROWS, CELLS // max(len(layout.columns), 1)) // len(some), 100)
     parts = []
     for f in some:
         with _readable(f):
-            parts.append(readers.get(layout.format, _text)(f, layout, most))
+            part = readers.get(layout.format, _text)(f, (layouts or {}).get(f, layout), most, share)
+        folders = partitions(f, None).items()
+        part.frame = part.frame.with_columns(
+            pl.lit(v, pl.String).alias(name) for name, v in folders if name not in part.frame.columns
+        )
+        parts.append(part)
     frame = plain(pl.concat([p.frame for p in parts], how="diagonal_relaxed"), files[0])
     return Sample(frame, round(sum(p.rows for p in parts) * n / len(some)))
+
+
+def rows_of(files: Sequence[Path], layout: Layout) -> int:
+    """Return about how many rows files of one layout hold, by the first one's."""
+    file, size = files[0], sum(f.stat().st_size for f in files)
+    if layout.format == "parquet":
+        return round(pq.read_metadata(file).num_rows * size / file.stat().st_size)
+    if layout.dialect is None or layout.dialect.encoding.startswith("utf-16"):
+        return size // 100
+    head = raw_bytes.head(file, 1 << 16)
+    packed = raw_bytes.PACKED if is_compressed(file) else 1
+    return round(packed * size * head.count(b"\n") / max(len(head), 1))
+
+
+def chosen(files: Sequence[Path], most: int) -> list[Path]:
+    """Return at most so many files: the first, the last, and one of each of as many equal parts of those between.
+
+    The place within a part is random, so that no period of the files, such as 24 files a day, can hide values.
+    """
+    if len(files) <= most:
+        return list(files)
+    bounds = np.linspace(1, len(files) - 1, most - 1).astype(int)
+    places = np.random.default_rng(0).integers(bounds[:-1], bounds[1:])
+    return [files[0], *(files[i] for i in places), files[-1]]
 
 
 def thinned(frame: pl.DataFrame, most: int) -> pl.DataFrame:
@@ -178,12 +217,12 @@ def thinned(frame: pl.DataFrame, most: int) -> pl.DataFrame:
     return pl.concat([frame.slice(s, run) for s in starts])
 
 
-def _text(file: Path, layout: Layout, most: int) -> Sample:
+def _text(file: Path, layout: Layout, most: int, share: float) -> Sample:
     d = layout.dialect
     assert d is not None
     most = min(most, LIBFM_ROWS) if d.format in ("libfm", "svmlight") else most
     wide = d.encoding.startswith("utf-16")  # cannot be cut at line feeds
-    pieces, size = raw_bytes.pieces(file) if not wide else ([raw_bytes.head(file)], file.stat().st_size)
+    pieces, size = raw_bytes.pieces(file, share=share) if not wide else ([raw_bytes.head(file)], file.stat().st_size)
     read = sum(map(len, pieces))
     lines: list[str] = []
     for piece in pieces:
@@ -261,7 +300,7 @@ def _json_array(file: Path) -> pl.DataFrame:
     return plain(_rows_frame(rows), file)
 
 
-def _json(file: Path, _: Layout, most: int) -> Sample:
+def _json(file: Path, _: Layout, most: int, _share: float) -> Sample:
     frame = _json_array(file)
     return Sample(thinned(frame, most), frame.height)
 
@@ -306,29 +345,27 @@ def _lists_frame(lines: Sequence[str], d: Dialect) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=dict.fromkeys(names, pl.String), orient="row")
 
 
-def _parquet(file: Path, _: Layout, most: int) -> Sample:
+def _parquet(file: Path, _: Layout, most: int, share: float) -> Sample:
     with pq.ParquetFile(file) as parquet:
         groups, total = parquet.num_row_groups, parquet.metadata.num_rows
-        chosen = sorted({0, groups // 2, groups - 1} & set(range(groups)))
+        some = sorted({0, groups // 2, groups - 1} & set(range(groups)))[: 3 if share == 1 else 1]
         parts = []
-        for group in chosen:
-            for batch in parquet.iter_batches(batch_size=max(most // len(chosen), 1), row_groups=[group]):
+        for group in some:
+            for batch in parquet.iter_batches(batch_size=max(most // len(some), 1), row_groups=[group]):
                 parts.append(pl.from_arrow(pa.Table.from_batches([batch])))
                 break
     if not parts:
         raise UserError(f"{file}: has no rows")
     frame = pl.concat([p for p in parts if isinstance(p, pl.DataFrame)], how="diagonal_relaxed")
-    folders = partitions(file, None)
-    frame = frame.with_columns(pl.lit(v, pl.String).alias(n) for n, v in folders.items() if n not in frame.columns)
     return Sample(frame, total)
 
 
-def _arrow(file: Path, _: Layout, most: int) -> Sample:
+def _arrow(file: Path, _: Layout, most: int, _share: float) -> Sample:
     frame = pl.read_ipc(file)
     return Sample(thinned(frame, most), frame.height)
 
 
-def _npz(file: Path, _: Layout, most: int) -> Sample:
+def _npz(file: Path, _: Layout, most: int, _share: float) -> Sample:
     loaded = np.load(file, allow_pickle=False, mmap_mode="r" if file.suffix == ".npy" else None)
     arrays = {file.stem: loaded} if isinstance(loaded, np.ndarray) else {n: loaded[n] for n in loaded.files}
     total = max((len(a) for a in arrays.values() if a.ndim), default=0)

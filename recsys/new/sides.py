@@ -11,6 +11,8 @@ import polars as pl
 from recsys.errors import UserError
 from recsys.new.columns import Column, Marks, column_of, columns_of
 from recsys.new.features import Features, features_of
+from recsys.new.gather import SHARED
+from recsys.new.names import ITEMS, USERS, words
 from recsys.new.sample import Layout, layout_of, read_sample
 from recsys.new.source import quoting
 from recsys.new.statistics import mean
@@ -117,13 +119,15 @@ def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Sid
         return f"its name says {by_name}, but it holds {layout.format}"  # the reader goes by the suffix
     if layout.maps_keys:
         return _json_side(f, name, columns, taken) or "its keys are the values of no column of the rows"
-    if layout.dialect is not None and not layout.dialect.header:
-        return "it has no header that names its columns"
+    named = layout.dialect is None or layout.dialect.header
+    if not named and layout.dialect is not None:
+        layout.columns = [f"{f.stem}_{i}" for i in range(1, layout.dialect.width + 1)]
+        layout.dialect.columns = layout.columns
     whys: list[str] = []
     own, marks = columns_of(read_sample([f], layout).frame)
     for c in own:
         c.name, raw = _plain(c.name), c.name
-        key = next((k for k in columns if k.name == c.name), None)
+        key = next((k for k in columns if k.name == c.name), None) if named else _key_by_values(c, f, columns)
         if key is None or (why := _why_no_key(key, c)):
             whys += [] if key is None else [f"{c.name} {why}"]
             c.name = raw
@@ -142,11 +146,31 @@ def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Sid
             raw,
             rest,
             names,
-            _options(layout, marks, rest),
+            _options(layout, marks, rest) | ({} if named else {"names": layout.columns}),
             f"{_known(key, c):.0%} of the values of {key.name} are in it".replace("%", " %"),
             c.values,
         )
+    if not named:
+        return "it has no header, and none of its columns holds the values of an id of the rows"
+    shared, every = {c.name for c in own} & {k.name for k in columns}, {c.name for c in own} | {k.name for k in columns}
+    if len(shared) >= SHARED * len(every):
+        differ = ", ".join(sorted(every - shared)[:5])
+        hint = f"add it to source.files and {differ} to source.optional_columns"
+        return f"not all files have {differ}; if it holds rows, {hint}"
     return "; ".join(whys[:3]) or "it has no column of the same name as one of the rows"
+
+
+def _key_by_values(side: Column, file: Path, columns: Sequence[Column]) -> Column | None:
+    """Return the column of the rows whose values are those of a column without a name.
+
+    Numbers from 1 on may be those of users and of items, so the file's name has to say which.
+    """
+    kinds = {w.removesuffix("s") for w in words(file.stem)} | set(words(file.stem))
+    for c in columns:
+        named = kinds & set({"user": USERS, "item": ITEMS}.get(c.role, ()))
+        if c.role in ("user", "item") and (c.numbers is None or named) and not _why_no_key(c, side):
+            return c
+    return None
 
 
 def _why_no_key(key: Column, side: Column) -> str:

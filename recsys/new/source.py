@@ -5,13 +5,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import polars as pl
+
 from recsys.new.columns import Column, Marks
 from recsys.new.dialect import Dialect
 from recsys.new.find_files import Found, globs_for
 from recsys.new.gather import Gathered
 from recsys.new.roles import name_unnamed
 from recsys.new.sample import Layout
+from recsys.new.statistics import largest, least
 
+DENSE = 0.95
+TEXT = ("csv", "lists", "libfm", "jsonl", "json")  # formats whose values are text to the reader
 RECBOLE = re.compile(r":(token|float|token_seq|float_seq)$")  # types in the names of columns
 
 
@@ -46,6 +51,13 @@ def _name_by_content(columns: Sequence[Column], layout: Layout) -> None:
         c.name, c.values = name, c.values.alias(name)
         if name in ("user", "item"):
             c.kind = "id"
+        elif c.kind == "number" and c.is_whole and c.numbers is not None and _are_dense(c.numbers.drop_nulls()):
+            c.kind, c.reason = "id", "whole numbers without gaps from 0 or 1 on, without a name"
+
+
+def _are_dense(x: pl.Series) -> bool:
+    """Return True for numbers that leave out (almost) none of those below the largest, as ids do."""
+    return 0 <= least(x) <= 1 and x.n_unique() >= DENSE * (largest(x) - least(x) + 1)
 
 
 def source_of(
@@ -57,8 +69,14 @@ def source_of(
     source: dict[str, Any] = {"format": layout.format, "files": _globs(found, gathered)}
     if layout.dialect is not None:
         source |= _text(layout, reasons)
-    if layout.format in ("csv", "lists", "libfm"):
-        source |= _marks(marks, columns)
+    if gathered.optional:
+        source["optional_columns"] = list(gathered.optional)
+        reasons["optional_columns"] = "some files lack them; their values are then missing"
+    if layout.format in TEXT:
+        source |= _marks(marks, columns, layout)
+        if codes := [f"{c.name}: {c.code:g}" for c in columns if c.code is not None and c.nulls]:
+            what = "numbers that seem to stand for missing values (the only negative one, or 0 for not rated)"
+            reasons["column_null_values"] = f"{what}: {', '.join(codes)}"
     if rename:
         source["rename"] = rename
     return source, reasons
@@ -96,8 +114,10 @@ def quoting(d: Dialect) -> dict[str, Any]:
     return ({"escape": "\\"} if d.escape else {}) | ({"line_breaks_in_quotes": True} if d.line_breaks else {})
 
 
-def _marks(marks: Marks, columns: Sequence[Column]) -> dict[str, Any]:
+def _marks(marks: Marks, columns: Sequence[Column], layout: Layout) -> dict[str, Any]:
     found: dict[str, Any] = {}
+    if layout.typed:  # JSON: numbers are written in one way
+        marks = Marks()
     if marks.decimal != ".":
         found["decimal"] = marks.decimal
     if marks.thousands:

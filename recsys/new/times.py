@@ -25,7 +25,7 @@ FORMATS = [
         *("%d %B %Y", "%B %d, %Y", "%m %d, %Y", "%m/%d/%y", "%d/%m/%y", "%d/%b/%Y", "%d-%b-%y", "%Y-%b-%d"),
     )
     for clock in (" %H:%M:%S", " %H:%M", "", ":%H:%M:%S", " %I:%M:%S %p", " %I:%M %p", ", %H:%M:%S", ", %H:%M")
-] + ["%a %b %d %H:%M:%S %Y", "%Y-%m-%d_%H:%M:%S"]
+] + ["%a %b %d %H:%M:%S %Y", "%a %b %d %H:%M:%S %z %Y", "%d/%b/%Y:%H:%M:%S %z", "%Y-%m-%d_%H:%M:%S"]
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def _of_text(values: pl.Series, sample: pl.Series) -> TimeGuess | None:
         return None
     ordered = [f for f in fits if sample.str.to_datetime(f, strict=False).is_sorted()]
     best = (ordered or fits)[0]
-    moments = values.str.to_datetime(best, strict=False, time_unit="us")
+    moments = values.str.to_datetime(best, strict=False, time_unit="us").dt.replace_time_zone(None)
     return TimeGuess(moments, best, f"STRPTIME({{}}, '{best}')", guess=len(fits) > 1 and not ordered)
 
 

@@ -12,7 +12,7 @@ def verify(name: str, path: Path) -> tuple[int, list[str]]:
     """Return how many rows were parsed, and the reasons of rows that could not be, the most frequent first.
 
     Raises:
-        UserError: the files cannot be read with this YAML.
+        UserError: the files cannot be read with this YAML, which is renamed so that the name stays free.
     """
     from recsys.config.compose import compose
     from recsys.config.settings import data_config
@@ -31,5 +31,6 @@ def verify(name: str, path: Path) -> tuple[int, list[str]]:
         rows, bad = parse_first_block(data, file, few)
         reasons = Counter(f"{b.column} {b.problem}" if b.column else b.reason for b in bad)
     except UserError as e:
-        raise UserError(f"{path}: is written, but does not read the files yet: {e}") from e
+        draft = path.replace(path.with_suffix(".draft"))
+        raise UserError(f"{draft}: holds a YAML that does not read the files yet: {e}") from e
     return rows, [f"{reason} ({count:,} rows)" for reason, count in reasons.most_common(3)]

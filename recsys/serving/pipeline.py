@@ -59,7 +59,8 @@ class Pipeline:
         data = self.fitted.data
         self._columns = [_column(data, name, dtype) for name, dtype in rows.types.items()]
         self._schema: dict[str, Any] = {LINE: pl.Int64, **rows.types}
-        self._joined = [_column(data, name, side.table.schema[name]) for side, names in rows.sides for name in names]
+        sides = rows.sides.values()
+        self._joined = [_column(data, name, side.table.schema[name]) for side, names in sides for name in names]
 
     @classmethod
     def load(cls, folder: str | Path) -> Pipeline:

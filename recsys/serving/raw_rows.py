@@ -16,7 +16,7 @@ from recsys.config.schema_data import JoinConfig
 from recsys.data.group_features import add_group_features
 from recsys.data.raw.blocks import LINE, BadRow, Block
 from recsys.data.raw.clean import clean
-from recsys.data.raw.derive import FeatureInputs, add_derived_column, filter_rows, join_side_table
+from recsys.data.raw.derive import FeatureInputs, add_derived_column, filter_rows, join_side_table, steps
 from recsys.data.raw_schema import RawSchema
 from recsys.data.transforms import Fitted, parse_rows
 from recsys.data.transforms.fitted import RAW_SCHEMA
@@ -64,11 +64,14 @@ class RawRows:
         needs = FeatureInputs.from_config(data)
         self.derive = needs.derive
         self.types = raw.columns.select(sorted(needs.raw)).schema
-        self.sides: list[tuple[SideTable, list[str]]] = []
+        self.sides: dict[int, tuple[SideTable, list[str]]] = {}
         for i, names in sorted(needs.sides.items()):
             join, table = data.source.joins[i], raw.sides[i]
-            self.sides.append((SideTable.from_table(join, table.select(join.key, *names)), names))
+            self.sides[i] = SideTable.from_table(join, table.select(join.key, *names)), names
+        self._steps = [s for s in steps(data.source.joins, data.derive) if s in self.sides or s in self.derive]
         no_rows = pl.DataFrame(schema={LINE: pl.Int64, **self.types})
+        here = {there: name for name, there in data.source.rename.items()}
+        self._optional = {here.get(n, n) for n in data.source.optional_columns}
         self._parser = RowParser(data, self.complete(no_rows), labelled=False)
 
     @classmethod
@@ -94,14 +97,16 @@ class RawRows:
         given: values of joined columns that some rows already have; they replace the side table's values in these rows
         """
         frame = clean(self.fitted.data.source, frame)
-        for side, names in self.sides:
+        for step in self._steps:
+            if isinstance(step, str):
+                frame = add_derived_column(step, self.derive[step], frame)
+                continue
+            side, names = self.sides[step]
             frame = side.joined(frame)
             for name in names:
                 if given is not None and name in given:
                     values, there = given[name]
                     frame = frame.with_columns(pl.when(there).then(values).otherwise(pl.col(name)).alias(name))
-        for column, sql in self.derive.items():
-            frame = add_derived_column(column, sql, frame)
         return frame
 
     def from_frame(self, raw: pl.DataFrame) -> pl.DataFrame:
@@ -113,9 +118,11 @@ class RawRows:
         source = self.fitted.data.source
         names = {there: here for here, there in source.rename.items() if there in raw.columns and here in self.types}
         raw = raw.drop([here for here in names.values() if here in raw.columns and here not in names]).rename(names)
-        brought = [n for _, own in self.sides for n in own if n in raw.columns]
+        brought = [n for _, own in self.sides.values() for n in own if n in raw.columns]
         for name in self.types:
-            if name not in raw.columns and not self._only_joins(name, brought):
+            if name in self._optional or name in raw.columns:
+                continue
+            if not self._only_joins(name, brought):
                 raise UserError(f"the data frame has no column {name}{did_you_mean(name, raw.columns)}")
         lacking = [pl.lit(None, self.types[n]).alias(n) for n in self.types if n not in raw.columns]
         every = pl.repeat(True, raw.height, eager=True)
@@ -127,7 +134,7 @@ class RawRows:
         data = self.fitted.data
         needed = {column for _, column in data.raw_columns}
         needed |= set() if data.group is None else {data.group.by, data.group.order or data.group.by}
-        joins = [own for side, own in self.sides if side.join.key == name]
+        joins = [own for side, own in self.sides.values() if side.join.key == name]
         return name not in needed and bool(joins) and all(n in brought for own in joins for n in own)
 
     def keep_history(self, frame: pl.DataFrame) -> pl.DataFrame:

@@ -256,7 +256,7 @@ def fit(cfg: DictConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) ->
         for logger in trainer.loggers:
             logger.finalize("success")
         add_results(path)
-        show(metrics, path)
+        show(metrics, path, real=cfg.data.root is not None or cfg.data.spec is not None)
 
 
 def _calibrate(
@@ -319,4 +319,4 @@ def _fit_closed_form(cfg: DictConfig, path: Path, prepared: Prepared) -> None:
             logger.log_metrics({f"{split}/{name}": value for name, value in metrics[split].items()}, step=0)
         logger.finalize("success")
     add_results(path)
-    show(metrics, path)
+    show(metrics, path, real=cfg.data.root is not None or cfg.data.spec is not None)

@@ -9,8 +9,14 @@ from recsys.evaluation.metrics_table import by_protocol, is_retrieval, of_label,
 UNCALIBRATED = "_uncalibrated"  # the end of the names of metrics before the calibration
 
 
-def show(metrics: dict[str, Any], path: Path) -> None:
-    """Print the metrics of a run as tables, its speed, and the files in its folder `path`."""
+SUSPICIOUS = 0.98  # AUC on real data from which a feature may give the label away
+
+
+def show(metrics: dict[str, Any], path: Path, *, real: bool) -> None:
+    """Print the metrics of a run as tables, its speed, and the files in its folder `path`.
+
+    real: the rows are those of files, not of a built-in sample
+    """
     from rich.table import Table
 
     rows: dict[str, Any] = {s: metrics[s] for s in ("test", "validation") if s in metrics}
@@ -38,6 +44,8 @@ def show(metrics: dict[str, Any], path: Path) -> None:
                     row, *("" if c is None else f"{c:,}" if isinstance(c, int) else f"{c:.5f}" for c in cells)
                 )
         results.print(table)
+    if real and (odd := too_good(metrics["test"])) is not None:
+        say(odd)
     for name, value in metrics["test"].items():
         if name.endswith((f"ece{UNCALIBRATED}", f"rmse{UNCALIBRATED}")):
             own = name.removesuffix(UNCALIBRATED)
@@ -67,3 +75,14 @@ def show(metrics: dict[str, Any], path: Path) -> None:
         if (path / n).exists()
     ]
     say(f"files in {path}: {' '.join(files)} train.log")
+
+
+def too_good(test: dict[str, Any]) -> str | None:
+    """Return a line about test metrics that are better than real data usually allow, None if none is."""
+    for label, own in of_label(test).items():
+        shown = {"auc": "AUC", "gauc": "GAUC"} if "auc" in own else {"accuracy": "accuracy"}  # of classes
+        for name in shown:
+            if own.get(name, 0.0) >= SUSPICIOUS:
+                of = f" of {label}" if label else ""
+                return f"test {shown[name]}{of} {own[name]:.3f}: check that no feature is known only after the label"
+    return None

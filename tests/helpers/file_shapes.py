@@ -361,6 +361,86 @@ def _folder(f: Path) -> None:
     (f / "README.md").write_text("# Clicks\n\nA log of clicks, with a table of users.\n")
 
 
+def _more_columns(f: Path) -> None:
+    """A log whose later files have a column more."""
+    for part in range(3):
+        frame = clicks(part, 120)
+        (f / f"2026-0{part + 1}.csv").write_text(lines(frame if part else frame.drop("city")))
+
+
+def _more_columns_typed(f: Path) -> None:
+    for part in range(2):
+        frame = clicks(part, 200).with_columns(pl.col("tags").str.split("|"))
+        (frame if part else frame.drop("tags", "age")).write_parquet(f / f"{part}.parquet")
+
+
+def _hourly(f: Path) -> None:
+    """More files than the sample reads; their hours have a period of 24 files."""
+    for n in range(80):
+        folder = f / f"day=2026-01-{n // 8 + 1:02d}" / f"hour={n % 8}"
+        folder.mkdir(parents=True)
+        (folder / "a.csv").write_text(lines(clicks(n, 8).drop("ts")))
+
+
+def _large_side(f: Path) -> None:
+    """The table of items has more bytes than the log."""
+    (f / "log.csv").write_text(lines(clicks().select("user", "item", "ts", "clicked")))
+    items = "".join(f"i{i},{'a b c d e f g h ' * 30}{i},{i % 3}\n" for i in range(40))
+    (f / "items.csv").write_text("item,about,kind\n" + items)
+
+
+def _two_logs(f: Path) -> None:
+    (f / "clicks.csv").write_text(lines(clicks().select("user", "item", "ts", "clicked")))
+    (f / "orders.csv").write_text(
+        lines(clicks(1, 200).select("ts", "user", "item", pl.col("clicked").alias("returned")))
+    )
+
+
+def _rated(f: Path) -> None:
+    """Ratings, of which -1 means none, of shows with times that have an offset and genres such as "a, b"."""
+    rows, genres = [], ("Comedy, Drama", "Drama, Sci-Fi", "Comedy", "Sci-Fi, Comedy, Drama")
+    for i, r in enumerate(clicks().iter_rows(named=True)):
+        at = (START + timedelta(minutes=37 * i)).strftime("%a %b %d %H:%M:%S -0700 %Y")
+        rows.append(f'{r["user"]},{r["item"]},{-1 if i % 5 == 0 else i % 9 + 2},{at},"{genres[i % 4]}"')
+    (f / "a.csv").write_text("user_id,anime_id,rating,added,genre\n" + "\n".join(rows) + "\n")
+
+
+def _unlisted(f: Path) -> None:
+    """A label whose name is not known, in several spellings, beside a property of the user."""
+    answers = [("1", "true", "0", "false")[2 * (1 - c) + i % 2] for i, c in enumerate(clicks()["clicked"])]
+    member = pl.col("user").str.slice(1).cast(pl.Int64) % 2
+    frame = clicks().select("user", "item", "ts", member.alias("member"), pl.Series("skipped", answers))
+    (f / "a.csv").write_text(lines(frame))
+
+
+def _news(f: Path) -> None:
+    """MIND's news.tsv beside its behaviors.tsv: the key of the side table is part of an impression."""
+    _impressions(f)
+    news = "".join(f"N{n}\t{('sport', 'news', 'food')[n % 3]}\tabout {n}\n" for n in range(80))
+    (f / "news.tsv").write_text(news)
+
+
+def _members(f: Path) -> None:
+    """A table of users with the end of their membership."""
+    (f / "log.csv").write_text(lines(clicks().select("user", "item", "clicked")))
+    ends = "".join(f"u{u},{(START + timedelta(days=3 * u)).date()},{u % 3}\n" for u in range(60))
+    (f / "members.csv").write_text("user,valid_date,kind\n" + ends)
+
+
+def _orders(f: Path) -> None:
+    """Products of orders, with a price in euros, a second name of the user, and histories of item numbers."""
+    number = pl.col("item").str.slice(1).cast(pl.Int64) + 40 * (pl.int_range(pl.len()) % 2)
+    frame = clicks().select(
+        pl.format("order-{}", pl.int_range(pl.len()) // 4).alias("order_id"), pl.format("{}", "user").alias("user_id"),
+        pl.format("https://x.org/{}", "user").alias("profile_url"), number.alias("item_id"),
+        *(number.shift(k, fill_value=0).alias(f"hist_{k}") for k in (1, 2, 3)),
+        pl.format("{} €", pl.col("price").cast(pl.String).str.replace(".", ",", literal=True)).alias("paid"),
+        pl.when(pl.int_range(pl.len()) % 3 == 0).then(pl.lit("1.0")).otherwise((pl.col("age").fill_null(1) % 4).cast(pl.String)).alias("shop"),
+        "clicked",
+    )  # fmt: skip
+    (f / "a.csv").write_text(lines(frame, ";"))
+
+
 def _index(f: Path) -> None:
     (f / "a.csv").write_text(lines(clicks().with_row_index("")))
 
@@ -394,6 +474,27 @@ SHAPES: dict[str, Shape] = {
     "comments": Shape(lambda f: (f / "a.csv").write_text("# clicks of a shop\n# 400 rows\n" + lines(clicks())), expected=CLICKS | {"source.comment": "#"}),
     "trailing separators": Shape(lambda f: (f / "a.csv").write_text(lines(clicks(), end=",\n")), expected=CLICKS),
     "header in each part": Shape(lambda f: (f / "a.csv").write_text(lines(clicks(0)) + lines(clicks(1))), expected=CLICKS | {"split.by": "time"}),
+    "a column more": Shape(_more_columns, expected=CLICKS | {"source.optional_columns": ["city"], "source.files": ["*.csv"], "sparse.city": "present"}),
+    "a typed column more": Shape(_more_columns_typed, expected={"source.optional_columns": ["age", "tags"], "sparse.tags.pooling": "mean", "dense.age": "present"}),
+    "hourly": Shape(_hourly, expected={"split.by": "time", "split.column": "day", "sparse.hour": "present"}),
+    "large side table": Shape(_large_side, expected={"source.files": ["log.csv"], "sparse.kind": "present", "label.column": "clicked"}),
+    "asked table": Shape(_two_logs, asked="returned", expected={"source.files": ["orders.csv"], "label.column": "returned"}),
+    "ratings that are missing": Shape(
+        _rated,
+        expected={
+            "source.column_null_values.rating": ["-1"], "where": "rating IS NOT NULL", "label.at_least": 7, "split.column": "added_time", "sparse.genre.split": ",",
+        },
+    ),
+    "unlisted label": Shape(_unlisted, expected={"label.column": "skipped", "label.positive": ["1", "true"], "split.by": "time"}),
+    "news": Shape(_news, expected={"source.files": ["behaviors.tsv"], "derive.item": "SPLIT_PART(impressions, '-', 1)", "sparse.news_2": "present"}),
+    "times of users": Shape(_members, expected={"split.by": "random", "sparse.kind": "present"}),
+    "orders": Shape(
+        _orders,
+        expected={
+            "split.by": "hash", "split.column": "order_id", "sparse.order_id": "absent", "sparse.profile_url": "absent", "sparse.hist_1": "present",
+            "derive.shop_number": "CAST(TRY_CAST(shop AS DOUBLE) AS BIGINT)", "dense.paid.column": "paid_number",
+        },
+    ),
     "index": Shape(_index, expected=CLICKS),
     "quoted": Shape(_quoted, expected=CLICKS),
     "nulls": Shape(_nulls, expected=CLICKS | {"source.null_values": ["NA", "?"], "source.column_null_values": {"score_": ["-999"]}}),

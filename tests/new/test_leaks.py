@@ -25,7 +25,8 @@ BOUGHT = CLICK & (RNG.random(4000) < 0.3)
         (np.where(BOUGHT, "paid", RNG.choice(["a", "b", "c"], 4000)), "the value paid implies"),
         (RNG.choice(["a", "b"], 4000), None),  # says nothing
         (np.where(RNG.random(4000) < 0.5, CLICK, 0), "1 implies the label"),
-        (np.where(RNG.random(4000) < 0.1, 1, CLICK), None),  # a good feature: each value has rows of both kinds
+        (np.where(RNG.random(4000) < 0.1, 1, CLICK), "no row with the value 0 is positive"),
+        (np.where(RNG.random(4000) < 0.1, RNG.random(4000) < 0.5, CLICK).astype(int), None),  # rows of both kinds
     ],
 )
 def test_values_that_imply_the_label(values: Any, what: str | None) -> None:
@@ -59,3 +60,38 @@ def test_a_second_label_is_suggested() -> None:
     label = label_of(columns[0])
     assert label is not None
     assert "labels: {click: {}, purchase: {only_if: click}}" in leaks(columns, label)["purchase"]
+
+
+def test_a_step_before_the_label_is_left_out() -> None:
+    """Without a click there is no purchase."""
+    columns, _ = columns_of(pl.DataFrame({"purchase": BOUGHT.astype(int), "click": CLICK.astype(int)}))
+    label = label_of(columns[0])
+    assert label is not None
+    found = leaks(columns, label)
+    assert "no row with the value 0 is positive" in found["click"]
+    assert "labels: {click: {}, purchase: {only_if: click}}" in found["click"]
+
+
+def test_a_value_that_is_missing_without_the_label() -> None:
+    seconds = pl.Series(np.where(CLICK | (RNG.random(4000) < 0.1), RNG.random(4000), np.nan)).fill_nan(None)
+    columns, _ = columns_of(pl.DataFrame({"click": CLICK.astype(int), "seconds": seconds}))
+    label = label_of(columns[0])
+    assert label is not None and "a missing value" in leaks(columns, label)["seconds"]
+
+
+def test_a_value_that_is_missing_with_one_class() -> None:
+    """Airbnb's date_first_booking is missing exactly if the country is NDF."""
+    country = RNG.choice(["NDF", "US", "FR"], 4000, p=[0.6, 0.3, 0.1])
+    frame = pl.DataFrame({"country": country, "code": np.char.add("c", country)})
+    frame = frame.with_columns(
+        booked=pl.when(pl.col("country") != "NDF").then(
+            pl.lit("2014-01-0") + (pl.int_range(4000) % 9 + 1).cast(pl.String)
+        ),
+        age=pl.when(pl.int_range(4000) % 3 > 0).then(pl.int_range(4000) % 71),
+        language=pl.when(pl.col("country") == "FR").then(pl.lit("fr")).otherwise(pl.lit("en")),
+    )
+    columns, _ = columns_of(frame)
+    label = label_of(columns[0])
+    assert label is not None and label.kind == "classes"
+    found = leaks(columns, label)
+    assert set(found) == {"booked", "code"} and "exactly if the label is NDF" in found["booked"]

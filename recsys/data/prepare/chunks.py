@@ -40,7 +40,7 @@ from recsys.data.transforms.columns import ResolvedData
 from recsys.manifest import DamagedFile, Entry
 
 INFO = "chunk.json"
-READ_FORMAT = 3  # increase it if a change makes the same bytes parse differently
+READ_FORMAT = 4  # increase it if a change makes the same bytes parse differently
 PARSERS = READERS  # threads that turn blocks into parsed rows, while others read CSV
 
 

@@ -1,7 +1,7 @@
 """Add joined and derived columns to raw rows; list the raw columns that a config's features read."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -13,17 +13,35 @@ from recsys.data.transforms.columns import ResolvedData
 from recsys.errors import UserError, did_you_mean
 
 
+def steps(joins: Sequence[JoinConfig], derive: Iterable[str]) -> list[int | str]:
+    """Return the order of joins (by their index) and derived columns.
+
+    Joins come first, then the derived columns in order. A join whose key is a derived column follows that column at
+    once, and so do the joins whose keys it brings.
+    """
+    after: dict[str, list[int | str]] = {column: [column] for column in derive}
+    follows, first = {column: column for column in after}, list[int | str]()
+    for i, join in enumerate(joins):
+        if (column := follows.get(join.key)) is None:
+            first.append(i)
+        else:
+            after[column].append(i)
+            follows |= {name: column for name in join.columns if name != join.key}
+    return first + [step for own in after.values() for step in own]
+
+
 def complete_rows(
     frame: pl.DataFrame,
-    sides: Iterable[tuple[JoinConfig, pl.DataFrame]],
+    sides: Sequence[tuple[JoinConfig, pl.DataFrame]],
     derive: Mapping[str, str],
     where: str | None = None,
 ) -> pl.DataFrame:
-    """Join the side tables, add the derived columns, then keep the rows for which `where` is true."""
-    for join, side in sides:
-        frame = join_side_table(frame, join, side)
-    for column, sql in derive.items():
-        frame = add_derived_column(column, sql, frame)
+    """Join the side tables and add the derived columns (see `steps`), then keep the rows for which `where` is true."""
+    for step in steps([join for join, _ in sides], derive):
+        if isinstance(step, str):
+            frame = add_derived_column(step, derive[step], frame)
+        else:
+            frame = join_side_table(frame, *sides[step])
     return frame if where is None else filter_rows(where, frame)
 
 
@@ -106,13 +124,15 @@ class FeatureInputs:
         if data.where is not None and data.item_feature is not None:
             columns |= set(parse_sql(data.where)[1])
         derive: dict[str, str] = {}
-        for column, sql in reversed(data.derive.items()):
-            if column in columns:
-                derive = {column: sql} | derive
-                columns = columns - {column} | set(parse_sql(sql)[1])
-        sides = {}
-        for i, join in reversed([*enumerate(data.source.joins)]):
+        sides: dict[int, list[str]] = {}
+        for step in reversed(steps(data.source.joins, data.derive)):
+            if isinstance(step, str):
+                if step in columns:
+                    derive = {step: data.derive[step]} | derive
+                    columns = columns - {step} | set(parse_sql(data.derive[step])[1])
+                continue
+            join = data.source.joins[step]
             if names := [c for c in join.columns if c in columns and c != join.key]:
-                sides[i] = names
+                sides[step] = names
                 columns = columns - set(names) | {join.key}
         return cls(columns, sides, derive)

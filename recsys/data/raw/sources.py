@@ -1,5 +1,6 @@
 """Find the raw files of a data config and read their rows, with columns renamed, joined and derived."""
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
@@ -23,6 +24,7 @@ from recsys.data.raw.derive import (
     filter_rows,
     join_side_table,
     parse_sql,
+    steps,
 )
 from recsys.data.raw.formats import column_names, drop_missing_labels, empty_frame, read, repeated, unexploded_frame
 from recsys.data.raw.nested import check_explode
@@ -35,6 +37,8 @@ from recsys.errors import UserError, did_you_mean
 
 # formats of side tables, by suffix
 SIDE_FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl", ".arrow": "arrow"}
+OPTIONAL = ("csv", "parquet", "jsonl", "json", "arrow", "npz")  # formats whose files name their columns
+MOST_COMPARED = 20  # files whose columns an error compares
 SIDE_FORMATS |= {".feather": "arrow"}
 
 
@@ -89,7 +93,37 @@ def _matches(root: Path, glob: str) -> Iterator[Path]:
 
 def raw_frame(data: ResolvedData, file: Path) -> pl.DataFrame:
     """Return a frame without rows that has the columns of `file` and of its partition folders."""
-    return _with_partitions(empty_frame(data.source, file), data, file)
+    return _with_optional(_with_partitions(empty_frame(data.source, file), data, file), data)
+
+
+def _with_optional(frame: pl.DataFrame, data: ResolvedData) -> pl.DataFrame:
+    """Add the columns of data.source.optional_columns that the file lacks, without values."""
+    lacking = [n for n in data.source.optional_columns if n not in frame.columns]
+    if not lacking:
+        return frame
+    types = _optional_types(data) if data.source.format not in TEXT_FORMATS else {}
+    return frame.with_columns(pl.lit(None, types.get(n, pl.String())).alias(n) for n in lacking)
+
+
+def _optional_types(data: ResolvedData) -> dict[str, pl.DataType]:
+    """Return the types of data.source.optional_columns in the first files that have them."""
+    source = data.source
+    key = json.dumps([data.root, source.format, source.explode, source.optional_columns, source.files])
+    if key not in _TYPES:
+        wanted, types = set(source.optional_columns), dict[str, pl.DataType]()
+        try:
+            every = list(data.split.train_files) if data.split.by == "files" else None
+            for file in find_files(data, every):
+                if wanted <= set(types):
+                    break
+                types = {n: t for n, t in empty_frame(source, file).schema.items() if n in wanted} | types
+        except UserError:
+            pass  # rows to predict, on a machine without the raw files
+        _TYPES[key] = types
+    return _TYPES[key]
+
+
+_TYPES: dict[str, dict[str, pl.DataType]] = {}  # of each source in this process
 
 
 def _with_partitions(frame: pl.DataFrame, data: ResolvedData, file: Path) -> pl.DataFrame:
@@ -123,24 +157,43 @@ def check_columns(data: ResolvedData, file: Path, sides: Mapping[int, pl.DataFra
     frame = rename_columns(data.source, file, frame)
     for name in data.source.column_null_values:
         _check_column("data.source.column_null_values", name, file, frame.columns)
-    for i, join in enumerate(data.source.joins):
-        if sides is not None and i not in sides:
-            continue
-        _check_column("data.source.joins", join.key, file, frame.columns)
-        side = check_side_columns(data, join, "data.source.joins") if sides is None else sides[i].clear()
-        for name in side.columns:
-            if name != join.key and name in frame.columns:
-                hint = f"list the columns that you need: columns: {{my_{name}: {name}, ...}}"
-                hint = "give it another name" if join.columns else hint
-                raise UserError(f"data.source.joins: {join.file}: column {name} exists already; {hint}")
-        frame = join_side_table(frame, join, side)
-    for column, sql in (data.derive if sides is None else FeatureInputs.from_config(data).derive).items():
-        frame = add_derived_column(column, sql, frame)
+    derive = data.derive if sides is None else FeatureInputs.from_config(data).derive
+    for step in steps(data.source.joins, data.derive):
+        if isinstance(step, str):
+            frame = add_derived_column(step, derive[step], frame) if step in derive else frame
+        elif sides is None or step in sides:
+            join = data.source.joins[step]
+            _check_column("data.source.joins", join.key, file, frame.columns)
+            side = check_side_columns(data, join, "data.source.joins") if sides is None else sides[step].clear()
+            frame = _with_side(frame, join, side)
     if data.where is not None and (sides is None or data.item_feature is not None):
         filter_rows(data.where, frame)
     names = frame.columns
     for key, column in [*data.raw_columns, *group_columns(data), *(split_columns(data) if sides is None else [])]:
+        if column not in names and sides is None:
+            _check_other_files(data, key, data.source.rename.get(column, column), file)
         _check_column(key, column, file, names)
+
+
+def _with_side(frame: pl.DataFrame, join: JoinConfig, side: pl.DataFrame) -> pl.DataFrame:
+    """Join a side table without rows. Raises UserError if it has a column that is there already."""
+    for name in side.columns:
+        if name != join.key and name in frame.columns:
+            hint = f"list the columns that you need: columns: {{my_{name}: {name}, ...}}"
+            hint = "give it another name" if join.columns else hint
+            raise UserError(f"data.source.joins: {join.file}: column {name} exists already; {hint}")
+    return join_side_table(frame, join, side)
+
+
+def _check_other_files(data: ResolvedData, key: str, column: str, file: Path) -> None:
+    """Raise UserError that says how to read `file` if one of the other files has a column that it lacks."""
+    if data.split.by == "files" or data.source.format not in OPTIONAL:
+        return
+    for other in find_files(data)[-MOST_COMPARED:]:
+        if other != file and column in raw_frame(data, other).columns:
+            hint = f"data.source.optional_columns=[{','.join([*data.source.optional_columns, column])}]"
+            why = f"{file.name} has no column {column}, but {other.name} has it"
+            raise UserError(f"{key}: {why}; if it is missing in some files, set {hint}")
 
 
 def read_blocks(
@@ -171,7 +224,8 @@ def read_blocks(
         complete = partial(complete_rows, sides=sides, derive=data.derive, where=None if unlabelled else data.where)
 
     def completed(block: Block) -> Block:
-        block.frame = complete(clean(source, rename_columns(source, file, _with_partitions(block.frame, data, file))))
+        frame = _with_optional(_with_partitions(block.frame, data, file), data)
+        block.frame = complete(clean(source, rename_columns(source, file, frame)))
         if (as_text := block.as_text) is not None:
             block.as_text = lambda: completed(as_text())
         return block

@@ -6,6 +6,7 @@ import polars as pl
 
 from recsys.config.schema_data import SparseConfig
 from recsys.data.transforms.columns import ResolvedData, is_split
+from recsys.data.transforms.values import parts_of
 
 
 def whole_numbers(schema: pl.Schema, name: str, c: SparseConfig) -> pl.Expr:
@@ -19,7 +20,7 @@ def whole_numbers(schema: pl.Schema, name: str, c: SparseConfig) -> pl.Expr:
     if c.pattern is not None:
         x, dtype = x.cast(pl.String).str.extract_all(c.pattern), pl.List(pl.String)
     elif not isinstance(dtype, pl.List):
-        x, dtype = x.cast(pl.String).str.split(c.split or ""), pl.List(pl.String)
+        x, dtype = parts_of(x, c.split or ""), pl.List(pl.String)
     given = pl.element().is_not_null()
     x = x.list.eval(pl.element().filter(given & (pl.element() != "") if dtype.inner == pl.String else given))
     x = x.list.head(c.max_length) if c.max_length else x

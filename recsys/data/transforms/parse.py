@@ -21,7 +21,7 @@ from recsys.data.transforms.index import SHORT
 from recsys.data.transforms.labels import label_checks, label_exprs
 from recsys.data.transforms.steps import FLOAT32_MAX
 from recsys.data.transforms.times import as_time
-from recsys.data.transforms.values import as_number, as_value, as_vector
+from recsys.data.transforms.values import as_number, as_value, as_vector, parts_of
 from recsys.errors import UserError
 
 PLACES = (LINE, ELEMENT)
@@ -173,7 +173,7 @@ def _values(schema: pl.Schema, name: str, c: SparseConfig) -> pl.Expr:
     elif isinstance(dtype, pl.Array):
         values = values.arr.to_list()
     elif dtype != pl.List:
-        values = values.cast(pl.String).str.split(c.split or "")
+        values = parts_of(values, c.split or "")
     values = values.cast(pl.List(pl.String)).list.eval(pl.element().filter(pl.element() != ""))  # nor null
     return values.list.head(c.max_length) if c.max_length else values
 

@@ -31,14 +31,20 @@ def as_value(schema: pl.Schema, column: str) -> pl.Expr:
     return pl.when(whole.cast(dtype) == values).then(whole.cast(pl.String)).otherwise(values.cast(pl.String))
 
 
+def parts_of(x: pl.Expr, separator: str) -> pl.Expr:
+    """Return the parts of a text without the spaces around them."""
+    parts = x.cast(pl.String).str.split(separator)
+    return parts if separator == " " else parts.list.eval(pl.element().str.strip_chars(BLANK))
+
+
 def as_vector(schema: pl.Schema, column: str, width: int, split: str | None) -> pl.Expr:
     """Return the column, lists of numbers or text, as Array(Float32, width); null for anything else."""
     dtype, x = schema[column], pl.col(column)
     if isinstance(dtype, pl.Array):
         x = x.arr.to_list()
     elif not isinstance(dtype, pl.List):
-        x = x.cast(pl.String).str.strip_chars(BLANK + "[]()").str.split(split or ",")
-        x = x.list.eval(pl.element().str.strip_chars(BLANK)).list.eval(pl.element().filter(pl.element() != ""))
+        x = x.cast(pl.String).str.strip_chars(BLANK + "[]()")
+        x = parts_of(x, split or ",").list.eval(pl.element().filter(pl.element() != ""))
     x = x.list.eval(pl.element().cast(pl.Float32, strict=False))
     whole = (x.list.len() == width) & x.list.eval(pl.element().is_finite().fill_null(False)).list.all()
     return pl.when(whole).then(x).list.to_array(width)

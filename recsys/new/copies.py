@@ -1,0 +1,54 @@
+"""Find columns that only identify: other names of the user or the item, and the ids of orders and events."""
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from recsys.new.columns import FEW, Column
+from recsys.new.groups import EVENT_KEYS
+from recsys.new.names import names_an_id_of, words
+
+KINDS = ("id", "row id", "category", "text")
+ENDS = ("id", "no", "nr", "number", "key")
+MOST_ROWS = 200  # of an order, on average
+
+
+def copies(columns: Sequence[Column]) -> dict[str, str]:
+    """Return the columns with one value for each user, or each item, and other values for others -> why."""
+    found = {}
+    for key in (c for c in columns if c.role in ("user", "item")):
+        for c in columns:
+            if c.role or c.kind not in KINDS or c.distinct != key.distinct or c.distinct <= FEW:
+                continue
+            pairs = pl.DataFrame({"key": key.values, "x": c.values}).n_unique()
+            if pairs == key.distinct + bool(key.missing or c.missing) and abs(c.missing - key.missing) < 1e-9:
+                found[c.name] = f"another name of {key.name}: it has one value for each"
+    return found
+
+
+def basket(columns: Sequence[Column]) -> Column | None:
+    """Return the column that identifies an order, a basket or an event of few rows; None if there is none."""
+    ids = [c for c in columns if not c.role and c.kind in KINDS and names_an_id_of(c.name, EVENT_KEYS)]
+    ids = [c for c in ids if words(c.name)[-1].endswith(ENDS) and FEW < c.distinct < c.rows <= MOST_ROWS * c.distinct]
+    return max(ids, key=lambda c: c.distinct, default=None)
+
+
+def set_ids_of_items(columns: Sequence[Column]) -> None:
+    """Take numbered columns, such as hist_1 to hist_10, for ids if their values are those of the item."""
+    item = next((c for c in columns if c.role == "item" and c.numbers is not None), None)
+    if item is None or item.numbers is None:
+        return
+    known = item.numbers.drop_nulls().unique()
+    families: dict[tuple[str, ...], list[Column]] = {}
+    for c in columns:
+        *stem, last = words(c.name) or [""]
+        if stem and last.isdecimal() and not c.role and c.kind == "number" and c.numbers is not None and c.is_whole:
+            families.setdefault(tuple(stem), []).append(c)
+    for family in families.values():
+        values = pl.concat([c.numbers.cast(pl.Float64) for c in family if c.numbers is not None]).drop_nulls()
+        own = values.filter(values != 0).unique()  # 0 pads
+        if len(family) < 3 or own.len() <= FEW or own.is_in(known.cast(pl.Float64).implode()).mean() < 0.9:  # type: ignore[operator]
+            continue
+        if own.len() >= 0.5 * known.len():
+            for c in family:
+                c.kind, c.reason = "id", f"its values are those of {item.name}"

@@ -1,0 +1,47 @@
+"""Find numbers that stand for a missing value: -1 under a scale that begins at 0 or 1, and 0 for "not rated"."""
+
+from collections.abc import Sequence
+
+from recsys.new.columns import Column, Marks, column_of
+from recsys.new.names import LABELS, RATINGS, rank_of
+from recsys.new.statistics import mean
+
+NEGATIVE = (-1.0, -9.0, -99.0, -999.0, -9999.0)
+UNRATED = 0.1  # share of rows with the rating 0, from which it may mean that there is none
+OFTEN = 3  # times as many rows have it as the lowest rating
+
+
+def set_codes(columns: Sequence[Column], *, as_text: bool) -> None:
+    """Take such numbers for missing values. as_text: values are text, of which YAML can say so for any column."""
+    for c in columns:
+        code = _code(c) if as_text or _may_be_label(c) else None
+        if code is None or c.numbers is None:
+            continue
+        rows = (c.numbers == code).fill_null(value=False)
+        text = sorted({str(v).strip() for v in c.values.filter(rows).unique()})
+        found = column_of(c.values.set(rows, None), Marks())
+        if found.numbers is None:
+            continue
+        for name in ("values", "numbers", "distinct", "missing", "kind", "time"):
+            setattr(c, name, getattr(found, name))
+        c.code, c.reason = code, f"{found.reason}; {code:g} stands for a missing value (a guess)"
+        c.nulls = [*c.nulls, *text] if as_text else []
+
+
+def _may_be_label(c: Column) -> bool:
+    return rank_of(c.name, (*LABELS, *RATINGS)) is not None
+
+
+def _code(c: Column) -> float | None:
+    """Return the number that stands for a missing value of a column, None if none does."""
+    if c.numbers is None or c.kind not in ("number", "category", "id") or c.distinct < 3 or c.role:
+        return None
+    distinct = c.numbers.drop_nulls().unique().sort()
+    low, second, high = distinct[0], distinct[1], distinct[-1]
+    enough = _may_be_label(c) or (distinct.len() > 3 and high >= 2)  # -1, 0 and 1 are less, equal and more
+    if low in NEGATIVE and second >= 0 and enough:
+        return float(low)
+    if rank_of(c.name, RATINGS) is None or low != 0 or second < 1 or high < 5:
+        return None
+    zeros, lowest = mean(c.numbers == 0), mean(c.numbers == second)
+    return 0.0 if zeros >= UNRATED and zeros > OFTEN * lowest else None

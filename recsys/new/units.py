@@ -1,0 +1,51 @@
+"""Recognise numbers with a unit or a currency, such as 2.233,58 € and 45,5 %."""
+
+import re
+
+import polars as pl
+
+from recsys.new.statistics import mean
+
+AMOUNT = r"[+-]?\d[\d.,]*"
+CURRENCY = "€|\\$|£|¥|₹|EUR|USD|GBP|CHF|JPY|CNY|INR"
+MEASURE = "%|‰|°C|kg|g|km|m|cm|mm|m²|l|ml|h|min|s|ms|kB|KB|MB|GB"
+UNIT = rf"^\s*((?:{CURRENCY})\s?)?{AMOUNT}(\s?(?:{CURRENCY}|{MEASURE}))?\s*$"
+ENOUGH = 0.995  # share of values that are such numbers
+
+
+def number_sql(values: pl.Series) -> tuple[pl.Series, str] | None:
+    """Return the numbers, and the SQL that makes them of the column {}; None if the text holds something else.
+
+    All values have the same unit, before or after the number.
+    """
+    known = values.drop_nulls()
+    if not known.len() or mean(known.head(200).str.contains(UNIT)) < ENOUGH or mean(known.str.contains(UNIT)) < ENOUGH:
+        return None
+    units = known.str.replace(AMOUNT, "", literal=False).str.strip_chars().unique().to_list()
+    if len(units) != 1 or not units[0] or len(units[0].split()) != 1 or re.search(r"\d", units[0]):
+        return None
+    amounts = known.str.extract(f"({AMOUNT})")
+    if (marks := _marks(amounts)) is None:
+        return None
+    sql = "{}"
+    for old, new in ((units[0], ""), *marks):
+        sql = f"REPLACE({sql}, '{_quoted(old)}', '{new}')"
+    sql = f"TRY_CAST(TRIM({sql}) AS DOUBLE)"
+    numbers = values.to_frame("x").select(pl.sql_expr(sql.format("x"))).to_series()
+    return (numbers, sql) if numbers.drop_nulls().len() >= ENOUGH * known.len() else None
+
+
+def _marks(amounts: pl.Series) -> list[tuple[str, str]] | None:
+    """Return the replacements of the marks: none, thousands removed, or a decimal comma as a point."""
+    comma, point = (amounts.str.contains(mark, literal=True).any() for mark in (",", "."))
+    if not comma:
+        groups = point and amounts.str.contains(r"\.\d{3}$|\.\d{3}\.").all()
+        return None if groups else []
+    if not point:
+        return [(",", "")] if amounts.str.contains(r"^[+-]?\d{1,3}(,\d{3})*$").all() else [(",", ".")]
+    last_is_comma = mean(amounts.str.contains(r"\.\d{3}.*,|^[^.]*,\d+$|^[^,]*$")) > ENOUGH
+    return [(".", ""), (",", ".")] if last_is_comma else [(",", "")]
+
+
+def _quoted(text: str) -> str:
+    return text.replace("'", "''").replace("{", "{{").replace("}", "}}")

@@ -1,0 +1,99 @@
+"""Files that lack a column, joins on derived keys, and what recsys says about files of another kind."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+from recsys.config.schema_data import JoinConfig, LabelConfig, SourceConfig, SparseConfig, SplitConfig
+from recsys.data.check import check_data, check_files
+from recsys.data.prepare.prepared import prepare
+from recsys.data.raw import sources
+from recsys.data.raw.derive import steps
+from recsys.data.transforms import ResolvedData
+from recsys.errors import UserError
+from recsys.new.propose import propose
+from recsys.serving.pipeline import Pipeline
+from recsys.training.show_metrics import too_good
+
+OLD, NEW = pl.DataFrame({"y": [0, 1], "user": ["a", "b"]}), pl.DataFrame({"y": [1], "user": ["a"], "n": [7]})
+
+
+def config(root: Path, format_: str, **more: object) -> ResolvedData:
+    source = SourceConfig(format=format_, files=["*.log"], **more)  # type: ignore[arg-type]
+    return ResolvedData(
+        name="t",
+        root=str(root),
+        prepared=str(root / "prepared"),
+        source=source,
+        sparse={"user": SparseConfig(), "n": SparseConfig()},
+        label=LabelConfig("y"),
+        split=SplitConfig(by="order", validation=0, test=0.3),
+    )
+
+
+def _json_lines(frame: pl.DataFrame, file: Path) -> None:
+    file.write_text("".join(json.dumps(row) + "\n" for row in frame.iter_rows(named=True)))
+
+
+WRITERS: dict[str, Callable[[pl.DataFrame, Path], object]] = {
+    "csv": lambda frame, file: frame.write_csv(file),
+    "jsonl": _json_lines,
+    "parquet": lambda frame, file: frame.write_parquet(file),
+}
+
+
+@pytest.mark.parametrize("format_", WRITERS)
+def test_a_column_that_one_file_lacks(tmp_path: Path, format_: str) -> None:
+    """Its values are missing there, in preparation and in serving; without the key, the error names it."""
+    for n, frame in enumerate((OLD, NEW)):
+        WRITERS[format_](frame, tmp_path / f"{n}.log")
+    with pytest.raises(
+        UserError, match=r"0.log has no column n, but 1.log has it; .* data.source.optional_columns=\[n\]"
+    ):
+        check_files(config(tmp_path, format_))
+    data = config(tmp_path, format_, optional_columns=["n"])
+    check_data(data)
+    files = [file for file, _ in check_files(data)]
+    frames = [block.frame for file in files for block in sources.read_blocks(data, file)]
+    assert [str(v) if v is not None else None for f in frames for v in f["n"].to_list()] == [None, None, "7"]
+    prepared = prepare(data)
+    lacking = Pipeline.load(prepared.folder)([{"user": "a"}])
+    assert lacking.values["n"].tolist() == Pipeline.load(prepared.folder)([{"user": "a", "n": None}]).values["n"].tolist()
+
+
+def test_joins_on_derived_keys_follow_them() -> None:
+    joins = [
+        JoinConfig(file="news", key="item", columns={"topic": "topic"}),
+        JoinConfig(file="users", key="user"),
+        JoinConfig(file="topics", key="topic", columns={"size": "size"}),
+    ]
+    assert steps(joins, ["day", "item", "large"]) == [1, "day", "item", 0, 2, "large"]
+
+
+def test_python_dicts_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("{'user': 'a', u'items': [{'id': 1}]}\n{'user': None, u'items': []}\n" * 3)
+    with pytest.raises(UserError, match=r"holds Python dicts .* python -c .*ast.literal_eval") as e:
+        propose([str(tmp_path / "a.json")], "auto")
+    assert "\n" not in str(e.value)
+
+
+def test_metrics_that_are_too_good() -> None:
+    assert too_good({"auc": 0.97, "gauc": 0.99}) == (
+        "test GAUC 0.990: check that no feature is known only after the label"
+    )
+    assert too_good({"click/auc": 0.7, "buy/auc": 0.995}) == (
+        "test AUC of buy 0.995: check that no feature is known only after the label"
+    )
+    assert too_good({"auc": 0.9, "accuracy": 0.99}) is None and too_good({"rmse": 1.0}) is None
+
+
+def test_spaces_around_the_parts_of_a_text_are_ignored(tmp_path: Path) -> None:
+    pl.DataFrame({"y": [0, 1, 1], "user": ["a, b", "b,a", " a ,c"], "n": [1, 2, 3]}).write_csv(tmp_path / "0.log")
+    data = config(tmp_path, "csv", separator=",")
+    data.sparse["user"] = SparseConfig(split=",")
+    folder = prepare(data).folder
+    rows = Pipeline.load(folder)([{"user": "a, b", "n": 1}, {"user": "a,b", "n": 1}]).values["user"].tolist()
+    assert rows[:2] == rows[2:] and len(set(rows)) == 2
