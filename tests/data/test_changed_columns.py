@@ -61,7 +61,9 @@ def test_a_column_that_one_file_lacks(tmp_path: Path, format_: str) -> None:
     assert [str(v) if v is not None else None for f in frames for v in f["n"].to_list()] == [None, None, "7"]
     prepared = prepare(data)
     lacking = Pipeline.load(prepared.folder)([{"user": "a"}])
-    assert lacking.values["n"].tolist() == Pipeline.load(prepared.folder)([{"user": "a", "n": None}]).values["n"].tolist()
+    assert (
+        lacking.values["n"].tolist() == Pipeline.load(prepared.folder)([{"user": "a", "n": None}]).values["n"].tolist()
+    )
 
 
 def test_joins_on_derived_keys_follow_them() -> None:
