@@ -57,6 +57,7 @@ def test_a_predictor_completes_frames(yaml: str, write: Callable[[Path], None], 
     write(tmp_path / "raw")
     data = of_yaml(yaml)
     data.root, data.prepared = str(tmp_path / "raw"), str(tmp_path / "prepared")
+    data.label.kind = "binary"
     prepared = prepare(data)
     sums = SimpleNamespace(dmp=lambda batch: (None, batch.dense.tanh().mean(1, keepdim=True)))
     predictor = Predictor(sums, RawRows.load(prepared.folder))
