@@ -64,21 +64,34 @@ def metrics(run: Path) -> dict[str, Any]:
     return content
 
 
-def test_pairs_of_a_group_show_what_single_rows_hide(home: Path) -> None:
-    """Over all rows, large x mean clicks; only a loss within groups finds that it is the other way round in a group."""
-    two = ("trainer.devices=2", "sharding=rowwise", "loss=pairwise")
-    ok(run_forked("recsys.train", *TRAIN, *two, "run_dir=pairwise", cwd=home))
+@pytest.fixture(scope="module")
+def rows(home: Path) -> dict[str, Any]:
+    """The test metrics of a run whose loss takes rows one by one."""
     ok(run_forked("recsys.train", *TRAIN, "run_dir=rows", cwd=home))
-    pairs, rows = metrics(home / "pairwise"), metrics(home / "rows")["test"]
-    assert pairs["test"]["gndcg@10"] > 0.8 > rows["gndcg@10"] and rows["auc"] > 0.75
-    assert pairs["test"]["gauc"] > 0.75 and rows["gauc"] < 0.5
-    assert pairs["test"]["groups"] <= DISPLAYS * 0.3
-    for more, expected in (("loss=pairwise", "gndcg@10"), ("loss=focal", "auc")):
-        cfg = compose("train", ["data=criteo", "data.group.by=cat_1", "data.group.together=true", more])
-        assert monitor_of(cfg, None) == f"validation/{expected}"
+    test: dict[str, Any] = metrics(home / "rows")["test"]
+    return test
 
 
-def test_a_frozen_table_keeps_its_vectors(home: Path) -> None:
+@pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_pairs_of_a_group_show_what_single_rows_hide(home: Path, rows: dict[str, Any], processes: int) -> None:
+    """Over all rows, large x mean clicks; only a loss within groups finds that it is the other way round in a group."""
+    more = (f"trainer.devices={processes}", "sharding=rowwise") if processes > 1 else ()
+    ok(run_forked("recsys.train", *TRAIN, *more, "loss=pairwise", f"run_dir=pairs{processes}", cwd=home))
+    pairs = metrics(home / f"pairs{processes}")["test"]
+    assert pairs["gndcg@10"] > 0.8 > rows["gndcg@10"] and rows["auc"] > 0.75
+    assert pairs["gauc"] > 0.75 and rows["gauc"] < 0.5
+    assert pairs["groups"] <= DISPLAYS * 0.3
+    stored = pl.read_parquet(home / "rows" / "test_predictions.parquet")
+    assert stored["group"].n_unique() >= rows["groups"]
+
+
+@pytest.mark.parametrize(("loss", "expected"), [("pairwise", "gndcg@10"), ("focal", "auc")])
+def test_the_metric_that_selects_checkpoints(loss: str, expected: str) -> None:
+    cfg = compose("train", ["data=criteo", "data.group.by=cat_1", "data.group.together=true", f"loss={loss}"])
+    assert monitor_of(cfg, None) == f"validation/{expected}"
+
+
+def test_a_frozen_table_keeps_its_vectors(home: Path, rows: dict[str, Any]) -> None:
     stored = StoredCheckpoint(choose_checkpoint(home / "rows", "last"))
     vocabulary = pl.read_parquet(home / "rows" / "vocabularies" / "s.parquet")
     place = dict(zip(vocabulary["value"], vocabulary["id"], strict=True))
@@ -89,7 +102,7 @@ def test_a_frozen_table_keeps_its_vectors(home: Path) -> None:
     assert json.loads((home / "rows" / "features.json").read_text())["sparse"][0]["frozen"]
 
 
-def test_rows_are_predicted_in_their_order(home: Path) -> None:
+def test_rows_are_predicted_in_their_order(home: Path, rows: dict[str, Any]) -> None:
     ok(run_forked("recsys.predict", "run=rows", "input=new.csv", "output=p.parquet", cwd=home))
     p, x = pl.read_parquet(home / "p.parquet"), pl.read_csv(home / "new.csv")["x"]
     assert p["line"].to_list() == [*range(2, 101)] and np.corrcoef(p["probability"], x)[0, 1] > 0.7
