@@ -163,12 +163,14 @@ def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Sid
 def _key_by_values(side: Column, file: Path, columns: Sequence[Column]) -> Column | None:
     """Return the column of the rows whose values are those of a column without a name.
 
-    Numbers from 1 on may be those of users and of items, so the file's name has to say which.
+    Numbers from 1 on may be those of users and of items, so the file's name has to say which. If the table lacks one
+    of the rows' numbers, the rows may count from 1 on while the table has numbers of its own.
     """
     kinds = {w.removesuffix("s") for w in words(file.stem)} | set(words(file.stem))
     for c in columns:
         named = kinds & set({"user": USERS, "item": ITEMS}.get(c.role, ()))
-        if c.role in ("user", "item") and (c.numbers is None or named) and not _why_no_key(c, side):
+        certain = c.numbers is None or (named and _known(c, side) == 1)
+        if c.role in ("user", "item") and certain and not _why_no_key(c, side):
             return c
     return None
 
