@@ -331,8 +331,7 @@ class BinaryMetrics:
         place, total = mine.place, int(added(np.array([len(mine.place)]))[0])
         group = None
         if self.groups is not None:
-            first = int(place[0]) if len(place) else 0
-            group = self.groups(first, int(place[-1]) + 1)[place - first] if len(place) else np.zeros(0, np.int32)
+            group = groups_at(self.groups, place)
         if exact := total <= self.exact_rows:
             rows, group = on_rank_0(mine, group)
             self.scores = Scores.from_rows(rows.probability, rows.label, rows.weight) if rank() == 0 else None
@@ -366,6 +365,13 @@ def sampled(keys: np.ndarray, share: float) -> np.ndarray:
     """Return a mask that selects about this share of the keys by a hash; equal keys are selected together."""
     hashed = mix(keys.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15))
     return hashed < np.uint64(min(share, 1.0) * (2**64 - 2**11))
+
+
+def groups_at(groups: Callable[[int, int], np.ndarray], place: np.ndarray) -> np.ndarray:
+    """Return the group of each row (R,). groups: as in BinaryMetrics; place: (R,) ascending row numbers in the split"""
+    if not len(place):
+        return np.zeros(0, np.int64)
+    return groups(int(place[0]), int(place[-1]) + 1)[place - place[0]]
 
 
 def several() -> bool:

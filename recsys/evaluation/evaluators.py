@@ -17,7 +17,7 @@ from torch import Tensor
 from recsys.batch import Batch
 from recsys.data.loader import ParquetLoader
 from recsys.data.transforms import GROUP, Fitted
-from recsys.evaluation.binary import BinaryMetrics, Rows, binary_metrics, rank, several, undefined
+from recsys.evaluation.binary import BinaryMetrics, Rows, binary_metrics, groups_at, rank, several, undefined
 from recsys.evaluation.calibration import calibrate
 from recsys.evaluation.group_metrics import group_metrics
 from recsys.evaluation.retrieval import RankingMetrics
@@ -136,8 +136,7 @@ class LabelsEvaluator:
             for own, label, metrics in zip(box[0], self.labels, self.metrics, strict=True):
                 rows = metrics.rows
                 if label.kind != "classes" and rows is not None and len(rows.place):
-                    group = _column(loader, GROUP, int(rows.place[0]), int(rows.place[-1]) + 1)
-                    group = group[rows.place - rows.place[0]]
+                    group = groups_at(partial(_column, loader, GROUP), rows.place)
                     own |= group_metrics(group, rows.probability, rows.label, self._group_ks, rows.weight)
         if several():
             dist.broadcast_object_list(box)
@@ -212,9 +211,7 @@ class LabelsEvaluator:
         for i, (label, metrics) in enumerate(zip(self.labels, self.metrics, strict=True)):
             assert metrics.rows is not None
             name = f"{split}_predictions" + (f"_{label.name}" if i else "")
-            group, place = None, metrics.rows.place
-            if metrics.groups is not None and len(place):
-                group = metrics.groups(int(place[0]), int(place[-1]) + 1)[place - place[0]]
+            group = None if metrics.groups is None else groups_at(metrics.groups, metrics.rows.place)
             write_predictions(metrics.rows, label, folder / f"{name}.parquet", group)
 
 

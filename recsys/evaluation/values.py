@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 from torch import Tensor
 
-from recsys.evaluation.binary import RowCollector, Rows, added, on_rank_0, sampled
+from recsys.evaluation.binary import RowCollector, Rows, added, groups_at, on_rank_0, sampled
 from recsys.features import Label
 
 SMALLEST = 1e-7  # probabilities are clipped to it before their logarithm is taken
@@ -91,8 +91,8 @@ class ValueMetrics:
         sums = added(_sums(mine, self.label.kind))
         if sums[-1] > self.exact_rows:
             keys = mine.place
-            if self.groups is not None and len(keys):
-                keys = self.groups(int(keys[0]), int(keys[-1]) + 1)[keys - keys[0]]
+            if self.groups is not None:
+                keys = groups_at(self.groups, keys)
             mine = mine.take(sampled(keys, self.exact_rows / sums[-1]))
         self.rows, _ = on_rank_0(mine, None)
         return _means(sums, self.label.kind)

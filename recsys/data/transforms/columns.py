@@ -254,7 +254,7 @@ class ResolvedData(DataConfig):
 
     @property
     def together(self) -> bool:
-        """Whether prepared rows of a group follow each other and have its number, so that batches keep groups."""
+        """True if prepared rows of a group follow each other and have its number, so that batches keep groups."""
         return self.group is not None and self.group.together
 
     @cached_property
