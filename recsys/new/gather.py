@@ -90,7 +90,7 @@ def gather(found: Found, asked: str | None = None) -> Gathered:
     for key in more:
         own |= dict.fromkeys(groups.pop(key), layouts[key])
     groups[best] = [f for f in found.files if f in own]
-    seen = {id(layout): set(layout.columns) for layout in [*own.values(), *json_layouts]}
+    seen = {id(layout): tuple(layout.columns) for layout in [*own.values(), *json_layouts]}
     optional = [n for n in dict.fromkeys(n for c in seen.values() for n in c) if not all(n in c for c in seen.values())]
     rest = [f for key, files in groups.items() if key != best for f in files]
     tests = [f for f in rest if split_of(f) == "test"]
