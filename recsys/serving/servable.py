@@ -1,0 +1,84 @@
+"""What a server asks of a model: raw rows or columns in, arrays out. `recsys.serving.artefact` loads such a model.
+
+A server calls `features` once for all rows that wait, then `run`, and divides the outputs among the requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+
+Datatype = Literal["BOOL", "INT8", "INT32", "INT64", "FP16", "FP32", "FP64", "BYTES"]
+Row = Mapping[str, Any]
+Outputs = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """An input or an output, in the words of the open inference protocol; -1 is the number of rows."""
+
+    name: str
+    datatype: Datatype
+    shape: tuple[int, ...]
+    optional: bool = False
+
+
+@dataclass(frozen=True)
+class Query:
+    """One request for items.
+
+    rows: raw rows of the user's history, oldest first, named as in the data's YAML
+    k: length of the list; None for the model's default
+    filter_history: whether to leave out the items of the history; None for the model's default
+    exclude: further items to leave out
+    """
+
+    rows: Sequence[Row]
+    k: int | None = None
+    filter_history: bool | None = None
+    exclude: Sequence[str] = ()
+
+
+class Features(Protocol):
+    """The features of `rows` rows, ready for `run`."""
+
+    @property
+    def rows(self) -> int: ...
+
+
+class Servable(Protocol):
+    """A loaded model. Its methods may be called from several threads."""
+
+    name: str
+    version: str
+    kind: Literal["ranking", "retrieval"]
+    inputs: tuple[TensorSpec, ...]  # the raw columns
+    tensors: tuple[TensorSpec, ...]  # the features, for clients that transform rows themselves
+    outputs: tuple[TensorSpec, ...]
+
+    def features(self, rows: Sequence[Row]) -> Features:
+        """Transform raw rows. Raises RowError (row, column, value, reason) for the first row that cannot be read."""
+        ...
+
+    def features_of_columns(self, columns: Mapping[str, Sequence[Any]], rows: int) -> Features:
+        """Transform raw columns (rows,), named like `inputs`; those that are missing have no values."""
+        ...
+
+    def run(self, features: Features) -> Outputs:
+        """Return the outputs of all rows, (rows, ...) each."""
+        ...
+
+    def run_tensors(self, tensors: Mapping[str, np.ndarray]) -> Outputs:
+        """Return the outputs for arrays named like `tensors`. Raises UserError if a shape or a type does not fit."""
+        ...
+
+    def unknown_shares(self, features: Features) -> dict[str, float]:
+        """Return the share of out-of-vocabulary ids of each sparse feature."""
+        ...
+
+    def recommend(self, queries: Sequence[Query]) -> list[tuple[list[Any], list[float]]]:
+        """Return items and scores of each query, best first. Raises UserError if the model scores rows."""
+        ...
