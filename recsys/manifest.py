@@ -67,9 +67,10 @@ def entries_of(
         return {**known, **dict(zip(new, pool.map(lambda name: entry_of(folder / name), new), strict=True))}
 
 
-def write(folder: Path, entries: Mapping[str, Entry]) -> None:
-    """Write the manifest of a folder."""
-    write_text(folder / FILE, json.dumps({"version": 1, "files": dict(sorted(entries.items()))}, indent=1) + "\n")
+def write(folder: Path, entries: Mapping[str, Entry], about: Mapping[str, Any] | None = None) -> None:
+    """Write the manifest of a folder. about: further keys, which describe the folder."""
+    value = {"version": 1, **(about or {}), "files": dict(sorted(entries.items()))}
+    write_text(folder / FILE, json.dumps(value, indent=1) + "\n")
 
 
 def read(folder: Path) -> dict[str, Entry] | None:
@@ -107,12 +108,19 @@ def check_file(folder: Path, name: str, entry: Entry, *, size_only: bool = False
         raise DamagedFile(file, "is damaged; its content differs from what was written")
 
 
-def check(folder: Path, names: Iterable[str] | None = None, *, of: Callable[[str], bool] = lambda _: True) -> None:
+def check(
+    folder: Path,
+    names: Iterable[str] | None = None,
+    *,
+    of: Callable[[str], bool] = lambda _: True,
+    size_only: bool = False,
+) -> None:
     """Check files of a folder in parallel; a folder without a manifest passes.
 
     Args:
         names: by default, all files of the manifest; those without an entry are not checked.
         of: selects the files to check among these.
+        size_only: whether to compare sizes but no digests.
 
     Raises:
         DamagedFile: a file is missing or is not as it was written.
@@ -122,7 +130,7 @@ def check(folder: Path, names: Iterable[str] | None = None, *, of: Callable[[str
         return
     chosen = [n for n in (sorted(entries) if names is None else names) if n in entries and of(n)]
     with ThreadPoolExecutor(THREADS, thread_name_prefix="manifest") as pool:
-        list(pool.map(lambda name: check_file(folder, name, entries[name]), chosen))
+        list(pool.map(lambda name: check_file(folder, name, entries[name], size_only=size_only), chosen))
 
 
 _checks: dict[tuple[Path, int, int], Future[None]] = {}  # by file, inode and time, which tell it from its successor

@@ -109,16 +109,19 @@ class LabelsEvaluator:
 
     def update(self, task: Any, output: Tensor, batch: Batch) -> None:
         logits = output.detach().float()
-        predictions = torch.where(torch.isfinite(logits), predict(logits, self.labels), torch.nan)
-        before = predictions
+        self.add(torch.where(torch.isfinite(logits), predict(logits, self.labels), torch.nan), batch)
         if any(label.is_calibrated for label in self.labels):
             before = predict(logits, tuple(label.uncalibrated() for label in self.labels))
+            for i, (label, columns) in enumerate(zip(self.labels, label_slices(self.labels), strict=True)):
+                if label.is_calibrated:
+                    own = before[:, columns.start]
+                    self._uncalibrated[i].update(own, batch.labels[:, i], batch.weight, batch.first_row)
+
+    def add(self, predictions: Tensor, batch: Batch) -> None:
+        """Add the predictions (B, L) for a batch. Collective."""
         for i, (label, columns) in enumerate(zip(self.labels, label_slices(self.labels), strict=True)):
             own = predictions[:, columns] if label.kind == "classes" else predictions[:, columns.start]
             self.metrics[i].update(own, batch.labels[:, i], batch.weight, batch.first_row)
-            if label.is_calibrated:
-                own = before[:, columns.start]
-                self._uncalibrated[i].update(own, batch.labels[:, i], batch.weight, batch.first_row)
 
     def compute(self) -> dict[str, float]:
         parts = [metrics.compute() for metrics in self.metrics]

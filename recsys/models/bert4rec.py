@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
-from recsys.models.common.attention import Attention, from_end
+from recsys.models.common.attention import Attention
 from recsys.models.common.items import (
     Items,
     QueryBatch,
@@ -16,6 +16,7 @@ from recsys.models.common.items import (
     masked_last,
     states_at,
 )
+from recsys.models.common.lists import from_end
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Depth, Deviation, Length, Share, Width
 

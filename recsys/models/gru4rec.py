@@ -10,8 +10,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
-from recsys.models.common.attention import from_start
 from recsys.models.common.items import Items, QueryBatch, next_items, states_at
+from recsys.models.common.lists import from_start, padded_length, to_block
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Depth, Deviation, Share, Width
 
@@ -72,7 +72,14 @@ class GRU4Rec(nn.Module, RetrievalModel):
         """Return queries (Q, dim) from the vectors (P, dim) of query_batch.inputs."""
         if not len(vectors):  # nn.GRU takes no empty sequence
             return states_at(vectors, query_batch.at)
-        steps, order = packed(self.before(vectors), query_batch.lengths)
-        states = self.gru(steps)[0].data
-        states = torch.empty_like(states).index_copy(0, order, states)
+        states = self._states(self.before(vectors), query_batch.lengths)
         return states_at(self.out(self.after(states)), query_batch.at)
+
+    def _states(self, vectors: Tensor, lengths: Tensor) -> Tensor:
+        """Run the GRU over each list: (P, dim), lengths (B,) -> (P, hidden)."""
+        if padded_length() is not None:
+            block, _ = to_block(vectors, lengths)
+            return self.gru(block.transpose(0, 1))[0].transpose(0, 1).flatten(0, 1)
+        steps, order = packed(vectors, lengths)
+        states = self.gru(steps)[0].data
+        return torch.empty_like(states).index_copy(0, order, states)

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
-from recsys.models.common.attention import from_end, padded
 from recsys.models.common.items import Items, QueryBatch, next_items, states_at
+from recsys.models.common.lists import from_end, to_block
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Depth, Deviation, Length, Share, Width
 
@@ -38,7 +38,7 @@ class Block(nn.Module):
         """Transform the states of B lists: (P, dim), lengths (B,) -> (P, dim)."""
         dim = x.shape[1]
         u, vqk = self.uvqk(self.before(x)).split([dim, 3 * dim], dim=1)
-        block, at = padded(vqk, lengths)
+        block, at = to_block(vqk, lengths)
         v, q, k = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in block.split(dim, dim=2))
         place = torch.arange(block.shape[1], device=x.device)
         back = place[:, None] - place[None, :]

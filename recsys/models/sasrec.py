@@ -7,8 +7,9 @@ from torch import Tensor, nn
 
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
-from recsys.models.common.attention import Attention, from_end
+from recsys.models.common.attention import Attention
 from recsys.models.common.items import Items, QueryBatch, next_items, states_at
+from recsys.models.common.lists import from_end
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Depth, Deviation, Length, Share, Width
 

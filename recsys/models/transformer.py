@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
-from recsys.models.common.attention import Attention, RelativeAttention, from_end
+from recsys.models.common.attention import Attention, RelativeAttention
 from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
 from recsys.models.common.items import (
     Items,
@@ -19,6 +19,7 @@ from recsys.models.common.items import (
     next_items,
     states_at,
 )
+from recsys.models.common.lists import from_end, repeat_rows
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Depth, Deviation, Length, Share, Width
 
@@ -145,7 +146,7 @@ class Transformer(nn.Module, RetrievalModel):
         if self.hidden is not None:
             x = hide(x, query_batch.at, self.hidden)
         if self.context is not None:
-            x = x + torch.repeat_interleave(self.context(batch), query_batch.lengths, dim=0)
+            x = x + repeat_rows(self.context(batch), query_batch.lengths)
         if self.places is not None:
             x = x + self.places(from_end(query_batch.lengths).clamp(max=self.places.num_embeddings - 1))
         x = self.before(x)

@@ -15,6 +15,7 @@ from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.items import Items, QueryBatch
 from recsys.models.common.layers import MLP, flat_width, flatten
+from recsys.models.common.lists import list_means
 from recsys.models.common.pairs import chosen_items, history_features, only, user_features, with_histories
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Deviation, Width
@@ -99,7 +100,7 @@ class TwoTower(nn.Module, RetrievalModel):
         if self.users is not None:
             x = flatten(x, self.users(only(batch.sparse, [f.name for f in self.user_features.sparse])))
         if self.histories:
-            means = torch.segment_reduce(vectors, "mean", lengths=query_batch.lengths, initial=0.0)
+            means = list_means(vectors, query_batch.lengths)
             x = torch.cat([x, *means.chunk(len(self.histories))], dim=1)
         x = self.deep(x)
         return nn.functional.normalize(x, dim=1) if self.normalise else x

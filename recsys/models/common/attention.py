@@ -7,36 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from recsys.batch import segment_ids_of
-
-
-def padded(x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Pad concatenated lists on the right with zeros.
-
-    Args:
-        x: (P, d) values of B lists, one list after another.
-        lengths: (B,).
-
-    Returns:
-        The block (B, L, d), L being the longest list's length and at least 1, and (P,) the index of each value among
-        the block's B * L rows.
-    """
-    longest = max(int(lengths.max()), 1) if len(lengths) else 1
-    at = segment_ids_of(lengths) * longest + from_start(lengths)
-    block = x.new_zeros(len(lengths) * longest, x.shape[1]).index_copy(0, at, x)
-    return block.view(len(lengths), longest, -1), at
-
-
-def from_start(lengths: Tensor) -> Tensor:
-    """Return the position of each value, counted from the start of its list: lengths (B,) -> (P,)."""
-    starts = torch.repeat_interleave(lengths.cumsum(0) - lengths, lengths)
-    return torch.arange(len(starts), device=lengths.device) - starts
-
-
-def from_end(lengths: Tensor) -> Tensor:
-    """Return the number of values that follow each value within its list: lengths (B,) -> (P,)."""
-    ends = torch.repeat_interleave(lengths.cumsum(0) - 1, lengths)
-    return ends - torch.arange(len(ends), device=lengths.device)
+from recsys.models.common.lists import to_block
 
 
 class Attention(nn.Module):
@@ -60,7 +31,7 @@ class Attention(nn.Module):
     def forward(self, queries: Tensor, values: Tensor, lengths: Tensor) -> Tensor:
         """Attend from queries (P, dim) to values (P, dim) of lists of these lengths (B,) -> (P, dim)."""
         dim = queries.shape[1]
-        block, at = padded(torch.cat([self.query(queries), self.key_value(values)], dim=1), lengths)
+        block, at = to_block(torch.cat([self.query(queries), self.key_value(values)], dim=1), lengths)
         q, k, v = (self._by_head(x) for x in block.split(dim, dim=2))
         mask = None
         if not self.causal:  # causal attention never reaches the padding, which comes last
@@ -100,7 +71,7 @@ class RelativeAttention(nn.Module):
     def forward(self, queries: Tensor, values: Tensor, lengths: Tensor) -> Tensor:
         """Attend from queries (P, dim) to values (P, dim) of lists of these lengths (B,) -> (P, dim)."""
         dim = queries.shape[1]
-        block, at = padded(torch.cat([self.query(queries), self.key_value(values)], dim=1), lengths)
+        block, at = to_block(torch.cat([self.query(queries), self.key_value(values)], dim=1), lengths)
         q, k, v = (x.unflatten(2, (self.heads, -1)).transpose(1, 2) for x in block.split(dim, dim=2))
         longest = block.shape[1]
         place = torch.arange(longest, device=lengths.device)

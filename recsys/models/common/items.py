@@ -10,6 +10,7 @@ from recsys.batch import segment_ids_of
 from recsys.candidates import Candidates
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
+from recsys.models.common.lists import padded_length
 
 
 @dataclass
@@ -107,6 +108,8 @@ def next_items(items: Tensor, lengths: Tensor, *, every: bool) -> QueryBatch:
             (unknown). Otherwise make one query per list, for its last item, without targets; `at` is -1 for lists of
             fewer than two items.
     """
+    if (length := padded_length()) is not None and not every:
+        return _padded_queries(items, (lengths - 1).clamp(min=0), length)
     ends = lengths.cumsum(0) - 1
     filled = lengths > 0
     first, last = torch.ones_like(items, dtype=torch.bool), torch.ones_like(items, dtype=torch.bool)
@@ -149,13 +152,26 @@ def masked_items(items: Tensor, lengths: Tensor, *, share: float, only_last: flo
 
 def masked_last(items: Tensor, lengths: Tensor) -> QueryBatch:
     """Mask the last item of each list, as in evaluation: one query per list, without targets."""
+    if (length := padded_length()) is not None:
+        return _padded_queries(items, lengths, length)
     at = torch.where(lengths > 0, lengths.cumsum(0) - 1, -1)
+    nothing = items[:0]
+    return QueryBatch(items, lengths, torch.arange(len(items), device=items.device), at, nothing, nothing)
+
+
+def _padded_queries(items: Tensor, lengths: Tensor, length: int) -> QueryBatch:
+    """Make a query for the last item of each list, within `padded_to(length)`: items (B * length,), lengths (B,)."""
+    first = torch.arange(len(lengths), device=items.device) * length
+    at = torch.where(lengths > 0, first + lengths - 1, -1)
     nothing = items[:0]
     return QueryBatch(items, lengths, torch.arange(len(items), device=items.device), at, nothing, nothing)
 
 
 def hide(x: Tensor, at: Tensor, mask: Tensor) -> Tensor:
     """Replace the rows of x (P, d) at these indices (Q,) by the mask (d,). An index of -1 is ignored."""
+    if (length := padded_length()) is not None:
+        places = torch.arange(len(x), device=x.device).view(-1, length)
+        return torch.where((places == at[:, None]).flatten()[:, None], mask, x)
     at = at[at >= 0]
     return x.index_copy(0, at, mask.expand(len(at), -1))
 

@@ -9,6 +9,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from recsys.batch import Batch, segment_ids_of
 from recsys.features import FeatureSpec, SparseFeature
 from recsys.models.common.items import QueryBatch
+from recsys.models.common.lists import first_kept, padded_length
 
 
 def chosen_items(batch: Batch, item: str) -> QueryBatch:
@@ -19,6 +20,8 @@ def chosen_items(batch: Batch, item: str) -> QueryBatch:
     lists = batch.sparse[item]
     items, lengths = lists.values().long(), lists.lengths().long()
     nothing = items[:0]
+    if padded_length() is not None:
+        return QueryBatch(nothing, torch.zeros_like(lengths), nothing, nothing, nothing, nothing)
     query_of_target, known = segment_ids_of(lengths), items > 0
     return QueryBatch(nothing, items.new_zeros(len(lengths)), nothing, nothing, items[known], query_of_target[known])
 
@@ -43,12 +46,13 @@ def with_histories(
     inputs, lengths = [], []
     for name in names:
         lists = batch.sparse[name]
-        ids, rows = lists.values().long(), segment_ids_of(lists.lengths().long())
+        ids, sizes = lists.values().long(), lists.lengths().long()
         keep = ids > 0
         if training and len(own.values()) == batch.rows:  # each row has one item
-            keep &= ids != own.values().long()[rows]
-        inputs.append(ids[keep])
-        lengths.append(torch.bincount(rows[keep], minlength=batch.rows))
+            keep &= ids != own.values().long()[segment_ids_of(sizes)]
+        kept, size = first_kept(ids, keep, sizes)
+        inputs.append(kept)
+        lengths.append(size)
     return replace(query_batch, inputs=torch.cat(inputs), lengths=torch.cat(lengths))
 
 

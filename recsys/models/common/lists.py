@@ -1,0 +1,93 @@
+"""The layout of lists of different lengths: one after another, or all padded to one length.
+
+Models work on the values of B lists, (P, ...), with their lengths (B,). In training the lists follow one another, and P
+is the sum of the lengths. An exported graph needs shapes that depend on the sizes of its inputs alone: within
+`padded_to(L)`, each list has L places of its own, P = B * L, and the places after its end hold arbitrary values, which
+must not reach any list. Models that use the functions of this module, and those of attention.py and items.py, support
+both.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from recsys.batch import segment_ids_of
+
+_length: int | None = None
+
+
+@contextmanager
+def padded_to(length: int) -> Iterator[None]:
+    """Pad lists to this length within the block."""
+    global _length
+    before, _length = _length, length
+    try:
+        yield
+    finally:
+        _length = before
+
+
+def padded_length() -> int | None:
+    """Return L if lists are padded, None if they follow one another."""
+    return _length
+
+
+def from_start(lengths: Tensor) -> Tensor:
+    """Return the position of each value, counted from the start of its list: lengths (B,) -> (P,)."""
+    if _length is not None:
+        return torch.arange(_length, device=lengths.device).repeat(len(lengths))
+    starts = torch.repeat_interleave(lengths.cumsum(0) - lengths, lengths)
+    return torch.arange(len(starts), device=lengths.device) - starts
+
+
+def from_end(lengths: Tensor) -> Tensor:
+    """Return the number of values that follow each value within its list: lengths (B,) -> (P,)."""
+    if _length is not None:
+        return (lengths[:, None] - 1 - torch.arange(_length, device=lengths.device)).clamp(min=0).flatten()
+    ends = torch.repeat_interleave(lengths.cumsum(0) - 1, lengths)
+    return ends - torch.arange(len(ends), device=lengths.device)
+
+
+def to_block(x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | slice]:
+    """Pad lists on the right: values (P, d) of B lists with lengths (B,).
+
+    Returns:
+        The block (B, L, d), L being the longest list's length and at least 1, and the index of each value among the
+        block's B * L rows. The places after a list's end are zero, or arbitrary within `padded_to`.
+    """
+    if _length is not None:
+        return x.reshape(len(lengths), _length, x.shape[1]), slice(None)
+    longest = max(int(lengths.max()), 1) if len(lengths) else 1
+    at = segment_ids_of(lengths) * longest + from_start(lengths)
+    block = x.new_zeros(len(lengths) * longest, x.shape[1]).index_copy(0, at, x)
+    return block.view(len(lengths), longest, -1), at
+
+
+def repeat_rows(x: Tensor, lengths: Tensor) -> Tensor:
+    """Repeat the row of each list for each of its values: (B, d), lengths (B,) -> (P, d)."""
+    if _length is not None:
+        return x[:, None].expand(-1, _length, -1).reshape(-1, x.shape[1])
+    return torch.repeat_interleave(x, lengths, dim=0)
+
+
+def list_means(x: Tensor, lengths: Tensor) -> Tensor:
+    """Return the mean of each list, zeros for an empty one: values (P, d), lengths (B,) -> (B, d)."""
+    if _length is not None:
+        block = x.reshape(len(lengths), _length, x.shape[1])
+        there = torch.arange(_length, device=x.device) < lengths[:, None]
+        return torch.where(there[:, :, None], block, 0.0).sum(1) / lengths.clamp(min=1)[:, None]
+    return torch.segment_reduce(x, "mean", lengths=lengths, initial=0.0)
+
+
+def first_kept(values: Tensor, keep: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Drop values from lists: values (P,), keep (P,) bool, lengths (B,) -> the values that are kept, new lengths (B,).
+
+    Their order within a list stays the same.
+    """
+    if _length is None:
+        return values[keep], torch.bincount(segment_ids_of(lengths)[keep], minlength=len(lengths))
+    keep = keep.view(-1, _length) & (torch.arange(_length, device=values.device) < lengths[:, None])
+    order = torch.argsort(keep.int(), dim=1, descending=True, stable=True)
+    return values.view(-1, _length).gather(1, order).flatten(), keep.sum(1)

@@ -1,0 +1,33 @@
+"""Load the model of an artefact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from recsys.serving.artefact.folder import Artefact
+
+if TYPE_CHECKING:
+    from recsys.serving.servable import Servable
+
+
+def load(folder: str | Path, *, threads: int = 1, digests: bool = True) -> Servable:
+    """Load the model of an artefact.
+
+    Args:
+        folder: a folder that `python -m recsys.export` wrote.
+        threads: number of threads of one call.
+        digests: whether to read every file and compare its digest; otherwise only sizes are compared.
+
+    Raises:
+        UserError: the folder is not an artefact of this version, or onnxruntime cannot load it.
+        DamagedFile: a file is missing or is not as it was written.
+    """
+    artefact = Artefact.open(Path(folder), digests=digests)
+    if artefact.kind == "ranking":
+        from recsys.serving.artefact.ranking import RankingModel
+
+        return RankingModel(artefact, threads)
+    from recsys.serving.artefact.retrieval import RetrievalModel
+
+    return RetrievalModel(artefact, threads)

@@ -1,0 +1,70 @@
+"""A ranking model of an artefact: raw rows in, predictions out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from recsys.errors import UserError
+from recsys.serving.artefact.folder import GRAPH, PIPELINE, Artefact
+from recsys.serving.artefact.inputs import GraphInputs, check_feed, graph_inputs
+from recsys.serving.artefact.session import open_session
+from recsys.serving.pipeline import Pipeline
+from recsys.serving.servable import Outputs, Query, Row, TensorSpec
+
+
+class RankingModel:
+    """A Servable that predicts the labels of rows. Threads may share it."""
+
+    kind = "ranking"
+
+    def __init__(self, artefact: Artefact, threads: int = 1) -> None:
+        self.name, self.version = artefact.name, str(artefact.about["version"])
+        self.inputs: tuple[TensorSpec, ...] = artefact.signature["inputs"]
+        self.tensors: tuple[TensorSpec, ...] = artefact.signature["tensors"]
+        self.outputs: tuple[TensorSpec, ...] = artefact.signature["outputs"]
+        self.pipeline = Pipeline.load(artefact.folder / PIPELINE)
+        self._features = self.pipeline.features
+        self._session = open_session(artefact.folder / GRAPH, threads)
+        self._names = [s.name for s in self.outputs]
+
+    @property
+    def rows_depend_on_others(self) -> bool:
+        """True if a row's features depend on earlier rows of the same call, so that requests must not be merged."""
+        return self.pipeline.reads_earlier_rows
+
+    def features(self, rows: Sequence[Row], history: Sequence[Row] = ()) -> GraphInputs:
+        """Transform raw rows. history: earlier rows of the groups, which lags and last values read."""
+        return graph_inputs(self.pipeline.arrays(rows, history), self._features)
+
+    def features_of_columns(self, columns: Mapping[str, Sequence[Any]], rows: int) -> GraphInputs:
+        """Transform raw columns (rows,)."""
+        return graph_inputs(self.pipeline.arrays_of_columns(columns, rows), self._features)
+
+    def run(self, features: GraphInputs) -> Outputs:
+        """Return the predictions of all rows, (rows,) each."""
+        if not features.rows:
+            return {name: np.zeros(0, np.float32) for name in self._names}
+        return dict(zip(self._names, self._session.run(self._names, features.feed), strict=True))
+
+    def run_tensors(self, tensors: Mapping[str, np.ndarray]) -> Outputs:
+        """Return the predictions for features that the client has computed."""
+        return self.run(check_feed(tensors, self.tensors, self._features))
+
+    def unknown_shares(self, features: GraphInputs) -> dict[str, float]:
+        """Return the share of out-of-vocabulary ids of each feature with a vocabulary."""
+        singles = [f.name for f in self._features.sparse if not f.multi_valued]
+        known = self.pipeline.fitted.vocabularies
+        shares: dict[str, float] = {}
+        for f in self._features.sparse:
+            if f.table in known and features.rows:
+                ids = features.feed[f.name] if f.multi_valued else features.feed["ids"][:, singles.index(f.name)]
+                there = ids >= 0
+                shares[f.name] = float((ids == 0).sum() / max(there.sum(), 1))
+        return shares
+
+    def recommend(self, queries: Sequence[Query]) -> list[tuple[list[Any], list[float]]]:
+        """Raise UserError: the model scores rows."""
+        raise UserError(f"model {self.name} scores rows and cannot recommend items; send rows to /predict")

@@ -1,0 +1,95 @@
+"""Raw rows and the outputs that they must have: what proves that an artefact does what its run does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+
+from recsys.atomic import finite
+from recsys.data.arrays import Arrays
+from recsys.data.raw import sources
+from recsys.data.tensors import Tensors
+from recsys.errors import UserError
+from recsys.features import Label
+from recsys.predictions import columns, predict
+from recsys.serving.export.restored import StoredTask, used_ids
+from recsys.serving.raw_rows import RawRows
+
+RECORDED, COMPARED = 256, 10_000  # rows that an artefact holds, and rows that are compared when it is exported
+
+
+@dataclass(frozen=True)
+class Examples:
+    """Raw rows, and the output of each: for ranking, numbers by name; for retrieval, one list a group of rows."""
+
+    rows: list[Any]
+    outputs: Any
+    more: Mapping[str, Any]
+
+    def write(self, file: Path) -> None:
+        """Write the examples as JSON; times and other values that JSON lacks are text."""
+        value = finite({"rows": self.rows, "outputs": self.outputs, **self.more})
+        file.write_text(json.dumps(value, default=str) + "\n")
+
+
+def raw_frame(rows: RawRows, files: list[Path], most: int) -> pl.DataFrame:
+    """Return the first rows of the files, at most `most`, with the raw columns that features read."""
+    data, frames, have = rows.fitted.data, list[pl.DataFrame](), 0
+    for file in files:
+        source = sources.prediction_source(data, file)
+        for block in sources.read_blocks(source, file, unlabelled=True, complete=lambda frame: frame):
+            frame = block.frame.select(n for n in rows.types if n in block.frame.columns)
+            frames.append(frame.head(most - have))
+            have += frames[-1].height
+            if have >= most:
+                return pl.concat(frames, how="diagonal_relaxed")
+    if not have:
+        raise UserError("the run's raw files hold no rows; name files with rows=FILES")
+    return pl.concat(frames, how="diagonal_relaxed")
+
+
+def scored(rows: RawRows, raw: pl.DataFrame, task: StoredTask, labels: tuple[Label, ...]) -> Examples:
+    """Return the rows that can be read and their predictions, by the run's own transforms, model and tables."""
+    raw = _readable(rows, raw)
+    parsed, _ = rows.parse(rows.from_frame(raw))
+    applied = rows.fitted.apply(rows.in_context(parsed))
+    features = rows.fitted.features
+    arrays = Arrays.from_frame(applied, features, rows.fitted.matrices)
+    ids = dict(_ids_of(arrays, task))
+    kept = used_ids(task.features, ids)
+    model, narrow = task.with_rows(kept)
+    for f in features.sparse:
+        ids[f.name] = np.searchsorted(kept[f.table], ids[f.name]).astype(np.int32)
+    small = replace(arrays, ids=_columns(arrays, ids, task), values={n: ids[n] for n in arrays.values})
+    batch = Tensors.from_arrays(small, narrow).batch(np.zeros((arrays.rows, len(labels)), np.float32))
+    with torch.no_grad():
+        predictions = predict(model.model(batch.dense, batch.sparse), labels).numpy()
+    outputs = {name: predictions[:, i].tolist() for i, name in enumerate(columns(labels))}
+    return Examples(raw.to_dicts(), outputs, {})
+
+
+def _readable(rows: RawRows, raw: pl.DataFrame) -> pl.DataFrame:
+    """Return the rows that can be read."""
+    _, bad = rows.parse(rows.from_frame(raw))
+    if not bad:
+        return raw
+    wrong = {b.line for b in bad}
+    return raw.filter(pl.Series([i not in wrong for i in range(raw.height)]))
+
+
+def _ids_of(arrays: Arrays, task: StoredTask) -> Iterator[tuple[str, np.ndarray]]:
+    singles = [f.name for f in task.features.sparse if not f.multi_valued]
+    yield from ((name, arrays.ids[:, i]) for i, name in enumerate(singles))
+    yield from arrays.values.items()
+
+
+def _columns(arrays: Arrays, ids: Mapping[str, np.ndarray], task: StoredTask) -> np.ndarray:
+    singles = [f.name for f in task.features.sparse if not f.multi_valued]
+    return np.stack([ids[n] for n in singles], axis=1) if singles else arrays.ids

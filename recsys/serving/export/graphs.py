@@ -1,0 +1,153 @@
+"""The graphs of an artefact, and their conversion to ONNX."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from recsys.features import FeatureSpec, Label
+from recsys.predictions import columns, predict
+from recsys.serving.export.lookups import PaddedFeatures, Tables
+from recsys.serving.export.tables import Part
+
+OPSET = 21
+EXAMPLE_ROWS, EXAMPLE_LENGTH, EXAMPLE_TABLE = 3, 5, 7  # sizes of the example inputs; the graph's own are dynamic
+
+Inputs = dict[str, Tensor]
+
+
+def example_inputs(features: FeatureSpec, precision: torch.dtype = torch.float32) -> Inputs:
+    """Return inputs of a few rows: `dense` (B, D), `ids` (B, S) and, by name, the padded lists (B, L)."""
+    inputs: Inputs = {}
+    if features.dense:
+        inputs["dense"] = torch.zeros(EXAMPLE_ROWS, features.dense_width)
+    if singles := [f for f in features.sparse if not f.multi_valued]:
+        inputs["ids"] = torch.zeros(EXAMPLE_ROWS, len(singles), dtype=torch.int32)
+    for f in features.sparse:
+        if f.multi_valued:
+            inputs[f.name] = torch.zeros(EXAMPLE_ROWS, EXAMPLE_LENGTH, dtype=torch.int32)
+    return inputs
+
+
+class RankingGraph(nn.Module):
+    """A ranking model from features to predictions.
+
+    Args:
+        model: the model, with its lookups replaced.
+        precision: type of the dense part's weights and products.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        features: FeatureSpec,
+        labels: tuple[Label, ...],
+        tables: Tables,
+        precision: torch.dtype = torch.float32,
+    ) -> None:
+        super().__init__()
+        self.model = model.to(precision)
+        self._features, self._labels, self._tables, self._precision = features, labels, tables, precision
+        self._singles = [f.name for f in features.sparse if not f.multi_valued]
+        self.outputs = columns(labels)
+
+    def forward(self, parts: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Return the predictions, (B,) for each name of `outputs`."""
+        self._tables.parts = dict(parts)
+        lists = {f.name: inputs[f.name] for f in self._features.sparse if f.multi_valued}
+        rows = next(iter(inputs.values())).shape[0]
+        dense = inputs["dense"].to(self._precision) if self._features.dense else torch.zeros(rows, 0)
+        sparse = PaddedFeatures(inputs.get("ids"), self._singles, lists)
+        predictions = predict(self.model(dense, sparse), self._labels)
+        return {name: predictions[:, i] for i, name in enumerate(self.outputs)}
+
+
+def trace(graph: nn.Module, parts: Sequence[Part], inputs: Inputs) -> torch.export.ExportedProgram:
+    """Trace a graph that takes (arrays of tables, inputs), with dynamic numbers of rows and lengths of lists."""
+    batch, length = torch.export.Dim("batch"), torch.export.Dim("length")
+    arrays = {p.name: torch.zeros(EXAMPLE_TABLE, p.columns, dtype=p.dtype) for p in parts}
+    sizes = {n: {0: torch.export.Dim(f"rows_{i}")} for i, n in enumerate(arrays)}
+    shapes = {n: {0: batch} if n in ("dense", "ids") else {0: batch, 1: length} for n in inputs}
+    with quiet_exporter():
+        return torch.export.export(graph.eval(), (arrays, inputs), dynamic_shapes=(sizes, shapes), strict=False)
+
+
+def to_onnx(
+    program: torch.export.ExportedProgram,
+    parts: Sequence[Part],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    file: Path,
+    rows: Mapping[str, int],
+) -> None:
+    """Write a traced graph as ONNX. The arrays of tables become external data in the files of `parts`.
+
+    Args:
+        program: what `trace` returned.
+        parts: the arrays of the fused tables; their files exist already.
+        inputs: names of the inputs.
+        outputs: names of the outputs.
+        file: the file to write.
+        rows: the number of rows of each part.
+    """
+    import onnx
+
+    with quiet_exporter():
+        converted = torch.onnx.export(
+            program,
+            (),
+            dynamo=True,
+            input_names=[*(f"table_{p.name}" for p in parts), *inputs],
+            output_names=list(outputs),
+            opset_version=OPSET,
+            verbose=False,
+        )
+    assert converted is not None
+    proto = converted.model_proto
+    _make_external(proto, {f"table_{p.name}": p for p in parts}, rows)
+    onnx.save(proto, str(file))
+    onnx.checker.check_model(str(file))
+
+
+def _make_external(proto: Any, parts: Mapping[str, Part], rows: Mapping[str, int]) -> None:
+    """Turn the graph's inputs for the tables into initializers whose data lies in files."""
+    import onnx
+
+    types = {
+        torch.float32: onnx.TensorProto.FLOAT,
+        torch.float16: onnx.TensorProto.FLOAT16,
+        torch.uint8: onnx.TensorProto.UINT8,
+    }
+    kept = [i for i in proto.graph.input if i.name not in parts]
+    used = {i.name for i in proto.graph.input} - {i.name for i in kept}
+    del proto.graph.input[:]
+    proto.graph.input.extend(kept)
+    for name in sorted(used):
+        part = parts[name]
+        tensor = proto.graph.initializer.add(name=name, data_type=types[part.dtype], dims=[rows[part.name], part.columns])
+        tensor.data_location = onnx.TensorProto.EXTERNAL
+        length = rows[part.name] * part.columns * part.dtype.itemsize
+        for key, value in (("location", part.file), ("offset", "0"), ("length", str(length))):
+            tensor.external_data.add(key=key, value=value)
+
+
+@contextlib.contextmanager
+def quiet_exporter() -> Any:
+    """Silence the warnings of PyTorch's exporter, which are about its own code."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            logger.setLevel(before)

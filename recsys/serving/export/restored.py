@@ -1,0 +1,107 @@
+"""A run's task with the dense weights of a checkpoint, and tables only as large as some ids need.
+
+Tables are read from the checkpoint block by block, whatever plan and world size wrote them, so that the memory that an
+export takes does not depend on their size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from omegaconf import DictConfig
+from torch import Tensor, nn
+
+from recsys.config.kinds import build_task
+from recsys.features import FeatureSpec, SparseFeature
+from recsys.sharding.checkpoint import check_files
+from recsys.sharding.stored_checkpoint import StoredCheckpoint
+from recsys.sharding.table_shards import rows_of_a_block
+from recsys.sharding.tables import TableInfo, tables
+from recsys.training.run_state import RunState
+
+WRAPPERS = ("_dmp_wrapped_module.", "module.")  # prefixes that TorchRec adds to the names of parameters
+
+
+@dataclass(frozen=True)
+class StoredTask:
+    """A run's task, whose tables are on the meta device, and its checkpoint.
+
+    infos: the tables, by name
+    """
+
+    cfg: DictConfig
+    features: FeatureSpec
+    stored: StoredCheckpoint
+    task: Any
+    infos: Mapping[str, TableInfo]
+
+    @classmethod
+    def load(cls, cfg: DictConfig, features: FeatureSpec, checkpoint: Path) -> StoredTask:
+        """Build the task and load its dense weights. Raises DamagedFile if the checkpoint is not as it was written."""
+        check_files(checkpoint)
+        stored = StoredCheckpoint(checkpoint)
+        task = build_task(cfg, features, torch.device("meta"))
+        infos = tables(task)
+        _load_dense(task, stored, {i.parameter for i in infos.values()})
+        return cls(cfg, features, stored, task.eval(), infos)
+
+    def with_rows(self, ids: Mapping[str, np.ndarray]) -> tuple[nn.Module, FeatureSpec]:
+        """Return the model with tables that hold only some rows, and its feature spec.
+
+        ids: the sorted ids of the rows, by table of the data; id i is row i of the smaller table
+        """
+        features = _narrowed(self.features, {t: len(x) for t, x in ids.items()})
+        task = build_task(self.cfg, features, torch.device("cpu"))
+        own = tables(task)
+        _load_dense(task, self.stored, {i.parameter for i in own.values()})
+        weights = dict(task.named_parameters())
+        with torch.no_grad():
+            for info in own.values():
+                weights[info.parameter].copy_(self._rows(self.infos[info.name], ids[info.vocabulary]))
+        return task.eval(), features
+
+    def _rows(self, info: TableInfo, ids: np.ndarray) -> Tensor:
+        """Read rows of a table: sorted ids (n,) -> (n, dim)."""
+        key = f"model.{info.parameter}"
+        step = rows_of_a_block(self.stored.size(key)[1])
+        parts = [torch.zeros(0, info.dim)]
+        for first in range(0, info.rows, step):
+            inside = ids[np.searchsorted(ids, first) : np.searchsorted(ids, first + step)]
+            if len(inside):
+                block = self.stored.read(key, first, min(step, info.rows - first))
+                parts.append(block[torch.from_numpy(inside - first), : info.dim].float())
+        return torch.cat(parts)
+
+
+def used_ids(features: FeatureSpec, ids: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the sorted distinct ids of each table, row 0 included. ids: those of each feature"""
+    found: dict[str, list[np.ndarray]] = {}
+    for f in features.sparse:
+        found.setdefault(f.table, [np.zeros(1, np.int64)]).append(ids[f.name].astype(np.int64))
+    return {table: np.unique(np.concatenate(parts)) for table, parts in found.items()}
+
+
+def _narrowed(features: FeatureSpec, rows: Mapping[str, int]) -> FeatureSpec:
+    def narrow(sparse: Iterable[SparseFeature]) -> tuple[SparseFeature, ...]:
+        return tuple(replace(f, cardinality=rows[f.table]) for f in sparse)
+
+    return replace(features, sparse=narrow(features.sparse))
+
+
+def _load_dense(task: nn.Module, stored: StoredCheckpoint, table_parameters: set[str]) -> None:
+    """Load everything but tables: weights, or their moving average if the run has one, and buffers."""
+    names = [n for n in task.state_dict() if n not in table_parameters and f"model.{n}" in stored.tensors]
+    state = {n: stored.read(f"model.{n}") for n in names}
+    saved = RunState.load(stored.path).state
+    for name, average in saved.get("ema", {}).get("average", {}).items():
+        for wrapper in WRAPPERS:
+            name = name.replace(wrapper, "")
+        state[name] = average
+    missing, _ = task.load_state_dict(state, strict=False)
+    if lost := [n for n in missing if n not in table_parameters]:
+        raise RuntimeError(f"{stored.path}: has no {lost[0]}")

@@ -1,0 +1,191 @@
+"""Write a run as an artefact, and prove that its outputs are those of the run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+
+from recsys import manifest
+from recsys.atomic import finite, whole_folder
+from recsys.config.kinds import ModelKind, kind_of
+from recsys.config.settings import data_config
+from recsys.console import say
+from recsys.data.prepare.prepared import Prepared, plan_build
+from recsys.data.raw import sources
+from recsys.data.transforms.columns import ResolvedData
+from recsys.errors import UserError
+from recsys.evaluation.calibration import load as load_calibration
+from recsys.run_files import RESULTS
+from recsys.serving.artefact import folder as files
+from recsys.serving.artefact import signature
+from recsys.serving.artefact.session import open_session
+from recsys.serving.export.examples import COMPARED, RECORDED, Examples, raw_frame, scored
+from recsys.serving.export.graphs import OPSET, RankingGraph, example_inputs, to_onnx, trace
+from recsys.serving.export.lookups import Tables, replace_lookups
+from recsys.serving.export.measure import measure
+from recsys.serving.export.restored import StoredTask
+from recsys.serving.export.tables import TableType, fuse, write_tables
+from recsys.serving.raw_rows import RawRows
+from recsys.training.run_data import prepare_to_measure
+
+PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+EXACT = 1e-5  # tolerance of outputs with fp32 weights and tables
+TOLERANCES = {"fp16": 5e-3, "bf16": 5e-2, "int8": 2e-2, "int4": 2e-1}  # checks for damage; the metrics say what it costs
+PACKAGES = ("recsys", "torch", "onnx", "onnxruntime", "polars", "numpy")
+
+
+@dataclass(frozen=True)
+class Form:
+    """How an artefact is stored.
+
+    name, version: under which a server offers the model
+    precision: type of the dense weights: fp32, fp16 or bf16
+    tables: type of the rows of tables
+    """
+
+    name: str
+    version: str = "1"
+    precision: str = "fp32"
+    tables: TableType = "fp32"
+
+    @property
+    def tolerance(self) -> float:
+        """The largest difference of an output from the run's that is not an error."""
+        return max(EXACT, TOLERANCES.get(self.precision, 0.0), TOLERANCES.get(self.tables, 0.0))
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is exported: a run's folder, its config and a checkpoint. files: raw files to take rows from"""
+
+    run: Path
+    cfg: DictConfig
+    checkpoint: Path
+    files: tuple[Path, ...] = ()
+
+    @property
+    def kind(self) -> ModelKind:
+        return kind_of(self.cfg)
+
+
+def write_artefact(source: Source, form: Form, output: Path) -> dict[str, Any]:
+    """Write the artefact of a run and return its description.
+
+    Raises:
+        UserError: its outputs differ from the run's; nothing is then written.
+    """
+    output.parent.mkdir(parents=True, exist_ok=True)
+    prepared = prepare_to_measure(source.run, data_config(source.cfg))
+    rows = RawRows.load(source.run)
+    raw = raw_frame(rows, list(source.files) or raw_files(data_config(source.cfg)), RECORDED + COMPARED)
+    with whole_folder(output) as building:
+        save_pipeline(rows, building / files.PIPELINE)
+        about, compared = _ranking(source, form, prepared, rows, raw, building)
+        about = _description(source, form, about)
+        manifest.write(building, manifest.entries_of(building), {files.KEY: finite(about)})
+        with TemporaryDirectory(prefix="recsys-export-") as temporary:
+            compared.write(Path(temporary) / "compared.json")
+            for examples in (None, Path(temporary) / "compared.json"):
+                result = verify_elsewhere(building, examples)
+                say(f"{result['rows']:,} raw rows agree with the run within {result['difference']:.1e}")
+    return about
+
+
+def save_pipeline(rows: RawRows, folder: Path) -> None:
+    """Save the transforms without the places of the raw and prepared data on this machine."""
+    data = replace(rows.fitted.data, root=None, prepared="outputs/prepared", spec=None)
+    RawRows(replace(rows.fitted, data=data), rows.raw).save(folder)
+
+
+def raw_files(config: Any) -> list[Path]:
+    """Return the run's raw files: those of the test split first, otherwise the last ones first."""
+    data: ResolvedData = plan_build(config).data
+    globs = list(data.split.test_files) if data.split.by == "files" else None
+    return sources.find_files(data, globs or None)[::-1]
+
+
+def _ranking(
+    source: Source, form: Form, prepared: Prepared, rows: RawRows, raw: Any, folder: Path
+) -> tuple[dict[str, Any], Examples]:
+    """Write the graph, tables and examples of a ranking model; return its description and rows to compare."""
+    features = rows.fitted.features
+    labels = load_calibration(source.run, rows.fitted.labels)
+    task = StoredTask.load(source.cfg, features, source.checkpoint)
+    examples = scored(rows, raw, task, labels)
+    recorded, compared = _divided(examples)
+    recorded.write(folder / files.EXAMPLES)
+    fused = fuse(task.infos.values(), form.tables)
+    write_tables(task.stored, task.infos, fused.values(), folder)
+    tables = Tables(fused)
+    model = task.task.model
+    replace_lookups(model, features, tables)
+    graph = RankingGraph(model, features, labels, tables, PRECISIONS[form.precision])
+    parts = [p for table in fused.values() for p in table.parts]
+    sizes = {p.name: table.rows for table in fused.values() for p in table.parts}
+    inputs = example_inputs(features)
+    to_onnx(trace(graph, parts, inputs), parts, list(inputs), graph.outputs, folder / files.GRAPH, sizes)
+    own = {
+        "inputs": signature.raw_inputs(rows.types),
+        "tensors": signature.feature_inputs(features),
+        "outputs": signature.outputs(graph.outputs),
+    }
+    measured = {}
+    if prepared.rows("test"):
+        session = open_session(folder / files.GRAPH, source.cfg.trainer.threads or torch.get_num_threads())
+        measured = measure(session, source.cfg, prepared, labels)
+    return {"kind": "ranking", "signature": signature.to_json(own), "metrics": {"artefact": measured}}, compared
+
+
+def _divided(examples: Examples) -> tuple[Examples, Examples]:
+    """Divide examples into those that the artefact holds and those that are compared once."""
+
+    def part(start: int, stop: int) -> Examples:
+        return Examples(examples.rows[start:stop], {n: x[start:stop] for n, x in examples.outputs.items()}, {})
+
+    n = min(RECORDED, len(examples.rows))
+    return part(0, n), part(n, len(examples.rows))
+
+
+def _description(source: Source, form: Form, own: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the description of an artefact for its manifest."""
+    results = source.run / RESULTS[0]
+    measured = json.loads(results.read_text()).get("test", {}) if results.exists() else {}
+    return {
+        **own,
+        "format": files.VERSION,
+        "name": form.name,
+        "version": form.version,
+        "precision": form.precision,
+        "tables": form.tables,
+        "tolerance": form.tolerance,
+        "opset": OPSET,
+        "model": source.cfg.model["_target_"],
+        "data": source.cfg.data.name,
+        "checkpoint": source.checkpoint.name,
+        "metrics": {"run": measured, **own["metrics"]},
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "versions": {p: version(p) for p in PACKAGES},
+    }
+
+
+def verify_elsewhere(folder: Path, examples: Path | None = None) -> dict[str, Any]:
+    """Verify an artefact in a fresh process. Raises UserError if an output differs, or the process imports torch."""
+    command = [sys.executable, "-m", "recsys.serving.artefact.verify", str(folder), *([str(examples)] if examples else [])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise UserError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"{folder}: cannot be verified")
+    result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    if result["imported"]:
+        raise RuntimeError(f"serving imports {', '.join(result['imported'])}")
+    return result
