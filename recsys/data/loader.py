@@ -24,10 +24,11 @@ import torch
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch, JaggedIds
+from recsys.data.arrays import dense_slices
 from recsys.data.device_copies import copied_ahead
 from recsys.data.lanes import lane_batches, parts_of
 from recsys.data.row_groups import RowGroup, row_groups, segments
-from recsys.data.tensors import Tensors, dense_slices
+from recsys.data.tensors import Tensors
 from recsys.data.transforms import HISTORY, TARGETS
 from recsys.data.transforms.column_names import GROUP, WEIGHT, label_column
 from recsys.errors import UserError

@@ -1,4 +1,4 @@
-"""Turn transformed columns into tensors. torchrec is imported only by the functions that return its types."""
+"""Turn `Arrays` into tensors. torchrec is imported only by the functions that return its types."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
+from recsys.data.arrays import Arrays, single_valued
 from recsys.data.transforms import Fitted
 from recsys.features import FeatureSpec
 
@@ -45,21 +46,18 @@ class Tensors:
             features: its feature spec.
             vectors: the vectors of dense features, `Fitted.matrices`.
         """
-        rows = frame.height
-        dense = np.empty((rows, features.dense_width), np.float32)
-        slices = dense_slices(features)
-        for d in features.dense:
-            x = frame[d.name].to_numpy()
-            dense[:, slices[d.name]] = (vectors or {})[d.name][x] if d.vectors else x.reshape(rows, d.width)
-        one = torch.ones(rows, dtype=torch.int32)
+        return cls.from_arrays(Arrays.from_frame(frame, features, vectors), features)
+
+    @classmethod
+    def from_arrays(cls, arrays: Arrays, features: FeatureSpec) -> Tensors:
+        """Return tensors of the same values. They share the memory of dense and multi-valued features."""
+        singles = dict(zip(single_valued(features), np.ascontiguousarray(arrays.ids.T), strict=True))
+        one = torch.ones(arrays.rows, dtype=torch.int32)
         values, lengths = {}, {}
         for f in features.sparse:
-            column, lengths[f.name] = frame[f.name], one
-            if f.multi_valued:
-                lengths[f.name] = _tensor(column.list.len(), np.int32)
-                column = column.explode(empty_as_null=False, keep_nulls=False)
-            values[f.name] = _tensor(column, np.int32)
-        return cls(torch.from_numpy(dense), values, lengths)
+            values[f.name] = torch.from_numpy((arrays.values if f.multi_valued else singles)[f.name])
+            lengths[f.name] = torch.from_numpy(arrays.lengths[f.name]) if f.multi_valued else one
+        return cls(torch.from_numpy(arrays.dense), values, lengths)
 
     @property
     def rows(self) -> int:
@@ -94,16 +92,3 @@ def candidates_of(fitted: Fitted) -> Candidates:
     items = Tensors.from_frame(fitted.items.rows, own.features, own.matrices)
     offsets = {n: torch.cat([torch.zeros(1, dtype=torch.int64), x.long().cumsum(0)]) for n, x in items.lengths.items()}
     return Candidates(torch.from_numpy(popularity), items.dense, items.values, offsets)
-
-
-def dense_slices(features: FeatureSpec) -> dict[str, slice]:
-    """Return the columns of each dense feature in the dense tensor (B, D)."""
-    slices, at = {}, 0
-    for f in features.dense:
-        slices[f.name], at = slice(at, at + f.width), at + f.width
-    return slices
-
-
-def _tensor(column: pl.Series, dtype: type[np.generic]) -> Tensor:
-    """Copy a column into a tensor: polars' own memory must not be written to."""
-    return torch.from_numpy(column.to_numpy().astype(dtype))

@@ -1,0 +1,77 @@
+"""Turn transformed columns into numpy arrays. Servers without torch use this module, so it must not import torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+
+from recsys.features import FeatureSpec
+
+
+@dataclass(frozen=True)
+class Arrays:
+    """The features of B rows.
+
+    dense: (B, D) float32, columns in the order of the FeatureSpec
+    ids: (B, S) int32, C-contiguous, the ids of the S single-valued sparse features in the order of the FeatureSpec
+    values: (N,) int32 for each multi-valued sparse feature, the ids of all rows
+    lengths: (B,) int32 for each multi-valued sparse feature, the number of ids of each row
+    """
+
+    dense: np.ndarray
+    ids: np.ndarray
+    values: dict[str, np.ndarray]
+    lengths: dict[str, np.ndarray]
+
+    @classmethod
+    def from_frame(
+        cls, frame: pl.DataFrame, features: FeatureSpec, vectors: Mapping[str, np.ndarray] | None = None
+    ) -> Arrays:
+        """Convert all rows of a frame.
+
+        Args:
+            frame: data frame that `Fitted.apply` returned.
+            features: its feature spec.
+            vectors: the vectors of dense features, `Fitted.matrices`.
+        """
+        arrays = cls.empty(frame.height, features)
+        slices = dense_slices(features)
+        for d in features.dense:
+            x = frame[d.name].to_numpy()
+            vector = (vectors or {})[d.name][x] if d.vectors else x.reshape(frame.height, d.width)
+            arrays.dense[:, slices[d.name]] = vector
+        for i, name in enumerate(single_valued(features)):
+            arrays.ids[:, i] = frame[name].to_numpy()
+        for f in features.sparse:
+            if f.multi_valued:
+                ids = frame[f.name].explode(empty_as_null=False, keep_nulls=False)
+                # a copy, because polars' own memory must not be written to
+                arrays.values[f.name] = ids.to_numpy().astype(np.int32)
+                arrays.lengths[f.name] = frame[f.name].list.len().to_numpy().astype(np.int32)
+        return arrays
+
+    @classmethod
+    def empty(cls, rows: int, features: FeatureSpec) -> Arrays:
+        """Return arrays of `rows` rows whose dense values and ids are not set, without multi-valued features."""
+        ids = np.empty((rows, len(single_valued(features))), np.int32)
+        return cls(np.empty((rows, features.dense_width), np.float32), ids, {}, {})
+
+    @property
+    def rows(self) -> int:
+        return self.dense.shape[0]
+
+
+def single_valued(features: FeatureSpec) -> list[str]:
+    """Return the names of the single-valued sparse features, the columns of `Arrays.ids`."""
+    return [f.name for f in features.sparse if not f.multi_valued]
+
+
+def dense_slices(features: FeatureSpec) -> dict[str, slice]:
+    """Return the columns of each dense feature in the dense array (B, D)."""
+    slices, at = {}, 0
+    for f in features.dense:
+        slices[f.name], at = slice(at, at + f.width), at + f.width
+    return slices
