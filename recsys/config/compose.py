@@ -27,6 +27,7 @@ COMMANDS = {
     "train": schema_run.TrainConfig,
     "evaluate": schema_commands.EvaluateConfig,
     "predict": schema_commands.PredictConfig,
+    "export": schema_commands.ExportConfig,
     "plan": schema_commands.PlanConfig,
     "preprocess": schema_commands.PreprocessConfig,
     "checkpoint": schema_commands.CheckpointToolConfig,

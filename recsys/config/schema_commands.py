@@ -116,6 +116,23 @@ class PredictConfig:
 
 
 @dataclass
+class ExportConfig:
+    """Config of `python -m recsys.export run=RUN_DIR output=DIR` and `python -m recsys.export verify DIR`."""
+
+    action: str = "write"  # write | verify
+    artefact: str | None = folder(None, "name the folder of an artefact")  # verify
+    run: str = folder(MISSING, "name the folder of a run")
+    output: str = folder(MISSING, "name a folder to write")
+    checkpoint: str = "best"  # best | last | a folder under the run's checkpoints/
+    name: str | None = None  # under which a server offers the model; null: the model's class in lower case
+    version: str = "1"
+    precision: str = "fp32"  # type of the dense weights: fp32 | fp16 | bf16
+    tables: str = "fp32"  # type of the tables' rows: fp32 | fp16 | int8 | int4
+    # files of raw rows, which are recorded and compared; null: those of the run
+    rows: Any = None
+
+
+@dataclass
 class ReshardTrainerConfig:
     """Trainer settings of `recsys.checkpoint reshard`."""
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from torch import Tensor
 
 from recsys.console import bar
 from recsys.errors import UserError
+from recsys.serving.queries import Queries, answers, in_batches
 
 if TYPE_CHECKING:
     from recsys.batch import Batch
@@ -124,36 +124,20 @@ class Recommender:
 
         Each batch has `batch_size` groups, by default the run's trainer.eval_batch_size.
         """
-        from recsys.data.group_features import next_item_queries
-        from recsys.data.transforms import GROUP
-
         left_out = self.filter_history if filter_history is None else filter_history
-        size, number = batch_size or self.batch_size, "__number__"
-        groups = rows.select(GROUP).unique(maintain_order=True).with_row_index(number)
-        rows = rows.join(groups, on=GROUP, how="left", maintain_order="left").sort(number, maintain_order=True)
-        bounds = np.searchsorted(rows[number].to_numpy(), np.arange(0, groups.height + size, size))
-        for start, stop in pairwise(bounds):
-            query_rows = next_item_queries(self.fitted.data, rows[int(start) : int(stop)].drop(number))
-            batch = self._batch(query_rows)
-            ids, scores = self._best(batch, k, left_out)
-            cold = 0 if batch.history is None else int((batch.history.lengths == 0).sum())
-            yield self._named(query_rows[GROUP], ids, scores), cold
+        for queries in in_batches(self.fitted, rows, batch_size or self.batch_size):
+            ids, scores = self._best(self._batch(queries), k, left_out)
+            yield self._named(queries.groups, ids, scores), int((queries.lengths == 0).sum())
 
-    def _batch(self, query_rows: pl.DataFrame) -> Batch:
+    def _batch(self, queries: Queries) -> Batch:
         """Return the queries as a Batch, as the evaluation loader does, with the known items of each history."""
-        from recsys.batch import JaggedIds, segment_ids_of
-        from recsys.data.loader import batch_of
-        from recsys.data.transforms import HISTORY, TARGETS
+        from recsys.batch import JaggedIds
+        from recsys.data.tensors import Tensors
 
-        fitted = self.fitted
-        batch = batch_of(fitted.apply(query_rows.drop(HISTORY, TARGETS)), fitted.features, fitted.matrices)
-        lists = query_rows[HISTORY]
-        ids = fitted.candidate_ids(lists.explode(empty_as_null=False, keep_nulls=False)).to_numpy()
-        lengths = torch.from_numpy(lists.list.len().to_numpy().astype(np.int64))
-        values = torch.from_numpy(ids.astype(np.int64))
-        known = values > 0
-        segment_ids = segment_ids_of(lengths)[known]
-        batch.history = JaggedIds(values[known], torch.bincount(segment_ids, minlength=len(lengths)))
+        features = self.fitted.features
+        labels = np.zeros((queries.arrays.rows, len(features.labels)), np.float32)
+        batch = Tensors.from_arrays(queries.arrays, features).batch(labels)
+        batch.history = JaggedIds(torch.from_numpy(queries.history), torch.from_numpy(queries.lengths))
         return batch
 
     def _best(self, batch: Batch, k: int, filter_history: bool) -> tuple[Tensor, Tensor]:
@@ -177,24 +161,7 @@ class Recommender:
         return torch.cat(ids), torch.cat(best)
 
     def _named(self, groups: pl.Series, ids: Tensor, scores: Tensor) -> pl.DataFrame:
-        from recsys.data.group_features import slices
-        from recsys.data.raw.blocks import LIST
-
-        assert self.fitted.data.group is not None
-        by = self.fitted.data.group.by
-        if by == LIST:  # the key has the form FILE:FIRST_BYTE_OF_PIECE:LINE; drop the byte
-            groups = groups.str.replace(r":\d+:(\d+)$", ":$1")
-        there = scores > -torch.inf
-        stops = there.sum(1).cumsum(0).numpy()
-        starts = np.concatenate([[0], stops[:-1]]) if len(stops) else stops
-        names = self.fitted.candidates.gather((ids[there] - 1).numpy())
-        return pl.DataFrame(
-            {
-                by: _cast(groups, self.key),
-                "items": slices(_cast(names, self.item), starts, stops),
-                "scores": slices(pl.Series(scores[there].numpy()), starts, stops),
-            }
-        )
+        return answers(self.fitted, groups, ids.numpy(), scores.numpy(), key=self.key, item=self.item)
 
 
 def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -208,14 +175,6 @@ def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     places = kept.nonzero()[:, 1].view(-1, k)
     best, order = scores.gather(1, places).sort(dim=1, descending=True, stable=True)
     return places.gather(1, order), best
-
-
-def _cast(values: pl.Series, dtype: pl.DataType) -> pl.Series:
-    """Cast text to the type that the raw files have, or return it unchanged if a value cannot be cast."""
-    try:
-        return values.cast(dtype)
-    except pl.exceptions.InvalidOperationError:
-        return values
 
 
 def _trained(cfg: Any, fitted: Fitted, checkpoint: Path) -> tuple[Callable[[Batch], ScoreRows], int]:

@@ -24,7 +24,7 @@ EXAMPLE_ROWS, EXAMPLE_LENGTH, EXAMPLE_TABLE = 3, 5, 7  # sizes of the example in
 Inputs = dict[str, Tensor]
 
 
-def example_inputs(features: FeatureSpec, precision: torch.dtype = torch.float32) -> Inputs:
+def example_inputs(features: FeatureSpec) -> Inputs:
     """Return inputs of a few rows: `dense` (B, D), `ids` (B, S) and, by name, the padded lists (B, L)."""
     inputs: Inputs = {}
     if features.dense:
@@ -42,7 +42,7 @@ class RankingGraph(nn.Module):
 
     Args:
         model: the model, with its lookups replaced.
-        precision: type of the dense part's weights and products.
+        tables: its tables; their precision is that of all weights and products.
     """
 
     def __init__(
@@ -51,11 +51,10 @@ class RankingGraph(nn.Module):
         features: FeatureSpec,
         labels: tuple[Label, ...],
         tables: Tables,
-        precision: torch.dtype = torch.float32,
     ) -> None:
         super().__init__()
-        self.model = model.to(precision)
-        self._features, self._labels, self._tables, self._precision = features, labels, tables, precision
+        self.model = model.to(tables.precision)
+        self._features, self._labels, self._tables, self._precision = features, labels, tables, tables.precision
         self._singles = [f.name for f in features.sparse if not f.multi_valued]
         self.outputs = columns(labels)
 
@@ -64,7 +63,7 @@ class RankingGraph(nn.Module):
         self._tables.parts = dict(parts)
         lists = {f.name: inputs[f.name] for f in self._features.sparse if f.multi_valued}
         rows = next(iter(inputs.values())).shape[0]
-        dense = inputs["dense"].to(self._precision) if self._features.dense else torch.zeros(rows, 0)
+        dense = inputs["dense"].to(self._precision) if self._features.dense else torch.zeros(rows, 0, dtype=self._precision)
         sparse = PaddedFeatures(inputs.get("ids"), self._singles, lists)
         predictions = predict(self.model(dense, sparse), self._labels)
         return {name: predictions[:, i] for i, name in enumerate(self.outputs)}

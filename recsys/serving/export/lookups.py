@@ -78,16 +78,17 @@ class PaddedFeatures:
 
 @dataclass
 class Tables:
-    """The fused tables of a model, and their arrays while a graph is traced."""
+    """The fused tables of a model, and their arrays while a graph is traced. precision: the type of looked-up rows"""
 
     by_dim: Mapping[int, FusedTable]
+    precision: torch.dtype = torch.float32
     parts: dict[str, Tensor] = field(default_factory=dict)
 
     def look_up(self, dim: int, ids: Tensor, starts: Tensor) -> Tensor:
         """Return the rows of ids (...) -> (..., dim); an id of -1 gives zeros. starts: first row of each id's table."""
         table = self.by_dim[dim]
         at = ids.long() + starts
-        return table.decode(self.parts, torch.where(ids < 0, table.rows - 1, at))
+        return table.decode(self.parts, torch.where(ids < 0, table.rows - 1, at)).to(self.precision)
 
 
 class PooledLookup(nn.Module):
@@ -121,7 +122,7 @@ class PooledLookup(nn.Module):
         pooled = self._tables.look_up(self.dim, padded, torch.tensor(self._starts[name])).sum(1)
         if name not in self._means:
             return pooled
-        return pooled / (padded >= 0).sum(1, keepdim=True).clamp(min=1)
+        return pooled / (padded >= 0).sum(1, keepdim=True).clamp(min=1).to(pooled.dtype)
 
     def _one_list(self, sparse: Any) -> Tensor:
         """Pool a KeyedJaggedTensor of one key that the model itself has made of padded lists."""

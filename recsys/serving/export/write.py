@@ -127,10 +127,10 @@ def _ranking(
     recorded.write(folder / files.EXAMPLES)
     fused = fuse(task.infos.values(), form.tables)
     write_tables(task.stored, task.infos, fused.values(), folder)
-    tables = Tables(fused)
+    tables = Tables(fused, PRECISIONS[form.precision])
     model = task.task.model
     replace_lookups(model, features, tables)
-    graph = RankingGraph(model, features, labels, tables, PRECISIONS[form.precision])
+    graph = RankingGraph(model, features, labels, tables)
     parts = [p for table in fused.values() for p in table.parts]
     sizes = {p.name: table.rows for table in fused.values() for p in table.parts}
     inputs = example_inputs(features)

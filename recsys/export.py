@@ -1,0 +1,95 @@
+"""python -m recsys.export run=RUN_DIR output=DIR [precision=fp16] [tables=int8]
+python -m recsys.export verify DIR
+
+Writes a trained model, its transforms and its tables as one folder, which `python -m recsys.serve DIR` serves, and
+proves that it gives the outputs of the run. `verify` repeats the proof anywhere.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from recsys import cli
+from recsys.console import results, say
+from recsys.errors import UserError, did_you_mean
+
+USAGE = "python -m recsys.export run=RUN_DIR output=DIR, or python -m recsys.export verify DIR"
+
+
+def _command(cfg: DictConfig) -> None:
+    if cfg.action == "verify":
+        _verify(Path(cfg.artefact or cfg.output or ""))
+        return
+    if cfg.action != "write":
+        raise UserError(f"{cfg.action}: no such action{did_you_mean(cfg.action, ['verify'])}; usage: {USAGE}")
+    _write(cfg)
+
+
+def _verify(folder: Path) -> None:
+    from recsys.serving.artefact.verify import verify
+
+    found = verify(folder)
+    say(f"{folder}: {found.rows:,} rows agree within {found.difference:.1e} (allowed: {found.tolerance:.0e})")
+
+
+def _write(cfg: DictConfig) -> None:
+    from recsys.outputs import check_output
+    from recsys.serving.export.write import PRECISIONS, Form, Source, write_artefact
+    from recsys.serving.export.tables import TYPES
+    from recsys.serving.predict_files import input_files
+    from recsys.training.run_dir import choose_checkpoint, open_run
+    from recsys.versions import check_versions
+
+    for key, choices in (("precision", tuple(PRECISIONS)), ("tables", TYPES)):
+        if cfg[key] not in choices:
+            raise UserError(f"{key}={cfg[key]}: must be {', '.join(choices)}{did_you_mean(cfg[key], choices)}")
+    trained, run = open_run(cfg.run)
+    output = Path(cfg.output)
+    check_output(output, root=trained.data.root)
+    if output.exists():
+        raise UserError(f"output={output}: already exists; name a folder that does not exist yet")
+    checkpoint = choose_checkpoint(run, cfg.checkpoint)
+    check_versions()
+    name = cfg.name or str(trained.model["_target_"]).rpartition(".")[2].lower()
+    form = Form(name, str(cfg.version), cfg.precision, cfg.tables)
+    given = [] if cfg.rows is None else [str(i) for i in cfg.rows] if OmegaConf.is_list(cfg.rows) else [str(cfg.rows)]
+    source = Source(run, trained, checkpoint, tuple(input_files(given)))
+    about = write_artefact(source, form, output)
+    show(about)
+    size = sum(f.stat().st_size for f in output.rglob("*") if f.is_file())
+    say(f"artefact of {size / 1e6:,.1f} MB in {output}; serve it with: python -m recsys.serve {output}")
+
+
+def show(about: dict[str, Any]) -> None:
+    """Print the metrics of the run and of the artefact on the test split."""
+    from rich.table import Table
+
+    measured = {who: m for who, m in about["metrics"].items() if m}
+    names = [n for n in measured.get("artefact", {}) if n in measured.get("run", {})]
+    if not names:
+        return
+    table = Table(title="test split", title_justify="left")
+    for column in ("", *names):
+        table.add_column(column, justify="right" if column else "left")
+    for who in ("run", "artefact"):
+        values = [measured[who][n] for n in names]
+        table.add_row(who, *(f"{v:,}" if isinstance(v, int) else f"{v:.5f}" for v in values))
+    results.print(table)
+
+
+def main() -> None:
+    """Run the command with the overrides of sys.argv; `verify DIR` may come first."""
+    words = [a for a in sys.argv[1:] if "=" not in a and not a.startswith("-")]
+    if len(words) > 2:
+        sys.exit(cli.say_error(f"{words[2]}: unexpected argument; usage: {USAGE}"))
+    rest = [a for a in sys.argv[1:] if a not in words]
+    sys.argv[1:] = [f"{k}={v}" for k, v in zip(("action", "artefact"), words, strict=False)] + rest
+    cli.run("export", _command)
+
+
+if __name__ == "__main__":
+    main()

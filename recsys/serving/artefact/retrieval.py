@@ -1,0 +1,134 @@
+"""A retrieval model of an artefact: raw rows of a history in, the best items out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+
+from recsys.data.transforms import GROUP, ORDER
+from recsys.errors import UserError
+from recsys.serving.artefact.folder import PIPELINE, Artefact
+from recsys.serving.artefact.inputs import GraphInputs, check_feed, graph_inputs
+from recsys.serving.artefact.scorers import scorer_of
+from recsys.serving.pipeline import Pipeline
+from recsys.serving.queries import Queries
+from recsys.serving.servable import Outputs, Query, Row, TensorSpec
+
+UNKNOWN = "\0"  # an item that no vocabulary holds, for rows that describe a user without items
+BLOCK = 1 << 24  # largest number of scores in memory
+
+
+class RetrievalModel:
+    """A Servable that lists the best items for a history. Threads may share it."""
+
+    kind: Literal["retrieval"] = "retrieval"
+    rows_depend_on_others = True
+
+    def __init__(self, artefact: Artefact, threads: int = 1) -> None:
+        self.name, self.version = artefact.name, str(artefact.about["version"])
+        self.inputs: tuple[TensorSpec, ...] = artefact.signature["inputs"]
+        self.tensors: tuple[TensorSpec, ...] = artefact.signature["tensors"]
+        self.outputs: tuple[TensorSpec, ...] = artefact.signature["outputs"]
+        self.pipeline = Pipeline.load(artefact.folder / PIPELINE)
+        self._fitted = self.pipeline.fitted
+        self._scorer = scorer_of(artefact, threads)
+        about = artefact.about
+        self._k, self._filter, self._items = about["k"], about["filter_history"], about["items"]
+        data = self._fitted.data
+        assert data.group is not None and data.item_feature is not None
+        self._item = data.sparse_columns[data.item_feature].column or data.item_feature
+        self._group, self._order = data.group.by, data.group.order
+        self._candidates = self._fitted.candidates
+        self._item_type = self.pipeline.types.get(self._item, pl.String())
+
+    def recommend(self, queries: Sequence[Query]) -> list[tuple[list[Any], list[float]]]:
+        """Return items and scores of each query, best first.
+
+        Raises UserError for a row that cannot be read and for a k that is out of range.
+        """
+        for query in queries:
+            if query.k is not None and not 1 <= query.k <= self._items:
+                raise UserError(f"k={query.k}: must be from 1 to {self._items:,}, the number of items")
+        if not queries:
+            return []
+        made = Queries.from_rows(self._fitted, self._parsed(queries))
+        stops = np.cumsum(made.lengths)
+        step = max(1, BLOCK // (1 + self._items))
+        found = []
+        for first in range(0, len(queries), step):
+            scores = self._scorer.scores(made, first, min(first + step, len(queries)))
+            for i, row in enumerate(scores, first):
+                history = made.history[stops[i] - made.lengths[i] : stops[i]]
+                found.append(self._best(queries[i], row[1 : 1 + self._items].copy(), history))
+        return found
+
+    def _best(self, query: Query, scores: np.ndarray, history: np.ndarray) -> tuple[list[Any], list[float]]:
+        """Return items and scores of one query. scores: (N - 1,), beginning with candidate 1"""
+        scores[np.isnan(scores)] = -np.inf
+        if self._filter if query.filter_history is None else query.filter_history:
+            scores[history[history <= self._items] - 1] = -np.inf
+        if query.exclude:
+            known = self._fitted.candidate_ids(pl.Series([str(i) for i in query.exclude])).to_numpy()
+            scores[known[(known > 0) & (known <= self._items)] - 1] = -np.inf
+        places = top_k(scores, query.k or self._k)
+        places = places[scores[places] > -np.inf]
+        names = self._candidates.gather(places)
+        if self._item_type != pl.String:
+            names = names.cast(self._item_type, strict=False)
+        return names.to_list(), scores[places].tolist()
+
+    def _parsed(self, queries: Sequence[Query]) -> pl.DataFrame:
+        """Return the parsed rows of all queries, each query a group of its own."""
+        rows, owner, unordered = [], [], set()
+        for i, query in enumerate(queries):
+            given = [dict(row) for row in query.rows] or [{}]
+            for row in given:
+                if row.get(self._group) is None:
+                    row[self._group] = str(i) if self.pipeline.types.get(self._group) == pl.String else i
+                if row.get(self._item) in (None, ""):
+                    row[self._item] = UNKNOWN if self._item_type == pl.String else None
+                if self._order is not None and row.get(self._order) in (None, ""):
+                    row[self._order] = "0" if self.pipeline.types.get(self._order) == pl.String else 0
+                    unordered.add(i)
+            rows += given
+            owner += [i] * len(given)
+        parsed = self.pipeline.parsed(rows)
+        position = np.arange(len(rows), dtype=np.float64)
+        ordered = np.array([i not in unordered for i in owner])
+        order = np.where(ordered, parsed[ORDER].to_numpy(), position)
+        return parsed.with_columns(pl.Series(GROUP, [str(i) for i in owner]), pl.Series(ORDER, order))
+
+    def features(self, rows: Sequence[Row]) -> GraphInputs:
+        """Transform the rows of one history."""
+        made = Queries.from_rows(self._fitted, self._parsed([Query(rows)]))
+        return graph_inputs(made.arrays, self._fitted.features, one_length=True)
+
+    def features_of_columns(self, columns: Mapping[str, Sequence[Any]], rows: int) -> GraphInputs:
+        """Transform the columns of one history, (rows,) each."""
+        return self.features([{n: values[i] for n, values in columns.items()} for i in range(rows)])
+
+    def run(self, features: GraphInputs) -> Outputs:
+        """Return the query vectors (rows, d)."""
+        return {"query": self._scorer.queries(features)}
+
+    def run_tensors(self, tensors: Mapping[str, np.ndarray]) -> Outputs:
+        """Return the query vectors for features that the client has computed."""
+        return self.run(check_feed(tensors, self.tensors, self._fitted.features))
+
+    def unknown_shares(self, features: GraphInputs) -> dict[str, float]:
+        """Return nothing: histories may hold unknown items."""
+        return {}
+
+
+def top_k(scores: np.ndarray, k: int) -> np.ndarray:
+    """Return the places of the k highest of (N,) scores, best first; equal scores in ascending order of place."""
+    k = min(k, len(scores))
+    if not k:
+        return np.zeros(0, np.int64)
+    least = np.partition(scores, len(scores) - k)[len(scores) - k]
+    above, equal = np.flatnonzero(scores > least), np.flatnonzero(scores == least)
+    places = np.sort(np.concatenate([above, equal[: k - len(above)]]))
+    return places[np.argsort(-scores[places], kind="stable")]

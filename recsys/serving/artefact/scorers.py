@@ -1,0 +1,86 @@
+"""Score all items of an artefact for queries: by a graph and item vectors, or by the arrays of a closed-form model."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import numpy as np
+
+from recsys.errors import UserError
+from recsys.serving.artefact.closed_form import METHODS
+from recsys.serving.artefact.folder import GRAPH, SCORER, Artefact
+from recsys.serving.artefact.inputs import GraphInputs, graph_inputs
+from recsys.serving.artefact.session import open_session
+from recsys.serving.queries import Queries
+
+ITEM_VECTORS = "tables/items.bin"
+PAIRS = 1 << 16  # number of pairs that score.onnx scores in one call
+
+
+class Scorer(Protocol):
+    """Scores all N candidates, row 0 standing for unknown items."""
+
+    def scores(self, queries: Queries, first: int, stop: int) -> np.ndarray:
+        """Return the scores (stop - first, N) of these queries."""
+        ...
+
+    def queries(self, inputs: GraphInputs) -> np.ndarray:
+        """Return the query vectors (rows, d). Raises UserError if the model has none."""
+        ...
+
+
+class VectorScorer:
+    """Scores by the vectors of queries, from a graph, and of items."""
+
+    def __init__(self, artefact: Artefact, threads: int) -> None:
+        about = artefact.about
+        self._graph = open_session(artefact.folder / GRAPH, threads)
+        self._names = {i.name for i in self._graph.get_inputs()}
+        shape = (about["candidates"], about["width"])
+        self._items = np.memmap(artefact.folder / ITEM_VECTORS, np.float32, "r", shape=shape)
+        file = artefact.folder / SCORER
+        self._pairs = open_session(file, threads) if file.is_file() else None
+
+    def queries(self, inputs: GraphInputs) -> np.ndarray:
+        feed = {n: x for n, x in inputs.feed.items() if n in self._names}
+        vectors: np.ndarray = self._graph.run(["query"], feed)[0]
+        return vectors
+
+    def scores(self, queries: Queries, first: int, stop: int) -> np.ndarray:
+        inputs = graph_inputs(queries.arrays, queries.features, one_length=True)
+        own = GraphInputs({n: x[first:stop] for n, x in inputs.feed.items()}, stop - first)
+        vectors = self.queries(own)
+        if self._pairs is None:
+            scores: np.ndarray = vectors @ self._items.T
+            return scores
+        return np.stack([self._score(v) for v in vectors])
+
+    def _score(self, query: np.ndarray) -> np.ndarray:
+        """Return the scores (N,) of one query (d,), a block of items at a time."""
+        assert self._pairs is not None
+        blocks = (self._items[at : at + PAIRS] for at in range(0, len(self._items), PAIRS))
+        parts = [self._pairs.run(["scores"], {"query": query[None], "items": np.asarray(b)})[0][0] for b in blocks]
+        return np.concatenate(parts)
+
+
+class HistoryScorer:
+    """Scores by the items of a history, with the arrays that a closed-form model was fitted to."""
+
+    def __init__(self, artefact: Artefact) -> None:
+        self._method = METHODS[artefact.about["method"]](artefact.folder, artefact.about["state"])
+        self._candidates = artefact.about["candidates"]
+
+    def queries(self, inputs: GraphInputs) -> np.ndarray:
+        raise UserError("this model was fitted in closed form and has no query vectors")
+
+    def scores(self, queries: Queries, first: int, stop: int) -> np.ndarray:
+        ends = np.cumsum(queries.lengths)
+        rows = [self._method(queries.history[ends[i] - queries.lengths[i] : ends[i]]) for i in range(first, stop)]
+        scores = np.stack(rows)
+        rest = self._candidates - scores.shape[1]  # candidates that the model was not fitted to
+        return np.pad(scores, ((0, 0), (0, rest)), constant_values=-np.inf)
+
+
+def scorer_of(artefact: Artefact, threads: int) -> Scorer:
+    """Return the scorer of a retrieval artefact."""
+    return HistoryScorer(artefact) if artefact.about.get("method") else VectorScorer(artefact, threads)

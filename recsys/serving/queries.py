@@ -1,0 +1,96 @@
+"""Turn the past rows of groups into queries: the features that a retrieval model reads, and the items to leave out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import polars as pl
+
+from recsys.data.arrays import Arrays
+from recsys.data.group_features import next_item_queries, slices
+from recsys.data.raw.blocks import LIST
+from recsys.data.transforms import GROUP, HISTORY, TARGETS, Fitted
+from recsys.features import FeatureSpec
+
+
+@dataclass(frozen=True)
+class Queries:
+    """Q queries.
+
+    groups: (Q,) key of each group, as text
+    arrays, features: their features, and the spec of these
+    history: (P,) known candidates of all histories, one query after another
+    lengths: (Q,) number of known candidates of each history
+    """
+
+    groups: pl.Series
+    arrays: Arrays
+    features: FeatureSpec
+    history: np.ndarray
+    lengths: np.ndarray
+
+    @classmethod
+    def from_rows(cls, fitted: Fitted, rows: pl.DataFrame) -> Queries:
+        """Return a query for each group of parsed rows, in the order of the groups' first rows."""
+        queries = next_item_queries(fitted.data, rows)
+        applied = fitted.apply(queries.drop(HISTORY, TARGETS))
+        lists = queries[HISTORY]
+        ids = fitted.candidate_ids(lists.explode(empty_as_null=False, keep_nulls=False)).to_numpy().astype(np.int64)
+        owner = np.repeat(np.arange(queries.height), lists.list.len().to_numpy())[ids > 0]
+        lengths = np.bincount(owner, minlength=queries.height)
+        arrays = Arrays.from_frame(applied, fitted.features, fitted.matrices)
+        return cls(queries[GROUP], arrays, fitted.features, ids[ids > 0], lengths)
+
+
+def in_batches(fitted: Fitted, rows: pl.DataFrame, size: int) -> Iterator[Queries]:
+    """Yield the queries of the groups of parsed rows, `size` groups at a time."""
+    number = "__number__"
+    groups = rows.select(GROUP).unique(maintain_order=True).with_row_index(number)
+    rows = rows.join(groups, on=GROUP, how="left", maintain_order="left").sort(number, maintain_order=True)
+    bounds = np.searchsorted(rows[number].to_numpy(), np.arange(0, groups.height + size, size))
+    for start, stop in pairwise(bounds):
+        yield Queries.from_rows(fitted, rows[int(start) : int(stop)].drop(number))
+
+
+def answers(
+    fitted: Fitted,
+    groups: pl.Series,
+    ids: np.ndarray,
+    scores: np.ndarray,
+    *,
+    key: pl.DataType,
+    item: pl.DataType,
+) -> pl.DataFrame:
+    """Return a row for each group: its key, named as data.group.by, items and scores.
+
+    Args:
+        ids: (Q, k) candidates of each group.
+        scores: (Q, k), -inf where there is no candidate.
+        key, item: types of the groups' keys and of the items.
+    """
+    assert fitted.data.group is not None
+    by = fitted.data.group.by
+    if by == LIST:  # the key has the form FILE:FIRST_BYTE_OF_PIECE:LINE; drop the byte
+        groups = groups.str.replace(r":\d+:(\d+)$", ":$1")
+    there = scores > -np.inf
+    stops = there.sum(1).cumsum()
+    starts = np.concatenate([[0], stops[:-1]]) if len(stops) else stops
+    names = fitted.candidates.gather(ids[there] - 1)
+    return pl.DataFrame(
+        {
+            by: _cast(groups, key),
+            "items": slices(_cast(names, item), starts, stops),
+            "scores": slices(pl.Series(scores[there]), starts, stops),
+        }
+    )
+
+
+def _cast(values: pl.Series, dtype: pl.DataType) -> pl.Series:
+    """Cast text to the type that the raw files have, or return it unchanged if a value cannot be cast."""
+    try:
+        return values.cast(dtype)
+    except pl.exceptions.InvalidOperationError:
+        return values
