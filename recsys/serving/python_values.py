@@ -65,7 +65,7 @@ def _typed(dtype: pl.DataType, separator: str | None, empty_is_missing: bool) ->
     if dtype == pl.String:
         return lambda value: _text(value, separator) or (None if empty_is_missing else "")
     if dtype.is_integer():
-        bounds = _bounds(dtype)
+        bounds = integer_bounds(dtype)
         return lambda value: _integer(value, *bounds)
     if dtype.is_float():
         return _float
@@ -184,6 +184,7 @@ def _elements(value: Any, element: Reader) -> list[Any]:
     return [element(v) for v in value]
 
 
-def _bounds(dtype: pl.DataType) -> tuple[int, int]:
+def integer_bounds(dtype: pl.DataType) -> tuple[int, int]:
+    """Return the smallest and the largest number of a type of integers."""
     bits = int("".join(c for c in str(dtype) if c.isdigit()))
     return (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if dtype.is_signed_integer() else (0, 2**bits - 1)

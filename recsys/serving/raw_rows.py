@@ -6,8 +6,8 @@ chunk by chunk.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
@@ -38,6 +38,7 @@ class SideTable:
 
     @classmethod
     def from_table(cls, join: JoinConfig, table: pl.DataFrame) -> SideTable:
+        """Index a table by join.key."""
         keys, places = table[join.key].cast(pl.String), pl.int_range(table.height, eager=True)
         return cls(join, table, Index(keys, places, -1))
 
@@ -57,9 +58,10 @@ class RawRows:
     Args:
         fitted: the fitted transforms.
         raw: the types of the raw columns, and the side tables.
+        indexed: the same side tables with at least the same columns, if they are indexed already.
     """
 
-    def __init__(self, fitted: Fitted, raw: RawSchema) -> None:
+    def __init__(self, fitted: Fitted, raw: RawSchema, indexed: Mapping[int, SideTable] | None = None) -> None:
         self.fitted, self.raw, data = fitted, raw, fitted.data
         needs = FeatureInputs.from_config(data)
         self.derive = needs.derive
@@ -67,7 +69,9 @@ class RawRows:
         self.sides: dict[int, tuple[SideTable, list[str]]] = {}
         for i, names in sorted(needs.sides.items()):
             join, table = data.source.joins[i], raw.sides[i]
-            self.sides[i] = SideTable.from_table(join, table.select(join.key, *names)), names
+            own = table.select(join.key, *names)
+            side = SideTable.from_table(join, own) if indexed is None else replace(indexed[i], table=own)
+            self.sides[i] = side, names
         self._steps = [s for s in steps(data.source.joins, data.derive) if s in self.sides or s in self.derive]
         no_rows = pl.DataFrame(schema={LINE: pl.Int64, **self.types})
         here = {there: name for name, there in data.source.rename.items()}
@@ -90,6 +94,11 @@ class RawRows:
         """Write all that `load` needs into one folder, which may be copied anywhere."""
         self.fitted.save(folder)
         self.raw.save(folder)
+
+    def restricted(self, dense: Container[str], sparse: Container[str], *, grouped: bool = True) -> RawRows:
+        """Return the same for some of the features; see `Fitted.restricted`."""
+        fitted = self.fitted.restricted(dense, sparse, grouped=grouped)
+        return RawRows(fitted, self.raw, {i: side for i, (side, _) in self.sides.items()})
 
     def complete(self, frame: pl.DataFrame, given: Given | None = None) -> pl.DataFrame:
         """Add joined and derived columns to raw rows whose columns have the names of the YAML.

@@ -122,7 +122,7 @@ def test_a_batch_for_a_model(csv: Pipeline) -> None:
 
 def test_what_a_row_lacks_is_missing_and_what_is_not_read_is_ignored(csv: Pipeline, parquet: Pipeline) -> None:
     for pipeline in (csv, parquet):
-        nulls = dict.fromkeys([k for c in pipeline._columns for k in c.keys])
+        nulls = dict.fromkeys([k for c in pipeline._frames.columns for k in c.keys])
         assert_same(pipeline({}), pipeline(nulls))
         assert_same(pipeline({"no such": object(), LINE: "x", "y": "no label"}), pipeline({}))
         assert pipeline([]).dense.shape == (0, len(pipeline.features.dense))

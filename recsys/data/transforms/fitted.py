@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ import polars as pl
 from recsys import manifest
 from recsys.atomic import write_text
 from recsys.config.plain import from_plain
-from recsys.config.schema_data import DataConfig, SparseConfig
+from recsys.config.schema_data import DataConfig, ItemsConfig, SparseConfig
 from recsys.data.transforms.column_names import ITEM, ROW, WEIGHT
 from recsys.data.transforms.columns import (
     DenseColumn,
@@ -144,6 +144,33 @@ class Fitted:
             + [columns[name] for name in self._text_columns]
         )
 
+    def restricted(self, dense: Container[str], sparse: Container[str], *, grouped: bool = True) -> "Fitted":
+        """Return the same transforms for some of the features. Both share the tables in which text is looked up.
+
+        Args:
+            dense: keys of data.dense.
+            sparse: keys of data.sparse.
+            grouped: keep data.group.
+        """
+        data = replace(
+            self.data,
+            dense={n: c for n, c in self.data.dense.items() if n in dense},
+            sparse={n: c for n, c in self.data.sparse.items() if n in sparse},
+            group=self.data.group if grouped else None,
+            items=self.data.items if self.data.item_feature in sparse else ItemsConfig(),
+        )
+        fitted = replace(
+            self,
+            data=data,
+            dense={n: self.dense[n] for n in data.dense_columns},
+            vectors={n: v for n, v in self.vectors.items() if n in data.dense_columns},
+            quantiles={n: v for n, v in self.quantiles.items() if n in data.sparse_columns},
+            items=self.items if self.data.item_feature in sparse else None,
+        )
+        shared = {"indexes": {n: self.indexes[n] for n in data.text_columns}, "_tables": self._tables}
+        vars(fitted).update(shared)  # their cached values
+        return fitted
+
     def candidate_ids(self, items: pl.Series) -> pl.Series:
         """Return the candidate of each item, 0 if it is none: (P,) text -> (P,) Int32."""
         return self._look_up_candidate(items)
@@ -162,7 +189,7 @@ class Fitted:
         """Return the lookup of a column's codes; None if it holds no text or its first step is not fitted yet."""
         if name not in values or (c := _reader(self.data, name)) is None or not self.dense[c]:
             return None
-        return _gather_from(self._text_lookup(name)(values[name]))
+        return _gather_from(self._text_lookup(name, self._index(name))(values[name]))
 
     def _select(self, frame: pl.DataFrame, columns: Mapping[str, pl.Expr]) -> pl.DataFrame:
         label = self._kept(frame)
@@ -199,22 +226,31 @@ class Fitted:
     @cached_property
     def _lookups(self) -> dict[str, TextLookup]:
         """The lookup of each column of text: 1 + the value's row in its fitted table, 0 if unknown; or its hash."""
-        lookups = {name: self._text_lookup(name) for name in self.data.text_columns}
+        lookups = {name: self._text_lookup(name, self.indexes[name]) for name in self.data.text_columns}
         return lookups | {n: self._look_up_candidate for n in self.data.query_columns}  # noqa: C420 (there may be none)
 
     @cached_property
     def _look_up_candidate(self) -> TextLookup:
         return Index.from_values(self.candidates).look_up
 
-    def _text_lookup(self, name: str) -> TextLookup:
+    @cached_property
+    def indexes(self) -> Mapping[str, Index | None]:
+        """The table in which the text of each column of parsed rows is looked up; None if it is hashed."""
+        return {name: self._index(name) for name in self.data.text_columns}
+
+    def _index(self, name: str) -> Index | None:
         if name in self.vectors:
-            return Index.from_values(self.vectors[name].values).look_up
+            return Index.from_values(self.vectors[name].values)
         if (feature := _reader(self.data, name)) is not None:
-            return Index.from_values(self.dense[feature][0]["table"]["value"]).look_up
+            return Index.from_values(self.dense[feature][0]["table"]["value"])
         c = self.data.sparse_columns[name]
-        if c.encode == "hash":
-            return lambda values: bucket_ids(values.fill_null(""), c.buckets or 1)
-        return self._tables[c.table or name].look_up
+        return None if c.encode == "hash" else self._tables[c.table or name]
+
+    def _text_lookup(self, name: str, index: Index | None) -> TextLookup:
+        if index is not None:
+            return index.look_up
+        buckets = self.data.sparse_columns[name].buckets or 1
+        return lambda values: bucket_ids(values.fill_null(""), buckets)
 
     @cached_property
     def _tables(self) -> dict[str, Index]:

@@ -18,8 +18,13 @@ import polars as pl
 def bucket_ids(values: pl.Series, buckets: int) -> pl.Series:
     """Return Int32 ids from 1 to `buckets` for a String column without nulls."""
     texts = values.cast(pl.Binary).to_list()
-    h = mix(np.fromiter(map(zlib.crc32, texts), np.uint64, len(texts)))
-    return pl.Series(values.name, (h % np.uint64(buckets)).astype(np.int32) + np.int32(1))
+    crcs = np.fromiter(map(zlib.crc32, texts), np.uint64, len(texts))
+    return pl.Series(values.name, buckets_of_crcs(crcs, np.uint64(buckets)))
+
+
+def buckets_of_crcs(crcs: np.ndarray, buckets: np.ndarray | np.uint64) -> np.ndarray:
+    """Return int32 ids from 1 to `buckets` for CRC-32s: uint64, of any shape to which `buckets` broadcasts."""
+    return (mix(crcs) % buckets).astype(np.int32) + np.int32(1)
 
 
 def group_numbers(values: pl.Series) -> np.ndarray:

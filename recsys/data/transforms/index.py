@@ -1,5 +1,6 @@
 """Look up values in a table: the one place that turns values into ids, counts or means."""
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any
 
@@ -8,6 +9,25 @@ import polars as pl
 from recsys.features import OUT_OF_VOCABULARY
 
 SHORT = 256  # with at most this many rows a dict is faster, because polars hashes the whole table in every call
+
+
+class TextResults(dict[str | None, Any]):
+    """Maps text to results, and text that it lacks to `default`. The key None is a missing value.
+
+    Raises KeyError for a key that is not text, and UnicodeEncodeError for unknown text that is not UTF-8.
+    """
+
+    def __init__(self, results: Iterable[tuple[str | None, Any]], default: Any) -> None:
+        super().__init__(results)
+        self.default = default
+        self[None] = self.get("", default)
+
+    def __missing__(self, text: Any) -> Any:
+        if type(text) is not str:
+            raise KeyError(text)
+        if not text.isascii():
+            text.encode()
+        return self.default
 
 
 class Index:
@@ -39,11 +59,11 @@ class Index:
 
     def look_up_list(self, column: pl.Series) -> list[Any]:
         """Return the results for a short column as a list."""
-        results, default = self._dict, self._default
+        results, default = self.results, self._default
         return [results.get(v, default) for v in column.to_list()]
 
     @cached_property
-    def _dict(self) -> dict[str | None, Any]:
-        results: dict[str | None, Any] = dict(zip(self._values.to_list(), self._results.to_list(), strict=True))
-        results[None] = results.get("", self._default)
-        return results
+    def results(self) -> TextResults:
+        """The table as a dict."""
+        pairs = zip(self._values.to_list(), self._results.to_list(), strict=True)
+        return TextResults(pairs, self._default)

@@ -6,16 +6,20 @@ A transform is one class. Its fields are its options, `learns` is the statistic 
     log      {clip: [0, 100]}      {clip: {quantiles: [0.01, 0.99]}}      {target: {smoothing: 20, folds: 5}}
 """
 
+import math
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 import polars as pl
 
 from recsys.data.transforms.training_statistics import Moments, Sample, Statistic
 from recsys.errors import UserError, did_you_mean
 
 Params = dict[str, Any]  # JSON values, and at most one DataFrame: "table"
+Columns = Mapping[str, np.ndarray]  # the numbers of F features with the same transform: name -> (F, 1) float64
 Reads = Literal["number", "value", "time", "vector"]
 FLOAT32_MAX = 3.4e38
 TRANSFORMS: dict[str, type["Transform"]] = {}
@@ -43,6 +47,19 @@ class Transform:
         """Return the transformed column. x: the column; for values: 1 + their row in p["table"], 0 if unknown."""
         raise NotImplementedError
 
+    def numbers(self, p: Params) -> dict[str, float]:
+        """Return the numbers that `apply_array` reads."""
+        return p
+
+    @staticmethod
+    def apply_array(x: np.ndarray, p: Columns) -> np.ndarray:
+        """Return what `apply` returns, bit for bit, for F features at once: (F, rows) -> (F, rows) float64.
+
+        Serving uses it because an expression takes about 0.1 ms even for one row. It is optional: features with a
+        transform that lacks it take longer.
+        """
+        raise NotImplementedError
+
 
 class Log(Transform, name="log"):
     """ln(x - min + 1) with the minimum of the training split; smaller values count as the minimum."""
@@ -54,6 +71,21 @@ class Log(Transform, name="log"):
 
     def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
         return (x - p["min"] + 1).clip(lower_bound=1).log()
+
+    @staticmethod
+    def apply_array(x: np.ndarray, p: Columns) -> np.ndarray:
+        x = _at_least(x - p["min"] + 1, 1)
+        # polars calls the C library's log, as math.log does; numpy's own differs in the last bit
+        return np.fromiter(map(math.log, x.ravel().tolist()), np.float64, x.size).reshape(x.shape)
+
+
+def _at_least(x: np.ndarray, lower: np.ndarray | float) -> np.ndarray:
+    """Return the larger numbers. Unlike np.maximum, this keeps the sign of zero, as polars does."""
+    return np.where(x < lower, lower, x)
+
+
+def _at_most(x: np.ndarray, upper: np.ndarray | float) -> np.ndarray:
+    return np.where(x > upper, upper, x)
 
 
 def _divisor(width: float) -> float:
@@ -67,12 +99,26 @@ class Standardise(Log, name="standardise"):
     def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
         return ((x - p["mean"]) / _divisor(p["std"])).clip(-FLOAT32_MAX, FLOAT32_MAX)
 
+    def numbers(self, p: Params) -> dict[str, float]:
+        return {"mean": p["mean"], "factor": 1 / _divisor(p["std"])}
+
+    @staticmethod
+    def apply_array(x: np.ndarray, p: Columns) -> np.ndarray:
+        return _at_most(_at_least((x - p["mean"]) * p["factor"], -FLOAT32_MAX), FLOAT32_MAX)
+
 
 class MinMax(Log, name="minmax"):
     """Scale the range of the training split to [0, 1]; values outside are clipped."""
 
     def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
         return ((x - p["min"]) / _divisor(p["max"] - p["min"])).clip(0, 1)
+
+    def numbers(self, p: Params) -> dict[str, float]:
+        return {"min": p["min"], "factor": 1 / _divisor(p["max"] - p["min"])}
+
+    @staticmethod
+    def apply_array(x: np.ndarray, p: Columns) -> np.ndarray:
+        return _at_most(_at_least((x - p["min"]) * p["factor"], 0), 1)
 
 
 @dataclass(frozen=True)
@@ -101,9 +147,20 @@ class Clip(Transform, name="clip"):
         return {"lower": lower, "upper": upper}
 
     def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
-        lower, upper = (p["lower"], p["upper"]) if self.quantiles else (self.lower, self.upper)
+        lower, upper = self._bounds(p)
         x = x if lower is None else x.clip(lower_bound=lower)
         return x if upper is None else x.clip(upper_bound=upper)
+
+    def numbers(self, p: Params) -> dict[str, float]:
+        lower, upper = self._bounds(p)
+        return {"lower": -math.inf if lower is None else lower, "upper": math.inf if upper is None else upper}
+
+    @staticmethod
+    def apply_array(x: np.ndarray, p: Columns) -> np.ndarray:
+        return _at_most(_at_least(x, p["lower"]), p["upper"])
+
+    def _bounds(self, p: Params) -> tuple[float | None, float | None]:
+        return (p["lower"], p["upper"]) if self.quantiles else (self.lower, self.upper)
 
 
 def check_quantiles(given: Any) -> tuple[float, float]:
@@ -130,6 +187,13 @@ class Fill:
 
     def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
         return x.fill_null(p["value"])
+
+    def numbers(self, p: Params) -> dict[str, float]:
+        return p
+
+    @staticmethod
+    def apply_array(x: np.ndarray, p: Columns) -> np.ndarray:
+        return np.where(np.isnan(x), p["value"], x)
 
 
 Step = Transform | Fill

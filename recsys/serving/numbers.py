@@ -1,0 +1,213 @@
+"""Parse numbers and transform them with numpy, bit for bit as polars does, for all features at once.
+
+This is for the values that services usually pass: numbers, plain text such as "3" and "1.5e3", and missing values. For
+others the functions raise ValueError, TypeError or OverflowError; the caller then takes the path through polars, which
+reads them or says what is wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from recsys.config.schema_data import SourceConfig
+from recsys.data.arrays import Arrays
+from recsys.data.raw.blocks import BLANK
+from recsys.data.transforms.columns import DenseColumn
+from recsys.data.transforms.fitted import dense_expr
+from recsys.data.transforms.steps import FLOAT32_MAX, Columns, Fill, Params, Step, Transform
+from recsys.serving.python_values import MISSING, integer_bounds
+from recsys.serving.raw_columns import Cells, null_texts
+
+PLAIN = b"0123456789+-.eE"  # Python and polars read text of these characters as the same numbers
+EXACT = 2**62  # whole numbers beyond it may be out of the range of Int64
+PROBES = np.array([0.0, -0.0, 1.0, -1.0, 0.1, 7.0, -3.7, 1e-300, *np.geomspace(1e-9, 3.3e38, 40), -1e5, -3.3e38])
+IdsOfNumbers = Callable[[np.ndarray], np.ndarray]  # (rows,) float64 -> (rows,) ids; ValueError if there is none
+Chain = list[tuple[Step, Params]]
+
+
+@dataclass(frozen=True)
+class NumberParser:
+    """Parses columns of one type to float64, NaN if missing.
+
+    dtype: type of the columns: text, integers or floats
+    thousands, decimal: the marks in text
+    missing: text that stands for a missing value
+    exact: whether neither spaces nor marks may be in text
+    """
+
+    dtype: pl.DataType
+    thousands: str | None
+    decimal: str
+    missing: frozenset[str] = frozenset()
+    exact: bool = False
+
+    @classmethod
+    def from_column(cls, source: SourceConfig, name: str, dtype: pl.DataType) -> NumberParser:
+        text = dtype == pl.String
+        return cls(dtype, source.thousands, source.decimal, null_texts(source, name) if text else frozenset())
+
+    def __call__(self, cells: list[Any]) -> np.ndarray:
+        """Parse values: (N,) -> (N,). Raises ValueError, TypeError or OverflowError for unusual values."""
+        kinds = set(map(type, cells))
+        if kinds <= {int, float, type(None)} and not self.missing:
+            x = np.array(cells, np.float64)  # None becomes NaN
+        elif kinds <= {int, float, str, type(None)}:
+            x = self._from_text(cells, kinds)
+        else:
+            raise TypeError
+        if (np.abs(x) > FLOAT32_MAX).any():
+            raise OverflowError
+        if self.dtype.is_integer():
+            low, high = integer_bounds(self.dtype)
+            low, high = max(low, -EXACT), min(high, EXACT)
+            if ((x != np.floor(x)) & ~np.isnan(x) | (x < low) | (x > high)).any():
+                raise ValueError
+            x = x + 0.0  # there is no negative zero among integers
+        return x.astype(np.float32).astype(np.float64) if self.dtype == pl.Float32 else x
+
+    def _from_text(self, cells: list[Any], kinds: set[type]) -> np.ndarray:
+        if self.missing or not kinds <= {str, type(None)} or not _is_plain(cells):
+            cells = [None if c is None else self._plain(c if type(c) is str else repr(c)) for c in cells]
+            if not _is_plain(cells):
+                raise ValueError
+        return np.array([float(c) if c else math.nan for c in cells], np.float64)
+
+    def _plain(self, text: str) -> str | None:
+        """Return the text of a number without spaces and marks, None if it is missing."""
+        if self.exact:
+            return text
+        text = text.strip(BLANK) if self.dtype == pl.String else text
+        if text in self.missing or text.lower() in MISSING:
+            return None
+        if self.dtype == pl.String and self.thousands is not None:
+            text = text.replace(self.thousands, "")
+        if not text:
+            raise ValueError
+        return text.replace(self.decimal, ".", 1) if self.dtype == pl.String else text
+
+
+def _is_plain(cells: list[Any]) -> bool:
+    text = "".join(filter(None, cells))
+    return text.isascii() and not text.encode().translate(None, PLAIN)
+
+
+class NumberFeatures:
+    """The features that are made of one column of numbers each.
+
+    Features with the same transforms are computed together, as one matrix: most time of a call for one row is numpy's
+    overhead per operation.
+    """
+
+    def __init__(self) -> None:
+        self._rows: dict[NumberParser, dict[int, int]] = {}  # parser -> column -> row of its matrix of numbers
+        self._dense: dict[tuple[NumberParser, tuple[type[Step], ...]], list[tuple[int, int, Chain]]] = defaultdict(list)
+        self._ids: list[tuple[NumberParser, int, int, IdsOfNumbers]] = []
+
+    def add_dense(self, parser: NumberParser, column: int, target: int, steps: Chain) -> None:
+        """Add a feature: the place of its column among the cells, and that of its numbers in `Arrays.dense`."""
+        kinds = tuple(type(step) for step, _ in steps)
+        self._dense[parser, kinds].append((self._row(parser, column), target, steps))
+
+    def add_ids(self, parser: NumberParser, column: int, target: int, ids: IdsOfNumbers) -> None:
+        """Add a feature: the place of its column among the cells, and that of its ids in `Arrays.ids`."""
+        self._ids.append((parser, self._row(parser, column), target, ids))
+
+    def _row(self, parser: NumberParser, column: int) -> int:
+        rows = self._rows.setdefault(parser, {})
+        return rows.setdefault(column, len(rows))
+
+    @cached_property
+    def _groups(self) -> list[_Group]:
+        return [_Group.from_features(parser, kinds, features) for (parser, kinds), features in self._dense.items()]
+
+    def write(self, cells: Sequence[Cells], arrays: Arrays) -> None:
+        """Write all features. Raises ValueError, TypeError or OverflowError for unusual values."""
+        numbers = {
+            parser: parser(list(chain.from_iterable(cells[c] for c in rows))).reshape(len(rows), arrays.rows)
+            for parser, rows in self._rows.items()
+        }
+        with np.errstate(over="ignore"):
+            for group in self._groups:
+                arrays.dense[:, group.targets] = group(numbers[group.parser]).T
+        for parser, row, target, ids in self._ids:
+            arrays.ids[:, target] = ids(numbers[parser][row])
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Dense features with the same transforms."""
+
+    parser: NumberParser
+    rows: np.ndarray
+    targets: np.ndarray
+    steps: Sequence[tuple[type[Step], Columns]]
+
+    @classmethod
+    def from_features(
+        cls, parser: NumberParser, kinds: tuple[type[Step], ...], features: list[tuple[int, int, Chain]]
+    ) -> _Group:
+        rows, targets = (np.array([f[i] for f in features]) for i in (0, 1))
+        steps = []
+        for i, kind in enumerate(kinds):
+            numbers = [step.numbers(p) for step, p in (f[2][i] for f in features)]
+            columns = {name: np.array([[n[name]] for n in numbers], np.float64) for name in numbers[0]}
+            steps.append((kind, columns))
+        return cls(parser, rows, targets, steps)
+
+    def __call__(self, numbers: np.ndarray) -> np.ndarray:
+        """Transform the numbers of all columns: (columns, rows) -> (features, rows)."""
+        x = numbers[self.rows]
+        for kind, columns in self.steps:
+            x = kind.apply_array(x, columns)
+        return x
+
+
+def chain_of(c: DenseColumn, params: list[Params]) -> Chain:
+    """Return all steps of a dense feature, the filling of missing values among them."""
+    fill: Chain = [] if c.fill is None else [(Fill("mean"), {"value": c.fill})]
+    return fill + list(zip(c.steps, params, strict=False))
+
+
+def agree(c: DenseColumn, params: list[Params]) -> bool:
+    """Return whether numpy gives the same bits as polars for a dense feature.
+
+    It does with the versions that the tests run with; another polars or another C library might round differently.
+    """
+    steps = chain_of(c, params)
+    if any(type(s).apply_array is Transform.apply_array for s, _ in steps):
+        return False
+    own = [v for p in params for v in p.values() if isinstance(v, float)]
+    x = np.array([math.nan, *PROBES, *own])
+    column = pl.DataFrame({c.parsed: x}).fill_nan(None)
+    expected = column.select(dense_expr(c, params, None).cast(pl.Float32)).to_series().to_numpy()
+    features, parser = NumberFeatures(), NumberParser(pl.Float64(), None, ".")
+    features.add_dense(parser, 0, 0, steps)
+    found = Arrays(np.empty((len(x), 1), np.float32), np.empty((len(x), 0), np.int32), {}, {})
+    features.write([x.tolist()], found)
+    return np.array_equal(found.dense[:, 0].view(np.int32), expected.view(np.int32))
+
+
+def bucket_ids_of(bounds: list[float], missing: int) -> IdsOfNumbers:
+    """Return the function from numbers to the ids of encode=quantiles."""
+    edges = np.array(bounds, np.float64)
+    return lambda x: np.where(np.isnan(x), missing, 1 + np.searchsorted(edges, x, side="left"))
+
+
+def table_rows(rows: int) -> IdsOfNumbers:
+    """Return the function from numbers to the ids of encode=id."""
+
+    def ids(x: np.ndarray) -> np.ndarray:
+        if not ((x >= 0) & (x < rows) & (x == np.floor(x))).all():
+            raise ValueError
+        return x.astype(np.int32)
+
+    return ids
