@@ -38,8 +38,8 @@ def _verify(folder: Path) -> None:
 
 def _write(cfg: DictConfig) -> None:
     from recsys.outputs import check_output
-    from recsys.serving.export.write import PRECISIONS, Form, Source, write_artefact
     from recsys.serving.export.tables import TYPES
+    from recsys.serving.export.write import PRECISIONS, Form, Source, write_artefact
     from recsys.serving.predict_files import input_files
     from recsys.training.run_dir import choose_checkpoint, open_run
     from recsys.versions import check_versions

@@ -42,6 +42,8 @@ class Recommender:
     nameable: the model has separate scores for candidates 1 ... nameable only
     key, item: types of the groups' keys and of the items, text unless the raw files have another type
     k, filter_history: defaults, from the run's config
+    items: the vectors of all candidates (N, d), if the model has some
+    model: the model, if it was fitted in closed form
     """
 
     rows: RawRows
@@ -52,6 +54,8 @@ class Recommender:
     k: int
     filter_history: bool
     batch_size: int
+    items: Tensor | None = None
+    model: Any = None
 
     @property
     def fitted(self) -> Fitted:
@@ -74,7 +78,7 @@ class Recommender:
         data, name = rows.fitted.data, rows.fitted.data.item_feature
         assert data.group is not None and name is not None
         make_scorer = _closed_form if kind.fitted_at_once else _trained
-        score_batch, nameable = make_scorer(cfg, rows.fitted, choose_checkpoint(path, checkpoint))
+        score_batch, nameable, items, model = make_scorer(cfg, rows.fitted, choose_checkpoint(path, checkpoint))
         return cls(
             rows,
             score_batch,
@@ -84,6 +88,8 @@ class Recommender:
             min(max(cfg.protocol.k), nameable),
             bool(cfg.protocol.filter_history),
             cfg.trainer.eval_batch_size,
+            items,
+            model,
         )
 
     def recommend(self, raw: pl.DataFrame, k: int | None = None, *, filter_history: bool | None = None) -> pl.DataFrame:
@@ -177,8 +183,11 @@ def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return places.gather(1, order), best
 
 
-def _trained(cfg: Any, fitted: Fitted, checkpoint: Path) -> tuple[Callable[[Batch], ScoreRows], int]:
-    """Return a function that scores with the model's queries and precomputed item vectors, and the number of items."""
+Scoring = tuple[Callable[[Batch], ScoreRows], int, Tensor | None, Any]
+
+
+def _trained(cfg: Any, fitted: Fitted, checkpoint: Path) -> Scoring:
+    """Return a function that scores with the model's queries and item vectors, the number of items, and the vectors."""
     from recsys.models.common.items import Items
     from recsys.training.trainer import restored_module
 
@@ -193,11 +202,11 @@ def _trained(cfg: Any, fitted: Fitted, checkpoint: Path) -> tuple[Callable[[Batc
         _, queries = module.dmp(batch)  # type: ignore[misc]
         return lambda start, stop: task.scorer.score_all(queries[start:stop].float(), items)
 
-    return score_batch, min(task.model.items.rows if alone else len(items), len(items)) - 1
+    return score_batch, min(task.model.items.rows if alone else len(items), len(items)) - 1, items, None
 
 
-def _closed_form(cfg: Any, fitted: Fitted, checkpoint: Path) -> tuple[Callable[[Batch], ScoreRows], int]:
-    """Return a function that scores from the history alone, and the number of items."""
+def _closed_form(cfg: Any, fitted: Fitted, checkpoint: Path) -> Scoring:
+    """Return a function that scores from the history alone, the number of items, and the model."""
     from recsys.training import closed_form
 
     model = closed_form.load(cfg, fitted, checkpoint)
@@ -207,7 +216,7 @@ def _closed_form(cfg: Any, fitted: Fitted, checkpoint: Path) -> tuple[Callable[[
         score = closed_form.scores(model, batch.history, model.rows)
         return lambda start, stop: score(torch.arange(start, stop), 0, model.rows)
 
-    return score_batch, model.rows - 1
+    return score_batch, model.rows - 1, None, model
 
 
 def recommend_files(

@@ -32,11 +32,24 @@ class RowFrames:
         """
         alone = isinstance(rows, Mapping)
         given: Sequence[Row] = [rows] if alone else rows  # type: ignore[list-item, assignment]
-        raw = self._frame([*history, *given], alone and not history)
-        parsed, bad = self.rows.parse_known_types(raw)
-        if bad:
-            raise _row_error(bad[0], raw, alone and not history)
+        parsed = self.parsed([*history, *given], alone and not history)
         return self.fitted.apply(self.rows.in_context(parsed).tail(len(given)))
+
+    def parsed(self, rows: Sequence[Row], alone: bool = False, *, past: bool = False) -> pl.DataFrame:
+        """Return parsed rows with their row numbers in the column LINE.
+
+        Args:
+            alone: whether to leave the row's number out of errors.
+            past: whether to leave out rows for which data.where is not true.
+
+        Raises:
+            RowError: for the first row that cannot be read.
+        """
+        raw = self._frame(rows, alone)
+        parsed, bad = self.rows.parse_known_types(self.rows.keep_history(raw) if past else raw)
+        if bad:
+            raise _row_error(bad[0], raw, alone)
+        return parsed
 
     def _frame(self, rows: Sequence[Row], alone: bool = False) -> pl.DataFrame:
         """Return the raw columns of the rows, with joined and derived columns."""

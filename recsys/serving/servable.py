@@ -14,6 +14,7 @@ import numpy as np
 Datatype = Literal["BOOL", "INT8", "INT32", "INT64", "FP16", "FP32", "FP64", "BYTES"]
 Row = Mapping[str, Any]
 Outputs = dict[str, np.ndarray]
+Features = Any  # the features of some rows, ready for `run`; `rows` is their number
 
 
 @dataclass(frozen=True)
@@ -42,22 +43,25 @@ class Query:
     exclude: Sequence[str] = ()
 
 
-class Features(Protocol):
-    """The features of `rows` rows, ready for `run`."""
-
-    @property
-    def rows(self) -> int: ...
-
-
 class Servable(Protocol):
     """A loaded model. Its methods may be called from several threads."""
 
     name: str
     version: str
-    kind: Literal["ranking", "retrieval"]
+
+    @property
+    def kind(self) -> Literal["ranking", "retrieval"]:
+        """ranking: scores rows; retrieval: lists items for a history."""
+        ...
+
     inputs: tuple[TensorSpec, ...]  # the raw columns
     tensors: tuple[TensorSpec, ...]  # the features, for clients that transform rows themselves
     outputs: tuple[TensorSpec, ...]
+
+    @property
+    def rows_depend_on_others(self) -> bool:
+        """True if the features of a row depend on other rows of the call, so that requests must not be merged."""
+        ...
 
     def features(self, rows: Sequence[Row]) -> Features:
         """Transform raw rows. Raises RowError (row, column, value, reason) for the first row that cannot be read."""

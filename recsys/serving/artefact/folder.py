@@ -1,11 +1,11 @@
 """The files of an artefact.
 
-    manifest.json      what the artefact is, and the digests of all other files
-    model.onnx         the graph: features to predictions, or features to queries (retrieval)
-    tables/*.bin       rows of embedding tables and item vectors, which the graph memory-maps
-    score.onnx         retrieval: queries and item vectors to scores, if they are not dot products
-    pipeline/          the fitted transforms (recsys.serving.pipeline)
-    examples.json      raw rows and the outputs that they must have
+manifest.json      what the artefact is, and the digests of all other files
+model.onnx         the graph: features to predictions, or features to queries (retrieval)
+tables/*.bin       rows of embedding tables and item vectors, which the graph memory-maps
+score.onnx         retrieval: queries and item vectors to scores, if they are not dot products
+pipeline/          the fitted transforms (recsys.serving.pipeline)
+examples.json      raw rows and the outputs that they must have
 """
 
 from __future__ import annotations

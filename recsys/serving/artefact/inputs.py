@@ -10,7 +10,7 @@ import numpy as np
 from recsys.data.arrays import Arrays
 from recsys.errors import UserError
 from recsys.features import FeatureSpec
-from recsys.serving.servable import Outputs, TensorSpec
+from recsys.serving.servable import TensorSpec
 
 Feed = dict[str, np.ndarray]
 TYPES = {"FP32": np.dtype(np.float32), "INT32": np.dtype(np.int32)}
@@ -59,7 +59,8 @@ def check_feed(tensors: Mapping[str, np.ndarray], specs: tuple[TensorSpec, ...],
         wanted = [rows if i == 0 else n for i, n in enumerate(spec.shape)]
         if x.ndim != len(wanted) or any(n not in (-1, m) for n, m in zip(wanted, x.shape, strict=True)):
             shown = ["rows" if i == 0 else "any" if n < 0 else n for i, n in enumerate(spec.shape)]
-            raise UserError(f"input {spec.name}: has shape {list(x.shape)}, and the model takes {shown}".replace("'", ""))
+            shape = ", ".join(map(str, shown))
+            raise UserError(f"input {spec.name}: has shape {list(x.shape)}, and the model takes [{shape}]")
         if x.dtype != TYPES[spec.datatype]:
             raise UserError(f"input {spec.name}: has type {x.dtype}, and the model takes {spec.datatype}")
         feed[spec.name] = x
@@ -83,8 +84,3 @@ def _check_range(name: str, ids: np.ndarray, low: int, rows: int) -> None:
     if ids.size and not (low <= ids.min() and ids.max() < rows):
         wrong = ids[(ids < low) | (ids >= rows)].flat[0]
         raise UserError(f"feature {name}: has the id {wrong}; ids are from 0 to {rows - 1}")
-
-
-def as_outputs(names: tuple[str, ...], values: list[np.ndarray]) -> Outputs:
-    """Return the outputs by name."""
-    return dict(zip(names, values, strict=True))

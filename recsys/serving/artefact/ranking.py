@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from recsys.serving.servable import Outputs, Query, Row, TensorSpec
 class RankingModel:
     """A Servable that predicts the labels of rows. Threads may share it."""
 
-    kind = "ranking"
+    kind: Literal["ranking"] = "ranking"
 
     def __init__(self, artefact: Artefact, threads: int = 1) -> None:
         self.name, self.version = artefact.name, str(artefact.about["version"])
@@ -33,7 +33,7 @@ class RankingModel:
     @property
     def rows_depend_on_others(self) -> bool:
         """True if a row's features depend on earlier rows of the same call, so that requests must not be merged."""
-        return self.pipeline.reads_earlier_rows
+        return self.pipeline.fitted.data.group is not None
 
     def features(self, rows: Sequence[Row], history: Sequence[Row] = ()) -> GraphInputs:
         """Transform raw rows. history: earlier rows of the groups, which lags and last values read."""

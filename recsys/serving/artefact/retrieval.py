@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 
+from recsys.data.raw.blocks import LINE
 from recsys.data.transforms import GROUP, ORDER
 from recsys.errors import UserError
 from recsys.serving.artefact.folder import PIPELINE, Artefact
 from recsys.serving.artefact.inputs import GraphInputs, check_feed, graph_inputs
 from recsys.serving.artefact.scorers import scorer_of
-from recsys.serving.pipeline import Pipeline
 from recsys.serving.queries import Queries
+from recsys.serving.raw_rows import RawRows
+from recsys.serving.row_frames import RowFrames
 from recsys.serving.servable import Outputs, Query, Row, TensorSpec
 
 UNKNOWN = "\0"  # an item that no vocabulary holds, for rows that describe a user without items
@@ -32,8 +34,8 @@ class RetrievalModel:
         self.inputs: tuple[TensorSpec, ...] = artefact.signature["inputs"]
         self.tensors: tuple[TensorSpec, ...] = artefact.signature["tensors"]
         self.outputs: tuple[TensorSpec, ...] = artefact.signature["outputs"]
-        self.pipeline = Pipeline.load(artefact.folder / PIPELINE)
-        self._fitted = self.pipeline.fitted
+        self._frames = RowFrames(RawRows.load(artefact.folder / PIPELINE))
+        self._fitted, self._types = self._frames.fitted, self._frames.rows.types
         self._scorer = scorer_of(artefact, threads)
         about = artefact.about
         self._k, self._filter, self._items = about["k"], about["filter_history"], about["items"]
@@ -42,7 +44,7 @@ class RetrievalModel:
         self._item = data.sparse_columns[data.item_feature].column or data.item_feature
         self._group, self._order = data.group.by, data.group.order
         self._candidates = self._fitted.candidates
-        self._item_type = self.pipeline.types.get(self._item, pl.String())
+        self._item_type = self._types.get(self._item, pl.String())
 
     def recommend(self, queries: Sequence[Query]) -> list[tuple[list[Any], list[float]]]:
         """Return items and scores of each query, best first.
@@ -54,16 +56,24 @@ class RetrievalModel:
                 raise UserError(f"k={query.k}: must be from 1 to {self._items:,}, the number of items")
         if not queries:
             return []
-        made = Queries.from_rows(self._fitted, self._parsed(queries))
+        parsed = self._parsed(queries)
+        lists = dict(self._lists(queries, Queries.from_rows(self._fitted, parsed))) if parsed.height else {}
+        nothing = np.zeros(0, np.int64)  # a query whose rows data.where filters out gets the most popular items
+        return [
+            lists.get(i) or self._best(q, np.zeros(self._items, np.float32), nothing) for i, q in enumerate(queries)
+        ]
+
+    def _lists(self, queries: Sequence[Query], made: Queries) -> Iterator[tuple[int, tuple[list[Any], list[float]]]]:
+        """Yield the place and the list of each query that was made of at least one row."""
+        places = [int(group) for group in made.groups]
         stops = np.cumsum(made.lengths)
         step = max(1, BLOCK // (1 + self._items))
-        found = []
-        for first in range(0, len(queries), step):
-            scores = self._scorer.scores(made, first, min(first + step, len(queries)))
+        for first in range(0, len(places), step):
+            scores = self._scorer.scores(made, first, min(first + step, len(places)))
             for i, row in enumerate(scores, first):
                 history = made.history[stops[i] - made.lengths[i] : stops[i]]
-                found.append(self._best(queries[i], row[1 : 1 + self._items].copy(), history))
-        return found
+                query = queries[places[i]]
+                yield places[i], self._best(query, row[1 : 1 + self._items].copy(), history)
 
     def _best(self, query: Query, scores: np.ndarray, history: np.ndarray) -> tuple[list[Any], list[float]]:
         """Return items and scores of one query. scores: (N - 1,), beginning with candidate 1"""
@@ -87,19 +97,20 @@ class RetrievalModel:
             given = [dict(row) for row in query.rows] or [{}]
             for row in given:
                 if row.get(self._group) is None:
-                    row[self._group] = str(i) if self.pipeline.types.get(self._group) == pl.String else i
+                    row[self._group] = str(i) if self._types.get(self._group) == pl.String else i
                 if row.get(self._item) in (None, ""):
                     row[self._item] = UNKNOWN if self._item_type == pl.String else None
                 if self._order is not None and row.get(self._order) in (None, ""):
-                    row[self._order] = "0" if self.pipeline.types.get(self._order) == pl.String else 0
+                    row[self._order] = "0" if self._types.get(self._order) == pl.String else 0
                     unordered.add(i)
             rows += given
             owner += [i] * len(given)
-        parsed = self.pipeline.parsed(rows)
-        position = np.arange(len(rows), dtype=np.float64)
-        ordered = np.array([i not in unordered for i in owner])
-        order = np.where(ordered, parsed[ORDER].to_numpy(), position)
-        return parsed.with_columns(pl.Series(GROUP, [str(i) for i in owner]), pl.Series(ORDER, order))
+        parsed = self._frames.parsed(rows, past=True)
+        lines = parsed[LINE].to_numpy()
+        ordered = np.array([i not in unordered for i in owner])[lines]
+        order = np.where(ordered, parsed[ORDER].to_numpy(), lines.astype(np.float64))
+        groups = pl.Series(GROUP, [str(owner[line]) for line in lines], dtype=pl.String)
+        return parsed.with_columns(groups, pl.Series(ORDER, order))
 
     def features(self, rows: Sequence[Row]) -> GraphInputs:
         """Transform the rows of one history."""

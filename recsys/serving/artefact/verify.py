@@ -70,8 +70,8 @@ def _retrieval(model: Servable, recorded: Mapping[str, Any]) -> np.ndarray:
     differences = []
     for (items, scores), expected in zip(model.recommend(queries), recorded["outputs"], strict=True):
         wanted = np.asarray(expected["scores"], np.float32)
-        apart = np.abs(np.asarray(scores, np.float32) - wanted).max(initial=0.0) if len(scores) == len(wanted) else np.inf
-        differences.append(apart if _same_items(items, expected["items"], wanted) else np.inf)
+        same = len(scores) == len(wanted) and _same_items(items, expected["items"], wanted)
+        differences.append(np.abs(np.asarray(scores, np.float32) - wanted).max(initial=0.0) if same else np.inf)
     return np.asarray(differences)
 
 

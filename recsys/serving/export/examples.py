@@ -33,6 +33,15 @@ class Examples:
     outputs: Any
     more: Mapping[str, Any]
 
+    def divided(self) -> tuple[Examples, Examples]:
+        """Return the examples that an artefact holds, and those that are compared once."""
+        n = RECORDED
+        if isinstance(self.outputs, dict):
+            first, rest = ({k: x[part] for k, x in self.outputs.items()} for part in (slice(n), slice(n, None)))
+        else:
+            first, rest = self.outputs[:n], self.outputs[n:]
+        return Examples(self.rows[:n], first, self.more), Examples(self.rows[n:], rest, self.more)
+
     def write(self, file: Path) -> None:
         """Write the examples as JSON; times and other values that JSON lacks are text."""
         value = finite({"rows": self.rows, "outputs": self.outputs, **self.more})

@@ -63,18 +63,24 @@ class RankingGraph(nn.Module):
         self._tables.parts = dict(parts)
         lists = {f.name: inputs[f.name] for f in self._features.sparse if f.multi_valued}
         rows = next(iter(inputs.values())).shape[0]
-        dense = inputs["dense"].to(self._precision) if self._features.dense else torch.zeros(rows, 0, dtype=self._precision)
+        dense = inputs["dense"] if self._features.dense else torch.zeros(rows, 0)
         sparse = PaddedFeatures(inputs.get("ids"), self._singles, lists)
-        predictions = predict(self.model(dense, sparse), self._labels)
+        predictions = predict(self.model(dense.to(self._precision), sparse), self._labels)
         return {name: predictions[:, i] for i, name in enumerate(self.outputs)}
 
 
-def trace(graph: nn.Module, parts: Sequence[Part], inputs: Inputs) -> torch.export.ExportedProgram:
-    """Trace a graph that takes (arrays of tables, inputs), with dynamic numbers of rows and lengths of lists."""
-    batch, length = torch.export.Dim("batch"), torch.export.Dim("length")
+def trace(
+    graph: nn.Module, parts: Sequence[Part], inputs: Inputs, *, one_length: bool = False
+) -> torch.export.ExportedProgram:
+    """Trace a graph that takes (arrays of tables, inputs), with dynamic numbers of rows and lengths of lists.
+
+    one_length: whether the lists of all features are padded to the same length
+    """
+    batch, shared = torch.export.Dim("batch"), torch.export.Dim("length")
     arrays = {p.name: torch.zeros(EXAMPLE_TABLE, p.columns, dtype=p.dtype) for p in parts}
     sizes = {n: {0: torch.export.Dim(f"rows_{i}")} for i, n in enumerate(arrays)}
-    shapes = {n: {0: batch} if n in ("dense", "ids") else {0: batch, 1: length} for n in inputs}
+    lengths = {n: shared if one_length else torch.export.Dim(f"length_{i}") for i, n in enumerate(inputs)}
+    shapes = {n: {0: batch} if n in ("dense", "ids") else {0: batch, 1: lengths[n]} for n in inputs}
     with quiet_exporter():
         return torch.export.export(graph.eval(), (arrays, inputs), dynamic_shapes=(sizes, shapes), strict=False)
 
@@ -117,7 +123,7 @@ def to_onnx(
 
 
 def _make_external(proto: Any, parts: Mapping[str, Part], rows: Mapping[str, int]) -> None:
-    """Turn the graph's inputs for the tables into initializers whose data lies in files."""
+    """Turn the inputs for the tables into initializers whose data lies in files; drop inputs that nothing reads."""
     import onnx
 
     types = {
@@ -125,13 +131,15 @@ def _make_external(proto: Any, parts: Mapping[str, Part], rows: Mapping[str, int
         torch.float16: onnx.TensorProto.FLOAT16,
         torch.uint8: onnx.TensorProto.UINT8,
     }
-    kept = [i for i in proto.graph.input if i.name not in parts]
-    used = {i.name for i in proto.graph.input} - {i.name for i in kept}
+    read = {name for node in proto.graph.node for name in node.input}
+    kept = [i for i in proto.graph.input if i.name not in parts and i.name in read]
+    used = {i.name for i in proto.graph.input if i.name in parts and i.name in read}
     del proto.graph.input[:]
     proto.graph.input.extend(kept)
     for name in sorted(used):
         part = parts[name]
-        tensor = proto.graph.initializer.add(name=name, data_type=types[part.dtype], dims=[rows[part.name], part.columns])
+        size = [rows[part.name], part.columns]
+        tensor = proto.graph.initializer.add(name=name, data_type=types[part.dtype], dims=size)
         tensor.data_location = onnx.TensorProto.EXTERNAL
         length = rows[part.name] * part.columns * part.dtype.itemsize
         for key, value in (("location", part.file), ("offset", "0"), ("length", str(length))):

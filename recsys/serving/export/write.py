@@ -35,13 +35,16 @@ from recsys.serving.export.graphs import OPSET, RankingGraph, example_inputs, to
 from recsys.serving.export.lookups import Tables, replace_lookups
 from recsys.serving.export.measure import measure
 from recsys.serving.export.restored import StoredTask
+from recsys.serving.export.retrieval import recommended, signature_of, write_closed_form, write_retrieval
 from recsys.serving.export.tables import TableType, fuse, write_tables
 from recsys.serving.raw_rows import RawRows
+from recsys.serving.recommender import Recommender
 from recsys.training.run_data import prepare_to_measure
 
 PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 EXACT = 1e-5  # tolerance of outputs with fp32 weights and tables
-TOLERANCES = {"fp16": 5e-3, "bf16": 5e-2, "int8": 2e-2, "int4": 2e-1}  # checks for damage; the metrics say what it costs
+# those of smaller types find damage only; the metrics say what such a type costs
+TOLERANCES = {"fp16": 5e-3, "bf16": 5e-2, "int8": 2e-2, "int4": 2e-1}
 PACKAGES = ("recsys", "torch", "onnx", "onnxruntime", "polars", "numpy")
 
 
@@ -91,14 +94,18 @@ def write_artefact(source: Source, form: Form, output: Path) -> dict[str, Any]:
     raw = raw_frame(rows, list(source.files) or raw_files(data_config(source.cfg)), RECORDED + COMPARED)
     with whole_folder(output) as building:
         save_pipeline(rows, building / files.PIPELINE)
-        about, compared = _ranking(source, form, prepared, rows, raw, building)
+        write = _ranking if source.kind.scores_rows else _retrieval
+        about, examples = write(source, form, prepared, rows, raw, building)
+        recorded, compared = examples.divided()
+        recorded.write(building / files.EXAMPLES)
         about = _description(source, form, about)
         manifest.write(building, manifest.entries_of(building), {files.KEY: finite(about)})
         with TemporaryDirectory(prefix="recsys-export-") as temporary:
             compared.write(Path(temporary) / "compared.json")
-            for examples in (None, Path(temporary) / "compared.json"):
-                result = verify_elsewhere(building, examples)
-                say(f"{result['rows']:,} raw rows agree with the run within {result['difference']:.1e}")
+            for file in (None, Path(temporary) / "compared.json"):
+                result = verify_elsewhere(building, file)
+                what = "raw rows" if source.kind.scores_rows else "lists of items"
+                say(f"{result['rows']:,} {what} agree with the run within {result['difference']:.1e}")
     return about
 
 
@@ -123,8 +130,6 @@ def _ranking(
     labels = load_calibration(source.run, rows.fitted.labels)
     task = StoredTask.load(source.cfg, features, source.checkpoint)
     examples = scored(rows, raw, task, labels)
-    recorded, compared = _divided(examples)
-    recorded.write(folder / files.EXAMPLES)
     fused = fuse(task.infos.values(), form.tables)
     write_tables(task.stored, task.infos, fused.values(), folder)
     tables = Tables(fused, PRECISIONS[form.precision])
@@ -144,17 +149,25 @@ def _ranking(
     if prepared.rows("test"):
         session = open_session(folder / files.GRAPH, source.cfg.trainer.threads or torch.get_num_threads())
         measured = measure(session, source.cfg, prepared, labels)
-    return {"kind": "ranking", "signature": signature.to_json(own), "metrics": {"artefact": measured}}, compared
+    return {"kind": "ranking", "signature": signature.to_json(own), "metrics": {"artefact": measured}}, examples
 
 
-def _divided(examples: Examples) -> tuple[Examples, Examples]:
-    """Divide examples into those that the artefact holds and those that are compared once."""
-
-    def part(start: int, stop: int) -> Examples:
-        return Examples(examples.rows[start:stop], {n: x[start:stop] for n, x in examples.outputs.items()}, {})
-
-    n = min(RECORDED, len(examples.rows))
-    return part(0, n), part(n, len(examples.rows))
+def _retrieval(
+    source: Source, form: Form, prepared: Prepared, rows: RawRows, raw: Any, folder: Path
+) -> tuple[dict[str, Any], Examples]:
+    """Write the parts of a retrieval model; return its description and lists to compare."""
+    recommender = Recommender.load(str(source.run), source.checkpoint.name)
+    examples = recommended(recommender, raw)
+    features, read = rows.fitted.features, list[str]()
+    if recommender.items is None:
+        own = write_closed_form(recommender.model, 1 + len(rows.fitted.candidates), folder)
+    else:
+        task = StoredTask.load(source.cfg, features, source.checkpoint)
+        own = write_retrieval(recommender, task, form.tables, PRECISIONS[form.precision], folder)
+        read = [i.name for i in open_session(folder / files.GRAPH).get_inputs()]
+    about = {"kind": "retrieval", "k": recommender.k, "filter_history": recommender.filter_history}
+    about |= {"items": recommender.nameable, "signature": signature_of(rows.types, features, read), "metrics": {}}
+    return about | own, examples
 
 
 def _description(source: Source, form: Form, own: Mapping[str, Any]) -> dict[str, Any]:
@@ -181,10 +194,11 @@ def _description(source: Source, form: Form, own: Mapping[str, Any]) -> dict[str
 
 def verify_elsewhere(folder: Path, examples: Path | None = None) -> dict[str, Any]:
     """Verify an artefact in a fresh process. Raises UserError if an output differs, or the process imports torch."""
-    command = [sys.executable, "-m", "recsys.serving.artefact.verify", str(folder), *([str(examples)] if examples else [])]
+    command = [sys.executable, "-m", "recsys.serving.artefact.verify", str(folder)]
+    command += [] if examples is None else [str(examples)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise UserError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"{folder}: cannot be verified")
+        raise UserError((done.stderr.strip().splitlines() or [f"{folder}: cannot be verified"])[-1])
     result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     if result["imported"]:
         raise RuntimeError(f"serving imports {', '.join(result['imported'])}")
