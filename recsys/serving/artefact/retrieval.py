@@ -58,10 +58,11 @@ class RetrievalModel:
             return []
         parsed = self._parsed(queries)
         lists = dict(self._lists(queries, Queries.from_rows(self._fitted, parsed))) if parsed.height else {}
-        nothing = np.zeros(0, np.int64)  # a query whose rows data.where filters out gets the most popular items
-        return [
-            lists.get(i) or self._best(q, np.zeros(self._items, np.float32), nothing) for i, q in enumerate(queries)
-        ]
+        return [lists.get(i) or self._popular(query) for i, query in enumerate(queries)]
+
+    def _popular(self, query: Query) -> tuple[list[Any], list[float]]:
+        """Return the most popular items, for a query whose rows data.where filters out."""
+        return self._best(query, np.zeros(self._items, np.float32), np.zeros(0, np.int64))
 
     def _lists(self, queries: Sequence[Query], made: Queries) -> Iterator[tuple[int, tuple[list[Any], list[float]]]]:
         """Yield the place and the list of each query that was made of at least one row."""

@@ -103,6 +103,7 @@ class PooledLookup(nn.Module):
         self.names, self._means = original.names, set(original.means)
         self._lists = [n for n in self.names if n not in by_name or by_name[n].multi_valued]
         self._single = [n for n in self.names if n not in self._lists]
+        self.starts: Tensor
         self.register_buffer("starts", torch.tensor([self._starts[n] for n in self._single]), persistent=False)
 
     def forward(self, sparse: Any) -> Tensor:

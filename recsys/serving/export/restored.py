@@ -50,8 +50,8 @@ class StoredTask:
         _load_dense(task, stored, {i.parameter for i in infos.values()})
         return cls(cfg, features, stored, task.eval(), infos)
 
-    def with_rows(self, ids: Mapping[str, np.ndarray]) -> tuple[nn.Module, FeatureSpec]:
-        """Return the model with tables that hold only some rows, and its feature spec.
+    def with_rows(self, ids: Mapping[str, np.ndarray]) -> tuple[Any, FeatureSpec]:
+        """Return the task with tables that hold only some rows, and its feature spec.
 
         ids: the sorted ids of the rows, by table of the data; id i is row i of the smaller table
         """

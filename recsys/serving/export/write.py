@@ -21,7 +21,7 @@ from recsys.atomic import finite, whole_folder
 from recsys.config.kinds import ModelKind, kind_of
 from recsys.config.settings import data_config
 from recsys.console import say
-from recsys.data.prepare.prepared import Prepared, plan_build
+from recsys.data.prepare.prepared import plan_build
 from recsys.data.raw import sources
 from recsys.data.transforms.columns import ResolvedData
 from recsys.errors import UserError
@@ -89,13 +89,12 @@ def write_artefact(source: Source, form: Form, output: Path) -> dict[str, Any]:
         UserError: its outputs differ from the run's; nothing is then written.
     """
     output.parent.mkdir(parents=True, exist_ok=True)
-    prepared = prepare_to_measure(source.run, data_config(source.cfg))
     rows = RawRows.load(source.run)
     raw = raw_frame(rows, list(source.files) or raw_files(data_config(source.cfg)), RECORDED + COMPARED)
     with whole_folder(output) as building:
         save_pipeline(rows, building / files.PIPELINE)
         write = _ranking if source.kind.scores_rows else _retrieval
-        about, examples = write(source, form, prepared, rows, raw, building)
+        about, examples = write(source, form, rows, raw, building)
         recorded, compared = examples.divided()
         recorded.write(building / files.EXAMPLES)
         about = _description(source, form, about)
@@ -122,9 +121,7 @@ def raw_files(config: Any) -> list[Path]:
     return sources.find_files(data, globs or None)[::-1]
 
 
-def _ranking(
-    source: Source, form: Form, prepared: Prepared, rows: RawRows, raw: Any, folder: Path
-) -> tuple[dict[str, Any], Examples]:
+def _ranking(source: Source, form: Form, rows: RawRows, raw: Any, folder: Path) -> tuple[dict[str, Any], Examples]:
     """Write the graph, tables and examples of a ranking model; return its description and rows to compare."""
     features = rows.fitted.features
     labels = load_calibration(source.run, rows.fitted.labels)
@@ -146,15 +143,14 @@ def _ranking(
         "outputs": signature.outputs(graph.outputs),
     }
     measured = {}
+    prepared = prepare_to_measure(source.run, data_config(source.cfg))
     if prepared.rows("test"):
         session = open_session(folder / files.GRAPH, source.cfg.trainer.threads or torch.get_num_threads())
         measured = measure(session, source.cfg, prepared, labels)
     return {"kind": "ranking", "signature": signature.to_json(own), "metrics": {"artefact": measured}}, examples
 
 
-def _retrieval(
-    source: Source, form: Form, prepared: Prepared, rows: RawRows, raw: Any, folder: Path
-) -> tuple[dict[str, Any], Examples]:
+def _retrieval(source: Source, form: Form, rows: RawRows, raw: Any, folder: Path) -> tuple[dict[str, Any], Examples]:
     """Write the parts of a retrieval model; return its description and lists to compare."""
     recommender = Recommender.load(str(source.run), source.checkpoint.name)
     examples = recommended(recommender, raw)
