@@ -70,7 +70,7 @@ class GRU4Rec(nn.Module, RetrievalModel):
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
         """Return queries (Q, dim) from the vectors (P, dim) of query_batch.inputs."""
-        if not len(vectors):  # nn.GRU takes no empty sequence
+        if not vectors.shape[0]:  # nn.GRU takes no empty sequence
             return states_at(vectors, query_batch.at)
         states = self._states(self.before(vectors), query_batch.lengths)
         return states_at(self.out(self.after(states)), query_batch.at)

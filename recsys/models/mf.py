@@ -46,4 +46,4 @@ class MF(nn.Module, RetrievalModel):
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
         """Return queries (B, dim + 1): a user's vector and a 1 for the item bias."""
         users = self.users(only(batch.sparse, [self.user]))[:, 0]
-        return torch.cat([users, users.new_ones(len(users), 1)], dim=1)
+        return torch.cat([users, users.new_ones(users.shape[0], 1)], dim=1)

@@ -73,7 +73,7 @@ class MultVAE(nn.Module, RetrievalModel):
             weight = self.beta * min(1.0, float(self.steps) / max(self.anneal, 1))
             self._penalty = weight * kl / max(len(query_batch.targets), 1)  # the loss is a mean over targets
         decoded = self.decoder(z)
-        return torch.cat([decoded, decoded.new_ones(len(decoded), 1)], dim=1)
+        return torch.cat([decoded, decoded.new_ones(decoded.shape[0], 1)], dim=1)
 
     def penalty(self) -> Tensor | None:
         """Return the KL term of the last batch."""

@@ -183,10 +183,9 @@ def top_k(scores: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return places.gather(1, order), best
 
 
-Scoring = tuple[Callable[[Batch], ScoreRows], int, Tensor | None, Any]
-
-
-def _trained(cfg: Any, fitted: Fitted, checkpoint: Path) -> Scoring:
+def _trained(
+    cfg: Any, fitted: Fitted, checkpoint: Path
+) -> tuple[Callable[[Batch], ScoreRows], int, Tensor | None, Any]:
     """Return a function that scores with the model's queries and item vectors, the number of items, and the vectors."""
     from recsys.models.common.items import Items
     from recsys.training.trainer import restored_module
@@ -205,7 +204,9 @@ def _trained(cfg: Any, fitted: Fitted, checkpoint: Path) -> Scoring:
     return score_batch, min(task.model.items.rows if alone else len(items), len(items)) - 1, items, None
 
 
-def _closed_form(cfg: Any, fitted: Fitted, checkpoint: Path) -> Scoring:
+def _closed_form(
+    cfg: Any, fitted: Fitted, checkpoint: Path
+) -> tuple[Callable[[Batch], ScoreRows], int, Tensor | None, Any]:
     """Return a function that scores from the history alone, the number of items, and the model."""
     from recsys.training import closed_form
 

@@ -161,16 +161,16 @@ def masked_last(items: Tensor, lengths: Tensor) -> QueryBatch:
 
 def _padded_queries(items: Tensor, lengths: Tensor, length: int) -> QueryBatch:
     """Make a query for the last item of each list, within `padded_to(length)`: items (B * length,), lengths (B,)."""
-    first = torch.arange(len(lengths), device=items.device) * length
+    first = torch.arange(lengths.shape[0], device=items.device) * length
     at = torch.where(lengths > 0, first + lengths - 1, -1)
     nothing = items[:0]
-    return QueryBatch(items, lengths, torch.arange(len(items), device=items.device), at, nothing, nothing)
+    return QueryBatch(items, lengths, torch.arange(items.shape[0], device=items.device), at, nothing, nothing)
 
 
 def hide(x: Tensor, at: Tensor, mask: Tensor) -> Tensor:
     """Replace the rows of x (P, d) at these indices (Q,) by the mask (d,). An index of -1 is ignored."""
     if (length := padded_length()) is not None:
-        places = torch.arange(len(x), device=x.device).view(-1, length)
+        places = torch.arange(x.shape[0], device=x.device).view(-1, length)
         return torch.where((places == at[:, None]).flatten()[:, None], mask, x)
     at = at[at >= 0]
     return x.index_copy(0, at, mask.expand(len(at), -1))
@@ -178,6 +178,6 @@ def hide(x: Tensor, at: Tensor, mask: Tensor) -> Tensor:
 
 def states_at(states: Tensor, at: Tensor) -> Tensor:
     """Return the states (P, d) at these indices (Q,) as (Q, d), zeros for an index of -1."""
-    if not len(states):
+    if not states.shape[0]:
         return states.new_zeros(len(at), states.shape[1])
     return torch.where((at >= 0)[:, None], states[at.clamp(min=0)], 0)

@@ -4,7 +4,7 @@ Models work on the values of B lists, (P, ...), with their lengths (B,). In trai
 is the sum of the lengths. An exported graph needs shapes that depend on the sizes of its inputs alone: within
 `padded_to(L)`, each list has L places of its own, P = B * L, and the places after its end hold arbitrary values, which
 must not reach any list. Models that use the functions of this module, and those of attention.py and items.py, support
-both.
+both, if they write x.shape[0] instead of len(x), which PyTorch's tracer would make a constant.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def padded_length() -> int | None:
 def from_start(lengths: Tensor) -> Tensor:
     """Return the position of each value, counted from the start of its list: lengths (B,) -> (P,)."""
     if _length is not None:
-        return torch.arange(_length, device=lengths.device).repeat(len(lengths))
+        return torch.arange(_length, device=lengths.device).repeat(lengths.shape[0])
     starts = torch.repeat_interleave(lengths.cumsum(0) - lengths, lengths)
     return torch.arange(len(starts), device=lengths.device) - starts
 
@@ -58,7 +58,7 @@ def to_block(x: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor | slice]:
         block's B * L rows. The places after a list's end are zero, or arbitrary within `padded_to`.
     """
     if _length is not None:
-        return x.reshape(len(lengths), _length, x.shape[1]), slice(None)
+        return x.reshape(lengths.shape[0], _length, x.shape[1]), slice(None)
     longest = max(int(lengths.max()), 1) if len(lengths) else 1
     at = segment_ids_of(lengths) * longest + from_start(lengths)
     block = x.new_zeros(len(lengths) * longest, x.shape[1]).index_copy(0, at, x)
@@ -75,7 +75,7 @@ def repeat_rows(x: Tensor, lengths: Tensor) -> Tensor:
 def list_means(x: Tensor, lengths: Tensor) -> Tensor:
     """Return the mean of each list, zeros for an empty one: values (P, d), lengths (B,) -> (B, d)."""
     if _length is not None:
-        block = x.reshape(len(lengths), _length, x.shape[1])
+        block = x.reshape(lengths.shape[0], _length, x.shape[1])
         there = torch.arange(_length, device=x.device) < lengths[:, None]
         return torch.where(there[:, :, None], block, 0.0).sum(1) / lengths.clamp(min=1)[:, None]
     return torch.segment_reduce(x, "mean", lengths=lengths, initial=0.0)

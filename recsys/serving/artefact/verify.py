@@ -59,7 +59,9 @@ def _ranking(model: Servable, recorded: Mapping[str, Any]) -> np.ndarray:
     """Return the largest difference of each row, (rows,)."""
     outputs = model.run(model.features(recorded["rows"]))
     expected = recorded["outputs"]
-    parts = [np.abs(outputs[name] - np.asarray(expected[name], np.float32)) for name in expected]
+    wanted = {name: np.asarray(values, np.float32) for name, values in expected.items()}
+    # numbers are compared in relation to their size, probabilities as they are
+    parts = [np.abs(outputs[name] - x) / np.maximum(np.abs(x), 1) for name, x in wanted.items()]
     parts = [np.where(np.isnan(p), np.inf, p) for p in parts]
     return np.max(np.stack(parts), axis=0) if len(recorded["rows"]) else np.zeros(0)
 
@@ -71,7 +73,8 @@ def _retrieval(model: Servable, recorded: Mapping[str, Any]) -> np.ndarray:
     for (items, scores), expected in zip(model.recommend(queries), recorded["outputs"], strict=True):
         wanted = np.asarray(expected["scores"], np.float32)
         same = len(scores) == len(wanted) and _same_items(items, expected["items"], wanted)
-        differences.append(np.abs(np.asarray(scores, np.float32) - wanted).max(initial=0.0) if same else np.inf)
+        apart = np.abs(np.asarray(scores, np.float32) - wanted) / np.maximum(np.abs(wanted), 1) if same else [np.inf]
+        differences.append(np.max(apart, initial=0.0))
     return np.asarray(differences)
 
 

@@ -33,14 +33,22 @@ class Examples:
     outputs: Any
     more: Mapping[str, Any]
 
-    def divided(self) -> tuple[Examples, Examples]:
-        """Return the examples that an artefact holds, and those that are compared once."""
-        n = RECORDED
+    def divided(self, *, dependent: bool) -> tuple[Examples, Examples]:
+        """Return the examples that an artefact holds, and those that are compared once.
+
+        dependent: whether rows depend on those before them, so that the latter must be all rows
+        """
+        n = min(RECORDED, len(self.rows))
+        if dependent:
+            return self._part(0, n), self
+        return self._part(0, n), self._part(n, len(self.rows))
+
+    def _part(self, start: int, stop: int) -> Examples:
         if isinstance(self.outputs, dict):
-            first, rest = ({k: x[part] for k, x in self.outputs.items()} for part in (slice(n), slice(n, None)))
+            outputs: Any = {name: x[start:stop] for name, x in self.outputs.items()}
         else:
-            first, rest = self.outputs[:n], self.outputs[n:]
-        return Examples(self.rows[:n], first, self.more), Examples(self.rows[n:], rest, self.more)
+            outputs = self.outputs[start:stop]
+        return Examples(self.rows[start:stop], outputs, self.more)
 
     def write(self, file: Path) -> None:
         """Write the examples as JSON; times and other values that JSON lacks are text."""

@@ -167,11 +167,43 @@ class ItemVectors(nn.Module):
         return nn.functional.embedding(ids, self._tables.parts[self._part])
 
 
+class OnnxGRU(nn.Module):
+    """nn.GRU as ONNX's GRU operators, one a layer: PyTorch would trace it as one step for each place of the example.
+
+    ONNX orders the gates update, reset, new; PyTorch reset, update, new.
+    """
+
+    def __init__(self, original: nn.GRU) -> None:
+        super().__init__()
+        self.hidden, self._layers = original.hidden_size, original.num_layers
+        for layer in range(original.num_layers):
+            for kind in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+                reset, update, new = getattr(original, f"{kind}_l{layer}").detach().chunk(3)
+                self.register_buffer(f"{kind}_{layer}", torch.cat([update, reset, new])[None])
+
+    def forward(self, x: Tensor) -> tuple[Tensor, None]:
+        """Return the states of the last layer: (L, B, in) -> (L, B, hidden)."""
+        for layer in range(self._layers):
+            weights = [getattr(self, f"{kind}_{layer}") for kind in ("weight_ih", "weight_hh")]
+            bias = torch.cat([getattr(self, f"bias_ih_{layer}"), getattr(self, f"bias_hh_{layer}")], dim=1)
+            states: Tensor = torch.onnx.ops.symbolic(
+                "GRU",
+                (x, *weights, bias),
+                {"hidden_size": self.hidden, "linear_before_reset": 1},
+                dtype=x.dtype,
+                shape=(x.shape[0], 1, x.shape[1], self.hidden),
+            )
+            x = states[:, 0]
+        return x, None
+
+
 def replace_lookups(model: nn.Module, features: FeatureSpec, tables: Tables) -> None:
-    """Replace every embedding module of a model by its stand-in."""
+    """Replace every module of a model that has a stand-in."""
     for name, child in list(model.named_children()):
         if isinstance(child, PooledEmbeddings):
             setattr(model, name, PooledLookup(child, features, tables))
+        elif isinstance(child, nn.GRU):
+            setattr(model, name, OnnxGRU(child))
         elif isinstance(child, SequenceEmbeddings):
             setattr(model, name, RowLookup(child, tables))
         else:

@@ -42,7 +42,7 @@ from recsys.serving.recommender import Recommender
 from recsys.training.run_data import prepare_to_measure
 
 PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-EXACT = 1e-5  # tolerance of outputs with fp32 weights and tables
+EXACT, EXACT_SCORES = 1e-5, 1e-4  # tolerance of predictions and of items' scores with fp32 weights and tables
 # those of smaller types find damage only; the metrics say what such a type costs
 TOLERANCES = {"fp16": 5e-3, "bf16": 5e-2, "int8": 2e-2, "int4": 2e-1}
 PACKAGES = ("recsys", "torch", "onnx", "onnxruntime", "polars", "numpy")
@@ -62,10 +62,13 @@ class Form:
     precision: str = "fp32"
     tables: TableType = "fp32"
 
-    @property
-    def tolerance(self) -> float:
-        """The largest difference of an output from the run's that is not an error."""
-        return max(EXACT, TOLERANCES.get(self.precision, 0.0), TOLERANCES.get(self.tables, 0.0))
+    def tolerance(self, *, scores_rows: bool) -> float:
+        """Return the largest difference of an output from the run's that is not an error."""
+        return max(
+            EXACT if scores_rows else EXACT_SCORES,
+            TOLERANCES.get(self.precision, 0.0),
+            TOLERANCES.get(self.tables, 0.0),
+        )
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ def write_artefact(source: Source, form: Form, output: Path) -> dict[str, Any]:
         save_pipeline(rows, building / files.PIPELINE)
         write = _ranking if source.kind.scores_rows else _retrieval
         about, examples = write(source, form, rows, raw, building)
-        recorded, compared = examples.divided()
+        recorded, compared = examples.divided(dependent=source.kind.scores_rows and rows.fitted.data.group is not None)
         recorded.write(building / files.EXAMPLES)
         about = _description(source, form, about)
         manifest.write(building, manifest.entries_of(building), {files.KEY: finite(about)})
@@ -177,7 +180,7 @@ def _description(source: Source, form: Form, own: Mapping[str, Any]) -> dict[str
         "version": form.version,
         "precision": form.precision,
         "tables": form.tables,
-        "tolerance": form.tolerance,
+        "tolerance": form.tolerance(scores_rows=source.kind.scores_rows),
         "opset": OPSET,
         "model": source.cfg.model["_target_"],
         "data": source.cfg.data.name,
