@@ -1,0 +1,363 @@
+"""Graphs with fused tables and padded lists give what the models give, before and after their conversion to ONNX."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from recsys.batch import Batch
+from recsys.data.arrays import Arrays
+from recsys.data.tensors import Tensors
+from recsys.errors import UserError
+from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
+from recsys.models.bert4rec import BERT4Rec
+from recsys.models.common.lists import first_kept, list_means, padded_to
+from recsys.models.dcn import DCN
+from recsys.models.dcnv2 import DCNv2
+from recsys.models.deepfm import DeepFM
+from recsys.models.dlrm import DLRM
+from recsys.models.gru4rec import GRU4Rec
+from recsys.models.hstu import HSTU
+from recsys.models.mf import MF
+from recsys.models.mult_vae import MultVAE
+from recsys.models.neumf import NeuMF
+from recsys.models.sasrec import SASRec
+from recsys.models.transformer import Transformer
+from recsys.models.two_tower import TwoTower
+from recsys.models.wide_deep import WideDeep
+from recsys.predictions import columns, predict
+from recsys.serving.artefact.inputs import check_feed, graph_inputs
+from recsys.serving.artefact.signature import feature_inputs
+from recsys.serving.export.graphs import RankingGraph, example_inputs, to_onnx, trace
+from recsys.serving.export.lookups import ItemVectors, Tables, replace_lookups
+from recsys.serving.export.retrieval import ITEMS, QueryGraph
+from recsys.serving.export.tables import TYPES, FusedTable, Part, fuse, write_tables
+from recsys.sharding.tables import tables
+
+LABELS = (Label("click"), Label("stars", "regression", mean=3.0, std=2.0), Label("kind", "classes", ("a", "b", "c")))
+RANKING = FeatureSpec(
+    dense=(DenseFeature("age"), DenseFeature("price"), DenseFeature("title", width=3)),
+    sparse=(
+        SparseFeature("user", "user", 11),
+        SparseFeature("item", "item", 7),
+        SparseFeature("before", "item", 7),  # shares the item's table
+        SparseFeature("tags", "tags", 5, multi_valued=True, pooling="mean"),
+        SparseFeature("seen", "item", 7, multi_valued=True, pooling="sum"),
+    ),
+    labels=LABELS,
+)
+SEQUENCES = FeatureSpec(
+    dense=(DenseFeature("age"),),
+    sparse=(
+        SparseFeature("user", "user", 11),
+        SparseFeature("item", "item", 9, multi_valued=True, sequence=True),
+        SparseFeature("kind", "kind", 4, multi_valued=True, sequence=True),
+    ),
+    labels=(),
+    item="item",
+)
+PAIRS = FeatureSpec(
+    dense=(DenseFeature("age"),),
+    sparse=(
+        SparseFeature("user", "user", 11),
+        SparseFeature("item", "item", 9),
+        SparseFeature("history", "item", 9, multi_valued=True),
+        SparseFeature("tags", "tags", 5, multi_valued=True, pooling="mean"),
+    ),
+    labels=(),
+    item="item",
+)
+SCORERS = {
+    "dlrm": lambda f: DLRM(f, dim=8, bottom_mlp=[8]),
+    "dlrm_cat": lambda f: DLRM(f, dim=8, bottom_mlp=[8], interaction="cat", batch_norm=True, dropout=0.5),
+    "dcn": lambda f: DCN(f, dim=4),
+    "dcnv2": lambda f: DCNv2(f, dim=4, structure="parallel", rank=3),
+    "deepfm": lambda f: DeepFM(f, dim=8, init_std=0.3),
+    "wide_deep": lambda f: WideDeep(f, dim=8),
+}
+RETRIEVERS: dict[str, tuple[Any, FeatureSpec]] = {
+    "sasrec": (lambda f: SASRec(f, dim=8, heads=2, max_length=4), SEQUENCES),
+    "bert4rec": (lambda f: BERT4Rec(f, dim=8, max_length=4), SEQUENCES),
+    "hstu": (lambda f: HSTU(f, dim=8, max_length=5), SEQUENCES),
+    "gru4rec": (lambda f: GRU4Rec(f, dim=8, hidden=6, layers=2), SEQUENCES),
+    "transformer": (lambda f: Transformer(f, dim=8, context=True), SEQUENCES),
+    "transformer_masked": (
+        lambda f: Transformer(f, dim=8, objective="masked", block="relative", merge="sum"),
+        SEQUENCES,
+    ),
+    "mult_vae": (lambda f: MultVAE(f, hidden=8, latent=4), SEQUENCES),
+    "two_tower": (lambda f: TwoTower(f, dim=8, out=6), PAIRS),
+    "mf": (lambda f: MF(f, user="user", dim=8), PAIRS),
+    "neumf": (lambda f: NeuMF(f, user="user", dim=8), PAIRS),
+}
+
+
+def made(make: Any, features: FeatureSpec) -> nn.Module:
+    """The model with random weights, batch norm's statistics included."""
+    torch.manual_seed(0)
+    model = make(features).eval()
+    for name, x in model.state_dict().items():
+        if name.endswith(("running_mean", "running_var", "wide_item.weight")) or "wide_" in name:
+            x.copy_(torch.rand_like(x))
+    return model
+
+
+def random_arrays(features: FeatureSpec, rows: int, seed: int = 0, longest: int = 5) -> Arrays:
+    """Arrays of random ids; lists are empty now and then, and have unknown ids."""
+    rng = np.random.default_rng(seed)
+    singles = [f for f in features.sparse if not f.multi_valued]
+    lists = [f for f in features.sparse if f.multi_valued]
+    shared = rng.integers(0, longest + 1, rows).astype(np.int32)
+    lengths = {f.name: shared if f.sequence else rng.integers(0, longest + 1, rows).astype(np.int32) for f in lists}
+    return Arrays(
+        rng.normal(size=(rows, features.dense_width)).astype(np.float32),
+        np.stack([rng.integers(0, f.cardinality, rows) for f in singles], 1).astype(np.int32),
+        {f.name: rng.integers(0, f.cardinality, lengths[f.name].sum()).astype(np.int32) for f in lists},
+        lengths,
+    )
+
+
+class Weights:
+    """A model's tables, read as a checkpoint's are."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._weights = {f"model.{n}": p.detach() for n, p in model.named_parameters()}
+
+    def size(self, key: str) -> list[int]:
+        return list(self._weights[key].shape)
+
+    def read(self, key: str, first: int, rows: int) -> Tensor:
+        return self._weights[key][first : first + rows].clone()
+
+
+def fused_parts(model: nn.Module, type_: str, folder: Path) -> tuple[Tables, list[Part], dict[str, Tensor]]:
+    """Write the model's tables; return them and, read back from the files, their arrays."""
+    infos = tables(model)
+    fused = fuse(infos.values(), type_)
+    write_tables(Weights(model), infos, fused.values(), folder)  # type: ignore[arg-type]
+    parts = [p for t in fused.values() for p in t.parts]
+    arrays = {}
+    for table in fused.values():
+        for p in table.parts:
+            raw = torch.from_numpy(np.fromfile(folder / p.file, np.uint8)).view(p.dtype)
+            arrays[p.name] = raw.view(table.rows, p.columns)
+    return Tables(fused), parts, arrays
+
+
+def ranking_graph(
+    name: str, type_: str, folder: Path
+) -> tuple[nn.Module, RankingGraph, list[Part], dict[str, Tensor], nn.Module]:
+    model, copy = made(SCORERS[name], RANKING), made(SCORERS[name], RANKING)
+    found, parts, arrays = fused_parts(copy, type_, folder)
+    replace_lookups(copy, RANKING, found)
+    return model, RankingGraph(copy, RANKING, LABELS, found), parts, arrays, copy
+
+
+def expected(model: nn.Module, arrays: Arrays) -> np.ndarray:
+    batch = Tensors.from_arrays(arrays, RANKING).batch(np.zeros((arrays.rows, 3)))
+    with torch.no_grad():
+        return predict(model(batch.dense, batch.sparse), LABELS).numpy()
+
+
+def tensors(feed: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
+    return {n: torch.from_numpy(x) for n, x in feed.items()}
+
+
+@pytest.mark.parametrize("name", SCORERS)
+def test_a_ranking_graph_is_its_model(name: str, tmp_path: Path) -> None:
+    model, graph, _, parts, _ = ranking_graph(name, "fp32", tmp_path)
+    for rows in (1, 40):
+        arrays = random_arrays(RANKING, rows, seed=rows)
+        with torch.no_grad():
+            out = graph.eval()(parts, tensors(graph_inputs(arrays, RANKING).feed))
+        assert list(out) == columns(LABELS) == ["click", "stars", "kind_a", "kind_b", "kind_c"]
+        wanted = expected(model, arrays)
+        assert np.abs(torch.stack(list(out.values()), 1).numpy() - wanted).max() < 1e-5
+        assert rows == 1 or wanted.std(axis=0).min() > 1e-4  # the rows do differ
+
+
+@pytest.mark.parametrize("type_", TYPES)
+def test_stored_rows_are_those_of_fbgemm(type_: Any) -> None:
+    """int8 and int4 rows are what FBGEMM reads of its own quantised rows; fp16 is IEEE's."""
+    rows = torch.randn(50, 12) * torch.rand(50, 1) * 10
+    table = FusedTable(12, {}, 51, type_)
+    parts = dict(zip([p.name for p in table.parts], table.encode(rows), strict=True))
+    ops = torch.ops.fbgemm
+    wanted = {
+        "fp32": lambda: rows,
+        "fp16": lambda: rows.half().float(),
+        "int8": lambda: ops.Fused8BitRowwiseQuantizedToFloat(ops.FloatToFused8BitRowwiseQuantized(rows)),
+        "int4": lambda: ops.FusedNBitRowwiseQuantizedSBHalfToFloat(
+            ops.FloatToFusedNBitRowwiseQuantizedSBHalf(rows, 4), 4
+        ),
+    }[type_]()
+    assert (table.decode(parts, torch.arange(50)) - wanted).abs().max() < 1e-5
+    steps = (rows.amax(1) - rows.amin(1)) / {"int8": 255, "int4": 15}.get(type_, 1e9)
+    assert ((wanted - rows).abs().amax(1) <= steps * 0.55 + 1e-2).all()
+
+
+def test_an_odd_number_of_columns_has_no_int4() -> None:
+    infos = tables(made(lambda f: DeepFM(f, dim=5), RANKING)).values()
+    with pytest.raises(UserError, match=r"^tables=int4: table t_user has 5 columns; int4 needs an even number$"):
+        fuse(infos, "int4")
+
+
+@pytest.mark.parametrize(
+    ("name", "type_"),
+    [("deepfm", "int8"), pytest.param("dlrm", "fp32", marks=pytest.mark.slow)]
+    + [
+        pytest.param(n, t, marks=pytest.mark.slow)
+        for n, t in (("dcnv2", "int4"), ("wide_deep", "fp16"), ("dcn", "fp32"))
+    ],
+)
+def test_onnx_gives_what_the_graph_gives(name: str, type_: str, tmp_path: Path) -> None:
+    """One conversion serves any number of rows and any lengths of lists, with the tables outside of the file."""
+    _, graph, parts, arrays, _ = ranking_graph(name, type_, tmp_path)
+    inputs = example_inputs(RANKING)
+    sizes = {n: len(x) for n, x in arrays.items()}
+    to_onnx(trace(graph, parts, inputs), parts, list(inputs), graph.outputs, tmp_path / "model.onnx", sizes)
+    session = ort.InferenceSession(tmp_path / "model.onnx")
+    for rows, longest in ((1, 0), (1, 5), (30, 5)):
+        feed = graph_inputs(random_arrays(RANKING, rows, longest=longest), RANKING).feed
+        with torch.no_grad():
+            wanted = graph.eval()(arrays, tensors(feed))
+        for name_, x in zip(graph.outputs, session.run(graph.outputs, feed), strict=True):
+            assert np.abs(x - wanted[name_].numpy()).max() < 1e-5
+
+
+def queries_of(model: Any, features: FeatureSpec, arrays: Arrays) -> np.ndarray:
+    """Queries in training's layout, lists one after another."""
+    batch = Tensors.from_arrays(arrays, features).batch(np.zeros((arrays.rows, 0)))
+    with torch.no_grad():
+        made_ = model.make_queries(batch)
+        return model.encode(batch, made_, model.items(made_.inputs)).numpy()
+
+
+def query_graph(name: str, folder: Path) -> tuple[Any, FeatureSpec, QueryGraph, list[Part], dict[str, Tensor]]:
+    make, features = RETRIEVERS[name]
+    model, copy = made(make, features), made(make, features)
+    with torch.no_grad():
+        vectors = model.items(torch.arange(9))
+    tables_ = Tables({})
+    copy.items = ItemVectors(copy.items, tables_, ITEMS)
+    (folder / "tables").mkdir()
+    vectors.numpy().tofile(folder / "tables" / "items.bin")
+    found, parts, arrays = fused_parts(copy, "fp32", folder)
+    tables_.by_dim = found.by_dim
+    graph = QueryGraph(copy, features, tables_)
+    return model, features, graph, [Part(ITEMS, torch.float32, vectors.shape[1]), *parts], {ITEMS: vectors} | arrays
+
+
+@pytest.mark.parametrize("name", RETRIEVERS)
+def test_padded_lists_give_the_same_queries(name: str, tmp_path: Path) -> None:
+    model, features, graph, _, parts = query_graph(name, tmp_path)
+    gru = getattr(graph.model, "gru", None)
+    replace_lookups(graph.model, features, graph._tables)
+    if gru is not None:  # its stand-in exists in ONNX only
+        graph.model.gru = gru
+    for rows, longest in ((1, 5), (30, 5), (1, 1)):
+        arrays = random_arrays(features, rows, seed=rows, longest=longest)
+        feed = graph_inputs(arrays, features, one_length=True).feed
+        with torch.no_grad():
+            got = graph.eval()(parts, tensors(feed))["query"].numpy()
+        wanted = queries_of(model, features, arrays)
+        assert got.shape == wanted.shape and np.abs(got - wanted).max() < 1e-5
+        assert rows == 1 or wanted.std(axis=0).max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    "name", ["gru4rec", *(pytest.param(n, marks=pytest.mark.slow) for n in RETRIEVERS if n != "gru4rec")]
+)
+def test_onnx_gives_the_same_queries(name: str, tmp_path: Path) -> None:
+    model, features, graph, parts, arrays = query_graph(name, tmp_path)
+    replace_lookups(graph.model, features, graph._tables)
+    inputs = example_inputs(features)
+    program = trace(graph, parts, inputs, one_length=True)
+    to_onnx(program, parts, list(inputs), ["query"], tmp_path / "model.onnx", {n: len(x) for n, x in arrays.items()})
+    session = ort.InferenceSession(tmp_path / "model.onnx")
+    read = [i.name for i in session.get_inputs()]
+    for rows, longest in ((1, 1), (20, 5)):
+        values = random_arrays(features, rows, longest=longest)
+        feed = graph_inputs(values, features, one_length=True).feed
+        got = session.run(["query"], {n: feed[n] for n in read})[0]
+        assert np.abs(got - queries_of(model, features, values)).max() < 1e-5
+
+
+@given(st.lists(st.lists(st.integers(0, 5), max_size=4), min_size=1, max_size=6))
+@settings(max_examples=60, deadline=None)
+def test_both_layouts_agree(lists: list[list[int]]) -> None:
+    """Means of lists, and lists without some of their values, are the same in both layouts."""
+    lengths = torch.tensor([len(x) for x in lists])
+    values = torch.tensor([v for x in lists for v in x], dtype=torch.long)
+    longest = max(1, int(lengths.max()))
+    padded = torch.full((len(lists), longest), 7)
+    for i, x in enumerate(lists):
+        padded[i, : len(x)] = torch.tensor(x, dtype=torch.long)
+    kept, sizes = first_kept(values, values > 0, lengths)
+    means = list_means(values.double()[:, None], lengths)
+    with padded_to(longest):
+        kept_, sizes_ = first_kept(padded.flatten(), padded.flatten() > 0, lengths)
+        means_ = list_means(padded.flatten().double()[:, None], lengths)
+    assert sizes.tolist() == sizes_.tolist()
+    rows = [r[:n].tolist() for r, n in zip(kept_.view(-1, longest), sizes_, strict=True)]
+    assert [v for r in rows for v in r] == kept.tolist()
+    assert torch.allclose(means, means_)
+
+
+def test_a_model_that_reads_its_sparse_features_itself_has_no_graph(tmp_path: Path) -> None:
+    class Own(nn.Module):
+        def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
+            return dense[:, :5] + sparse.offsets().sum()
+
+    graph = RankingGraph(Own(), RANKING, LABELS, Tables({}))
+    with pytest.raises(UserError, match=r"^model: it calls offsets\(\) on its sparse features, for which an exported"):
+        graph({}, example_inputs(RANKING))
+
+
+def feed_with(change: Mapping[str, Any], drop: Sequence[str] = ()) -> dict[str, np.ndarray]:
+    feed = graph_inputs(random_arrays(RANKING, 3), RANKING).feed | change
+    return {n: x for n, x in feed.items() if n not in drop}
+
+
+@pytest.mark.parametrize(
+    ("feed", "message"),
+    [
+        (feed_with({}, ["ids"]), "input ids: is missing; the inputs are dense, ids, tags, seen"),
+        (
+            feed_with({"dense": np.zeros((3, 4), np.float32)}),
+            "input dense: has shape [3, 4], and the model takes [rows, 5]",
+        ),
+        (feed_with({"ids": np.zeros((2, 3), np.int32)}), "input ids: has shape [2, 3], and the model takes [rows, 3]"),
+        (feed_with({"ids": np.zeros((3, 3))}), "input ids: has type float64, and the model takes INT32"),
+        (feed_with({"ids": np.full((3, 3), 99, np.int32)}), "feature user: has the id 99; ids are from 0 to 10"),
+        (feed_with({"ids": np.full((3, 3), -1, np.int32)}), "feature user: has the id -1; ids are from 0 to 10"),
+        (feed_with({"tags": np.full((3, 1), -2, np.int32)}), "feature tags: has the id -2; ids are from 0 to 4"),
+        (
+            feed_with({"dense": np.full((3, 5), np.nan, np.float32)}),
+            "input dense: holds NaN or infinite numbers; fill missing values as the transforms do",
+        ),
+    ],
+)
+def test_wrong_features_are_refused(feed: dict[str, np.ndarray], message: str) -> None:
+    with pytest.raises(UserError) as e:
+        check_feed(feed, feature_inputs(RANKING), RANKING)
+    assert str(e.value) == message
+
+
+def test_right_features_pass() -> None:
+    feed = feed_with({"tags": np.full((3, 2), -1, np.int32)})
+    assert check_feed(feed, feature_inputs(RANKING), RANKING).rows == 3
+
+
+def test_batches_of_graphs_are_batches() -> None:
+    """The graph's Batch has rows, which models may read."""
+    assert Batch(torch.zeros(2, 0), SimpleNamespace(), torch.zeros(2, 0)).rows == 2  # type: ignore[arg-type]
