@@ -7,6 +7,7 @@ other features (joined and derived columns, crosses, lags, vectors in rows, ...)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -19,7 +20,7 @@ from recsys.data.transforms.fitted import dense_expr
 from recsys.data.transforms.steps import Params
 from recsys.serving.lookups import Lookup, LookupFeatures, PolarsMemo
 from recsys.serving.numbers import NumberFeatures, NumberParser, agree, bucket_ids_of, chain_of, table_rows
-from recsys.serving.raw_columns import Cells, Column, Row, Transpose, text_cleaner
+from recsys.serving.raw_columns import Cells, Column, Row, Transpose
 from recsys.serving.row_frames import RowFrames
 
 
@@ -113,13 +114,11 @@ class ColumnFeatures:
         source, target = self._fitted.data.source, self._singles[name]
         if not _holds_numbers(raw):
             return False
+        parser = NumberParser.from_column(source, raw.name, raw.dtype)
         if s.encode == "quantiles":
-            parser = NumberParser.from_column(source, raw.name, raw.dtype)
             ids = bucket_ids_of(self._fitted.quantiles[name], (s.quantiles or 1) + 1)
-        elif raw.dtype == pl.String and text_cleaner(source, raw.name) is not None:
-            return False
         else:
-            parser, ids = NumberParser(raw.dtype, None, ".", exact=True), table_rows(s.rows or 0)
+            ids, parser = table_rows(s.rows or 0), replace(parser, thousands=None, decimal=".", exact=True)
         self._numbers.add_ids(parser, self._place(raw.name), target, ids)
         return True
 
