@@ -36,7 +36,7 @@ class ColumnFeatures:
         self._singles = {name: i for i, name in enumerate(single_valued(self._features))}
         self._raw = {c.name: c for c in frames.columns if c.name not in _made_columns(frames)}
         self._places: dict[str, int] = {}  # of raw columns among the cells
-        self._numbers, self._lookups = NumberFeatures(), LookupFeatures()
+        self._numbers, self._looked_up = NumberFeatures(), LookupFeatures()
         self._remembered: dict[str, list[str]] = {}  # raw column -> features
         dense = {c.parsed: self._add_dense(n, c) for n, c in data.dense_columns.items()}
         sparse = {n: self._add_sparse(n, s) for n, s in data.sparse_columns.items()}
@@ -58,7 +58,7 @@ class ColumnFeatures:
     def _arrays(self, cells: Sequence[Cells], rows: int) -> Arrays:
         arrays = Arrays.empty(rows, self._features)
         self._numbers.write(cells, arrays)
-        self._lookups.write(cells, arrays)
+        self._looked_up.write(cells, arrays)
         if self._memo is not None:
             self._memo.write(cells, arrays, self._slices)
         return arrays
@@ -89,7 +89,7 @@ class ColumnFeatures:
         if lookup is None:
             return False
         table = self._fitted.matrices[name] if c.vectors is not None else _encodings(c, self._fitted.dense[name])
-        self._lookups.tables.append((self._slices[name], lookup, table))
+        self._looked_up.tables.append((self._slices[name], lookup, table))
         return True
 
     def _add_sparse(self, name: str, s: SparseConfig) -> bool:
@@ -107,7 +107,7 @@ class ColumnFeatures:
         lookup = Lookup.from_column(data, raw, self._place(raw.name), index, s.buckets or 1)
         if lookup is None:
             return False
-        (self._lookups.hashes if s.encode == "hash" else self._lookups.ids).append((self._singles[name], lookup))
+        (self._looked_up.hashes if s.encode == "hash" else self._looked_up.ids).append((self._singles[name], lookup))
         return True
 
     def _add_number(self, name: str, s: SparseConfig, raw: Column) -> bool:

@@ -216,7 +216,7 @@ def test_memos_are_bounded() -> None:
         for first in range(0, 60, 10):
             chosen = given[first : first + 10]
             assert pipeline.arrays(chosen).dense.tobytes() == expected.dense[first : first + 10].tobytes()
-        memos = [lookup.memo for _, lookup in pipeline._fast._lookups.ids] + [*pipeline._fast._memo._memos.values()]  # type: ignore[union-attr]
+        memos = [lookup.memo for _, lookup in pipeline._fast._looked_up.ids] + [*pipeline._fast._memo._memos.values()]  # type: ignore[union-attr]
         assert all(len(memo) <= 27 for memo in memos) and max(map(len, memos)) > 10
 
 
