@@ -7,6 +7,7 @@ other features (joined and derived columns, crosses, lags, vectors in rows, ...)
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 import polars as pl
@@ -19,7 +20,7 @@ from recsys.data.transforms.fitted import dense_expr
 from recsys.data.transforms.steps import Params
 from recsys.serving.lookups import Lookup, LookupFeatures, PolarsMemo
 from recsys.serving.numbers import NumberFeatures, NumberParser, agree, bucket_ids_of, chain_of, table_rows
-from recsys.serving.raw_columns import Cells, Column, Row, Transpose, text_cleaner
+from recsys.serving.raw_columns import Cells, Column, Row, Transpose
 from recsys.serving.row_frames import RowFrames
 
 
@@ -35,7 +36,7 @@ class ColumnFeatures:
         self._singles = {name: i for i, name in enumerate(single_valued(self._features))}
         self._raw = {c.name: c for c in frames.columns if c.name not in _made_columns(frames)}
         self._places: dict[str, int] = {}  # of raw columns among the cells
-        self._numbers, self._lookups = NumberFeatures(), LookupFeatures()
+        self._numbers, self._looked_up = NumberFeatures(), LookupFeatures()
         self._remembered: dict[str, list[str]] = {}  # raw column -> features
         dense = {c.parsed: self._add_dense(n, c) for n, c in data.dense_columns.items()}
         sparse = {n: self._add_sparse(n, s) for n, s in data.sparse_columns.items()}
@@ -57,7 +58,7 @@ class ColumnFeatures:
     def _arrays(self, cells: Sequence[Cells], rows: int) -> Arrays:
         arrays = Arrays.empty(rows, self._features)
         self._numbers.write(cells, arrays)
-        self._lookups.write(cells, arrays)
+        self._looked_up.write(cells, arrays)
         if self._memo is not None:
             self._memo.write(cells, arrays, self._slices)
         return arrays
@@ -88,7 +89,7 @@ class ColumnFeatures:
         if lookup is None:
             return False
         table = self._fitted.matrices[name] if c.vectors is not None else _encodings(c, self._fitted.dense[name])
-        self._lookups.tables.append((self._slices[name], lookup, table))
+        self._looked_up.tables.append((self._slices[name], lookup, table))
         return True
 
     def _add_sparse(self, name: str, s: SparseConfig) -> bool:
@@ -106,20 +107,18 @@ class ColumnFeatures:
         lookup = Lookup.from_column(data, raw, self._place(raw.name), index, s.buckets or 1)
         if lookup is None:
             return False
-        (self._lookups.hashes if s.encode == "hash" else self._lookups.ids).append((self._singles[name], lookup))
+        (self._looked_up.hashes if s.encode == "hash" else self._looked_up.ids).append((self._singles[name], lookup))
         return True
 
     def _add_number(self, name: str, s: SparseConfig, raw: Column) -> bool:
         source, target = self._fitted.data.source, self._singles[name]
         if not _holds_numbers(raw):
             return False
+        parser = NumberParser.from_column(source, raw.name, raw.dtype)
         if s.encode == "quantiles":
-            parser = NumberParser.from_column(source, raw.name, raw.dtype)
             ids = bucket_ids_of(self._fitted.quantiles[name], (s.quantiles or 1) + 1)
-        elif raw.dtype == pl.String and text_cleaner(source, raw.name) is not None:
-            return False
         else:
-            parser, ids = NumberParser(raw.dtype, None, ".", exact=True), table_rows(s.rows or 0)
+            ids, parser = table_rows(s.rows or 0), replace(parser, thousands=None, decimal=".", exact=True)
         self._numbers.add_ids(parser, self._place(raw.name), target, ids)
         return True
 

@@ -43,7 +43,7 @@ def reader(
         if isinstance(value, np.generic | np.ndarray):
             value = value.tolist()
         if whole_floats:
-            value = _without_point(value)
+            value = without_point(value)
         try:
             return None if value is None else own(value)
         except UnicodeError as e:
@@ -54,10 +54,10 @@ def reader(
     return read
 
 
-def _without_point(value: Any) -> Any:
+def without_point(value: Any) -> Any:
     """Return floats that are whole numbers as integers, in lists too."""
     if isinstance(value, list | tuple):
-        return [_without_point(v) for v in value]
+        return [without_point(v) for v in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from operator import itemgetter
 from typing import Any
 
@@ -17,6 +18,7 @@ from recsys.serving.python_values import Reader, RowError, reader
 
 Row = Mapping[str, Any]
 Cells = Sequence[Any]  # the values of one column
+FEW = 8  # rows that are transposed one by one
 
 
 @dataclass(frozen=True)
@@ -47,11 +49,18 @@ def column_of(data: ResolvedData, name: str, dtype: pl.DataType) -> Column:
         keys.append(name)
     separators = {c.split for n, c in data.sparse_columns.items() if c.split is not None and (c.column or n) == name}
     separator = separators.pop() if len(separators) == 1 else None
-    text = data.source.format in TEXT_FORMATS  # in text files an empty field is a missing value
-    whole = data.source.format in ("jsonl", "json")  # reads 7.0 as 7
-    return Column(
-        name, tuple(keys), dtype, reader(dtype, separator=separator, empty_is_missing=text, whole_floats=whole)
+    read = reader(
+        dtype,
+        separator=separator,
+        empty_is_missing=data.source.format in TEXT_FORMATS,  # there, an empty field is a missing value
+        whole_floats=has_whole_floats(data.source),
     )
+    return Column(name, tuple(keys), dtype, read)
+
+
+def has_whole_floats(source: SourceConfig) -> bool:
+    """Return whether the files' format reads 7.0 as 7."""
+    return source.format in ("jsonl", "json")
 
 
 def null_texts(source: SourceConfig, column: str) -> frozenset[str]:
@@ -82,9 +91,16 @@ class Transpose:
         self._get = itemgetter(*first) if len(first) > 1 else lambda row: tuple(row[key] for key in first)
 
     def rows(self, rows: Sequence[Row]) -> list[Cells]:
-        """Return the values of each column, (rows,) each, None if missing. Raises TypeError if a row is not a dict."""
+        """Return the values of each column of at least one row: (rows,) each, None if missing.
+
+        Raises TypeError if a row is not a dict.
+        """
         if set(map(type, rows)) != {dict}:
             rows = [_as_dict(row) for row in rows]
+        keys = tuple(rows[0])
+        if len(rows) > FEW and all(map(keys.__eq__, map(tuple, rows))):  # as the rows of one client usually are
+            values: list[Any] = list(chain.from_iterable(map(dict.values, rows)))  # type: ignore[arg-type]
+            return self.columns({key: values[i :: len(keys)] for i, key in enumerate(keys)}, len(rows))
         try:
             tuples = [self._get(row) for row in rows]
         except KeyError:  # a row lacks a key, or has the other name

@@ -94,6 +94,9 @@ def check_entries(prepared: Prepared, data: DataConfig, pipeline: Pipeline, rows
     single = together([together([pipeline(row) for row in mixed[i : i + 250]]) for i in range(0, len(mixed), 250)])
     assert_same(single, Tensors.from_frame(batch.tail(rows), pipeline.features))
     assert_same(pipeline(given), single)
+    columns = {name: [row[name] for row in given] for name in given[0]}
+    for arrays in (pipeline.arrays(given), pipeline.arrays_of_columns(columns, rows)):
+        assert_same(Tensors.from_arrays(arrays, pipeline.features), single)
     last = min(done.height, rows)
     assert torch.equal(single.dense[-last:], held.dense[-last:])
     for f in pipeline.features.sparse:

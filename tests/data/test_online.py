@@ -102,7 +102,11 @@ from recsys.serving.predict_files import file_blocks
 from recsys.serving.predictor import Predictor
 from recsys.serving.raw_rows import RawRows
 assert "torch" not in sys.modules
-tensors = Pipeline.load({str(tmp_path)!r})({{"price": "3", "user": 7, "item": 2}})
+pipeline, row = Pipeline.load({str(tmp_path)!r}), {{"price": "3", "user": 7, "item": 2}}
+arrays = pipeline.arrays([row])
+assert arrays.rows == 1 and pipeline.arrays_of_columns({{k: [v] for k, v in row.items()}}, 1).rows == 1
+assert "torch" not in sys.modules
+tensors = pipeline(row)
 print(tensors.dense.shape[0], [m for m in sys.modules if m.split(".")[0] in
     ("pytorch_lightning", "lightning", "hydra", "torchrec", "wandb", "fbgemm_gpu", "pyarrow")
     or m in ("recsys.data.prepare.prepared", "recsys.data.loader", "recsys.distributed.launch", "recsys.config.compose")])

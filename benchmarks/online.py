@@ -1,0 +1,108 @@
+"""python benchmarks/online.py [ROUNDS]: rows of Criteo's columns to arrays, with numpy and dicts against with polars.
+
+13 numbers (fill, log, standardise) and 26 values with vocabularies; one row and 1,000 rows a call, one thread. The rows
+are those of the sample, or have numbers that never repeat; each call gets rows, or columns, just read from JSON, whose
+text no dict has hashed yet. All ways run in turn in one process, and their arrays are compared bit for bit.
+"""
+
+import csv
+import json
+import os
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("POLARS_MAX_THREADS", "1")
+
+from recsys.config.compose import compose
+from recsys.config.settings import data_config
+from recsys.data.arrays import Arrays
+from recsys.data.prepare.prepared import prepare
+from recsys.data.raw import sources
+from recsys.serving.pipeline import Pipeline
+
+SAMPLE = 100_000
+Row = dict[str, Any]
+Columns = dict[str, list[Any]]
+
+
+def criteo(folder: Path) -> tuple[Pipeline, list[Row]]:
+    """Prepare the sample; return its pipeline and its last rows, with numbers as numbers, as JSON has them."""
+    cfg = compose("train", ["data=criteo", f"data.sample.rows={SAMPLE}", f"data.prepared={folder}"])
+    prepared = prepare(data_config(cfg))
+    [file] = sources.find_files(prepared.fitted.data)
+    raw = [b.frame.drop("__line__") for b in sources.read_blocks(prepared.fitted.data, file)][-1].tail(10_000)
+    rows = [{k: v for k, v in row.items() if k != "label"} for row in raw.to_dicts()]
+    numbers = [{k: int(v) if v is not None and k.startswith("int_") else v for k, v in row.items()} for row in rows]
+    return Pipeline.load(prepared.folder), numbers
+
+
+def never_repeating(rows: list[Row], seed: int) -> list[Row]:
+    """Return the rows with other numbers, all different."""
+    generator = random.Random(seed)
+    return [{k: generator.expovariate(0.02) if k.startswith("int_") else v for k, v in row.items()} for row in rows]
+
+
+def same(a: Arrays, b: Arrays) -> bool:
+    return a.dense.tobytes() == b.dense.tobytes() and a.ids.tobytes() == b.ids.tobytes()
+
+
+def by_column(rows: list[Row]) -> Columns:
+    return {name: [row[name] for row in rows] for name in rows[0]}
+
+
+def seconds(call: Callable[[Any], Arrays], batches: list[str]) -> float:
+    """Return the median time of a call. batches: rows or columns as JSON"""
+    times = []
+    for batch in batches:
+        given = json.loads(batch)
+        start = time.perf_counter()
+        call(given)
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)
+
+
+def compare(pipeline: Pipeline, rows: list[Row], size: int, rounds: int) -> list[float]:
+    """Return ms a call from rows, from columns and through polars, and the median ratios of polars to the others."""
+    calls = 200 if size == 1 else 10
+    batches = [rows[i * size : (i + 1) * size] for i in range(calls)]
+    texts, columns = [json.dumps(b) for b in batches], [json.dumps(by_column(b)) for b in batches]
+
+    def polars(rows: list[Row]) -> Arrays:
+        return Arrays.from_frame(pipeline.frame(rows), pipeline.features, pipeline.fitted.matrices)
+
+    def arrays_of_columns(columns: Columns) -> Arrays:
+        return pipeline.arrays_of_columns(columns, size)
+
+    expected = polars(batches[0])
+    assert same(pipeline.arrays(batches[0]), expected) and same(arrays_of_columns(by_column(batches[0])), expected)
+    ways = ((pipeline.arrays, texts), (arrays_of_columns, columns), (polars, texts))
+    times = [[seconds(call, given) * 1e3 for call, given in ways] for _ in range(rounds)]
+    ratios = [statistics.median(t[2] / t[i] for t in times) for i in (0, 1)]
+    return [*(statistics.median(way) for way in zip(*times, strict=True)), *ratios]
+
+
+def main() -> None:
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    table = [["numbers", "rows_a_call", "rows_ms", "columns_ms", "polars_ms", "rows_ratio", "columns_ratio"]]
+    with tempfile.TemporaryDirectory() as folder:
+        pipeline, sample = criteo(Path(folder))
+        for kind in ("sample", "never repeating"):
+            for size in (1, 1000):
+                rows = sample if kind == "sample" else never_repeating(sample, size)
+                figures = compare(pipeline, rows, size, rounds)
+                table.append([kind, str(size), *(f"{x:.4g}" for x in figures)])
+                print(f"{kind}, {size} rows a call: rows {figures[0]:.3f} ms ({size / figures[0]:,.0f}k rows/s), "
+                      f"columns {figures[1]:.3f} ms ({size / figures[1]:,.0f}k rows/s), polars {figures[2]:.2f} ms: "
+                      f"{figures[3]:.1f} and {figures[4]:.1f} times as fast")  # fmt: skip
+    with (Path(__file__).parent / "results" / "online.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(table)
+
+
+if __name__ == "__main__":
+    main()

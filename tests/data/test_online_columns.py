@@ -1,0 +1,229 @@
+"""Features that the online pipeline computes by column have the bits, and the errors, of the path through polars."""
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import polars as pl
+import pytest
+from examples import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from raw_rows import learn, of_yaml, rows
+
+from recsys.data.arrays import Arrays
+from recsys.data.raw_schema import RawSchema
+from recsys.data.transforms import steps
+from recsys.errors import UserError
+from recsys.serving import lookups, raw_columns
+from recsys.serving.pipeline import Pipeline
+from recsys.serving.python_values import RowError
+from recsys.serving.raw_rows import RawRows
+
+NUMBERS = """
+dense:
+  log: {column: x, transform: [log]}
+  usual: {column: x, transform: [log, standardise]}
+  other: {column: y, fill: median, transform: [log, standardise]}
+  asis: {column: x, fill: 2.5, transform: []}
+  scaled: {column: x, fill: 20, transform: [minmax]}
+  infinite: {column: x, fill: 1e300, transform: []}
+  standard: {column: y, fill: mean, transform: [standardise]}
+  bounded: {column: x, transform: [{clip: [-3, 50.5]}, minmax]}
+  lower: {column: y, transform: [{clip: {lower: 0}}]}
+  quantiles: {column: x, fill: median, transform: [{clip: {quantiles: [0.1, 0.9]}}, log]}
+  count: {column: w, transform: [count, standardise]}
+  mean: {column: w, transform: [{target: {smoothing: 2}}]}
+sparse:
+  w: {min_count: 2}
+  same: {column: v, table: w}
+  hashed: {column: w, encode: hash, buckets: 11}
+  numbers_hashed: {column: x, encode: hash, buckets: 7}
+  value: {column: x}
+  bucket: {column: y, quantiles: 5}
+  place: {column: i, encode: id, rows: 40}
+"""
+TEXT = """
+  hour: {column: t, cyclic: [hour, month]}
+"""
+BAGS = """
+  tags: {column: b, split: "|", max_length: 3}
+  marks: {column: b, pattern: '[a-z]', encode: hash, buckets: 5}
+"""
+LOCAL = (
+    "source: {decimal: ',', thousands: '.', strip: true, null_values: ['NULL', '-999'], column_null_values: {w: [b]}}"
+)
+NULLS = "source: {null_values: ['', '7', b]}"
+
+
+def pipeline(yaml: str, **columns: Any) -> Pipeline:
+    data = of_yaml(yaml)
+    frame = pl.DataFrame(columns, strict=False)
+    fitted = learn(data, rows(data, **{n: frame[n] for n in columns}, y_=[i % 2 for i in range(frame.height)]))
+    return Pipeline(RawRows(fitted, RawSchema(frame.head(0), {})))
+
+
+def text_pipeline(source: str) -> Pipeline:
+    yaml = source + NUMBERS.replace("sparse:", TEXT.strip("\n") + "\nsparse:") + BAGS.strip("\n")
+    numbers = [None, "0", "-3.25", "7", "1e3", "12.5", "0.125", "400"] * 4
+    if "decimal" in source:
+        numbers = [n and n.replace(".", ",") for n in numbers]
+    words = ["a", "b", None, "a", "é", " s ", "7", "1.5"] * 4
+    return pipeline(
+        "label: {column: y_}\n" + yaml, x=numbers, y=numbers[::-1], w=words, v=words[::-1],
+        i=[str(n) for n in range(32)], t=["2024-01-31 10:00", "20230215", None, "1e9"] * 8, b=["a|b", None, "c|a|7", "x"] * 8,
+    )  # fmt: skip
+
+
+def typed_pipeline() -> Pipeline:
+    whole = pl.Series([None, 0, 3, -7, 120, 3, 3, 9] * 4, dtype=pl.Int8)
+    return pipeline(
+        "label: {column: y_}\nsource: {format: parquet}" + NUMBERS,
+        x=whole, y=pl.Series([None, 0.5, -1.25, 3e30, float("nan"), 7, 8, 9] * 4, dtype=pl.Float32),
+        w=pl.Series([True, False, None, True] * 8), v=pl.Series([1, 2, None, 2] * 8, dtype=pl.UInt64),
+        i=pl.Series(range(32), dtype=pl.Int64),
+    )  # fmt: skip
+
+
+PIPELINES = {
+    "csv": text_pipeline("source: {}"),
+    "local": text_pipeline(LOCAL),
+    "nulls": text_pipeline(NULLS),
+    "jsonl": text_pipeline("source: {format: jsonl}"),
+    "parquet": typed_pipeline(),
+}
+
+
+def by_polars(pipeline: Pipeline, given: Any) -> Arrays:
+    return Arrays.from_frame(pipeline.frame(given), pipeline.features, pipeline.fitted.matrices)
+
+
+def assert_equal(a: Arrays, b: Arrays) -> None:
+    assert a.dense.tobytes() == b.dense.tobytes(), (a.dense, b.dense)
+    assert a.ids.tobytes() == b.ids.tobytes() and a.ids.dtype == b.ids.dtype == np.int32, (a.ids, b.ids)
+    assert a.ids.flags.c_contiguous and a.dense.dtype == np.float32 and a.dense.shape == b.dense.shape
+    for x, y in ((a.values, b.values), (a.lengths, b.lengths)):
+        assert list(x) == list(y)
+        assert all(x[n].dtype == np.int32 and np.array_equal(x[n], y[n]) for n in x), (x, y)
+
+
+def assert_same_outcome(call: Callable[[], Arrays], expected: Callable[[], Arrays]) -> None:
+    """Check for equal arrays, or for equal errors."""
+    try:
+        arrays = expected()
+    except UserError as error:
+        with pytest.raises(type(error), match=f"^{re.escape(str(error))}$"):
+            call()
+    else:
+        assert_equal(call(), arrays)
+
+
+@contextmanager
+def no_polars(pipeline: Pipeline) -> Iterator[None]:
+    with patch.object(type(pipeline._frames), "frame", side_effect=AssertionError("polars")):
+        yield
+
+
+NUMBER = st.one_of(
+    st.none(),
+    st.integers(-130, 130),
+    st.integers(),
+    st.floats(),
+    st.floats(width=32),
+    st.sampled_from([-0.0, 0.0, 2**53 + 1, -(2**63), 2**63, 2**64, 10**38, 3.4e38, 3.41e38, 1e-310, float("inf")]),
+)
+ODD = st.one_of(
+    st.sampled_from(
+        ["", " ", " 7", "7 ", "\t7", "\n7", "1_0", "inf", "-inf", "nan", " NaN", "-nan", "+nan", "NULL", " NULL ", "-999", "1,5",
+         "1.000,5", ".", ",", "-0", "-0.0", "+1", "1.", ".5", "1e", "٣", "\ud800", "é", "0x1", "true", "a", "b", " b", "a|b",
+         "|", "a|b|c|d|e", "2024-01-31", "2024-02-30", "20240131", "7.0", "7.5", "39", "40", True, False, b"a", b"\xff", [1],
+         ["a", None, "b"], (), {}, Decimal("7.0"), Decimal("1e400"), np.float32(0.1), np.int64(7), np.str_("a"),
+         date(2024, 1, 1), datetime(2024, 1, 1), 10**400, object()]
+    ),
+    NUMBER.map(str),
+    st.text(max_size=3),
+)  # fmt: skip
+COLUMNS = ("x", "y", "w", "v", "i", "t", "b")
+
+
+@st.composite
+def some_rows(draw: st.DrawFn) -> list[dict[str, Any]]:
+    """Rows of usual values, at most one of which is odd; `i`, which may not be missing, is usually valid."""
+    row = st.fixed_dictionaries({"i": st.integers(0, 39)}, optional={"x": NUMBER, "y": NUMBER, "w": st.sampled_from(
+        ["a", "b", "é", "7", "?", None, "", 1, 0]), "v": st.integers(0, 9), "t": st.sampled_from(["1e9", None, "2024-01-01"]),
+        "b": st.sampled_from(["a|b", "", None, "7|x|?|a"])})  # fmt: skip
+    found = draw(st.lists(row, min_size=1, max_size=12))
+    if draw(st.booleans()):
+        found[draw(st.integers(0, len(found) - 1))][draw(st.sampled_from(COLUMNS))] = draw(ODD)
+    return found
+
+
+@settings(max_examples=examples(300), deadline=None)
+@given(st.sampled_from(sorted(PIPELINES)), some_rows(), st.sampled_from([0, 1000]), st.sampled_from([0, 100]))
+def test_the_bits_and_errors_of_polars(name: str, given: list[dict[str, Any]], many: int, few: int) -> None:
+    pipeline = PIPELINES[name]
+    columns = {c: [row.get(c) for row in given] for c in COLUMNS}
+    with patch.object(steps, "MANY", many), patch.object(raw_columns, "FEW", few):
+        assert_same_outcome(lambda: pipeline.arrays(given[-1]), lambda: by_polars(pipeline, given[-1]))
+        assert_same_outcome(lambda: pipeline.arrays(given), lambda: by_polars(pipeline, given))
+        assert_same_outcome(lambda: pipeline.arrays_of_columns(columns, len(given)), lambda: by_polars(pipeline, given))
+
+
+@pytest.mark.parametrize("name", PIPELINES)
+def test_usual_rows_take_no_polars(name: str) -> None:
+    typed = name == "parquet"
+    usual = [
+        {"x": 3, "y": 2.5, "w": True if typed else "a", "v": 7, "i": 3},
+        {"x": None, "y": 1, "w": None, "v": "9", "i": "4"},
+        {"x": "12", "y": "1" if name == "local" else "-2.5", "w": "0" if typed else "new", "i": 39.0},
+    ]
+    usual = [row | {"t": "2024-01-31 10:00", "b": "a|b"} for row in usual]
+    pipeline = PIPELINES[name]
+    assert pipeline._rest is None
+    expected = by_polars(pipeline, usual)
+    pipeline.arrays(usual)  # fills the memo of times and tags
+    with no_polars(pipeline):
+        assert_equal(pipeline.arrays(usual), expected)
+        assert_equal(pipeline.arrays_of_columns({k: [r.get(k) for r in usual] for k in COLUMNS}, 3), expected)
+        assert_equal(pipeline.arrays(usual, history=[usual[0], usual[0]]), expected)
+
+
+def test_a_bad_row_of_the_history_is_an_error() -> None:
+    with pytest.raises(RowError, match=r"rows\[0\]: column x: 'oops' is not a number"):
+        PIPELINES["csv"].arrays({"i": 3}, history=[{"x": "oops", "i": 3}])
+
+
+def test_columns_of_numpy_and_polars() -> None:
+    pipeline, usual = PIPELINES["csv"], {"x": [1.5, 7.0], "w": ["a", "?"], "i": [3, 4]}
+    expected = pipeline.arrays([{n: v[i] for n, v in usual.items()} for i in range(2)])
+    for make in (tuple, np.array, pl.Series):
+        assert_equal(pipeline.arrays_of_columns({n: make(v) for n, v in usual.items()}, 2), expected)
+    with pytest.raises(UserError, match="column w: has 3 values for 2 rows; give one for each row"):
+        pipeline.arrays_of_columns(usual | {"w": ["a", "b", "c"]}, 2)
+    assert PIPELINES["parquet"].arrays_of_columns({}, 0).rows == 0
+
+
+def test_memos_are_bounded() -> None:
+    pipeline = text_pipeline(LOCAL)
+    given = [{"w": f"w{i}", "t": str(10**9 + 5000 * i), "b": f"a|{i}", "i": 3} for i in range(60)]
+    expected = by_polars(pipeline, given)
+    with patch.object(lookups, "LIMIT", 16):
+        for first in range(0, 60, 10):
+            chosen = given[first : first + 10]
+            assert pipeline.arrays(chosen).dense.tobytes() == expected.dense[first : first + 10].tobytes()
+        memos = [lookup.memo for _, lookup in pipeline._fast._looked_up.ids] + [*pipeline._fast._memo._memos.values()]  # type: ignore[union-attr]
+        assert all(len(memo) <= 27 for memo in memos) and max(map(len, memos)) > 10
+
+
+def test_a_transform_whose_bits_differ_goes_through_polars() -> None:
+    with patch.object(steps.Standardise, "apply_array", staticmethod(lambda x, p: (x - p["mean"]) / (1 / p["factor"]))):
+        changed = text_pipeline("source: {}")
+    assert {"usual", "other", "standard"} <= changed._fast.dense and changed._rest is not None  # type: ignore[union-attr]
+    given = [{"x": "3", "y": 2.7, "i": 1}, {"x": 5, "i": 2, "w": "a"}]
+    assert_equal(changed.arrays(given), by_polars(changed, given))
+    assert_equal(changed.arrays(given), PIPELINES["csv"].arrays(given))
