@@ -47,20 +47,20 @@ LABELS = (Label("click"), Label("stars", "regression", mean=3.0, std=2.0), Label
 RANKING = FeatureSpec(
     dense=(DenseFeature("age"), DenseFeature("price"), DenseFeature("title", width=3)),
     sparse=(
-        SparseFeature("user", "user", 11),
-        SparseFeature("item", "item", 7),
-        SparseFeature("before", "item", 7),  # shares the item's table
-        SparseFeature("tags", "tags", 5, multi_valued=True, pooling="mean"),
-        SparseFeature("seen", "item", 7, multi_valued=True, pooling="sum"),
+        SparseFeature("user", 11, "user"),
+        SparseFeature("item", 7, "item"),
+        SparseFeature("before", 7, "item"),  # shares the item's table
+        SparseFeature("tags", 5, "tags", multi_valued=True, pooling="mean"),
+        SparseFeature("seen", 7, "item", multi_valued=True, pooling="sum"),
     ),
     labels=LABELS,
 )
 SEQUENCES = FeatureSpec(
     dense=(DenseFeature("age"),),
     sparse=(
-        SparseFeature("user", "user", 11),
-        SparseFeature("item", "item", 9, multi_valued=True, sequence=True),
-        SparseFeature("kind", "kind", 4, multi_valued=True, sequence=True),
+        SparseFeature("user", 11, "user"),
+        SparseFeature("item", 9, "item", multi_valued=True, sequence=True),
+        SparseFeature("kind", 4, "kind", multi_valued=True, sequence=True),
     ),
     labels=(),
     item="item",
@@ -68,10 +68,10 @@ SEQUENCES = FeatureSpec(
 PAIRS = FeatureSpec(
     dense=(DenseFeature("age"),),
     sparse=(
-        SparseFeature("user", "user", 11),
-        SparseFeature("item", "item", 9),
-        SparseFeature("history", "item", 9, multi_valued=True),
-        SparseFeature("tags", "tags", 5, multi_valued=True, pooling="mean"),
+        SparseFeature("user", 11, "user"),
+        SparseFeature("item", 9, "item"),
+        SparseFeature("history", 9, "item", multi_valued=True),
+        SparseFeature("tags", 5, "tags", multi_valued=True, pooling="mean"),
     ),
     labels=(),
     item="item",

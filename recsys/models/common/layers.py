@@ -59,7 +59,7 @@ class FirstOrder(nn.Module):
 
     def __init__(self, features: FeatureSpec) -> None:
         super().__init__()
-        self.dense = nn.Linear(len(features.dense), 1, bias=False) if features.dense else None
+        self.dense = nn.Linear(features.dense_width, 1, bias=False) if features.dense else None
 
     def forward(self, dense: Tensor, vectors: Tensor) -> Tensor:
         """Return the linear part of the logit: dense (B, D), vectors of the wide tables (B, F, 4) -> (B, 1)."""
