@@ -101,7 +101,7 @@ class TwoTower(nn.Module, RetrievalModel):
             x = flatten(x, self.users(only(batch.sparse, [f.name for f in self.user_features.sparse])))
         if self.histories:
             means = list_means(vectors, query_batch.lengths)
-            x = torch.cat([x, *means.chunk(len(self.histories))], dim=1)
+            x = torch.cat([x, *means.unflatten(0, (len(self.histories), -1))], dim=1)
         x = self.deep(x)
         return nn.functional.normalize(x, dim=1) if self.normalise else x
 

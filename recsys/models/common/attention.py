@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from recsys.models.common.lists import to_block
+from recsys.models.common.lists import padded_length, to_block
 
 
 class Attention(nn.Module):
@@ -38,10 +38,17 @@ class Attention(nn.Module):
             mask = (torch.arange(block.shape[1], device=lengths.device) < lengths[:, None])[:, None, None, :]
             mask = mask | (lengths == 0)[:, None, None, None]
         mixed = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=self.causal)
-        return self.out(mixed.transpose(1, 2).reshape(-1, dim)[at])
+        return self.out(_merge_heads(mixed)[at])
 
     def _by_head(self, x: Tensor) -> Tensor:
         return x.unflatten(2, (self.heads, -1)).transpose(1, 2)
+
+
+def _merge_heads(x: Tensor) -> Tensor:
+    """Concatenate the heads of each value: (B, H, L, d) -> (B * L, H * d)."""
+    if padded_length() is not None:  # no view: other attention kernels have other strides
+        return torch.cat(x.unbind(1), dim=2).flatten(0, 1)
+    return x.transpose(1, 2).reshape(-1, x.shape[1] * x.shape[3])
 
 
 class RelativeAttention(nn.Module):
@@ -83,7 +90,7 @@ class RelativeAttention(nn.Module):
         bias = by_pair((q + self.v) @ r.unflatten(1, (self.heads, -1)).permute(1, 2, 0)) / math.sqrt(q.shape[3])
         bias = bias.masked_fill(~seen, -math.inf)
         mixed = nn.functional.scaled_dot_product_attention(q + self.u, k, v, attn_mask=bias)
-        return self.out(mixed.transpose(1, 2).reshape(-1, dim)[at])
+        return self.out(_merge_heads(mixed)[at])
 
 
 def sinusoids(distances: Tensor, dim: int) -> Tensor:

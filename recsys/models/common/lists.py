@@ -88,6 +88,7 @@ def first_kept(values: Tensor, keep: Tensor, lengths: Tensor) -> tuple[Tensor, T
     """
     if _length is None:
         return values[keep], torch.bincount(segment_ids_of(lengths)[keep], minlength=len(lengths))
-    keep = keep.view(-1, _length) & (torch.arange(_length, device=values.device) < lengths[:, None])
-    order = torch.argsort(keep.int(), dim=1, descending=True, stable=True)
+    place = torch.arange(_length, device=values.device)
+    keep = keep.view(-1, _length) & (place < lengths[:, None])
+    order = torch.argsort(keep.long() * _length - place, dim=1, descending=True)  # ONNX has no stable sort
     return values.view(-1, _length).gather(1, order).flatten(), keep.sum(1)

@@ -81,7 +81,7 @@ def trace(
     sizes = {n: {0: torch.export.Dim(f"rows_{i}")} for i, n in enumerate(arrays)}
     lengths = {n: shared if one_length else torch.export.Dim(f"length_{i}") for i, n in enumerate(inputs)}
     shapes = {n: {0: batch} if n in ("dense", "ids") else {0: batch, 1: lengths[n]} for n in inputs}
-    with quiet_exporter():
+    with quiet_exporter(), torch.no_grad():
         return torch.export.export(graph.eval(), (arrays, inputs), dynamic_shapes=(sizes, shapes), strict=False)
 
 
