@@ -1,4 +1,4 @@
-"""python -m recsys.export run=RUN_DIR output=DIR [precision=fp16] [tables=int8]
+"""python -m recsys.export run=RUN_DIR output=DIR [format=[onnx,single_graph]] [tables=int8] [triton=true]
 python -m recsys.export verify DIR
 
 Writes a trained model, its transforms and its tables as one folder, which `python -m recsys.serve DIR` serves, and
@@ -37,31 +37,48 @@ def _verify(folder: Path) -> None:
 
 
 def _write(cfg: DictConfig) -> None:
+    formats = _checked(cfg)
     from recsys.outputs import check_output
-    from recsys.serving.export.tables import TYPES
-    from recsys.serving.export.write import PRECISIONS, Form, Source, write_artefact
+    from recsys.serving.export.write import Form, Source, write_artefact
     from recsys.serving.predict_files import input_files
+    from recsys.serving.triton.repository import Options
     from recsys.training.run_dir import choose_checkpoint, open_run
     from recsys.versions import check_versions
 
-    for key, choices in (("precision", tuple(PRECISIONS)), ("tables", TYPES)):
-        if cfg[key] not in choices:
-            raise UserError(f"{key}={cfg[key]}: must be {', '.join(choices)}{did_you_mean(cfg[key], choices)}")
     trained, run = open_run(cfg.run)
     output = Path(cfg.output)
     check_output(output, root=trained.data.root)
-    if output.exists():
-        raise UserError(f"output={output}: already exists; name a folder that does not exist yet")
     checkpoint = choose_checkpoint(run, cfg.checkpoint)
     check_versions()
     name = cfg.name or str(trained.model["_target_"]).rpartition(".")[2].lower()
-    form = Form(name, str(cfg.version), cfg.precision, cfg.tables)
-    given = [] if cfg.rows is None else [str(i) for i in cfg.rows] if OmegaConf.is_list(cfg.rows) else [str(cfg.rows)]
-    source = Source(run, trained, checkpoint, tuple(input_files(given)))
-    about = write_artefact(source, form, output)
+    triton = Options(dense_backend=cfg.dense_backend, python_path=cfg.python_path) if cfg.triton else None
+    form = Form(name, str(cfg.version), cfg.precision, cfg.tables, formats, triton)
+    given = [] if cfg.rows is None else _words(cfg.rows)
+    about = write_artefact(Source(run, trained, checkpoint, tuple(input_files(given))), form, output)
     show(about)
-    size = sum(f.stat().st_size for f in output.rglob("*") if f.is_file())
+    size = sum(f.stat().st_size for f in output.rglob("*") if f.is_file() and "triton" not in f.parts)
     say(f"artefact of {size / 1e6:,.1f} MB in {output}; serve it with: python -m recsys.serve {output}")
+
+
+def _checked(cfg: DictConfig) -> tuple[str, ...]:
+    """Check what needs no slow import; return the forms beside the ONNX graph."""
+    from recsys.serving.export.choices import DENSE_BACKENDS, FORMATS, PRECISIONS, TABLES
+
+    formats = _words(cfg.format)
+    given = [("precision", cfg.precision, PRECISIONS), ("tables", cfg.tables, TABLES)]
+    given += [("dense_backend", cfg.dense_backend, DENSE_BACKENDS), *(("format", f, FORMATS) for f in formats)]
+    for key, value, choices in given:
+        if value not in choices:
+            raise UserError(f"{key}={value}: must be {', '.join(choices)}{did_you_mean(value, choices)}")
+    if Path(cfg.output).exists():
+        raise UserError(f"output={cfg.output}: already exists; name a folder that does not exist yet")
+    if cfg.triton and cfg.dense_backend == "pytorch" and "torchscript" not in formats:
+        raise UserError("dense_backend=pytorch: needs format=torchscript; add it to format=")
+    return tuple(f for f in formats if f != "onnx")
+
+
+def _words(value: Any) -> list[str]:
+    return [str(v) for v in value] if OmegaConf.is_list(value) else [str(value)]
 
 
 def show(about: dict[str, Any]) -> None:

@@ -126,10 +126,14 @@ class ExportConfig:
     checkpoint: str = "best"  # best | last | a folder under the run's checkpoints/
     name: str | None = None  # under which a server offers the model; null: the model's class in lower case
     version: str = "1"
+    format: Any = "onnx"  # onnx, and further forms: single_graph | torchscript | aoti, or a list of them
     precision: str = "fp32"  # type of the dense weights: fp32 | fp16 | bf16
     tables: str = "fp32"  # type of the tables' rows: fp32 | fp16 | int8 | int4
     # files of raw rows, which are recorded and compared; null: those of the run
     rows: Any = None
+    triton: bool = False  # also write a model repository for NVIDIA Triton
+    dense_backend: str = "onnxruntime"  # Triton's backend of the graph: onnxruntime | pytorch | python
+    python_path: str = ""  # folder from which Triton's Python imports recsys; empty if it is installed there
 
 
 @dataclass

@@ -37,10 +37,11 @@ from recsys.models.wide_deep import WideDeep
 from recsys.predictions import columns, predict
 from recsys.serving.artefact.inputs import check_feed, graph_inputs
 from recsys.serving.artefact.signature import feature_inputs
+from recsys.serving.export.choices import TABLES
 from recsys.serving.export.graphs import RankingGraph, example_inputs, to_onnx, trace
 from recsys.serving.export.lookups import ItemVectors, Tables, replace_lookups
 from recsys.serving.export.retrieval import ITEMS, QueryGraph
-from recsys.serving.export.tables import TYPES, FusedTable, Part, fuse, write_tables
+from recsys.serving.export.tables import FusedTable, Part, fuse, write_tables
 from recsys.sharding.tables import tables
 
 LABELS = (Label("click"), Label("stars", "regression", mean=3.0, std=2.0), Label("kind", "classes", ("a", "b", "c")))
@@ -185,7 +186,7 @@ def test_a_ranking_graph_is_its_model(name: str, tmp_path: Path) -> None:
         assert rows == 1 or wanted.std(axis=0).min() > 1e-4  # the rows do differ
 
 
-@pytest.mark.parametrize("type_", TYPES)
+@pytest.mark.parametrize("type_", TABLES)
 def test_stored_rows_are_those_of_fbgemm(type_: Any) -> None:
     """int8 and int4 rows are what FBGEMM reads of its own quantised rows; fp16 is IEEE's."""
     rows = torch.randn(50, 12) * torch.rand(50, 1) * 10

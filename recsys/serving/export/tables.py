@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,7 +23,6 @@ from recsys.sharding.table_shards import rows_of_a_block
 from recsys.sharding.tables import TableInfo
 
 TableType = Literal["fp32", "fp16", "int8", "int4"]
-TYPES: tuple[str, ...] = get_args(TableType)
 FOLDER = "tables"
 
 

@@ -29,19 +29,23 @@ from recsys.evaluation.calibration import load as load_calibration
 from recsys.run_files import RESULTS
 from recsys.serving.artefact import folder as files
 from recsys.serving.artefact import signature
+from recsys.serving.artefact.folder import Artefact
 from recsys.serving.artefact.session import open_session
 from recsys.serving.export.examples import COMPARED, RECORDED, Examples, raw_frame, scored
+from recsys.serving.export.forms import Written, write_forms
 from recsys.serving.export.graphs import OPSET, RankingGraph, example_inputs, to_onnx, trace
 from recsys.serving.export.lookups import Tables, replace_lookups
 from recsys.serving.export.measure import measure
 from recsys.serving.export.restored import StoredTask
 from recsys.serving.export.retrieval import recommended, signature_of, write_closed_form, write_retrieval
+from recsys.serving.export.single_graph import check_single_graph
 from recsys.serving.export.tables import TableType, fuse, write_tables
 from recsys.serving.raw_rows import RawRows
 from recsys.serving.recommender import Recommender
+from recsys.serving.triton.repository import REPOSITORY, Options, write_repository
 from recsys.training.run_data import prepare_to_measure
 
-PRECISIONS = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+TORCH_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 EXACT, EXACT_SCORES = 1e-5, 1e-4  # tolerance of predictions and of items' scores with fp32 weights and tables
 # those of smaller types find damage only; the metrics say what such a type costs
 TOLERANCES = {"fp16": 5e-3, "bf16": 5e-2, "int8": 2e-2, "int4": 2e-1}
@@ -55,12 +59,16 @@ class Form:
     name, version: under which a server offers the model
     precision: type of the dense weights: fp32, fp16 or bf16
     tables: type of the rows of tables
+    formats: further forms of the graph
+    triton: options of a model repository for Triton; None writes none
     """
 
     name: str
     version: str = "1"
     precision: str = "fp32"
     tables: TableType = "fp32"
+    formats: tuple[str, ...] = ()
+    triton: Options | None = None
 
     def tolerance(self, *, scores_rows: bool) -> float:
         """Return the largest difference of an output from the run's that is not an error."""
@@ -93,6 +101,7 @@ def write_artefact(source: Source, form: Form, output: Path) -> dict[str, Any]:
     """
     output.parent.mkdir(parents=True, exist_ok=True)
     rows = RawRows.load(source.run)
+    check_forms(source, form, rows)
     raw = raw_frame(rows, list(source.files) or raw_files(data_config(source.cfg)), RECORDED + COMPARED)
     with whole_folder(output) as building:
         save_pipeline(rows, building / files.PIPELINE)
@@ -100,8 +109,10 @@ def write_artefact(source: Source, form: Form, output: Path) -> dict[str, Any]:
         about, examples = write(source, form, rows, raw, building)
         recorded, compared = examples.divided(dependent=source.kind.scores_rows and rows.fitted.data.group is not None)
         recorded.write(building / files.EXAMPLES)
-        about = _description(source, form, about)
-        manifest.write(building, manifest.entries_of(building), {files.KEY: finite(about)})
+        about = finite(_description(source, form, about))
+        if form.triton is not None:
+            write_repository(Artefact(building, about), building / REPOSITORY, form.triton)
+        manifest.write(building, manifest.entries_of(building), {files.KEY: about})
         with TemporaryDirectory(prefix="recsys-export-") as temporary:
             compared.write(Path(temporary) / "compared.json")
             for file in (None, Path(temporary) / "compared.json"):
@@ -109,6 +120,15 @@ def write_artefact(source: Source, form: Form, output: Path) -> dict[str, Any]:
                 what = "raw rows" if source.kind.scores_rows else "lists of items"
                 say(f"{result['rows']:,} {what} agree with the run within {result['difference']:.1e}")
     return about
+
+
+def check_forms(source: Source, form: Form, rows: RawRows) -> None:
+    """Raise UserError if the model or its data has no such form, before anything is written."""
+    if not source.kind.scores_rows and (form.formats or form.triton):
+        key = f"format={form.formats[0]}" if form.formats else "triton=true"
+        raise UserError(f"{key}: applies to models that score rows; a retrieval model is served by recsys.serve alone")
+    if "single_graph" in form.formats:
+        check_single_graph(rows.fitted)
 
 
 def save_pipeline(rows: RawRows, folder: Path) -> None:
@@ -132,7 +152,7 @@ def _ranking(source: Source, form: Form, rows: RawRows, raw: Any, folder: Path) 
     examples = scored(rows, raw, task, labels)
     fused = fuse(task.infos.values(), form.tables)
     write_tables(task.stored, task.infos, fused.values(), folder)
-    tables = Tables(fused, PRECISIONS[form.precision])
+    tables = Tables(fused, TORCH_TYPES[form.precision])
     model = task.task.model
     replace_lookups(model, features, tables)
     graph = RankingGraph(model, features, labels, tables)
@@ -140,6 +160,9 @@ def _ranking(source: Source, form: Form, rows: RawRows, raw: Any, folder: Path) 
     sizes = {p.name: table.rows for table in fused.values() for p in table.parts}
     inputs = example_inputs(features)
     to_onnx(trace(graph, parts, inputs), parts, list(inputs), graph.outputs, folder / files.GRAPH, sizes)
+    recorded = examples.divided(dependent=False)[0]
+    written = Written(graph, parts, sizes, inputs, folder)
+    write_forms(form.formats, written, rows, recorded.rows, recorded.outputs, form.tolerance(scores_rows=True))
     own = {
         "inputs": signature.raw_inputs(rows.types),
         "tensors": signature.feature_inputs(features),
@@ -162,7 +185,7 @@ def _retrieval(source: Source, form: Form, rows: RawRows, raw: Any, folder: Path
         own = write_closed_form(recommender.model, 1 + len(rows.fitted.candidates), folder)
     else:
         task = StoredTask.load(source.cfg, features, source.checkpoint)
-        own = write_retrieval(recommender, task, form.tables, PRECISIONS[form.precision], folder)
+        own = write_retrieval(recommender, task, form.tables, TORCH_TYPES[form.precision], folder)
         read = [i.name for i in open_session(folder / files.GRAPH).get_inputs()]
     about = {"kind": "retrieval", "k": recommender.k, "filter_history": recommender.filter_history}
     about |= {"items": recommender.nameable, "signature": signature_of(rows.types, features, read), "metrics": {}}
@@ -181,6 +204,7 @@ def _description(source: Source, form: Form, own: Mapping[str, Any]) -> dict[str
         "precision": form.precision,
         "tables": form.tables,
         "tolerance": form.tolerance(scores_rows=source.kind.scores_rows),
+        "formats": ["onnx", *form.formats],
         "opset": OPSET,
         "model": source.cfg.model["_target_"],
         "data": source.cfg.data.name,

@@ -1,0 +1,206 @@
+"""Write a model repository for NVIDIA Triton: the transforms, the graph, and an ensemble of both.
+
+    REPOSITORY/
+        NAME_transforms/     Python backend: raw columns -> the graph's inputs
+        NAME_model/          onnxruntime, pytorch or Python backend: the graph
+        NAME/                the ensemble, which clients call
+
+https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from recsys.serving.artefact.folder import GRAPH, PIPELINE, Artefact
+from recsys.serving.servable import TensorSpec
+from recsys.serving.triton.transforms import FOLDER
+
+REPOSITORY = "triton"
+TYPES = {"BOOL": "BOOL", "INT32": "INT32", "INT64": "INT64", "FP32": "FP32", "FP64": "FP64", "BYTES": "STRING"}
+MODEL = '''"""Triton runs this file; the model itself is part of recsys."""
+
+import json
+import sys
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        folder = json.loads(args["model_config"])["parameters"]["python_path"]["string_value"]
+        if folder:
+            sys.path.insert(0, folder)
+        from recsys.serving.triton.{module} import TritonPythonModel as Model
+
+        self.model = Model()
+        self.model.initialize(args)
+
+    def execute(self, requests):
+        return self.model.execute(requests)
+'''
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of the repository.
+
+    max_batch_size: largest number of rows of a batch
+    preferred: sizes of batches that Triton forms if it can
+    delay_us: microseconds that a request waits for others
+    instances: processes of the transforms and instances of the graph
+    dense_backend: backend of the graph: onnxruntime, pytorch or python
+    python_path: folder from which Triton's Python imports recsys; empty if it is installed there
+    """
+
+    max_batch_size: int = 65_536
+    preferred: tuple[int, ...] = (64, 512, 4096)
+    delay_us: int = 7_000
+    instances: int = 1
+    dense_backend: str = "onnxruntime"
+    python_path: str = ""
+
+
+def write_repository(artefact: Artefact, folder: Path, options: Options) -> None:
+    """Write the repository of a ranking artefact. Large files are linked, not copied, if the file system can."""
+    name = artefact.name
+    transforms, model = f"{name}_transforms", f"{name}_model"
+    signature = artefact.signature
+    outputs = signature["outputs"]
+    _write_model(folder / transforms, _transforms_config(transforms, artefact, options))
+    (folder / transforms / "1" / "model.py").write_text(MODEL.replace("{module}", "transforms"))
+    _link(artefact.folder / PIPELINE, folder / transforms / "1" / FOLDER)
+    _write_model(folder / model, _graph_config(model, artefact, options))
+    _write_graph(artefact.folder, folder / model / "1", options.dense_backend)
+    numbered = options.dense_backend == "pytorch"
+    steps = [
+        (transforms, _same(signature["inputs"]), _same(signature["tensors"])),
+        (model, _same(signature["tensors"], numbered), _same(outputs, numbered)),
+    ]
+    _write_model(folder / name, _ensemble_config(name, artefact, options, steps))
+
+
+def _write_model(folder: Path, config: str) -> None:
+    (folder / "1").mkdir(parents=True)
+    (folder / "config.pbtxt").write_text(config)
+
+
+def _write_graph(artefact: Path, version: Path, backend: str) -> None:
+    if backend == "pytorch":
+        _link(artefact / "model.pt", version / "model.pt")
+        return
+    _link(artefact / GRAPH, version / GRAPH)
+    _link(artefact / "tables", version / "tables")
+    if backend == "python":
+        (version / "model.py").write_text(MODEL.replace("{module}", "graph"))
+
+
+def _link(source: Path, target: Path) -> None:
+    """Link a file, or the files of a folder; copy where links are impossible."""
+    pairs = [(source, target)]
+    if source.is_dir():
+        pairs = [(f, target / f.relative_to(source)) for f in sorted(source.rglob("*")) if f.is_file()]
+    for file, place in pairs:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(file, place)
+        except OSError:
+            shutil.copy(file, place)
+
+
+def _transforms_config(name: str, artefact: Artefact, options: Options) -> str:
+    signature = artefact.signature
+    return "\n".join(
+        [
+            *_head(name, "python", options),
+            *_tensors("input", signature["inputs"], optional=True),
+            *_tensors("output", signature["tensors"]),
+            *_batching(options),
+            *_instances(options),
+            *_parameter("python_path", options.python_path),
+            *_warm_up(signature["inputs"]),
+            "",
+        ]
+    )
+
+
+def _graph_config(name: str, artefact: Artefact, options: Options) -> str:
+    signature = artefact.signature
+    backend = options.dense_backend
+    numbered = backend == "pytorch"
+    lines = [*_head(name, backend, options), *_tensors("input", signature["tensors"], numbered=numbered)]
+    # ONNX and TorchScript outputs are (rows,), which Triton reshapes to the (rows, 1) of the configuration
+    reshape = "" if backend == "python" else " reshape { shape: [ ] }"
+    lines += _tensors("output", signature["outputs"], reshape=reshape, numbered=numbered)
+    lines += [*_batching(options), *_instances(options)]
+    lines += _parameter("python_path", options.python_path) if backend == "python" else []
+    return "\n".join([*lines, ""])
+
+
+def _ensemble_config(
+    name: str, artefact: Artefact, options: Options, steps: Sequence[tuple[str, dict[str, str], dict[str, str]]]
+) -> str:
+    lines = [f'name: "{name}"', 'platform: "ensemble"', f"max_batch_size: {options.max_batch_size}"]
+    lines += _tensors("input", artefact.signature["inputs"], optional=True)
+    lines += _tensors("output", artefact.signature["outputs"])
+    lines += ["ensemble_scheduling {", "  step ["]
+    shown = []
+    for model, inputs, outputs in steps:
+        own = ["    {", f'      model_name: "{model}"', "      model_version: -1"]
+        own += [f'      input_map {{ key: "{own_name}" value: "{n}" }}' for n, own_name in inputs.items()]
+        own += [f'      output_map {{ key: "{own_name}" value: "{n}" }}' for n, own_name in outputs.items()]
+        shown.append("\n".join([*own, "    }"]))
+    return "\n".join([*lines, ",\n".join(shown), "  ]", "}", ""])
+
+
+def _same(specs: Iterable[TensorSpec], numbered: bool = False) -> dict[str, str]:
+    """Return the name of each tensor in the model that has it: NAME, or NAME__INDEX as the PyTorch backend wants it."""
+    return {s.name: f"{s.name}__{i}" if numbered else s.name for i, s in enumerate(specs)}
+
+
+def _head(name: str, backend: str, options: Options) -> list[str]:
+    versions = "version_policy: { latest: { num_versions: 2 } }"
+    return [f'name: "{name}"', f'backend: "{backend}"', f"max_batch_size: {options.max_batch_size}", versions]
+
+
+def _tensors(
+    kind: str, specs: Sequence[TensorSpec], *, optional: bool = False, reshape: str = "", numbered: bool = False
+) -> list[str]:
+    """Return inputs or outputs; the first dimension, the rows, is left out."""
+    shown, names = [], _same(specs, numbered)
+    for s in specs:
+        dims = ", ".join(str(n) for n in s.shape[1:]) or "1"
+        more = " optional: true" if optional and s.optional else ""
+        shown.append(
+            f'  {{ name: "{names[s.name]}" data_type: TYPE_{TYPES[s.datatype]} dims: [ {dims} ]{reshape}{more} }}'
+        )
+    return [f"{kind} [", ",\n".join(shown), "]"]
+
+
+def _batching(options: Options) -> list[str]:
+    preferred = ", ".join(map(str, options.preferred))
+    return [
+        "dynamic_batching {",
+        f"  preferred_batch_size: [ {preferred} ]",
+        f"  max_queue_delay_microseconds: {options.delay_us}",
+        "}",
+    ]
+
+
+def _instances(options: Options) -> list[str]:
+    return [f"instance_group [ {{ count: {options.instances} kind: KIND_CPU }} ]"]
+
+
+def _parameter(key: str, value: str) -> list[str]:
+    return [f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}']
+
+
+def _warm_up(specs: Sequence[TensorSpec]) -> list[str]:
+    """Return a request that Triton sends before it reports the model as ready: zeros, and missing text."""
+    inputs = [
+        f'    inputs {{ key: "{s.name}" value: {{ data_type: TYPE_{TYPES[s.datatype]} dims: [ 1 ] zero_data: true }} }}'
+        for s in specs
+    ]
+    return ["model_warmup [", "  {", '    name: "one row"', "    batch_size: 1", *inputs, "  }", "]"]
