@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -92,6 +93,8 @@ def to_onnx(
     outputs: Sequence[str],
     file: Path,
     rows: Mapping[str, int],
+    *,
+    halved: bool = False,
 ) -> None:
     """Write a traced graph as ONNX. The arrays of tables become external data in the files of `parts`.
 
@@ -102,6 +105,7 @@ def to_onnx(
         outputs: names of the outputs.
         file: the file to write.
         rows: the number of rows of each part.
+        halved: whether to store dense weights as bfloat16; ONNX Runtime converts them to float32 when it loads them.
     """
     import onnx
 
@@ -118,8 +122,28 @@ def to_onnx(
     assert converted is not None
     proto = converted.model_proto
     _make_external(proto, {f"table_{p.name}": p for p in parts}, rows)
+    if halved:
+        _halve(proto)
     onnx.save(proto, str(file))
     onnx.checker.check_model(str(file))
+
+
+def _halve(proto: Any) -> None:
+    """Store float32 weights, whose last 16 bits are 0, as bfloat16."""
+    from onnx import TensorProto, helper
+
+    weights = [t for t in proto.graph.initializer if t.data_type == TensorProto.FLOAT and len(t.dims) > 1]
+    casts = []
+    for tensor in weights:
+        if tensor.data_location == TensorProto.EXTERNAL:
+            continue
+        bits = np.frombuffer(tensor.raw_data, np.uint32) >> 16
+        stored = TensorProto(name=f"{tensor.name}_bf16", data_type=TensorProto.BFLOAT16, dims=tensor.dims)
+        stored.raw_data = bits.astype(np.uint16).tobytes()
+        casts.append(helper.make_node("Cast", [stored.name], [tensor.name], to=TensorProto.FLOAT))
+        tensor.CopyFrom(stored)
+    for node in reversed(casts):
+        proto.graph.node.insert(0, node)
 
 
 def _make_external(proto: Any, parts: Mapping[str, Part], rows: Mapping[str, int]) -> None:

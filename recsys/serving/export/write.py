@@ -45,7 +45,8 @@ from recsys.serving.recommender import Recommender
 from recsys.serving.triton.repository import REPOSITORY, Options, write_repository
 from recsys.training.run_data import prepare_to_measure
 
-TORCH_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+# of products and sums; bfloat16 weights are converted, because ONNX Runtime has no kernels for them on CPUs
+TORCH_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.float32}
 EXACT, EXACT_SCORES = 1e-5, 1e-4  # tolerance of predictions and of items' scores with fp32 weights and tables
 # those of smaller types find damage only; the metrics say what such a type costs
 TOLERANCES = {"fp16": 5e-3, "bf16": 5e-2, "int8": 2e-2, "int4": 2e-1}
@@ -154,12 +155,16 @@ def _ranking(source: Source, form: Form, rows: RawRows, raw: Any, folder: Path) 
     write_tables(task.stored, task.infos, fused.values(), folder)
     tables = Tables(fused, TORCH_TYPES[form.precision])
     model = task.task.model
+    if form.precision == "bf16":
+        model.bfloat16().float()  # rounds the weights
     replace_lookups(model, features, tables)
     graph = RankingGraph(model, features, labels, tables)
     parts = [p for table in fused.values() for p in table.parts]
     sizes = {p.name: table.rows for table in fused.values() for p in table.parts}
     inputs = example_inputs(features)
-    to_onnx(trace(graph, parts, inputs), parts, list(inputs), graph.outputs, folder / files.GRAPH, sizes)
+    halved = form.precision == "bf16"
+    program = trace(graph, parts, inputs)
+    to_onnx(program, parts, list(inputs), graph.outputs, folder / files.GRAPH, sizes, halved=halved)
     recorded = examples.divided(dependent=False)[0]
     written = Written(graph, parts, sizes, inputs, folder)
     write_forms(form.formats, written, rows, recorded.rows, recorded.outputs, form.tolerance(scores_rows=True))

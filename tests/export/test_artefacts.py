@@ -1,0 +1,309 @@
+"""Artefacts of real runs: what they hold, that they give what recsys.predict gives, and what they refuse."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+
+from recsys import export, manifest
+from recsys.config.compose import compose
+from recsys.errors import UserError
+from recsys.manifest import DamagedFile
+from recsys.serving.artefact import Artefact, load
+from recsys.serving.artefact.single_graph import SingleGraph
+from recsys.serving.artefact.verify import verify
+from recsys.serving.export.write import Form, Source, write_artefact
+from recsys.serving.predictor import Predictor
+from recsys.serving.python_values import RowError
+from recsys.serving.recommender import Recommender
+from recsys.serving.servable import Query
+from recsys.training.run import train
+from recsys.training.run_dir import choose_checkpoint, open_run
+
+CRITEO = ["data=criteo", "data.sample.rows=3000", "trainer.threads=1", "trainer.max_epochs=1", "trainer.batch_size=256"]
+SEQUENCES = ["data=sample_sequences", "data.sample.rows=3000", "trainer.threads=1"]
+
+
+def trained(folder: Path, *overrides: str) -> Path:
+    run = folder / "run"
+    train(compose("train", [*overrides, f"data.prepared={folder / 'prepared'}", f"run_dir={run}"]))
+    return run
+
+
+def export_run(run: Path, output: Path, *overrides: str) -> str | None:
+    """Run the command; return its message if it fails."""
+    code, message = cli_call("export", [f"run={run}", f"output={output}", *overrides])
+    assert (code == 0) == (message is None)
+    return message
+
+
+def cli_call(command: str, arguments: list[str]) -> tuple[int, str | None]:
+    before, sys.argv = sys.argv, [f"recsys.{command}", *arguments]
+    try:
+        cfg = compose(command, arguments)
+        export._command(cfg)
+    except UserError as e:
+        return 2, str(e)
+    finally:
+        sys.argv = before
+    return 0, None
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("dlrm"), "model=dlrm", *CRITEO)
+
+
+@pytest.fixture(scope="module")
+def artefact(run: Path) -> Path:
+    output = run.parent / "artefact"
+    assert export_run(run, output, "format=[onnx,single_graph,torchscript]", "triton=true", "name=clicks") is None
+    return output
+
+
+@pytest.fixture(scope="module")
+def raw(run: Path) -> pl.DataFrame:
+    [folder] = [f for f in (run.parent / "prepared").glob("sample-*") if f.is_dir()]
+    file = folder / "train.tsv"
+    columns = ["label", *(f"int_{i}" for i in range(1, 14)), *(f"cat_{i}" for i in range(1, 27))]
+    text = pl.read_csv(file, separator="\t", has_header=False, new_columns=columns, infer_schema=False, quote_char=None)
+    return text.tail(700).drop("label")
+
+
+def test_an_artefact_is_complete(artefact: Path, run: Path) -> None:
+    about = Artefact.open(artefact).about
+    assert (about["name"], about["kind"], about["opset"], about["tolerance"]) == ("clicks", "ranking", 21, 1e-5)
+    assert about["versions"].keys() >= {"recsys", "torch", "onnxruntime"}
+    assert about["formats"] == ["onnx", "single_graph", "torchscript"]
+    tested = json.loads((run / "metrics.json").read_text())["test"]
+    assert about["metrics"]["run"] == tested
+    assert about["metrics"]["artefact"]["auc"] == pytest.approx(tested["auc"], abs=1e-4)
+    assert about["metrics"]["artefact"]["rows"] == tested["rows"]
+    inputs = {s.name: s for s in Artefact.open(artefact).signature["inputs"]}
+    assert len(inputs) == 39 and inputs["cat_1"].datatype == "BYTES"
+    examples = json.loads((artefact / "examples.json").read_text())
+    assert len(examples["rows"]) == len(examples["outputs"]["probability"]) == 256
+    state = (artefact / "pipeline" / "transforms.json").read_text()
+    assert str(run.parent) not in state and str(run.parent) not in (artefact / "manifest.json").read_text()
+
+
+def test_outputs_are_those_of_predict(artefact: Path, run: Path, raw: pl.DataFrame) -> None:
+    """Raw rows with missing and unseen values, one at a time and together, in every form."""
+    raw = raw.with_columns(
+        pl.when(pl.int_range(pl.len()) % 3 == 0).then(pl.lit("")).otherwise(pl.col("int_2")).alias("int_2"),
+        pl.when(pl.int_range(pl.len()) % 5 == 0).then(pl.lit("new!")).otherwise(pl.col("cat_3")).alias("cat_3"),
+    )
+    expected = Predictor.load(str(run)).predict(raw).to_numpy()
+    assert expected.std() > 0.05
+    model, rows = load(artefact), raw.to_dicts()
+    together = model.run(model.features(rows))["probability"]
+    assert np.abs(together - expected).max() < 1e-5
+    by_column = model.run(model.features_of_columns(raw.to_dict(as_series=False), raw.height))["probability"]
+    assert np.array_equal(by_column, together)
+    alone = [model.run(model.features([row]))["probability"][0] for row in rows[:50]]
+    assert np.abs(alone - expected[:50]).max() < 1e-5
+    one_graph = SingleGraph(artefact / "single_graph.onnx")(rows)["probability"]
+    assert np.abs(one_graph - expected).max() < 1e-5
+    assert model.run(model.features([]))["probability"].shape == (0,)
+    shares = model.unknown_shares(model.features(rows))
+    assert shares["cat_3"] > 0.2 and set(shares) == {f"cat_{i}" for i in range(1, 27)}
+
+
+def test_bad_rows_are_named(artefact: Path) -> None:
+    with pytest.raises(RowError, match=r"^rows\[1\]: column int_4: 'dear' is not a number$"):
+        load(artefact).features([{"int_4": "3"}, {"int_4": "dear"}])
+    with pytest.raises(
+        UserError, match=r"^model clicks scores rows and cannot recommend items; send rows to /predict$"
+    ):
+        load(artefact).recommend([Query([{}])])
+
+
+def test_it_loads_without_torch(artefact: Path) -> None:
+    code = f"""
+import sys
+from recsys.serving.artefact import load
+model = load({str(artefact)!r})
+print(model.run(model.features([{{"int_1": "3"}}]))["probability"].shape,
+      [m for m in ("torch", "pytorch_lightning", "hydra", "torchrec", "wandb", "onnx") if m in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "(1,) []"
+
+
+def test_verify_repeats_the_proof_and_finds_what_differs(artefact: Path, tmp_path: Path) -> None:
+    found = verify(artefact)
+    assert found.rows == 256 and found.difference < 1e-6
+    moved = tmp_path / "elsewhere"
+    shutil.copytree(artefact, moved)
+    assert verify(moved).difference == found.difference
+    examples = json.loads((moved / "examples.json").read_text())
+    examples["outputs"]["probability"][7] += 0.01
+    (moved / "examples.json").write_text(json.dumps(examples))
+    about = manifest.read_json(moved / "manifest.json")
+    manifest.write(moved, manifest.entries_of(moved), {"artefact": about["artefact"]})
+    with pytest.raises(UserError, match=r"row 7 of examples.json gives an output that differs by 0.01 from the run's"):
+        verify(moved)
+
+
+@pytest.mark.parametrize(
+    "name", ["model.onnx", "tables/dim16.bin", "pipeline/vocabularies/cat_2.parquet", "examples.json"]
+)
+def test_a_changed_file_is_refused(name: str, artefact: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(artefact, copy)
+    data = bytearray((copy / name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (copy / name).write_bytes(data)
+    with pytest.raises(DamagedFile, match=rf"{name}: is damaged; its content differs from what was written"):
+        load(copy)
+    (copy / name).unlink()
+    with pytest.raises(DamagedFile, match=rf"{name}: is missing"):
+        load(copy, digests=False)
+
+
+def test_other_folders_are_refused(artefact: Path, run: Path, tmp_path: Path) -> None:
+    hint = r"write an artefact with python -m recsys.export run=RUN output=DIR$"
+    with pytest.raises(UserError, match=rf"is a run; {hint}"):
+        load(run)
+    with pytest.raises(UserError, match=rf"is not an artefact; {hint}"):
+        load(tmp_path)
+    copy = tmp_path / "copy"
+    shutil.copytree(artefact, copy)
+    (copy / "evil.py").write_text("")
+    with pytest.raises(UserError, match=r"evil.py: is not in manifest.json; remove it or export the run again$"):
+        load(copy)
+    (copy / "evil.py").unlink()
+    text = (copy / "manifest.json").read_text()
+    (copy / "manifest.json").write_text(text.replace('"format": 1', '"format": 9'))
+    with pytest.raises(
+        UserError, match=r"has format 9 of artefacts, and this version of recsys reads format 1; export"
+    ):
+        load(copy)
+
+
+def test_tritons_configuration_is_valid(artefact: Path) -> None:
+    """Triton's own schema parses it, and the ensemble connects inputs, features and outputs."""
+    configs = {}
+    for file in (artefact / "triton").glob("*/config.pbtxt"):
+        configs[file.parent.name] = text_format.Parse(file.read_text(), model_config_pb2.ModelConfig())
+    assert set(configs) == {"clicks", "clicks_transforms", "clicks_model"}
+    whole, transforms, model = (configs[n] for n in ("clicks", "clicks_transforms", "clicks_model"))
+    assert whole.platform == "ensemble" and model.backend == "onnxruntime" and transforms.backend == "python"
+    assert whole.max_batch_size == 65536 and transforms.dynamic_batching.max_queue_delay_microseconds == 7000
+    assert len(transforms.input) == 39 and [o.name for o in transforms.output] == ["dense", "ids"]
+    first, second = whole.ensemble_scheduling.step
+    assert {*first.output_map.values()} == {*second.input_map.values()} == {"dense", "ids"}
+    assert [*second.output_map.values()] == ["probability"]
+    assert len(transforms.model_warmup[0].inputs) == 39
+    assert (artefact / "triton/clicks_model/1/tables/dim16.bin").stat().st_ino == (
+        artefact / "tables/dim16.bin"
+    ).stat().st_ino  # linked
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["tables=int9"], "tables=int9: must be fp32, fp16, int8, int4; did you mean int8?"),
+        (["precision=fp8"], "precision=fp8: must be fp32, fp16, bf16"),
+        (["format=onxx"], "format=onxx: must be onnx, single_graph, torchscript, aoti; did you mean onnx?"),
+        (["dense_backend=tensorrt"], "dense_backend=tensorrt: must be onnxruntime, pytorch, python"),
+        (
+            ["triton=true", "dense_backend=pytorch"],
+            "dense_backend=pytorch: needs format=torchscript; add it to format=",
+        ),
+        (["checkpoint=step-7"], "checkpoint=step-7: not in "),
+        (["action=very"], "very: no such action; did you mean verify?"),
+    ],
+)
+def test_mistakes_are_one_line(overrides: list[str], message: str, run: Path, tmp_path: Path) -> None:
+    found = export_run(run, tmp_path / "out", *overrides)
+    assert found is not None and found.startswith(message) and not (tmp_path / "out").exists()
+
+
+def test_an_existing_folder_is_kept(run: Path, tmp_path: Path) -> None:
+    found = export_run(run, tmp_path)
+    assert found == f"output={tmp_path}: already exists; name a folder that does not exist yet"
+
+
+def test_the_command_verifies(artefact: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    before, sys.argv = sys.argv, ["recsys.export", "verify", str(artefact)]
+    try:
+        with pytest.raises(SystemExit) as done:
+            export.main()
+    finally:
+        sys.argv = before
+    assert done.value.code == 0 and "256 rows agree within" in capfd.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def listed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("item_knn"), "model=item_knn", *SEQUENCES)
+
+
+def test_lists_are_those_of_predict(listed: Path) -> None:
+    """A closed-form model: histories in, the same items and scores out as recsys.predict gives."""
+    output = listed.parent / "artefact"
+    assert export_run(listed, output) is None
+    [file] = (listed.parent / "prepared").glob("sample-sequences-*/log.csv")
+    log = pl.read_csv(file, infer_schema=False)
+    users = log["user"].unique(maintain_order=True).head(30)
+    expected = Recommender.load(str(listed)).recommend(log.filter(pl.col("user").is_in(users.implode())), 5)
+    model = load(output)
+    histories = {user: log.filter(pl.col("user") == user) for user in expected["user"]}
+    found = model.recommend([Query(h.to_dicts(), 5) for h in histories.values()])
+    for (items, scores), row in zip(found, expected.iter_rows(named=True), strict=True):
+        assert items == row["items"] and np.abs(np.array(scores) - row["scores"]).max(initial=0) < 1e-5
+    history = next(iter(histories.values())).to_dicts()
+    without_keys = [{"item": r["item"]} for r in history]  # neither user nor time: the order is that of the rows
+    assert model.recommend([Query(without_keys, 5)]) == model.recommend([Query(history, 5)])
+    best = found[0][0][0]
+    [(items, _)] = model.recommend([Query(history, 5, exclude=[best])])
+    assert best not in items and items[0] == found[0][0][1]
+    [(items, _)] = model.recommend([Query(history, 5, filter_history=False)])
+    assert set(items) & {r["item"] for r in history}
+    [(popular, scores)] = model.recommend([Query([], 3)])
+    assert len(popular) == 3 and set(scores) == {0.0}
+    with pytest.raises(UserError, match=r"^k=0: must be from 1 to \d+, the number of items$"):
+        model.recommend([Query(history, 0)])
+    message = export_run(listed, listed.parent / "other", "triton=true")
+    assert message == (
+        "triton=true: applies to models that score rows; a retrieval model is served by recsys.serve alone"
+    )
+
+
+def test_data_without_a_form_in_one_graph_is_named(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Several labels, groups, joins and lists; the message names all that has no form, and the artefact still works."""
+    folder = tmp_path_factory.mktemp("tasks")
+    run = trained(folder, "model=dcnv2", "data=sample_tasks", "data.sample.rows=3000", "trainer.max_steps=5")
+    message = export_run(run, folder / "artefact", "format=single_graph")
+    assert message is not None and message.startswith("format=single_graph: data.source.joins has no form in ONNX; ")
+    assert message.endswith("use format=onnx, which keeps the transforms beside the graph")
+    assert export_run(run, folder / "artefact", "tables=int8", "precision=fp16") is None
+    about: Any = Artefact.open(folder / "artefact").about
+    assert len(about["signature"]["outputs"]) >= 2 and about["metrics"]["artefact"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["sasrec", "transformer", "two_tower", "neumf", "mult_vae", "ease", "session_knn"])
+def test_every_family_of_retrieval_models(model: str, tmp_path: Path) -> None:
+    run = trained(
+        tmp_path, f"model={model}", *SEQUENCES, *([] if model in ("ease", "session_knn") else ["trainer.max_epochs=1"])
+    )
+    assert export_run(run, tmp_path / "artefact") is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", [{"formats": ("aoti",)}, {"tables": "int4"}, {"precision": "bf16"}])
+def test_other_forms(form: dict[str, Any], run: Path, tmp_path: Path) -> None:
+    cfg, path = open_run(str(run))
+    source = Source(path, cfg, choose_checkpoint(path, "best"))
+    about = write_artefact(source, Form("dlrm", **form), tmp_path / "artefact")
+    assert about["metrics"]["artefact"]["auc"] == pytest.approx(about["metrics"]["run"]["auc"], abs=0.02)
