@@ -14,7 +14,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from recsys import cli
-from recsys.console import results, say
+from recsys.console import say
 from recsys.errors import UserError, did_you_mean
 
 USAGE = "python -m recsys.export run=RUN_DIR output=DIR, or python -m recsys.export verify DIR"
@@ -83,19 +83,12 @@ def _words(value: Any) -> list[str]:
 
 def show(about: dict[str, Any]) -> None:
     """Print the metrics of the run and of the artefact on the test split."""
-    from rich.table import Table
+    from recsys.training.show_metrics import show_tables
 
-    measured = {who: m for who, m in about["metrics"].items() if m}
-    names = [n for n in measured.get("artefact", {}) if n in measured.get("run", {})]
-    if not names:
-        return
-    table = Table(title="test split", title_justify="left")
-    for column in ("", *names):
-        table.add_column(column, justify="right" if column else "left")
-    for who in ("run", "artefact"):
-        values = [measured[who][n] for n in names]
-        table.add_row(who, *(f"{v:,}" if isinstance(v, int) else f"{v:.5f}" for v in values))
-    results.print(table)
+    measured = about["metrics"].get("artefact") or {}
+    run = {n: v for n, v in about["metrics"]["run"].items() if n in measured}
+    if run:
+        show_tables({"test, run": run, "test, artefact": {n: measured[n] for n in run}})
 
 
 def main() -> None:

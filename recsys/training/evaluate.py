@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -80,12 +78,13 @@ def evaluate_rank(run: str, split: str, checkpoint: str, config: dict[str, Any])
 
 
 def show(metrics: dict[str, Any], path: Path, split: str) -> None:
-    """Print the metrics as JSON to standard output, and write them to the run's folder."""
+    """Print the metrics as a table, and write them to the run's folder."""
     if not metrics:
         return
-    from recsys.atomic import finite, write_json
+    from recsys.atomic import write_json
+    from recsys.training.show_metrics import show_tables
 
     target = path / f"evaluate-{split}.json"
     write_json(target, metrics)
-    sys.stdout.write(json.dumps(finite(metrics[split])) + "\n")
+    show_tables({split: metrics[split]})
     say(f"{metrics['protocol']['checkpoint']} on {metrics[split]['rows']:,} {split} rows; written to {target}")

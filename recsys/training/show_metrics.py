@@ -12,25 +12,23 @@ UNCALIBRATED = "_uncalibrated"  # the end of the names of metrics before the cal
 SUSPICIOUS = 0.98  # AUC on real data from which a feature may give the label away
 
 
-def show(metrics: dict[str, Any], path: Path, *, real: bool) -> None:
-    """Print the metrics of a run as tables, its speed, and the files in its folder `path`.
+def show_tables(rows: dict[str, Any]) -> None:
+    """Print the metrics of splits as tables.
 
-    real: the rows are those of files, not of a built-in sample
+    rows: the metrics of each split; the first ones say which metrics there are
     """
     from rich.table import Table
 
-    rows: dict[str, Any] = {s: metrics[s] for s in ("test", "validation") if s in metrics}
-    if "bayes" in metrics:
-        rows["Bayes (test)"] = metrics["bayes"]
-    if any("/" in name for name in metrics["test"]):
+    first = next(iter(rows.values()))
+    if any("/" in name for name in first):
         rows = {f"{s}, {label}": found for s, m in rows.items() for label, found in of_label(m).items()}
     shown = dict.fromkeys(n for found in rows.values() for n in found if not n.endswith(UNCALIBRATED))
     within = [n for n in shown if n.startswith(("gauc", "gndcg@", "gmrr@")) or n == "groups"]
     tables = {"metrics": list(shown)}
     if "groups" in shown:
         tables = {"metrics": [n for n in shown if n not in within], "metrics within groups": within}
-    if is_retrieval(metrics["test"]):
-        several_targets = metrics["test"].get("targets", 0) > metrics["test"]["rows"]
+    if is_retrieval(first):
+        several_targets = first.get("targets", 0) > first["rows"]
         rows = {f"{s}, {p}": found for s, m in rows.items() for p, found in by_protocol(m).items()}
         tables = shown_tables(list(dict.fromkeys(n for found in rows.values() for n in found)), several_targets)
     for title, names in tables.items():
@@ -44,6 +42,17 @@ def show(metrics: dict[str, Any], path: Path, *, real: bool) -> None:
                     row, *("" if c is None else f"{c:,}" if isinstance(c, int) else f"{c:.5f}" for c in cells)
                 )
         results.print(table)
+
+
+def show(metrics: dict[str, Any], path: Path, *, real: bool) -> None:
+    """Print the metrics of a run as tables, its speed, and the files in its folder `path`.
+
+    real: the rows are those of files, not of a built-in sample
+    """
+    rows: dict[str, Any] = {s: metrics[s] for s in ("test", "validation") if s in metrics}
+    if "bayes" in metrics:
+        rows["Bayes (test)"] = metrics["bayes"]
+    show_tables(rows)
     if real and (odd := too_good(metrics["test"])) is not None:
         say(odd)
     for name, value in metrics["test"].items():

@@ -82,8 +82,8 @@ def test_two_processes_learn_as_much(home: Path) -> None:
 
 
 def test_evaluate_and_predict_apply_the_calibration(home: Path) -> None:
-    done = ok(run_forked("recsys.evaluate", "run=one", cwd=home))
-    found = json.loads(done.stdout)
+    ok(run_forked("recsys.evaluate", "run=one", cwd=home))
+    found = json.loads((home / "one" / "evaluate-test.json").read_text())["test"]
     assert found == pytest.approx(metrics(home / "one")["test"], rel=1e-6)
     ok(run_forked("recsys.predict", "run=one", "input=new.csv", "output=p.parquet", cwd=home))
     p = pl.read_parquet(home / "p.parquet")

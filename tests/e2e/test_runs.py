@@ -92,7 +92,9 @@ def test_kill_and_resume_gives_equal_weights_bit_for_bit(home: Path, tmp_path: P
 
 def test_evaluate_reproduces_the_test_metrics_exactly(home: Path, run_command: Run) -> None:
     done = ok(run_command("recsys.evaluate", "run=a", cwd=home))
-    assert json.loads(done.stdout) == json.loads((home / "a" / "metrics.json").read_text())["test"]
+    measured = json.loads((home / "a" / "evaluate-test.json").read_text())["test"]
+    assert measured == json.loads((home / "a" / "metrics.json").read_text())["test"]
+    assert "│ test │" in done.stdout and f"{measured['auc']:.5f}" in done.stdout
 
 
 def test_predict_scores_raw_rows_with_or_without_labels(home: Path, run_command: Run) -> None:
@@ -131,8 +133,8 @@ def test_two_processes_by_devices_and_by_torchrun_train_alike(home: Path) -> Non
     plan = json.loads((home / "two" / "plan.json").read_text())
     assert plan["world_size"] == 2
     assert {t["type"] for t in plan["tables"]} == {"row_wise"}
-    back = ok(forked("evaluate", "run=two", "trainer.devices=1", "sharding=none", cwd=home))
-    assert json.loads(back.stdout)["auc"] == pytest.approx(two["auc"], abs=1e-9)
+    ok(forked("evaluate", "run=two", "trainer.devices=1", "sharding=none", cwd=home))
+    assert json.loads((home / "two" / "evaluate-test.json").read_text())["test"]["auc"] == pytest.approx(two["auc"], abs=1e-9)
 
 
 @pytest.mark.slow
