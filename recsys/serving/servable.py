@@ -35,12 +35,14 @@ class Query:
     k: length of the list; None for the model's default
     filter_history: whether to leave out the items of the history; None for the model's default
     exclude: further items to leave out
+    candidates: the only items to rank; None for all
     """
 
     rows: Sequence[Row]
     k: int | None = None
     filter_history: bool | None = None
     exclude: Sequence[str] = ()
+    candidates: Sequence[str] | None = None
 
 
 class Servable(Protocol):
@@ -63,8 +65,11 @@ class Servable(Protocol):
         """True if the features of a row depend on other rows of the call, so that requests must not be merged."""
         ...
 
-    def features(self, rows: Sequence[Row]) -> Features:
-        """Transform raw rows. Raises RowError (row, column, value, reason) for the first row that cannot be read."""
+    def features(self, rows: Sequence[Row], shared: Row | None = None) -> Features:
+        """Transform raw rows. Raises RowError (row, column, value, reason) for the first row that cannot be read.
+
+        shared: values that all rows have, too, such as those of one user with many candidates; transformed once
+        """
         ...
 
     def features_of_columns(self, columns: Mapping[str, Sequence[Any]], rows: int) -> Features:

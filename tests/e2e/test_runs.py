@@ -134,7 +134,9 @@ def test_two_processes_by_devices_and_by_torchrun_train_alike(home: Path) -> Non
     assert plan["world_size"] == 2
     assert {t["type"] for t in plan["tables"]} == {"row_wise"}
     ok(forked("evaluate", "run=two", "trainer.devices=1", "sharding=none", cwd=home))
-    assert json.loads((home / "two" / "evaluate-test.json").read_text())["test"]["auc"] == pytest.approx(two["auc"], abs=1e-9)
+    assert json.loads((home / "two" / "evaluate-test.json").read_text())["test"]["auc"] == pytest.approx(
+        two["auc"], abs=1e-9
+    )
 
 
 @pytest.mark.slow

@@ -126,6 +126,20 @@ def test_bad_rows_are_named(artefact: Path) -> None:
         load(artefact).recommend([Query([{}])])
 
 
+def test_shared_columns_are_transformed_once(artefact: Path, raw: pl.DataFrame) -> None:
+    """One user with many candidates: the same bits as with the user's values in each row."""
+    model, rows = load(artefact), raw.head(40).to_dicts()
+    user = {n: rows[0][n] for n in ("int_1", "int_5", "cat_2", "cat_9")}
+    candidates = [{n: v for n, v in row.items() if n not in user} for row in rows]
+    together = model.features(candidates, user).feed
+    for name, x in model.features([{**row, **user} for row in rows]).feed.items():
+        assert np.array_equal(together[name], x)
+    with pytest.raises(RowError, match=r"^column int_1: 'x' is not a number$"):
+        model.features(candidates, {"int_1": "x"})
+    with pytest.raises(RowError, match=r"^rows\[1\]: column int_3: 'x' is not a number$"):
+        model.features([{}, {"int_3": "x"}], user)
+
+
 def test_it_loads_without_torch(artefact: Path) -> None:
     code = f"""
 import sys
@@ -267,6 +281,9 @@ def test_lists_are_those_of_predict(listed: Path) -> None:
     best = found[0][0][0]
     [(items, _)] = model.recommend([Query(history, 5, exclude=[best])])
     assert best not in items and items[0] == found[0][0][1]
+    chosen = [*found[0][0][2:4], "never seen"]
+    assert model.recommend([Query(history, 5, candidates=chosen)]) == [(chosen[:2], found[0][1][2:4])]
+    assert model.recommend([Query(history, 5, candidates=[])]) == [([], [])]
     [(items, _)] = model.recommend([Query(history, 5, filter_history=False)])
     assert set(items) & {r["item"] for r in history}
     [(popular, scores)] = model.recommend([Query([], 3)])

@@ -12,7 +12,9 @@ from recsys.serving.artefact.folder import GRAPH, PIPELINE, Artefact
 from recsys.serving.artefact.inputs import GraphInputs, check_feed, graph_inputs
 from recsys.serving.artefact.session import open_session
 from recsys.serving.pipeline import Pipeline
+from recsys.serving.raw_rows import RawRows
 from recsys.serving.servable import Outputs, Query, Row, TensorSpec
+from recsys.serving.shared_columns import SharedColumns
 
 
 class RankingModel:
@@ -25,7 +27,8 @@ class RankingModel:
         self.inputs: tuple[TensorSpec, ...] = artefact.signature["inputs"]
         self.tensors: tuple[TensorSpec, ...] = artefact.signature["tensors"]
         self.outputs: tuple[TensorSpec, ...] = artefact.signature["outputs"]
-        self.pipeline = Pipeline.load(artefact.folder / PIPELINE)
+        raw_rows = RawRows.load(artefact.folder / PIPELINE)
+        self.pipeline, self._shared = Pipeline(raw_rows), SharedColumns(raw_rows)
         self._features = self.pipeline.features
         self._session = open_session(artefact.folder / GRAPH, threads)
         self._names = [s.name for s in self.outputs]
@@ -35,9 +38,10 @@ class RankingModel:
         """True if a row's features depend on earlier rows of the same call, so that requests must not be merged."""
         return self.pipeline.fitted.data.group is not None
 
-    def features(self, rows: Sequence[Row], history: Sequence[Row] = ()) -> GraphInputs:
-        """Transform raw rows. history: earlier rows of the groups, which lags and last values read."""
-        return graph_inputs(self.pipeline.arrays(rows, history), self._features)
+    def features(self, rows: Sequence[Row], shared: Row | None = None) -> GraphInputs:
+        """Transform raw rows. shared: values that all rows have, too; they are transformed once."""
+        arrays = self.pipeline.arrays(rows) if shared is None else self._shared.arrays(shared, rows)
+        return graph_inputs(arrays, self._features)
 
     def features_of_columns(self, columns: Mapping[str, Sequence[Any]], rows: int) -> GraphInputs:
         """Transform raw columns (rows,)."""

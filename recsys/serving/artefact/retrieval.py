@@ -82,8 +82,12 @@ class RetrievalModel:
         if self._filter if query.filter_history is None else query.filter_history:
             scores[history[history <= self._items] - 1] = -np.inf
         if query.exclude:
-            known = self._fitted.candidate_ids(pl.Series([str(i) for i in query.exclude])).to_numpy()
-            scores[known[(known > 0) & (known <= self._items)] - 1] = -np.inf
+            scores[self._places(query.exclude)] = -np.inf
+        if query.candidates is not None:
+            kept = self._places(query.candidates)
+            others = np.full_like(scores, -np.inf)
+            others[kept] = scores[kept]
+            scores = others
         places = top_k(scores, query.k or self._k)
         places = places[scores[places] > -np.inf]
         names = self._candidates.gather(places)
@@ -113,8 +117,15 @@ class RetrievalModel:
         groups = pl.Series(GROUP, [str(owner[line]) for line in lines], dtype=pl.String)
         return parsed.with_columns(groups, pl.Series(ORDER, order))
 
-    def features(self, rows: Sequence[Row]) -> GraphInputs:
+    def _places(self, items: Sequence[Any]) -> np.ndarray:
+        """Return the places of those items that the model can rank among the scores."""
+        known = self._fitted.candidate_ids(pl.Series([str(i) for i in items], dtype=pl.String)).to_numpy()
+        places: np.ndarray = known[(known > 0) & (known <= self._items)] - 1
+        return places
+
+    def features(self, rows: Sequence[Row], shared: Row | None = None) -> GraphInputs:
         """Transform the rows of one history."""
+        rows = rows if shared is None else [{**shared, **row} for row in rows]
         made = Queries.from_rows(self._fitted, self._parsed([Query(rows)]))
         return graph_inputs(made.arrays, self._fitted.features, one_length=True)
 
