@@ -28,6 +28,7 @@ COMMANDS = {
     "evaluate": schema_commands.EvaluateConfig,
     "predict": schema_commands.PredictConfig,
     "export": schema_commands.ExportConfig,
+    "feature_store": schema_commands.FeatureStoreConfig,
     "plan": schema_commands.PlanConfig,
     "preprocess": schema_commands.PreprocessConfig,
     "checkpoint": schema_commands.CheckpointToolConfig,

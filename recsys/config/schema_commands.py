@@ -137,6 +137,20 @@ class ExportConfig:
 
 
 @dataclass
+class FeatureStoreConfig:
+    """Config of `python -m recsys.feature_store materialise|join|get`."""
+
+    action: str = MISSING  # materialise | join | get
+    definition: str = MISSING  # a YAML file of views
+    store: str = "sqlite:///features.db"  # sqlite:///PATH | redis://HOST:PORT/DB
+    until: str | None = None  # materialise: leave out values of later times
+    keys: list[str] = field(default_factory=list)  # get: keys to look up
+    input: str | None = None  # join: a Parquet file of rows
+    time: str | None = None  # join: the column with the time of each row
+    output: str | None = None  # join: the Parquet file to write
+
+
+@dataclass
 class ReshardTrainerConfig:
     """Trainer settings of `recsys.checkpoint reshard`."""
 

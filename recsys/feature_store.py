@@ -1,0 +1,85 @@
+"""python -m recsys.feature_store materialise definition=features.yaml store=sqlite:///features.db [until=2026-01-31]
+python -m recsys.feature_store join definition=features.yaml input=rows.parquet time=ts output=train.parquet
+python -m recsys.feature_store get definition=features.yaml store=sqlite:///features.db keys=[u1,u2]
+
+Keeps features of users, items and the like: `materialise` writes their latest values to the store that
+`recsys.serve` reads; `join` gives rows of a training set the values at the time of each row, by the same definition.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from omegaconf import DictConfig, OmegaConf
+
+from recsys import cli
+from recsys.console import say
+from recsys.errors import UserError, did_you_mean
+
+if TYPE_CHECKING:
+    from recsys.store.views import View
+
+ACTIONS = ("materialise", "join", "get")
+
+
+def _command(cfg: DictConfig) -> None:
+    if OmegaConf.is_missing(cfg, "action") or cfg.action not in ACTIONS:
+        given = "" if OmegaConf.is_missing(cfg, "action") else str(cfg.action)
+        hint = did_you_mean(given, ACTIONS)
+        raise UserError(f"{given or 'no action'}: must be {', '.join(ACTIONS)}{hint}; see --help")
+    from recsys.store.views import load_views
+
+    views = load_views(cfg.definition)
+    if cfg.action == "join":
+        _join(cfg, views)
+        return
+    from recsys.store.materialise import materialise
+    from recsys.store.stores import open_store
+
+    store = open_store(cfg.store, write=cfg.action == "materialise")
+    if cfg.action == "materialise":
+        for name, count in materialise(views, store, cfg.until).items():
+            say(f"{name}: the latest values of {count:,} entities are in {cfg.store}")
+        return
+    for view in views.values():
+        keys = [str(k) for k in cfg["keys"]]
+        for key, entry in zip(keys, store.get(view.name, keys), strict=True):
+            sys.stdout.write(json.dumps({"view": view.name, "key": key, "values": entry and entry[1]}) + "\n")
+
+
+def _join(cfg: DictConfig, views: Mapping[str, View]) -> None:
+    import polars as pl
+
+    from recsys.atomic import whole_file
+    from recsys.outputs import check_output
+
+    for key in ("input", "time", "output"):
+        if cfg[key] is None:
+            raise UserError(f"{key}: is missing; join needs input=ROWS.parquet time=COLUMN output=FILE.parquet")
+    source, output = Path(cfg.input), Path(cfg.output)
+    if not source.is_file():
+        raise UserError(f"input={source}: no such file")
+    check_output(output, (".parquet",), inputs=[source])
+    rows = pl.read_parquet(source)
+    for view in views.values():
+        rows = view.join(rows, cfg.time)
+    with whole_file(output) as building:
+        rows.write_parquet(building)
+    say(f"{rows.height:,} rows with {sum(len(v.columns) for v in views.values())} more columns written to {output}")
+
+
+def main() -> None:
+    """Run the command with the overrides of sys.argv; the action comes first."""
+    words = [a for a in sys.argv[1:] if "=" not in a and not a.startswith("-")]
+    if len(words) > 1:
+        sys.exit(cli.say_error(f"{words[1]}: unexpected argument; see --help"))
+    sys.argv[1:] = [f"action={w}" for w in words] + [a for a in sys.argv[1:] if a not in words]
+    cli.run("feature_store", _command)
+
+
+if __name__ == "__main__":
+    main()

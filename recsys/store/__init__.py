@@ -1,0 +1,1 @@
+"""Features of entities, such as users: their latest values online, and their values at a time for training sets."""

@@ -1,0 +1,148 @@
+"""Definitions of features of entities: one YAML file, which the online store and training sets share.
+
+users:
+  files: logs/users/*.parquet    # rows of (key, time, columns), one for each change
+  key: user                      # in these files, and in the rows that the features are joined to
+  time: updated
+  columns: [age, country]
+  max_age: 30d                   # optional: older values are missing
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import yaml
+
+from recsys.errors import UserError, did_you_mean
+
+
+@dataclass(frozen=True)
+class View:
+    """The features of one kind of entity.
+
+    name: its name in the definition
+    files: globs of Parquet files with a row for each change
+    key: the column that names the entity
+    time: the column that sorts its rows: a time, a date or a number
+    columns: the features
+    max_age: the longest time that a value is used, as polars writes durations (30d, 12h); for times that are numbers,
+        a number
+    """
+
+    name: str
+    files: tuple[str, ...]
+    key: str
+    time: str
+    columns: tuple[str, ...]
+    max_age: str | None = None
+
+    def scan(self) -> pl.LazyFrame:
+        """Return the rows with a key and a time, as text and as they are. Raises UserError for files that lack some."""
+        paths = sorted({p for pattern in self.files for p in glob.glob(pattern, recursive=True)})
+        if not paths:
+            raise UserError(f"{self.name}.files={', '.join(self.files)}: no file matches")
+        wanted = [self.key, self.time, *self.columns]
+        for path in paths:
+            there = pl.read_parquet_schema(path)
+            if missing := next((c for c in wanted if c not in there), None):
+                raise UserError(f"{self.name}: {path} has no column {missing}{did_you_mean(missing, there)}")
+        frame = pl.scan_parquet(paths).select(wanted)
+        frame = frame.filter(pl.col(self.key).is_not_null() & pl.col(self.time).is_not_null())
+        return frame.with_columns(pl.col(self.key).cast(pl.String))
+
+    def latest(self, until: Any = None) -> pl.DataFrame:
+        """Return each entity's last row: key, time and columns. Of rows of one time, the last in the files counts.
+
+        until: a time; later rows are left out
+        """
+        frame = self.scan()
+        if until is not None:
+            frame = frame.filter(pl.col(self.time) <= _as_time(self, frame, until))
+        last = pl.all().exclude(self.key).sort_by(self.time, maintain_order=True).last()
+        return frame.group_by(self.key).agg(last).collect(engine="streaming")
+
+    def join(self, rows: pl.DataFrame, time: str) -> pl.DataFrame:
+        """Add the columns with the values that they had at the time of each row: (n, ...) -> (n, ...).
+
+        A value counts from its own time on. Raises UserError if the rows lack a column, or already have one.
+        """
+        for column in (self.key, time):
+            if column not in rows.columns:
+                raise UserError(f"input: has no column {column}{did_you_mean(column, rows.columns)}")
+        if taken := next((c for c in self.columns if c in rows.columns), None):
+            raise UserError(f"input: already has a column {taken}, which {self.name} adds; drop it first")
+        values = self.scan().collect(engine="streaming").rename({self.time: "__time__", self.key: "__key__"})
+        if rows.schema[time] != values.schema["__time__"]:
+            try:
+                values = values.with_columns(pl.col("__time__").cast(rows.schema[time]))
+            except pl.exceptions.PolarsError as e:
+                kinds = f"{rows.schema[time]} there and {values.schema['__time__']} in {self.name}"
+                raise UserError(f"time={time}: is {kinds}; convert one of them") from e
+        place = "__place__"
+        left = rows.with_row_index(place).with_columns(pl.col(self.key).cast(pl.String).alias("__key__")).sort(time)
+        joined = left.join_asof(
+            values.sort("__time__", maintain_order=True),
+            left_on=time,
+            right_on="__time__",
+            by="__key__",
+            tolerance=self.age(rows.schema[time]),
+            check_sortedness=False,
+        )
+        return joined.sort(place).select(*rows.columns, *self.columns)
+
+    def age(self, dtype: Any) -> Any:
+        """Return max_age for times of a type: text such as 30d, or a number."""
+        if self.max_age is None or dtype.is_temporal():
+            return self.max_age
+        try:
+            return float(self.max_age) if dtype.is_float() else int(self.max_age)
+        except ValueError:
+            raise UserError(f"{self.name}.max_age={self.max_age}: the times are numbers, so it must be one") from None
+
+
+def load_views(file: str | Path) -> dict[str, View]:
+    """Read a definition. Raises UserError for a mistake."""
+    path = Path(file)
+    if not path.is_file():
+        raise UserError(f"definition={file}: no such file")
+    try:
+        found = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as e:
+        raise UserError(f"{file}: is not YAML: {str(e).splitlines()[0]}") from e
+    if not isinstance(found, Mapping) or not found:
+        raise UserError(f"{file}: must map names to views; see docs/serving.md")
+    return {str(name): _view(str(name), value, file) for name, value in found.items()}
+
+
+def _view(name: str, value: Any, file: str | Path) -> View:
+    where = f"{file}: {name}"
+    if not isinstance(value, Mapping):
+        raise UserError(f"{where}: must have the keys files, key, time and columns")
+    known = [f.name for f in fields(View) if f.name != "name"]
+    if wrong := next((k for k in value if k not in known), None):
+        raise UserError(f"{where}.{wrong}: no such key{did_you_mean(str(wrong), known)}")
+    if missing := next((k for k in known if k not in value and k != "max_age"), None):
+        raise UserError(f"{where}.{missing}: is missing")
+    files, columns = (tuple(map(str, v if isinstance(v, list) else [v])) for v in (value["files"], value["columns"]))
+    if not columns:
+        raise UserError(f"{where}.columns: is empty; list the features")
+    age = value.get("max_age")
+    return View(name, files, str(value["key"]), str(value["time"]), columns, None if age is None else str(age))
+
+
+def _as_time(view: View, frame: pl.LazyFrame, until: Any) -> Any:
+    """Return a time as the type of the view's times."""
+    dtype = frame.collect_schema()[view.time]
+    try:
+        series = pl.Series([until])
+        if dtype.is_temporal() and series.dtype == pl.String:
+            return series.str.to_datetime().cast(dtype).item()
+        return series.cast(dtype).item()
+    except pl.exceptions.PolarsError:
+        raise UserError(f"until={until}: is not a {dtype}, the type of {view.name}.time") from None

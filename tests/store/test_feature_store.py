@@ -1,0 +1,240 @@
+"""Features of entities: latest values online, values at a time for training sets, by one definition."""
+
+import json
+import multiprocessing
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from forks import ok, run_forked
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from recsys.errors import UserError
+from recsys.serving.servable import Query
+from recsys.store.materialise import materialise
+from recsys.store.online import OnlineFeatures, WithFeatures, seconds_of_age
+from recsys.store.stores import FeatureStore, SQLiteStore, open_store
+from recsys.store.views import View, load_views
+
+DAY = datetime(2026, 1, 1)
+
+
+def day(n: float) -> datetime:
+    return DAY + timedelta(days=n)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    """Changes of two users, not sorted; u1 has two rows of one time, of which the later in the file counts."""
+    rows = [("u1", day(3), 30, "se"), ("u2", day(1), 21, "de"), ("u1", day(1), 10, "no"), ("u1", day(3), 31, None)]
+    frame = pl.DataFrame(rows, schema=["user", "at", "age", "country"], orient="row")
+    frame.write_parquet(tmp_path / "users.parquet")
+    return tmp_path / "users.parquet"
+
+
+@pytest.fixture
+def view(log: Path) -> View:
+    return View("users", (str(log),), "user", "at", ("age", "country"))
+
+
+@pytest.fixture
+def redis_url() -> Iterator[str]:
+    if shutil.which("redis-server") is None:
+        pytest.skip("redis-server is not installed")
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    server = subprocess.Popen(
+        ["redis-server", "--port", str(port), "--save", "", "--appendonly", "no"], stdout=subprocess.DEVNULL
+    )
+    for _ in range(100):
+        with socket.socket() as s:
+            if s.connect_ex(("127.0.0.1", port)) == 0:
+                break
+        time.sleep(0.05)
+    yield f"redis://127.0.0.1:{port}/0"
+    server.terminate()
+    server.wait()
+
+
+def check_store(store: FeatureStore, view: View) -> None:
+    """Latest values, unknown keys, many keys at once, and no step back to an older value."""
+    assert materialise({"users": view}, store) == {"users": 2}
+    u1, nobody, u2 = store.get("users", ["u1", "nobody", "u2"])
+    assert u1 is not None and u2 is not None and nobody is None
+    assert u1[1] == {"age": 31, "country": None} and u2[1] == {"age": 21, "country": "de"}
+    assert u1[0] == day(3).timestamp() - datetime(1970, 1, 1).timestamp()
+    assert store.get("users", []) == [] and store.get("others", ["u1"]) == [None]
+    store.put("users", iter([("u1", u1[0] - 1, {"age": 1}), ("u2", u2[0] + 1, {"age": 22})]))
+    assert [e and e[1] for e in store.get("users", ["u1", "u2"])] == [u1[1], {"age": 22}]
+    many = [(f"k{i}", float(i), {"age": i}) for i in range(1700)]
+    assert store.put("users", iter(many)) == 1700
+    found = store.get("users", [k for k, _, _ in many])
+    assert [e and e[1]["age"] for e in found] == list(range(1700))
+
+
+def test_sqlite(view: View, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'f.db'}"
+    check_store(open_store(url, write=True), view)
+    [u2] = open_store(url).get("users", ["u2"])
+    assert u2 is not None and u2[1] == {"age": 22}
+
+
+def test_redis(view: View, redis_url: str) -> None:
+    check_store(open_store(redis_url, write=True), view)
+
+
+def _write(path: Path, rounds: int) -> None:
+    store = SQLiteStore(path, write=True)
+    for i in range(rounds):
+        store.put("users", iter([(f"k{j}", float(i), {"age": i}) for j in range(50)]))
+
+
+def test_readers_see_whole_writes_while_another_process_writes(tmp_path: Path) -> None:
+    path = tmp_path / "f.db"
+    _write(path, 1)
+    writer = multiprocessing.get_context("fork").Process(target=_write, args=(path, 60))
+    writer.start()
+    store, seen = SQLiteStore(path), set()
+    while writer.is_alive():
+        ages = {e[1]["age"] for e in store.get("users", [f"k{j}" for j in range(50)]) if e}
+        assert len(ages) == 1  # all rows of one write
+        seen |= ages
+    assert writer.exitcode == 0 and len(seen) > 1
+
+
+def test_values_at_a_time(view: View) -> None:
+    rows = pl.DataFrame({"user": ["u1"] * 5 + ["u3"], "ts": [day(n) for n in (0.5, 1, 2, 3, 9)] + [day(5)]})
+    joined = view.join(rows, "ts")
+    assert joined.columns == ["user", "ts", "age", "country"]
+    assert joined["age"].to_list() == [None, 10, 10, 31, 31, None]
+    aged = View(**{**vars(view), "max_age": "2d"}).join(rows, "ts")
+    assert aged["age"].to_list() == [None, 10, 10, 31, None, None]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9), st.integers(0, 99)), min_size=1, max_size=30),
+    st.lists(st.tuples(st.sampled_from("abcd"), st.integers(-1, 11)), max_size=15),
+    st.one_of(st.none(), st.integers(0, 5)),
+)
+@settings(max_examples=60, deadline=None)
+def test_joins_and_latest_values_are_those_of_a_loop(
+    changes: list[tuple[str, int, int]], rows: list[tuple[str, int]], age: int | None
+) -> None:
+    frame = pl.DataFrame(changes, schema={"k": pl.String, "t": pl.Int64, "v": pl.Int64}, orient="row")
+
+    class Made(View):
+        def scan(self) -> pl.LazyFrame:
+            return frame.lazy()
+
+    view = Made("x", (), "k", "t", ("v",), None if age is None else str(age))
+
+    def at(key: str, now: int) -> int | None:
+        past = [(t, i, v) for i, (k, t, v) in enumerate(changes) if k == key and t <= now]
+        if not past or (age is not None and now - max(past)[0] > age):
+            return None
+        return max(past)[2]
+
+    asked = pl.DataFrame(rows, schema={"k": pl.String, "ts": pl.Int64}, orient="row")
+    assert view.join(asked, "ts")["v"].to_list() == [at(k, n) for k, n in rows]
+    for until in (3, 9):
+        latest = {k: v for k, _, v in view.latest(until).iter_rows()}
+        own = {k: max((t, i, v) for i, (x, t, v) in enumerate(changes) if x == k and t <= until)[2]
+               for k in {k for k, t, _ in changes if t <= until}}  # fmt: skip
+        assert latest == own
+
+
+class Recorder:
+    """A Servable that returns the rows that it gets."""
+
+    name = "recorder"
+
+    def features(self, rows: Any, shared: Any = None) -> Any:
+        return [{**(shared or {}), **row} for row in rows]
+
+    def recommend(self, queries: Any) -> Any:
+        return [q.rows for q in queries]
+
+
+def test_rows_of_requests_get_stored_features(view: View, tmp_path: Path) -> None:
+    store = open_store(f"sqlite:///{tmp_path / 'f.db'}", write=True)
+    materialise({"users": view}, store)
+    model = WithFeatures(Recorder(), OnlineFeatures({"users": view}, store))  # type: ignore[arg-type]
+    u1 = {"user": "u1", "age": 31, "country": None}
+    assert model.features([{"user": "u1"}, {"user": "u1", "age": 5}, {"user": "?"}, {"item": 3}]) == [
+        u1, {**u1, "age": 5}, {"user": "?"}, {"item": 3},
+    ]  # fmt: skip
+    assert model.features([{"item": 1}, {"item": 2}], {"user": "u1"}) == [{**u1, "item": 1}, {**u1, "item": 2}]
+    assert model.features_of_columns({"user": ["u1", "u2"]}, 2)[1]["age"] == 21
+    assert model.recommend([Query([{"user": "u2"}])]) == [[{"user": "u2", "age": 21, "country": "de"}]]
+    assert model.name == "recorder"
+    old = View(**{**vars(view), "max_age": "1d"})  # the values are older than a day
+    assert OnlineFeatures({"users": old}, store).join([{"user": "u1"}]) == [{"user": "u1"}]
+    assert (seconds_of_age("2d"), seconds_of_age("90"), seconds_of_age(None)) == (172_800, 90, None)
+
+
+def test_the_commands(log: Path, tmp_path: Path) -> None:
+    (tmp_path / "f.yaml").write_text(f"users: {{files: {log}, key: user, time: at, columns: [age, country]}}\n")
+    done = ok(run_forked("recsys.feature_store", "materialise", "definition=f.yaml", "until=2026-01-02", cwd=tmp_path))
+    assert "users: the latest values of 2 entities are in sqlite:///features.db" in done.stderr
+    done = ok(run_forked("recsys.feature_store", "get", "definition=f.yaml", "keys=[u1,u9]", cwd=tmp_path))
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    assert lines[0]["values"] == {"age": 10, "country": "no"} and lines[1]["values"] is None
+    pl.DataFrame({"user": ["u1"], "ts": [day(2)]}).write_parquet(tmp_path / "rows.parquet")
+    join = ["join", "definition=f.yaml", "input=rows.parquet", "time=ts", "output=out.parquet"]
+    done = ok(run_forked("recsys.feature_store", *join, cwd=tmp_path))
+    assert pl.read_parquet(tmp_path / "out.parquet")["age"].to_list() == [10]
+    done = run_forked("recsys.feature_store", "materialize", "definition=f.yaml", cwd=tmp_path)
+    assert (
+        done.returncode == 2 and "materialize: must be materialise, join, get; did you mean materialise?" in done.stderr
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("users: {files: x, key: user, time: at, column: [a]}", "users.column: no such key; did you mean columns?"),
+        ("users: {files: x, key: user, columns: [a]}", "users.time: is missing"),
+        ("users: {files: x, key: user, time: at, columns: []}", "users.columns: is empty; list the features"),
+        ("users: 3", "users: must have the keys files, key, time and columns"),
+        ("[]", "must map names to views; see docs/serving.md"),
+        ("a: [", "is not YAML: "),
+    ],
+)
+def test_mistakes_in_a_definition(text: str, message: str, tmp_path: Path) -> None:
+    (tmp_path / "f.yaml").write_text(text)
+    with pytest.raises(UserError) as e:
+        load_views(tmp_path / "f.yaml")
+    assert message in str(e.value)
+
+
+def test_mistakes_in_files_and_stores(view: View, log: Path, tmp_path: Path) -> None:
+    def says(message: str) -> Any:
+        return pytest.raises(UserError, match=message)
+
+    with says(r"^users.files=none/\*: no file matches$"):
+        View(**{**vars(view), "files": ("none/*",)}).latest()
+    with says(r"^users: .*users.parquet has no column agee; did you mean age\?$"):
+        View(**{**vars(view), "columns": ("agee",)}).latest()
+    with says(r"^until=soon: is not a Datetime.*, the type of users.time$"):
+        view.latest("soon")
+    with says(r"^input: has no column user; did you mean users\?$"):
+        view.join(pl.DataFrame({"users": ["a"], "ts": [DAY]}), "ts")
+    with says(r"^input: already has a column age, which users adds; drop it first$"):
+        view.join(pl.DataFrame({"user": ["a"], "ts": [DAY], "age": [1]}), "ts")
+    with says(r"^store=mysql://x: must be sqlite:///PATH or redis://HOST:PORT/DB$"):
+        open_store("mysql://x")
+    with says(r"^store=sqlite:///.*none.db: no such file; write it with python -m recsys.feature_store$"):
+        open_store(f"sqlite:///{tmp_path / 'none.db'}")
+    with says(r"^store=redis://127.0.0.1:1/0: cannot be reached: "):
+        open_store("redis://127.0.0.1:1/0")
+    with says(r"^definition=none.yaml: no such file$"):
+        load_views("none.yaml")
