@@ -36,6 +36,7 @@ COMMANDS = {
     "doctor": schema_commands.DoctorConfig,
     "new": schema_commands.NewConfig,
     "report": schema_commands.ReportConfig,
+    "serve": schema_commands.ServeConfig,
 }
 
 
@@ -103,10 +104,12 @@ def free_keys(overrides: Sequence[str], command: str = "train") -> list[str]:
     """Return the overrides in the form that Hydra accepts.
 
     Keys whose names the user chooses get the prefix ++, so that Hydra adds them; local[2] is quoted; renamed keys get
-    their new names. recsys.new gets names of new files where other commands get choices of a group.
+    their new names. recsys.new and recsys.serve get names where other commands get choices of a group.
     """
     if command == "new":
         return [_new_key(o) for o in overrides]
+    if command == "serve":  # names a folder there, and no choice of the group `model`
+        return [re.sub(r"^model=", "models=", o) for o in overrides]
     overrides = [_renamed(o) for o in overrides]
     overrides = [re.sub(r"^(engine\.master)=(local\[.*)$", r'\1="\2"', o) for o in overrides]
     return [f"++{o}" if o.startswith(FREE_PREFIXES) else o for o in overrides]

@@ -220,3 +220,40 @@ class DoctorConfig:
     """Config of `python -m recsys.doctor`."""
 
     data: DataConfig = MISSING
+
+
+@dataclass
+class ServeConfig:
+    """Config of `python -m recsys.serve MODEL`."""
+
+    # An exported model, or a folder of models NAME/VERSION; typed as FOLDER or model=FOLDER, which is a group in conf/.
+    models: str = folder(MISSING, "name the folder of an exported model")
+    host: str = folder("127.0.0.1", "name an address, such as 127.0.0.1")
+    port: int = number(8000, at_least=0, at_most=65535)  # HTTP; 0: a free port
+    grpc_port: int | None = number(8001, at_least=0, at_most=65535)  # 0: a free port; null: no gRPC
+    workers: int = number(1, at_least=1, limit=1024)  # number of processes that share the ports
+    threads: int = number(1, at_least=1, limit=4096)  # number of threads of a model in each worker
+    # batching
+    max_batch: int = number(1024, at_least=1, limit=2**20)  # most rows of a batch
+    max_delay_us: int = number(0, at_least=0, limit=10**7)  # how long a batch waits for more rows
+    preferred_batch: list[int] = field(default_factory=list)  # numbers of rows that a batch should have
+    queue: int = number(16384, at_least=1, limit=2**24)  # most rows that wait for a model
+    timeout_us: int | None = number(None, at_least=1)  # deadline of requests that name none
+    # versions, if the folder is that of one model
+    canary: str | None = folder(None, "write FOLDER:SHARE")  # FOLDER:SHARE, such as models/new:0.05
+    shadow: str | None = folder(None, "name the folder of an exported model")
+    # security and limits
+    token: str | None = None  # requests need `Authorization: Bearer TOKEN`
+    tls_cert: str | None = folder(None, "name a PEM file")
+    tls_key: str | None = folder(None, "name a PEM file")
+    max_body_mb: int = number(16, at_least=1, limit=2**11 - 1)  # MiB
+    max_rows: int = number(4096, at_least=1, limit=2**20)  # most rows, or queries, of a request
+    max_list: int = number(10_000, at_least=1, limit=2**24)  # most elements of a value that is a list
+    max_header_kb: int = number(32, at_least=1, limit=1024)  # KiB
+    read_s: float = number(10.0, above=0)  # how long the headers of a request, and its body, may take
+    drain_s: float = number(10.0, at_least=0)  # how long a stopped server answers what it has
+    # logs
+    log: str = "errors"  # errors | requests
+    sample: float = number(0.0, at_least=0, at_most=1)  # share of the requests that are written to sample_dir
+    sample_dir: str | None = folder(None, "name a folder")
+    loader: str = "recsys.serving.artefact:load"  # MODULE:FUNCTION that returns the Servable of a folder

@@ -1,0 +1,5 @@
+"""The server of `python -m recsys.serve`: the open inference protocol, JSON for people, metrics, several versions.
+
+A supervisor (processes.py) starts workers (worker.py). A worker speaks HTTP (app.py, rest_v2.py, people.py) and gRPC
+(grpc_v2.py); both turn requests into payloads (payloads.py) for the batcher of a model (batcher.py, models.py).
+"""

@@ -1,0 +1,155 @@
+"""What HTTP and gRPC share: a request's context, its way through the batcher, its metrics and its log."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import itertools
+import os
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+from recsys.config.schema_commands import ServeConfig
+from recsys.serving.server.logs import log, log_failure
+from recsys.serving.server.metrics import Metrics
+from recsys.serving.server.models import Loaded, Registry
+from recsys.serving.server.payloads import Payload
+from recsys.serving.server.request_error import RequestError, one_line, status_of
+from recsys.serving.server.request_log import RequestLog
+
+MOST_WARNINGS = 50  # lines a second about requests that were refused
+LONGEST_ID = 128  # characters of a request's id that are kept
+_ids = itertools.count(1)
+_prefix = f"{os.getpid():x}-{os.urandom(3).hex()}-"
+
+
+class Call:
+    """A request on its way. version, rows and parsed are known once it has been read."""
+
+    __slots__ = ("deadline", "loaded", "parsed", "protocol", "request_id", "routing_key", "rows", "started")
+
+    def __init__(self, protocol: str, request_id: str | None = None) -> None:
+        self.protocol, self.started = protocol, perf_counter()
+        self.request_id = _printable(request_id) if request_id else f"{_prefix}{next(_ids):x}"
+        self.deadline: float | None = None
+        self.routing_key: bytes | None = None
+        self.loaded: Loaded | None = None
+        self.rows = 0
+        self.parsed = 0.0
+
+
+def _printable(text: str) -> str:
+    return "".join(c for c in text[:LONGEST_ID] if " " <= c <= "~")
+
+
+class Core:
+    """The part of a worker that knows no protocol."""
+
+    def __init__(
+        self, settings: ServeConfig, registry: Registry, metrics: Metrics, request_log: RequestLog | None = None
+    ) -> None:
+        self.settings, self.registry, self.metrics, self.request_log = settings, registry, metrics, request_log
+        self.ready = False
+        self.announce_reload: Callable[[], None] = lambda: None  # asks the other workers to load what has changed
+        self._token = settings.token.encode() if settings.token else None
+        self._log_requests = settings.log == "requests"
+        self._default_timeout = settings.timeout_us
+        self._warned = (0, 0)  # a second, and the number of warnings in it
+
+    def check_token(self, authorization: bytes | None) -> None:
+        """Raise RequestError unless the server has no token, or the header is `Bearer TOKEN`."""
+        if self._token is None:
+            return
+        scheme, _, token = (authorization or b"").partition(b" ")
+        if scheme.lower() != b"bearer" or not hmac.compare_digest(token.strip(), self._token):
+            raise RequestError(401, "this server needs the header Authorization: Bearer TOKEN")
+
+    def set_timeout(self, call: Call, microseconds: Any) -> None:
+        """Set the deadline of a request. None, and 0, stand for the server's default. Raises RequestError."""
+        if microseconds is None or microseconds == 0:
+            microseconds = self._default_timeout
+            if microseconds is None:
+                return
+        if isinstance(microseconds, bool) or not isinstance(microseconds, int) or not 0 < microseconds < 2**53:
+            raise RequestError(400, f"timeout {str(microseconds)[:40]}: must be a whole number of microseconds")
+        deadline = asyncio.get_running_loop().time() + microseconds * 1e-6 - (perf_counter() - call.started)
+        call.deadline = deadline if call.deadline is None else min(deadline, call.deadline)
+
+    def route(self, call: Call, name: str | None, version: str | None, content: Callable[[], bytes]) -> Loaded:
+        """Return the version of a model that answers. content: returns what is hashed if there is no routing key"""
+        key = call.routing_key
+        loaded = self.registry.version(name, version, content if key is None else lambda: key)
+        call.loaded = loaded
+        return loaded
+
+    def check_rows(self, rows: int, what: str = "rows") -> None:
+        """Raise RequestError if a request has no rows or too many."""
+        if rows == 0:
+            raise RequestError(400, f"{what} is empty; send at least one")
+        if rows > self.settings.max_rows:
+            raise RequestError(413, f"{rows} {what}: this server takes at most {self.settings.max_rows} a request")
+
+    async def compute(self, call: Call, loaded: Loaded, payload: Payload, explicit: bool = False) -> Any:
+        """Return the outputs of a payload, and pass it to the shadow version and to the log of samples.
+
+        explicit: the caller has named the version, so that the shadow does not get the request
+        """
+        call.rows = payload.count
+        call.parsed = perf_counter()
+        work = loaded.batcher.submit(payload, call.deadline)
+        outputs = await work.future
+        metrics = loaded.metrics
+        metrics.parse.observe(call.parsed - call.started)
+        metrics.queue.observe(work.queue_seconds)
+        if not explicit:
+            self._shadow(loaded, payload)
+        if self.request_log is not None:
+            self.request_log.offer(call, payload, outputs)
+        return outputs
+
+    def finish(self, call: Call, error: BaseException | None = None) -> None:
+        """Count and log a request that has its answer."""
+        status = 200 if error is None else status_of(error)
+        loaded, seconds = call.loaded, perf_counter() - call.started
+        model, version = (loaded.name, loaded.version) if loaded is not None else ("", "")
+        self.metrics.count(model, version, call.protocol, status)
+        if loaded is not None:
+            loaded.metrics.total.observe(seconds)
+        if error is None and not self._log_requests:
+            return
+        fields = {
+            **{"request_id": call.request_id, "protocol": call.protocol, "model": model, "version": version},
+            **{"status": status, "rows": call.rows, "ms": round(seconds * 1e3, 3)},
+        }
+        if error is None:
+            log("info", "request", **fields)
+        elif status >= 500 and not isinstance(error, RequestError):
+            log_failure("request", error, **fields)
+        elif self._may_warn():
+            log("warning", "request", **fields, message=one_line(error))
+
+    def _may_warn(self) -> bool:
+        """Return whether fewer than MOST_WARNINGS requests were refused in this second: a flood must not fill disks."""
+        second = int(perf_counter())
+        self._warned = (second, self._warned[1] + 1 if self._warned[0] == second else 1)
+        return self._warned[1] <= MOST_WARNINGS
+
+    def _shadow(self, loaded: Loaded, payload: Payload) -> None:
+        """Let the shadow version compute the same payload. Its outputs are only measured."""
+        model = self.registry.find(loaded.name)
+        shadow = model.loaded(model.choice.shadow) if model is not None else None
+        if shadow is None or shadow is loaded:
+            return
+        try:
+            work = shadow.batcher.submit(payload)
+        except RequestError:
+            shadow.metrics.shadow_dropped.inc()
+            return
+        work.future.add_done_callback(lambda done: self._shadow_done(shadow, done))
+
+    def _shadow_done(self, shadow: Loaded, done: asyncio.Future[Any]) -> None:
+        error = done.exception()
+        self.metrics.count(shadow.name, shadow.version, "shadow", 200 if error is None else status_of(error))
+        if error is not None and status_of(error) >= 500:
+            log("warning", "shadow", model=shadow.name, version=shadow.version, error=repr(error))

@@ -1,0 +1,80 @@
+"""uvicorn's HTTP protocol with limits on the size of headers and on the time that a request's bytes may take."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+_TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+
+
+def limited_protocol(header_bytes: int, seconds: float) -> type[HttpToolsProtocol]:
+    """Return the class of a protocol with these limits.
+
+    header_bytes: the largest size of a request's line and headers
+    seconds: the longest time from the start of a connection, or of a request, to the end of its headers
+    """
+
+    class LimitedProtocol(HttpToolsProtocol):
+        _size = 0  # of the complete headers
+        _pending = 0  # bytes of a request whose headers are not complete
+        _headers_done = False
+        _timer: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._timer = self.loop.call_later(seconds, self._expire)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._stop_timer()
+            super().connection_lost(exc)
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            if self._headers_done:
+                self._stop_timer()
+                return
+            self._pending += len(data)
+            self._check(self._pending)
+            if self._timer is None and not self.transport.is_closing():
+                self._timer = self.loop.call_later(seconds, self._expire)
+
+        def on_message_begin(self) -> None:
+            self._size, self._pending, self._headers_done = 0, 0, False
+            super().on_message_begin()
+
+        def on_url(self, url: bytes) -> None:
+            self._size += len(url)
+            self._check(self._size)
+            super().on_url(url)
+
+        def on_header(self, name: bytes, value: bytes) -> None:
+            self._size += len(name) + len(value)
+            self._check(self._size)
+            super().on_header(name, value)
+
+        def on_headers_complete(self) -> None:
+            self._headers_done = True
+            if not self.transport.is_closing():
+                super().on_headers_complete()
+
+        def _check(self, size: int) -> None:
+            if size > header_bytes and not self.transport.is_closing():
+                self.transport.write(_TOO_LARGE)
+                self.transport.close()
+
+        def _stop_timer(self) -> None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+        def _expire(self) -> None:
+            self._timer = None
+            if not self.transport.is_closing():
+                self.transport.write(_TOO_SLOW)
+                self.transport.close()
+
+    return LimitedProtocol

@@ -1,0 +1,24 @@
+"""Structured logs: one JSON object per line on standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+import traceback
+from typing import Any
+
+import orjson
+
+from recsys.secrets import mask_text
+
+
+def log(level: str, event: str, **fields: Any) -> None:
+    """Write one line. level: info, warning or error"""
+    line = {"time": round(time.time(), 6), "level": level, "event": event, **fields}
+    sys.stderr.write(mask_text(orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()) + "\n")
+    sys.stderr.flush()
+
+
+def log_failure(event: str, error: BaseException, **fields: Any) -> None:
+    """Write one line about an unexpected error, with its traceback."""
+    log("error", event, error=repr(error), traceback="".join(traceback.format_exception(error)), **fields)

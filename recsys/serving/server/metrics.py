@@ -1,0 +1,106 @@
+"""Prometheus metrics of a worker. With several workers, prometheus_client combines them through files."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
+
+FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # environment variable of prometheus_client; the supervisor sets it
+SECONDS = (5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1, 2.5, 5, math.inf)
+ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, math.inf)
+SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, math.inf)
+MODEL = ("model", "version")
+OBSERVED_ROWS = 64  # of a sampled batch, in the histogram of predictions
+
+
+class ModelMetrics:
+    """The metrics of one version of a model."""
+
+    def __init__(self, metrics: Metrics, model: str, version: str) -> None:
+        self._metrics, self._names = metrics, (model, version)
+        self.rows = metrics.rows.labels(model, version)
+        self.batch_rows = metrics.batch_rows.labels(model, version)
+        self.queue_rows = metrics.queue_rows.labels(model, version)
+        parts = ("parse", "queue", "features", "model", "total")
+        self.parse, self.queue, self.features, self.model, self.total = (
+            metrics.seconds.labels(model, version, part) for part in parts
+        )
+        self.shadow_dropped = metrics.shadow_dropped.labels(model, version)
+
+    def sample(self, unknown: Mapping[str, float], outputs: Any) -> None:
+        """Add the shares of unknown ids, and the predictions, of one batch."""
+        for column, share in unknown.items():
+            self._metrics.unknown.labels(*self._names, column).observe(share)
+        if not isinstance(outputs, dict):
+            return
+        for name, array in outputs.items():
+            if array.dtype.kind == "f":
+                histogram = self._metrics.predictions.labels(*self._names, name)
+                for value in _finite(array):
+                    histogram.observe(value)
+
+
+def _finite(array: np.ndarray) -> Sequence[float]:
+    values = array.ravel()[:OBSERVED_ROWS]
+    return values[np.isfinite(values)].tolist()
+
+
+class Metrics:
+    """All metrics of this process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        to: Any = {"registry": self.registry}
+        requests = ("model", "version", "protocol", "status")
+        self._requests = Counter("recsys_requests", "Requests", requests, **to)
+        self.rows = Counter("recsys_rows", "Rows, or queries for items, that were answered", MODEL, **to)
+        help_seconds = "Seconds of a request, by part; features and model count once per batch"
+        self.seconds = Histogram("recsys_seconds", help_seconds, (*MODEL, "part"), buckets=SECONDS, **to)
+        self.batch_rows = Histogram("recsys_batch_rows", "Rows of a batch", MODEL, buckets=ROWS, **to)
+        help_queue = "Rows that wait for a model"
+        self.queue_rows = Gauge("recsys_queue_rows", help_queue, MODEL, multiprocess_mode="livesum", **to)
+        help_unknown = "Share of out-of-vocabulary ids in sampled batches"
+        self.unknown = Summary("recsys_unknown_share", help_unknown, (*MODEL, "column"), **to)
+        help_predictions = "Predictions of sampled batches"
+        self.predictions = Histogram("recsys_prediction", help_predictions, (*MODEL, "output"), buckets=SHARES, **to)
+        help_shadow = "Requests that the shadow model did not get"
+        self.shadow_dropped = Counter("recsys_shadow_dropped", help_shadow, MODEL, **to)
+        self.sample_dropped = Counter("recsys_sample_dropped", "Sampled requests that were not written", **to)
+        self.reloads = Counter("recsys_reloads", "Loads of models", ("model", "result"), **to)
+        self._children: dict[tuple[str, str, str, int], Any] = {}
+        self._models: dict[tuple[str, str], ModelMetrics] = {}
+
+    def of_model(self, model: str, version: str) -> ModelMetrics:
+        """Return the metrics of a version of a model."""
+        if (model, version) not in self._models:
+            self._models[model, version] = ModelMetrics(self, model, version)
+        return self._models[model, version]
+
+    def count(self, model: str, version: str, protocol: str, status: int) -> None:
+        """Count a request that was answered."""
+        key = (model, version, protocol, status)
+        child = self._children.get(key)
+        if child is None:
+            child = self._children[key] = self._requests.labels(model, version, protocol, str(status))
+        child.inc()
+
+    def page(self) -> bytes:
+        """Return the metrics of all workers in Prometheus' text format."""
+        if FOLDER not in os.environ:
+            return generate_latest(self.registry)
+        combined = CollectorRegistry()
+        MultiProcessCollector(combined)
+        return generate_latest(combined)
+
+
+@cache
+def metrics() -> Metrics:
+    """Return the metrics of this process."""
+    return Metrics()

@@ -1,0 +1,227 @@
+"""The models that a worker serves: which version answers a request, and how versions are loaded and replaced."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from recsys.errors import UserError, did_you_mean
+from recsys.serving.servable import Query, Servable
+from recsys.serving.server.batcher import Batcher, BatchLimits
+from recsys.serving.server.logs import log, log_failure
+from recsys.serving.server.metrics import Metrics, ModelMetrics
+from recsys.serving.server.observer import Observer
+from recsys.serving.server.payloads import Queries, Rows
+from recsys.serving.server.request_error import RequestError
+from recsys.serving.server.versions import MANIFEST, Choice, Source
+
+Loader = Callable[[Path, int], Servable]
+Signature = tuple[str, int, int, int]
+
+
+@dataclass(eq=False)
+class Loaded:
+    """A version of a model in memory."""
+
+    name: str
+    version: str
+    servable: Servable
+    batcher: Batcher
+    metrics: ModelMetrics
+    signature: Signature  # of its manifest, to see whether the folder holds another model now
+
+    @property
+    def single_output(self) -> str | None:
+        """Return the name of the output if there is only one."""
+        outputs = self.servable.outputs
+        return outputs[0].name if len(outputs) == 1 else None
+
+
+@dataclass(frozen=True)
+class Model:
+    """The versions of a model that are served. versions: by key, as in Choice"""
+
+    name: str
+    choice: Choice
+    versions: dict[str, Loaded]
+
+    def loaded(self, key: str | None) -> Loaded | None:
+        """Return the version with this key."""
+        return None if key is None else self.versions.get(key)
+
+    def choose(self, routing_key: Callable[[], bytes]) -> Loaded:
+        """Return the version that answers a request: the canary for a share of the routing keys, always the same."""
+        if self.choice.canary is not None:
+            place = xxhash.xxh3_64_intdigest(self.name.encode() + b"\0" + routing_key()) / 2**64
+            if place < self.choice.share:
+                return self.versions[self.choice.canary]
+        assert self.choice.current is not None
+        return self.versions[self.choice.current]
+
+
+class Registry:
+    """All models of a worker. Methods run in the event loop's thread; models are loaded in another thread."""
+
+    def __init__(self, source: Source, load: Loader, limits: BatchLimits, metrics: Metrics, threads: int = 1) -> None:
+        self._source, self._load, self._limits, self._metrics, self._threads = source, load, limits, metrics, threads
+        self._models: dict[str, Model] = {}
+        self._source_names: dict[str, str] = {}  # name in requests -> name in the source
+        self._lock = asyncio.Lock()
+
+    async def load_all(self) -> None:
+        """Load what is new or has changed. Raises UserError; what was loaded before is still served then."""
+        async with self._lock:
+            for name in await asyncio.to_thread(self._source.names):
+                await self._apply(name, await asyncio.to_thread(self._source.choice, name))
+
+    async def load(self, name: str, version: str | None = None) -> None:
+        """Load a model, or let another version answer. Raises UserError."""
+        async with self._lock:
+            source_name = self._source_names.get(name, name)
+            if source_name == name and self._source.names() == [""]:
+                raise self._unknown(name)
+            choice = await asyncio.to_thread(self._source.choice, source_name, version)
+            if choice.current is None:  # unloaded before: the latest version is wanted again
+                latest = self._source.versions(source_name)[-1]
+                choice = await asyncio.to_thread(self._source.choice, source_name, latest)
+            await self._apply(source_name, choice)
+            self._source.save(source_name, choice)
+
+    async def unload(self, name: str) -> None:
+        """Stop serving a model. Raises UserError."""
+        async with self._lock:
+            source_name = self._source_names.get(name, name)
+            if source_name == name and self._source.names() == [""]:
+                raise self._unknown(name)
+            self._source.unload(source_name)
+            self._models.pop(name, None)
+
+    async def reload_changed(self) -> None:
+        """Apply the alias files that have changed. Errors are logged, and the loaded versions stay."""
+        for name in await asyncio.to_thread(self._source.changed):
+            try:
+                async with self._lock:
+                    await self._apply(name, await asyncio.to_thread(self._source.choice, name))
+            except UserError as e:
+                log("error", "reload", model=name, error=str(e))
+            except Exception as e:
+                log_failure("reload", e, model=name)
+
+    def names(self) -> list[str]:
+        """Return the names of the models that are served."""
+        return sorted(self._models)
+
+    def find(self, name: str) -> Model | None:
+        """Return a model, None if it is not served any longer."""
+        return self._models.get(name)
+
+    def get(self, name: str | None) -> Model:
+        """Return a model; without a name, the only one. Raises RequestError."""
+        if name is None:
+            if len(self._models) != 1:
+                names = ", ".join(self.names()) or "none"
+                raise RequestError(400, f"several models are served ({names}); use the path /models/NAME/...")
+            return next(iter(self._models.values()))
+        model = self._models.get(name)
+        if model is None:
+            raise self._unknown(name)
+        return model
+
+    def version(self, name: str | None, version: str | None, routing_key: Callable[[], bytes]) -> Loaded:
+        """Return the version that answers a request. Raises RequestError."""
+        model = self.get(name)
+        if not version:
+            return model.choose(routing_key)
+        for loaded in model.versions.values():
+            if loaded.version == version:
+                return loaded
+        versions = [v.version for v in model.versions.values()]
+        hint = did_you_mean(version[:80], versions)
+        raise RequestError(404, f"model {model.name}: has no version {version[:80]}{hint}")
+
+    def index(self) -> list[dict[str, str]]:
+        """Return name, version, state and reason of each version in memory or in the folder."""
+        rows = []
+        for name in sorted({*self._models, *(n for n in self._source.names() if n)}):
+            model = self._models.get(name)
+            loaded = [v.version for v in model.versions.values()] if model else []
+            for version in [*self._source.versions(self._source_names.get(name, name))] or loaded:
+                ready = version in loaded
+                state = {"state": "READY" if ready else "UNAVAILABLE", "reason": "" if ready else "not loaded"}
+                rows.append({"name": name, "version": version, **state})
+        return rows
+
+    def _unknown(self, name: str) -> RequestError:
+        return RequestError(404, f"model {name[:80]}: no such model{did_you_mean(name[:80], self._models)}")
+
+    async def _apply(self, source_name: str, choice: Choice) -> None:
+        """Load the versions of a choice that are not in memory, then serve them. Old ones answer what they have."""
+        served = next((m for n, m in self._models.items() if self._source_names[n] == source_name), None)
+        if choice.current is None:
+            if served is not None:
+                del self._models[served.name]
+            return
+        before = served.versions if served is not None else {}
+        versions = {key: await self._version(source_name, key, path, before) for key, path in choice.folders.items()}
+        name = versions[choice.current].name
+        if name in self._models and self._source_names[name] != source_name:
+            raise UserError(f"{choice.folders[choice.current]}: a model named {name} is served already")
+        versions = {key: self._renamed(key, v, name, choice, versions) for key, v in versions.items()}
+        if served is not None and served.name != name:
+            del self._models[served.name]
+        for key, v in versions.items():  # a shadow must not hold up the event loop, nor keep many rows in memory
+            aside = key == choice.shadow
+            limits = replace(self._limits, inline=False, queue=self._limits.rows) if aside else self._limits
+            v.batcher.limits = limits
+        self._models[name] = Model(name, choice, versions)
+        self._source_names[name] = source_name
+
+    def _renamed(self, key: str, v: Loaded, name: str, choice: Choice, versions: dict[str, Loaded]) -> Loaded:
+        """Return a canary or a shadow in a folder of its own under the model's name, and a version of its own."""
+        assert choice.current is not None
+        if key == choice.current or (v.name == name and v.version != versions[choice.current].version):
+            return v
+        version = f"{v.version}-{key}" if v.version == versions[choice.current].version else v.version
+        return replace(v, name=name, version=version, metrics=self._metrics.of_model(name, version))
+
+    async def _version(self, name: str, key: str, folder: Path, before: dict[str, Loaded]) -> Loaded:
+        signature = await asyncio.to_thread(_signature, folder)
+        if key in before and before[key].signature == signature:
+            return before[key]
+        label = name or folder.name
+        try:
+            servable = await asyncio.to_thread(self._load, folder, self._threads)
+        except UserError:
+            self._metrics.reloads.labels(label, "failed").inc()
+            raise
+        except Exception as e:
+            self._metrics.reloads.labels(label, "failed").inc()
+            log_failure("load", e, folder=str(folder))
+            raise UserError(f"{folder}: the model cannot be loaded ({type(e).__name__}: {e})") from e
+        self._metrics.reloads.labels(label, "ok").inc()
+        shown, version = (name, key) if name else (servable.name, servable.version)
+        loaded = self._loaded(shown, version, servable, signature)
+        empty: Any = Queries([Query([])]) if servable.kind == "retrieval" else Rows([{}])
+        await loaded.batcher.warm_up(empty)
+        log("info", "loaded", model=shown, version=version, folder=str(folder))
+        return loaded
+
+    def _loaded(self, name: str, version: str, servable: Servable, signature: Signature) -> Loaded:
+        metrics = self._metrics.of_model(name, version)
+        batcher = Batcher(servable, self._limits)
+        batcher.observe = Observer(servable, batcher, metrics)
+        return Loaded(name, version, servable, batcher, metrics, signature)
+
+
+def _signature(folder: Path) -> Signature:
+    """Return what changes if a folder, or the folder that a link names, gets another model."""
+    try:
+        stat = (folder / MANIFEST).stat()
+    except OSError as e:
+        raise UserError(f"{folder / MANIFEST}: cannot be read ({e.strerror})") from e
+    return str(folder.resolve()), stat.st_mtime_ns, stat.st_ino, stat.st_size

@@ -1,0 +1,53 @@
+"""What is measured of each batch, and of a sample of batches that costs at most one hundredth of the model's time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from time import perf_counter
+from typing import Any
+
+from recsys.serving.servable import Servable
+from recsys.serving.server.batcher import Batcher, Work
+from recsys.serving.server.logs import log_failure
+from recsys.serving.server.metrics import ModelMetrics
+from recsys.serving.server.payloads import Result
+
+SAMPLE_SHARE = 0.01  # of the time that batches take
+AT_MOST_EVERY = 0.1  # seconds between two sampled batches
+
+
+class Observer:
+    """Updates the metrics of a version after each batch."""
+
+    def __init__(self, servable: Servable, batcher: Batcher, metrics: ModelMetrics) -> None:
+        self._servable, self._batcher, self._metrics = servable, batcher, metrics
+        self._busy = self._sampling = self._last = 0.0
+        self._failed = False
+
+    def __call__(self, works: Sequence[Work], results: Sequence[Result], seconds: float) -> None:
+        metrics = self._metrics
+        rows = sum(w.payload.count for w in works)
+        metrics.rows.inc(rows)
+        metrics.batch_rows.observe(rows)
+        for result in results:
+            if result.features is not None:
+                metrics.features.observe(result.transform_seconds)
+            metrics.model.observe(result.model_seconds)
+        self._busy += seconds
+        now = perf_counter()
+        if results and self._sampling <= SAMPLE_SHARE * self._busy and now - self._last >= AT_MOST_EVERY:
+            self._last = now
+            self._batcher.run_aside(lambda: self._sample(results[0]))
+
+    def _sample(self, result: Result) -> None:
+        started = perf_counter()
+        try:
+            unknown: dict[str, Any] = {}
+            if result.features is not None:
+                unknown = self._servable.unknown_shares(result.features)
+            self._metrics.sample(unknown, result.outputs)
+        except Exception as e:
+            if not self._failed:
+                log_failure("sampling", e)
+            self._failed = True
+        self._sampling += perf_counter() - started

@@ -1,0 +1,161 @@
+"""What a request asks a model to compute. Payloads of one kind can be merged into one batch and divided again."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from recsys.serving.servable import Features, Outputs, Query, Row, Servable
+
+
+@dataclass(slots=True)
+class Result:
+    """The outputs of a batch, and how long its parts took, in seconds.
+
+    outputs: arrays by name, or a list with items and scores of each query
+    features: the features, if the server has computed them from raw values
+    """
+
+    outputs: Any
+    transform_seconds: float = 0.0
+    model_seconds: float = 0.0
+    features: Features | None = None
+
+
+@dataclass(slots=True)
+class Rows:
+    """Raw rows, one mapping each."""
+
+    rows: list[Row]
+    count: int = field(init=False)
+    weight: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.count = self.weight = len(self.rows)
+
+    def kind(self) -> Hashable:
+        return Rows
+
+    def merge(self, others: Sequence[Rows]) -> Rows:
+        return Rows([*self.rows, *(row for other in others for row in other.rows)])
+
+    def compute(self, servable: Servable) -> Result:
+        started = perf_counter()
+        return _run(servable, servable.features(self.rows), started)
+
+    def divide(self, outputs: Outputs, start: int, end: int) -> Outputs:
+        return {name: array[start:end] for name, array in outputs.items()}
+
+    def raw_rows(self) -> list[Row]:
+        """Return the rows for the log of samples."""
+        return self.rows
+
+
+@dataclass(slots=True)
+class Columns:
+    """Raw columns of `count` values each."""
+
+    columns: dict[str, list[Any]]
+    count: int
+    weight: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.weight = self.count
+
+    def kind(self) -> Hashable:
+        return Columns
+
+    def merge(self, others: Sequence[Columns]) -> Columns:
+        parts = (self, *others)
+        names = dict.fromkeys(name for p in parts for name in p.columns)
+        merged = {n: [v for p in parts for v in p.columns.get(n) or [None] * p.count] for n in names}
+        return Columns(merged, sum(p.count for p in parts))
+
+    def compute(self, servable: Servable) -> Result:
+        started = perf_counter()
+        return _run(servable, servable.features_of_columns(self.columns, self.count), started)
+
+    def divide(self, outputs: Outputs, start: int, end: int) -> Outputs:
+        return {name: array[start:end] for name, array in outputs.items()}
+
+    def raw_rows(self) -> list[Row]:
+        """Return the rows for the log of samples."""
+        return [dict(zip(self.columns, values, strict=True)) for values in zip(*self.columns.values(), strict=True)]
+
+
+@dataclass(slots=True)
+class Tensors:
+    """Features that the caller has computed. Only arrays whose first dimension is the row can be merged."""
+
+    tensors: dict[str, np.ndarray]
+    count: int
+    weight: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.weight = self.count
+
+    def kind(self) -> Hashable:
+        if any(a.shape[0] != self.count for a in self.tensors.values()):
+            return id(self)
+        return tuple((n, a.dtype, a.shape[1:]) for n, a in sorted(self.tensors.items()))
+
+    def merge(self, others: Sequence[Tensors]) -> Tensors:
+        parts = (self, *others)
+        merged = {n: np.concatenate([p.tensors[n] for p in parts]) for n in self.tensors}
+        return Tensors(merged, sum(p.count for p in parts))
+
+    def compute(self, servable: Servable) -> Result:
+        started = perf_counter()
+        outputs = servable.run_tensors(self.tensors)
+        return Result(outputs, model_seconds=perf_counter() - started)
+
+    def divide(self, outputs: Outputs, start: int, end: int) -> Outputs:
+        return {name: array[start:end] for name, array in outputs.items()}
+
+    def raw_rows(self) -> list[Row]:
+        """Return no rows: the log of samples holds raw values."""
+        return []
+
+
+@dataclass(slots=True)
+class Queries:
+    """Requests for items."""
+
+    queries: list[Query]
+    count: int = field(init=False)
+    weight: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.count = len(self.queries)
+        self.weight = sum(max(1, len(q.rows)) for q in self.queries)
+
+    def kind(self) -> Hashable:
+        return Queries
+
+    def merge(self, others: Sequence[Queries]) -> Queries:
+        return Queries([*self.queries, *(q for other in others for q in other.queries)])
+
+    def compute(self, servable: Servable) -> Result:
+        started = perf_counter()
+        lists = servable.recommend(self.queries)
+        return Result(lists, model_seconds=perf_counter() - started)
+
+    def divide(self, outputs: list[Any], start: int, end: int) -> list[Any]:
+        return outputs[start:end]
+
+    def raw_rows(self) -> list[Row]:
+        """Return the histories for the log of samples, one after another."""
+        return [row for q in self.queries for row in q.rows]
+
+
+Payload = Rows | Columns | Tensors | Queries
+
+
+def _run(servable: Servable, features: Features, started: float) -> Result:
+    transformed = perf_counter()
+    outputs = servable.run(features)
+    return Result(outputs, transformed - started, perf_counter() - transformed, features)

@@ -1,0 +1,94 @@
+"""JSON for people: POST /predict with rows, POST /recommend with histories."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import orjson
+
+from recsys.errors import did_you_mean
+from recsys.serving.servable import Query
+from recsys.serving.server.core import Call, Core
+from recsys.serving.server.models import Loaded
+from recsys.serving.server.payloads import Queries, Rows
+from recsys.serving.server.request_error import RequestError
+from recsys.serving.server.rest_v2 import make_query, parse_json
+from recsys.serving.server.tensors import bad, to_json
+
+QUERY_KEYS = ("history", "k", "filter_history", "exclude")
+
+
+async def predict(core: Core, call: Call, name: str | None, version: str | None, body: bytes) -> bytes:
+    """Answer {"rows": [{column: value, ...}, ...]} with {"predictions": [...]}."""
+    request = parse_json(body)
+    _check_keys(request, ("rows",))
+    loaded = core.route(call, name, version, lambda: body)
+    _check_kind(loaded, "ranking", "/recommend")
+    rows = _rows(core, request.get("rows"), "rows")
+    core.check_rows(len(rows))
+    outputs = await core.compute(call, loaded, Rows(rows), explicit=version is not None)
+    return orjson.dumps({"predictions": _predictions(loaded, outputs)})
+
+
+async def recommend(core: Core, call: Call, name: str | None, version: str | None, body: bytes) -> bytes:
+    """Answer a query with {"items": [...], "scores": [...]}, several queries with a list of such answers."""
+    request = parse_json(body)
+    several = "queries" in request
+    _check_keys(request, ("queries",) if several else QUERY_KEYS)
+    loaded = core.route(call, name, version, lambda: body)
+    _check_kind(loaded, "retrieval", "/predict")
+    bodies = request["queries"] if several else [request]
+    if type(bodies) is not list:
+        raise bad('queries: must be a list, such as [{"history": [...], "k": 10}]')
+    core.check_rows(len(bodies), "queries")
+    payload = Queries([_query(core, b, f"queries[{i}]." if several else "") for i, b in enumerate(bodies)])
+    core.check_rows(payload.weight)
+    lists = await core.compute(call, loaded, payload, explicit=version is not None)
+    answers = [{"items": items, "scores": scores} for items, scores in lists]
+    return orjson.dumps(
+        {"recommendations": answers} if several else answers[0], option=orjson.OPT_SERIALIZE_NUMPY, default=str
+    )
+
+
+def _query(core: Core, body: Any, where: str) -> Query:
+    if type(body) is not dict:
+        raise bad(f"{where.rstrip('.')}: must be a JSON object with a history")
+    _check_keys(body, QUERY_KEYS, where)
+    return make_query(_rows(core, body.get("history"), f"{where}history"), body, where)
+
+
+def _rows(core: Core, rows: Any, key: str) -> list[Any]:
+    """Return a list of rows, after checks of its types and of the lengths of lists in it."""
+    longest = core.settings.max_list
+    if type(rows) is not list:
+        raise bad(f'{key}: must be a list of rows, such as [{{"int_1": "3", "cat_1": "68fd1e64"}}]')
+    for i, row in enumerate(rows):
+        if type(row) is not dict:
+            raise bad(f"{key}[{i}]: a row is a JSON object of columns and values")
+        for column, value in row.items():
+            if type(value) is list and len(value) > longest:
+                raise RequestError(
+                    413, f"{key}[{i}]: column {column[:80]}: has {len(value)} elements, at most {longest}"
+                )
+    return rows
+
+
+def _check_keys(body: dict[str, Any], known: tuple[str, ...], where: str = "") -> None:
+    if unknown := next((k for k in body if k not in known), None):
+        raise bad(f"{where}{unknown[:80]}: no such key{did_you_mean(unknown[:80], known)}")
+
+
+def _check_kind(loaded: Loaded, kind: str, other: str) -> None:
+    if loaded.servable.kind != kind:
+        does = "recommends items" if kind == "ranking" else "scores rows"
+        raise RequestError(400, f"model {loaded.name} {does}; use POST {other}")
+
+
+def _predictions(loaded: Loaded, outputs: dict[str, np.ndarray]) -> list[Any]:
+    name = loaded.single_output
+    if name is not None:
+        array = outputs[name]
+        return to_json(array) if array.size == len(array) else array.tolist()
+    columns = {n: to_json(a) if a.size == len(a) else a.tolist() for n, a in outputs.items()}
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]

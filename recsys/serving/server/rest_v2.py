@@ -1,0 +1,215 @@
+"""The open inference protocol v2 over HTTP: inference with JSON and with the binary tensor extension, and metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import orjson
+
+from recsys.serving.servable import Query, TensorSpec
+from recsys.serving.server import tensors as v2
+from recsys.serving.server.core import Call, Core
+from recsys.serving.server.models import Loaded, Model
+from recsys.serving.server.payloads import Columns, Payload, Queries, Tensors
+from recsys.serving.server.request_error import RequestError
+from recsys.serving.server.tensors import Tensor, bad
+
+EXTENSIONS = ["binary_tensor_data", "model_repository", "model_repository(unload_dependents)", "parameters"]
+BINARY_HEADER = b"inference-header-content-length"
+PLATFORM = "recsys"
+
+
+def parse_json(body: bytes) -> dict[str, Any]:
+    """Return the JSON object of a request. Raises RequestError."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as e:
+        raise bad(f"the body is not JSON: {e}") from e
+    if type(value) is not dict:
+        raise bad("the body must be a JSON object")
+    return value
+
+
+def parse_inputs(request: Mapping[str, Any], blobs: memoryview) -> list[Tensor]:
+    """Return the inputs of a request, whose binary data lies in `blobs`. Raises RequestError."""
+    inputs = request.get("inputs")
+    if type(inputs) is not list or not inputs:
+        raise bad("inputs must be a list of at least one input")
+    found, at = [], 0
+    for item in inputs:
+        if type(item) is not dict:
+            raise bad("inputs: each input must be a JSON object with name, shape, datatype and data")
+        name, datatype, shape = item.get("name"), item.get("datatype"), item.get("shape")
+        size = _parameters(item).get("binary_data_size")
+        if size is None:
+            found.append(v2.from_json(name, datatype, shape, item.get("data")))
+            continue
+        if type(size) is not int or size < 0 or at + size > len(blobs):
+            raise bad(f"input {str(name)[:80]}: binary_data_size does not fit the {len(blobs)} bytes after the header")
+        found.append(v2.from_bytes(name, datatype, shape, blobs[at : at + size]))
+        at += size
+    if at != len(blobs):
+        raise bad(f"{len(blobs) - at} bytes are left over after the binary inputs")
+    return found
+
+
+def _parameters(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    parameters = item.get("parameters") or {}
+    if type(parameters) is not dict:
+        raise bad("parameters must be a JSON object")
+    return parameters
+
+
+def make_payload(loaded: Loaded, inputs: Sequence[Tensor], parameters: Mapping[str, Any]) -> Payload:
+    """Return what inputs ask a model to compute: raw columns, or features if all names are those of `tensors`.
+
+    For a retrieval model, raw columns are the history of one query, with its k, filter_history and exclude in the
+    parameters.
+    """
+    servable = loaded.servable
+    names = {t.name for t in inputs}
+    if names <= {s.name for s in servable.tensors} and not names <= {s.name for s in servable.inputs}:
+        v2.check_names(inputs, servable.tensors, loaded.name)
+        return Tensors(v2.to_arrays(inputs), inputs[0].shape[0])
+    v2.check_names(inputs, servable.inputs, loaded.name)
+    rows, columns = v2.rows_of(inputs), v2.to_columns(inputs)
+    if servable.kind == "ranking":
+        return Columns(columns, rows)
+    history = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+    return Queries([make_query(history, parameters)])
+
+
+def make_query(history: list[Any], parameters: Mapping[str, Any], where: str = "") -> Query:
+    """Return a request for items. where: the place of the query in the body, for messages. Raises RequestError."""
+    k, keep = parameters.get("k"), parameters.get("filter_history")
+    exclude = parameters.get("exclude") or []
+    if k is not None and (type(k) is not int or not 0 < k < 2**31):
+        raise bad(f"{where}k: must be a whole number above 0")
+    if keep is not None and type(keep) is not bool:
+        raise bad(f"{where}filter_history: must be true or false")
+    if isinstance(exclude, str):  # parameters of the protocol are not lists
+        exclude = exclude.split(",")
+    if type(exclude) is not list or any(type(e) not in (str, int) for e in exclude):
+        raise bad(f"{where}exclude: must be a list of items")
+    return Query(history, k, keep, [str(e) for e in exclude])
+
+
+def output_arrays(loaded: Loaded, outputs: Any) -> dict[str, np.ndarray]:
+    """Return outputs as arrays; items and scores of one query are arrays of the shape (1, k)."""
+    if isinstance(outputs, dict):
+        return outputs
+    items, scores = outputs[0]
+    names = [s.name for s in loaded.servable.outputs]
+    item_name, score_name = names if len(names) == 2 else ("items", "scores")
+    texts = np.array([str(i) for i in items], dtype=object)
+    return {item_name: texts[None, :], score_name: np.asarray(scores, np.float32)[None, :]}
+
+
+async def infer(
+    core: Core, call: Call, name: str, version: str | None, body: bytes, header_length: bytes | None
+) -> tuple[bytes, int | None]:
+    """Answer an inference request.
+
+    Returns:
+        The body, and the length of the JSON at its beginning if binary data follows it.
+    """
+    json_size = _header_size(header_length, len(body))
+    request = parse_json(body[:json_size])
+    parameters = _parameters(request)
+    core.set_timeout(call, parameters.get("timeout"))
+    loaded = core.route(call, name, version, lambda: body)
+    inputs = parse_inputs(request, memoryview(body)[json_size:])
+    core.check_rows(inputs[0].shape[0])
+    wanted, binary = _wanted_outputs(request, bool(parameters.get("binary_data_output", False)))
+    payload = make_payload(loaded, inputs, parameters)
+    outputs = await core.compute(call, loaded, payload, explicit=version is not None)
+    chosen = v2.selected(output_arrays(loaded, outputs), wanted, loaded.name)
+    return _encode(loaded, request.get("id"), chosen, binary)
+
+
+def _header_size(header: bytes | None, size: int) -> int:
+    """Return the number of bytes of the JSON in a body."""
+    if header is None:
+        return size
+    if not header.isdigit() or len(header) > 15 or int(header) > size:
+        raise bad(f"Inference-Header-Content-Length: must be a number of bytes from 0 to the {size} of the body")
+    return int(header)
+
+
+def _wanted_outputs(request: Mapping[str, Any], all_binary: bool) -> tuple[list[str], Any]:
+    """Return the names of the outputs that a request wants, and those that it wants in binary form (True: all)."""
+    outputs = request.get("outputs") or []
+    if type(outputs) is not list or any(type(o) is not dict or type(o.get("name")) is not str for o in outputs):
+        raise bad("outputs must be a list of JSON objects with a name")
+    if any("classification" in _parameters(o) for o in outputs):
+        raise bad("outputs: the extension classification is not supported; leave the parameter out")
+    binary = {o["name"] for o in outputs if _parameters(o).get("binary_data", all_binary)}
+    return [o["name"] for o in outputs], binary if outputs else all_binary
+
+
+def _encode(
+    loaded: Loaded, request_id: Any, outputs: Mapping[str, np.ndarray], binary: Any
+) -> tuple[bytes, int | None]:
+    described, blobs = [], []
+    for name, array in outputs.items():
+        item: dict[str, Any] = {"name": name, "datatype": v2.datatype_of(array), "shape": list(array.shape)}
+        if binary is True or (binary and name in binary):
+            blobs.append(v2.to_bytes(array))
+            item["parameters"] = {"binary_data_size": len(blobs[-1])}
+        else:
+            item["data"] = v2.to_json(array)
+        described.append(item)
+    answer: dict[str, Any] = {"model_name": loaded.name, "model_version": loaded.version, "outputs": described}
+    if isinstance(request_id, str):
+        answer["id"] = request_id
+    head = orjson.dumps(answer)
+    return (b"".join([head, *blobs]), len(head)) if blobs else (head, None)
+
+
+def server_metadata() -> dict[str, Any]:
+    """Return the metadata of the server."""
+    from importlib.metadata import version
+
+    return {"name": "recsys", "version": version("recsys"), "extensions": EXTENSIONS}
+
+
+def model_metadata(model: Model, loaded: Loaded) -> dict[str, Any]:
+    """Return the metadata of a model: its raw columns and its outputs, and its features among the parameters."""
+    return {
+        "name": model.name,
+        "versions": [v.version for v in model.versions.values()],
+        "platform": PLATFORM,
+        "inputs": [spec_json(s) for s in loaded.servable.inputs],
+        "outputs": [spec_json(s) for s in loaded.servable.outputs],
+        "parameters": {"kind": loaded.servable.kind, "tensors": [spec_json(s) for s in loaded.servable.tensors]},
+    }
+
+
+def spec_json(spec: TensorSpec) -> dict[str, Any]:
+    """Return an input or an output as metadata."""
+    return {"name": spec.name, "datatype": spec.datatype, "shape": list(spec.shape)}
+
+
+def metadata_version(core: Core, name: str, version: str | None) -> Loaded:
+    """Return the version whose metadata is wanted; without a version, the one that answers."""
+    model = core.registry.get(name)
+    current = model.loaded(model.choice.current)
+    if version or current is None:
+        return core.registry.version(name, version, lambda: b"")
+    return current
+
+
+def load_version(body: bytes, query: bytes) -> str | None:
+    """Return the version that a request to load a model names, in its parameters or in the query string."""
+    from urllib.parse import parse_qs
+
+    parameters = _parameters(parse_json(body)) if body.strip() else {}
+    named = parse_qs(query.decode("latin-1")).get("version", [None])[0]
+    version = parameters.get("version", named)
+    if isinstance(version, int) and not isinstance(version, bool):
+        version = str(version)
+    if version is not None and not isinstance(version, str):
+        raise RequestError(400, "parameters.version: must be a text, the name of a version")
+    return version

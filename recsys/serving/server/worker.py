@@ -1,0 +1,188 @@
+"""One process of the server: python -m recsys.serving.server.worker, started by the supervisor (processes.py).
+
+It reads its settings as one line of JSON from standard input, reports one line of JSON on standard output once it
+serves or has failed, and drains when standard input ends, because the supervisor is gone then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import orjson
+import uvicorn
+import uvloop
+
+from recsys.config.schema_commands import ServeConfig
+from recsys.errors import UserError
+from recsys.serving.server import grpc_v2
+from recsys.serving.server.app import App
+from recsys.serving.server.batcher import BatchLimits
+from recsys.serving.server.core import Core
+from recsys.serving.server.http_protocol import limited_protocol
+from recsys.serving.server.logs import log_failure
+from recsys.serving.server.metrics import metrics
+from recsys.serving.server.models import Loader, Registry
+from recsys.serving.server.request_log import RequestLog
+from recsys.serving.server.versions import open_source
+
+POLL_SECONDS = 1.0
+KEEP_ALIVE_SECONDS = 75
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server without signal handlers: the worker has its own."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def find_loader(name: str) -> Loader:
+    """Return the function MODULE:FUNCTION. Raises UserError."""
+    module, _, function = name.partition(":")
+    try:
+        return getattr(import_module(module), function)
+    except (ImportError, AttributeError, ValueError) as e:
+        raise UserError(f"loader={name}: cannot be imported ({e}); write MODULE:FUNCTION") from e
+
+
+def limits(settings: ServeConfig) -> BatchLimits:
+    """Return the limits of the batchers."""
+    preferred = tuple(sorted(settings.preferred_batch))
+    return BatchLimits(settings.max_batch, settings.max_delay_us * 1e-6, preferred, settings.queue)
+
+
+async def make_core(settings: ServeConfig, loader: Loader | None = None) -> Core:
+    """Load the models. Raises UserError."""
+    source = open_source(Path(settings.models), settings.canary, settings.shadow)
+    load = find_loader(settings.loader) if loader is None else loader
+    registry = Registry(source, load, limits(settings), metrics(), settings.threads)
+    await registry.load_all()
+    sampled = settings.sample > 0 and settings.sample_dir is not None
+    request_log = RequestLog(Path(str(settings.sample_dir)), settings.sample) if sampled else None
+    return Core(settings, registry, metrics(), request_log)
+
+
+def http_server(core: Core) -> uvicorn.Server:
+    """Return the HTTP server of a worker, which is not started yet."""
+    settings = core.settings
+    config = uvicorn.Config(
+        App(core),  # type: ignore[arg-type]
+        http=limited_protocol(settings.max_header_kb * 1024, settings.read_s),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=max(1, round(settings.drain_s)),
+        ssl_certfile=settings.tls_cert,
+        ssl_keyfile=settings.tls_key,
+    )
+    return _Server(config)
+
+
+def shared_socket(host: str, port: int) -> socket.socket:
+    """Return a socket that is bound to a port which other processes of this server share."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    bound.bind((host, port))
+    return bound
+
+
+async def run(settings: ServeConfig) -> None:
+    """Serve until SIGTERM, or until the supervisor is gone."""
+    core = await make_core(settings)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGTERM, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, lambda: _keep(loop.create_task(_reload(core))))
+    loop.add_reader(0, _read_end, loop, stop)
+    core.announce_reload = lambda: os.kill(os.getppid(), signal.SIGHUP)
+    server = http_server(core)
+    serving = loop.create_task(server.serve([shared_socket(settings.host, settings.port)]))
+    rpc = await grpc_v2.start(core) if settings.grpc_port is not None else None
+    polling = loop.create_task(_poll(core))
+    core.ready = True
+    report({"ready": os.getpid()})
+    await asyncio.wait([serving, loop.create_task(stop.wait())], return_when=asyncio.FIRST_COMPLETED)
+    core.ready = False
+    polling.cancel()
+    server.should_exit = True
+    await asyncio.gather(serving, *([rpc.stop(settings.drain_s)] if rpc is not None else []))
+    if core.request_log is not None:
+        await asyncio.to_thread(core.request_log.close)
+
+
+_tasks: set[asyncio.Task[Any]] = set()
+
+
+def _keep(task: asyncio.Task[Any]) -> None:
+    """Keep a reference to a task, which the event loop does not."""
+    _tasks.add(task)
+    task.add_done_callback(_tasks.discard)
+
+
+async def _reload(core: Core) -> None:
+    try:
+        await core.registry.load_all()
+    except Exception as e:
+        log_failure("reload", e)
+
+
+async def _poll(core: Core) -> None:
+    while True:
+        await asyncio.sleep(POLL_SECONDS)
+        await core.registry.reload_changed()
+
+
+def _read_end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    if not os.read(0, 1024):
+        loop.remove_reader(0)
+        stop.set()
+
+
+def report(message: dict[str, Any]) -> None:
+    """Write one line to the supervisor."""
+    with contextlib.suppress(BrokenPipeError):
+        os.write(1, orjson.dumps(message) + b"\n")
+
+
+def read_settings() -> ServeConfig:
+    """Read the settings, byte by byte, so that nothing after the line is lost in a buffer."""
+    line = b""
+    while not line.endswith(b"\n") and (byte := os.read(0, 1)):
+        line += byte
+    return ServeConfig(**orjson.loads(line))
+
+
+def main() -> int:
+    """Serve, and return the exit status."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the supervisor decides
+    settings = read_settings()
+    try:
+        uvloop.run(run(settings))
+    except UserError as e:
+        report({"error": str(e)})
+        return 2
+    except Exception as e:
+        log_failure("worker", e)
+        report({"error": f"a worker has failed: {type(e).__name__}: {e}"})
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""Models for tests of the server: a scorer of two columns and a recommender, in NumPy, loaded from a manifest."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from recsys.errors import UserError
+from recsys.serving.python_values import RowError
+from recsys.serving.servable import Query, Row, TensorSpec
+
+
+@dataclass(frozen=True)
+class FakeFeatures:
+    values: np.ndarray  # (rows, 2)
+
+    @property
+    def rows(self) -> int:
+        return len(self.values)
+
+
+def write_model(folder: Path, name: str = "ctr", version: str = "1", **more: Any) -> Path:
+    """Write a manifest, and return its folder. more: bias, seconds, kind, outputs, fails"""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "manifest.json").write_text(json.dumps({"name": name, "version": version, **more}))
+    return folder
+
+
+def load(folder: Path, threads: int = 1) -> Scorer | Recommender:
+    """Load a model that `write_model` has written."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    if manifest.pop("broken", False):
+        raise UserError(f"{folder}: the model is damaged; export it again")
+    kind = manifest.pop("kind", "ranking")
+    return Scorer(**manifest) if kind == "ranking" else Recommender(**manifest)
+
+
+class Scorer:
+    """probability = sigmoid(a + b + bias); a is a number, b the number in a text such as "b7"."""
+
+    kind = "ranking"
+    inputs = (
+        TensorSpec("a", "FP64", (-1, 1), optional=True),
+        TensorSpec("b", "BYTES", (-1, 1), optional=True),
+    )
+    tensors = (TensorSpec("values", "FP32", (-1, 2)),)
+
+    def __init__(
+        self,
+        name: str,
+        version: str,
+        bias: float = 0.0,
+        seconds: float = 0.0,
+        outputs: Sequence[str] = ("p",),
+        fails: bool = False,
+    ) -> None:
+        self.name, self.version, self._bias, self._seconds, self._fails = name, version, bias, seconds, fails
+        self.outputs = tuple(TensorSpec(o, "FP32", (-1,)) for o in outputs)
+        self.batches: list[int] = []
+
+    def features(self, rows: Sequence[Row]) -> FakeFeatures:
+        values = [(_number(r.get("a"), "a", i), _code(r.get("b"), i)) for i, r in enumerate(rows)]
+        return FakeFeatures(np.array(values, np.float32).reshape(-1, 2))
+
+    def features_of_columns(self, columns: Mapping[str, Sequence[Any]], rows: int) -> FakeFeatures:
+        a, b = (columns.get(n) or [None] * rows for n in ("a", "b"))
+        return self.features([{"a": x, "b": y} for x, y in zip(a, b, strict=True)])
+
+    def run(self, features: FakeFeatures) -> dict[str, np.ndarray]:
+        return self.run_tensors({"values": features.values})
+
+    def run_tensors(self, tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        values = tensors["values"]
+        if values.ndim != 2 or values.shape[1] != 2 or values.dtype != np.float32:
+            raise UserError(f"input values: has shape {list(values.shape)} of {values.dtype}; send FP32 of [rows, 2]")
+        self.batches.append(len(values))
+        if self._seconds:
+            time.sleep(self._seconds)
+        if self._fails:
+            raise RuntimeError("a secret detail")
+        p = 1 / (1 + np.exp(-(values.sum(1) + np.float32(self._bias))))
+        return {o.name: (p / (i + 1)).astype(np.float32) for i, o in enumerate(self.outputs)}
+
+    def unknown_shares(self, features: FakeFeatures) -> dict[str, float]:
+        return {"b": float((features.values[:, 1] == 0).mean())}
+
+    def recommend(self, queries: Sequence[Query]) -> list[tuple[list[Any], list[float]]]:
+        raise UserError("this model scores rows; use predict")
+
+
+class Recommender(Scorer):
+    """Recommends item0, item1, ... with the scores 1, 1/2, ..., without those in the history."""
+
+    kind = "retrieval"
+    inputs = (TensorSpec("item", "BYTES", (-1, 1)),)
+    tensors = ()
+
+    def __init__(self, name: str, version: str, items: int = 100) -> None:
+        super().__init__(name, version)
+        self.outputs = (TensorSpec("items", "BYTES", (-1, -1)), TensorSpec("scores", "FP32", (-1, -1)))
+        self._items = [f"item{i}" for i in range(items)]
+
+    def features(self, rows: Sequence[Row]) -> FakeFeatures:
+        raise UserError("this model recommends items; use recommend")
+
+    def recommend(self, queries: Sequence[Query]) -> list[tuple[list[Any], list[float]]]:
+        return [self._list(q) for q in queries]
+
+    def _list(self, query: Query) -> tuple[list[Any], list[float]]:
+        for i, row in enumerate(query.rows):
+            if not isinstance(row.get("item"), str):
+                raise RowError("item", row.get("item"), "is not an item", i)
+        seen = {r["item"] for r in query.rows} if query.filter_history is not False else set()
+        items = [i for i in self._items if i not in seen and i not in query.exclude][: query.k or 10]
+        return items, [1 / (n + 1) for n in range(len(items))]
+
+
+def _number(value: Any, column: str, row: int) -> float:
+    if value is None or value == "":
+        return 0.0
+    try:
+        number = float(value)
+    except (TypeError, ValueError) as e:
+        raise RowError(column, value, "is not a number", row) from e
+    return number if abs(number) < 1e6 else 0.0
+
+
+def _code(value: Any, row: int) -> float:
+    if value is None:
+        return 0.0
+    if not isinstance(value, str) or not value.startswith("b") or not value[1:].isdigit() or len(value) > 9:
+        raise RowError("b", value, "is not a code such as b7", row)
+    return float(value[1:]) / 10
