@@ -49,7 +49,10 @@ class Service:
         return pb.ServerReadyResponse(ready=self.core.ready)
 
     async def ModelReady(self, request: Any, call: Call, context: Context) -> Message:
-        rest_v2.metadata_version(self.core, request.name, request.version or None)
+        try:
+            rest_v2.metadata_version(self.core, request.name, request.version or None)
+        except RequestError:  # not loaded
+            return pb.ModelReadyResponse(ready=False)
         return pb.ModelReadyResponse(ready=True)
 
     async def ServerMetadata(self, request: Any, call: Call, context: Context) -> Message:

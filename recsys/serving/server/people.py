@@ -68,9 +68,8 @@ def _rows(core: Core, rows: Any, key: str) -> list[Any]:
             raise bad(f"{key}[{i}]: a row is a JSON object of columns and values")
         for column, value in row.items():
             if type(value) is list and len(value) > longest:
-                raise RequestError(
-                    413, f"{key}[{i}]: column {column[:80]}: has {len(value)} elements, at most {longest}"
-                )
+                where = f"{key}[{i}]: column {column[:80]}"
+                raise RequestError(413, f"{where}: has {len(value)} elements; this server takes at most {longest}")
     return rows
 
 

@@ -43,7 +43,7 @@ def checked_shape(name: Any, datatype: Any, shape: Any) -> tuple[int, ...]:
     """Return the shape of an input, after checks of its name, type and dimensions."""
     if not isinstance(name, str) or not name:
         raise bad("inputs: each input needs a name, a text")
-    if datatype not in NUMPY and datatype != "BYTES":
+    if type(datatype) is not str or (datatype not in NUMPY and datatype != "BYTES"):
         raise bad(f"input {name[:80]}: datatype {str(datatype)[:40]!r} is not one of BYTES, {', '.join(NUMPY)}")
     if not isinstance(shape, Sequence) or isinstance(shape, str) or not 1 <= len(shape) <= MOST_DIMENSIONS:
         raise bad(f"input {name[:80]}: shape must be a list of 1 to {MOST_DIMENSIONS} dimensions, such as [2, 1]")

@@ -1,0 +1,232 @@
+"""The batcher alone: what is computed together, in which order, and what fails with whom."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import fake_models
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recsys.serving.python_values import RowError
+from recsys.serving.servable import Query
+from recsys.serving.server.batcher import Batcher, BatchLimits, Work
+from recsys.serving.server.payloads import Columns, Payload, Queries, Rows, Tensors
+from recsys.serving.server.request_error import RequestError
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    asyncio.run(test())
+
+
+def scorer(seconds: float = 0.0) -> fake_models.Scorer:
+    return fake_models.Scorer("ctr", "1", seconds=seconds)
+
+
+def rows(*values: object) -> Rows:
+    return Rows([{"a": v} for v in values])
+
+
+def probability(*values: float) -> np.ndarray:
+    return 1 / (1 + np.exp(-np.array(values)))
+
+
+async def outcomes(works: list[Work]) -> list[object]:
+    return await asyncio.gather(*(w.future for w in works), return_exceptions=True)
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_requests_that_wait_are_one_batch_and_get_their_own_outputs(inline: bool) -> None:
+    async def test() -> None:
+        model = scorer()
+        batcher = Batcher(model, BatchLimits(inline=inline))
+        if inline:
+            await batcher.warm_up(Rows([{}]))
+            await batcher.warm_up(Rows([{}] * 5))
+        model.batches.clear()
+        works = [batcher.submit(rows(1)), batcher.submit(rows(2, 3)), batcher.submit(rows(-1, 0))]
+        found = await outcomes(works)
+        for outputs, expected in zip(found, [probability(1), probability(2, 3), probability(-1, 0)], strict=True):
+            np.testing.assert_allclose(outputs["p"], expected, rtol=1e-6)  # type: ignore[index]
+        assert model.batches == [5] and batcher.waiting_rows == 0
+
+    run(test)
+
+
+def test_a_batch_has_at_most_its_rows_but_for_one_larger_request() -> None:
+    async def test() -> None:
+        model = scorer()
+        batcher = Batcher(model, BatchLimits(rows=4))
+        await outcomes([batcher.submit(rows(*range(n))) for n in (3, 2, 2, 9, 1)])
+        assert model.batches == [3, 4, 9, 1]
+
+    run(test)
+
+
+def test_what_comes_while_the_model_is_busy_is_the_next_batch() -> None:
+    async def test() -> None:
+        model = scorer(seconds=0.05)
+        batcher = Batcher(model, BatchLimits())
+        works = [batcher.submit(rows(1))]
+        await asyncio.sleep(0.02)
+        works += [batcher.submit(rows(n)) for n in range(5)]
+        await outcomes(works)
+        assert model.batches == [1, 5]
+
+    run(test)
+
+
+def test_a_bad_row_fails_only_its_own_request_with_its_own_number() -> None:
+    async def test() -> None:
+        batcher = Batcher(scorer(), BatchLimits())
+        good, bad, last = await outcomes([batcher.submit(p) for p in (rows(1, 2), rows(3, "x"), rows(4))])
+        np.testing.assert_allclose(good["p"], probability(1, 2), rtol=1e-6)  # type: ignore[index]
+        np.testing.assert_allclose(last["p"], probability(4), rtol=1e-6)  # type: ignore[index]
+        assert isinstance(bad, RowError) and (bad.row, bad.column) == (1, "a")
+
+    run(test)
+
+
+def test_a_defect_of_the_model_reaches_the_caller() -> None:
+    async def test() -> None:
+        model = fake_models.Scorer("ctr", "1", fails=True)
+        batcher = Batcher(model, BatchLimits())
+        [error] = await outcomes([batcher.submit(rows(1))])
+        assert isinstance(error, RuntimeError)
+        [error] = await outcomes([batcher.submit(rows(1))])  # the queue goes on
+        assert isinstance(error, RuntimeError)
+
+    run(test)
+
+
+def test_a_full_queue_refuses_and_accepts_again_later() -> None:
+    async def test() -> None:
+        batcher = Batcher(scorer(seconds=0.05), BatchLimits(rows=1, queue=3))
+        works = [batcher.submit(rows(1, 2, 3, 4))]  # larger than the queue, but the first
+        with pytest.raises(
+            RequestError, match=r"^the queue of the model is full \(4 rows wait\); try again later$"
+        ) as e:
+            batcher.submit(rows(1))
+        assert e.value.status == 429
+        await asyncio.sleep(0.02)
+        works += [batcher.submit(rows(n)) for n in range(3)]
+        with pytest.raises(RequestError):
+            batcher.submit(rows(1))
+        assert not any(isinstance(o, Exception) for o in await outcomes(works))
+
+    run(test)
+
+
+def test_expired_and_abandoned_work_is_not_computed() -> None:
+    async def test() -> None:
+        model = scorer(seconds=0.1)
+        batcher = Batcher(model, BatchLimits(rows=1))
+        now = asyncio.get_running_loop().time()
+        works = [batcher.submit(rows(1)), batcher.submit(rows(2), now + 0.03), batcher.submit(rows(3))]
+        abandoned = batcher.submit(rows(4))
+        abandoned.future.cancel()
+        started = time.monotonic()
+        with pytest.raises(RequestError, match="the deadline has passed before the model has answered") as e:
+            await works[1].future
+        assert e.value.status == 504 and time.monotonic() - started < 0.08  # it does not wait for the model
+        await outcomes([works[0], works[2]])
+        assert len(model.batches) == 2 and batcher.waiting_rows == 0
+        with pytest.raises(RequestError, match="before the request was queued"):
+            batcher.submit(rows(1), now)
+
+    run(test)
+
+
+def test_a_delay_collects_rows_until_there_are_enough() -> None:
+    async def test() -> None:
+        model = scorer()
+        batcher = Batcher(model, BatchLimits(rows=100, delay=0.05, preferred=(4, 8)))
+        started = time.monotonic()
+        works = [batcher.submit(rows(1))]
+        await asyncio.sleep(0.01)
+        works.append(batcher.submit(rows(2)))
+        await outcomes(works)
+        assert model.batches == [2] and 0.04 < time.monotonic() - started < 0.2
+        started = time.monotonic()
+        await outcomes([batcher.submit(rows(n)) for n in range(11)])
+        assert model.batches == [2, 8, 3]  # 8 at once, the rest after the delay
+        assert 0.04 < time.monotonic() - started < 0.2
+
+    run(test)
+
+
+def test_kinds_of_payloads_are_computed_apart() -> None:
+    async def test() -> None:
+        model = scorer()
+        batcher = Batcher(model, BatchLimits())
+        arrays = [np.array([[n, 1]], np.float32) for n in range(3)]
+        works = [
+            batcher.submit(rows(1)),
+            batcher.submit(Columns({"a": [1.0, 2.0]}, 2)),
+            batcher.submit(Tensors({"values": arrays[0]}, 1)),
+            batcher.submit(Columns({"b": ["b7"]}, 1)),
+            batcher.submit(Tensors({"values": arrays[1]}, 1)),
+            batcher.submit(Tensors({"values": arrays[2].astype(np.float64)}, 1)),
+        ]
+        found = await outcomes(works)
+        assert sorted(model.batches) == [1, 2, 3]
+        np.testing.assert_allclose(found[1]["p"], probability(1, 2), rtol=1e-6)  # type: ignore[index]
+        np.testing.assert_allclose(found[3]["p"], probability(0.7), rtol=1e-6)  # type: ignore[index]
+        np.testing.assert_allclose(found[4]["p"], probability(2), rtol=1e-6)  # type: ignore[index]
+        assert str(found[5]) == "input values: has shape [1, 2] of float64; send FP32 of [rows, 2]"
+
+    run(test)
+
+
+def test_queries_are_merged_and_divided() -> None:
+    async def test() -> None:
+        batcher = Batcher(fake_models.Recommender("items", "1"), BatchLimits())
+        one = batcher.submit(Queries([Query([{"item": "item0"}], k=2)]))
+        two = batcher.submit(Queries([Query([], k=1), Query([], k=3, exclude=["item1"])]))
+        assert [items for items, _ in await one.future] == [["item1", "item2"]]
+        assert [items for items, _ in await two.future] == [["item0"], ["item0", "item2", "item3"]]
+
+    run(test)
+
+
+@given(
+    st.lists(st.lists(st.floats(-30, 30, width=32), min_size=1, max_size=5), min_size=1, max_size=12), st.integers(1, 9)
+)
+def test_every_request_gets_what_it_would_get_alone(requests: list[list[float]], most: int) -> None:
+    async def test() -> None:
+        batcher = Batcher(scorer(), BatchLimits(rows=most))
+        payloads: list[Payload] = [rows(*r) if i % 2 else Columns({"a": r}, len(r)) for i, r in enumerate(requests)]
+        found = await outcomes([batcher.submit(p) for p in payloads])
+        for outputs, request in zip(found, requests, strict=True):
+            np.testing.assert_array_equal(
+                outputs["p"], scorer().run(scorer().features([{"a": a} for a in request]))["p"]
+            )  # type: ignore[index]
+
+    run(test)
+
+
+def test_short_batches_run_in_the_event_loop_and_long_ones_do_not(tmp_path: Path) -> None:
+    async def test() -> None:
+        for seconds, threads in ((0.0, {"MainThread"}), (0.02, {"model_0"})):
+            seen = set()
+            model = scorer(seconds)
+            original = model.run_tensors
+
+            def spy(tensors, original=original, seen=seen):  # type: ignore[no-untyped-def]
+                import threading
+
+                seen.add(threading.current_thread().name)
+                return original(tensors)
+
+            batcher = Batcher(model, BatchLimits())
+            await batcher.warm_up(Rows([{}]))
+            model.run_tensors = spy  # type: ignore[method-assign]
+            await batcher.submit(rows(1)).future
+            assert seen == threads
+
+    run(test)

@@ -1,0 +1,212 @@
+"""gRPC: the open inference protocol with tritonclient, and the code and message of each mistake."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import fake_models
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc as triton
+from served import Served, serving
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc import service_pb2_grpc
+from tritonclient.utils import InferenceServerException
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("models")
+    fake_models.write_model(folder / "ctr" / "1")
+    fake_models.write_model(folder / "ctr" / "2", bias=1.0)
+    fake_models.write_model(folder / "slow" / "1", seconds=0.2)
+    fake_models.write_model(folder / "items" / "7", kind="retrieval")
+    fake_models.write_model(folder / "defect" / "1", fails=True)
+    (folder / "ctr" / "serving.json").write_text('{"version": "1", "versions": ["2"]}')
+    with serving(folder, max_rows=100, max_body_mb=1) as s:
+        yield s
+
+
+@pytest.fixture(scope="module")
+def client(served: Served) -> Iterator[triton.InferenceServerClient]:
+    with triton.InferenceServerClient(served.grpc) as c:
+        yield c
+
+
+@pytest.fixture(scope="module")
+def stub(served: Served) -> Iterator[Any]:
+    with grpc.insecure_channel(served.grpc) as channel:
+        yield service_pb2_grpc.GRPCInferenceServiceStub(channel)
+
+
+def raw_inputs(a: np.ndarray, b: list[str]) -> list[triton.InferInput]:
+    inputs = [triton.InferInput("a", list(a.shape), "FP64"), triton.InferInput("b", [len(b), 1], "BYTES")]
+    inputs[0].set_data_from_numpy(a)
+    inputs[1].set_data_from_numpy(np.array(b, dtype=object)[:, None])
+    return inputs
+
+
+def sigmoid(*values: float) -> np.ndarray:
+    return 1 / (1 + np.exp(-np.array(values)))
+
+
+def test_health_and_metadata(client: triton.InferenceServerClient) -> None:
+    assert client.is_server_live() and client.is_server_ready()
+    assert client.is_model_ready("ctr") and client.is_model_ready("ctr", "2")
+    assert client.get_server_metadata().name == "recsys"
+    metadata = client.get_model_metadata("ctr")
+    assert list(metadata.versions) == ["1", "2"]
+    assert [(i.name, i.datatype, list(i.shape)) for i in metadata.inputs] == [
+        ("a", "FP64", [-1, 1]),
+        ("b", "BYTES", [-1, 1]),
+    ]
+    assert [(o.name, o.datatype, list(o.shape)) for o in metadata.outputs] == [("p", "FP32", [-1])]
+    assert {(m.name, m.version) for m in client.get_model_repository_index().models} >= {("ctr", "2"), ("items", "7")}
+
+
+def test_infers_raw_columns(client: triton.InferenceServerClient) -> None:
+    inputs = raw_inputs(np.array([[1.0], [2.0], [-3.0]]), ["b7", "", "b30"])
+    found = client.infer("ctr", inputs, request_id="17")
+    assert (found.get_response().id, found.get_response().model_version) == ("17", "1")
+    np.testing.assert_allclose(found.as_numpy("p"), sigmoid(1.7, 2, 0), rtol=1e-6)
+    other = client.infer("ctr", inputs, model_version="2", outputs=[triton.InferRequestedOutput("p")])
+    np.testing.assert_allclose(other.as_numpy("p"), sigmoid(2.7, 3, 1), rtol=1e-6)
+
+
+def test_infers_feature_tensors(client: triton.InferenceServerClient) -> None:
+    values = triton.InferInput("values", [2, 2], "FP32")
+    values.set_data_from_numpy(np.array([[1, 2], [0.5, 0]], np.float32))
+    np.testing.assert_allclose(client.infer("ctr", [values]).as_numpy("p"), sigmoid(3, 0.5), rtol=1e-6)
+
+
+def test_infers_items(client: triton.InferenceServerClient) -> None:
+    item = triton.InferInput("item", [1, 1], "BYTES")
+    item.set_data_from_numpy(np.array([["item0"]], dtype=object))
+    found = client.infer("items", [item], parameters={"k": 2, "filter_history": False})
+    assert found.as_numpy("items").tolist() == [[b"item0", b"item1"]]
+
+
+def test_values_in_the_lists_of_their_types(stub: Any) -> None:
+    """What a client writes that does not know raw_input_contents."""
+    request = pb.ModelInferRequest(model_name="ctr")
+    request.inputs.add(name="a", datatype="INT32", shape=[2]).contents.int_contents.extend([1, 2])
+    request.inputs.add(name="b", datatype="BYTES", shape=[2]).contents.bytes_contents.extend([b"b7", b""])
+    answer = stub.ModelInfer(request)
+    np.testing.assert_allclose(np.frombuffer(answer.raw_output_contents[0], np.float32), sigmoid(1.7, 2), rtol=1e-6)
+
+
+def test_a_stream(client: triton.InferenceServerClient) -> None:
+    answers: list[Any] = []
+    client.start_stream(lambda result, error: answers.append(error or result))
+    for b in ("b7", "x", "b8"):
+        client.async_stream_infer("ctr", raw_inputs(np.array([[1.0]]), [b]), request_id=b)
+    client.stop_stream()
+    assert [a.as_numpy("p").tolist() for a in (answers[0], answers[2])] == [
+        pytest.approx([p]) for p in sigmoid(1.7, 1.8)
+    ]
+    assert "column b: 'x' is not a code such as b7" in str(answers[1])
+
+
+def test_unload_and_load(served: Served, client: triton.InferenceServerClient) -> None:
+    client.unload_model("items")
+    assert not client.is_model_ready("items")
+    states = {m.name: m.state for m in client.get_model_repository_index().models}
+    assert (states["items"], states["ctr"]) == ("UNAVAILABLE", "READY")
+    client.load_model("items")
+    assert client.is_model_ready("items")
+
+
+def infer(**fields: Any) -> pb.ModelInferRequest:
+    request = pb.ModelInferRequest(**{"model_name": "ctr"} | fields)
+    if "inputs" not in fields:
+        request.inputs.add(name="a", datatype="FP64", shape=[1]).contents.fp64_contents.append(1)
+    return request
+
+
+def tensor(datatype: str = "FP64", shape: tuple[int, ...] = (1,), name: str = "a", **contents: Any) -> Any:
+    return pb.ModelInferRequest.InferInputTensor(
+        name=name, datatype=datatype, shape=shape, contents=pb.InferTensorContents(**contents)
+    )
+
+
+MISTAKES = [
+    (infer(model_name="crt"), "NOT_FOUND", "model crt: no such model; did you mean ctr?"),
+    (infer(model_version="9"), "NOT_FOUND", "model ctr: has no version 9; valid: 1, 2"),
+    (infer(inputs=[]), "INVALID_ARGUMENT", "inputs must have at least one input"),
+    (infer(inputs=[tensor()]), "INVALID_ARGUMENT", "input a: has 0 values, but shape [1] takes 1"),
+    (
+        infer(inputs=[tensor(shape=(-1,))]),
+        "INVALID_ARGUMENT",
+        "input a: the dimensions of a shape are whole numbers from 0",
+    ),
+    (infer(inputs=[tensor("X")]), "INVALID_ARGUMENT", "input a: datatype 'X' is not one of BYTES,"),
+    (infer(inputs=[tensor("FP16")]), "INVALID_ARGUMENT", "input a: FP16 is only possible in raw_input_contents"),
+    (
+        infer(inputs=[tensor("INT8", int_contents=[300])]),
+        "INVALID_ARGUMENT",
+        "input a: a value is out of the range of INT8",
+    ),
+    (
+        infer(inputs=[tensor("BYTES", bytes_contents=[b"\xff"])]),
+        "INVALID_ARGUMENT",
+        "input a: a value is not UTF-8 text",
+    ),
+    (
+        infer(inputs=[tensor("BYTES", bytes_contents=[b"x"])]),
+        "INVALID_ARGUMENT",
+        "rows[0]: column a: 'x' is not a number",
+    ),
+    (infer(inputs=[tensor(shape=(2**40, 2**40))]), "INVALID_ARGUMENT", "input a: has 0 values, but shape"),
+    (infer(inputs=[tensor(shape=(0,))]), "INVALID_ARGUMENT", "rows is empty; send at least one"),
+    (
+        infer(inputs=[tensor(shape=(101,), fp64_contents=[0] * 101)]),
+        "INVALID_ARGUMENT",
+        "101 rows: this server takes at most 100",
+    ),
+    (infer(raw_input_contents=[b"", b""]), "INVALID_ARGUMENT", "raw_input_contents has 2 entries for 1 inputs"),
+    (infer(raw_input_contents=[b"1234"]), "INVALID_ARGUMENT", "input a: has 4 bytes, but shape [1] of FP64 takes 8"),
+    (infer(outputs=[{"name": "q"}]), "INVALID_ARGUMENT", "output q: model ctr has no such output; valid: p"),
+    (
+        infer(model_name="defect"),
+        "INTERNAL",
+        "internal error; the server's log has the details under this request's id",
+    ),
+]
+
+
+@pytest.mark.parametrize(("request_", "code", "message"), MISTAKES)
+def test_mistakes(stub: Any, request_: pb.ModelInferRequest, code: str, message: str) -> None:
+    with pytest.raises(grpc.RpcError) as e:
+        stub.ModelInfer(request_)
+    assert e.value.code().name == code and e.value.details().startswith(message), e.value.details()
+
+
+def test_a_message_that_cannot_be_decoded(served: Served) -> None:
+    with grpc.insecure_channel(served.grpc) as channel:
+        for method in ("ModelInfer", "ServerLive", "RepositoryIndex"):
+            call = channel.unary_unary(f"/inference.GRPCInferenceService/{method}")
+            with pytest.raises(grpc.RpcError) as e:
+                call(b"\xff\xff\xff")
+            assert (e.value.code().name, e.value.details()) == ("INVALID_ARGUMENT", "the message cannot be decoded")
+        stream = channel.stream_stream("/inference.GRPCInferenceService/ModelStreamInfer")
+        answers = list(map(pb.ModelStreamInferResponse.FromString, stream(iter([b"\xff\xff\xff"]))))
+        assert [a.error_message for a in answers] == ["the message is not a ModelInferRequest"]
+        with pytest.raises(grpc.RpcError) as e:
+            channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")(b"\0" * 2**20 * 2)
+        assert e.value.code().name == "RESOURCE_EXHAUSTED"
+
+
+def test_deadlines(client: triton.InferenceServerClient) -> None:
+    inputs = raw_inputs(np.array([[1.0]]), ["b7"])
+    with pytest.raises(InferenceServerException, match=r"Deadline Exceeded|DEADLINE_EXCEEDED"):
+        client.infer("slow", inputs, client_timeout=0.05)
+    with pytest.raises(InferenceServerException, match="the deadline has passed"):
+        client.infer("slow", inputs, timeout=50_000)
+
+
+def test_request_ids_and_routing_keys(stub: Any) -> None:
+    with pytest.raises(grpc.RpcError) as e:
+        stub.ModelInfer(infer(model_name="nix"), metadata=(("x-request-id", "mine"),))
+    assert dict(e.value.trailing_metadata())["x-request-id"] == "mine"

@@ -1,0 +1,354 @@
+"""HTTP: JSON for people, the open inference protocol with tritonclient, pages, and the message of each mistake."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+import fake_models
+import numpy as np
+import pytest
+import requests
+import tritonclient.http as triton
+from served import Served, serving
+from tritonclient.utils import InferenceServerException
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("models")
+    fake_models.write_model(folder / "ctr" / "1")
+    fake_models.write_model(folder / "ctr" / "2", bias=1.0)
+    fake_models.write_model(folder / "two" / "1", outputs=["click", "buy"])
+    fake_models.write_model(folder / "items" / "7", kind="retrieval")
+    fake_models.write_model(folder / "defect" / "1", fails=True)
+    (folder / "ctr" / "serving.json").write_text('{"version": 1, "versions": [2]}')
+    with serving(folder, max_rows=100, max_list=5, max_body_mb=1) as s:
+        yield s
+
+
+def post(served: Served, path: str, body: Any, **headers: str) -> requests.Response:
+    data = body if isinstance(body, bytes | str) else json.dumps(body)
+    return requests.post(served.url + path, data=data, headers={k.replace("_", "-"): v for k, v in headers.items()})
+
+
+def sigmoid(*values: float) -> list[float]:
+    return (1 / (1 + np.exp(-np.array(values)))).tolist()
+
+
+def test_predict_a_single_output(served: Served) -> None:
+    answer = post(served, "/models/ctr/predict", {"rows": [{"a": "1", "b": "b7"}, {"a": 2.5}, {}]}, x_request_id="mine")
+    assert answer.status_code == 200 and answer.headers["x-request-id"] == "mine"
+    assert answer.json()["predictions"] == pytest.approx(sigmoid(1.7, 2.5, 0), rel=1e-6)
+    of_version_2 = post(served, "/models/ctr/versions/2/predict", {"rows": [{"a": 2.5}]})
+    assert of_version_2.json()["predictions"] == pytest.approx(sigmoid(3.5), rel=1e-6)
+
+
+def test_predict_several_outputs(served: Served) -> None:
+    answer = post(served, "/models/two/predict", {"rows": [{"a": 0}, {"a": 1}]})
+    [p0, p1] = sigmoid(0, 1)
+    assert [set(p) for p in answer.json()["predictions"]] == [{"click", "buy"}] * 2
+    assert [p["buy"] for p in answer.json()["predictions"]] == pytest.approx([p0 / 2, p1 / 2], rel=1e-6)
+
+
+def test_recommend(served: Served) -> None:
+    one = post(served, "/models/items/recommend", {"history": [{"item": "item1"}], "k": 3, "exclude": ["item2"]})
+    assert one.json() == {"items": ["item0", "item3", "item4"], "scores": [1, 1 / 2, 1 / 3]}
+    queries = [{"history": [{"item": "item0"}], "filter_history": False, "k": 1}, {"history": [], "k": 2}]
+    several = post(served, "/models/items/recommend", {"queries": queries})
+    assert [r["items"] for r in several.json()["recommendations"]] == [["item0"], ["item0", "item1"]]
+
+
+def test_pages(served: Served) -> None:
+    index = requests.get(served.url).json()
+    assert [m["name"] for m in index["models"]] == ["ctr", "defect", "items", "two"]
+    for model in index["models"]:
+        for path in model["links"].values():
+            assert requests.get(served.url + path).status_code in (200, 405)
+    for path in index["links"].values():
+        assert requests.get(served.url + path).status_code == 200
+    page = requests.get(f"{served.url}/docs")
+    assert page.headers["content-type"] == "text/html" and "/models/items/recommend" in page.text
+    assert not re.search(r"""(src|href)=["']?(https?:)?//""", page.text)  # needs no network
+    document = requests.get(f"{served.url}/openapi.json").json()
+    assert document["openapi"].startswith("3.") and "/models/ctr/predict" in document["paths"]
+    for path in document["paths"]:
+        assert requests.get(served.url + path.replace("{model}", "ctr")).status_code in (200, 405), path
+    assert requests.head(served.url).text == ""
+
+
+def test_the_commands_on_the_page_work(served: Served) -> None:
+    """Take the body and the path of each curl command on the page."""
+    import html
+
+    commands = [html.unescape(c) for c in re.findall(r"<pre>(.*?)</pre>", requests.get(f"{served.url}/docs").text)]
+    assert len(commands) == 4
+    for command in commands:
+        body, path = re.fullmatch(r"curl -d '(.*)' http://HOST:PORT(\S+)", command).groups()  # type: ignore[union-attr]
+        status = 200 if "items" in path else 400  # the example's "a" is not a code such as b7
+        assert post(served, path, body).status_code == status
+
+
+# path, body, status, message
+MISTAKES = [
+    ("/models/ctr/predict", "{", 400, "^the body is not JSON: "),
+    ("/models/ctr/predict", "[]", 400, "^the body must be a JSON object$"),
+    ("/models/ctr/predict", {"row": []}, 400, r"^row: no such key; did you mean rows\?$"),
+    (
+        "/models/ctr/predict",
+        {},
+        400,
+        r'^rows: must be a list of rows, such as \[{"int_1": "3", "cat_1": "68fd1e64"}\]$',
+    ),
+    ("/models/ctr/predict", {"rows": []}, 400, "^rows is empty; send at least one$"),
+    ("/models/ctr/predict", {"rows": [{}, 3]}, 400, r"^rows\[1\]: a row is a JSON object of columns and values$"),
+    ("/models/ctr/predict", {"rows": [{}, {"a": "x"}]}, 400, r"^rows\[1\]: column a: 'x' is not a number$"),
+    ("/models/ctr/predict", {"rows": [{"a": [1] * 6}]}, 413, r"^rows\[0\]: column a: has 6 elements; .* at most 5$"),
+    ("/models/ctr/predict", {"rows": [{}] * 101}, 413, "^101 rows: this server takes at most 100 a request$"),
+    ("/models/ctr/predict", " " * (2**20 + 1), 413, "^the body is larger than this server's limit of 1 MiB$"),
+    ("/models/ctr/predict", "[" * 5000, 400, "^the body is not JSON: "),
+    ("/models/ctr/predict", '{"rows": [{"a": NaN}]}', 400, "^the body is not JSON: "),
+    ("/models/ctr/predict", b'{"rows": [{"a": "\xff"}]}', 400, "^the body is not JSON: "),
+    ("/models/ctr/recommend", {"history": []}, 400, "^model ctr scores rows; use POST /predict$"),
+    ("/models/items/predict", {"rows": [{}]}, 400, "^model items recommends items; use POST /recommend$"),
+    ("/models/items/recommend", {"history": [{}]}, 400, "^rows.0.: column item: None is not an item$"),
+    ("/models/items/recommend", {"history": [], "k": 0}, 400, "^k: must be a whole number above 0$"),
+    ("/models/items/recommend", {"history": [], "k": 2**40}, 400, "^k: must be a whole number above 0$"),
+    (
+        "/models/items/recommend",
+        {"queries": [{"history": [], "filter_history": 1}]},
+        400,
+        r"^queries\[0\].filter_history: must be true or false$",
+    ),
+    (
+        "/models/items/recommend",
+        {"queries": [{"history": [], "exclude": [None]}]},
+        400,
+        r"^queries\[0\].exclude: must be a list of items$",
+    ),
+    ("/models/items/recommend", {"queries": [3]}, 400, r"^queries\[0\]: must be a JSON object with a history$"),
+    ("/models/items/recommend", {"queries": []}, 400, "^queries is empty; send at least one$"),
+    ("/models/items/recommend", {"queries": {}}, 400, r"^queries: must be a list, such as "),
+    ("/models/items/recommend", {"history": [{"item": "i"}] * 101}, 413, "^101 rows: this server takes at most 100"),
+    (
+        "/predict",
+        {"rows": [{}]},
+        400,
+        r"^several models are served \(ctr, defect, items, two\); use the path /models/NAME/",
+    ),
+    ("/models/crt/predict", {"rows": [{}]}, 404, r"^model crt: no such model; did you mean ctr\?$"),
+    ("/models/ctr/versions/3/predict", {"rows": [{}]}, 404, "^model ctr: has no version 3; valid: 1, 2$"),
+    ("/v3/models", {}, 404, "^/v3/models: no such path; "),
+    ("/v2/models/ctr/infre", {}, 404, "^/v2/models/ctr/infre: no such path of the open inference protocol$"),
+    ("/v2/health", {}, 404, "^/v2/health: no such path of the open inference protocol$"),
+    ("/v2/models/ctr", {}, 405, "^/v2/models/ctr: takes GET, not POST$"),
+    (
+        "/models/defect/predict",
+        {"rows": [{}]},
+        500,
+        "^internal error; the server's log has the details under this request's id$",
+    ),
+    ("/v2/models/ctr/infer", {}, 400, "^inputs must be a list of at least one input$"),
+    ("/v2/models/ctr/infer", {"inputs": [3]}, 400, "^inputs: each input must be a JSON object with name, shape, "),
+    (
+        "/v2/repository/models/ctr/load",
+        {"parameters": {"version": 9}},
+        400,
+        "^model ctr: has no version 9; valid: 1, 2$",
+    ),
+    ("/v2/repository/models/ctr/load", {"parameters": {"version": []}}, 400, "^parameters.version: must be a text"),
+    ("/v2/repository/models/../load", {}, 404, ".*"),
+    ("/v2/repository/models/ctrr/load", {}, 400, r"^model ctrr: no such model; did you mean ctr\?$"),
+    ("/v2/repository/models/ctrr/unload", {}, 400, r"^model ctrr: no such model; did you mean ctr\?$"),
+]
+
+
+@pytest.mark.parametrize(("path", "body", "status", "message"), MISTAKES)
+def test_mistakes(served: Served, path: str, body: Any, status: int, message: str) -> None:
+    answer = post(served, path, body)
+    assert re.search(message, answer.json()["error"]), answer.text
+    assert answer.status_code == status and "\n" not in answer.json()["error"] and "secret" not in answer.text
+
+
+def test_an_error_has_the_row_and_the_column(served: Served) -> None:
+    error = post(served, "/models/ctr/predict", {"rows": [{}, {}, {"b": "7"}]}).json()
+    assert (error["row"], error["column"]) == (2, "b")
+
+
+INPUT = {"name": "a", "datatype": "FP64", "shape": [2], "data": [1, 2]}
+# changes of INPUT, and the message
+BAD_INPUTS: list[tuple[dict[str, Any], str]] = [
+    ({"name": None}, "^inputs: each input needs a name, a text$"),
+    ({"name": "c"}, r"^input c: model ctr has no such input"),
+    ({"datatype": "FP65"}, "^input a: datatype 'FP65' is not one of BYTES, BOOL, "),
+    ({"datatype": ["FP64"]}, "^input a: datatype .* is not one of"),
+    ({"shape": 2}, r"^input a: shape must be a list of 1 to 8 dimensions, such as \[2, 1\]$"),
+    ({"shape": []}, "^input a: shape must be a list of 1 to 8 dimensions"),
+    ({"shape": [1] * 9}, "^input a: shape must be a list of 1 to 8 dimensions"),
+    ({"shape": [-2]}, "^input a: the dimensions of a shape are whole numbers from 0$"),
+    ({"shape": [2.0]}, "^input a: the dimensions of a shape are whole numbers from 0$"),
+    ({"shape": [3]}, r"^input a: has 2 values, but shape \[3\] takes 3$"),
+    ({"shape": [2**62, 2**62]}, "^input a: has 2 values, but shape"),
+    ({"shape": [0], "data": []}, "^rows is empty; send at least one$"),
+    ({"shape": [1, 2]}, r"^input a: shape \[1, 2\] is not \[rows\] or \[rows, 1\]$"),
+    ({"shape": [101], "data": [0] * 101}, "^101 rows: this server takes at most 100 a request$"),
+    ({"data": "12"}, "^input a: data must be a list$"),
+    ({"data": None}, "^input a: data must be a list$"),
+    ({"data": [1, "2"]}, "^input a: FP64 does not take a value of the type str$"),
+    ({"data": [1, None]}, "^input a: FP64 does not take a value of the type NoneType$"),
+    ({"data": [[1], 2]}, "^input a: data mixes lists and values$"),
+    ({"data": [1, [2]]}, "^input a: FP64 does not take a value of the type list$"),
+    ({"datatype": "INT8", "data": [1, 300]}, "^input a: a value is out of the range of INT8$"),
+    ({"datatype": "INT64", "data": [1, 2.5]}, "^input a: INT64 does not take a value of the type float$"),
+    ({"datatype": "BYTES"}, "^input a: BYTES takes texts; an empty text is a missing value$"),
+    ({"datatype": "BYTES", "data": ["1", "x"]}, r"^rows\[1\]: column a: 'x' is not a number$"),
+    ({"parameters": 3}, "^parameters must be a JSON object$"),
+    ({"parameters": {"binary_data_size": -8}}, "^input a: binary_data_size does not fit the 0 bytes after the header$"),
+    ({"parameters": {"binary_data_size": 8}}, "^input a: binary_data_size does not fit the 0 bytes after the header$"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BAD_INPUTS)
+def test_bad_inputs(served: Served, change: dict[str, Any], message: str) -> None:
+    answer = post(served, "/v2/models/ctr/infer", {"inputs": [INPUT | change]})
+    assert re.search(message, answer.json()["error"]), answer.text
+    assert answer.status_code in (400, 413)
+
+
+def test_bad_requests_of_the_protocol(served: Served) -> None:
+    def error(request: dict[str, Any]) -> str:
+        answer = post(served, "/v2/models/ctr/infer", {"inputs": [INPUT]} | request)
+        assert answer.status_code in (400, 504)
+        return str(answer.json()["error"])
+
+    assert error({"inputs": [INPUT, INPUT]}) == "model ctr: an input is given twice"
+    assert (
+        error({"inputs": [INPUT, INPUT | {"name": "b", "shape": [1], "data": [1]}]})
+        == "input b: has 1 rows, but a has 2"
+    )
+    assert error({"outputs": [{"name": "q"}]}) == "output q: model ctr has no such output; valid: p"
+    assert error({"outputs": ["p"]}) == "outputs must be a list of JSON objects with a name"
+    assert "classification" in error({"outputs": [{"name": "p", "parameters": {"classification": 1}}]})
+    assert error({"parameters": {"timeout": -1}}) == "timeout -1: must be a whole number of microseconds"
+    assert error({"parameters": {"timeout": 1}}).startswith("the deadline has passed")
+    missing = post(served, "/v2/models/items/infer", {"inputs": [INPUT]})
+    assert missing.json()["error"] == "input a: model items has no such input; valid: item"
+
+
+def binary(head: dict[str, Any], blobs: bytes, length: str | None = None) -> tuple[bytes, dict[str, str]]:
+    text = json.dumps(head).encode()
+    return text + blobs, {"Inference_Header_Content_Length": str(len(text)) if length is None else length}
+
+
+BYTES_INPUT = {"name": "b", "datatype": "BYTES", "shape": [2]}
+
+
+@pytest.mark.parametrize(
+    ("blobs", "size", "message"),
+    [
+        (struct.pack("<I2sI", 2, b"b7", 9), 10, "^input b: a length goes beyond the end of the data$"),
+        (struct.pack("<I2sI", 2, b"b7", 0xFFFFFFFF), 10, "^input b: a length goes beyond the end of the data$"),
+        (struct.pack("<I6sI", 6, b"b7b7b7", 0) + b"??", 16, "^input b: 2 bytes are left over after 2 values$"),
+        (struct.pack("<I", 0), 4, "^input b: 4 bytes cannot hold 2 values with a length of 4 bytes each$"),
+        (struct.pack("<I2sI", 2, b"\xff\xfe", 0), 10, "^input b: a value is not UTF-8 text$"),
+        (struct.pack("<II", 0, 0) + b"?", 8, "^1 bytes are left over after the binary inputs$"),
+    ],
+)
+def test_bad_binary_data(served: Served, blobs: bytes, size: int, message: str) -> None:
+    body, headers = binary({"inputs": [BYTES_INPUT | {"parameters": {"binary_data_size": size}}]}, blobs)
+    answer = post(served, "/v2/models/ctr/infer", body, **headers)
+    assert answer.status_code == 400 and re.search(message, answer.json()["error"]), answer.text
+
+
+@pytest.mark.parametrize("length", ["-1", "x", "99999", "1" * 20, ""])
+def test_bad_length_of_the_header(served: Served, length: str) -> None:
+    body, headers = binary({"inputs": [INPUT]}, b"", length)
+    answer = post(served, "/v2/models/ctr/infer", body, **headers)
+    assert answer.status_code == 400 and "Inference-Header-Content-Length: must be" in answer.json()["error"]
+
+
+def test_headers(served: Served) -> None:
+    rows = {"rows": [{}]}
+    assert post(served, "/models/ctr/predict", rows, timeout="60000000").status_code == 200
+    expired = post(served, "/models/ctr/predict", rows, timeout="1")
+    assert expired.status_code == 504 and "deadline" in expired.json()["error"]
+    assert post(served, "/models/ctr/predict", rows, timeout="soon").status_code == 400
+    compressed = post(served, "/models/ctr/predict", b"...", Content_Encoding="gzip")
+    assert (compressed.status_code, compressed.json()["error"]) == (
+        415,
+        "Content-Encoding: bodies must not be compressed",
+    )
+    long = post(served, "/models/ctr/predict", rows, x_request_id="x" * 500)
+    assert long.headers["x-request-id"] == "x" * 128
+
+
+def raw_inputs(a: np.ndarray, b: list[str]) -> list[triton.InferInput]:
+    inputs = [triton.InferInput("a", list(a.shape), "FP64"), triton.InferInput("b", [len(b), 1], "BYTES")]
+    inputs[0].set_data_from_numpy(a)
+    inputs[1].set_data_from_numpy(np.array(b, dtype=object)[:, None])
+    return inputs
+
+
+@pytest.fixture(scope="module")
+def client(served: Served) -> Iterator[triton.InferenceServerClient]:
+    with triton.InferenceServerClient(served.http, concurrency=4) as c:
+        yield c
+
+
+def test_triton_health_and_metadata(client: triton.InferenceServerClient) -> None:
+    assert client.is_server_live() and client.is_server_ready()
+    assert client.is_model_ready("ctr") and client.is_model_ready("ctr", "2") and not client.is_model_ready("ctr", "3")
+    assert client.get_server_metadata()["name"] == "recsys"
+    metadata = client.get_model_metadata("ctr")
+    assert metadata["versions"] == ["1", "2"] and metadata["platform"] == "recsys"
+    assert metadata["inputs"][0] == {"name": "a", "datatype": "FP64", "shape": [-1, 1]}
+    assert metadata["outputs"] == [{"name": "p", "datatype": "FP32", "shape": [-1]}]
+    index = client.get_model_repository_index()
+    assert {(m["name"], m["version"]) for m in index if m["state"] == "READY"} >= {("ctr", "1"), ("items", "7")}
+
+
+@pytest.mark.parametrize("binary_in", [True, False])
+@pytest.mark.parametrize("binary_out", [True, False])
+def test_triton_infers_raw_columns(client: triton.InferenceServerClient, binary_in: bool, binary_out: bool) -> None:
+    a = np.array([[1.0], [2.0], [-3.0]])
+    inputs = raw_inputs(a, ["b7", "", "b30"])
+    if not binary_in:
+        inputs[0].set_data_from_numpy(a, binary_data=False)
+        inputs[1].set_data_from_numpy(np.array([["b7"], [""], ["b30"]], dtype=object), binary_data=False)
+    wanted = [triton.InferRequestedOutput("p", binary_data=binary_out)]
+    found = client.infer("ctr", inputs, outputs=wanted, request_id="17", model_version="1")
+    assert found.get_response()["id"] == "17" and found.get_response()["model_version"] == "1"
+    assert ("data" in found.get_response()["outputs"][0]) is not binary_out
+    np.testing.assert_allclose(found.as_numpy("p"), sigmoid(1.7, 2, 0), rtol=1e-6)
+    other = client.infer("ctr", inputs, model_version="2")
+    np.testing.assert_allclose(other.as_numpy("p"), sigmoid(2.7, 3, 1), rtol=1e-6)
+
+
+def test_triton_infers_feature_tensors(client: triton.InferenceServerClient) -> None:
+    values = triton.InferInput("values", [2, 2], "FP32")
+    values.set_data_from_numpy(np.array([[1, 2], [0.5, 0]], np.float32))
+    np.testing.assert_allclose(client.infer("ctr", [values]).as_numpy("p"), sigmoid(3, 0.5), rtol=1e-6)
+
+
+def test_triton_infers_items(client: triton.InferenceServerClient) -> None:
+    item = triton.InferInput("item", [2, 1], "BYTES")
+    item.set_data_from_numpy(np.array([["item0"], ["item1"]], dtype=object))
+    found = client.infer("items", [item], parameters={"k": 3, "exclude": "item3,item4"})
+    assert found.as_numpy("items").tolist() == [[b"item2", b"item5", b"item6"]]
+    np.testing.assert_allclose(found.as_numpy("scores"), [[1, 1 / 2, 1 / 3]], rtol=1e-6)
+
+
+def test_triton_gets_the_messages(client: triton.InferenceServerClient) -> None:
+    with pytest.raises(InferenceServerException, match="rows\\[1\\]: column b: 'x' is not a code such as b7"):
+        client.infer("ctr", raw_inputs(np.array([[1.0], [2.0]]), ["b7", "x"]))
+    with pytest.raises(InferenceServerException, match="model nix: no such model"):
+        client.get_model_metadata("nix")
+
+
+def test_concurrent_requests_of_triton(client: triton.InferenceServerClient) -> None:
+    pending = [client.async_infer("ctr", raw_inputs(np.array([[float(n)]]), ["b1"])) for n in range(40)]
+    found = [p.get_result().as_numpy("p")[0] for p in pending]
+    np.testing.assert_allclose(found, sigmoid(*(n + 0.1 for n in range(40))), rtol=1e-6)

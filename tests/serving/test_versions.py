@@ -1,0 +1,257 @@
+"""Versions: which one answers, alias files, canary and shadow, reloads and rollbacks while requests come."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import fake_models
+import pytest
+import requests
+from served import Served, serving
+
+from recsys.atomic import write_json
+from recsys.errors import UserError
+from recsys.serving.server.versions import ALIAS, Repository, open_source, split_share
+
+BIAS = {"1": 0.0, "2": 2.0, "3": 4.0}
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> Path:
+    for version, bias in BIAS.items():
+        fake_models.write_model(tmp_path / "ctr" / version, bias=bias)
+    return tmp_path
+
+
+def alias(models: Path, **content: object) -> None:
+    write_json(models / "ctr" / ALIAS, content)
+
+
+def version_of(served: Served, **headers: str) -> str:
+    """Return the version that answers, from its prediction."""
+    answer = requests.post(
+        f"{served.url}/models/ctr/predict",
+        json={"rows": [{}]},
+        headers={k.replace("_", "-"): v for k, v in headers.items()},
+    )
+    assert answer.status_code == 200, answer.text
+    return {0.5: "1", 0.881: "2", 0.982: "3"}[round(answer.json()["predictions"][0], 3)]
+
+
+def load(served: Served, body: object = None, action: str = "load") -> requests.Response:
+    return requests.post(f"{served.url}/v2/repository/models/ctr/{action}", json=body)
+
+
+def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_the_highest_version_answers_without_an_alias(models: Path) -> None:
+    fake_models.write_model(models / "ctr" / "10", bias=0.0)
+    assert Repository(models).choice("ctr").current == "10"
+    (models / "ctr" / "notes").mkdir()  # not a version: it has no manifest
+    assert Repository(models).versions("ctr") == ["1", "2", "3", "10"]
+
+
+def test_roll_forward_and_back_with_one_call(models: Path) -> None:
+    alias(models, version="1")
+    with serving(models) as served:
+        assert version_of(served) == "1"
+        assert load(served, {"parameters": {"version": "3"}}).status_code == 200
+        assert version_of(served) == "3"
+        assert json.loads((models / "ctr" / ALIAS).read_text()) == {
+            "version": "3"
+        }  # for other workers, and the next start
+        assert requests.post(f"{served.url}/v2/repository/models/ctr/load?version=1").status_code == 200
+        assert version_of(served) == "1"
+        assert load(served, action="unload").status_code == 200
+        assert requests.post(f"{served.url}/models/ctr/predict", json={"rows": [{}]}).status_code == 404
+        assert requests.get(f"{served.url}/v2/health/ready").status_code == 200
+        assert load(served).status_code == 200
+        assert version_of(served) == "3"
+
+
+def test_changes_of_the_alias_file_are_applied(models: Path) -> None:
+    with serving(models) as served:
+        assert version_of(served) == "3"
+        poll = lambda: served.call(served.core.registry.reload_changed())  # noqa: E731
+        alias(models, version=2)
+        poll()
+        assert version_of(served) == "2"
+        (models / "ctr" / ALIAS).write_text("{")
+        poll()
+        alias(models, version="9")
+        poll()
+        assert version_of(served) == "2"  # a mistake changes nothing
+        alias(models, version=None)
+        poll()
+        assert requests.post(f"{served.url}/models/ctr/predict", json={"rows": [{}]}).status_code == 404
+        (models / "ctr" / ALIAS).unlink()
+        poll()
+        assert version_of(served) == "3"
+
+
+def test_a_version_that_cannot_be_loaded_leaves_the_old_one(models: Path) -> None:
+    alias(models, version="1")
+    fake_models.write_model(models / "ctr" / "4", broken=True)
+    fake_models.write_model(models / "ctr" / "5", nonsense=1)
+    with serving(models) as served:
+        answer = load(served, {"parameters": {"version": "4"}})
+        assert answer.status_code == 400 and "the model is damaged; export it again" in answer.json()["error"]
+        answer = load(served, {"parameters": {"version": "5"}})
+        assert answer.status_code == 400 and "the model cannot be loaded (TypeError" in answer.json()["error"]
+        assert version_of(served) == "1"
+        assert json.loads((models / "ctr" / ALIAS).read_text()) == {"version": "1"}
+
+
+def test_a_canary_answers_its_share_and_the_same_keys(models: Path) -> None:
+    alias(models, version="1", canary={"version": "2", "share": 0.25})
+    with serving(models) as served:
+        keys = [f"user{n}" for n in range(400)]
+        first = [version_of(served, x_routing_key=k) for k in keys]
+        assert first == [version_of(served, x_routing_key=k) for k in keys]
+        assert 70 <= first.count("2") <= 130 and set(first) == {"1", "2"}  # 100 +- 3.5 standard deviations
+        assert len({version_of(served) for _ in range(5)}) == 1  # without a key, the body decides
+        alias(models, version="1", canary={"version": "2", "share": 0.6})
+        served.call(served.core.registry.reload_changed())
+        second = [version_of(served, x_routing_key=k) for k in keys]
+        assert all(b == "2" for a, b in zip(first, second, strict=True) if a == "2")  # nobody goes back
+        named = requests.post(f"{served.url}/models/ctr/versions/1/predict", json={"rows": [{}]})
+        assert named.json()["predictions"] == [0.5]
+
+
+def test_a_shadow_gets_requests_and_never_delays_or_fails_an_answer(models: Path) -> None:
+    fake_models.write_model(models / "ctr" / "8", seconds=0.5)
+    fake_models.write_model(models / "ctr" / "9", fails=True)
+    for shadow, status in (("2", "200"), ("9", "500"), ("8", None)):
+        alias(models, version="1", shadow=shadow)
+        with serving(models) as served:
+            started = time.monotonic()
+            assert [version_of(served) for _ in range(20)] == ["1"] * 20
+            assert time.monotonic() - started < 0.4
+            if status is not None:
+                line = (
+                    rf'recsys_requests_total{{model="ctr",protocol="shadow",status="{status}",version="{shadow}"}} 20'
+                )
+                until(
+                    lambda served=served, line=line: (
+                        re.search(line, requests.get(f"{served.url}/metrics").text) is not None
+                    )
+                )
+
+
+def test_reloads_lose_no_request(models: Path) -> None:
+    """Requests come all the time while versions change; each is answered by one of the versions."""
+    alias(models, version="1")
+    found: list[str] = []
+    failed: list[BaseException] = []
+    with serving(models) as served:
+        done = threading.Event()
+
+        def ask() -> None:
+            try:
+                with requests.Session() as session:
+                    while not done.is_set():
+                        answer = session.post(f"{served.url}/models/ctr/predict", json={"rows": [{}]})
+                        found.append(f"{answer.status_code}")
+            except BaseException as e:
+                failed.append(e)
+
+        threads = [threading.Thread(target=ask) for _ in range(4)]
+        for t in threads:
+            t.start()
+        for version in ("2", "3", "1", "2", "3"):
+            time.sleep(0.05)
+            assert load(served, {"parameters": {"version": version}}).status_code == 200
+        done.set()
+        for t in threads:
+            t.join()
+    assert not failed and set(found) == {"200"} and len(found) > 50
+
+
+def test_one_folder_is_reloaded_if_it_has_changed(tmp_path: Path) -> None:
+    folder = fake_models.write_model(tmp_path / "model")
+    with serving(folder) as served:
+        before = served.core.registry.get("ctr")
+        assert load(served).status_code == 200
+        assert served.core.registry.get("ctr").versions == before.versions  # nothing has changed
+        fake_models.write_model(tmp_path / "new", bias=2.0, version="2")
+        shutil.rmtree(folder)
+        (tmp_path / "new").rename(folder)
+        assert load(served).status_code == 200
+        assert version_of(served) == "2"
+        assert (
+            load(served, {"parameters": {"version": "1"}})
+            .json()["error"]
+            .startswith("version 1: this server has the folder of one")
+        )
+        assert (
+            load(served, action="unload").json()["error"]
+            == "the only model of a server cannot be unloaded; stop the server"
+        )
+        other = requests.post(f"{served.url}/v2/repository/models/nix/load")
+        assert (other.status_code, other.json()["error"]) == (404, "model nix: no such model; valid: ctr")
+
+
+def test_canary_and_shadow_of_one_folder(tmp_path: Path) -> None:
+    folders = [fake_models.write_model(tmp_path / v, bias=BIAS[v]) for v in ("1", "2", "3")]
+    with serving(folders[0], canary=f"{folders[1]}:0.5", shadow=str(folders[2])) as served:
+        assert {version_of(served, x_routing_key=f"{n}") for n in range(50)} == {"1", "2"}
+        index = requests.get(served.url).json()["models"]
+        assert [(m["version"], m["canary"], m["shadow"]) for m in index] == [("1", "1-canary", "1-shadow")]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("[]", r'must hold a JSON object, such as {"version": "3"'),
+        ("{", r"cannot be read as JSON \(.*\); correct the file"),
+        ('{"verzion": "1"}', r"verzion: no such key; did you mean version\?"),
+        ('{"version": "4"}', r"model ctr: has no version 4; valid: 1, 2, 3"),
+        ('{"version": ["1"]}', r"version must be the name of a version's folder"),
+        ('{"shadow": "../1"}', r"shadow must be the name of a version's folder"),
+        ('{"canary": "2"}', r"canary needs a version and a share from 0 to 1"),
+        ('{"canary": {"version": "2", "share": 2}}', r"canary needs a version and a share from 0 to 1"),
+        ('{"canary": {"share": 0.1}}', r"canary.version must be the name of a version's folder"),
+        ('{"versions": "2"}', r"versions must be a list of versions to keep loaded"),
+    ],
+)
+def test_mistakes_in_an_alias_file(models: Path, content: str, message: str) -> None:
+    (models / "ctr" / ALIAS).write_text(content)
+    with pytest.raises(UserError, match=message):
+        Repository(models).choice("ctr")
+
+
+@pytest.mark.parametrize("text", ["x", "x:", ":0.5", "x:0", "x:1", "x:-1", "x:nan", "x:y"])
+def test_mistakes_in_a_canary(text: str) -> None:
+    with pytest.raises(UserError, match=f"^canary={text}: write a folder and the share of its requests"):
+        split_share(text)
+
+
+def test_mistakes_in_folders(tmp_path: Path, models: Path) -> None:
+    one = fake_models.write_model(tmp_path / "one" / "1")
+    (tmp_path / "empty").mkdir()
+    for arguments, message in (
+        (
+            (tmp_path / "nix",),
+            "model=.*nix: no such folder; name an exported model, or a folder of models NAME/VERSION",
+        ),
+        (
+            (tmp_path / "empty",),
+            "model=.*empty: holds no manifest.json, nor models in folders NAME/VERSION/manifest.json",
+        ),
+        ((one, f"{tmp_path / 'nix'}:0.5"), "canary=.*nix: no such folder; name the folder of an exported model"),
+        ((one, None, str(tmp_path / "empty")), "shadow=.*empty: has no manifest.json; name the folder of an exported"),
+        ((models, "x:0.1"), "canary=x:0.1: applies to one model; for a folder of models, write NAME/serving.json"),
+    ):
+        with pytest.raises(UserError, match=message):
+            open_source(*arguments)
