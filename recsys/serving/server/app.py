@@ -175,7 +175,7 @@ class App:
             "/": lambda: Answer(openapi.index(core), JSON),
             "/docs": lambda: Answer(openapi.page(core), HTML, headers=_PAGE_HEADERS),
             "/openapi.json": lambda: Answer(orjson.dumps(openapi.document(core))),
-            "/metrics": lambda: Answer(core.metrics.page(), TEXT),
+            "/metrics": lambda: Answer(_metrics(core), TEXT),
         }
         if path not in pages:
             raise RequestError(404, f"{path[:80]}: no such path{did_you_mean(path[:80], PLACES)}")
@@ -233,6 +233,11 @@ class App:
             await self.core.registry.unload(name)
         self.core.announce_reload()
         return Answer(b"{}")
+
+
+def _metrics(core: Core) -> bytes:
+    core.update_gauges()
+    return core.metrics.page()
 
 
 def _check_method(request: HttpRequest, method: str) -> None:

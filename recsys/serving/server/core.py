@@ -102,6 +102,7 @@ class Core:
         metrics = loaded.metrics
         metrics.parse.observe(call.parsed - call.started)
         metrics.queue.observe(work.queue_seconds)
+        metrics.rows.inc(payload.count)
         if not explicit:
             self._shadow(loaded, payload)
         if self.request_log is not None:
@@ -134,6 +135,15 @@ class Core:
         second = int(perf_counter())
         self._warned = (second, self._warned[1] + 1 if self._warned[0] == second else 1)
         return self._warned[1] <= MOST_WARNINGS
+
+    def update_gauges(self) -> None:
+        """Update the metrics that say how things are now. Each worker calls it every second, and before /metrics."""
+        for name in self.registry.names():
+            for loaded in self.registry.get(name).versions.values():
+                loaded.metrics.queue_rows.set(loaded.batcher.waiting_rows)
+        if self.request_log is not None:
+            dropped, self.request_log.dropped = self.request_log.dropped, 0
+            self.metrics.sample_dropped.inc(dropped)
 
     def _shadow(self, loaded: Loaded, payload: Payload) -> None:
         """Let the shadow version compute the same payload. Its outputs are only measured."""

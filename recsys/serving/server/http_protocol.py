@@ -32,6 +32,13 @@ def limited_protocol(header_bytes: int, seconds: float) -> type[HttpToolsProtoco
             self._stop_timer()
             super().connection_lost(exc)
 
+        def shutdown(self) -> None:
+            idle = self.cycle is None or self.cycle.response_complete
+            if self.scheme == "https" and idle and not self.transport.get_write_buffer_size():  # type: ignore[attr-defined]
+                self.transport.abort()  # close() would wait for the peer's end of TLS, which idle callers do not send
+            else:
+                super().shutdown()
+
         def data_received(self, data: bytes) -> None:
             super().data_received(data)
             if self._headers_done:

@@ -26,9 +26,7 @@ class Observer:
 
     def __call__(self, works: Sequence[Work], results: Sequence[Result], seconds: float) -> None:
         metrics = self._metrics
-        rows = sum(w.payload.count for w in works)
-        metrics.rows.inc(rows)
-        metrics.batch_rows.observe(rows)
+        metrics.batch_rows.observe(sum(w.payload.count for w in works))
         for result in results:
             if result.features is not None:
                 metrics.features.observe(result.transform_seconds)

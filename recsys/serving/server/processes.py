@@ -16,7 +16,7 @@ import tempfile
 import time
 from asyncio.subprocess import Process
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from recsys.config.schema_commands import ServeConfig
 from recsys.console import say
@@ -27,6 +27,7 @@ WORKER = "recsys.serving.server.worker"
 METRICS = "PROMETHEUS_MULTIPROC_DIR"
 LONGEST_PAUSE = 5.0  # seconds before a worker that dies again and again is started again
 EXTRA_SECONDS = 3.0  # after drain_s, before a worker is killed
+T = TypeVar("T")
 LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
@@ -129,15 +130,15 @@ class _Supervisor:
             loop.add_signal_handler(number, self._stopping.set)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         try:
-            started = await self._until_stopped(asyncio.gather(*map(self._start, range(self._settings.workers))))
+            started = await self._until_stopped(asyncio.gather(*(self._start() for _ in range(self._settings.workers))))
             if started is None:
                 return
             self._say_ready()
-            await asyncio.gather(*(self._keep(i, process) for i, process in enumerate(started)))
+            await self._until_stopped(asyncio.gather(*map(self._keep, started)))
         finally:
             await self._drain()
 
-    async def _until_stopped(self, wanted: asyncio.Future[list[Process]]) -> list[Process] | None:
+    async def _until_stopped(self, wanted: asyncio.Future[list[T]]) -> list[T] | None:
         """Return the result of `wanted`, or None if the server is stopped before."""
         stopped = asyncio.ensure_future(self._stopping.wait())
         either: list[asyncio.Future[Any]] = [wanted, stopped]
@@ -146,9 +147,10 @@ class _Supervisor:
         if wanted.done():
             return wanted.result()
         wanted.cancel()
+        await asyncio.gather(wanted, return_exceptions=True)
         return None
 
-    async def _start(self, place: int) -> Process:
+    async def _start(self) -> Process:
         """Start a worker and wait until it serves. Raises UserError if it cannot."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", WORKER),
@@ -172,7 +174,7 @@ class _Supervisor:
             process.send_signal(signal.SIGHUP)
         return process
 
-    async def _keep(self, place: int, process: Process | None) -> None:
+    async def _keep(self, process: Process | None) -> None:
         """Wait for the end of a worker and start another, until the server stops."""
         pause = 0.0
         while not self._stopping.is_set():
@@ -187,12 +189,12 @@ class _Supervisor:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._stopping.wait(), pause)
                 return
-            process = await self._start_again(place)
+            process = await self._start_again()
             pause = pause if process is not None else min(LONGEST_PAUSE, 2 * pause + 0.5)
 
-    async def _start_again(self, place: int) -> Process | None:
+    async def _start_again(self) -> Process | None:
         try:
-            return await self._start(place)
+            return await self._start()
         except UserError as e:
             if not self._stopping.is_set():
                 say(f"a worker cannot be started: {e}")

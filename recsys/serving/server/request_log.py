@@ -41,7 +41,7 @@ class RequestLog:
         self._records: dict[tuple[str, str], list[Record]] = {}
         self._numbers = itertools.count()
         self._since = time.monotonic()
-        self.dropped = 0
+        self.dropped = 0  # requests since the last look at it
         folder.mkdir(parents=True, exist_ok=True)
         self._thread = threading.Thread(target=self._run, name="request log", daemon=True)
         self._thread.start()

@@ -145,6 +145,7 @@ async def _reload(core: Core) -> None:
 async def _poll(core: Core) -> None:
     while True:
         await asyncio.sleep(POLL_SECONDS)
+        core.update_gauges()
         await core.registry.reload_changed()
 
 

@@ -1,0 +1,205 @@
+"""Security and limits: tokens, TLS, slow and greedy callers, full queues."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import fake_models
+import grpc
+import numpy as np
+import pytest
+import requests
+import tritonclient.grpc as triton
+from served import Served, serving
+from tritonclient.grpc import service_pb2 as pb
+from tritonclient.grpc import service_pb2_grpc
+from tritonclient.utils import InferenceServerException
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    return fake_models.write_model(tmp_path / "ctr")
+
+
+def infer(client: triton.InferenceServerClient, **more: object) -> list[float]:
+    a = triton.InferInput("a", [1], "FP64")
+    a.set_data_from_numpy(np.array([0.0]))
+    return client.infer("ctr", [a], **more).as_numpy("p").tolist()  # type: ignore[no-any-return]
+
+
+def test_a_token(model: Path) -> None:
+    with serving(model, token="s3cret") as served:
+        body = {"rows": [{}]}
+        for header in (None, "Bearer wrong", "Basic s3cret", "s3cret", "Bearer ", "Bearer s3cret2"):
+            answer = requests.post(
+                f"{served.url}/predict", json=body, headers={} if header is None else {"Authorization": header}
+            )
+            assert answer.status_code == 401 and answer.headers["www-authenticate"] == "Bearer"
+            assert answer.json()["error"] == "this server needs the header Authorization: Bearer TOKEN"
+        good = {"Authorization": "Bearer s3cret"}
+        assert requests.post(f"{served.url}/predict", json=body, headers=good).json() == {"predictions": [0.5]}
+        for path in ("/", "/metrics", "/docs", "/v2", "/v2/models/ctr"):
+            assert requests.get(served.url + path).status_code == 401
+            assert requests.get(served.url + path, headers=good).status_code == 200
+        for path in ("/v2/health/live", "/v2/health/ready"):
+            assert requests.get(served.url + path).status_code == 200
+        with triton.InferenceServerClient(served.grpc) as client:
+            assert client.is_server_live() and client.is_server_ready()
+            with pytest.raises(InferenceServerException, match="needs the header Authorization"):
+                infer(client)
+            assert infer(client, headers={"authorization": "Bearer s3cret"}) == [0.5]
+            with pytest.raises(InferenceServerException, match="needs the header Authorization"):
+                client.get_model_repository_index()
+        with grpc.insecure_channel(served.grpc) as channel:
+            stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+            with pytest.raises(grpc.RpcError) as e:
+                next(stub.ModelStreamInfer(iter([pb.ModelInferRequest()])))
+            assert e.value.code() == grpc.StatusCode.UNAUTHENTICATED
+
+
+def test_tls(model: Path, tmp_path: Path) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+    ]
+    subprocess.run([*command, "-keyout", key, "-out", cert, *subject], check=True, capture_output=True)
+    with serving(model, tls_cert=str(cert), tls_key=str(key)) as served:
+        assert served.url.startswith("https")
+        answer = requests.post(f"{served.url}/predict", json={"rows": [{}]}, verify=str(cert))
+        assert answer.json() == {"predictions": [0.5]}
+        with triton.InferenceServerClient(served.grpc, ssl=True, root_certificates=str(cert)) as client:
+            assert infer(client) == [0.5]
+        with pytest.raises(requests.ConnectionError):
+            requests.get(f"http://{served.http}/v2/health/live")
+
+
+def receive(connection: socket.socket) -> bytes:
+    parts = []
+    while part := connection.recv(65536):
+        parts.append(part)
+    return b"".join(parts)
+
+
+def test_slow_callers_do_not_keep_connections(model: Path) -> None:
+    head = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n"
+    with serving(model, read_s=0.3) as served:
+        address = ("127.0.0.1", served.settings.port)
+        for sent, status in ((b"", b"408"), (head, b"408"), (head + b"\r\n{", b"408")):
+            with socket.create_connection(address, timeout=5) as connection:
+                connection.sendall(sent)
+                started = time.monotonic()
+                answer = receive(connection)
+            assert answer.startswith(b"HTTP/1.1 " + status), (sent, answer)
+            assert 0.2 < time.monotonic() - started < 2
+        with requests.Session() as session:  # a connection that is kept may wait between its requests
+            for _ in range(2):
+                assert session.post(f"{served.url}/predict", json={"rows": [{}]}).status_code == 200
+                time.sleep(0.5)
+
+
+def test_large_headers_are_refused_before_they_are_complete(model: Path) -> None:
+    with serving(model, max_header_kb=4) as served:
+        assert requests.get(served.url, headers={"x": "y" * 3000}).status_code == 200
+        assert requests.get(served.url, headers={"x": "y" * 5000}).status_code == 431
+        assert requests.get(f"{served.url}/{'y' * 5000}").status_code == 431
+        with socket.create_connection(("127.0.0.1", served.settings.port), timeout=5) as connection:
+            connection.sendall(b"GET / HTTP/1.1\r\nx: " + b"y" * 6000)  # no end of the header
+            assert receive(connection).startswith(b"HTTP/1.1 431")
+
+
+def test_large_bodies_are_refused_before_they_are_read(model: Path) -> None:
+    with serving(model, max_body_mb=1) as served:
+        address = ("127.0.0.1", served.settings.port)
+        with socket.create_connection(address, timeout=5) as connection:
+            connection.sendall(b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: 9999999999\r\n\r\n")
+            assert receive(connection).startswith(b"HTTP/1.1 413")
+        answer = requests.post(
+            f"{served.url}/predict", data=iter([b" " * 2**19] * 3)
+        )  # chunks, of a length that is not said
+        assert answer.status_code == 413
+
+
+def test_a_full_queue(tmp_path: Path) -> None:
+    model = fake_models.write_model(tmp_path / "ctr", seconds=0.3)
+    with serving(model, queue=2, max_batch=1) as served:
+        found: list[requests.Response] = []
+        threads = [threading.Thread(target=lambda: found.append(predict(served))) for _ in range(8)]
+        for t in threads:
+            t.start()
+        with triton.InferenceServerClient(served.grpc) as client:
+            time.sleep(0.15)
+            with pytest.raises(InferenceServerException, match=r"RESOURCE_EXHAUSTED.*queue of the model is full"):
+                infer(client)
+        assert 'recsys_queue_rows{model="ctr",version="1"} 2.0' in requests.get(f"{served.url}/metrics").text
+        for t in threads:
+            t.join()
+        refused = [r for r in found if r.status_code == 429]
+        assert {r.status_code for r in found} == {200, 429} and len(refused) >= 4
+        assert refused[0].headers["retry-after"] == "1"
+        assert predict(served).status_code == 200
+
+
+def predict(served: Served) -> requests.Response:
+    return requests.post(f"{served.url}/predict", json={"rows": [{}]})
+
+
+def test_deadlines_skip_work_that_has_not_begun(tmp_path: Path) -> None:
+    model = fake_models.write_model(tmp_path / "ctr", seconds=0.2)
+    with serving(model, timeout_us=100_000) as served:  # the default of requests that name none
+        batches = served.core.registry.get("ctr").versions["current"].servable.batches  # type: ignore[attr-defined]
+        batches.clear()
+        found: list[int] = []
+        threads = [threading.Thread(target=lambda: found.append(predict(served).status_code)) for _ in range(3)]
+        for t in threads:
+            t.start()
+            time.sleep(0.02)
+        for t in threads:
+            t.join()
+        time.sleep(0.3)
+        assert found == [504] * 3 and len(batches) == 1
+
+
+def test_logs(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(model, log="requests", token="s3cret") as served:
+        headers = {"Authorization": "Bearer s3cret", "x-request-id": "mine"}
+        requests.post(f"{served.url}/predict", json={"rows": [{}, {}]}, headers=headers)
+        requests.post(f"{served.url}/predict", json={"rows": [{"a": "x"}]}, headers=headers)
+        for _ in range(200):
+            requests.get(f"{served.url}/nix")
+    lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    good, bad = [line for line in lines if line.get("request_id") == "mine"]
+    assert (good["level"], good["status"], good["rows"], good["model"], good["protocol"]) == (
+        "info",
+        200,
+        2,
+        "ctr",
+        "json",
+    )
+    assert (bad["level"], bad["status"], bad["message"]) == ("warning", 400, "rows[0]: column a: 'x' is not a number")
+    assert not any("s3cret" in json.dumps(line) for line in lines)
+    assert 49 <= sum(line.get("status") == 401 for line in lines) <= 150  # a flood does not fill the disk
+
+
+def test_the_log_of_an_unexpected_error_has_its_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with serving(fake_models.write_model(tmp_path / "ctr", fails=True)) as served:
+        answer = predict(served)
+        assert answer.status_code == 500 and "secret" not in answer.text
+        request_id = answer.headers["x-request-id"]
+    [line] = [json.loads(x) for x in capsys.readouterr().err.splitlines() if request_id in x]
+    assert "RuntimeError('a secret detail')" in line["error"] and re.search(r"fake_models.py", line["traceback"])

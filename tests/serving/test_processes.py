@@ -1,0 +1,221 @@
+"""`python -m recsys.serve` as users run it: workers that share the ports, restarts, drain, reload, and mistakes."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import fake_models
+import numpy as np
+import pytest
+import requests
+import tritonclient.grpc as triton
+from served import free_port
+
+from recsys.atomic import write_json
+from recsys.config.schema_commands import ServeConfig
+from recsys.errors import UserError
+from recsys.serving.server.processes import check_settings, hold_port
+
+HELPERS = Path(__file__).parents[1] / "helpers"
+ROOT = Path(__file__).parents[2]
+ENVIRONMENT = os.environ | {"PYTHONPATH": f"{ROOT}:{HELPERS}"}
+
+
+class Command:
+    """A running `python -m recsys.serve`."""
+
+    def __init__(self, folder: Path, log: Path, *arguments: str) -> None:
+        self.port, self.grpc_port = free_port(), free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.log = log
+        ports = (f"port={self.port}", f"grpc_port={self.grpc_port}")
+        command = [sys.executable, "-m", "recsys.serve", str(folder), "loader=fake_models:load", *ports, *arguments]
+        with log.open("w") as out:
+            self.process = subprocess.Popen(command, stdout=out, stderr=out, env=ENVIRONMENT, cwd=log.parent)
+        until(lambda: "serving" in log.read_text() or self.process.poll() is not None, 60)
+        assert self.process.poll() is None, log.read_text()
+
+    def predict(self, session: requests.Session | None = None) -> float:
+        answer = (session or requests).post(f"{self.url}/models/ctr/predict", json={"rows": [{}]}, timeout=20)
+        assert answer.status_code == 200, answer.text
+        return round(answer.json()["predictions"][0], 3)
+
+    def workers(self) -> list[int]:
+        """Return the process ids of the workers."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return sorted(map(int, children))
+
+
+def until(condition: Callable[[], object], seconds: float = 15.0) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+@contextmanager
+def command(folder: Path, log: Path, *arguments: str) -> Iterator[Command]:
+    running = Command(folder, log, *arguments)
+    try:
+        yield running
+    finally:
+        running.process.kill()
+        running.process.wait()
+
+
+def test_workers_share_ports_and_are_restarted_reloaded_and_drained(tmp_path: Path) -> None:
+    """One start, because each costs seconds: kill -9, metrics of all, reload in all, SIGTERM with requests in flight."""
+    for version, bias in (("1", 0.0), ("2", 2.0)):
+        fake_models.write_model(tmp_path / "models" / "ctr" / version, bias=bias, seconds=0.3 if version == "2" else 0)
+    alias = tmp_path / "models" / "ctr" / "serving.json"
+    write_json(alias, {"version": "1"})
+    with command(tmp_path / "models", tmp_path / "log", "workers=2", "drain_s=5") as server:
+        workers = server.workers()
+        assert len(workers) == 2
+        for _ in range(40):  # each from a new connection, which the kernel gives to one of the workers
+            assert server.predict() == 0.5
+        with triton.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
+            a = triton.InferInput("a", [1], "FP64")
+            a.set_data_from_numpy(np.array([0.0]))
+            assert client.infer("ctr", [a]).as_numpy("p").tolist() == [0.5]
+        metrics = requests.get(f"{server.url}/metrics").text
+        assert 'recsys_requests_total{model="ctr",protocol="json",status="200",version="1"} 40.0' in metrics
+
+        os.kill(workers[0], signal.SIGKILL)
+        failures = 0
+        for _ in range(30):
+            try:
+                assert server.predict() == 0.5
+            except requests.ConnectionError:
+                failures += 1
+        assert failures <= 1
+        until(lambda: len(server.workers()) == 2 and server.workers() != workers)
+        assert "has ended (SIGKILL); starting another" in server.log.read_text()
+        until(lambda: server.log.read_text().count('"event":"loaded"') == 3)
+        metrics = requests.get(f"{server.url}/metrics").text  # counters of the worker that is gone are kept
+        total = re.search(r'protocol="json",status="200",version="1"} (\d+)', metrics)
+        assert total is not None and int(total[1]) >= 40 + 29
+
+        write_json(alias, {"version": "2"})  # both workers see it within a second
+        until(lambda: server.log.read_text().count('"version":"2"') == 2)
+        assert {server.predict() for _ in range(4)} == {0.881}
+
+        found: list[float] = []
+        threads = [threading.Thread(target=lambda: found.append(server.predict())) for _ in range(4)]
+        for t in threads:
+            t.start()
+        time.sleep(0.15)  # they are being computed
+        server.process.send_signal(signal.SIGTERM)
+        for t in threads:
+            t.join()
+        assert found == [0.881] * 4
+        assert server.process.wait(10) == 0
+        with pytest.raises(requests.ConnectionError):
+            server.predict()
+
+
+def test_a_reload_reaches_all_workers_and_ctrl_c_is_quiet(tmp_path: Path) -> None:
+    folder = fake_models.write_model(tmp_path / "ctr")
+    with command(folder, tmp_path / "log", "workers=2", "grpc_port=null") as server:
+        fake_models.write_model(folder, bias=2.0, version="2")
+        assert requests.post(f"{server.url}/v2/repository/models/ctr/load").status_code == 200
+        until(lambda: server.log.read_text().count('"version":"2"') == 2)
+        assert {server.predict() for _ in range(10)} == {0.881}
+        fake_models.write_model(folder, version="3")
+        server.process.send_signal(signal.SIGHUP)
+        until(lambda: server.log.read_text().count('"version":"3"') == 2)
+        before = server.log.read_text()
+        for pid in (*server.workers(), server.process.pid):  # as a terminal does
+            os.kill(pid, signal.SIGINT)
+        assert server.process.wait(10) == 0
+        assert server.log.read_text() == before
+
+
+def test_workers_end_with_their_supervisor(tmp_path: Path) -> None:
+    with command(fake_models.write_model(tmp_path / "ctr"), tmp_path / "log") as server:
+        [worker] = server.workers()
+        modules = f"/proc/{worker}/maps"
+        assert "libtorch" not in Path(modules).read_text()
+        server.process.kill()
+        server.process.wait()
+        until(
+            lambda: not Path(f"/proc/{worker}").exists() or "Z" in Path(f"/proc/{worker}/stat").read_text().split()[2]
+        )
+
+
+def test_the_worker_imports_no_part_of_training() -> None:
+    heavy = (
+        "torch",
+        "hydra",
+        "pytorch_lightning",
+        "torchrec",
+        "torchmetrics",
+        "wandb",
+        "recsys.training",
+        "recsys.models",
+    )
+    code = f"import sys, recsys.serving.server.worker; sys.exit(str([m for m in {heavy} if m in sys.modules]))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=ENVIRONMENT)
+    assert done.stderr.strip() == "[]"
+
+
+def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "recsys.serve", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, cwd=cwd, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "error: no model given; usage: python -m recsys.serve MODEL [port=8000] [grpc_port=8001] [workers=1]"),
+        (("nix", "workers=0"), "error: workers=0: must be at least 1"),
+        (("a", "b"), "error: b: one folder is served; put several models into one folder, NAME/VERSION"),
+        (("model=damaged", "workers=2"), "the model is damaged; export it again"),
+    ],
+)
+def test_mistakes_of_the_command(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    fake_models.write_model(tmp_path / "damaged", broken=True)
+    more = ("loader=fake_models:load", "port=0", "grpc_port=0") if "model=damaged" in arguments else ()
+    done = run(*arguments, *more, cwd=tmp_path)
+    assert done.returncode == 2 and message in done.stderr, done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_mistakes_in_settings(tmp_path: Path) -> None:
+    model = fake_models.write_model(tmp_path / "ctr")
+    (tmp_path / "cert.pem").write_text("no certificate")
+    pem = str(tmp_path / "cert.pem")
+    for settings, message in (
+        ({"log": "all"}, "^log=all: must be errors or requests$"),
+        ({"sample": 0.1}, "^sample=0.1: also name the folder of the samples, sample_dir=FOLDER$"),
+        ({"preferred_batch": [2000]}, r"^preferred_batch=\[2000\]: numbers from 1 to max_batch=1024$"),
+        ({"token": " "}, "^token: must not be empty, and ASCII$"),
+        ({"port": 9, "grpc_port": 9}, "^grpc_port=9: is the HTTP port too; choose another, or grpc_port=null$"),
+        ({"tls_cert": pem}, "^tls_cert and tls_key: TLS needs both files$"),
+        ({"tls_cert": pem, "tls_key": "nix.pem"}, "^tls_key=nix.pem: no such file; name a PEM file$"),
+        ({"tls_cert": pem, "tls_key": pem}, "^tls_cert=.*: cannot be read as a certificate and its key"),
+        ({"canary": "x"}, "^canary=x: write a folder and the share of its requests"),
+    ):
+        with pytest.raises(UserError, match=message):
+            check_settings(ServeConfig(models=str(model), **settings))
+
+
+def test_ports() -> None:
+    with hold_port("127.0.0.1", 0, "port") as held:
+        port = held.getsockname()[1]
+        held.listen()
+        with pytest.raises(UserError, match=f"^port={port} on 127.0.0.1: is in use; choose another port$"):
+            hold_port("127.0.0.1", port, "port")  # although both would share it
+    with pytest.raises(UserError, match=r"^host=256\.1\.1\.1: is not the address of this machine"):
+        hold_port("256.1.1.1", 0, "port")
+    with pytest.raises(UserError, match=r"^port=0 on 192\.0\.2\.1: cannot be used"):
+        hold_port("192.0.2.1", 0, "port")

@@ -1,0 +1,155 @@
+"""What the server measures: metrics, and the sample of requests in Parquet files."""
+
+from __future__ import annotations
+
+import math
+import queue
+import time
+from pathlib import Path
+
+import fake_models
+import numpy as np
+import polars as pl
+import pytest
+import requests
+from prometheus_client.parser import text_string_to_metric_families
+from served import Served, serving
+
+from recsys.serving.server.batcher import Work
+from recsys.serving.server.core import Call
+from recsys.serving.server.observer import Observer
+from recsys.serving.server.payloads import Result, Rows, Tensors
+from recsys.serving.server.request_log import RequestLog
+
+
+def metrics(served: Served, name: str, **labels: str) -> float:
+    """Return the sum of the samples with these labels."""
+    families = text_string_to_metric_families(requests.get(f"{served.url}/metrics").text)
+    samples = [s for f in families for s in f.samples if s.name == name]
+    return sum(s.value for s in samples if labels.items() <= s.labels.items())
+
+
+def predict(served: Served, rows: list[dict[str, object]], model: str = "counted") -> requests.Response:
+    return requests.post(f"{served.url}/models/{model}/predict", json={"rows": rows})
+
+
+def test_counts_and_histograms(tmp_path: Path) -> None:
+    """The model has a name of its own: metrics of a process are shared by its servers."""
+    with serving(fake_models.write_model(tmp_path / "m", name="counted")) as served:
+        for n in (1, 2, 3):
+            assert predict(served, [{"a": 0}] * n).status_code == 200
+        assert predict(served, [{"a": "x"}]).status_code == 400
+        of = {"model": "counted", "version": "1"}
+        assert metrics(served, "recsys_requests_total", **of, protocol="json", status="200") == 3
+        assert metrics(served, "recsys_requests_total", **of, status="400") == 1
+        for part in ("parse", "queue", "total"):
+            count = metrics(served, "recsys_seconds_count", **of, part=part)
+            assert count == (4 if part == "total" else 3), part
+        assert metrics(served, "recsys_seconds_count", **of, part="features") == 3
+        assert metrics(served, "recsys_batch_rows_sum", **of) == 7  # the batch that failed included
+        assert metrics(served, "recsys_rows_total", **of) == 6  # without the row that cannot be read
+        assert metrics(served, "recsys_queue_rows", **of) == 0
+        assert metrics(served, "recsys_reloads_total", result="ok", model="m") == 1
+
+
+def test_shares_of_unknown_ids_and_predictions_of_samples(tmp_path: Path) -> None:
+    with serving(fake_models.write_model(tmp_path / "m", name="sampled", seconds=0.02)) as served:
+        of = {"model": "sampled", "version": "1"}
+        for _ in range(12):
+            predict(served, [{"b": "b5"}, {}, {}, {}], "sampled")
+            time.sleep(0.03)
+        batches = metrics(served, "recsys_unknown_share_count", **of, column="b")
+        assert 2 <= batches < 12  # a sample
+        assert metrics(served, "recsys_unknown_share_sum", **of) == pytest.approx(0.75 * batches)
+        assert metrics(served, "recsys_prediction_count", **of, output="p") == 4 * batches
+        assert metrics(served, "recsys_prediction_bucket", **of, le="0.5") == 3 * batches
+
+
+def test_sampling_costs_at_most_one_hundredth() -> None:
+    """A model whose unknown_shares takes as long as ten batches."""
+    seconds = 0.0
+
+    class Costly(fake_models.Scorer):
+        def unknown_shares(self, features: object) -> dict[str, float]:
+            nonlocal seconds
+            time.sleep(0.01)
+            seconds += 0.01
+            return {}
+
+    class Batcher:
+        def run_aside(self, function) -> None:  # type: ignore[no-untyped-def]
+            function()
+
+    from recsys.serving.server.metrics import Metrics
+
+    model = Costly("costly", "1")
+    observer = Observer(model, Batcher(), Metrics().of_model("costly", "1"))  # type: ignore[arg-type]
+    result = Result({"p": np.zeros(1, np.float32)}, features=model.features([{}]))
+    work = Work(Rows([{}]), None)  # type: ignore[arg-type]
+    busy = 0.0
+    for _ in range(4000):
+        observer([work], [result], 0.001)
+        busy += 0.001
+    assert 0 < seconds <= 0.01 * busy + 0.02
+
+
+def record(log: RequestLog, rows: list[dict[str, object]], p: list[float]) -> None:
+    class Loaded:
+        name, version = "ctr", "3"
+
+    call = Call("json", "mine")
+    call.loaded = Loaded()  # type: ignore[assignment]
+    log.offer(call, Rows(rows), {"p": np.array(p, np.float32)})  # type: ignore[arg-type]
+
+
+def test_the_log_of_samples(tmp_path: Path) -> None:
+    log = RequestLog(tmp_path, 1.0, file_rows=4)
+    record(log, [{"a": 1, "b": "b7"}, {"a": "x", "b": None}], [0.25, 0.5])
+    for _ in range(3):
+        record(log, [{"a": 1.5, "list": [1, 2]}], [0.75])
+    log.close()
+    files = sorted(tmp_path.glob("*.parquet"))
+    assert len(files) == 2 and all(f.name.startswith("ctr-3-") for f in files)
+    frame = pl.concat([pl.read_parquet(f) for f in files], how="diagonal")
+    assert sorted(pl.read_parquet(f).height for f in files) == [1, 4]
+    assert frame["a"].to_list() == ["1", "x", "1.5", "1.5", "1.5"] and frame["list"].to_list()[2] == "[1,2]"
+    assert frame["prediction:p"].to_list() == [0.25, 0.5, 0.75, 0.75, 0.75]
+    assert frame["row"].to_list() == [0, 1, 0, 0, 0] and set(frame["request_id"]) == {"mine"}
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_the_log_of_samples_drops_rather_than_waits(tmp_path: Path) -> None:
+    log = RequestLog(tmp_path, 1.0)
+    log._queue = queue.Queue(2)  # nobody reads this one
+    started = time.monotonic()
+    for _ in range(10):
+        record(log, [{}], [0.5])
+    assert log.dropped == 8 and time.monotonic() - started < 0.5
+    log.offer(Call("v2"), Tensors({}, 1), {})
+    assert log.dropped == 8
+
+
+def test_a_share_of_the_requests_is_written(tmp_path: Path) -> None:
+    folder, share, requests_ = tmp_path / "samples", 0.2, 300
+    with (
+        serving(
+            fake_models.write_model(tmp_path / "m", name="counted"), sample=share, sample_dir=str(folder)
+        ) as served,
+        requests.Session() as session,
+    ):
+        for n in range(requests_):
+            session.post(f"{served.url}/predict", json={"rows": [{"a": n}]})
+    written = pl.concat([pl.read_parquet(f) for f in folder.glob("*.parquet")])
+    spread = 4 * math.sqrt(requests_ * share * (1 - share))
+    assert abs(written.height - share * requests_) < spread
+    a = written["a"].cast(pl.Float64).to_numpy()
+    np.testing.assert_allclose(written["prediction:p"], 1 / (1 + np.exp(-a)), rtol=1e-5)
+
+
+def test_recommendations_are_written(tmp_path: Path) -> None:
+    folder = tmp_path / "samples"
+    model = fake_models.write_model(tmp_path / "m", kind="retrieval", name="items")
+    with serving(model, sample=1.0, sample_dir=str(folder)) as served:
+        requests.post(f"{served.url}/recommend", json={"history": [{"item": "item0"}], "k": 2})
+    [row] = pl.read_parquet(next(folder.glob("*.parquet"))).to_dicts()
+    assert (row["history"], row["items"], row["scores"]) == ('[{"item":"item0"}]', ["item1", "item2"], [1.0, 0.5])
