@@ -18,6 +18,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 
 JSON, TEXT, HTML, BINARY = b"application/json", b"text/plain; version=0.0.4", b"text/html", b"application/octet-stream"
+BODIES = 16  # number of bodies of the largest size that a worker receives at the same time
 OPEN = ("/v2/health/live", "/v2/health/ready")  # without a token, for load balancers
 PLACES = ("/predict", "/recommend", "/v2", "/docs", "/openapi.json", "/metrics", "/models/NAME/predict")
 _PAGE_HEADERS: Headers = [
@@ -92,6 +93,7 @@ class App:
         self.core = core
         self._largest = core.settings.max_body_mb * 2**20
         self._seconds = core.settings.read_s
+        self._receiving = 0  # bytes of incomplete bodies
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -146,16 +148,22 @@ class App:
 
     async def _rest(self, message: dict[str, Any], receive: Receive) -> bytes:
         parts, size = [], 0
-        while True:
-            if message["type"] == "http.disconnect":
-                raise RequestError(400, "the caller has gone before the body was complete")
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
-            if size > self._largest:
-                raise self._too_large()
-            if not message.get("more_body"):
-                return b"".join(parts)
-            message = await receive()
+        try:
+            while True:
+                if message["type"] == "http.disconnect":
+                    raise RequestError(400, "the caller has gone before the body was complete")
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                self._receiving += len(parts[-1])
+                if size > self._largest:
+                    raise self._too_large()
+                if self._receiving > BODIES * self._largest:
+                    raise RequestError(503, "too many large bodies are being received; try again later")
+                if not message.get("more_body"):
+                    return b"".join(parts)
+                message = await receive()
+        finally:
+            self._receiving -= size
 
     def _too_large(self) -> RequestError:
         return RequestError(413, f"the body is larger than this server's limit of {self.core.settings.max_body_mb} MiB")
@@ -261,11 +269,11 @@ def _error_answer(error: Exception) -> Answer:
         if (place := getattr(error, key, None)) is not None:
             body[key] = place
     headers: Headers = []
-    if status in (408, 413):
+    if status in (408, 413, 415, 503):  # the rest of the body is not read
         headers.append((b"connection", b"close"))
-    elif status == 429:
+    if status == 429:
         headers.append((b"retry-after", b"1"))
-    elif status == 401:
+    if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     if isinstance(error, MethodError):
         headers.append((b"allow", error.allow.encode()))

@@ -16,7 +16,7 @@ from recsys.serving.server.request_error import RequestError
 
 # A batch that is expected to take less than this runs in the event loop's thread: passing it to another thread would
 # cost more, since both threads need the interpreter's lock.
-INLINE_SECONDS = 0.0005
+INLINE_SECONDS = 0.0002
 FORGET = 0.9  # weight of the past in the expected duration of a batch
 
 

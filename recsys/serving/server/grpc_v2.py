@@ -104,7 +104,7 @@ class Service:
         """Answer the requests of a stream one after another. An error is part of the answer, and ends nothing."""
         self.core.check_token(_metadata(context).get("authorization"))
         async for request in requests:
-            call = _call(context)
+            call = _call(_metadata(context))
             error: Exception | None = None
             try:
                 if isinstance(request, DecodeError):
@@ -178,8 +178,7 @@ def _metadata(context: Context) -> dict[str, bytes]:
     return {k: v if isinstance(v, bytes) else v.encode("latin-1", "replace") for k, v in metadata}
 
 
-def _call(context: Context) -> Call:
-    metadata = _metadata(context)
+def _call(metadata: Mapping[str, bytes]) -> Call:
     call = Call("grpc", metadata.get("x-request-id", b"").decode("latin-1"))
     call.routing_key = metadata.get("x-routing-key")
     return call
@@ -189,10 +188,11 @@ def _guarded(core: Core, name: str, method: Method) -> Callable[[Any, Context], 
     """Return a method that checks the token, counts and logs, and turns errors into gRPC's codes."""
 
     async def handle(request: Any, context: Context) -> Message:
-        call = _call(context)
+        metadata = _metadata(context)
+        call = _call(metadata)
         try:
             if name not in OPEN:
-                core.check_token(_metadata(context).get("authorization"))
+                core.check_token(metadata.get("authorization"))
             if isinstance(request, DecodeError):
                 raise bad("the message cannot be decoded")
             answer = await method(request, call, context)
@@ -205,6 +205,7 @@ def _guarded(core: Core, name: str, method: Method) -> Callable[[Any, Context], 
             raise AssertionError from e  # abort always raises
         if call.loaded is not None:
             core.finish(call)
+            context.set_trailing_metadata((("x-request-id", call.request_id),))
         return answer
 
     return handle
@@ -263,7 +264,7 @@ async def start(core: Core) -> grpc.aio.Server:
         ("grpc.max_metadata_size", settings.max_header_kb * 1024),
         ("grpc.max_concurrent_streams", 1024),
     ]
-    server = grpc.aio.server(options=options)
+    server = grpc.aio.server(options=options, maximum_concurrent_rpcs=settings.queue)
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(f"inference.{SERVICE}", _handlers(core)),))
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     address = f"{host}:{settings.grpc_port}"

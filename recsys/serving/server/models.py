@@ -74,10 +74,19 @@ class Registry:
         self._lock = asyncio.Lock()
 
     async def load_all(self) -> None:
-        """Load what is new or has changed. Raises UserError; what was loaded before is still served then."""
+        """Load what is new or has changed. Raises the first UserError, once it has tried all models.
+
+        A model that cannot be loaded is served as before.
+        """
+        first: UserError | None = None
         async with self._lock:
             for name in await asyncio.to_thread(self._source.names):
-                await self._apply(name, await asyncio.to_thread(self._source.choice, name))
+                try:
+                    await self._apply(name, await asyncio.to_thread(self._source.choice, name))
+                except UserError as e:
+                    first = first or e
+        if first is not None:
+            raise first
 
     async def load(self, name: str, version: str | None = None) -> None:
         """Load a model, or let another version answer. Raises UserError."""

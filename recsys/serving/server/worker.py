@@ -155,10 +155,20 @@ def _read_end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
         stop.set()
 
 
+_report_to = 1
+
+
+def own_output() -> None:
+    """Keep standard output for reports. What libraries print goes to standard error: nobody would read the pipe."""
+    global _report_to
+    _report_to = os.dup(1)
+    os.dup2(2, 1)
+
+
 def report(message: dict[str, Any]) -> None:
     """Write one line to the supervisor."""
     with contextlib.suppress(BrokenPipeError):
-        os.write(1, orjson.dumps(message) + b"\n")
+        os.write(_report_to, orjson.dumps(message) + b"\n")
 
 
 def read_settings() -> ServeConfig:
@@ -172,6 +182,7 @@ def read_settings() -> ServeConfig:
 def main() -> int:
     """Serve, and return the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the supervisor decides
+    own_output()
     settings = read_settings()
     try:
         uvloop.run(run(settings))
