@@ -50,6 +50,7 @@ class Scorer:
         TensorSpec("b", "BYTES", (-1, 1), optional=True),
     )
     tensors = (TensorSpec("values", "FP32", (-1, 2)),)
+    rows_depend_on_others = False
 
     def __init__(
         self,
@@ -103,7 +104,7 @@ class Recommender(Scorer):
 
     def __init__(self, name: str, version: str, items: int = 100) -> None:
         super().__init__(name, version)
-        self.outputs = (TensorSpec("items", "BYTES", (-1, -1)), TensorSpec("scores", "FP32", (-1, -1)))
+        self.outputs = (TensorSpec("query", "FP32", (-1, 4)),)
         self._items = [f"item{i}" for i in range(items)]
 
     def features(self, rows: Sequence[Row]) -> FakeFeatures:

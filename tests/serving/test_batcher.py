@@ -183,6 +183,18 @@ def test_kinds_of_payloads_are_computed_apart() -> None:
     run(test)
 
 
+def test_rows_that_depend_on_others_are_not_merged_with_those_of_other_requests() -> None:
+    async def test() -> None:
+        model = scorer()
+        model.rows_depend_on_others = True
+        batcher = Batcher(model, BatchLimits())
+        payloads: list[Payload] = [rows(1, 2), rows(3), Columns({"a": [1.0]}, 1), Columns({"a": [2.0]}, 1)]
+        await outcomes([batcher.submit(p) for p in payloads])
+        assert model.batches == [2, 1, 1, 1]
+
+    run(test)
+
+
 def test_queries_are_merged_and_divided() -> None:
     async def test() -> None:
         batcher = Batcher(fake_models.Recommender("items", "1"), BatchLimits())

@@ -191,7 +191,7 @@ def compute(servable: Servable, works: Sequence[Work]) -> tuple[list[Any], list[
     started = perf_counter()
     groups: dict[Any, list[int]] = {}
     for i, work in enumerate(works):
-        groups.setdefault(work.payload.kind(), []).append(i)
+        groups.setdefault(work.payload.kind(servable), []).append(i)
     outcomes: list[Any] = [None] * len(works)
     results: list[Result] = []
     for places in groups.values():

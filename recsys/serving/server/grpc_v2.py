@@ -66,7 +66,7 @@ class Service:
             versions=[v.version for v in model.versions.values()],
             platform=rest_v2.PLATFORM,
             inputs=map(_spec, loaded.servable.inputs),
-            outputs=map(_spec, loaded.servable.outputs),
+            outputs=map(_spec, rest_v2.output_specs(loaded)),
         )
 
     async def RepositoryIndex(self, request: Any, call: Call, context: Context) -> Message:
@@ -97,7 +97,7 @@ class Service:
         payload = rest_v2.make_payload(loaded, inputs, parameters)
         outputs = await core.compute(call, loaded, payload, explicit=version is not None)
         wanted = [o.name for o in request.outputs]
-        chosen = v2.selected(rest_v2.output_arrays(loaded, outputs), wanted, loaded.name)
+        chosen = v2.selected(rest_v2.output_arrays(outputs), wanted, loaded.name)
         return _answer(loaded.name, loaded.version, request.id, chosen)
 
     async def ModelStreamInfer(self, requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Message]:

@@ -20,7 +20,7 @@ from recsys.serving.server.payloads import Queries, Rows
 from recsys.serving.server.request_error import RequestError
 from recsys.serving.server.versions import MANIFEST, Choice, Source
 
-Loader = Callable[[Path, int], Servable]
+Loader = Callable[..., Servable]  # of a folder, with the number of `threads`
 Signature = tuple[str, int, int, int]
 
 
@@ -204,7 +204,7 @@ class Registry:
             return before[key]
         label = name or folder.name
         try:
-            servable = await asyncio.to_thread(self._load, folder, self._threads)
+            servable = await asyncio.to_thread(self._load, folder, threads=self._threads)
         except UserError:
             self._metrics.reloads.labels(label, "failed").inc()
             raise

@@ -37,8 +37,8 @@ class Rows:
     def __post_init__(self) -> None:
         self.count = self.weight = len(self.rows)
 
-    def kind(self) -> Hashable:
-        return Rows
+    def kind(self, servable: Servable) -> Hashable:
+        return id(self) if servable.rows_depend_on_others else Rows
 
     def merge(self, others: Sequence[Rows]) -> Rows:
         return Rows([*self.rows, *(row for other in others for row in other.rows)])
@@ -66,8 +66,8 @@ class Columns:
     def __post_init__(self) -> None:
         self.weight = self.count
 
-    def kind(self) -> Hashable:
-        return Columns
+    def kind(self, servable: Servable) -> Hashable:
+        return id(self) if servable.rows_depend_on_others else Columns
 
     def merge(self, others: Sequence[Columns]) -> Columns:
         parts = (self, *others)
@@ -98,7 +98,7 @@ class Tensors:
     def __post_init__(self) -> None:
         self.weight = self.count
 
-    def kind(self) -> Hashable:
+    def kind(self, servable: Servable) -> Hashable:
         if any(a.shape[0] != self.count for a in self.tensors.values()):
             return id(self)
         return tuple((n, a.dtype, a.shape[1:]) for n, a in sorted(self.tensors.items()))
@@ -133,7 +133,7 @@ class Queries:
         self.count = len(self.queries)
         self.weight = sum(max(1, len(q.rows)) for q in self.queries)
 
-    def kind(self) -> Hashable:
+    def kind(self, servable: Servable) -> Hashable:
         return Queries
 
     def merge(self, others: Sequence[Queries]) -> Queries:

@@ -19,6 +19,7 @@ from recsys.serving.server.tensors import Tensor, bad
 EXTENSIONS = ["binary_tensor_data", "model_repository", "model_repository(unload_dependents)", "parameters"]
 BINARY_HEADER = b"inference-header-content-length"
 PLATFORM = "recsys"
+ITEMS, SCORES = TensorSpec("items", "BYTES", (1, -1)), TensorSpec("scores", "FP32", (1, -1))  # of a query, best first
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
@@ -96,15 +97,19 @@ def make_query(history: list[Any], parameters: Mapping[str, Any], where: str = "
     return Query(history, k, keep, [str(e) for e in exclude])
 
 
-def output_arrays(loaded: Loaded, outputs: Any) -> dict[str, np.ndarray]:
+def output_arrays(outputs: Any) -> dict[str, np.ndarray]:
     """Return outputs as arrays; items and scores of one query are arrays of the shape (1, k)."""
     if isinstance(outputs, dict):
         return outputs
     items, scores = outputs[0]
-    names = [s.name for s in loaded.servable.outputs]
-    item_name, score_name = names if len(names) == 2 else ("items", "scores")
     texts = np.array([str(i) for i in items], dtype=object)
-    return {item_name: texts[None, :], score_name: np.asarray(scores, np.float32)[None, :]}
+    return {ITEMS.name: texts[None, :], SCORES.name: np.asarray(scores, np.float32)[None, :]}
+
+
+def output_specs(loaded: Loaded) -> tuple[TensorSpec, ...]:
+    """Return the outputs of a model. A retrieval model returns items for raw columns, its own outputs for features."""
+    own = loaded.servable.outputs
+    return own if loaded.servable.kind == "ranking" else (ITEMS, SCORES, *own)
 
 
 async def infer(
@@ -125,7 +130,7 @@ async def infer(
     wanted, binary = _wanted_outputs(request, bool(parameters.get("binary_data_output", False)))
     payload = make_payload(loaded, inputs, parameters)
     outputs = await core.compute(call, loaded, payload, explicit=version is not None)
-    chosen = v2.selected(output_arrays(loaded, outputs), wanted, loaded.name)
+    chosen = v2.selected(output_arrays(outputs), wanted, loaded.name)
     return _encode(loaded, request.get("id"), chosen, binary)
 
 
@@ -182,7 +187,7 @@ def model_metadata(model: Model, loaded: Loaded) -> dict[str, Any]:
         "versions": [v.version for v in model.versions.values()],
         "platform": PLATFORM,
         "inputs": [spec_json(s) for s in loaded.servable.inputs],
-        "outputs": [spec_json(s) for s in loaded.servable.outputs],
+        "outputs": [spec_json(s) for s in output_specs(loaded)],
         "parameters": {"kind": loaded.servable.kind, "tensors": [spec_json(s) for s in loaded.servable.tensors]},
     }
 
