@@ -104,7 +104,7 @@ class Recommender(Scorer):
 
     def __init__(self, name: str, version: str, items: int = 100) -> None:
         super().__init__(name, version)
-        self.outputs = (TensorSpec("query", "FP32", (-1, 4)),)
+        self.outputs = (TensorSpec("items", "BYTES", (-1,)), TensorSpec("scores", "FP32", (-1,)))
         self._items = [f"item{i}" for i in range(items)]
 
     def features(self, rows: Sequence[Row]) -> FakeFeatures:

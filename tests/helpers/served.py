@@ -27,7 +27,8 @@ def free_port() -> int:
 class Served:
     """A running server. core: lives in the event loop `loop` of another thread"""
 
-    def __init__(self, model: Path, **settings: Any) -> None:
+    def __init__(self, model: Path, loader_function: Any = fake_models.load, **settings: Any) -> None:
+        self._load = loader_function
         settings.setdefault("port", free_port())
         settings.setdefault("grpc_port", free_port())
         self.settings = ServeConfig(models=str(model), **settings)
@@ -62,7 +63,7 @@ class Served:
 
     async def _serve(self) -> None:
         self.loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self.core = core = await worker.make_core(self.settings, fake_models.load)
+        self.core = core = await worker.make_core(self.settings, self._load)
         server = worker.http_server(core)
         serving = self.loop.create_task(server.serve([worker.shared_socket("127.0.0.1", self.settings.port)]))
         rpc = await grpc_v2.start(core)

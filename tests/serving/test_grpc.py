@@ -85,7 +85,7 @@ def test_infers_items(client: triton.InferenceServerClient) -> None:
     item = triton.InferInput("item", [1, 1], "BYTES")
     item.set_data_from_numpy(np.array([["item0"]], dtype=object))
     found = client.infer("items", [item], parameters={"k": 2, "filter_history": False})
-    assert found.as_numpy("items").tolist() == [[b"item0", b"item1"]]
+    assert found.as_numpy("items").tolist() == [b"item0", b"item1"]
 
 
 def test_values_in_the_lists_of_their_types(stub: Any) -> None:

@@ -337,8 +337,8 @@ def test_triton_infers_items(client: triton.InferenceServerClient) -> None:
     item = triton.InferInput("item", [2, 1], "BYTES")
     item.set_data_from_numpy(np.array([["item0"], ["item1"]], dtype=object))
     found = client.infer("items", [item], parameters={"k": 3, "exclude": "item3,item4"})
-    assert found.as_numpy("items").tolist() == [[b"item2", b"item5", b"item6"]]
-    np.testing.assert_allclose(found.as_numpy("scores"), [[1, 1 / 2, 1 / 3]], rtol=1e-6)
+    assert found.as_numpy("items").tolist() == [b"item2", b"item5", b"item6"]
+    np.testing.assert_allclose(found.as_numpy("scores"), [1, 1 / 2, 1 / 3], rtol=1e-6)
 
 
 def test_triton_gets_the_messages(client: triton.InferenceServerClient) -> None:

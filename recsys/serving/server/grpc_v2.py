@@ -66,7 +66,7 @@ class Service:
             versions=[v.version for v in model.versions.values()],
             platform=rest_v2.PLATFORM,
             inputs=map(_spec, loaded.servable.inputs),
-            outputs=map(_spec, rest_v2.output_specs(loaded)),
+            outputs=map(_spec, loaded.servable.outputs),
         )
 
     async def RepositoryIndex(self, request: Any, call: Call, context: Context) -> Message:

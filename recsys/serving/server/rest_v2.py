@@ -19,7 +19,6 @@ from recsys.serving.server.tensors import Tensor, bad
 EXTENSIONS = ["binary_tensor_data", "model_repository", "model_repository(unload_dependents)", "parameters"]
 BINARY_HEADER = b"inference-header-content-length"
 PLATFORM = "recsys"
-ITEMS, SCORES = TensorSpec("items", "BYTES", (1, -1)), TensorSpec("scores", "FP32", (1, -1))  # of a query, best first
 
 
 def parse_json(body: bytes) -> dict[str, Any]:
@@ -98,18 +97,12 @@ def make_query(history: list[Any], parameters: Mapping[str, Any], where: str = "
 
 
 def output_arrays(outputs: Any) -> dict[str, np.ndarray]:
-    """Return outputs as arrays; items and scores of one query are arrays of the shape (1, k)."""
+    """Return outputs as arrays; items and scores of one query are (k,)."""
     if isinstance(outputs, dict):
         return outputs
     items, scores = outputs[0]
     texts = np.array([str(i) for i in items], dtype=object)
-    return {ITEMS.name: texts[None, :], SCORES.name: np.asarray(scores, np.float32)[None, :]}
-
-
-def output_specs(loaded: Loaded) -> tuple[TensorSpec, ...]:
-    """Return the outputs of a model. A retrieval model returns items for raw columns, its own outputs for features."""
-    own = loaded.servable.outputs
-    return own if loaded.servable.kind == "ranking" else (ITEMS, SCORES, *own)
+    return {"items": texts, "scores": np.asarray(scores, np.float32)}
 
 
 async def infer(
@@ -187,7 +180,7 @@ def model_metadata(model: Model, loaded: Loaded) -> dict[str, Any]:
         "versions": [v.version for v in model.versions.values()],
         "platform": PLATFORM,
         "inputs": [spec_json(s) for s in loaded.servable.inputs],
-        "outputs": [spec_json(s) for s in output_specs(loaded)],
+        "outputs": [spec_json(s) for s in loaded.servable.outputs],
         "parameters": {"kind": loaded.servable.kind, "tensors": [spec_json(s) for s in loaded.servable.tensors]},
     }
 
