@@ -38,7 +38,7 @@ def test_only_these_are_used() -> None:
     own = set()
     for tree in trees.values():
         for n in ast.walk(tree):
-            if isinstance(n, (ast.FunctionDef, ast.ClassDef)):
+            if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 own.add(n.name)
             elif isinstance(n, (ast.Name, ast.Attribute)) and isinstance(n.ctx, ast.Store):
                 own.add(n.id if isinstance(n, ast.Name) else n.attr)
