@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import requests
 import tritonclient.grpc as triton
+from forks import run_forked
 from served import free_port
 
 from recsys.atomic import write_json
@@ -168,11 +169,6 @@ def test_the_worker_imports_no_part_of_training() -> None:
     assert done.stderr.strip() == "[]"
 
 
-def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "recsys.serve", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, env=ENVIRONMENT, cwd=cwd, timeout=60)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -185,7 +181,7 @@ def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_mistakes_of_the_command(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
     fake_models.write_model(tmp_path / "damaged", broken=True)
     more = ("loader=fake_models:load", "port=0", "grpc_port=0") if "model=damaged" in arguments else ()
-    done = run(*arguments, *more, cwd=tmp_path)
+    done = run_forked("recsys.serve", *arguments, *more, cwd=tmp_path, env=ENVIRONMENT)
     assert done.returncode == 2 and message in done.stderr, done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
 
