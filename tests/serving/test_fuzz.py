@@ -10,6 +10,7 @@ from typing import Any
 import fake_models
 import grpc
 import pytest
+import schemathesis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from served import Served, serving
@@ -205,3 +206,18 @@ def test_grpc(infer: Any, message: bytes) -> None:
     call = infer.future(message, timeout=20)
     assert call.code().name in ("OK", "INVALID_ARGUMENT", "NOT_FOUND"), (call.code(), call.details())
     assert "\n" not in (call.details() or "")
+
+
+def test_the_openapi_document(served: Served) -> None:
+    """Requests that schemathesis makes from the document get the answers that it names."""
+    schema = schemathesis.openapi.from_url(f"{served.url}/openapi.json").exclude(path_regex="load$")
+    names = ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance")
+    checks = [c for c in schemathesis.checks.CHECKS.get_by_names(names)]
+    for operation in schema.get_all_operations():
+
+        @settings(max_examples=10, deadline=None)
+        @given(case=operation.ok().as_strategy())
+        def test(case: schemathesis.Case) -> None:
+            case.call_and_validate(checks=checks)
+
+        test()

@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from tritonclient.grpc import service_pb2 as pb
 
+from recsys.errors import UserError
 from recsys.serving.servable import TensorSpec
 from recsys.serving.server import rest_v2
 from recsys.serving.server import tensors as v2
@@ -268,12 +269,15 @@ async def start(core: Core) -> grpc.aio.Server:
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(f"inference.{SERVICE}", _handlers(core)),))
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     address = f"{host}:{settings.grpc_port}"
-    if settings.tls_cert is not None and settings.tls_key is not None:
-        pair = (Path(settings.tls_key).read_bytes(), Path(settings.tls_cert).read_bytes())
-        port = server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
-    else:
-        port = server.add_insecure_port(address)
-    if port == 0:
-        raise RequestError(500, f"grpc_port={settings.grpc_port}: cannot be used; choose another")
+    try:
+        if settings.tls_cert is not None and settings.tls_key is not None:
+            pair = (Path(settings.tls_key).read_bytes(), Path(settings.tls_cert).read_bytes())
+            server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+        else:
+            server.add_insecure_port(address)
+    except RuntimeError as e:
+        raise UserError(
+            f"grpc_port={settings.grpc_port} on {settings.host}: cannot be used; choose another port"
+        ) from e
     await server.start()
     return server

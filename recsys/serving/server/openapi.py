@@ -65,7 +65,9 @@ def document(core: Core) -> dict[str, Any]:
         verb = "predict" if current.servable.kind == "ranking" else "recommend"
         paths[f"/models/{name}/{verb}"] = {"post": _people(current, verb)}
     for path, (method, summary) in OTHER_PATHS.items():
-        operation: dict[str, Any] = {"summary": summary, "responses": _responses({"type": "object"})}
+        kind = "text/plain" if path == "/metrics" else "application/json"
+        schema = {"type": {"/metrics": "string", "/v2/repository/index": "array"}.get(path, "object")}
+        operation: dict[str, Any] = {"summary": summary, "responses": _responses(schema, kind)}
         if "{model}" in path:
             operation["parameters"] = [{"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}]
         paths[path] = {method: operation}
@@ -98,8 +100,8 @@ def _people(loaded: Loaded, verb: str) -> dict[str, Any]:
     }
 
 
-def _responses(schema: dict[str, Any]) -> dict[str, Any]:
-    good = {"200": {"description": "The answer", "content": {"application/json": {"schema": schema}}}}
+def _responses(schema: dict[str, Any], kind: str = "application/json") -> dict[str, Any]:
+    good = {"200": {"description": "The answer", "content": {kind: {"schema": schema}}}}
     return good | {status: {"description": text} for status, text in ERRORS.items()}
 
 

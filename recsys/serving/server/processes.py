@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from asyncio.subprocess import Process
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,6 +28,7 @@ WORKER = "recsys.serving.server.worker"
 METRICS = "PROMETHEUS_MULTIPROC_DIR"
 LONGEST_PAUSE = 5.0  # seconds before a worker that dies again and again is started again
 EXTRA_SECONDS = 3.0  # after drain_s, before a worker is killed
+PACKAGES = ("uvicorn", "uvloop", "httptools", "orjson", "grpc", "tritonclient", "prometheus_client")
 T = TypeVar("T")
 LOCAL = ("127.0.0.1", "::1", "localhost")
 
@@ -48,7 +50,9 @@ def serve(settings: ServeConfig) -> None:
 
 
 def check_settings(settings: ServeConfig) -> None:
-    """Check what the schema cannot express. Raises UserError."""
+    """Check what the schema cannot express, and the packages of the extra `serve`. Raises UserError."""
+    if missing := next((p for p in PACKAGES if find_spec(p) is None), None):
+        raise UserError(f"{missing} is not installed; run: pip install 'recsys[serve]'")
     open_source(Path(settings.models), settings.canary, settings.shadow)
     if settings.log not in ("errors", "requests"):
         raise UserError(f"log={settings.log}: must be errors or requests")

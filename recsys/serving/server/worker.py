@@ -94,11 +94,11 @@ def http_server(core: Core) -> uvicorn.Server:
 
 def shared_socket(host: str, port: int) -> socket.socket:
     """Return a socket that is bound to a port which other processes of this server share."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    bound.bind((host, port))
+    bound.bind(address)
     return bound
 
 
@@ -145,8 +145,11 @@ async def _reload(core: Core) -> None:
 async def _poll(core: Core) -> None:
     while True:
         await asyncio.sleep(POLL_SECONDS)
-        core.update_gauges()
-        await core.registry.reload_changed()
+        try:
+            core.update_gauges()
+            await core.registry.reload_changed()
+        except Exception as e:  # the next round may go well
+            log_failure("poll", e)
 
 
 def _read_end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
