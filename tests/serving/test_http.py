@@ -115,6 +115,12 @@ MISTAKES = [
     ("/models/ctr/recommend", {"history": []}, 400, "^model ctr scores rows; use POST /predict$"),
     ("/models/items/predict", {"rows": [{}]}, 400, "^model items recommends items; use POST /recommend$"),
     ("/models/items/recommend", {"history": [{}]}, 400, "^rows.0.: column item: None is not an item$"),
+    (
+        "/models/items/recommend",
+        {"queries": [{"history": []}, {"history": [{}]}]},
+        400,
+        r"^queries\[1\]: rows\[0\]: column item: None is not an item$",
+    ),
     ("/models/items/recommend", {"history": [], "k": 0}, 400, "^k: must be a whole number above 0$"),
     ("/models/items/recommend", {"history": [], "k": 2**40}, 400, "^k: must be a whole number above 0$"),
     (

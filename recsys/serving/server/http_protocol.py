@@ -1,4 +1,4 @@
-"""uvicorn's HTTP protocol with limits on the size of headers and on the time that a request's bytes may take."""
+"""uvicorn's HTTP protocol with limits on the size of headers and on the time that they may take."""
 
 from __future__ import annotations
 
@@ -11,77 +11,79 @@ _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
-def limited_protocol(header_bytes: int, seconds: float) -> type[HttpToolsProtocol]:
-    """Return the class of a protocol with these limits.
+class LimitedProtocol(HttpToolsProtocol):
+    """A connection whose requests have limited headers.
 
     header_bytes: the largest size of a request's line and headers
     seconds: the longest time from the start of a connection, or of a request, to the end of its headers
     """
 
-    class LimitedProtocol(HttpToolsProtocol):
-        _size = 0  # of the complete headers
-        _pending = 0  # bytes of a request whose headers are not complete
-        _headers_done = False
-        _timer: asyncio.TimerHandle | None = None
+    def __init__(self, header_bytes: int, seconds: float, **uvicorn: Any) -> None:
+        super().__init__(**uvicorn)
+        self._header_bytes, self._seconds = header_bytes, seconds
+        self._size = 0  # of the complete headers
+        self._pending = 0  # bytes of a request whose headers are not complete
+        self._headers_done = False
+        self._timer: asyncio.TimerHandle | None = None
 
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self._timer = self.loop.call_later(seconds, self._expire)
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._timer = self.loop.call_later(self._seconds, self._expire)
 
-        def connection_lost(self, exc: Exception | None) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def shutdown(self) -> None:
+        idle = self.cycle is None or self.cycle.response_complete
+        if self.scheme == "https" and idle and not self.transport.get_write_buffer_size():  # type: ignore[attr-defined]
+            self.transport.abort()  # close() would wait for the peer's end of TLS, which idle callers do not send
+        else:
+            super().shutdown()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._headers_done:
             self._stop_timer()
-            super().connection_lost(exc)
+            return
+        self._pending += len(data)
+        self._check(self._pending)
+        if self._timer is None and not self.transport.is_closing():
+            self._timer = self.loop.call_later(self._seconds, self._expire)
 
-        def shutdown(self) -> None:
-            idle = self.cycle is None or self.cycle.response_complete
-            if self.scheme == "https" and idle and not self.transport.get_write_buffer_size():  # type: ignore[attr-defined]
-                self.transport.abort()  # close() would wait for the peer's end of TLS, which idle callers do not send
-            else:
-                super().shutdown()
+    def on_message_begin(self) -> None:
+        self._size, self._pending, self._headers_done = 0, 0, False
+        super().on_message_begin()
 
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            if self._headers_done:
-                self._stop_timer()
-                return
-            self._pending += len(data)
-            self._check(self._pending)
-            if self._timer is None and not self.transport.is_closing():
-                self._timer = self.loop.call_later(seconds, self._expire)
+    def on_url(self, url: bytes) -> None:
+        self._size += len(url)
+        self._check(self._size)
+        super().on_url(url)
 
-        def on_message_begin(self) -> None:
-            self._size, self._pending, self._headers_done = 0, 0, False
-            super().on_message_begin()
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._size += len(name) + len(value)
+        self._check(self._size)
+        super().on_header(name, value)
 
-        def on_url(self, url: bytes) -> None:
-            self._size += len(url)
-            self._check(self._size)
-            super().on_url(url)
+    def on_headers_complete(self) -> None:
+        self._headers_done = True
+        if not self.transport.is_closing():
+            super().on_headers_complete()
 
-        def on_header(self, name: bytes, value: bytes) -> None:
-            self._size += len(name) + len(value)
-            self._check(self._size)
-            super().on_header(name, value)
+    def _check(self, size: int) -> None:
+        if size > self._header_bytes:
+            self._refuse(_TOO_LARGE)
 
-        def on_headers_complete(self) -> None:
-            self._headers_done = True
-            if not self.transport.is_closing():
-                super().on_headers_complete()
-
-        def _check(self, size: int) -> None:
-            if size > header_bytes and not self.transport.is_closing():
-                self.transport.write(_TOO_LARGE)
-                self.transport.close()
-
-        def _stop_timer(self) -> None:
-            if self._timer is not None:
-                self._timer.cancel()
-                self._timer = None
-
-        def _expire(self) -> None:
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
             self._timer = None
-            if not self.transport.is_closing():
-                self.transport.write(_TOO_SLOW)
-                self.transport.close()
 
-    return LimitedProtocol
+    def _expire(self) -> None:
+        self._timer = None
+        self._refuse(_TOO_SLOW)
+
+    def _refuse(self, answer: bytes) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(answer)
+            self.transport.close()

@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from recsys.errors import UserError
 from recsys.serving.servable import Features, Outputs, Query, Row, Servable
+from recsys.serving.server.request_error import RequestError
 
 
 @dataclass(slots=True)
@@ -141,8 +143,22 @@ class Queries:
 
     def compute(self, servable: Servable) -> Result:
         started = perf_counter()
-        lists = servable.recommend(self.queries)
+        try:
+            lists = servable.recommend(self.queries)
+        except UserError as e:
+            raise self._named(servable, e) from e
         return Result(lists, model_seconds=perf_counter() - started)
+
+    def _named(self, servable: Servable, error: UserError) -> UserError:
+        """Return the error of the first query that fails alone, with its place if there are several."""
+        if len(self.queries) == 1:
+            return error
+        for i, query in enumerate(self.queries):
+            try:
+                servable.recommend([query])
+            except UserError as e:
+                return RequestError(400, f"queries[{i}]: {e}")
+        return error
 
     def divide(self, outputs: list[Any], start: int, end: int) -> list[Any]:
         return outputs[start:end]

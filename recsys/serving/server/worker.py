@@ -13,6 +13,7 @@ import signal
 import socket
 import sys
 from collections.abc import Iterator
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from recsys.serving.server import grpc_v2
 from recsys.serving.server.app import App
 from recsys.serving.server.batcher import BatchLimits
 from recsys.serving.server.core import Core
-from recsys.serving.server.http_protocol import limited_protocol
+from recsys.serving.server.http_protocol import LimitedProtocol
 from recsys.serving.server.logs import log_failure
 from recsys.serving.server.metrics import metrics
 from recsys.serving.server.models import Loader, Registry
@@ -77,7 +78,7 @@ def http_server(core: Core) -> uvicorn.Server:
     settings = core.settings
     config = uvicorn.Config(
         App(core),  # type: ignore[arg-type]
-        http=limited_protocol(settings.max_header_kb * 1024, settings.read_s),
+        http=partial(LimitedProtocol, settings.max_header_kb * 1024, settings.read_s),  # type: ignore[arg-type]
         ws="none",
         lifespan="off",
         log_config=None,
