@@ -212,7 +212,7 @@ def test_the_openapi_document(served: Served) -> None:
     """Requests that schemathesis makes from the document get the answers that it names."""
     schema = schemathesis.openapi.from_url(f"{served.url}/openapi.json").exclude(path_regex="load$")
     names = ("not_a_server_error", "status_code_conformance", "content_type_conformance", "response_schema_conformance")
-    checks = [c for c in schemathesis.checks.CHECKS.get_by_names(names)]
+    checks = list(schemathesis.checks.CHECKS.get_by_names(names))
     for operation in schema.get_all_operations():
 
         @settings(max_examples=10, deadline=None)
