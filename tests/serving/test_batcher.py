@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 import fake_models
 import numpy as np
 import pytest
+import uvloop
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,7 +22,7 @@ from recsys.serving.server.request_error import RequestError
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(test())
+    uvloop.run(test())  # the loop of the server
 
 
 def scorer(seconds: float = 0.0) -> fake_models.Scorer:
@@ -191,6 +192,20 @@ def test_rows_that_depend_on_others_are_not_merged_with_those_of_other_requests(
         payloads: list[Payload] = [rows(1, 2), rows(3), Columns({"a": [1.0]}, 1), Columns({"a": [2.0]}, 1)]
         await outcomes([batcher.submit(p) for p in payloads])
         assert model.batches == [2, 1, 1, 1]
+
+    run(test)
+
+
+def test_a_model_that_returns_too_few_rows_fails_and_the_queue_goes_on() -> None:
+    class Short(fake_models.Scorer):
+        def run(self, features: fake_models.FakeFeatures) -> dict[str, np.ndarray]:
+            return {"p": super().run(features)["p"][:1]}
+
+    async def test() -> None:
+        batcher = Batcher(Short("ctr", "1"), BatchLimits())
+        found = await outcomes([batcher.submit(rows(1)), batcher.submit(rows(2))])
+        np.testing.assert_allclose([o["p"][0] for o in found], probability(1, 2), rtol=1e-6)  # type: ignore[index]
+        assert batcher.waiting_rows == 0
 
     run(test)
 

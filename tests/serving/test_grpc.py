@@ -89,7 +89,7 @@ def test_infers_items(client: triton.InferenceServerClient) -> None:
 
 
 def test_values_in_the_lists_of_their_types(stub: Any) -> None:
-    """What a client writes that does not know raw_input_contents."""
+    """Some clients do not know raw_input_contents."""
     request = pb.ModelInferRequest(model_name="ctr")
     request.inputs.add(name="a", datatype="INT32", shape=[2]).contents.int_contents.extend([1, 2])
     request.inputs.add(name="b", datatype="BYTES", shape=[2]).contents.bytes_contents.extend([b"b7", b""])

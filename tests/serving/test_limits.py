@@ -173,6 +173,8 @@ def test_deadlines_skip_work_that_has_not_begun(tmp_path: Path) -> None:
             t.join()
         time.sleep(0.3)
         assert found == [504] * 3 and len(batches) == 1
+        longer = requests.post(f"{served.url}/predict", json={"rows": [{}]}, headers={"timeout": "900000"})
+        assert longer.status_code == 200  # the request's own deadline replaces the default
 
 
 def test_logs(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""What the server measures: metrics, and the sample of requests in Parquet files."""
+"""Metrics of the server, and the sample of requests in Parquet files."""
 
 from __future__ import annotations
 

@@ -46,12 +46,12 @@ class BatchLimits:
 class Work:
     """A request that waits for its outputs."""
 
-    __slots__ = ("features_seconds", "future", "model_seconds", "payload", "queue_seconds", "queued", "timer")
+    __slots__ = ("future", "payload", "queue_seconds", "queued", "timer")
 
     def __init__(self, payload: Payload, future: asyncio.Future[Any]) -> None:
         self.payload, self.future, self.queued = payload, future, perf_counter()
         self.timer: asyncio.TimerHandle | None = None
-        self.queue_seconds = self.features_seconds = self.model_seconds = 0.0
+        self.queue_seconds = 0.0
 
     def expire(self) -> None:
         """Fail with the status 504. Work that has not begun is then skipped."""
@@ -84,6 +84,7 @@ class Batcher:
         self._waiting: deque[Work] = deque()
         self._busy = False
         self._scheduled: asyncio.Handle | None = None
+        self._delayed = False  # whether `_scheduled` waits for more rows
         self._expected: dict[int, float] = {}  # seconds of a batch by the bit length of its number of rows
         self.waiting_rows = 0
 
@@ -128,12 +129,14 @@ class Batcher:
         """Start the next batch in the event loop's next round, or after the delay while the batch is small."""
         full = self.limits.delay == 0 or self.waiting_rows >= self.limits.enough
         if self._scheduled is not None:
-            if not full or not isinstance(self._scheduled, asyncio.TimerHandle):
+            if not (full and self._delayed):
                 return
             self._scheduled.cancel()
-        self._scheduled = (
-            self._loop.call_soon(self._start) if full else self._loop.call_later(self.limits.delay, self._start)
-        )
+        self._delayed = not full
+        if full:
+            self._scheduled = self._loop.call_soon(self._start)
+        else:
+            self._scheduled = self._loop.call_later(self.limits.delay, self._start)
 
     def _start(self) -> None:
         self._scheduled = None
@@ -169,7 +172,8 @@ class Batcher:
         outcomes, results, seconds = done
         for work, outcome in zip(works, outcomes, strict=True):
             work.finish(outcome)
-        self._learn(rows, seconds)
+        if not any(isinstance(o, BaseException) for o in outcomes):  # errors may come early
+            self._learn(rows, seconds)
         self._busy = False
         if self._waiting:
             self._schedule()
@@ -208,15 +212,24 @@ def _compute_group(servable: Servable, works: list[Work], results: list[Result])
         others: Any = [w.payload for w in works[1:]]
         merged = first.merge(others) if others else first
         result = merged.compute(servable)
+        outcomes = [result.outputs] if len(works) == 1 else _divided(works, result.outputs)
     except Exception as e:
         if len(works) == 1:
             return [e]
         return [outcome for w in works for outcome in _compute_group(servable, [w], results)]
     results.append(result)
-    outcomes, start = [], 0
-    for work in works:
-        work.features_seconds, work.model_seconds = result.transform_seconds, result.model_seconds
-        end = start + work.payload.count
-        outcomes.append(first.divide(result.outputs, start, end))
-        start = end
     return outcomes
+
+
+def _divided(works: Sequence[Work], outputs: Any) -> list[Any]:
+    """Return the part of the outputs of each request."""
+    expected = sum(w.payload.count for w in works)
+    lengths = map(len, outputs.values()) if isinstance(outputs, dict) else [len(outputs)]
+    if any(n != expected for n in lengths):
+        raise RuntimeError(f"the model has not returned {expected} rows for a batch of {expected}")
+    parts, start = [], 0
+    for work in works:
+        end = start + work.payload.count
+        parts.append(work.payload.divide(outputs, start, end))
+        start = end
+    return parts

@@ -1,4 +1,4 @@
-"""What HTTP and gRPC share: a request's context, its way through the batcher, its metrics and its log."""
+"""The code that HTTP and gRPC share: a request's context, its way through the batcher, its metrics and its log."""
 
 from __future__ import annotations
 
@@ -66,11 +66,12 @@ class Core:
             raise RequestError(401, "this server needs the header Authorization: Bearer TOKEN")
 
     def set_timeout(self, call: Call, microseconds: Any) -> None:
-        """Set the deadline of a request. None, and 0, stand for the server's default. Raises RequestError."""
+        """Set the deadline of a request, which starts when the request came. None and 0 set none.
+
+        Raises RequestError for anything but a whole number.
+        """
         if microseconds is None or microseconds == 0:
-            microseconds = self._default_timeout
-            if microseconds is None:
-                return
+            return
         if isinstance(microseconds, bool) or not isinstance(microseconds, int) or not 0 < microseconds < 2**53:
             raise RequestError(400, f"timeout {str(microseconds)[:40]}: must be a whole number of microseconds")
         deadline = asyncio.get_running_loop().time() + microseconds * 1e-6 - (perf_counter() - call.started)
@@ -96,6 +97,8 @@ class Core:
         explicit: the caller has named the version, so that the shadow does not get the request
         """
         call.rows = payload.count
+        if call.deadline is None:
+            self.set_timeout(call, self._default_timeout)
         call.parsed = perf_counter()
         work = loaded.batcher.submit(payload, call.deadline)
         outputs = await work.future

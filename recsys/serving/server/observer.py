@@ -1,4 +1,7 @@
-"""What is measured of each batch, and of a sample of batches that costs at most one hundredth of the model's time."""
+"""Measure each batch, and a sample of batches in more detail.
+
+The sample costs at most one hundredth of the model's time.
+"""
 
 from __future__ import annotations
 

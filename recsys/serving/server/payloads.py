@@ -1,4 +1,4 @@
-"""What a request asks a model to compute. Payloads of one kind can be merged into one batch and divided again."""
+"""The inputs of a request. Payloads of one kind can be merged into one batch, and its outputs divided again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which versions of which models a folder holds, and which of them are served.
+"""Read a folder of models: find its models and versions, and choose the versions that are served.
 
 A folder with a manifest.json is one model. Otherwise the folder is a repository, NAME/VERSION/manifest.json, in which
 NAME/serving.json may choose: {"version": "3", "canary": {"version": "4", "share": 0.05}, "shadow": "5"}. Without it,
