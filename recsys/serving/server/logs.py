@@ -13,10 +13,9 @@ from recsys.secrets import mask_text
 
 
 def log(level: str, event: str, **fields: Any) -> None:
-    """Write one line. level: info, warning or error"""
-    line = {"time": round(time.time(), 6), "level": level, "event": event, **fields}
-    sys.stderr.write(mask_text(orjson.dumps(line, default=str, option=orjson.OPT_NON_STR_KEYS).decode()) + "\n")
-    sys.stderr.flush()
+    """Write one line. level: info, warning or error; the latter two are masked, since they hold messages of errors"""
+    line = orjson.dumps({"time": round(time.time(), 6), "level": level, "event": event, **fields}, default=str).decode()
+    sys.stderr.write((line if level == "info" else mask_text(line)) + "\n")
 
 
 def log_failure(event: str, error: BaseException, **fields: Any) -> None:
