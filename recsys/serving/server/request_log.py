@@ -48,7 +48,8 @@ class RequestLog:
 
     def offer(self, call: Call, payload: Payload, outputs: Any) -> None:
         """Keep a request if it is drawn, and if the queue has room. Tensors that callers have made are left out."""
-        if random.random() >= self._share or isinstance(payload, Tensors) or call.loaded is None:
+        draw = random.random()  # nosec B311
+        if draw >= self._share or isinstance(payload, Tensors) or call.loaded is None:
             return
         try:
             entry = (call.loaded.name, call.loaded.version, call.request_id, time.time(), payload, outputs)
