@@ -21,7 +21,7 @@ from recsys.console import say
 from recsys.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
-    from recsys.store.views import View
+    from recsys.serving.store.views import View
 
 ACTIONS = ("materialise", "join", "get")
 
@@ -31,14 +31,14 @@ def _command(cfg: DictConfig) -> None:
         given = "" if OmegaConf.is_missing(cfg, "action") else str(cfg.action)
         hint = did_you_mean(given, ACTIONS)
         raise UserError(f"{given or 'no action'}: must be {', '.join(ACTIONS)}{hint}; see --help")
-    from recsys.store.views import load_views
+    from recsys.serving.store.views import load_views
 
     views = load_views(cfg.definition)
     if cfg.action == "join":
         _join(cfg, views)
         return
-    from recsys.store.materialise import materialise
-    from recsys.store.stores import open_store
+    from recsys.serving.store.materialise import materialise
+    from recsys.serving.store.stores import open_store
 
     store = open_store(cfg.store, write=cfg.action == "materialise")
     if cfg.action == "materialise":

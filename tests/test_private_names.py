@@ -18,6 +18,7 @@ USED = {  # name: the files that may use it
     "_StorageInfo": {"sharding/safe_reader.py"},
     "_feature_table_map": {"sharding/dense_lookups.py"},
     "_get_layout": {"sharding/safe_reader.py"},
+    "_inductor": {"serving/export/torch_forms.py"},  # torch documents AOTInductor there
     "_init_from_local_shards_and_global_metadata": {"sharding/table_shards.py"},
     "_local_cols": {"sharding/dense_lookups.py"},
     "_local_rows": {"sharding/dense_lookups.py"},

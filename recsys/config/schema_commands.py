@@ -252,6 +252,9 @@ class ServeConfig:
     max_header_kb: int = number(32, at_least=1, limit=1024)  # KiB
     read_s: float = number(10.0, above=0)  # how long the headers of a request, and its body, may take
     drain_s: float = number(10.0, at_least=0)  # how long a stopped server answers what it has
+    # stored features, which are joined to the rows of requests (recsys.feature_store)
+    definition: str | None = folder(None, "name a YAML file of views")
+    store: str = "sqlite:///features.db"  # sqlite:///PATH | redis://HOST:PORT/DB
     # logs
     log: str = "errors"  # errors | requests
     sample: float = number(0.0, at_least=0, at_most=1)  # share of the requests that are written to sample_dir

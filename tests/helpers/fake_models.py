@@ -65,7 +65,8 @@ class Scorer:
         self.outputs = tuple(TensorSpec(o, "FP32", (-1,)) for o in outputs)
         self.batches: list[int] = []
 
-    def features(self, rows: Sequence[Row]) -> FakeFeatures:
+    def features(self, rows: Sequence[Row], shared: Row | None = None) -> FakeFeatures:
+        rows = [{**(shared or {}), **row} for row in rows]
         values = [(_number(r.get("a"), "a", i), _code(r.get("b"), i)) for i, r in enumerate(rows)]
         return FakeFeatures(np.array(values, np.float32).reshape(-1, 2))
 
@@ -107,7 +108,7 @@ class Recommender(Scorer):
         self.outputs = (TensorSpec("items", "BYTES", (-1,)), TensorSpec("scores", "FP32", (-1,)))
         self._items = [f"item{i}" for i in range(items)]
 
-    def features(self, rows: Sequence[Row]) -> FakeFeatures:
+    def features(self, rows: Sequence[Row], shared: Row | None = None) -> FakeFeatures:
         raise UserError("this model recommends items; use recommend")
 
     def recommend(self, queries: Sequence[Query]) -> list[tuple[list[Any], list[float]]]:
@@ -118,7 +119,8 @@ class Recommender(Scorer):
             if not isinstance(row.get("item"), str):
                 raise RowError("item", row.get("item"), "is not an item", i)
         seen = {r["item"] for r in query.rows} if query.filter_history is not False else set()
-        items = [i for i in self._items if i not in seen and i not in query.exclude][: query.k or 10]
+        allowed = self._items if query.candidates is None else query.candidates
+        items = [i for i in allowed if i not in seen and i not in query.exclude][: query.k or 10]
         return items, [1 / (n + 1) for n in range(len(items))]
 
 

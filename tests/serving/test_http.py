@@ -6,15 +6,21 @@ import json
 import re
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import fake_models
 import numpy as np
+import polars as pl
 import pytest
 import requests
 import tritonclient.http as triton
 from served import Served, serving
 from tritonclient.utils import InferenceServerException
+
+from recsys.serving.store.materialise import materialise
+from recsys.serving.store.stores import open_store
+from recsys.serving.store.views import load_views
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +53,34 @@ def test_predict_a_single_output(served: Served) -> None:
     assert of_version_2.json()["predictions"] == pytest.approx(sigmoid(3.5), rel=1e-6)
 
 
+def test_columns_that_all_rows_share(served: Served) -> None:
+    """One user with several candidates; a row's own value wins."""
+    answer = post(served, "/models/ctr/predict", {"shared": {"a": 2}, "rows": [{"b": "b7"}, {}, {"a": 1}]})
+    assert answer.json()["predictions"] == pytest.approx(sigmoid(2.7, 2, 1), rel=1e-6)
+    wrong = post(served, "/models/ctr/predict", {"shared": [1], "rows": [{}]})
+    assert (wrong.status_code, wrong.json()["error"]) == (
+        400,
+        "shared[0]: a row is a JSON object of columns and values",
+    )
+
+
+def test_stored_features_are_joined(tmp_path: Path) -> None:
+    """The server looks up features of the keys in each row; unknown keys have no values."""
+    log = pl.DataFrame({"user": ["u1", "u1", "u2"], "at": [1, 2, 1], "a": [9.0, 2.5, -1.0]})
+    log.write_parquet(tmp_path / "log.parquet")
+    definition = f"users: {{files: {tmp_path}/log.parquet, key: user, time: at, columns: [a]}}"
+    (tmp_path / "features.yaml").write_text(definition)
+    url = f"sqlite:///{tmp_path}/features.db"
+    materialise(load_views(tmp_path / "features.yaml"), open_store(url, write=True))
+    fake_models.write_model(tmp_path / "model")
+    with serving(tmp_path / "model", definition=str(tmp_path / "features.yaml"), store=url) as served:
+        rows = [{"user": "u1"}, {"user": "u2", "a": 3}, {"user": "nobody"}, {}]
+        answer = post(served, "/predict", {"rows": rows})
+        assert answer.json()["predictions"] == pytest.approx(sigmoid(2.5, 3, 0, 0), rel=1e-6)
+        shared = post(served, "/predict", {"shared": {"user": "u1"}, "rows": [{"b": "b7"}]})
+        assert shared.json()["predictions"] == pytest.approx(sigmoid(3.2), rel=1e-6)
+
+
 def test_predict_several_outputs(served: Served) -> None:
     answer = post(served, "/models/two/predict", {"rows": [{"a": 0}, {"a": 1}]})
     [p0, p1] = sigmoid(0, 1)
@@ -60,6 +94,10 @@ def test_recommend(served: Served) -> None:
     queries = [{"history": [{"item": "item0"}], "filter_history": False, "k": 1}, {"history": [], "k": 2}]
     several = post(served, "/models/items/recommend", {"queries": queries})
     assert [r["items"] for r in several.json()["recommendations"]] == [["item0"], ["item0", "item1"]]
+    chosen = post(served, "/models/items/recommend", {"history": [], "candidates": ["item9", "item4"]})
+    assert chosen.json()["items"] == ["item9", "item4"]
+    wrong = post(served, "/models/items/recommend", {"history": [], "candidates": {"a": 1}})
+    assert (wrong.status_code, wrong.json()["error"]) == (400, "candidates: must be a list of items")
 
 
 def test_pages(served: Served) -> None:

@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 from recsys.errors import UserError
 from recsys.serving.servable import Query
-from recsys.store.materialise import materialise
-from recsys.store.online import OnlineFeatures, WithFeatures, seconds_of_age
-from recsys.store.stores import FeatureStore, SQLiteStore, open_store
-from recsys.store.views import View, load_views
+from recsys.serving.store.materialise import materialise
+from recsys.serving.store.online import OnlineFeatures, WithFeatures, seconds_of_age
+from recsys.serving.store.stores import FeatureStore, SQLiteStore, open_store
+from recsys.serving.store.views import View, load_views
 
 DAY = datetime(2026, 1, 1)
 

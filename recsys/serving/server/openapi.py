@@ -85,13 +85,17 @@ def document(core: Core) -> dict[str, Any]:
 def _people(loaded: Loaded, verb: str) -> dict[str, Any]:
     value = {"type": ["string", "number", "boolean", "array", "null"]}
     properties = {s.name: value | {"description": f"{s.datatype} {list(s.shape)}"} for s in loaded.servable.inputs}
-    rows = {"type": "array", "items": {"type": "object", "properties": properties}}
+    row: dict[str, Any] = {"type": "object", "properties": properties}
+    rows = {"type": "array", "items": row}
     if verb == "predict":
         body: dict[str, Any] = {"required": ["rows"], "properties": {"rows": {**rows, "minItems": 1}}}
+        shared = {"description": "columns that all rows have, such as those of one user", **row}
+        body["properties"]["shared"] = shared
         answer: dict[str, Any] = {"properties": {"predictions": {"type": "array"}}}
     else:
         keys = {"k": {"type": "integer", "minimum": 1}, "filter_history": {"type": "boolean"}}
-        body = {"required": ["history"], "properties": {"history": rows, **keys, "exclude": {"type": "array"}}}
+        keys |= {"exclude": {"type": "array"}, "candidates": {"type": "array"}}
+        body = {"required": ["history"], "properties": {"history": rows, **keys}}
         answer = {"properties": {"items": {"type": "array"}, "scores": {"type": "array", "items": {"type": "number"}}}}
     return {
         "summary": "Score rows" if verb == "predict" else "Recommend items for a history",

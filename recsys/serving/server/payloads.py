@@ -30,9 +30,10 @@ class Result:
 
 @dataclass(slots=True)
 class Rows:
-    """Raw rows, one mapping each."""
+    """Raw rows, one mapping each. shared: values that all rows have, too; such rows are not merged with others"""
 
     rows: list[Row]
+    shared: Row | None = None
     count: int = field(init=False)
     weight: int = field(init=False)
 
@@ -40,21 +41,21 @@ class Rows:
         self.count = self.weight = len(self.rows)
 
     def kind(self, servable: Servable) -> Hashable:
-        return id(self) if servable.rows_depend_on_others else Rows
+        return id(self) if servable.rows_depend_on_others or self.shared is not None else Rows
 
     def merge(self, others: Sequence[Rows]) -> Rows:
         return Rows([*self.rows, *(row for other in others for row in other.rows)])
 
     def compute(self, servable: Servable) -> Result:
         started = perf_counter()
-        return _run(servable, servable.features(self.rows), started)
+        return _run(servable, servable.features(self.rows, self.shared), started)
 
     def divide(self, outputs: Outputs, start: int, end: int) -> Outputs:
         return {name: array[start:end] for name, array in outputs.items()}
 
     def raw_rows(self) -> list[Row]:
         """Return the rows for the log of samples."""
-        return self.rows
+        return self.rows if self.shared is None else [{**self.shared, **row} for row in self.rows]
 
 
 @dataclass(slots=True)

@@ -16,18 +16,21 @@ from recsys.serving.server.request_error import RequestError
 from recsys.serving.server.rest_v2 import make_query, parse_json
 from recsys.serving.server.tensors import bad, to_json
 
-QUERY_KEYS = ("history", "k", "filter_history", "exclude")
+QUERY_KEYS = ("history", "k", "filter_history", "exclude", "candidates")
 
 
 async def predict(core: Core, call: Call, name: str | None, version: str | None, body: bytes) -> bytes:
-    """Answer {"rows": [{column: value, ...}, ...]} with {"predictions": [...]}."""
+    """Answer {"rows": [{column: value, ...}, ...]} with {"predictions": [...]}; `shared` holds columns of all rows."""
     request = parse_json(body)
-    _check_keys(request, ("rows",))
+    _check_keys(request, ("rows", "shared"))
     loaded = core.route(call, name, version, lambda: body)
     _check_kind(loaded, "ranking", "/recommend")
     rows = _rows(core, request.get("rows"), "rows")
     core.check_rows(len(rows))
-    outputs = await core.compute(call, loaded, Rows(rows), explicit=version is not None)
+    shared = request.get("shared")
+    if shared is not None:
+        _rows(core, [shared], "shared")
+    outputs = await core.compute(call, loaded, Rows(rows, shared), explicit=version is not None)
     return orjson.dumps({"predictions": _predictions(loaded, outputs)})
 
 

@@ -84,16 +84,22 @@ def make_payload(loaded: Loaded, inputs: Sequence[Tensor], parameters: Mapping[s
 def make_query(history: list[Any], parameters: Mapping[str, Any], where: str = "") -> Query:
     """Return a request for items. where: the place of the query in the body, for messages. Raises RequestError."""
     k, keep = parameters.get("k"), parameters.get("filter_history")
-    exclude = parameters.get("exclude") or []
     if k is not None and (type(k) is not int or not 0 < k < 2**31):
         raise bad(f"{where}k: must be a whole number above 0")
     if keep is not None and type(keep) is not bool:
         raise bad(f"{where}filter_history: must be true or false")
-    if isinstance(exclude, str):  # parameters of the protocol are not lists
-        exclude = exclude.split(",")
-    if type(exclude) is not list or any(type(e) not in (str, int) for e in exclude):
-        raise bad(f"{where}exclude: must be a list of items")
-    return Query(history, k, keep, [str(e) for e in exclude])
+    candidates = _items(parameters.get("candidates"), f"{where}candidates")
+    return Query(history, k, keep, _items(parameters.get("exclude"), f"{where}exclude") or [], candidates)
+
+
+def _items(given: Any, key: str) -> list[str] | None:
+    """Return a list of items; None if there is none. Parameters of the protocol are text, separated by commas."""
+    if given is None:
+        return None
+    items = given.split(",") if isinstance(given, str) else given
+    if type(items) is not list or any(type(i) not in (str, int) for i in items):
+        raise bad(f"{key}: must be a list of items")
+    return [str(i) for i in items]
 
 
 def output_arrays(outputs: Any) -> dict[str, np.ndarray]:

@@ -62,10 +62,22 @@ def limits(settings: ServeConfig) -> BatchLimits:
     return BatchLimits(settings.max_batch, settings.max_delay_us * 1e-6, preferred, settings.queue)
 
 
+def _with_features(settings: ServeConfig, load: Loader) -> Loader:
+    """Return a loader whose models get stored features first, if the settings name a definition. Raises UserError."""
+    if settings.definition is None:
+        return load
+    from recsys.serving.store.online import OnlineFeatures, WithFeatures
+    from recsys.serving.store.stores import open_store
+    from recsys.serving.store.views import load_views
+
+    features = OnlineFeatures(load_views(settings.definition), open_store(settings.store))
+    return lambda folder, **options: WithFeatures(load(folder, **options), features)
+
+
 async def make_core(settings: ServeConfig, loader: Loader | None = None) -> Core:
     """Load the models. Raises UserError."""
     source = open_source(Path(settings.models), settings.canary, settings.shadow)
-    load = find_loader(settings.loader) if loader is None else loader
+    load = _with_features(settings, find_loader(settings.loader) if loader is None else loader)
     registry = Registry(source, load, limits(settings), metrics(), settings.threads)
     await registry.load_all()
     sampled = settings.sample > 0 and settings.sample_dir is not None

@@ -10,8 +10,8 @@ from typing import Any
 import polars as pl
 
 from recsys.serving.servable import Features, Outputs, Query, Row, Servable
-from recsys.store.stores import FeatureStore, Values
-from recsys.store.views import View
+from recsys.serving.store.stores import FeatureStore, Values
+from recsys.serving.store.views import View
 
 
 class OnlineFeatures:

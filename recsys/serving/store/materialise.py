@@ -8,8 +8,8 @@ from typing import Any
 import polars as pl
 
 from recsys.console import bar
-from recsys.store.stores import Entry, FeatureStore
-from recsys.store.views import View
+from recsys.serving.store.stores import Entry, FeatureStore
+from recsys.serving.store.views import View
 
 
 def materialise(views: Mapping[str, View], store: FeatureStore, until: Any = None) -> dict[str, int]:
