@@ -16,13 +16,16 @@ from omegaconf import DictConfig, OmegaConf
 from recsys import cli
 from recsys.console import say
 from recsys.errors import UserError, did_you_mean
+from recsys.run_files import CONFIG
 
 USAGE = "python -m recsys.export run=RUN_DIR output=DIR, or python -m recsys.export verify DIR"
 
 
 def _command(cfg: DictConfig) -> None:
     if cfg.action == "verify":
-        _verify(Path(cfg.artefact or cfg.output or ""))
+        if cfg.artefact is None:
+            raise UserError(f"verify: name the folder of an artefact; usage: {USAGE}")
+        _verify(Path(cfg.artefact))
         return
     if cfg.action != "write":
         raise UserError(f"{cfg.action}: no such action{did_you_mean(cfg.action, ['verify'])}; usage: {USAGE}")
@@ -64,6 +67,16 @@ def _checked(cfg: DictConfig) -> tuple[str, ...]:
     """Check what needs no slow import; return the forms beside the ONNX graph."""
     from recsys.serving.export.choices import DENSE_BACKENDS, FORMATS, PRECISIONS, TABLES
 
+    for key in ("run", "output"):
+        if OmegaConf.is_missing(cfg, key):
+            raise UserError(f"{key}: is missing; usage: {USAGE}")
+    run = Path(cfg.run)
+    if not (run / CONFIG).is_file():
+        raise UserError(f"run={run}: is not a run folder (it has no {CONFIG})")
+    if not any((run / "checkpoints").glob("[!.]*")):
+        raise UserError(
+            f"run={run}: has no checkpoint, so there is nothing to export; train it to its first checkpoint"
+        )
     formats = _words(cfg.format)
     given = [("precision", cfg.precision, PRECISIONS), ("tables", cfg.tables, TABLES)]
     given += [("dense_backend", cfg.dense_backend, DENSE_BACKENDS), *(("format", f, FORMATS) for f in formats)]

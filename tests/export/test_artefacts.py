@@ -242,6 +242,17 @@ def test_mistakes_are_one_line(overrides: list[str], message: str, run: Path, tm
     assert found is not None and found.startswith(message) and not (tmp_path / "out").exists()
 
 
+def test_a_run_without_a_checkpoint(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    assert export_run(tmp_path / "run", tmp_path / "out") == (
+        f"run={tmp_path / 'run'}: is not a run folder (it has no config.yaml)"
+    )
+    shutil.copy(run / "config.yaml", tmp_path / "run")
+    assert export_run(tmp_path / "run", tmp_path / "out") == (
+        f"run={tmp_path / 'run'}: has no checkpoint, so there is nothing to export; train it to its first checkpoint"
+    )
+
+
 def test_an_existing_folder_is_kept(run: Path, tmp_path: Path) -> None:
     found = export_run(run, tmp_path)
     assert found == f"output={tmp_path}: already exists; name a folder that does not exist yet"
