@@ -9,6 +9,7 @@ COMMANDS = {
     "train": "Train a model, test it, and write a run folder; with -m, run a sweep.",
     "evaluate": "Measure a run's checkpoint on a split.",
     "predict": "Score raw rows with a run, or list the k best items of each group.",
+    "loadtest": "Measure how fast a server answers, and how much load it can take.",
     "preprocess": "Prepare data without training; report=true writes an HTML page that describes it.",
     "plan": "Plan sharding for a cluster, without access to its machines.",
     "checkpoint": "Inspect a checkpoint, reshard it, or export its tables.",
