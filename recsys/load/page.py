@@ -63,7 +63,7 @@ def _cards(measurements: Sequence[Measurement], slo_ms: float | None) -> str:
 def _figures(measurements: Sequence[Measurement], slo_ms: float | None) -> str:
     by_load = _lines(measurements, describe_load, lambda m: m.batch_size)
     by_size = _lines(measurements, lambda m: f"batch size {m.batch_size:,}", _load)
-        first = _chart("throughput, rows/s", by_load, lambda m: m.batch_size, lambda m: m.rows_per_s, BATCH_SIZE)
+    first = _chart("throughput, rows/s", by_load, lambda m: m.batch_size, lambda m: m.rows_per_s, BATCH_SIZE)
     second = _chart("latency p99, ms", by_load, lambda m: m.batch_size, lambda m: m.p99_ms, BATCH_SIZE, slo_ms)
     title = "latency p99 against throughput, a point for each load, ms"
     third = _chart(title, by_size, lambda m: m.rows_per_s, lambda m: m.p99_ms, "rows/s", slo_ms)
