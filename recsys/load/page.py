@@ -37,7 +37,7 @@ def make_page(settings: Mapping[str, Any], model: str, measurements: Sequence[Me
     slo = settings["slo_ms"]
     warnings = "".join(f'<p class="warn">{escape(line)}</p>' for line in notes(measurements, None))
     body = [f"<h1>{html(title, 100)}</h1><p>{intro}</p>", _cards(measurements, slo), warnings]
-    body += ["<h2>All measurements</h2>", _table(measurements, slo)]
+    body += [_figures(measurements, slo), "<h2>All measurements</h2>", _table(measurements, slo)]
     return document(title, "\n".join(body) + footer("", NOTES), Path(__file__).parent, charts=True)
 
 
