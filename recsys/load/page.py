@@ -24,7 +24,7 @@ NOTES = (
     "stalls delays all requests that were due meanwhile.",
     "Requests are encoded before the clock starts, and answers are not decoded.",
     "client: from when a request was due to when it was sent. network: the latency less the client's and the server's "
-    "times. queue and compute: as the server counts them; compute may be a mean over batches.",
+    "times. queue, compute and other: in the server, as it counts them; compute may be a mean over batches.",
 )
 Value = Callable[[Measurement], float | None]
 

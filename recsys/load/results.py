@@ -24,6 +24,7 @@ class Measurement:
     requests: number of requests that were answered
     errors: number of requests that failed; error_kinds says how
     client_ms: mean time from when a request was due to when it was sent, which needs a free connection
+    other_ms: mean time in the server outside the queue and the model, such as reading the request
     network_ms: mean time that neither the client nor the server counts: the network, and the server's HTTP or gRPC
     client_cpu: share of a core that the busiest client process used
     """
@@ -45,6 +46,7 @@ class Measurement:
     network_ms: float | None
     queue_ms: float | None
     compute_ms: float | None
+    other_ms: float | None
     client_cpu: float
 
     @property
@@ -65,10 +67,11 @@ def measurement(load: Load, seconds: float, timings: Timings, server: ServerTime
         values = np.percentile(latencies, list(PERCENTILES.values()))
         percentiles = dict(zip(PERCENTILES, map(float, values), strict=True))
         mean, client = float(latencies.mean()), float(timings.delays.mean() * 1e3)
-    network = queue = compute = None
+    network = queue = compute = other = None
     if server is not None and mean is not None and client is not None:
         network = max(0.0, mean - client - server.total * 1e3)
         queue, compute = server.queue * 1e3, server.compute * 1e3
+        other = max(0.0, server.total * 1e3 - queue - compute)
     return Measurement(
         batch_size=load.batch_size,
         connections=load.connections,
@@ -84,6 +87,7 @@ def measurement(load: Load, seconds: float, timings: Timings, server: ServerTime
         network_ms=network,
         queue_ms=queue,
         compute_ms=compute,
+        other_ms=other,
         client_cpu=timings.cpu,
     )
 

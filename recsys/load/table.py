@@ -9,7 +9,7 @@ from rich.table import Table
 from recsys.load.results import Measurement, within_slo
 
 TIMES = ("p50_ms", "p90_ms", "p99_ms", "p999_ms", "mean_ms")
-PARTS = ("client_ms", "network_ms", "queue_ms", "compute_ms")
+PARTS = ("client_ms", "network_ms", "queue_ms", "compute_ms", "other_ms")
 
 
 def make_table(measurements: Sequence[Measurement], title: str) -> Table:
@@ -29,7 +29,7 @@ def make_parts_table(measurements: Sequence[Measurement]) -> Table | None:
     if not counted:
         return None
     names = ("mean", *(part.removesuffix("_ms") for part in PARTS))
-    table = _table(counted, names, "parts of the mean latency", "milliseconds; queue and compute: as the server counts")
+    table = _table(counted, names, "parts of the mean latency", "milliseconds; queue, compute and other: in the server")
     for m in counted:
         table.add_row(*_load(m), *(milliseconds(getattr(m, name)) for name in ("mean_ms", *PARTS)))
     return table

@@ -238,7 +238,7 @@ def test_figures() -> None:
     assert (m.requests, m.requests_per_s, m.rows_per_s, m.client_cpu) == (1001, 500.5, 4004, 0.5)
     assert (m.errors, m.error_kinds, m.client_limited) == (2, {"timeout": 2}, False)
     assert (m.mean_ms, m.network_ms) == (pytest.approx(501), pytest.approx(101))
-    assert (m.queue_ms, m.compute_ms) == (pytest.approx(100), pytest.approx(200))
+    assert (m.queue_ms, m.compute_ms, m.other_ms) == tuple(map(pytest.approx, (100, 200, 100)))
     none = measurement(Load(8, 4), 2.0, timings([]), None)
     assert none.p99_ms is None and none.rows_per_s == 0 and none.network_ms is None
 
