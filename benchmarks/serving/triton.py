@@ -178,8 +178,11 @@ def main(arguments: list[str]) -> int:
     if words[0] == "example":
         write_example(repository)
         return 0
-    if not settings["environment"] or not repository.is_dir():
-        print("error: name an existing REPOSITORY and environment=DIR", file=sys.stderr)
+    if not repository.is_dir():
+        print(f"error: {repository}: no such folder; name a repository of models", file=sys.stderr)
+        return 2
+    if not settings["environment"]:
+        print("error: environment: is missing; name a folder for Triton's virtual environment", file=sys.stderr)
         return 2
     return serve(repository, settings)
 
