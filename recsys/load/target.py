@@ -98,7 +98,10 @@ class HttpTarget:
     def models(self) -> list[str]:
         status, body = self.exchange(self.endpoint.http_request("POST", "/v2/repository/index"))
         found = _json(body) if status == 200 else None
-        return sorted({str(m["name"]) for m in found if "name" in m}) if isinstance(found, list) else []
+        if isinstance(found, list):
+            return sorted({str(m["name"]) for m in found if "name" in m})
+        found = _json(self.get("/v2/models")[1])  # KServe's
+        return sorted(map(str, found["models"])) if isinstance(found, dict) and "models" in found else []
 
     def inputs(self, name: str, version: str | None) -> tuple[InputSpec, ...]:
         status, body = self.get(Model(name, version, ()).path)

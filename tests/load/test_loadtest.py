@@ -19,15 +19,15 @@ from v2_server import Toy, serving
 from recsys.config.schema_commands import LoadTestConfig
 from recsys.errors import UserError
 from recsys.load.drive import Timings
+from recsys.load.endpoint import Endpoint
 from recsys.load.grpc_target import GrpcTarget
 from recsys.load.page import make_page
 from recsys.load.processes import Load, merge
-from recsys.load.requests import Endpoint
 from recsys.load.results import Measurement, measurement, within_slo
 from recsys.load.run import make_loads, prepare
 from recsys.load.server_times import ServerTimes, from_metrics, from_statistics, mean_times, reader
 from recsys.load.table import milliseconds, notes
-from recsys.load.target import HttpTarget
+from recsys.load.target import HttpTarget, only_model
 
 OURS = """
 # TYPE recsys_seconds histogram
@@ -193,6 +193,17 @@ def test_closed_ports(rows: Path, protocol: str) -> None:
 def test_hosts_that_do_not_exist(rows: Path) -> None:
     with pytest.raises(UserError, match=r"^target=nowhere\.invalid:80: cannot be reached"):
         prepare(config(Toy(), rows, target="nowhere.invalid"))
+
+
+def test_the_only_model_need_not_be_named(http: Toy, rows: Path) -> None:
+    assert prepare(config(http, rows)).model.name == "toy"
+    with serving(Toy(has_index=False)) as toy:
+        assert prepare(config(toy, rows)).model.name == "toy"
+    target = HttpTarget(Endpoint("127.0.0.1", http.port))
+    for names, listed in ((["a", "b"], r"several models \(a, b\)"), ([], "no list of its models")):
+        target.models = lambda names=names: names  # type: ignore[method-assign]
+        with pytest.raises(UserError, match=f"^model: is missing, and the server .* has {listed}; add model=NAME$"):
+            only_model(target)
 
 
 def test_models_over_grpc(rpc: Toy, rows: Path) -> None:

@@ -31,6 +31,7 @@ class Toy:
     seen: list[tuple[bytes, bytes]] = field(default_factory=list)  # head and body of inference requests
     messages: list[Any] = field(default_factory=list)  # of gRPC
     speaks_v2: bool = True
+    has_index: bool = True
     stats: dict[str, Any] | None = None
     metrics: str = ""
     port: int = 0
@@ -76,6 +77,9 @@ class Stream(asyncio.Protocol):
             "/v2/repository/index": [{"name": "toy"}],
             "/v2/models/toy": {"inputs": [{"name": n, "datatype": d, "shape": s} for n, d, s in toy.inputs]},
         }
+        if not toy.has_index:  # as KServe
+            del pages["/v2/repository/index"]
+            pages["/v2/models"] = {"models": ["toy"]}
         if toy.stats is not None:
             pages["/v2/models/toy/stats"] = toy.stats
         if toy.metrics and path == "/metrics":
