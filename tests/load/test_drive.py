@@ -42,6 +42,15 @@ def test_closed_loop_measures_the_servers_delay(protocol: str) -> None:
     assert 4 * 0.6 / 0.09 < timings.completed <= 4 * 0.6 / 0.03  # Little's law: 4 requests are under way
 
 
+def test_requests_are_sent_in_turn() -> None:
+    with serving(Toy()) as toy:
+        endpoint = Endpoint("127.0.0.1", toy.port)
+        requests = [encode_binary(endpoint, MODEL, [{"name": f"row {i}", "price": i}]) for i in range(10)]
+        drive(Job("http", endpoint, requests, 1, 0.2, 2.0, None, time.monotonic()))
+    sent = [requests.index(head + b"\r\n\r\n" + body) for head, body in toy.seen]
+    assert len(sent) > 20 and sent == [i % 10 for i in range(len(sent))]
+
+
 def test_open_loop_keeps_the_rate_whatever_the_delay(protocol: str) -> None:
     with serving(Toy(delay=0.1), protocol) as toy:
         timings = run(toy, protocol, connections=32, due=due_times(100, 0.6, poisson=False))
@@ -111,6 +120,7 @@ def test_due_times(rate: float, seconds: float, parts: int, poisson: bool) -> No
     assert all((np.diff(t) >= 0).all() and (t < seconds + 1 / rate).all() for t in times)
     assert abs(count - mean) <= (6 * mean**0.5 + 1 if poisson else 1)
     if not poisson:
+        assert all(np.allclose(np.diff(t), parts / rate) for t in times)  # each process at an even pace
         assert np.allclose(np.sort(np.concatenate(times)), np.arange(count) / rate)
 
 
