@@ -37,6 +37,7 @@ COMMANDS = {
     "new": schema_commands.NewConfig,
     "report": schema_commands.ReportConfig,
     "serve": schema_commands.ServeConfig,
+    "loadtest": schema_commands.LoadTestConfig,
 }
 
 
@@ -110,6 +111,8 @@ def free_keys(overrides: Sequence[str], command: str = "train") -> list[str]:
         return [_new_key(o) for o in overrides]
     if command == "serve":  # names a folder there, and no choice of the group `model`
         return [re.sub(r"^model=", "models=", o) for o in overrides]
+    if command == "loadtest":  # names a model of the server there, and no choice of the group `model`
+        return [re.sub(r"^model=", "model_name=", o) for o in overrides]
     overrides = [_renamed(o) for o in overrides]
     overrides = [re.sub(r"^(engine\.master)=(local\[.*)$", r'\1="\2"', o) for o in overrides]
     return [f"++{o}" if o.startswith(FREE_PREFIXES) else o for o in overrides]

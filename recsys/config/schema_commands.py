@@ -260,3 +260,31 @@ class ServeConfig:
     sample: float = number(0.0, at_least=0, at_most=1)  # share of the requests that are written to sample_dir
     sample_dir: str | None = folder(None, "name a folder")
     loader: str = "recsys.serving.artefact:load"  # MODULE:FUNCTION that returns the Servable of a folder
+
+
+@dataclass
+class LoadTestConfig:
+    """Config of `python -m recsys.loadtest`."""
+
+    target: str = folder(MISSING, "name a server, such as http://127.0.0.1:8000")
+    # typed as model=NAME, which is a group in conf/; null: the server's only model
+    model_name: str | None = folder(None, "name a model")
+    version: str | None = folder(None, "name a version")  # null: the version that answers by default
+    # a CSV, JSON lines or Parquet file of raw rows, or the folder of an exported model
+    rows: str = folder(MISSING, "name a file of rows")
+    protocol: str = "http"  # http | grpc: the open inference protocol v2 | rows: POST /predict of recsys.serve
+    binary: bool = True  # http: send the tensors in binary form; false: in JSON
+    token: str | None = None  # sent as `Authorization: Bearer TOKEN`
+    # A number or a list. Closed loop: numbers of connections, each of which sends its next request after the answer.
+    concurrency: Any = field(default=None, metadata=number(None, at_least=1, limit=65536).metadata)
+    batch_sizes: Any = field(default=None, metadata=number(None, at_least=1, limit=2**20).metadata)  # rows of a request
+    rate: Any = field(default=None, metadata=number(None, above=0, limit=10**7).metadata)  # open loop: requests/s
+    arrivals: str = "poisson"  # open loop: poisson | fixed
+    connections: int = number(64, at_least=1, limit=65536)  # open loop
+    seconds: float = number(5.0, above=0, limit=86400)  # of each measurement
+    warmup_s: float = number(1.0, at_least=0, limit=86400)  # before each measurement, with the same load
+    timeout_s: float = number(5.0, above=0, limit=86400)  # of a request, from when it is due
+    processes: int = number(1, at_least=1, limit=1024)  # client processes
+    slo_ms: float | None = number(None, above=0)  # report the most rows per second whose p99 is within this
+    metrics: str | None = folder(None, "write an address, such as http://127.0.0.1:8002/metrics")  # of the server
+    output: str | None = folder(None, "name a folder")  # for results.csv, results.json and load_test.html

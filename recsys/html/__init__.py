@@ -4,18 +4,19 @@ from html import escape
 from pathlib import Path
 
 
-def document(title: str, body: str, folder: Path, kind: str = "") -> str:
+def document(title: str, body: str, folder: Path, kind: str = "", *, charts: bool = False) -> str:
     """Return a page.
 
     Args:
         folder: folder of the page's own page.css and, if it has one, page.js.
         kind: class of <main>.
+        charts: whether the page has line charts (recsys.html.charts).
     """
     here = Path(__file__).parent
-    css = "".join((f / name).read_text() for f, name in ((here, "base.css"), (folder, "page.css")))
-    script = (here / "tip.js").read_text()
-    if (folder / "page.js").exists():
-        script += (folder / "page.js").read_text()
+    parts = [here / "base.css", *([here / "charts.css"] if charts else []), folder / "page.css"]
+    css = "".join(part.read_text() for part in parts)
+    parts = [here / "tip.js", *([here / "charts.js"] if charts else []), folder / "page.js"]
+    script = "".join(part.read_text() for part in parts if part.exists())
     main = f'<main class="{kind}">' if kind else "<main>"
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'

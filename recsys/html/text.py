@@ -1,11 +1,13 @@
 """Formatting of numbers, times, bytes and arbitrary text for a page."""
 
+import re
 from datetime import UTC, datetime, timedelta
 from html import escape
 
 from recsys.memory import GIB
 
 LONGEST = 36  # number of characters shown of a value
+TRIAL = re.compile(r"(.*/)?\d+: ")  # name of a trial, such as 3: lr=0.1, dim=8
 
 
 def number(x: float) -> str:
@@ -51,3 +53,10 @@ def html(text: str, longest: int = LONGEST) -> str:
     """Escape and shorten text of the data; the tooltip has the part that was cut."""
     shown = escape(plain(text, longest))
     return shown if len(text) <= longest else f'<span data-t="{escape(plain(text, 400))}">{shown}</span>'
+
+
+def tail(name: str, most: int) -> str:
+    """Shorten a name: keep the beginning of a trial's name, and the end of a path."""
+    return (
+        plain(name, most) if len(name) <= most or TRIAL.match(name) else "…\u2060" + plain(name[1 - most :])
+    )  # U+2060: no line break after the ellipsis

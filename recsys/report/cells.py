@@ -1,28 +1,12 @@
 """Small pictures in table cells and legends."""
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 
-from recsys.html.text import plain
+from recsys.html.charts import Paint
 
 Interval = tuple[float, float]
 BRIGHT = 8  # number of lines with a colour of their own
-
-
-@dataclass(frozen=True)
-class Paint:
-    """Number, name and colour of a line, the same on the whole page."""
-
-    number: int
-    name: str
-    colour: str = "var(--other)"
-    faded: bool = False
-
-    @property
-    def mark(self) -> str:
-        return f'<i style="background:{self.colour}"></i>'
 
 
 Dot = tuple[Paint, float, Interval | None, str]  # paint, value, interval, tooltip
@@ -62,25 +46,3 @@ def bar(parts: Sequence[tuple[float, str, str]], wide: int = 300) -> str:
         )
         at += share
     return f'<svg class="cell" width="{wide}" height="14">{"".join(shapes)}</svg>'
-
-
-TRIAL = re.compile(r"(.*/)?\d+: ")  # name of a trial, such as 3: lr=0.1, dim=8
-
-
-def tail(name: str, most: int) -> str:
-    """Shorten a name: keep the beginning of a trial's name, and the end of a path."""
-    return (
-        plain(name, most) if len(name) <= most or TRIAL.match(name) else "…\u2060" + plain(name[1 - most :])
-    )  # U+2060: no line break after the ellipsis
-
-
-def legend(paints: Sequence[Paint]) -> str:
-    """Return the lines that have a colour, and the number of those that do not."""
-    entries = [
-        f'<span data-r="{p.number}" data-t="{escape(plain(p.name, 200))}">{p.mark}{escape(tail(p.name, 40))}</span>'
-        for p in paints
-        if not p.faded
-    ]
-    if rest := sum(p.faded for p in paints):
-        entries.append(f'<span><i style="background:var(--other)"></i>{rest} others</span>')
-    return f'<div class="legend">{"".join(entries)}</div>'

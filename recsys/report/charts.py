@@ -3,116 +3,31 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
-from math import ceil, floor, log10
 
 import numpy as np
 
-from recsys.html.text import plain
-from recsys.report.cells import Interval, Paint, tail
+from recsys.html.charts import (
+    FOOT,
+    HIGH,
+    LEFT,
+    RIGHT,
+    TOP,
+    WIDE,
+    Axis,
+    Paint,
+    Series,
+    across,
+    along,
+    axis,
+    below,
+    figure,
+    spans,
+    tick_labels,
+)
+from recsys.html.text import plain, tail
+from recsys.report.cells import Interval
 
-WIDE, HIGH = 560, 262  # size of a chart in pixels
-LEFT, RIGHT, TOP, FOOT = 54, 14, 10, 40
 POINTS = 160  # points of a line; more are averaged
-
-
-@dataclass(frozen=True)
-class Series:
-    """Points of one line."""
-
-    paint: Paint
-    points: Sequence[tuple[float, float]]
-
-
-@dataclass(frozen=True)
-class Axis:
-    """Scale from values to pixels."""
-
-    low: float
-    high: float
-    start: float
-    stop: float
-    log: bool = False
-
-    def at(self, value: float) -> float:
-        """Return the pixel of a value."""
-        v = log10(value) if self.log else value
-        return self.start + (v - self.low) / (self.high - self.low) * (self.stop - self.start)
-
-    @property
-    def attribute(self) -> str:
-        """Return the scale for page.js."""
-        return f"{self.low:.8g},{self.high:.8g},{self.start:g},{self.stop:g},{int(self.log)}"
-
-    def ticks(self, most: int = 6) -> list[float]:
-        """Return about `most` round values on the axis."""
-        if self.log and self.high - self.low >= 1:
-            powers = range(ceil(self.low - 1e-9), floor(self.high + 1e-9) + 1)
-            every = max(1, ceil(len(powers) / most))
-            if len(powers) > 2:
-                return [10.0**k for k in powers][::every]
-            ones = [m * 10.0**k for k in range(floor(self.low), ceil(self.high)) for m in (1, 2, 5)]
-            return [v for v in ones if self.low <= log10(v) <= self.high]
-        low, high = (10**self.low, 10**self.high) if self.log else (self.low, self.high)
-        step = 10 ** floor(log10((high - low) / most))
-        step *= next(m for m in (1, 2, 5, 10) if (high - low) / (step * m) <= most)
-        return [
-            i * step for i in range(ceil(low / step - 1e-9), floor(high / step + 1e-9) + 1) if not self.log or i > 0
-        ]
-
-
-def axis(values: Sequence[float], start: float, stop: float, log: bool = False) -> Axis:
-    """Return an axis around the values, with a margin."""
-    low, high = min(values), max(values)
-    if log:
-        low, high = log10(low), log10(high)
-    room = (high - low) * 0.04 or abs(high) * 0.05 or 1.0
-    return Axis(low - room, high + room, start, stop, log)
-
-
-def spans(values: Sequence[float], ratio: float = 30) -> bool:
-    """Return whether the values suit a logarithmic axis."""
-    return min(values) > 0 and max(values) / min(values) > ratio
-
-
-def tick(value: float, step: float) -> str:
-    """Format a tick with the digits that a distance of `step` between ticks needs."""
-    if abs(value) >= 10_000:
-        return f"{value / 1e6:g}M" if abs(value) >= 1e6 else f"{value / 1e3:g}k"
-    if value and abs(value) < 1e-3:
-        return f"{value:.0e}".replace("e-0", "e-")
-    return f"{value:.{max(0, -floor(log10(step) + 1e-9))}f}" if step > 0 else f"{value:g}"
-
-
-def _across(x: Axis, y: Axis) -> str:
-    """Draw the horizontal grid lines and their numbers."""
-    out = []
-    for at, number in _labels(y):
-        out.append(f'<line x1="{x.start:g}" y1="{at:.1f}" x2="{x.stop:g}" y2="{at:.1f}" stroke="var(--line)"/>')
-        out.append(f'<text x="{x.start - 7:g}" y="{at + 4:.1f}" text-anchor="end">{number}</text>')
-    out.append(f'<line x1="{x.start:g}" y1="{y.start:g}" x2="{x.stop:g}" y2="{y.start:g}" stroke="var(--hatch)"/>')
-    return "".join(out)
-
-
-def _along(x: Axis, y: Axis, x_label: str) -> str:
-    """Draw the numbers and the name of the x axis."""
-    text = f'<text x="{x.stop:g}" y="{y.start + 33:g}" text-anchor="end">{escape(x_label)}</text>'
-    return _below(_labels(x, 7), y) + text
-
-
-def _below(names: Sequence[tuple[float, str]], y: Axis) -> str:
-    return "".join(
-        f'<text x="{at:.1f}" y="{y.start + 17:g}" text-anchor="middle">{escape(name)}</text>' for at, name in names
-    )
-
-
-def _labels(scale: Axis, most: int = 6) -> list[tuple[float, str]]:
-    """Return the pixel and the text of each tick."""
-    marks = scale.ticks(most)
-    return [(scale.at(v), tick(v, v if scale.log else _step(marks))) for v in marks]
-
-
-def _step(marks: Sequence[float]) -> float:
-    return marks[1] - marks[0] if len(marks) > 1 else abs(marks[0]) or 1.0
 
 
 def lines(title: str, series: Sequence[Series], linear: bool = False) -> str:
@@ -122,14 +37,14 @@ def lines(title: str, series: Sequence[Series], linear: bool = False) -> str:
     xs = [v for s in series for v, _ in s.points]
     log = not linear and spans(ys)
     x, y = axis(xs, LEFT, WIDE - RIGHT), axis(ys, HIGH - FOOT, TOP, log)
-    return _figure(title + (", logarithmic" if log else ""), series, x, y, "step")
+    return figure(title + (", logarithmic" if log else ""), series, x, y, "step")
 
 
 def rates(title: str, series: Sequence[Series], x_label: str, diagonal: bool) -> str:
     """Draw one rate over another, both from 0 to 1."""
     x, y = Axis(0, 1, LEFT, WIDE - RIGHT), Axis(0, 1, HIGH - FOOT, TOP)
     chance = f'<path d="M{x.at(0)} {y.at(0)}L{x.at(1)} {y.at(1)}" stroke="var(--other)" stroke-dasharray="4 4"/>'
-    return _figure(title, [s for s in series if s.points], x, y, x_label, chance if diagonal else "")
+    return figure(title, [s for s in series if s.points], x, y, x_label, chance if diagonal else "")
 
 
 def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -138,30 +53,6 @@ def thinned(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
         return list(points)
     parts = np.array_split(np.array(points), POINTS)
     return [(float(p[-1, 0]), float(p[:, 1].mean())) for p in parts]
-
-
-def _figure(title: str, series: Sequence[Series], x: Axis, y: Axis, x_label: str, under: str = "") -> str:
-    order = sorted(
-        series, key=lambda s: -s.paint.number + (-10_000 if s.paint.faded else 0)
-    )  # the first line is drawn on top
-    shapes = []
-    for s in order:
-        place = [(x.at(a), y.at(b)) for a, b in s.points]
-        path = "L".join(f"{a:.1f} {b:.2f}" for a, b in place)
-        style = f'stroke="{s.paint.colour}" stroke-width="{1.1 if s.paint.faded else 1.9}"'
-        faded = ' opacity=".45"' if s.paint.faded else ""
-        of_run = f'data-r="{s.paint.number}"'
-        shapes.append(f'<path d="M{path}" {style} {of_run} data-n="{escape(tail(s.paint.name, 40))}"{faded}/>')
-        if len(place) <= 20 and not s.paint.faded:
-            dots = "".join(f'<circle cx="{a:.1f}" cy="{b:.2f}" r="3"/>' for a, b in place)
-            shapes.append(f'<g fill="{s.paint.colour}" {of_run}>{dots}</g>')
-    rule = f'<line class="rule" y1="{y.stop:g}" y2="{y.start:g}" stroke="var(--soft)" style="display:none"/>'
-    return (
-        f'<figure><figcaption>{escape(title)}</figcaption><svg class="plot" viewBox="0 0 {WIDE} {HIGH}" role="img" '
-        f'data-x="{x.attribute}" data-y="{y.attribute}" data-of="{escape(x_label)}">'
-        f"{_across(x, y)}{_along(x, y, x_label)}{under}"
-        f"{''.join(shapes)}{rule}</svg></figure>"
-    )
 
 
 Bin = tuple[float, float, int]  # mean probability, share of positives, rows
@@ -192,7 +83,7 @@ def reliability(paint: Paint, caption: str, bins: Sequence[Bin], bounds: Sequenc
     return (
         f'<figure><figcaption><i style="background:{paint.colour}"></i>{escape(tail(paint.name, 26))}'
         f'<small>{escape(caption)}</small></figcaption><svg viewBox="0 0 {size} {size}" role="img">'
-        f'{_across(x, y)}{_along(x, y, "mean probability")}<g fill="none">{"".join(shapes)}</g></svg></figure>'
+        f'{across(x, y)}{along(x, y, "mean probability")}<g fill="none">{"".join(shapes)}</g></svg></figure>'
     )
 
 
@@ -205,14 +96,14 @@ def swept(title: str, points: Sequence[tuple[str, float, str, str]], x_label: st
     y = axis(ys, HIGH - FOOT, TOP)
     x, places, names = _swept_axis([v for v, *_ in points], LEFT, WIDE - RIGHT)
     cut = max(4, 66 // max(len(names), 1))
-    under = _below([(x.at(i), plain(n, cut)) for i, n in enumerate(names)], y) if names else _along(x, y, x_label)
+    under = below([(x.at(i), plain(n, cut)) for i, n in enumerate(names)], y) if names else along(x, y, x_label)
     shapes = "".join(
         f'<circle cx="{at:.1f}" cy="{y.at(m):.1f}" r="5" fill="{colour}" fill-opacity=".75" data-t="{escape(tip)}"/>'
         for at, (_, m, tip, colour) in zip(places, points, strict=True)
     )
     return (
         f"<figure><figcaption>{escape(title)}</figcaption>"
-        f'<svg viewBox="0 0 {WIDE} {HIGH}" role="img">{_across(x, y)}{under}{shapes}</svg></figure>'
+        f'<svg viewBox="0 0 {WIDE} {HIGH}" role="img">{across(x, y)}{under}{shapes}</svg></figure>'
     )
 
 
@@ -244,7 +135,7 @@ def parallel(title: str, columns: Sequence[ParallelAxis], tips: Sequence[str], b
         at = 60 + i * step
         y, trials, names = _swept_axis(column.values, high - foot, top)
         places.append(trials)
-        labels = [(y.at(k), name) for k, name in enumerate(names)] or _labels(y, 5)
+        labels = [(y.at(k), name) for k, name in enumerate(names)] or tick_labels(y, 5)
         marks.append(
             f'<line x1="{at:.1f}" x2="{at:.1f}" y1="{top}" y2="{high - foot}" stroke="var(--other)"/>'
             f'<text x="{at:.1f}" y="{top - 16}" text-anchor="middle" class="name">'

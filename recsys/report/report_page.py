@@ -9,11 +9,11 @@ from recsys.data.profile.drift import wilson
 from recsys.evaluation import metrics_table
 from recsys.evaluation.metrics_table import METRICS, label
 from recsys.html import document, footer
+from recsys.html.charts import Paint, Series, legend
 from recsys.html.sortable_tables import Column, table
 from recsys.html.text import html
 from recsys.report import charts, sections
-from recsys.report.cells import BRIGHT, Paint, legend
-from recsys.report.charts import Series
+from recsys.report.cells import BRIGHT
 from recsys.report.comparison import Group, Line
 from recsys.report.comparison_table import comparison, note, verdict
 from recsys.report.resampling import ROWS
@@ -74,7 +74,7 @@ def page(run_set: RunSet, groups: Sequence[Group], resamples: int, seed: int) ->
     parts += ["<h2>Sharding plan</h2>", sections.plans(run_set.runs)]
     parts += ["<h2>Configs</h2>", sections.configs(lines, paints)]
     notes = tuple(n.format(resamples=resamples, seed=seed, rows=ROWS) for n in NOTES)
-    return document(title, "\n".join(parts) + footer("", notes), Path(__file__).parent)
+    return document(title, "\n".join(parts) + footer("", notes), Path(__file__).parent, charts=True)
 
 
 def _paints(groups: Sequence[Group], unfinished: Sequence[Line]) -> dict[int, Paint]:

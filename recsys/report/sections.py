@@ -6,9 +6,10 @@ from html import escape
 from typing import Any
 
 from recsys.evaluation import metrics_table
+from recsys.html.charts import Paint, legend
 from recsys.html.sortable_tables import Column, table
-from recsys.html.text import html, plain
-from recsys.report.cells import Dot, Paint, bar, dots, legend, tail
+from recsys.html.text import html, plain, tail
+from recsys.report.cells import Dot, bar, dots
 from recsys.report.comparison import Line, differing
 from recsys.report.comparison_table import (
     bounds_of,

@@ -1,0 +1,71 @@
+"""The address of a server, and the model that it is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import quote, urlsplit
+
+from recsys.errors import UserError
+from recsys.load.tensors import InputSpec
+
+Headers = Mapping[str, str]
+
+SCHEMES = ("http", "https", "grpc", "grpcs")
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """The address of a server. token: sent as `Authorization: Bearer TOKEN`"""
+
+    host: str
+    port: int
+    tls: bool = False
+    token: str | None = field(default=None, repr=False)
+
+    @property
+    def address(self) -> str:
+        """Return HOST:PORT."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def http_request(
+        self, method: str, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> bytes:
+        """Return an HTTP/1.1 request as bytes."""
+        own = {"host": self.address, "content-length": str(len(body)), **(headers or {})}
+        if self.token:
+            own["authorization"] = f"Bearer {self.token}"
+        lines = "".join(f"{name}: {value}\r\n" for name, value in own.items())
+        return f"{method} {path} HTTP/1.1\r\n{lines}\r\n".encode() + body
+
+
+def parse_target(target: str, protocol: str, token: str | None = None) -> Endpoint:
+    """Return the address that `target` names. Raises UserError."""
+    example = "name a server, such as target=http://127.0.0.1:8000"
+    parts = urlsplit(target if "://" in target else f"http://{target}")
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError as e:
+        raise UserError(f"target={target}: is no address; {example}") from e
+    if not host or parts.scheme not in SCHEMES or parts.path.strip("/") or parts.query:
+        raise UserError(f"target={target}: is no address; {example}")
+    if parts.scheme.startswith("grpc") and protocol != "grpc":
+        raise UserError(f"target={target}: is a gRPC address; add protocol=grpc")
+    tls = parts.scheme in ("https", "grpcs")
+    default = 8001 if protocol == "grpc" else 443 if tls else 80
+    return Endpoint(host, port or default, tls, token)
+
+
+@dataclass(frozen=True)
+class Model:
+    """The model that requests are for. name: None with the only model of a server that takes rows"""
+
+    name: str | None
+    version: str | None
+    inputs: tuple[InputSpec, ...]
+
+    @property
+    def path(self) -> str:
+        """Return the model's path in the open inference protocol."""
+        version = f"/versions/{quote(self.version, safe='')}" if self.version else ""
+        return f"/v2/models/{quote(self.name or '', safe='')}{version}"

@@ -1,0 +1,122 @@
+"""A connection that sends HTTP/1.1 requests of ready bytes, one at a time, and reads only the status of the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable
+from typing import cast
+
+from httptools import HttpParserError, HttpResponseParser
+
+from recsys.load.endpoint import Endpoint
+
+RETRY_S = 0.05  # before another attempt to connect
+LOST = "connection"  # kind of the errors of lost and refused connections
+TIMEOUT = "timeout"
+
+
+class HttpConnection:
+    """A connection that is opened again if it is lost, and after a timeout."""
+
+    def __init__(self, endpoint: Endpoint, timeout_s: float, on_done: Callable[[str | None], None]) -> None:
+        """on_done: called with None once a request is answered, otherwise with the kind of the error"""
+        self._endpoint, self._timeout, self._on_done = endpoint, timeout_s, on_done
+        self._tls = ssl.create_default_context() if endpoint.tls else None
+        self._stream: _Stream | None = None
+        self._busy = False
+        self._deadline = 0.0
+        self._opening: asyncio.Task[None] | None = None
+
+    async def connect(self) -> None:
+        """Open the connection. Raises OSError."""
+        loop = asyncio.get_running_loop()
+        host, port = self._endpoint.host, self._endpoint.port
+        _, self._stream = await loop.create_connection(lambda: _Stream(self), host, port, ssl=self._tls)
+
+    def send(self, request: bytes) -> None:
+        """Send a request. The one before must be done."""
+        self._busy = True
+        self._deadline = time.monotonic() + self._timeout
+        if self._stream is None:
+            self._opening = asyncio.get_running_loop().create_task(self._send_again(request))
+        else:
+            self._stream.transport.write(request)
+
+    async def _send_again(self, request: bytes) -> None:
+        try:
+            await self.connect()
+        except OSError:
+            await asyncio.sleep(RETRY_S)
+            self.done(LOST)
+            return
+        if self._busy and self._stream is not None:
+            self._stream.transport.write(request)
+
+    def done(self, error: str | None) -> None:
+        """End the request that is under way."""
+        if self._busy:
+            self._busy = False
+            self._on_done(error)
+
+    def lost(self) -> None:
+        """Note that the stream is closed, which ends the request that is under way."""
+        self._stream = None
+        self.done(LOST)
+
+    def expire(self, now: float) -> None:
+        """End the request that is under way, and its connection, if it has taken too long."""
+        if self._busy and now > self._deadline:
+            self._abort()
+            self.done(TIMEOUT)
+
+    async def close(self) -> None:
+        """Close the connection, without an answer to the request that is under way."""
+        self._abort()
+
+    def _abort(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+        self.drop_stream()
+
+    def drop_stream(self) -> None:
+        """Close the stream; the next request opens another one."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.abandon()
+
+
+class _Stream(asyncio.Protocol):
+    """A TCP connection and the parser of its answers."""
+
+    def __init__(self, owner: HttpConnection) -> None:
+        self._owner: HttpConnection | None = owner
+        self._parser = HttpResponseParser(self)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._parser.feed_data(data)
+        except HttpParserError:
+            self.transport.abort()
+
+    def on_message_complete(self) -> None:
+        owner = self._owner
+        if owner is None:
+            return
+        status = self._parser.get_status_code()
+        if not self._parser.should_keep_alive():
+            owner.drop_stream()
+        owner.done(None if 200 <= status < 300 else f"status {status}")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._owner is not None:
+            self._owner.lost()
+
+    def abandon(self) -> None:
+        """Close the connection, and report nothing any more."""
+        self._owner = None
+        self.transport.abort()

@@ -1,0 +1,144 @@
+"""A load test: ask the server about the model, encode requests, and measure each load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from recsys.config.schema_commands import LoadTestConfig
+from recsys.console import bar, say
+from recsys.errors import UserError, did_you_mean
+from recsys.load.endpoint import Endpoint, Model, parse_target
+from recsys.load.processes import Clients, Load
+from recsys.load.requests import Encode, encode_binary, encode_grpc, encode_json, encode_rows, make_requests
+from recsys.load.results import Measurement, measurement
+from recsys.load.rows import Row, read_rows
+from recsys.load.server_times import mean_times, reader
+from recsys.load.target import HttpTarget, Target, only_model
+from recsys.load.tensors import check_batch_sizes, check_inputs, missing_numbers
+
+PROTOCOLS = ("http", "grpc", "rows")
+ARRIVALS = ("poisson", "fixed")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is sent where. requests: encoded requests by batch size"""
+
+    settings: LoadTestConfig
+    target: Target
+    model: Model
+    requests: dict[int, list[bytes]]
+    loads: list[Load]
+
+
+def run(settings: LoadTestConfig) -> tuple[str, list[Measurement]]:
+    """Run a load test; return the name of the model and the measurements.
+
+    Raises:
+        UserError: a setting is wrong, or the server, the model or the rows do not fit it.
+    """
+    plan = prepare(settings)
+    times = reader(plan.target, plan.model.name, settings.metrics)
+    found = []
+    total = len(plan.loads) * (settings.warmup_s + settings.seconds)
+    how = (settings.processes, settings.protocol, plan.target.endpoint, settings.timeout_s)
+    with bar("load test", total, "s") as progress, Clients(*how) as clients:
+        for load in plan.loads:
+            requests = plan.requests[load.batch_size]
+            if settings.warmup_s:
+                clients.measure(load, requests, settings.warmup_s, progress.advance)
+            before = times() if times else {}
+            timings = clients.measure(load, requests, settings.seconds, progress.advance)
+            server = mean_times(before, times()) if times else None
+            found.append(measurement(load, settings.seconds, timings, server))
+            progress.note = f"{found[-1].rows_per_s:,.0f} rows/s"
+    return plan.model.name or "the only model", found
+
+
+def prepare(settings: LoadTestConfig) -> Plan:
+    """Check the settings, ask the server about the model, encode the requests, and try one of each size.
+
+    Raises:
+        UserError: as `run`.
+    """
+    _check_choices(settings)
+    loads = list(make_loads(settings))
+    endpoint = parse_target(settings.target, settings.protocol, settings.token)
+    rows = read_rows(Path(settings.rows))
+    target = _make_target(settings.protocol, endpoint)
+    model = _find_model(settings, target)
+    sizes = dict.fromkeys(load.batch_size for load in loads)
+    check_inputs(model.inputs, rows, model.name or "")
+    check_batch_sizes(model.inputs, sizes, model.name or "")
+    in_json = settings.protocol == "http" and not settings.binary
+    for column, count in missing_numbers(model.inputs, rows, in_json).items():
+        say(f"rows: column {column}: {count:,} missing values are sent as 0; its type, or JSON, has no missing values")
+    encode = _make_encoder(settings, endpoint, model)
+    requests = {size: make_requests(rows, size, encode) for size in sizes}
+    for size, encoded in requests.items():
+        if reason := target.refusal(encoded[0]):
+            hint = "correct rows or batch_sizes" + (", or use protocol=http" if settings.protocol == "rows" else "")
+            raise UserError(f"the server refuses a request with batch size {size}: {reason}; {hint}")
+    return Plan(settings, target, model, requests, loads)
+
+
+def make_loads(settings: LoadTestConfig) -> Iterator[Load]:
+    """Yield the loads: rates if there are any, otherwise numbers of connections, for each batch size."""
+    sizes, rates = _whole("batch_sizes", settings.batch_sizes), _numbers("rate", settings.rate)
+    poisson = settings.arrivals == "poisson"
+    for size in sizes:
+        if rates:
+            yield from (Load(size, settings.connections, rate, poisson) for rate in rates)
+        else:
+            yield from (Load(size, n) for n in _whole("concurrency", settings.concurrency))
+
+
+def _whole(key: str, value: Any) -> list[int]:
+    numbers = _numbers(key, value)
+    if not numbers or any(n != int(n) for n in numbers):
+        raise UserError(f"{key}={value}: must be a whole number or a list of them, such as {key}=[1,8]")
+    return [int(n) for n in numbers]
+
+
+def _numbers(key: str, value: Any) -> list[float]:
+    items = [] if value is None else value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    if any(isinstance(v, bool) or not isinstance(v, (int, float)) for v in items):
+        raise UserError(f"{key}={value}: must be a number or a list of numbers, such as {key}=[100,200]")
+    return [float(v) for v in dict.fromkeys(items)]
+
+
+def _check_choices(settings: LoadTestConfig) -> None:
+    for key, choices in (("protocol", PROTOCOLS), ("arrivals", ARRIVALS)):
+        if (value := getattr(settings, key)) not in choices:
+            raise UserError(f"{key}={value}: must be {', '.join(choices)}{did_you_mean(value, choices)}")
+
+
+def _make_target(protocol: str, endpoint: Endpoint) -> Target:
+    if protocol != "grpc":
+        return HttpTarget(endpoint)
+    from recsys.load.grpc_target import GrpcTarget
+
+    return GrpcTarget(endpoint)
+
+
+def _find_model(settings: LoadTestConfig, target: Target) -> Model:
+    name, version = settings.model_name, settings.version
+    if settings.protocol == "rows":  # takes raw rows, whose columns the server checks
+        return Model(name, version, ())
+    target.check()
+    name = name or only_model(target)
+    return Model(name, version, target.inputs(name, version))
+
+
+def _make_encoder(settings: LoadTestConfig, endpoint: Endpoint, model: Model) -> Encode:
+    def encode(rows: Sequence[Row]) -> bytes:
+        if settings.protocol == "grpc":
+            return encode_grpc(model, rows)
+        if settings.protocol == "rows":
+            return encode_rows(endpoint, model, rows)
+        return (encode_binary if settings.binary else encode_json)(endpoint, model, rows)
+
+    return encode

@@ -1,0 +1,130 @@
+"""The server under test: its address, the inputs of its models, and whether it takes a request."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+from http.client import HTTPException, HTTPResponse
+from typing import Any, Protocol
+
+from recsys.errors import UserError, did_you_mean
+from recsys.load.endpoint import Endpoint, Model
+from recsys.load.tensors import InputSpec
+
+SECONDS = 10.0  # to wait for an answer to a question about a model
+
+
+class Target(Protocol):
+    """A server that is asked about its models, before and after requests are timed."""
+
+    endpoint: Endpoint
+
+    def check(self) -> None:
+        """Raise UserError if the server does not speak the open inference protocol, or refuses the token."""
+
+    def models(self) -> list[str]:
+        """Return the names of its models, none if it does not say."""
+
+    def inputs(self, name: str, version: str | None) -> tuple[InputSpec, ...]:
+        """Return the inputs of a model. Raises UserError if there is no such model."""
+
+    def refusal(self, request: bytes) -> str | None:
+        """Send one request, and return why the server refuses it, None if it answers."""
+
+    def statistics(self, name: str) -> Any:
+        """Return the statistics of a model as Triton writes them, None if the server has none."""
+
+
+def only_model(target: Target) -> str:
+    """Return the name of the only model of a server. Raises UserError."""
+    names = target.models()
+    if len(names) != 1:
+        listed = f"several models ({', '.join(names)})" if names else "no list of its models"
+        raise UserError(f"model: is missing, and the server {target.endpoint.address} has {listed}; add model=NAME")
+    return names[0]
+
+
+def no_such_model(name: str, version: str | None, target: Target) -> UserError:
+    """Return the error for a model that a server does not have."""
+    shown = f"{name}, version {version}" if version else name
+    where = f"the server {target.endpoint.address} has no such model"
+    return UserError(f"model={shown}: {where}{did_you_mean(name, target.models())}")
+
+
+class HttpTarget:
+    """A server that speaks HTTP."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        """Return the status and the body of GET `path`. Raises UserError."""
+        return self.exchange(self.endpoint.http_request("GET", path))
+
+    def exchange(self, request: bytes) -> tuple[int, bytes]:
+        """Send a request over a connection of its own; return the status and the body. Raises UserError."""
+        where = f"target={self.endpoint.address}"
+        try:
+            with self._connected() as connection:
+                connection.sendall(request)
+                response = HTTPResponse(connection)
+                response.begin()
+                return response.status, response.read()
+        except ConnectionRefusedError as e:
+            raise UserError(f"{where}: refuses the connection; start the server, or correct the port") from e
+        except TimeoutError as e:
+            raise UserError(f"{where}: gives no answer within {SECONDS:g} s") from e
+        except (HTTPException, ConnectionResetError, BrokenPipeError) as e:
+            raise UserError(f"{where}: does not speak HTTP; for a gRPC port, add protocol=grpc") from e
+        except OSError as e:
+            raise UserError(f"{where}: cannot be reached ({e.strerror or e})") from e
+
+    def _connected(self) -> socket.socket:
+        plain = socket.create_connection((self.endpoint.host, self.endpoint.port), timeout=SECONDS)
+        if not self.endpoint.tls:
+            return plain
+        return ssl.create_default_context().wrap_socket(plain, server_hostname=self.endpoint.host)
+
+    def check(self) -> None:
+        status, body = self.get("/v2")
+        where = f"target={self.endpoint.address}"
+        if status in (401, 403):
+            raise UserError(f"{where}: refuses the token; set token=TOKEN")
+        if status != 200 or not isinstance(_json(body), dict):
+            why = f"does not speak the open inference protocol v2 (GET /v2: status {status})"
+            raise UserError(f"{where}: {why}; correct the port, or add protocol=rows for POST /predict")
+
+    def models(self) -> list[str]:
+        status, body = self.exchange(self.endpoint.http_request("POST", "/v2/repository/index"))
+        found = _json(body) if status == 200 else None
+        if isinstance(found, list):
+            return sorted({str(m["name"]) for m in found if "name" in m})
+        found = _json(self.get("/v2/models")[1])  # KServe's
+        return sorted(map(str, found["models"])) if isinstance(found, dict) and "models" in found else []
+
+    def inputs(self, name: str, version: str | None) -> tuple[InputSpec, ...]:
+        status, body = self.get(Model(name, version, ()).path)
+        about = _json(body) if status == 200 else None
+        if isinstance(about, dict) and isinstance(about.get("inputs"), list):
+            return tuple(InputSpec(i["name"], i["datatype"], tuple(map(int, i["shape"]))) for i in about["inputs"])
+        raise no_such_model(name, version, self)
+
+    def refusal(self, request: bytes) -> str | None:
+        status, body = self.exchange(request)
+        if 200 <= status < 300:
+            return None
+        answer = _json(body)
+        reason = answer.get("error") if isinstance(answer, dict) else body[:200].decode(errors="replace")
+        return f"status {status}, {' '.join(str(reason).split())[:300]}"
+
+    def statistics(self, name: str) -> Any:
+        status, body = self.get(f"{Model(name, None, ()).path}/stats")
+        return _json(body) if status == 200 else None
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError:
+        return None

@@ -1,0 +1,67 @@
+"""python -m recsys.loadtest target=http://127.0.0.1:8000 model=NAME rows=FILE [concurrency=[1,4]] [rate=1000]
+
+Measures how fast a server of the open inference protocol v2 answers (recsys.serve, Triton, KServe), with requests of
+real rows: in a closed loop over numbers of connections and batch sizes, or at given rates.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from omegaconf import DictConfig, OmegaConf
+
+from recsys import cli
+from recsys.console import results, say
+from recsys.errors import UserError
+
+if TYPE_CHECKING:
+    from recsys.config.schema_commands import LoadTestConfig
+
+NEEDED = ("uvloop", "httptools", "orjson", "tritonclient", "grpc", "prometheus_client")
+
+
+def _command(cfg: DictConfig) -> None:
+    from recsys.config.schema_commands import LoadTestConfig
+    from recsys.outputs import check_output
+
+    for key, example in (("target", "http://127.0.0.1:8000"), ("rows", "rows.jsonl")):
+        if OmegaConf.is_missing(cfg, key):
+            raise UserError(f"{key}: is missing; add {key}={example}")
+    if lacking := [name for name in NEEDED if find_spec(name) is None]:
+        raise UserError(f"the package {lacking[0]} is not installed; install recsys with its extra: recsys[serve]")
+    settings = OmegaConf.to_object(cfg)
+    assert isinstance(settings, LoadTestConfig)
+    if settings.output is not None:
+        check_output(Path(settings.output))
+    _report(settings)
+
+
+def _report(settings: LoadTestConfig) -> None:
+    """Run the load test, print its table and write its files."""
+    from dataclasses import asdict
+
+    from recsys.load.run import run
+    from recsys.load.table import make_parts_table, make_table, notes
+    from recsys.load.write import FILES, write_results
+
+    model, measurements = run(settings)
+    results.print(make_table(measurements, f"load test of {model}"))
+    if (parts := make_parts_table(measurements)) is not None:
+        results.print(parts)
+    for line in notes(measurements, settings.slo_ms):
+        say(line)
+    if settings.output is not None:
+        shown = {key: value for key, value in asdict(settings).items() if key != "token"}
+        write_results(Path(settings.output), shown, model, measurements)
+        say(f"written to {settings.output}: {', '.join(FILES)}")
+
+
+def main() -> None:
+    """Run the command with the overrides of sys.argv."""
+    cli.run("loadtest", _command)
+
+
+if __name__ == "__main__":
+    main()
