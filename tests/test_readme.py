@@ -21,10 +21,16 @@ PAGES = [
     *sorted((ROOT / "docs").glob("*.md")),
     *ROOT.glob("experiments/*/README.md"),
 ]
+WORDS = {
+    "checkpoint": ("action", "run"),
+    "export": ("action", "artefact"),
+    "feature_store": ("action",),
+    "serve": ("models",),
+}
 COMMANDS = sorted({
     (m[1], " ".join(shlex.split(re.sub(r"(?<!\S)\[([^\]]*)\]", r"\1", m[2].split("  ")[0]))))  # [what may be left out]
     for page in PAGES
-    for m in re.finditer(r"^    (?:uv run )?python -m recsys\.(\w+) ([^#\n]*)", page.read_text(), re.M)
+    for m in re.finditer(r"^(?: {4})?(?:uv run )?python -m recsys\.(\w+) ([^#\n]*)", page.read_text(), re.M)
     if "..." not in m[2] and m[1] != "sweep"  # whose words are no overrides
 })  # fmt: skip
 
@@ -43,8 +49,9 @@ def test_command_composes(command: str, arguments: str, tmp_path: Path, monkeypa
         (own / config.name).write_bytes(config.read_bytes())
     monkeypatch.chdir(tmp_path)
     overrides = arguments.split()
-    if command == "checkpoint":  # its action and folder come as bare words
-        overrides = [f"{k}={w}" for k, w in zip(("action", "run"), overrides, strict=False)] + overrides[2:]
+    words = [w for w in overrides if "=" not in w and not w.startswith("-")]
+    if command in WORDS:  # whose first arguments are bare words
+        overrides = [f"{k}={w}" for k, w in zip(WORDS[command], words, strict=False)] + overrides[len(words) :]
     if "-m" in overrides:  # a sweep: its first trial
         space = read_space([o for o in overrides if o != "-m"])
         overrides = space.overrides(space.ends()[0])
@@ -53,7 +60,7 @@ def test_command_composes(command: str, arguments: str, tmp_path: Path, monkeypa
     if command == "report":  # likewise folders
         overrides = [w for w in overrides if "=" in w]
     cfg = compose(command, overrides)
-    assert "data" in cfg or command in ("evaluate", "predict", "checkpoint", "report", "dashboard", "new")
+    assert "data" in cfg or command in (*WORDS, "evaluate", "predict", "report", "dashboard", "new", "loadtest")
 
 
 def test_wheel_carries_conf(tmp_path: Path) -> None:
