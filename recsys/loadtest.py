@@ -46,7 +46,8 @@ def _report(settings: LoadTestConfig) -> None:
     from recsys.load.table import make_parts_table, make_table, notes
     from recsys.load.write import FILES, write_results
 
-    model, measurements = run(settings)
+    outcome = run(settings)
+    model, measurements = outcome.model, outcome.measurements
     results.print(make_table(measurements, f"load test of {model}"))
     if (parts := make_parts_table(measurements)) is not None:
         results.print(parts)
@@ -56,6 +57,8 @@ def _report(settings: LoadTestConfig) -> None:
         shown = {key: value for key, value in asdict(settings).items() if key != "token"}
         write_results(Path(settings.output), shown, model, measurements)
         say(f"written to {settings.output}: {', '.join(FILES)}")
+    if outcome.error is not None:
+        raise outcome.error
 
 
 def main() -> None:

@@ -18,6 +18,8 @@ from recsys.load.endpoint import Endpoint
 
 CONNECT_S = 0.2  # from the order to the beginning of a measurement; more connections take longer
 PER_CONNECTION_S = 0.001
+Tick = Callable[[float], None]  # called with seconds that have passed
+
 TICK_S = 0.2  # between two updates of the progress bar
 
 
@@ -64,7 +66,7 @@ class Clients:
         self._pool.terminate()
         self._pool.join()
 
-    def measure(self, load: Load, requests: Sequence[bytes], seconds: float, tick: Callable[[float], None]) -> Timings:
+    def measure(self, load: Load, requests: Sequence[bytes], seconds: float, tick: Tick) -> Timings:
         """Send requests for some seconds, and wait for their answers.
 
         Args:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,11 +11,11 @@ from recsys.config.schema_commands import LoadTestConfig
 from recsys.console import bar, say
 from recsys.errors import UserError, did_you_mean
 from recsys.load.endpoint import Endpoint, Model, parse_target
-from recsys.load.processes import Clients, Load
+from recsys.load.processes import Clients, Load, Tick
 from recsys.load.requests import Encode, encode_binary, encode_grpc, encode_json, encode_rows, make_requests
 from recsys.load.results import Measurement, measurement
 from recsys.load.rows import Row, read_rows
-from recsys.load.server_times import mean_times, reader
+from recsys.load.server_times import Sums, mean_times, reader
 from recsys.load.target import HttpTarget, Target, only_model
 from recsys.load.tensors import check_batch_sizes, check_inputs, missing_numbers
 
@@ -34,28 +34,48 @@ class Plan:
     loads: list[Load]
 
 
-def run(settings: LoadTestConfig) -> tuple[str, list[Measurement]]:
-    """Run a load test; return the name of the model and the measurements.
+@dataclass
+class Outcome:
+    """The measurements of a load test. error: why it has ended before its last load"""
+
+    model: str
+    measurements: list[Measurement]
+    error: UserError | None = None
+
+
+def run(settings: LoadTestConfig) -> Outcome:
+    """Run a load test.
 
     Raises:
-        UserError: a setting is wrong, or the server, the model or the rows do not fit it.
+        UserError: a setting is wrong, or the server, the model or the rows do not fit it. After the first measurement,
+            the error is part of the outcome.
     """
     plan = prepare(settings)
     times = reader(plan.target, plan.model.name, settings.metrics)
-    found = []
+    outcome = Outcome(plan.model.name or "the only model", [])
     total = len(plan.loads) * (settings.warmup_s + settings.seconds)
     how = (settings.processes, settings.protocol, plan.target.endpoint, settings.timeout_s)
     with bar("load test", total, "s") as progress, Clients(*how) as clients:
-        for load in plan.loads:
-            requests = plan.requests[load.batch_size]
-            if settings.warmup_s:
-                clients.measure(load, requests, settings.warmup_s, progress.advance)
-            before = times() if times else {}
-            timings = clients.measure(load, requests, settings.seconds, progress.advance)
-            server = mean_times(before, times()) if times else None
-            found.append(measurement(load, settings.seconds, timings, server))
-            progress.note = f"{found[-1].rows_per_s:,.0f} rows/s"
-    return plan.model.name or "the only model", found
+        try:
+            for load in plan.loads:
+                outcome.measurements.append(_measure(plan, load, clients, progress.advance, times))
+                progress.note = f"{outcome.measurements[-1].rows_per_s:,.0f} rows/s"
+        except UserError as e:  # the server has gone
+            if not outcome.measurements:
+                raise
+            outcome.error = e
+    return outcome
+
+
+def _measure(plan: Plan, load: Load, clients: Clients, tick: Tick, times: Callable[[], Sums] | None) -> Measurement:
+    """Warm up, then measure one load."""
+    settings, requests = plan.settings, plan.requests[load.batch_size]
+    if settings.warmup_s:
+        clients.measure(load, requests, settings.warmup_s, tick)
+    before = times() if times else {}
+    timings = clients.measure(load, requests, settings.seconds, tick)
+    server = mean_times(before, times()) if times else None
+    return measurement(load, settings.seconds, timings, server)
 
 
 def prepare(settings: LoadTestConfig) -> Plan:

@@ -6,6 +6,7 @@ import math
 import socket
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
@@ -134,6 +135,19 @@ def test_mistakes_end_the_command(tmp_path: Path, rows: Path) -> None:
     assert done.stderr == "error: target=127.0.0.1:1: refuses the connection; start the server, or correct the port\n"
     done = command(f"rows={rows}", folder=tmp_path)
     assert (done.returncode, done.stderr) == (2, "error: target: is missing; add target=http://127.0.0.1:8000\n")
+
+
+def test_a_server_that_goes_away_leaves_its_first_measurements(tmp_path: Path, rows: Path) -> None:
+    with serving(Toy(delay=0.001)) as toy:
+        load = ("concurrency=[2,4]", "batch_sizes=1", "seconds=1", "warmup_s=0", "output=out")
+        line = [sys.executable, "-m", "recsys.loadtest", f"target=127.0.0.1:{toy.port}", f"rows={rows}", *load]
+        started = subprocess.Popen(line, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while len(toy.seen) < 100:
+            time.sleep(0.01)
+    shown, said = started.communicate(timeout=60)
+    assert started.returncode == 2 and "does not take 4 connections" in said.splitlines()[-1]
+    [m] = json.loads((tmp_path / "out" / "results.json").read_text())["measurements"]
+    assert m["requests"] >= 90 and m["error_kinds"]["connection"] > 2 and "load test of toy" in shown
 
 
 def config(toy: Toy, rows: Path, **changes: Any) -> LoadTestConfig:

@@ -32,7 +32,7 @@ def config(served: Served, folder: Path, protocol: str, **changes: Any) -> LoadT
 @pytest.mark.parametrize("protocol", ["http", "http json", "grpc", "rows"])
 def test_every_protocol(folder: Path, protocol: str) -> None:
     with serving(folder) as served:
-        _, [m] = run(config(served, folder, protocol))
+        [m] = run(config(served, folder, protocol)).measurements
         model = served.core.registry.get("ctr")
         loaded = model.loaded(model.choice.current)
     assert m.errors == 0 and m.requests > 20

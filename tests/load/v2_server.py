@@ -35,6 +35,7 @@ class Toy:
     stats: dict[str, Any] | None = None
     metrics: str = ""
     port: int = 0
+    transports: list[Any] = field(default_factory=list)
 
     def next_number(self) -> int:
         number = len(self.seen) + len(self.messages) - 1
@@ -49,6 +50,7 @@ class Stream(asyncio.Protocol):
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
+        self.toy.transports.append(transport)
 
     def data_received(self, data: bytes) -> None:
         self.buffer += data
@@ -150,7 +152,7 @@ def serving(toy: Toy, protocol: str = "http") -> Iterator[Toy]:
         if protocol == "grpc":
             asyncio.run_coroutine_threadsafe(server.stop(None), loop).result(10)
         else:
-            loop.call_soon_threadsafe(server.close)
+            asyncio.run_coroutine_threadsafe(_stop_http(toy, server), loop).result(10)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
 
@@ -159,6 +161,13 @@ async def _start_http(toy: Toy) -> Any:
     server = await asyncio.get_running_loop().create_server(lambda: Stream(toy), "127.0.0.1", toy.port)
     toy.port = server.sockets[0].getsockname()[1]
     return server
+
+
+async def _stop_http(toy: Toy, server: Any) -> None:
+    server.close()
+    for transport in toy.transports:
+        transport.abort()
+    await asyncio.sleep(0)
 
 
 async def _start_grpc(toy: Toy) -> Any:
