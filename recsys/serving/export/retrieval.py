@@ -39,7 +39,7 @@ class QueryGraph(nn.Module):
 
     def __init__(self, model: Any, features: FeatureSpec, tables: Tables) -> None:
         super().__init__()
-        self.model = model.to(tables.precision)
+        self.model = model
         self._features, self._tables = features, tables
 
     def forward(self, parts: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -48,13 +48,13 @@ class QueryGraph(nn.Module):
         lists = {f.name: inputs[f.name] for f in self._features.sparse if f.multi_valued}
         rows = next(iter(inputs.values())).shape[0]
         length = next(iter(lists.values())).shape[1] if lists else 1
-        dense = inputs["dense"].to(self._tables.precision) if self._features.dense else torch.zeros(rows, 0)
+        dense = inputs["dense"] if self._features.dense else torch.zeros(rows, 0)
         sparse: Any = PaddedFeatures(inputs.get("ids"), single_valued(self._features), lists)
         batch = Batch(dense, sparse, torch.zeros(rows, 0))
         with padded_to(length):
             query_batch = self.model.make_queries(batch)
             vectors = self.model.items(query_batch.inputs)
-            return {"query": self.model.encode(batch, query_batch, vectors).float()}
+            return {"query": self.model.encode(batch, query_batch, vectors)}
 
 
 class PairGraph(nn.Module):
@@ -69,16 +69,14 @@ class PairGraph(nn.Module):
         return {"scores": self.scorer.score_pairs(inputs["query"], inputs["items"])[None]}
 
 
-def write_retrieval(
-    recommender: Recommender, task: StoredTask, table_type: TableType, precision: torch.dtype, folder: Path
-) -> dict[str, Any]:
+def write_retrieval(recommender: Recommender, task: StoredTask, table_type: TableType, folder: Path) -> dict[str, Any]:
     """Write the graph, tables and item vectors of a model that is trained step by step; return a description."""
     features = recommender.fitted.features
     vectors = recommender.items
     assert vectors is not None
     (folder / "tables").mkdir(parents=True, exist_ok=True)
     vectors.numpy().tofile(folder / "tables" / f"{ITEMS}.bin")
-    tables = Tables({}, precision)
+    tables = Tables({})
     model = task.task.model
     scorer = model.scorer
     model.items = ItemVectors(model.items, tables, ITEMS)

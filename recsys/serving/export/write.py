@@ -28,25 +28,23 @@ from recsys.errors import UserError
 from recsys.evaluation.calibration import load as load_calibration
 from recsys.run_files import RESULTS
 from recsys.serving.artefact import folder as files
-from recsys.serving.artefact import signature
 from recsys.serving.artefact.folder import Artefact
 from recsys.serving.artefact.session import open_session
 from recsys.serving.export.examples import COMPARED, RECORDED, Examples, raw_frame, scored
-from recsys.serving.export.forms import Written, write_forms
-from recsys.serving.export.graphs import OPSET, RankingGraph, example_inputs, to_onnx, trace
-from recsys.serving.export.lookups import Tables, replace_lookups
+from recsys.serving.export.forms import write_forms
+from recsys.serving.export.graphs import OPSET
 from recsys.serving.export.measure import measure
+from recsys.serving.export.ranking import signature_of as ranking_signature
+from recsys.serving.export.ranking import write_ranking
 from recsys.serving.export.restored import StoredTask
 from recsys.serving.export.retrieval import recommended, signature_of, write_closed_form, write_retrieval
 from recsys.serving.export.single_graph import check_single_graph
-from recsys.serving.export.tables import TableType, fuse, write_tables
+from recsys.serving.export.tables import TableType
 from recsys.serving.raw_rows import RawRows
 from recsys.serving.recommender import Recommender
 from recsys.serving.triton.repository import REPOSITORY, Options, write_repository
 from recsys.training.run_data import prepare_to_measure
 
-# of products and sums; bfloat16 weights are converted, because ONNX Runtime has no kernels for them on CPUs
-TORCH_TYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.float32}
 EXACT, EXACT_SCORES = 1e-5, 1e-4  # tolerance of predictions and of items' scores with fp32 weights and tables
 # those of smaller types find damage only; the metrics say what such a type costs
 TOLERANCES = {"fp16": 5e-3, "bf16": 5e-2, "int8": 2e-2, "int4": 2e-1}
@@ -128,6 +126,8 @@ def check_forms(source: Source, form: Form, rows: RawRows) -> None:
     if not source.kind.scores_rows and (form.formats or form.triton):
         key = f"format={form.formats[0]}" if form.formats else "triton=true"
         raise UserError(f"{key}: applies to models that score rows; a retrieval model is served by recsys.serve alone")
+    if not source.kind.scores_rows and form.precision != "fp32":
+        raise UserError(f"precision={form.precision}: applies to models that score rows; leave it out")
     if "single_graph" in form.formats:
         check_single_graph(rows.fitted)
 
@@ -140,45 +140,30 @@ def save_pipeline(rows: RawRows, folder: Path) -> None:
 
 def raw_files(config: Any) -> list[Path]:
     """Return the run's raw files: those of the test split first, otherwise the last ones first."""
-    data: ResolvedData = plan_build(config).data
+    try:
+        data: ResolvedData = plan_build(config).data
+    except UserError as e:
+        raise UserError(f"{e}; or name files of raw rows to compare with rows=FILES") from e
     globs = list(data.split.test_files) if data.split.by == "files" else None
     return sources.find_files(data, globs or None)[::-1]
 
 
 def _ranking(source: Source, form: Form, rows: RawRows, raw: Any, folder: Path) -> tuple[dict[str, Any], Examples]:
-    """Write the graph, tables and examples of a ranking model; return its description and rows to compare."""
+    """Write the parts of a ranking model; return its description and rows to compare."""
     features = rows.fitted.features
     labels = load_calibration(source.run, rows.fitted.labels)
     task = StoredTask.load(source.cfg, features, source.checkpoint)
     examples = scored(rows, raw, task, labels)
-    fused = fuse(task.infos.values(), form.tables)
-    write_tables(task.stored, task.infos, fused.values(), folder)
-    tables = Tables(fused, TORCH_TYPES[form.precision])
-    model = task.task.model
-    if form.precision == "bf16":
-        model.bfloat16().float()  # rounds the weights
-    replace_lookups(model, features, tables)
-    graph = RankingGraph(model, features, labels, tables)
-    parts = [p for table in fused.values() for p in table.parts]
-    sizes = {p.name: table.rows for table in fused.values() for p in table.parts}
-    inputs = example_inputs(features)
-    halved = form.precision == "bf16"
-    program = trace(graph, parts, inputs)
-    to_onnx(program, parts, list(inputs), graph.outputs, folder / files.GRAPH, sizes, halved=halved)
+    written = write_ranking(task, labels, form.tables, form.precision, folder)
     recorded = examples.divided(dependent=False)[0]
-    written = Written(graph, parts, sizes, inputs, folder)
     write_forms(form.formats, written, rows, recorded.rows, recorded.outputs, form.tolerance(scores_rows=True))
-    own = {
-        "inputs": signature.raw_inputs(rows.types),
-        "tensors": signature.feature_inputs(features),
-        "outputs": signature.outputs(graph.outputs),
-    }
     measured = {}
     prepared = prepare_to_measure(source.run, data_config(source.cfg))
     if prepared.rows("test"):
         session = open_session(folder / files.GRAPH, source.cfg.trainer.threads or torch.get_num_threads())
         measured = measure(session, source.cfg, prepared, labels)
-    return {"kind": "ranking", "signature": signature.to_json(own), "metrics": {"artefact": measured}}, examples
+    about = {"kind": "ranking", "signature": ranking_signature(rows, features, written.graph.outputs)}
+    return about | {"metrics": {"artefact": measured}}, examples
 
 
 def _retrieval(source: Source, form: Form, rows: RawRows, raw: Any, folder: Path) -> tuple[dict[str, Any], Examples]:
@@ -190,7 +175,7 @@ def _retrieval(source: Source, form: Form, rows: RawRows, raw: Any, folder: Path
         own = write_closed_form(recommender.model, 1 + len(rows.fitted.candidates), folder)
     else:
         task = StoredTask.load(source.cfg, features, source.checkpoint)
-        own = write_retrieval(recommender, task, form.tables, TORCH_TYPES[form.precision], folder)
+        own = write_retrieval(recommender, task, form.tables, folder)
         read = [i.name for i in open_session(folder / files.GRAPH).get_inputs()]
     about = {"kind": "retrieval", "k": recommender.k, "filter_history": recommender.filter_history}
     about |= {"items": recommender.nameable, "signature": signature_of(rows.types, features, read), "metrics": {}}
@@ -226,7 +211,7 @@ def verify_elsewhere(folder: Path, examples: Path | None = None) -> dict[str, An
     command += [] if examples is None else [str(examples)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise UserError((done.stderr.strip().splitlines() or [f"{folder}: cannot be verified"])[-1])
+        raise UserError(f"nothing was written: {(done.stderr.strip().splitlines() or ['it cannot be verified'])[-1]}")
     result: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
     if result["imported"]:
         raise RuntimeError(f"serving imports {', '.join(result['imported'])}")
