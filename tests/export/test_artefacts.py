@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from forks import ok, run_forked
 from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
@@ -326,6 +327,22 @@ def test_every_family_of_retrieval_models(model: str, tmp_path: Path) -> None:
         tmp_path, f"model={model}", *SEQUENCES, *([] if model in ("ease", "session_knn") else ["trainer.max_epochs=1"])
     )
     assert export_run(run, tmp_path / "artefact") is None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sharding", ["rowwise", "columnwise"])
+def test_a_checkpoint_of_two_processes_with_averaged_weights(sharding: str, tmp_path: Path) -> None:
+    """Tables in shards, with padding, an EMA of the dense weights, and calibration: outputs are those of predict."""
+    more = ["trainer.devices=2", f"sharding={sharding}", "optim.ema=0.9", "calibration=platt", "run_dir=run"]
+    ok(run_forked("recsys.train", "model=deepfm", *CRITEO, *more, "model.batch_norm=true", cwd=tmp_path))
+    ok(run_forked("recsys.export", "run=run", "output=artefact", cwd=tmp_path))
+    [file] = (tmp_path / "outputs" / "prepared").glob("sample-*/train.tsv")
+    columns = ["label", *(f"int_{i}" for i in range(1, 14)), *(f"cat_{i}" for i in range(1, 27))]
+    raw = pl.read_csv(file, separator="\t", has_header=False, new_columns=columns, infer_schema=False, quote_char=None)
+    raw = raw.tail(300).drop("label")
+    expected = Predictor.load(str(tmp_path / "run")).predict(raw).to_numpy()
+    model = load(tmp_path / "artefact")
+    assert np.abs(model.run(model.features(raw.to_dicts()))["probability"] - expected).max() < 1e-5
 
 
 @pytest.mark.slow
