@@ -25,8 +25,8 @@ def create_environment(folder: Path) -> Path:
     python = folder / "bin" / "python"
     if not python.exists():
         print(f"installing {PACKAGES[0]} into {folder}, once", flush=True)
-        subprocess.run(["uv", "venv", "--quiet", "--python", "3.11", folder], check=True)
-        subprocess.run(["uv", "pip", "install", "--quiet", "--python", python, *PACKAGES], check=True)
+        subprocess.run(["uv", "venv", "--quiet", "--python", "3.11", folder], check=True)  # nosec B607
+        subprocess.run(["uv", "pip", "install", "--quiet", "--python", python, *PACKAGES], check=True)  # nosec B607
     return python
 
 
@@ -83,7 +83,7 @@ def run_in_environment(artefact: Path, settings: dict[str, str]) -> NoReturn:
     python = create_environment(Path(settings["environment"]).absolute())
     # -P: the folder of this script holds triton.py, which must not stand in for the package triton
     line = [str(python), "-P", __file__, "run", str(artefact), *(f"{k}={v}" for k, v in settings.items())]
-    os.execve(python, line, os.environ | {"PYTHONPATH": str(ROOT)})
+    os.execve(python, line, os.environ | {"PYTHONPATH": str(ROOT)})  # nosec B606
 
 
 def main(arguments: list[str]) -> int:

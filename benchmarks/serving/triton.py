@@ -58,9 +58,9 @@ def create_environment(folder: Path, packages: list[str]) -> Path:
     python = folder / "bin" / "python"
     if not python.exists():
         print(f"installing {TRITON} into {folder}, once", flush=True)
-        subprocess.run(["uv", "venv", "--quiet", "--python", PYTHON, folder], check=True)
+        subprocess.run(["uv", "venv", "--quiet", "--python", PYTHON, folder], check=True)  # nosec B607
     if packages or not _package_folder(python).is_dir():
-        subprocess.run(["uv", "pip", "install", "--quiet", "--python", python, TRITON, *packages], check=True)
+        subprocess.run(["uv", "pip", "install", "--quiet", "--python", python, TRITON, *packages], check=True)  # nosec B607
     return python
 
 
@@ -113,7 +113,7 @@ def wait_until_ready(process: subprocess.Popen[bytes], port: str) -> bool:
     deadline = time.monotonic() + READY_S
     while process.poll() is None and time.monotonic() < deadline:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/ready", timeout=1) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/v2/health/ready", timeout=1) as answer:  # nosec B310
                 if answer.status == 200:
                     return True
         except (urllib.error.URLError, OSError):

@@ -49,7 +49,8 @@ def due_times(rate: float, seconds: float, poisson: bool, part: int = 0, parts: 
         return every[part::parts]
     random = np.random.default_rng(part)
     mean = rate / parts * seconds
-    return np.sort(random.uniform(0, seconds, random.poisson(mean)))  # a Poisson process, given its number of events
+    # a Poisson process, given its number of events
+    return np.sort(random.uniform(0, seconds, random.poisson(mean)))  # nosec B311
 
 
 class Clients:

@@ -76,14 +76,14 @@ def test_no_coordinated_omission() -> None:
 def test_errors_are_counted_by_kind() -> None:
     status = {5: "503", 6: "429", 9: "503", 12: "drop", 15: "hang"}
     with serving(Toy(delay=0.005, status=status)) as toy:
-        timings = run(toy, timeout_s=0.2)
+        timings = run(toy, timeout_s=1.0)
     assert timings.errors == {"status 503": 2, "status 429": 1, "connection": 1, "timeout": 1}
     assert len(timings.latencies) == len(toy.seen) - 5
 
 
 def test_errors_of_grpc() -> None:
     with serving(Toy(delay=0.005, status={5: "503", 9: "hang"}), "grpc") as toy:
-        timings = run(toy, "grpc", timeout_s=0.2)
+        timings = run(toy, "grpc", timeout_s=1.0)
     assert timings.errors == {"status RESOURCE_EXHAUSTED": 1, "timeout": 1}
 
 
