@@ -54,7 +54,7 @@ def start(name: str, command: list[str], target: str, protocol: str = "http") ->
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     for _ in range(1200):
         try:
-            with urllib.request.urlopen(f"{target}/v2/health/ready", timeout=1):
+            with urllib.request.urlopen(f"{target}/v2/health/ready", timeout=1):  # nosec B310 (http only)
                 return Server(name, process, target, protocol)
         except (urllib.error.URLError, OSError):
             if process.poll() is not None:

@@ -60,8 +60,8 @@ class SQLiteStore:
         for first in range(0, len(keys), BATCH):
             part = keys[first : first + BATCH]
             marks = ",".join("?" * len(part))
-            query = f"SELECT key, time, value FROM features WHERE view = ? AND key IN ({marks})"
-            for key, time, value in self._connection.execute(query, [view, *part]):  # nosec B608 (marks only)
+            query = f"SELECT key, time, value FROM features WHERE view = ? AND key IN ({marks})"  # nosec B608
+            for key, time, value in self._connection.execute(query, [view, *part]):
                 found[key] = time, json.loads(value)
         return [found.get(key) for key in keys]
 
