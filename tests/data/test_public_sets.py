@@ -152,6 +152,7 @@ def test_the_documentation_lists_every_data_set() -> None:
     assert not missing
 
 
+@pytest.mark.slow
 def test_census_income_as_published(real_data: Any, tmp_path: Path) -> None:
     prepared = prepared_rows("census_income", tmp_path, real_data("census_income"))
     assert prepared.info["bad_rows"] == 0

@@ -141,10 +141,8 @@ def test_every_transform(yaml: str, write: Callable[[Path], None], tmp_path: Pat
 YAMLS = {"grouped": GROUPED, "sequences": SEQUENCES, "retrieval": RETRIEVAL, "queries": QUERIES}
 
 
-@pytest.mark.parametrize(
-    "yaml",
-    [pytest.param(y, id=n, marks=[pytest.mark.slow] if n != "sequences" else []) for n, y in YAMLS.items()],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("yaml", [pytest.param(y, id=n) for n, y in YAMLS.items()])
 def test_rows_by_group(yaml: str, tmp_path: Path, small_chunks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark, "SMALL_BYTES", 0)  # tables of counts are Spark's to sum, however small
     (tmp_path / "raw").mkdir()
@@ -171,7 +169,10 @@ def test_bad_rows_and_rows_that_are_the_same(tmp_path: Path, small_chunks: None)
     assert "20 of 18,000 rows cannot be read" in str(e.value) and "\n" not in str(e.value)
 
 
-@pytest.mark.parametrize(("name", "folder"), [("criteo", "criteo_kaggle"), ("movielens_100k", "ml-100k")])
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [pytest.param("criteo", "criteo_kaggle", marks=pytest.mark.slow), ("movielens_100k", "ml-100k")],
+)
 def test_real_data(
     name: str,
     folder: str,
@@ -293,6 +294,7 @@ def test_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert dict(flatten_options(given)) == expected
 
 
+@pytest.mark.slow
 def test_spark_that_does_not_start_is_told_in_one_line(tmp_path: Path) -> None:
     """In a process of its own: a session is there in this one."""
     code = """

@@ -99,6 +99,7 @@ def test_lineage(run: Path) -> None:
     assert f"file://{best}/.metadata" in {e.ref for e in model.manifest.contents}
 
 
+@pytest.mark.slow
 def test_an_alert_where_the_loss_is_no_number(run: Path) -> None:
     done = train(run.parent, "run_dir=nan", "optim.dense.lr=1e30", "optim.sparse.lr=1e30")
     assert done.returncode == 2 and "error: the loss is" in done.stderr

@@ -73,6 +73,7 @@ def write_aoti(module: Standalone, inputs: Inputs, file: Path) -> None:
     with quiet_exporter(), torch.no_grad():
         program = torch.export.export(module, tuple(inputs.values()), dynamic_shapes=(shapes,), strict=False)
         try:
+            # private: PyTorch documents AOTInductor's functions under this name
             torch._inductor.aoti_compile_and_package(program, package_path=str(file))
         except (InductorError, InvalidCxxCompiler) as e:
             raise UserError(f"format=aoti: the graph cannot be compiled here: {str(e).strip().splitlines()[0]}") from e
