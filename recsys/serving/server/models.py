@@ -223,7 +223,7 @@ class Registry:
     def _loaded(self, name: str, version: str, servable: Servable, signature: Signature) -> Loaded:
         metrics = self._metrics.of_model(name, version)
         batcher = Batcher(servable, self._limits)
-        batcher.observe = Observer(servable, batcher, metrics)
+        batcher.observe = Observer(servable, metrics)
         return Loaded(name, version, servable, batcher, metrics, signature)
 
 

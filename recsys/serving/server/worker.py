@@ -40,11 +40,40 @@ KEEP_ALIVE_SECONDS = 75
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server without signal handlers: the worker has its own."""
+    """uvicorn's server without signal handlers, since the worker has its own. It drains connections that wait, too."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the listening sockets, serve the connections that waited to be accepted, and drain.
+
+        Closing a socket resets connections that wait, although their callers take them for open and may have sent
+        requests.
+        """
+        waiting = [connection for s in sockets or [] for connection in _accept_all(s)]
+        for server in self.servers:
+            server.close()
+        loop = asyncio.get_running_loop()
+        ssl_context = self.config.ssl if self.config.is_ssl else None
+        accepted = [loop.connect_accepted_socket(self._protocol, c, ssl=ssl_context) for c in waiting]
+        await asyncio.gather(*accepted, return_exceptions=True)  # callers may have gone
+        await super().shutdown(sockets)
+
+    def _protocol(self) -> asyncio.Protocol:
+        protocol: Any = self.config.http_protocol_class
+        return protocol(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+
+
+def _accept_all(listening: socket.socket) -> Iterator[socket.socket]:
+    """Accept the connections that wait."""
+    with contextlib.suppress(OSError):  # none is left
+        listening.setblocking(False)
+        while True:
+            connection, _ = listening.accept()
+            connection.setblocking(False)
+            yield connection
 
 
 def find_loader(name: str) -> Loader:
