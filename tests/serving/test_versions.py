@@ -194,6 +194,23 @@ def test_a_version_that_is_replaced_frees_its_memory_and_its_thread_at_once(mode
             gc.enable()
 
 
+def test_a_choice_that_cannot_be_saved_changes_nothing(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder is often read-only: then the worker that got the request must serve what the others serve."""
+
+    def read_only(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    with serving(models) as served:
+        monkeypatch.setattr("recsys.serving.server.versions.write_json", read_only)
+        answer = load(served, {"parameters": {"version": "1"}})
+        assert (answer.status_code, answer.json()["error"]) == (
+            400,
+            f"{models / 'ctr' / ALIAS}: cannot be written (Read-only file system), so that other workers would not see it",
+        )
+        assert version_of(served) == "3"
+        assert requests.post(f"{served.url}/v2/models/ctr/versions/1/infer", json={}).status_code == 404
+
+
 def test_one_folder_is_reloaded_if_it_has_changed(tmp_path: Path) -> None:
     folder = fake_models.write_model(tmp_path / "model")
     with serving(folder) as served:
