@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import socket
 import sys
@@ -37,6 +38,7 @@ from recsys.serving.server.versions import open_source
 
 POLL_SECONDS = 1.0
 KEEP_ALIVE_SECONDS = 75
+MOST_FILES = 65536
 
 
 class _Server(uvicorn.Server):
@@ -210,6 +212,14 @@ def own_output() -> None:
     os.dup2(2, 1)
 
 
+def raise_file_limit() -> None:
+    """Allow as many open connections as the hard limit does: the usual soft limit, 1,024, is soon reached."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def report(message: dict[str, Any]) -> None:
     """Write one line to the supervisor."""
     with contextlib.suppress(BrokenPipeError):
@@ -228,6 +238,7 @@ def main() -> int:
     """Serve, and return the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the supervisor decides
     own_output()
+    raise_file_limit()
     settings = read_settings()
     try:
         uvloop.run(run(settings))
