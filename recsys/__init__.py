@@ -9,6 +9,7 @@ import sys
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "5000")
 
+os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # onnxruntime 1.32 would report its use to Microsoft
 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # W&B would send its crash reports, also from offline runs
 
 if os.path.basename(sys.argv[0]) in ("-m", "recsys"):  # a command: Ctrl-C before its handlers stand is one line, too

@@ -47,8 +47,18 @@ class Served:
             raise self._error
 
     def stop(self) -> None:
-        self.loop.call_soon_threadsafe(self._stop.set)
+        self.begin_stop()
         self._thread.join(20)
+
+    def begin_stop(self) -> None:
+        """Let the server drain; do not wait for it."""
+        if self._thread.is_alive():
+            self.loop.call_soon_threadsafe(self._stop.set)
+
+    def listens(self) -> bool:
+        """Return whether the server accepts connections."""
+        with socket.socket() as s:
+            return s.connect_ex(("127.0.0.1", self.settings.port)) == 0
 
     def call(self, coroutine: Any) -> Any:
         """Run a coroutine in the server's event loop, and return its result."""

@@ -11,7 +11,7 @@ import fake_models
 import numpy as np
 import pytest
 import uvloop
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recsys.serving.python_values import RowError
@@ -221,6 +221,7 @@ def test_queries_are_merged_and_divided() -> None:
     run(test)
 
 
+@settings(deadline=None)  # a busy machine
 @given(
     st.lists(st.lists(st.floats(-30, 30, width=32), min_size=1, max_size=5), min_size=1, max_size=12), st.integers(1, 9)
 )

@@ -6,6 +6,7 @@ import json
 import re
 import socket
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -133,6 +134,38 @@ def test_large_bodies_are_refused_before_they_are_read(model: Path) -> None:
             f"{served.url}/predict", data=iter([b" " * 2**19] * 3)
         )  # chunks, of a length that is not said
         assert answer.status_code == 413
+
+
+def test_millions_of_small_texts_are_refused_before_they_are_read(model: Path) -> None:
+    """Reading 4 million of them took seconds, in which the event loop answered nobody."""
+    texts = {"name": "b", "datatype": "BYTES", "parameters": {"binary_data_size": 4_000_000}}
+    with serving(model) as served:
+        for inputs, status, message in (
+            ([texts | {"shape": [1_000_000]}], 413, "1000000 rows: this server takes at most 4096 a request"),
+            ([texts | {"shape": [1000, 1000]}], 400, "BYTES takes the shape [rows] or [rows, 1]"),
+            ([texts | {"shape": [4000]}] * 250, 400, "250 inputs: model ctr has 3"),
+        ):
+            head = json.dumps({"inputs": inputs}).encode()
+            headers = {"Inference-Header-Content-Length": str(len(head))}
+            body = head + bytes(4_000_000)
+            started = time.monotonic()
+            answer = requests.post(f"{served.url}/v2/models/ctr/infer", data=body, headers=headers)
+            assert answer.status_code == status and message in answer.json()["error"]
+            assert time.monotonic() - started < 0.5
+        request = pb.ModelInferRequest(model_name="ctr", raw_input_contents=[bytes(4_000_000)])
+        request.inputs.add(name="b", datatype="BYTES", shape=[1000, 1000])
+        with grpc.insecure_channel(served.grpc) as channel, pytest.raises(grpc.RpcError) as e:
+            service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(request)
+        assert "BYTES takes the shape [rows] or [rows, 1]" in e.value.details()
+
+
+def test_the_soft_limit_of_open_files_is_raised() -> None:
+    code = (
+        "import resource as r; from recsys.serving.server.worker import raise_file_limit;"
+        "r.setrlimit(r.RLIMIT_NOFILE, (100, 300)); raise_file_limit(); print(r.getrlimit(r.RLIMIT_NOFILE))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "(300, 300)"
 
 
 def test_a_full_queue(tmp_path: Path) -> None:

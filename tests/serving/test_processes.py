@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -18,12 +20,14 @@ import numpy as np
 import pytest
 import requests
 import tritonclient.grpc as triton
+import uvloop
 from forks import run_forked
-from served import free_port
+from served import free_port, serving
 
 from recsys.atomic import write_json
 from recsys.config.schema_commands import ServeConfig
 from recsys.errors import UserError
+from recsys.serving.server import worker
 from recsys.serving.server.processes import check_settings, hold_port
 
 HELPERS = Path(__file__).parents[1] / "helpers"
@@ -139,6 +143,47 @@ def test_a_reload_reaches_all_workers_and_ctrl_c_is_quiet(tmp_path: Path) -> Non
             os.kill(pid, signal.SIGINT)
         assert server.process.wait(10) == 0
         assert server.log.read_text() == before
+
+
+def test_a_server_that_drains_answers_requests_that_are_on_their_way(tmp_path: Path) -> None:
+    """A caller that does not know yet that the server drains sends on a new or an idle connection."""
+    request = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: 13\r\n\r\n" + b'{"rows":[{}]}'
+    with serving(fake_models.write_model(tmp_path / "ctr")) as served:
+        address = ("127.0.0.1", served.settings.port)
+        with socket.create_connection(address, 5) as idle, socket.create_connection(address, 5) as new:
+            idle.sendall(request)
+            assert b"connection: close" not in idle.recv(4096)
+            served.begin_stop()
+            until(lambda: not served.listens())
+            for connection in (idle, new):
+                connection.sendall(request)
+                answer = connection.recv(4096)
+                assert answer.startswith(b"HTTP/1.1 200") and b"connection: close" in answer
+                assert connection.recv(1) == b""
+
+
+def test_a_server_that_drains_answers_connections_that_wait_to_be_accepted(tmp_path: Path) -> None:
+    request = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: 13\r\n\r\n" + b'{"rows":[{}]}'
+    settings = ServeConfig(models=str(fake_models.write_model(tmp_path / "ctr")))
+
+    async def drain() -> list[bytes]:
+        server = worker.http_server(await worker.make_core(settings, fake_models.load))
+        listening = worker.shared_socket("127.0.0.1", 0)
+        serving = asyncio.ensure_future(server.serve([listening]))
+        while not server.started:
+            await asyncio.sleep(0.01)
+        # These connect without a round of the event loop, which would accept them.
+        callers = [socket.create_connection(listening.getsockname(), 5) for _ in range(3)]
+        for caller in callers[:2]:
+            caller.sendall(request)
+        callers[1].close()
+        await server.shutdown([listening])
+        server.should_exit = True
+        await serving
+        return [c.recv(4096) for c in (callers[0], callers[2])]
+
+    answered, silent = uvloop.run(drain())
+    assert answered.startswith(b"HTTP/1.1 200") and b"connection: close" in answered and silent == b""
 
 
 def test_workers_end_with_their_supervisor(tmp_path: Path) -> None:

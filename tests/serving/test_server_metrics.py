@@ -76,19 +76,17 @@ def test_sampling_costs_at_most_one_hundredth() -> None:
             seconds += 0.01
             return {}
 
-    class Batcher:
-        def run_aside(self, function) -> None:  # type: ignore[no-untyped-def]
-            function()
-
     from recsys.serving.server.metrics import Metrics
 
     model = Costly("costly", "1")
-    observer = Observer(model, Batcher(), Metrics().of_model("costly", "1"))  # type: ignore[arg-type]
+    observer = Observer(model, Metrics().of_model("costly", "1"))
     result = Result({"p": np.zeros(1, np.float32)}, features=model.features([{}]))
     work = Work(Rows([{}]), None)  # type: ignore[arg-type]
     busy = 0.0
     for _ in range(4000):
-        observer([work], [result], 0.001)
+        sample = observer([work], [result], 0.001)
+        if sample is not None:
+            sample()
         busy += 0.001
     assert 0 < seconds <= 0.01 * busy + 0.02
 

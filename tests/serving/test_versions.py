@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import shutil
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -174,6 +176,39 @@ def test_reloads_lose_no_request(models: Path) -> None:
         for t in threads:
             t.join()
     assert not failed and set(found) == {"200"} and len(found) > 50
+
+
+def test_a_version_that_is_replaced_frees_its_memory_and_its_thread_at_once(models: Path) -> None:
+    """It must not wait until Python collects cycles: large models would be in memory several times."""
+    with serving(models) as served:
+        requests.post(f"{served.url}/models/ctr/predict", json={"rows": [{}]})
+        [old] = [weakref.ref(v.batcher) for v in served.core.registry.get("ctr").versions.values()]
+        gc.disable()
+        try:
+            assert load(served, {"parameters": {"version": "1"}}).status_code == 200
+            end = time.monotonic() + 5
+            while old() is not None and time.monotonic() < end:
+                time.sleep(0.01)
+            assert old() is None
+        finally:
+            gc.enable()
+
+
+def test_a_choice_that_cannot_be_saved_changes_nothing(models: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder is often read-only: then the worker that got the request must serve what the others serve."""
+
+    def read_only(*_: object) -> None:
+        raise OSError(30, "Read-only file system")
+
+    with serving(models) as served:
+        monkeypatch.setattr("recsys.serving.server.versions.write_json", read_only)
+        answer = load(served, {"parameters": {"version": "1"}})
+        assert (answer.status_code, answer.json()["error"]) == (
+            400,
+            f"{models / 'ctr' / ALIAS}: cannot be written (Read-only file system), so that other workers would not see it",
+        )
+        assert version_of(served) == "3"
+        assert requests.post(f"{served.url}/v2/models/ctr/versions/1/infer", json={}).status_code == 404
 
 
 def test_one_folder_is_reloaded_if_it_has_changed(tmp_path: Path) -> None:

@@ -70,7 +70,9 @@ class Work:
             self.future.set_result(outcome)
 
 
-Observer = Callable[[Sequence[Work], Sequence[Result], float], None]  # requests, results of batches, seconds
+# Takes requests, results of batches and seconds; may return work for the model's thread. It must not refer to the
+# batcher: a version that is replaced would keep its memory and its thread until Python collects cycles.
+Observer = Callable[[Sequence[Work], Sequence[Result], float], Callable[[], None] | None]
 
 
 class Batcher:
@@ -120,10 +122,6 @@ class Batcher:
             except Exception:  # an empty row need not be valid
                 return
             self._learn(payload.weight, perf_counter() - started)
-
-    def run_aside(self, function: Callable[[], None]) -> None:
-        """Call a function in the model's thread, after the batch that runs now."""
-        self._executor.submit(function)
 
     def _schedule(self) -> None:
         """Start the next batch in the event loop's next round, or after the delay while the batch is small."""
@@ -177,8 +175,8 @@ class Batcher:
         self._busy = False
         if self._waiting:
             self._schedule()
-        if self.observe is not None:
-            self.observe(works, results, seconds)
+        if self.observe is not None and (aside := self.observe(works, results, seconds)) is not None:
+            self._executor.submit(aside)
 
     def _learn(self, rows: int, seconds: float) -> None:
         """Update the expected duration. One fast batch lowers it at once: slow ones may have waited for the lock."""

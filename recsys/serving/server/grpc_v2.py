@@ -93,6 +93,7 @@ class Service:
         core.set_timeout(call, parameters.get("timeout"))
         version = request.model_version or None
         loaded = core.route(call, request.model_name, version, request.SerializeToString)
+        rest_v2.check_size(core, loaded, [(i.datatype, tuple(i.shape)) for i in request.inputs])
         inputs = parse_inputs(request)
         core.check_rows(inputs[0].shape[0])
         payload = rest_v2.make_payload(loaded, inputs, parameters)

@@ -7,6 +7,8 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+# How long an idle connection is kept once the server drains: a request may be on its way, which a close would lose.
+LINGER_SECONDS = 0.5
 _TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 _TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
@@ -25,6 +27,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._pending = 0  # bytes of a request whose headers are not complete
         self._headers_done = False
         self._timer: asyncio.TimerHandle | None = None
+        self._draining = False
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
@@ -35,11 +38,23 @@ class LimitedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def shutdown(self) -> None:
-        idle = self.cycle is None or self.cycle.response_complete
-        if self.scheme == "https" and idle and not self.transport.get_write_buffer_size():  # type: ignore[attr-defined]
-            self.transport.abort()  # close() would wait for the peer's end of TLS, which idle callers do not send
+        """Close the connection after the request that runs, or after one that comes within LINGER_SECONDS."""
+        self._draining = True
+        if self._idle():
+            self.loop.call_later(LINGER_SECONDS, self._close_idle)
         else:
             super().shutdown()
+
+    def _idle(self) -> bool:
+        return self.cycle is None or self.cycle.response_complete
+
+    def _close_idle(self) -> None:
+        if not self._idle() or self.transport.is_closing():
+            return
+        if self.scheme == "https" and not self.transport.get_write_buffer_size():  # type: ignore[attr-defined]
+            self.transport.abort()  # close() would wait for the peer's end of TLS, which idle callers do not send
+        else:
+            self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -69,6 +84,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._headers_done = True
         if not self.transport.is_closing():
             super().on_headers_complete()
+            if self._draining and self.cycle is not None:
+                self.cycle.keep_alive = False
 
     def _check(self, size: int) -> None:
         if size > self._header_bytes:

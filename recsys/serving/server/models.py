@@ -98,8 +98,13 @@ class Registry:
             if choice.current is None:  # unloaded before: the latest version is wanted again
                 latest = self._source.versions(source_name)[-1]
                 choice = await asyncio.to_thread(self._source.choice, source_name, latest)
+            before = dict(self._models), dict(self._source_names)
             await self._apply(source_name, choice)
-            self._source.save(source_name, choice)
+            try:
+                self._source.save(source_name, choice)
+            except UserError:  # the other workers, and the next start, serve what the file names
+                self._models, self._source_names = before
+                raise
 
     async def unload(self, name: str) -> None:
         """Stop serving a model. Raises UserError."""
@@ -223,7 +228,7 @@ class Registry:
     def _loaded(self, name: str, version: str, servable: Servable, signature: Signature) -> Loaded:
         metrics = self._metrics.of_model(name, version)
         batcher = Batcher(servable, self._limits)
-        batcher.observe = Observer(servable, batcher, metrics)
+        batcher.observe = Observer(servable, metrics)
         return Loaded(name, version, servable, batcher, metrics, signature)
 
 

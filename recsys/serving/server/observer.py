@@ -5,12 +5,13 @@ The sample costs at most one hundredth of the model's time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Any
 
 from recsys.serving.servable import Servable
-from recsys.serving.server.batcher import Batcher, Work
+from recsys.serving.server.batcher import Work
 from recsys.serving.server.logs import log_failure
 from recsys.serving.server.metrics import ModelMetrics
 from recsys.serving.server.payloads import Result
@@ -20,14 +21,14 @@ AT_MOST_EVERY = 0.1  # seconds between two sampled batches
 
 
 class Observer:
-    """Updates the metrics of a version after each batch."""
+    """Updates the metrics of a version after each batch. A call may return a sample to take in its thread."""
 
-    def __init__(self, servable: Servable, batcher: Batcher, metrics: ModelMetrics) -> None:
-        self._servable, self._batcher, self._metrics = servable, batcher, metrics
+    def __init__(self, servable: Servable, metrics: ModelMetrics) -> None:
+        self._servable, self._metrics = servable, metrics
         self._busy = self._sampling = self._last = 0.0
         self._failed = False
 
-    def __call__(self, works: Sequence[Work], results: Sequence[Result], seconds: float) -> None:
+    def __call__(self, works: Sequence[Work], results: Sequence[Result], seconds: float) -> Callable[[], None] | None:
         metrics = self._metrics
         metrics.batch_rows.observe(sum(w.payload.count for w in works))
         for result in results:
@@ -36,9 +37,10 @@ class Observer:
             metrics.model.observe(result.model_seconds)
         self._busy += seconds
         now = perf_counter()
-        if results and self._sampling <= SAMPLE_SHARE * self._busy and now - self._last >= AT_MOST_EVERY:
-            self._last = now
-            self._batcher.run_aside(lambda: self._sample(results[0]))
+        if not results or self._sampling > SAMPLE_SHARE * self._busy or now - self._last < AT_MOST_EVERY:
+            return None
+        self._last = now
+        return partial(self._sample, results[0])
 
     def _sample(self, result: Result) -> None:
         started = perf_counter()

@@ -32,6 +32,31 @@ def parse_json(body: bytes) -> dict[str, Any]:
     return value
 
 
+def described_inputs(request: Mapping[str, Any]) -> list[tuple[Any, Any]]:
+    """Return the datatypes and the shapes of a request's inputs, which may be of any type."""
+    inputs = request.get("inputs")
+    return [(i.get("datatype"), i.get("shape")) for i in inputs if type(i) is dict] if type(inputs) is list else []
+
+
+def check_size(core: Core, loaded: Loaded, described: Sequence[tuple[Any, Any]]) -> None:
+    """Check the number of inputs and values before they are read: millions of texts would hold up the event loop.
+
+    described: datatype and shape of each input
+
+    Raises RequestError.
+    """
+    most = len(loaded.servable.inputs) + len(loaded.servable.tensors)
+    if len(described) > most:
+        raise bad(f"{len(described)} inputs: model {loaded.name} has {most}")
+    for datatype, shape in described:
+        if not isinstance(shape, Sequence) or any(type(n) is not int for n in shape):
+            continue  # checked_shape raises the error
+        if len(shape) > 0 and shape[0] > core.settings.max_rows:
+            core.check_rows(shape[0])
+        if datatype == "BYTES" and any(n > 1 for n in shape[1:]):
+            raise bad(f"shape {list(shape)[: v2.MOST_DIMENSIONS]}: BYTES takes the shape [rows] or [rows, 1]")
+
+
 def parse_inputs(request: Mapping[str, Any], blobs: memoryview) -> list[Tensor]:
     """Return the inputs of a request, whose binary data lies in `blobs`. Raises RequestError."""
     inputs = request.get("inputs")
@@ -124,6 +149,7 @@ async def infer(
     parameters = _parameters(request)
     core.set_timeout(call, parameters.get("timeout"))
     loaded = core.route(call, name, version, lambda: body)
+    check_size(core, loaded, described_inputs(request))
     inputs = parse_inputs(request, memoryview(body)[json_size:])
     core.check_rows(inputs[0].shape[0])
     wanted, binary = _wanted_outputs(request, bool(parameters.get("binary_data_output", False)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import resource
 import signal
 import socket
 import sys
@@ -37,14 +38,44 @@ from recsys.serving.server.versions import open_source
 
 POLL_SECONDS = 1.0
 KEEP_ALIVE_SECONDS = 75
+MOST_FILES = 65536
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server without signal handlers: the worker has its own."""
+    """uvicorn's server without signal handlers, since the worker has its own. It drains connections that wait, too."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Close the listening sockets, serve the connections that waited to be accepted, and drain.
+
+        Closing a socket resets connections that wait, although their callers take them for open and may have sent
+        requests.
+        """
+        waiting = [connection for s in sockets or [] for connection in _accept_all(s)]
+        for server in self.servers:
+            server.close()
+        loop = asyncio.get_running_loop()
+        ssl_context = self.config.ssl if self.config.is_ssl else None
+        accepted = [loop.connect_accepted_socket(self._protocol, c, ssl=ssl_context) for c in waiting]
+        await asyncio.gather(*accepted, return_exceptions=True)  # callers may have gone
+        await super().shutdown(sockets)
+
+    def _protocol(self) -> asyncio.Protocol:
+        protocol: Any = self.config.http_protocol_class
+        return protocol(config=self.config, server_state=self.server_state, app_state=self.lifespan.state)
+
+
+def _accept_all(listening: socket.socket) -> Iterator[socket.socket]:
+    """Accept the connections that wait."""
+    with contextlib.suppress(OSError):  # none is left
+        listening.setblocking(False)
+        while True:
+            connection, _ = listening.accept()
+            connection.setblocking(False)
+            yield connection
 
 
 def find_loader(name: str) -> Loader:
@@ -181,6 +212,14 @@ def own_output() -> None:
     os.dup2(2, 1)
 
 
+def raise_file_limit() -> None:
+    """Allow as many open connections as the hard limit does: the usual soft limit, 1,024, is soon reached."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, MOST_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
 def report(message: dict[str, Any]) -> None:
     """Write one line to the supervisor."""
     with contextlib.suppress(BrokenPipeError):
@@ -199,6 +238,7 @@ def main() -> int:
     """Serve, and return the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the supervisor decides
     own_output()
+    raise_file_limit()
     settings = read_settings()
     try:
         uvloop.run(run(settings))

@@ -1,0 +1,244 @@
+"""docs/deploy/: the image's packages suffice, and its files name what the server has."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from http.client import HTTPConnection
+from importlib.metadata import distribution, packages_distributions
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import fake_models
+import numpy as np
+import pytest
+import requests
+import tritonclient.grpc as triton
+import yaml
+from forks import ok, run_forked
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+from served import free_port, serving
+
+from recsys.config.schema_commands import ServeConfig
+from recsys.serving.server.app import OPEN
+from recsys.serving.server.processes import EXTRA_SECONDS
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "docs" / "deploy"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+REQUIREMENTS = [line for line in (DEPLOY / "requirements.txt").read_text().splitlines() if not line.startswith("#")]
+DOCKERFILE = (DEPLOY / "Dockerfile").read_text()
+DEFAULTS = {f.name: f.default for f in dataclasses.fields(ServeConfig)}
+
+# Lets a process import the standard library and the packages that a variable names, and nothing else.
+BLOCKER = """
+import os, sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        if top.startswith("_sysconfigdata"):  # the standard library's, named after the machine
+            return
+        if top not in sys.stdlib_module_names and top not in os.environ["MAY_IMPORT"].split(","):
+            raise ModuleNotFoundError(f"the image has no {name}", name=name)
+sys.meta_path.insert(0, Blocker())
+"""
+
+
+def with_dependencies(requirements: list[str]) -> set[str]:
+    """Return the names of the packages that pip installs for some requirements."""
+    found: set[str] = set()
+    waiting = [(r, extra) for r in map(Requirement, requirements) for extra in ("", *r.extras)]
+    seen = set()
+    while waiting:
+        requirement, extra = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        if (name, extra) in seen:
+            continue
+        seen.add((name, extra))
+        found.add(name)
+        for needed in map(Requirement, distribution(name).requires or []):
+            if needed.marker is None or needed.marker.evaluate({"extra": extra}):
+                waiting += [(needed, e) for e in ("", *needed.extras)]
+    return found
+
+
+@pytest.fixture(scope="module")
+def image(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Return the environment of a process that can import only what the image has."""
+    packages = with_dependencies(REQUIREMENTS)
+    assert "torch" not in packages and "pytorch-lightning" not in packages
+    owners = packages_distributions()
+    modules = [m for m, names in owners.items() if packages & {canonicalize_name(n) for n in names}]
+    folder = tmp_path_factory.mktemp("image")
+    (folder / "sitecustomize.py").write_text(BLOCKER)
+    return os.environ | {
+        "PYTHONPATH": f"{folder}:{ROOT}:{ROOT / 'tests' / 'helpers'}",
+        "MAY_IMPORT": ",".join([*modules, "recsys", "sitecustomize", "fake_models"]),
+    }
+
+
+def test_the_packages_of_the_image_are_those_of_the_project() -> None:
+    extra = PROJECT["optional-dependencies"]["serve"]
+    assert set(extra) <= set(REQUIREMENTS) <= {*extra, *PROJECT["dependencies"]}
+
+
+def test_the_server_runs_with_the_packages_of_the_image(tmp_path: Path, image: dict[str, str]) -> None:
+    """Also imports the modules that load an artefact; a slow test serves one."""
+    parts = [f"recsys.serving.artefact.{p.stem}" for p in (ROOT / "recsys/serving/artefact").glob("[a-z]*.py")]
+    code = f"import {', '.join(parts)}; print('all'); import torch"
+    done = subprocess.run([sys.executable, "-c", code], env=image, capture_output=True, text=True)
+    assert done.stdout == "all\n" and "the image has no torch" in done.stderr, done.stderr
+    serve(fake_models.write_model(tmp_path / "ctr"), tmp_path, image, "loader=fake_models:load", rows=[{}])
+
+
+@pytest.mark.slow
+def test_an_artefact_is_served_with_the_packages_of_the_image(tmp_path: Path, image: dict[str, str]) -> None:
+    run = ("model=dlrm", "data=sample_interactions", "debug=fast", "run_dir=run")
+    ok(run_forked("recsys.train", *run, cwd=tmp_path))
+    ok(run_forked("recsys.export", "run=run", "output=model", cwd=tmp_path))
+    examples = json.loads((tmp_path / "model" / "examples.json").read_text())
+    predictions = serve(tmp_path / "model", tmp_path, image, rows=examples["rows"][:64])
+    np.testing.assert_allclose(predictions, examples["outputs"]["probability"][:64], atol=1e-6)
+
+
+def test_onnxruntime_reports_nothing_to_its_maker(tmp_path: Path) -> None:
+    """Importing it writes an id of the machine, and starts a thread that sends events, unless a variable says no."""
+    home = os.environ | {"HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", "import recsys, onnxruntime"], env=home, check=True)
+    assert list(tmp_path.rglob("*onnxruntime*")) == []
+
+
+def serve(model: Path, home: Path, image: dict[str, str], *arguments: str, rows: list[Any]) -> list[float]:
+    """Start the command of the image, and return the predictions of some rows."""
+    port, log = free_port(), home / "log"
+    command = [sys.executable, "-m", "recsys.serve", str(model), f"port={port}", "grpc_port=0", *arguments]
+    with log.open("w") as out, subprocess.Popen(command, stdout=out, stderr=out, env=image, cwd=home) as process:
+        try:
+            while "serving" not in log.read_text():
+                assert process.poll() is None, log.read_text()
+            answer = requests.post(f"http://127.0.0.1:{port}/predict", json={"rows": rows}, timeout=20)
+        finally:
+            process.terminate()
+    assert answer.status_code == 200, answer.text
+    return answer.json()["predictions"]  # type: ignore[no-any-return]
+
+
+def test_the_dockerfile() -> None:
+    instructions = re.sub(r"\\\n", "", re.sub(r"^#.*\n", "", DOCKERFILE, flags=re.M)).splitlines()
+    words = [line.split() for line in instructions if line]
+    bases = [w[1] for w in words if w[0] == "FROM"]
+    version = re.fullmatch(r"python:(3\.\d+)-slim", bases[0])
+    assert version is not None and set(bases) == {bases[0]}
+    assert version[1] in SpecifierSet(PROJECT["requires-python"])
+    for source in (w[1] for w in words if w[0] == "COPY" and not w[1].startswith("--")):
+        assert (ROOT / source).exists()
+    assert ["USER", "10001"] in words and "--uid 10001" in DOCKERFILE
+    arguments = json.loads(next(line for line in instructions if line.startswith("CMD")).removeprefix("CMD "))
+    check_arguments(arguments, "/models")
+    assert ["EXPOSE", str(DEFAULTS["port"]), str(DEFAULTS["grpc_port"])] in words
+
+
+def test_the_health_check_of_the_image(tmp_path: Path) -> None:
+    check = json.loads(re.findall(r"CMD (\[.*health.*\])", DOCKERFILE)[0])
+    assert check[:2] == ["python", "-c"]
+    with serving(fake_models.write_model(tmp_path / "ctr"), token="s3cret") as served:
+        code = [sys.executable, "-c", check[2].replace(":8000/", f":{served.settings.port}/")]
+        assert subprocess.run(code).returncode == 0
+        served.core.ready = False
+        assert subprocess.run(code, stderr=subprocess.DEVNULL).returncode == 1
+
+
+def check_arguments(arguments: list[str], folder: str) -> dict[str, str]:
+    """Check the arguments of `python -m recsys.serve`; return the settings."""
+    assert arguments[0] == folder
+    settings = dict(a.split("=", 1) for a in arguments[1:])
+    assert set(settings) <= set(DEFAULTS) and settings["host"] == "0.0.0.0"
+    return settings
+
+
+def check_container(container: dict[str, Any], settings: dict[str, str]) -> None:
+    """Check the probes, the user, the memory and the token of a container."""
+    port = int(settings.get("port", DEFAULTS["port"]))
+    ports = {p.get("name", p["containerPort"]): p["containerPort"] for p in container["ports"]}
+    for probe, path in (("livenessProbe", OPEN[0]), ("readinessProbe", OPEN[1])):
+        get = container[probe]["httpGet"]
+        assert get["path"] == path and ports[get["port"]] == port
+    assert container["securityContext"]["allowPrivilegeEscalation"] is False
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert set(container["resources"]) == {"requests", "limits"}
+    [token] = [e for e in container["env"] if e["name"] == "RECSYS_TOKEN"]
+    assert token["valueFrom"] == {"secretKeyRef": {"name": "recsys", "key": "token"}}
+    assert "RECSYS_TOKEN" in (ROOT / "conf" / "serve.yaml").read_text()
+
+
+def test_the_deployment() -> None:
+    deployment, service = yaml.safe_load_all((DEPLOY / "deployment.yaml").read_text())
+    template = deployment["spec"]["template"]
+    pod, labels = template["spec"], template["metadata"]["labels"]
+    [container] = pod["containers"]
+    settings = check_arguments(container["args"], "/models")
+    check_container(container, settings)
+    assert deployment["spec"]["selector"]["matchLabels"] == labels == service["spec"]["selector"]
+    assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] == 10001
+    wait = float(container["lifecycle"]["preStop"]["exec"]["command"][1])
+    assert pod["terminationGracePeriodSeconds"] > wait + float(settings["drain_s"]) + EXTRA_SECONDS
+    mounts = {m["name"]: m["mountPath"] for m in container["volumeMounts"]}
+    assert container["securityContext"]["readOnlyRootFilesystem"] and mounts == {"models": "/models", "tmp": "/tmp"}
+    assert {v["name"] for v in pod["volumes"]} == set(mounts)
+    names = {p["name"]: p["containerPort"] for p in container["ports"]}
+    assert names == {"http": DEFAULTS["port"], "grpc": DEFAULTS["grpc_port"]}
+    assert {p["name"]: p["targetPort"] for p in service["spec"]["ports"]} == {"http": "http", "grpc": "grpc"}
+    annotations = template["metadata"]["annotations"]
+    assert annotations["prometheus.io/port"] == str(names["http"])
+    assert annotations["prometheus.io/path"] == "/metrics"
+    assert all(isinstance(v, str) for v in annotations.values())
+
+
+def test_the_inference_service() -> None:
+    """The fields are those of KServe's v1beta1 API: ComponentExtensionSpec, and those of a pod."""
+    service = yaml.safe_load((DEPLOY / "inferenceservice.yaml").read_text())
+    assert (service["apiVersion"], service["kind"]) == ("serving.kserve.io/v1beta1", "InferenceService")
+    assert set(service["spec"]) == {"predictor"}
+    predictor = service["spec"]["predictor"]
+    of_pod = {"containers", "volumes", "terminationGracePeriodSeconds", "serviceAccountName"}
+    assert set(predictor) <= {"minReplicas", "maxReplicas", "timeout", "canaryTrafficPercent", *of_pod}
+    [container] = predictor["containers"]
+    assert container["name"] == "kserve-container" and len(container["ports"]) == 1
+    settings = check_arguments(container["args"], "/mnt/models")
+    check_container(container, settings)
+    assert settings["grpc_port"] == "null"
+    variables = {e["name"]: e.get("value") for e in container["env"]}
+    assert variables["PROTOCOL"] == "v2" and re.match("[a-z0-9]+://", str(variables["STORAGE_URI"]))
+    drain: Any = DEFAULTS["drain_s"]
+    assert predictor["terminationGracePeriodSeconds"] > drain + EXTRA_SECONDS
+
+
+@pytest.fixture
+def client() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("deploy_client", DEPLOY / "client.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_client(tmp_path: Path, client: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"a": 0.5, "b": "b1"}, {"a": None, "b": None}, {"a": 2.0}]
+    with serving(fake_models.write_model(tmp_path / "ctr"), token="s3cret") as served:
+        connection = HTTPConnection(served.http, timeout=5)
+        with pytest.raises(RuntimeError, match=r"^401: this server needs the header Authorization: Bearer TOKEN$"):
+            client.predict(connection, "ctr", rows)
+        monkeypatch.setenv("RECSYS_TOKEN", "s3cret")
+        expected = client.predict(connection, "ctr", rows)  # the same connection
+        with triton.InferenceServerClient(served.grpc) as grpc:
+            np.testing.assert_allclose(client.infer(grpc, "ctr", rows), expected, atol=1e-6)
+        connection.close()
