@@ -196,6 +196,9 @@ def test_other_folders_are_refused(artefact: Path, run: Path, tmp_path: Path) ->
     with pytest.raises(UserError, match=r"evil.py: is not in manifest.json; remove it or export the run again$"):
         load(copy)
     (copy / "evil.py").unlink()
+    (copy / "triton/clicks_model/1/__pycache__").mkdir()
+    (copy / "triton/clicks_model/1/__pycache__/model.pyc").touch()  # as Triton's Python does
+    load(copy)
     text = (copy / "manifest.json").read_text()
     (copy / "manifest.json").write_text(text.replace('"format": 1', '"format": 9'))
     with pytest.raises(

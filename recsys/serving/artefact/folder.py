@@ -23,6 +23,7 @@ from recsys.serving.servable import TensorSpec
 VERSION = 1
 GRAPH, SCORER, PIPELINE, EXAMPLES = "model.onnx", "score.onnx", "pipeline", "examples.json"
 SINGLE_GRAPH = "single_graph.onnx"
+REPOSITORY = "triton"
 KEY = "artefact"  # in manifest.json
 
 
@@ -79,6 +80,7 @@ class Artefact:
 
 
 def _files(folder: Path) -> set[str]:
-    """Return the files of a folder, but not hidden ones, the manifest and a Triton repository."""
+    """Return the files of a folder, but not hidden ones, the manifest and Triton's repository, to which Triton adds."""
     files = {f.relative_to(folder) for f in folder.rglob("*") if f.is_file()}
-    return {f.as_posix() for f in files if not f.name.startswith(".") and f.as_posix() != manifest.FILE}
+    own = {f for f in files if not f.name.startswith(".") and f.parts[0] != REPOSITORY}
+    return {f.as_posix() for f in own} - {manifest.FILE}

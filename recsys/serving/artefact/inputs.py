@@ -71,8 +71,11 @@ def check_feed(tensors: Mapping[str, np.ndarray], specs: tuple[TensorSpec, ...],
 def _check_ids(feed: Feed, features: FeatureSpec) -> None:
     """Raise UserError for an id that is no row of its table: the graph would read beyond the table."""
     singles = [f for f in features.sparse if not f.multi_valued]
-    for i, f in enumerate(singles):
-        _check_range(f.name, feed["ids"][:, i], 0, f.cardinality)
+    if singles and len(ids := feed["ids"]):
+        rows = np.array([f.cardinality for f in singles])
+        if ids.min() < 0 or (ids.max(axis=0) >= rows).any():  # which one is looked for only then
+            for i, f in enumerate(singles):
+                _check_range(f.name, ids[:, i], 0, f.cardinality)
     for f in features.sparse:
         if f.multi_valued:
             _check_range(f.name, feed[f.name], -1, f.cardinality)

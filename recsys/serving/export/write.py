@@ -42,7 +42,7 @@ from recsys.serving.export.single_graph import check_single_graph
 from recsys.serving.export.tables import TableType
 from recsys.serving.raw_rows import RawRows
 from recsys.serving.recommender import Recommender
-from recsys.serving.triton.repository import REPOSITORY, Options, write_repository
+from recsys.serving.triton.repository import Options, write_repository
 from recsys.training.run_data import prepare_to_measure
 
 EXACT, EXACT_SCORES = 1e-5, 1e-4  # tolerance of predictions and of items' scores with fp32 weights and tables
@@ -110,7 +110,7 @@ def write_artefact(source: Source, form: Form, output: Path) -> dict[str, Any]:
         recorded.write(building / files.EXAMPLES)
         about = finite(_description(source, form, about))
         if form.triton is not None:
-            write_repository(Artefact(building, about), building / REPOSITORY, form.triton)
+            write_repository(Artefact(building, about), building / files.REPOSITORY, form.triton)
         manifest.write(building, manifest.entries_of(building), {files.KEY: about})
         with TemporaryDirectory(prefix="recsys-export-") as temporary:
             compared.write(Path(temporary) / "compared.json")

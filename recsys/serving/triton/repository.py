@@ -20,7 +20,6 @@ from recsys.serving.artefact.folder import GRAPH, PIPELINE, Artefact
 from recsys.serving.servable import TensorSpec
 from recsys.serving.triton.transforms import FOLDER
 
-REPOSITORY = "triton"
 TYPES = {"BOOL": "BOOL", "INT32": "INT32", "INT64": "INT64", "FP32": "FP32", "FP64": "FP64", "BYTES": "STRING"}
 MODEL = '''"""Triton runs this file; the model itself is part of recsys."""
 
