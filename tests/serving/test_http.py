@@ -15,9 +15,15 @@ import polars as pl
 import pytest
 import requests
 import tritonclient.http as triton
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from served import Served, serving
 from tritonclient.utils import InferenceServerException
 
+from recsys.serving.server.models import Loaded
+from recsys.serving.server.request_error import RequestError
+from recsys.serving.server.rest_v2 import parse_inputs, plain_columns
+from recsys.serving.server.tensors import to_columns
 from recsys.serving.store.materialise import materialise
 from recsys.serving.store.stores import open_store
 from recsys.serving.store.views import load_views
@@ -369,6 +375,34 @@ def test_triton_infers_raw_columns(client: triton.InferenceServerClient, binary_
     np.testing.assert_allclose(found.as_numpy("p"), sigmoid(1.7, 2, 0), rtol=1e-6)
     other = client.infer("ctr", inputs, model_version="2")
     np.testing.assert_allclose(other.as_numpy("p"), sigmoid(2.7, 3, 1), rtol=1e-6)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(st.tuples(st.text(max_size=4), st.sampled_from(["", "b3", "é"])), min_size=1, max_size=3),
+    st.integers(-1, 30),
+    st.binary(max_size=3),
+)
+def test_the_quick_reader_of_texts_reads_as_the_other(rows: list[tuple[str, str]], cut: int, more: bytes) -> None:
+    """For bodies that are cut or too long it returns nothing, or what the checked reader reads."""
+    inputs, blobs = [], b""
+    for i, name in enumerate(("a", "b")):
+        texts = [row[i].encode() for row in rows]
+        blob = b"".join(struct.pack("<I", len(t)) + t for t in texts)
+        shape = [len(rows), 1] if i else [len(rows)]
+        size = {"binary_data_size": len(blob)}
+        inputs.append({"name": name, "datatype": "BYTES", "shape": shape, "parameters": size})
+        blobs += blob
+    body = b"{}" + (blobs if cut < 0 else blobs[:cut]) + more
+    loaded = Loaded("m", "1", fake_models.Scorer("m", "1"), None, None, ("", 0, 0, 0))  # type: ignore[arg-type]
+    found = plain_columns({"inputs": inputs}, body, 2, loaded, 100)
+    try:
+        read = parse_inputs({"inputs": inputs}, memoryview(body)[2:])
+        wanted = to_columns(read)
+    except RequestError:
+        assert found is None
+    else:
+        assert found is not None and found.columns == wanted and found.count == len(rows)
 
 
 def test_triton_infers_feature_tensors(client: triton.InferenceServerClient) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,17 @@ class Loaded:
         """Return the name of the output if there is only one."""
         outputs = self.servable.outputs
         return outputs[0].name if len(outputs) == 1 else None
+
+    @cached_property
+    def _columns(self) -> tuple[frozenset[str], frozenset[str]]:
+        """All raw columns that may be text, and those that a request needs."""
+        inputs = self.servable.inputs
+        return frozenset(s.name for s in inputs), frozenset(s.name for s in inputs if not s.optional)
+
+    def takes(self, columns: Mapping[str, Any]) -> bool:
+        """Return whether these are raw columns of a model that scores rows, and all that it needs."""
+        known, needed = self._columns
+        return self.servable.kind == "ranking" and needed <= columns.keys() <= known
 
 
 @dataclass(frozen=True)
