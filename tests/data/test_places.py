@@ -91,8 +91,18 @@ def both(yaml: str, folder: Path, root: str, tmp_path: Path) -> Prepared:
     return b
 
 
-@pytest.mark.parametrize("store", ["memory", "s3"])
-@pytest.mark.parametrize("kind", ["csv", pytest.param("gz", marks=pytest.mark.slow), "parquet"])
+# csv in memory and parquet on s3 stand for all
+@pytest.mark.parametrize(
+    ("kind", "store"),
+    [
+        ("csv", "memory"),
+        ("parquet", "s3"),
+        *(
+            pytest.param(*both, marks=pytest.mark.slow)
+            for both in (("csv", "s3"), ("parquet", "memory"), ("gz", "memory"), ("gz", "s3"))
+        ),
+    ],
+)
 def test_prepared_as_local_files_are(
     kind: str, store: str, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:

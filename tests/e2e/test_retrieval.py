@@ -122,6 +122,7 @@ sparse:
 """
 
 
+@pytest.mark.slow
 def test_what_is_cold_is_ranked_by_its_features(tmp_path: Path) -> None:
     """Rows that are interactions; held-out ones are of items that training lacks. Two towers, which know an item's kind,
     rank those of the kind that a user likes above the others; a factorisation of ids cannot.

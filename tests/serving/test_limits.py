@@ -169,14 +169,17 @@ def test_the_soft_limit_of_open_files_is_raised() -> None:
 
 
 def test_a_full_queue(tmp_path: Path) -> None:
-    model = fake_models.write_model(tmp_path / "ctr", seconds=0.15)
+    model = fake_models.write_model(tmp_path / "ctr", seconds=0.7)
     with serving(model, queue=2, max_batch=1) as served:
+        batcher = served.core.registry.get("ctr").versions["current"].batcher
         found: list[requests.Response] = []
         threads = [threading.Thread(target=lambda: found.append(predict(served))) for _ in range(8)]
         for t in threads:
             t.start()
         with triton.InferenceServerClient(served.grpc) as client:
-            time.sleep(0.1)
+            assert client.is_server_live()  # connects
+            while batcher.waiting_rows < 2:
+                time.sleep(0.001)
             with pytest.raises(InferenceServerException, match=r"RESOURCE_EXHAUSTED.*queue of the model is full"):
                 infer(client)
         assert 'recsys_queue_rows{model="ctr",version="1"} 2.0' in requests.get(f"{served.url}/metrics").text

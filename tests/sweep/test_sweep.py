@@ -250,6 +250,7 @@ def test_a_killed_run_takes_its_workers_with_it() -> None:
     assert run.poll() == -9 and not processes.marked(Path("s/0"))
 
 
+@pytest.mark.slow
 def test_submitit_runs_trials(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("submitit")
     how = ["sweep.launcher=slurm", "sweep.slurm.cluster=local", "sweep.slurm.partition=p", "sweep.slurm.timeout_min=3"]
