@@ -6,6 +6,11 @@ import torch
 from torch import Tensor
 
 
+def unwrapped(name: str) -> str:
+    """Return the name of a weight without the wrappers of TorchRec and DistributedDataParallel."""
+    return ".".join(part for part in name.split(".") if part not in ("_dmp_wrapped_module", "module"))
+
+
 class Ema:
     """Exponential moving average of weights: average <- decay * average + (1 - decay) * weight after every step.
 
@@ -40,9 +45,10 @@ class Ema:
     @staticmethod
     @torch.no_grad()
     def put(weights: Mapping[str, Tensor], state: Mapping[str, object]) -> None:
-        """Copy a saved average into `weights`, for prediction."""
+        """Copy a saved average into `weights`, for prediction. Both may be wrapped in different ways."""
+        plain = {unwrapped(name): w for name, w in weights.items()}
         for name, saved in state["average"].items():  # type: ignore[attr-defined]
-            weights[name].copy_(saved)
+            plain[unwrapped(name)].copy_(saved)
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, object]) -> None:

@@ -22,9 +22,8 @@ from recsys.sharding.checkpoint import check_files
 from recsys.sharding.stored_checkpoint import StoredCheckpoint
 from recsys.sharding.table_shards import rows_of_a_block
 from recsys.sharding.tables import TableInfo, tables
+from recsys.training.ema import unwrapped
 from recsys.training.run_state import RunState
-
-WRAPPERS = ("_dmp_wrapped_module.", "module.")  # prefixes that TorchRec adds to the names of parameters
 
 
 @dataclass(frozen=True)
@@ -99,9 +98,7 @@ def _load_dense(task: nn.Module, stored: StoredCheckpoint, table_parameters: set
     state = {n: stored.read(f"model.{n}") for n in names}
     saved = RunState.load(stored.path).state
     for name, average in saved.get("ema", {}).get("average", {}).items():
-        for wrapper in WRAPPERS:
-            name = name.replace(wrapper, "")
-        state[name] = average
+        state[unwrapped(name)] = average
     missing, _ = task.load_state_dict(state, strict=False)
     if lost := [n for n in missing if n not in table_parameters]:
         raise RuntimeError(f"{stored.path}: has no {lost[0]}")
