@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -253,11 +252,7 @@ def _command(cfg: DictConfig) -> None:
 
 def main() -> None:
     """Run the command with the overrides of sys.argv; the action and RUN_DIR come first, or as action= and run=."""
-    words = [a for a in sys.argv[1:] if "=" not in a and not a.startswith("-")]
-    rest = [a for a in sys.argv[1:] if a not in words]
-    sys.argv[1:] = [f"{k}={v}" for k, v in zip(("action", "run"), words, strict=False)] + rest
-    if len(words) > 2:
-        sys.exit(cli.say_error(f"{words[2]}: unexpected argument; usage: {USAGE}"))
+    cli.name_words(("action", "run"), f"usage: {USAGE}")
     cli.run("checkpoint", _command)
 
 

@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -32,6 +33,25 @@ def run(command: str, function: Callable[[DictConfig], None]) -> None:
     except interrupts.Interrupted as e:
         code = say_error(interrupts.message(), status=e.status)
     exit_process(code)
+
+
+def name_words(keys: Sequence[str], usage: str) -> None:
+    """Give the bare words of sys.argv, which come in the order of `keys`, the form KEY=WORD.
+
+    Exits with an error if there are more words than keys.
+    """
+    words = [a for a in sys.argv[1:] if "=" not in a and not a.startswith("-")]
+    if len(words) > len(keys):
+        sys.exit(say_error(f"{words[len(keys)]}: unexpected argument; {usage}"))
+    named = [f"{key}={word}" for key, word in zip(keys, words, strict=False)]
+    sys.argv[1:] = named + [a for a in sys.argv[1:] if a not in words]
+
+
+def strings(value: Any) -> list[str]:
+    """Return the value of a key that takes one value or a list of them; none for null."""
+    if value is None:
+        return []
+    return [str(v) for v in value] if OmegaConf.is_list(value) else [str(value)]
 
 
 def status(command: str, function: Callable[[DictConfig], None]) -> int:
@@ -182,7 +202,7 @@ def _unknown_key(key: str, command: str, arguments: Sequence[str]) -> str:
 def _schema_keys(key: str) -> list[str]:
     """Return the keys of a part of the config of `train` in its schema; none if users choose them."""
     from dataclasses import fields, is_dataclass
-    from typing import Any, get_args, get_type_hints
+    from typing import get_args, get_type_hints
 
     from recsys.config.schema_run import TrainConfig
     from recsys.ranges import without_none

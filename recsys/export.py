@@ -7,7 +7,6 @@ proves that it gives the outputs of the run. `verify` repeats the proof anywhere
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +55,7 @@ def _write(cfg: DictConfig) -> None:
     name = cfg.name or str(trained.model["_target_"]).rpartition(".")[2].lower()
     triton = Options(dense_backend=cfg.dense_backend, python_path=cfg.python_path) if cfg.triton else None
     form = Form(name, str(cfg.version), cfg.precision, cfg.tables, formats, triton)
-    given = [] if cfg.rows is None else _words(cfg.rows)
-    about = write_artefact(Source(run, trained, checkpoint, tuple(input_files(given))), form, output)
+    about = write_artefact(Source(run, trained, checkpoint, tuple(input_files(cli.strings(cfg.rows)))), form, output)
     show(about)
     size = sum(f.stat().st_size for f in output.rglob("*") if f.is_file() and "triton" not in f.parts)
     say(f"artefact of {size / 1e6:,.1f} MB in {output}; serve it with: python -m recsys.serve {output}")
@@ -77,7 +75,7 @@ def _checked(cfg: DictConfig) -> tuple[str, ...]:
         raise UserError(
             f"run={run}: has no checkpoint, so there is nothing to export; train it to its first checkpoint"
         )
-    formats = _words(cfg.format)
+    formats = cli.strings(cfg.format)
     given = [("precision", cfg.precision, PRECISIONS), ("tables", cfg.tables, TABLES)]
     given += [("dense_backend", cfg.dense_backend, DENSE_BACKENDS), *(("format", f, FORMATS) for f in formats)]
     for key, value, choices in given:
@@ -88,10 +86,6 @@ def _checked(cfg: DictConfig) -> tuple[str, ...]:
     if cfg.triton and cfg.dense_backend == "pytorch" and "torchscript" not in formats:
         raise UserError("dense_backend=pytorch: needs format=torchscript; add it to format=")
     return tuple(f for f in formats if f != "onnx")
-
-
-def _words(value: Any) -> list[str]:
-    return [str(v) for v in value] if OmegaConf.is_list(value) else [str(value)]
 
 
 def show(about: dict[str, Any]) -> None:
@@ -106,11 +100,7 @@ def show(about: dict[str, Any]) -> None:
 
 def main() -> None:
     """Run the command with the overrides of sys.argv; `verify DIR` may come first."""
-    words = [a for a in sys.argv[1:] if "=" not in a and not a.startswith("-")]
-    if len(words) > 2:
-        sys.exit(cli.say_error(f"{words[2]}: unexpected argument; usage: {USAGE}"))
-    rest = [a for a in sys.argv[1:] if a not in words]
-    sys.argv[1:] = [f"{k}={v}" for k, v in zip(("action", "artefact"), words, strict=False)] + rest
+    cli.name_words(("action", "artefact"), f"usage: {USAGE}")
     cli.run("export", _command)
 
 

@@ -74,10 +74,7 @@ def _join(cfg: DictConfig, views: Mapping[str, View]) -> None:
 
 def main() -> None:
     """Run the command with the overrides of sys.argv; the action comes first."""
-    words = [a for a in sys.argv[1:] if "=" not in a and not a.startswith("-")]
-    if len(words) > 1:
-        sys.exit(cli.say_error(f"{words[1]}: unexpected argument; see --help"))
-    sys.argv[1:] = [f"action={w}" for w in words] + [a for a in sys.argv[1:] if a not in words]
+    cli.name_words(("action",), "see --help")
     cli.run("feature_store", _command)
 
 

@@ -216,7 +216,7 @@ def _none_fits(tried: list[PlanAttempt]) -> str:
 
 def _outputs(given: Any) -> list[Path]:
     """Return `output` as paths. Raises UserError for a path that cannot be written."""
-    paths = [Path(str(p)) for p in ([] if given is None else given if OmegaConf.is_list(given) else [given])]
+    paths = [Path(p) for p in cli.strings(given)]
     for path in paths:
         check_output(path, (".json", ".html"))
     return paths

@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from recsys import cli
 from recsys.console import results, say
@@ -29,7 +29,7 @@ def _command(cfg: DictConfig) -> None:
 
     if cfg.batch_size is not None and cfg.batch_size < 1:
         raise UserError(f"batch_size={cfg.batch_size}: must be at least 1")
-    files = input_files([str(i) for i in cfg.input] if OmegaConf.is_list(cfg.input) else [str(cfg.input)])
+    files = input_files(cli.strings(cfg.input))
     trained, path = open_run(cfg.run)
     output = Path(cfg.output)
     check_output(output, (".parquet",), inputs=files, root=trained.data.root)

@@ -72,7 +72,7 @@ class Connection(Protocol):
 
 @dataclass
 class Record:
-    """What is noted of each request."""
+    """Records of each request."""
 
     end: float = 0.0
     latencies: array[float] = field(default_factory=lambda: array("d"))

@@ -25,7 +25,7 @@ ARRIVALS = ("poisson", "fixed")
 
 @dataclass(frozen=True)
 class Plan:
-    """What is sent where. requests: encoded requests by batch size"""
+    """The requests and their target. requests: encoded requests by batch size"""
 
     settings: LoadTestConfig
     target: Target

@@ -32,6 +32,11 @@ class Queries:
     history: np.ndarray
     lengths: np.ndarray
 
+    @property
+    def histories(self) -> list[np.ndarray]:
+        """The known candidates of each history."""
+        return np.split(self.history, np.cumsum(self.lengths)[:-1])
+
     @classmethod
     def from_rows(cls, fitted: Fitted, rows: pl.DataFrame) -> Queries:
         """Return a query for each group of parsed rows, in the order of the groups' first rows."""

@@ -1,4 +1,6 @@
-"""What a server asks of a model: raw rows or columns in, arrays out. `recsys.serving.artefact` loads such a model.
+"""Interface between servers and models: raw rows or columns in, arrays out.
+
+`recsys.serving.artefact` loads a model that implements it.
 
 A server calls `features` once for all rows that wait, then `run`, and divides the outputs among the requests.
 """

@@ -34,10 +34,15 @@ class Division:
 
 
 class SharedColumns:
-    """Transforms rows that share columns. Threads may share it."""
+    """Transforms rows that share columns. Threads may share it.
 
-    def __init__(self, rows: RawRows) -> None:
-        self._rows, self._features = rows, rows.fitted.features
+    Args:
+        rows: the transforms.
+        pipeline: the same transforms, for all columns.
+    """
+
+    def __init__(self, rows: RawRows, pipeline: Pipeline) -> None:
+        self._rows, self._features, self._pipeline = rows, rows.fitted.features, pipeline
         self._divisions: dict[frozenset[str], Division] = {}
 
     def arrays(self, shared: Row, rows: Sequence[Row]) -> Arrays:
@@ -46,7 +51,7 @@ class SharedColumns:
         Raises RowError for the first value that cannot be read; it names no row if the value is shared.
         """
         if self._rows.fitted.data.group is not None:  # features may depend on other rows
-            return Pipeline(self._rows).arrays([{**shared, **row} for row in rows])
+            return self._pipeline.arrays([{**shared, **row} for row in rows])
         division = self._division(frozenset(shared))
         first = division.once.arrays(shared)
         common = {n: v for n, v in shared.items() if n in division.needed}

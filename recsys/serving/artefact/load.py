@@ -23,7 +23,11 @@ def load(folder: str | Path, *, threads: int = 1, digests: bool = True) -> Serva
         UserError: the folder is not an artefact of this version, or onnxruntime cannot load it.
         DamagedFile: a file is missing or is not as it was written.
     """
-    artefact = Artefact.open(Path(folder), digests=digests)
+    return model_of(Artefact.open(Path(folder), digests=digests), threads)
+
+
+def model_of(artefact: Artefact, threads: int = 1) -> Servable:
+    """Load the model of an artefact whose files have been checked."""
     if artefact.kind == "ranking":
         from recsys.serving.artefact.ranking import RankingModel
 

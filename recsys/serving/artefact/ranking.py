@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from recsys.data.arrays import single_valued
 from recsys.errors import UserError
 from recsys.serving.artefact.folder import GRAPH, PIPELINE, Artefact
 from recsys.serving.artefact.inputs import GraphInputs, check_feed, graph_inputs
@@ -28,7 +29,8 @@ class RankingModel:
         self.tensors: tuple[TensorSpec, ...] = artefact.signature["tensors"]
         self.outputs: tuple[TensorSpec, ...] = artefact.signature["outputs"]
         raw_rows = RawRows.load(artefact.folder / PIPELINE)
-        self.pipeline, self._shared = Pipeline(raw_rows), SharedColumns(raw_rows)
+        self.pipeline = Pipeline(raw_rows)
+        self._shared = SharedColumns(raw_rows, self.pipeline)
         self._features = self.pipeline.features
         self._session = open_session(artefact.folder / GRAPH, threads)
         self._names = [s.name for s in self.outputs]
@@ -59,7 +61,7 @@ class RankingModel:
 
     def unknown_shares(self, features: GraphInputs) -> dict[str, float]:
         """Return the share of out-of-vocabulary ids of each feature with a vocabulary."""
-        singles = [f.name for f in self._features.sparse if not f.multi_valued]
+        singles = single_valued(self._features)
         known = self.pipeline.fitted.vocabularies
         shares: dict[str, float] = {}
         for f in self._features.sparse:

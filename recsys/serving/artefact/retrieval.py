@@ -14,7 +14,7 @@ from recsys.errors import UserError
 from recsys.serving.artefact.folder import PIPELINE, Artefact
 from recsys.serving.artefact.inputs import GraphInputs, check_feed, graph_inputs
 from recsys.serving.artefact.scorers import scorer_of
-from recsys.serving.queries import Queries
+from recsys.serving.queries import Queries, in_batches
 from recsys.serving.raw_rows import RawRows
 from recsys.serving.row_frames import RowFrames
 from recsys.serving.servable import Outputs, Query, Row, TensorSpec
@@ -56,25 +56,19 @@ class RetrievalModel:
                 raise UserError(f"k={query.k}: must be from 1 to {self._items:,}, the number of items")
         if not queries:
             return []
-        parsed = self._parsed(queries)
-        lists = dict(self._lists(queries, Queries.from_rows(self._fitted, parsed))) if parsed.height else {}
+        lists = dict(self._lists(queries))
         return [lists.get(i) or self._popular(query) for i, query in enumerate(queries)]
 
     def _popular(self, query: Query) -> tuple[list[Any], list[float]]:
         """Return the most popular items, for a query whose rows data.where filters out."""
         return self._best(query, np.zeros(self._items, np.float32), np.zeros(0, np.int64))
 
-    def _lists(self, queries: Sequence[Query], made: Queries) -> Iterator[tuple[int, tuple[list[Any], list[float]]]]:
+    def _lists(self, queries: Sequence[Query]) -> Iterator[tuple[int, tuple[list[Any], list[float]]]]:
         """Yield the place and the list of each query that was made of at least one row."""
-        places = [int(group) for group in made.groups]
-        stops = np.cumsum(made.lengths)
-        step = max(1, BLOCK // (1 + self._items))
-        for first in range(0, len(places), step):
-            scores = self._scorer.scores(made, first, min(first + step, len(places)))
-            for i, row in enumerate(scores, first):
-                history = made.history[stops[i] - made.lengths[i] : stops[i]]
-                query = queries[places[i]]
-                yield places[i], self._best(query, row[1 : 1 + self._items].copy(), history)
+        for made in in_batches(self._fitted, self._parsed(queries), max(1, BLOCK // (1 + self._items))):
+            for group, row, history in zip(made.groups, self._scorer.scores(made), made.histories, strict=True):
+                place = int(group)
+                yield place, self._best(queries[place], row[1 : 1 + self._items].copy(), history)
 
     def _best(self, query: Query, scores: np.ndarray, history: np.ndarray) -> tuple[list[Any], list[float]]:
         """Return items and scores of one query. scores: (N - 1,), beginning with candidate 1"""

@@ -20,8 +20,8 @@ PAIRS = 1 << 16  # number of pairs that score.onnx scores in one call
 class Scorer(Protocol):
     """Scores all N candidates, row 0 standing for unknown items."""
 
-    def scores(self, queries: Queries, first: int, stop: int) -> np.ndarray:
-        """Return the scores (stop - first, N) of these queries."""
+    def scores(self, queries: Queries) -> np.ndarray:
+        """Return the scores (Q, N) of queries."""
         ...
 
     def queries(self, inputs: GraphInputs) -> np.ndarray:
@@ -46,10 +46,8 @@ class VectorScorer:
         vectors: np.ndarray = self._graph.run(["query"], feed)[0]
         return vectors
 
-    def scores(self, queries: Queries, first: int, stop: int) -> np.ndarray:
-        inputs = graph_inputs(queries.arrays, queries.features, one_length=True)
-        own = GraphInputs({n: x[first:stop] for n, x in inputs.feed.items()}, stop - first)
-        vectors = self.queries(own)
+    def scores(self, queries: Queries) -> np.ndarray:
+        vectors = self.queries(graph_inputs(queries.arrays, queries.features, one_length=True))
         if self._pairs is None:
             scores: np.ndarray = vectors @ self._items.T
             return scores
@@ -73,10 +71,8 @@ class HistoryScorer:
     def queries(self, inputs: GraphInputs) -> np.ndarray:
         raise UserError("this model was fitted in closed form and has no query vectors")
 
-    def scores(self, queries: Queries, first: int, stop: int) -> np.ndarray:
-        ends = np.cumsum(queries.lengths)
-        rows = [self._method(queries.history[ends[i] - queries.lengths[i] : ends[i]]) for i in range(first, stop)]
-        scores = np.stack(rows)
+    def scores(self, queries: Queries) -> np.ndarray:
+        scores = np.stack([self._method(history) for history in queries.histories])
         rest = self._candidates - scores.shape[1]  # candidates that the model was not fitted to
         return np.pad(scores, ((0, 0), (0, rest)), constant_values=-np.inf)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from recsys.data.arrays import single_valued
 from recsys.features import FeatureSpec
 from recsys.serving.servable import Datatype, TensorSpec
 
@@ -30,8 +31,8 @@ def _datatype(dtype: pl.DataType) -> Datatype:
 def feature_inputs(features: FeatureSpec) -> tuple[TensorSpec, ...]:
     """Return the inputs of the graph: `dense`, `ids` and the lists of multi-valued features, padded with -1."""
     specs = [TensorSpec("dense", "FP32", (-1, features.dense_width))] if features.dense else []
-    if singles := sum(not f.multi_valued for f in features.sparse):
-        specs.append(TensorSpec("ids", "INT32", (-1, singles)))
+    if singles := single_valued(features):
+        specs.append(TensorSpec("ids", "INT32", (-1, len(singles))))
     specs += [TensorSpec(f.name, "INT32", (-1, -1)) for f in features.sparse if f.multi_valued]
     return tuple(specs)
 

@@ -14,7 +14,7 @@ import numpy as np
 from recsys import manifest
 from recsys.errors import UserError
 from recsys.serving.artefact.folder import EXAMPLES, Artefact
-from recsys.serving.artefact.load import load
+from recsys.serving.artefact.load import model_of
 from recsys.serving.servable import Query, Servable
 
 MODULES = ("torch", "pytorch_lightning", "torchrec")  # which the process that verifies must not have loaded
@@ -41,7 +41,7 @@ def verify(folder: Path, examples: Path | None = None) -> Verified:
     """
     artefact = Artefact.open(folder)
     recorded = manifest.read_json(examples or folder / EXAMPLES, "rows", "outputs")
-    model = load(folder, digests=False)
+    model = model_of(artefact)
     differences = (_ranking if artefact.kind == "ranking" else _retrieval)(model, recorded)
     tolerance = float(artefact.about["tolerance"])
     worst = int(differences.argmax()) if len(differences) else 0
@@ -55,14 +55,18 @@ def verify(folder: Path, examples: Path | None = None) -> Verified:
     return Verified(len(differences), largest, tolerance)
 
 
+def apart(found: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Return the differences of numbers, in relation to those above 1; infinity for NaN."""
+    differences = np.abs(found - wanted) / np.maximum(np.abs(wanted), 1)
+    return np.where(np.isnan(differences), np.inf, differences)
+
+
 def _ranking(model: Servable, recorded: Mapping[str, Any]) -> np.ndarray:
     """Return the largest difference of each row, (rows,)."""
     outputs = model.run(model.features(recorded["rows"]))
     expected = recorded["outputs"]
     wanted = {name: np.asarray(values, np.float32) for name, values in expected.items()}
-    # numbers are compared in relation to their size, probabilities as they are
-    parts = [np.abs(outputs[name] - x) / np.maximum(np.abs(x), 1) for name, x in wanted.items()]
-    parts = [np.where(np.isnan(p), np.inf, p) for p in parts]
+    parts = [apart(outputs[name], x) for name, x in wanted.items()]
     return np.max(np.stack(parts), axis=0) if len(recorded["rows"]) else np.zeros(0)
 
 
@@ -73,8 +77,7 @@ def _retrieval(model: Servable, recorded: Mapping[str, Any]) -> np.ndarray:
     for (items, scores), expected in zip(model.recommend(queries), recorded["outputs"], strict=True):
         wanted = np.asarray(expected["scores"], np.float32)
         same = len(scores) == len(wanted) and _same_items(items, expected["items"], wanted)
-        apart = np.abs(np.asarray(scores, np.float32) - wanted) / np.maximum(np.abs(wanted), 1) if same else [np.inf]
-        differences.append(np.max(apart, initial=0.0))
+        differences.append(np.max(apart(np.asarray(scores, np.float32), wanted), initial=0.0) if same else np.inf)
     return np.asarray(differences)
 
 

@@ -1,6 +1,10 @@
 """The values of the keys of recsys.export, without the imports that they need."""
 
+from typing import Literal, get_args
+
+TableType = Literal["fp32", "fp16", "int8", "int4"]
+
 FORMATS = ("onnx", "single_graph", "torchscript", "aoti")
 PRECISIONS = ("fp32", "fp16", "bf16")
-TABLES = ("fp32", "fp16", "int8", "int4")
+TABLES: tuple[str, ...] = get_args(TableType)
 DENSE_BACKENDS = ("onnxruntime", "pytorch", "python")

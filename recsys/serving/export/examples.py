@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,9 @@ import polars as pl
 import torch
 
 from recsys.atomic import finite
-from recsys.data.arrays import Arrays
+from recsys.data.arrays import Arrays, single_valued
 from recsys.data.raw import sources
+from recsys.data.raw.blocks import LINE
 from recsys.data.tensors import Tensors
 from recsys.errors import UserError
 from recsys.features import Label
@@ -33,17 +34,16 @@ class Examples:
     outputs: Any
     more: Mapping[str, Any]
 
-    def divided(self, *, dependent: bool) -> tuple[Examples, Examples]:
-        """Return the examples that an artefact holds, and those that are compared once.
+    @property
+    def recorded(self) -> Examples:
+        """The examples that an artefact holds."""
+        return self._part(0, RECORDED)
 
-        dependent: whether rows depend on those before them, so that the latter must be all rows
-        """
-        n = min(RECORDED, len(self.rows))
-        if dependent:
-            return self._part(0, n), self
-        return self._part(0, n), self._part(n, len(self.rows))
+    def compared(self, *, dependent: bool) -> Examples:
+        """Return the other examples, which are compared once; all if rows depend on those before them."""
+        return self if dependent else self._part(RECORDED, None)
 
-    def _part(self, start: int, stop: int) -> Examples:
+    def _part(self, start: int, stop: int | None) -> Examples:
         if isinstance(self.outputs, dict):
             outputs: Any = {name: x[start:stop] for name, x in self.outputs.items()}
         else:
@@ -74,39 +74,21 @@ def raw_frame(rows: RawRows, files: list[Path], most: int) -> pl.DataFrame:
 
 def scored(rows: RawRows, raw: pl.DataFrame, task: StoredTask, labels: tuple[Label, ...]) -> Examples:
     """Return the rows that can be read and their predictions, by the run's own transforms, model and tables."""
-    raw = _readable(rows, raw)
     parsed, _ = rows.parse(rows.from_frame(raw))
+    raw = raw[parsed[LINE]]
     applied = rows.fitted.apply(rows.in_context(parsed))
     features = rows.fitted.features
     arrays = Arrays.from_frame(applied, features, rows.fitted.matrices)
-    ids = dict(_ids_of(arrays, task))
+    singles = single_valued(features)
+    ids = {n: arrays.ids[:, i] for i, n in enumerate(singles)} | arrays.values
     kept = used_ids(task.features, ids)
     model, narrow = task.with_rows(kept)
     for f in features.sparse:
         ids[f.name] = np.searchsorted(kept[f.table], ids[f.name]).astype(np.int32)
-    small = replace(arrays, ids=_columns(arrays, ids, task), values={n: ids[n] for n in arrays.values})
+    columns_of_ids = np.stack([ids[n] for n in singles], axis=1) if singles else arrays.ids
+    small = replace(arrays, ids=columns_of_ids, values={n: ids[n] for n in arrays.values})
     batch = Tensors.from_arrays(small, narrow).batch(np.zeros((arrays.rows, len(labels)), np.float32))
     with torch.no_grad():
         predictions = predict(model.model(batch.dense, batch.sparse), labels).numpy()
     outputs = {name: predictions[:, i].tolist() for i, name in enumerate(columns(labels))}
     return Examples(raw.to_dicts(), outputs, {})
-
-
-def _readable(rows: RawRows, raw: pl.DataFrame) -> pl.DataFrame:
-    """Return the rows that can be read."""
-    _, bad = rows.parse(rows.from_frame(raw))
-    if not bad:
-        return raw
-    wrong = {b.line for b in bad}
-    return raw.filter(pl.Series([i not in wrong for i in range(raw.height)]))
-
-
-def _ids_of(arrays: Arrays, task: StoredTask) -> Iterator[tuple[str, np.ndarray]]:
-    singles = [f.name for f in task.features.sparse if not f.multi_valued]
-    yield from ((name, arrays.ids[:, i]) for i, name in enumerate(singles))
-    yield from arrays.values.items()
-
-
-def _columns(arrays: Arrays, ids: Mapping[str, np.ndarray], task: StoredTask) -> np.ndarray:
-    singles = [f.name for f in task.features.sparse if not f.multi_valued]
-    return np.stack([ids[n] for n in singles], axis=1) if singles else arrays.ids

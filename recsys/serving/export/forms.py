@@ -14,6 +14,7 @@ from recsys.errors import UserError
 from recsys.serving.artefact import folder as files
 from recsys.serving.artefact.inputs import graph_inputs
 from recsys.serving.artefact.single_graph import SingleGraph
+from recsys.serving.artefact.verify import apart
 from recsys.serving.export.graphs import Inputs, RankingGraph
 from recsys.serving.export.single_graph import write_single_graph
 from recsys.serving.export.tables import Part
@@ -82,8 +83,7 @@ def write_forms(
 
 def _compare(name: str, found: Sequence[np.ndarray], expected: Mapping[str, list[float]], tolerance: float) -> None:
     wanted = [np.asarray(x, np.float32) for x in expected.values()]
-    apart = [np.abs(f - w) / np.maximum(np.abs(w), 1) for f, w in zip(found, wanted, strict=True)]
-    largest = float(np.max(np.concatenate(apart), initial=0.0))
+    largest = float(np.max([apart(f, w) for f, w in zip(found, wanted, strict=True)], initial=0.0))
     if not largest <= tolerance:
         raise UserError(f"format={name}: an output differs by {largest:.2g} from the run's, more than {tolerance:g}")
     say(f"{name}: {len(wanted[0]):,} raw rows agree with the run within {largest:.1e}")

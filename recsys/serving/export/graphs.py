@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from recsys.data.arrays import single_valued
 from recsys.features import FeatureSpec, Label
 from recsys.predictions import columns, predict
 from recsys.serving.export.lookups import PaddedFeatures, Tables
@@ -30,12 +31,20 @@ def example_inputs(features: FeatureSpec) -> Inputs:
     inputs: Inputs = {}
     if features.dense:
         inputs["dense"] = torch.zeros(EXAMPLE_ROWS, features.dense_width)
-    if singles := [f for f in features.sparse if not f.multi_valued]:
+    if singles := single_valued(features):
         inputs["ids"] = torch.zeros(EXAMPLE_ROWS, len(singles), dtype=torch.int32)
     for f in features.sparse:
         if f.multi_valued:
             inputs[f.name] = torch.zeros(EXAMPLE_ROWS, EXAMPLE_LENGTH, dtype=torch.int32)
     return inputs
+
+
+def features_of(features: FeatureSpec, inputs: Mapping[str, Tensor]) -> tuple[Tensor, PaddedFeatures]:
+    """Return the dense features (B, D) and the sparse ones of a graph's inputs."""
+    lists = {f.name: inputs[f.name] for f in features.sparse if f.multi_valued}
+    rows = next(iter(inputs.values())).shape[0]
+    dense = inputs["dense"] if features.dense else torch.zeros(rows, 0)
+    return dense, PaddedFeatures(inputs.get("ids"), single_valued(features), lists)
 
 
 class RankingGraph(nn.Module):
@@ -55,19 +64,27 @@ class RankingGraph(nn.Module):
     ) -> None:
         super().__init__()
         self.model = model.to(tables.precision)
-        self._features, self._labels, self._tables, self._precision = features, labels, tables, tables.precision
-        self._singles = [f.name for f in features.sparse if not f.multi_valued]
+        self._features, self._labels, self._tables = features, labels, tables
         self.outputs = columns(labels)
 
     def forward(self, parts: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the predictions, (B,) for each name of `outputs`."""
         self._tables.parts = dict(parts)
-        lists = {f.name: inputs[f.name] for f in self._features.sparse if f.multi_valued}
-        rows = next(iter(inputs.values())).shape[0]
-        dense = inputs["dense"] if self._features.dense else torch.zeros(rows, 0)
-        sparse = PaddedFeatures(inputs.get("ids"), self._singles, lists)
-        predictions = predict(self.model(dense.to(self._precision), sparse), self._labels)
+        dense, sparse = features_of(self._features, inputs)
+        predictions = predict(self.model(dense.to(self._tables.precision), sparse), self._labels)
         return {name: predictions[:, i] for i, name in enumerate(self.outputs)}
+
+
+def dynamic_shapes(inputs: Inputs, *, one_length: bool = False, **bounds: int) -> dict[str, dict[int, Any]]:
+    """Return the dynamic dimensions of each input: the number of rows and, of lists, the length.
+
+    Args:
+        one_length: whether the lists of all features are padded to the same length.
+        bounds: `min` and `max` of the dimensions.
+    """
+    batch, shared = (torch.export.Dim(name, **bounds) for name in ("batch", "length"))
+    lengths = {n: shared if one_length else torch.export.Dim(f"length_{i}", **bounds) for i, n in enumerate(inputs)}
+    return {n: {0: batch} if n in ("dense", "ids") else {0: batch, 1: lengths[n]} for n in inputs}
 
 
 def trace(
@@ -77,11 +94,9 @@ def trace(
 
     one_length: whether the lists of all features are padded to the same length
     """
-    batch, shared = torch.export.Dim("batch"), torch.export.Dim("length")
     arrays = {p.name: torch.zeros(EXAMPLE_TABLE, p.columns, dtype=p.dtype) for p in parts}
     sizes = {n: {0: torch.export.Dim(f"rows_{i}")} for i, n in enumerate(arrays)}
-    lengths = {n: shared if one_length else torch.export.Dim(f"length_{i}") for i, n in enumerate(inputs)}
-    shapes = {n: {0: batch} if n in ("dense", "ids") else {0: batch, 1: lengths[n]} for n in inputs}
+    shapes = dynamic_shapes(inputs, one_length=one_length)
     with quiet_exporter(), torch.no_grad():
         return torch.export.export(graph.eval(), (arrays, inputs), dynamic_shapes=(sizes, shapes), strict=False)
 

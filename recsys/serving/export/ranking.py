@@ -10,11 +10,12 @@ import torch
 from recsys.features import FeatureSpec, Label
 from recsys.serving.artefact import folder as files
 from recsys.serving.artefact import signature
+from recsys.serving.export.choices import TableType
 from recsys.serving.export.forms import Written
 from recsys.serving.export.graphs import RankingGraph, example_inputs, to_onnx, trace
 from recsys.serving.export.lookups import Tables, replace_lookups
 from recsys.serving.export.restored import StoredTask
-from recsys.serving.export.tables import TableType, fuse, write_tables
+from recsys.serving.export.tables import fuse, write_tables
 from recsys.serving.raw_rows import RawRows
 
 # of products and sums; bfloat16 weights are converted, because ONNX Runtime has no kernels for them on CPUs

@@ -6,7 +6,7 @@ export takes does not depend on their size.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from recsys.config.kinds import build_task
-from recsys.features import FeatureSpec, SparseFeature
+from recsys.features import FeatureSpec
 from recsys.sharding.checkpoint import check_files
 from recsys.sharding.stored_checkpoint import StoredCheckpoint
 from recsys.sharding.table_shards import rows_of_a_block
@@ -57,7 +57,8 @@ class StoredTask:
         features = _narrowed(self.features, {t: len(x) for t, x in ids.items()})
         task = build_task(self.cfg, features, torch.device("cpu"))
         own = tables(task)
-        _load_dense(task, self.stored, {i.parameter for i in own.values()})
+        dense = {n: x for n, x in self.task.state_dict().items() if not x.is_meta}
+        task.load_state_dict(dense, strict=False)
         weights = dict(task.named_parameters())
         with torch.no_grad():
             for info in own.values():
@@ -86,10 +87,7 @@ def used_ids(features: FeatureSpec, ids: Mapping[str, np.ndarray]) -> dict[str, 
 
 
 def _narrowed(features: FeatureSpec, rows: Mapping[str, int]) -> FeatureSpec:
-    def narrow(sparse: Iterable[SparseFeature]) -> tuple[SparseFeature, ...]:
-        return tuple(replace(f, cardinality=rows[f.table]) for f in sparse)
-
-    return replace(features, sparse=narrow(features.sparse))
+    return replace(features, sparse=tuple(replace(f, cardinality=rows[f.table]) for f in features.sparse))
 
 
 def _load_dense(task: nn.Module, stored: StoredCheckpoint, table_parameters: set[str]) -> None:

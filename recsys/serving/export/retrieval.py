@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from recsys.batch import Batch
-from recsys.data.arrays import single_valued
 from recsys.data.raw.blocks import LINE
 from recsys.data.transforms import GROUP
 from recsys.errors import UserError
@@ -22,11 +21,12 @@ from recsys.models.common.scorer import Scorer
 from recsys.serving.artefact import folder as files
 from recsys.serving.artefact import signature
 from recsys.serving.artefact.closed_form import METHODS, STATE
+from recsys.serving.export.choices import TableType
 from recsys.serving.export.examples import Examples
-from recsys.serving.export.graphs import example_inputs, to_onnx, trace
-from recsys.serving.export.lookups import ItemVectors, PaddedFeatures, Tables, replace_lookups
+from recsys.serving.export.graphs import example_inputs, features_of, to_onnx, trace
+from recsys.serving.export.lookups import ItemVectors, Tables, replace_lookups
 from recsys.serving.export.restored import StoredTask
-from recsys.serving.export.tables import Part, TableType, fuse, write_tables
+from recsys.serving.export.tables import Part, fuse, write_tables
 from recsys.serving.recommender import Recommender
 from recsys.serving.servable import TensorSpec
 from recsys.sharding.tables import tables as table_infos
@@ -45,12 +45,10 @@ class QueryGraph(nn.Module):
     def forward(self, parts: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the queries (B, d)."""
         self._tables.parts = dict(parts)
-        lists = {f.name: inputs[f.name] for f in self._features.sparse if f.multi_valued}
-        rows = next(iter(inputs.values())).shape[0]
-        length = next(iter(lists.values())).shape[1] if lists else 1
-        dense = inputs["dense"] if self._features.dense else torch.zeros(rows, 0)
-        sparse: Any = PaddedFeatures(inputs.get("ids"), single_valued(self._features), lists)
-        batch = Batch(dense, sparse, torch.zeros(rows, 0))
+        lists = [inputs[f.name] for f in self._features.sparse if f.multi_valued]
+        length = lists[0].shape[1] if lists else 1
+        dense, sparse = features_of(self._features, inputs)
+        batch = Batch(dense, sparse, torch.zeros(dense.shape[0], 0))  # type: ignore[arg-type]
         with padded_to(length):
             query_batch = self.model.make_queries(batch)
             vectors = self.model.items(query_batch.inputs)
@@ -74,8 +72,9 @@ def write_retrieval(recommender: Recommender, task: StoredTask, table_type: Tabl
     features = recommender.fitted.features
     vectors = recommender.items
     assert vectors is not None
-    (folder / "tables").mkdir(parents=True, exist_ok=True)
-    vectors.numpy().tofile(folder / "tables" / f"{ITEMS}.bin")
+    part = Part(ITEMS, torch.float32, vectors.shape[1])
+    (folder / part.file).parent.mkdir(parents=True, exist_ok=True)
+    vectors.numpy().tofile(folder / part.file)
     tables = Tables({})
     model = task.task.model
     scorer = model.scorer
@@ -85,7 +84,7 @@ def write_retrieval(recommender: Recommender, task: StoredTask, table_type: Tabl
     write_tables(task.stored, own, fused.values(), folder)
     tables.by_dim = fused
     replace_lookups(model, features, tables)
-    parts = [Part(ITEMS, torch.float32, vectors.shape[1]), *(p for t in fused.values() for p in t.parts)]
+    parts = [part, *(p for t in fused.values() for p in t.parts)]
     sizes = {ITEMS: len(vectors)} | {p.name: t.rows for t in fused.values() for p in t.parts}
     graph, inputs = QueryGraph(model, features, tables), example_inputs(features)
     program = trace(graph, parts, inputs, one_length=True)
@@ -126,9 +125,7 @@ def recommended(recommender: Recommender, raw: pl.DataFrame) -> Examples:
     histories = [[values[line] for line in lines] for lines in groups[LINE]]
     k = recommender.k
     lists = pl.concat(frame for frame, _ in recommender.answers(parsed, k))
-    outputs = [{"items": i, "scores": s} for i, s in zip(lists["items"], lists["scores"], strict=True)]
-    outputs = [{n: list(x) for n, x in o.items()} for o in outputs]
-    return Examples(histories, outputs, {"k": k})
+    return Examples(histories, lists.select("items", "scores").to_dicts(), {"k": k})
 
 
 def signature_of(types: pl.Schema, features: FeatureSpec, read: Sequence[str]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,11 +18,11 @@ from torch import Tensor, nn
 
 from recsys.console import bar
 from recsys.errors import UserError
+from recsys.serving.export.choices import TableType
 from recsys.sharding.stored_checkpoint import StoredCheckpoint
 from recsys.sharding.table_shards import rows_of_a_block
 from recsys.sharding.tables import TableInfo
 
-TableType = Literal["fp32", "fp16", "int8", "int4"]
 FOLDER = "tables"
 
 

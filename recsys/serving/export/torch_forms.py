@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from recsys.errors import UserError
-from recsys.serving.export.graphs import Inputs, quiet_exporter
+from recsys.serving.export.graphs import Inputs, dynamic_shapes, quiet_exporter
 from recsys.serving.export.tables import Part
 
 TORCHSCRIPT, AOTI = "model.pt", "model.pt2"
@@ -65,9 +65,7 @@ def write_aoti(module: Standalone, inputs: Inputs, file: Path) -> None:
 
     Raises UserError if there is no compiler.
     """
-    batch = torch.export.Dim("batch", min=1, max=1 << 20)
-    lengths = {n: torch.export.Dim(f"length_{i}", min=1, max=1 << 20) for i, n in enumerate(inputs)}
-    shapes = tuple({0: batch} if n in ("dense", "ids") else {0: batch, 1: lengths[n]} for n in inputs)
+    shapes = tuple(dynamic_shapes(inputs, min=1, max=1 << 20).values())
     from torch._inductor.exc import InductorError, InvalidCxxCompiler
 
     with quiet_exporter(), torch.no_grad():

@@ -30,6 +30,7 @@ from recsys.run_files import RESULTS
 from recsys.serving.artefact import folder as files
 from recsys.serving.artefact.folder import Artefact
 from recsys.serving.artefact.session import open_session
+from recsys.serving.export.choices import TableType
 from recsys.serving.export.examples import COMPARED, RECORDED, Examples, raw_frame, scored
 from recsys.serving.export.forms import write_forms
 from recsys.serving.export.graphs import OPSET
@@ -39,7 +40,6 @@ from recsys.serving.export.ranking import write_ranking
 from recsys.serving.export.restored import StoredTask
 from recsys.serving.export.retrieval import recommended, signature_of, write_closed_form, write_retrieval
 from recsys.serving.export.single_graph import check_single_graph
-from recsys.serving.export.tables import TableType
 from recsys.serving.raw_rows import RawRows
 from recsys.serving.recommender import Recommender
 from recsys.serving.triton.repository import Options, write_repository
@@ -80,7 +80,7 @@ class Form:
 
 @dataclass(frozen=True)
 class Source:
-    """What is exported: a run's folder, its config and a checkpoint. files: raw files to take rows from"""
+    """The run to export: its folder, its config and a checkpoint. files: raw files to take rows from"""
 
     run: Path
     cfg: DictConfig
@@ -106,8 +106,8 @@ def write_artefact(source: Source, form: Form, output: Path) -> dict[str, Any]:
         save_pipeline(rows, building / files.PIPELINE)
         write = _ranking if source.kind.scores_rows else _retrieval
         about, examples = write(source, form, rows, raw, building)
-        recorded, compared = examples.divided(dependent=source.kind.scores_rows and rows.fitted.data.group is not None)
-        recorded.write(building / files.EXAMPLES)
+        compared = examples.compared(dependent=source.kind.scores_rows and rows.fitted.data.group is not None)
+        examples.recorded.write(building / files.EXAMPLES)
         about = finite(_description(source, form, about))
         if form.triton is not None:
             write_repository(Artefact(building, about), building / files.REPOSITORY, form.triton)
@@ -155,7 +155,7 @@ def _ranking(source: Source, form: Form, rows: RawRows, raw: Any, folder: Path) 
     task = StoredTask.load(source.cfg, features, source.checkpoint)
     examples = scored(rows, raw, task, labels)
     written = write_ranking(task, labels, form.tables, form.precision, folder)
-    recorded = examples.divided(dependent=False)[0]
+    recorded = examples.recorded
     write_forms(form.formats, written, rows, recorded.rows, recorded.outputs, form.tolerance(scores_rows=True))
     measured = {}
     prepared = prepare_to_measure(source.run, data_config(source.cfg))

@@ -28,8 +28,17 @@ class Result:
     features: Features | None = None
 
 
+class _ByRow:
+    """A payload whose outputs are arrays with an element, or a part, for each row."""
+
+    __slots__ = ()
+
+    def divide(self, outputs: Outputs, start: int, end: int) -> Outputs:
+        return {name: array[start:end] for name, array in outputs.items()}
+
+
 @dataclass(slots=True)
-class Rows:
+class Rows(_ByRow):
     """Raw rows, one mapping each. shared: values that all rows have, too; such rows are not merged with others"""
 
     rows: list[Row]
@@ -50,16 +59,13 @@ class Rows:
         started = perf_counter()
         return _run(servable, servable.features(self.rows, self.shared), started)
 
-    def divide(self, outputs: Outputs, start: int, end: int) -> Outputs:
-        return {name: array[start:end] for name, array in outputs.items()}
-
     def raw_rows(self) -> list[Row]:
         """Return the rows for the log of samples."""
         return self.rows if self.shared is None else [{**self.shared, **row} for row in self.rows]
 
 
 @dataclass(slots=True)
-class Columns:
+class Columns(_ByRow):
     """Raw columns of `count` values each."""
 
     columns: dict[str, list[Any]]
@@ -82,16 +88,13 @@ class Columns:
         started = perf_counter()
         return _run(servable, servable.features_of_columns(self.columns, self.count), started)
 
-    def divide(self, outputs: Outputs, start: int, end: int) -> Outputs:
-        return {name: array[start:end] for name, array in outputs.items()}
-
     def raw_rows(self) -> list[Row]:
         """Return the rows for the log of samples."""
         return [dict(zip(self.columns, values, strict=True)) for values in zip(*self.columns.values(), strict=True)]
 
 
 @dataclass(slots=True)
-class Tensors:
+class Tensors(_ByRow):
     """Features that the caller has computed. Only arrays whose first dimension is the row can be merged."""
 
     tensors: dict[str, np.ndarray]
@@ -115,9 +118,6 @@ class Tensors:
         started = perf_counter()
         outputs = servable.run_tensors(self.tensors)
         return Result(outputs, model_seconds=perf_counter() - started)
-
-    def divide(self, outputs: Outputs, start: int, end: int) -> Outputs:
-        return {name: array[start:end] for name, array in outputs.items()}
 
     def raw_rows(self) -> list[Row]:
         """Return no rows: the log of samples holds raw values."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -73,6 +74,4 @@ class WithFeatures:
 
     def recommend(self, queries: Sequence[Query]) -> list[tuple[list[Any], list[float]]]:
         """Join stored features to the rows of each query and list items."""
-        from dataclasses import replace
-
         return self._model.recommend([replace(q, rows=self._features.join(q.rows)) for q in queries])
