@@ -281,8 +281,8 @@ class RecsysModule(pl.LightningModule):
         if self._loss is not None and not bool(torch.isfinite(self._loss)):
             return f"the loss is {float(self._loss)}"
         for name, value in self.dmp.state_dict().items():
-            shards = value.local_shards() if isinstance(value, ShardedTensor) else []
-            for tensor in [s.tensor for s in shards] or [value]:
+            sharded = isinstance(value, ShardedTensor)  # of some tables, this rank may hold no shard
+            for tensor in [s.tensor for s in value.local_shards()] if sharded else [value]:
                 if isinstance(tensor, Tensor) and not all_finite(tensor):
                     return f"weights of {name} are NaN or infinite"
         return None

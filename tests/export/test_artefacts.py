@@ -333,7 +333,7 @@ def test_every_family_of_retrieval_models(model: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sharding", ["rowwise"])
+@pytest.mark.parametrize("sharding", ["rowwise", "columnwise"])
 def test_a_checkpoint_of_two_processes_with_averaged_weights(sharding: str, tmp_path: Path) -> None:
     """Tables in shards, with padding, an EMA of the dense weights, and calibration: outputs are those of predict."""
     more = ["trainer.devices=2", f"sharding={sharding}", "optim.ema=0.9", "calibration=platt", "run_dir=run"]
