@@ -263,7 +263,7 @@ class RecsysModule(pl.LightningModule):
         `state` is Lightning's part of it: loops (with the loader's position), callbacks, schedulers.
         """
         assert self.dmp is not None and self._optimizers is not None
-        if (problem := first_problem(self._not_finite())) is not None:
+        if (problem := first_problem(self.not_finite())) is not None:
             step = f"after step {self.global_step}, so no checkpoint was written"
             fail_together(NotFinite(f"{problem} {step}; {self._advice()}"))
         state |= self._optimizers.state_dict()
@@ -272,7 +272,7 @@ class RecsysModule(pl.LightningModule):
         checkpoint.save(path, self.dmp, self.tables, self.sparse_optimizer, self.row_optimizer, state, self.plan)
         self.last_checkpoint = path
 
-    def _not_finite(self) -> str | None:
+    def not_finite(self) -> str | None:
         """Return a description of a loss or a weight of this rank that is NaN or infinite, None if there is none.
 
         On GPUs, training_step checks the loss only at logged steps; and no loss shows what the last step did.

@@ -74,7 +74,7 @@ def test_every_label_is_learnt(home: Path) -> None:
 
 @pytest.mark.slow
 def test_two_processes_learn_as_much(home: Path) -> None:
-    ok(run_forked("recsys.train", *TRAIN, "trainer.devices=2", "sharding=rowwise", "run_dir=two", cwd=home))
+    ok(run_forked("recsys.train", *TRAIN, "trainer.devices=2", "sharding=tablewise", "run_dir=two", cwd=home))
     one, two = metrics(home / "one")["test"], metrics(home / "two")["test"]
     for name in ("click/auc", "colour/accuracy"):
         assert two[name] == pytest.approx(one[name], abs=0.03), name
