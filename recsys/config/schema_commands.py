@@ -259,6 +259,9 @@ class ServeConfig:
     log: str = "errors"  # errors | requests
     sample: float = number(0.0, at_least=0, at_most=1)  # share of the requests that are written to sample_dir
     sample_dir: str | None = folder(None, "name a folder")
+    # an OpenTelemetry collector (OTLP over HTTP) that gets spans of requests, such as http://localhost:4318
+    traces: str | None = folder(None, "write an address, such as http://localhost:4318")
+    trace_share: float = number(1.0, at_least=0, at_most=1)  # share of the requests without a traceparent
     loader: str = "recsys.serving.artefact:load"  # MODULE:FUNCTION that returns the Servable of a folder
 
 

@@ -238,6 +238,10 @@ def test_mistakes_in_settings(tmp_path: Path) -> None:
     for settings, message in (
         ({"log": "all"}, "^log=all: must be errors or requests$"),
         ({"sample": 0.1}, "^sample=0.1: also name the folder of the samples, sample_dir=FOLDER$"),
+        (
+            {"traces": "localhost:4318"},
+            "^traces=localhost:4318: must be the address of a collector, such as http://localhost:4318$",
+        ),
         ({"preferred_batch": [2000]}, r"^preferred_batch=\[2000\]: numbers from 1 to max_batch=1024$"),
         ({"token": " "}, "^token: must not be empty, and ASCII$"),
         ({"port": 9, "grpc_port": 9}, "^grpc_port=9: is the HTTP port too; choose another, or grpc_port=null$"),

@@ -49,7 +49,7 @@ class HttpRequest:
         self.query: bytes = scope["query_string"]
         self.authorization = self.binary_header = self.encoding = self.length = self.timeout = None
         self.body = b""
-        request_id = routing_key = None
+        request_id = routing_key = traceparent = None
         for name, value in scope["headers"]:
             if name == b"content-length":
                 self.length = value
@@ -65,8 +65,10 @@ class HttpRequest:
                 self.timeout = value
             elif name == b"content-encoding":
                 self.encoding = value
+            elif name == b"traceparent":
+                traceparent = value.decode("latin-1")
         self.call = Call("http", request_id)
-        self.call.routing_key = routing_key
+        self.call.routing_key, self.call.traceparent = routing_key, traceparent
 
     def timeout_us(self) -> int | None:
         """Return the header `timeout`, in microseconds."""

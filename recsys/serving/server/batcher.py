@@ -46,12 +46,13 @@ class BatchLimits:
 class Work:
     """A request that waits for its outputs."""
 
-    __slots__ = ("future", "payload", "queue_seconds", "queued", "timer")
+    __slots__ = ("future", "model_seconds", "payload", "queue_seconds", "queued", "timer", "transform_seconds")
 
     def __init__(self, payload: Payload, future: asyncio.Future[Any]) -> None:
         self.payload, self.future, self.queued = payload, future, perf_counter()
         self.timer: asyncio.TimerHandle | None = None
         self.queue_seconds = 0.0
+        self.transform_seconds = self.model_seconds = 0.0  # of its batch
 
     def expire(self) -> None:
         """Fail with the status 504. Work that has not begun is then skipped."""
@@ -216,6 +217,8 @@ def _compute_group(servable: Servable, works: list[Work], results: list[Result])
             return [e]
         return [outcome for w in works for outcome in _compute_group(servable, [w], results)]
     results.append(result)
+    for work in works:
+        work.transform_seconds, work.model_seconds = result.transform_seconds, result.model_seconds
     return outcomes
 
 

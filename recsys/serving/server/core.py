@@ -6,17 +6,21 @@ import asyncio
 import hmac
 import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from recsys.config.schema_commands import ServeConfig
+from recsys.serving.server.batcher import Work
 from recsys.serving.server.logs import log, log_failure
 from recsys.serving.server.metrics import Metrics
 from recsys.serving.server.models import Loaded, Registry
 from recsys.serving.server.payloads import Payload
 from recsys.serving.server.request_error import RequestError, one_line, status_of
 from recsys.serving.server.request_log import RequestLog
+
+if TYPE_CHECKING:
+    from recsys.serving.server.tracing import Tracer
 
 MOST_WARNINGS = 50  # lines a second about requests that were refused
 LONGEST_ID = 128  # characters of a request's id that are kept
@@ -27,7 +31,18 @@ _prefix = f"{os.getpid():x}-{os.urandom(3).hex()}-"
 class Call:
     """A request on its way. version, rows and parsed are known once it has been read."""
 
-    __slots__ = ("deadline", "loaded", "parsed", "protocol", "request_id", "routing_key", "rows", "started")
+    __slots__ = (
+        "deadline",
+        "loaded",
+        "parsed",
+        "protocol",
+        "request_id",
+        "routing_key",
+        "rows",
+        "started",
+        "traceparent",
+        "work",
+    )
 
     def __init__(self, protocol: str, request_id: str | None = None) -> None:
         self.protocol, self.started = protocol, perf_counter()
@@ -37,6 +52,19 @@ class Call:
         self.loaded: Loaded | None = None
         self.rows = 0
         self.parsed = 0.0
+        self.traceparent: str | None = None  # the caller's span (W3C trace context)
+        self.work: Work | None = None
+
+    def parts(self) -> Iterator[tuple[str, float]]:
+        """Return the parts of the request one after another, with their durations in seconds."""
+        if self.parsed:
+            yield "parse", self.parsed - self.started
+        if self.work is not None and self.work.queue_seconds:
+            yield "queue", self.work.queue_seconds
+            if self.work.transform_seconds:
+                yield "features", self.work.transform_seconds
+            if self.work.model_seconds:
+                yield "model", self.work.model_seconds
 
 
 def _printable(text: str) -> str:
@@ -47,9 +75,15 @@ class Core:
     """The part of a worker that knows no protocol."""
 
     def __init__(
-        self, settings: ServeConfig, registry: Registry, metrics: Metrics, request_log: RequestLog | None = None
+        self,
+        settings: ServeConfig,
+        registry: Registry,
+        metrics: Metrics,
+        request_log: RequestLog | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self.settings, self.registry, self.metrics, self.request_log = settings, registry, metrics, request_log
+        self.tracer = tracer
         self.ready = False
         self.announce_reload: Callable[[], None] = lambda: None  # asks the other workers to load what has changed
         self._token = settings.token.encode() if settings.token else None
@@ -100,7 +134,7 @@ class Core:
         if call.deadline is None:
             self.set_timeout(call, self._default_timeout)
         call.parsed = perf_counter()
-        work = loaded.batcher.submit(payload, call.deadline)
+        work = call.work = loaded.batcher.submit(payload, call.deadline)
         outputs = await work.future
         metrics = loaded.metrics
         metrics.parse.observe(call.parsed - call.started)
@@ -120,12 +154,17 @@ class Core:
         self.metrics.count(model, version, call.protocol, status)
         if loaded is not None:
             loaded.metrics.total.observe(seconds)
+        trace = None
+        if self.tracer is not None:
+            trace = self.tracer.record(call, status, None if error is None else one_line(error))
         if error is None and not self._log_requests:
             return
         fields = {
             **{"request_id": call.request_id, "protocol": call.protocol, "model": model, "version": version},
             **{"status": status, "rows": call.rows, "ms": round(seconds * 1e3, 3)},
         }
+        if trace is not None:
+            fields["trace_id"] = trace
         if error is None:
             log("info", "request", **fields)
         elif status >= 500 and not isinstance(error, RequestError):

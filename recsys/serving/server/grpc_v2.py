@@ -183,6 +183,8 @@ def _metadata(context: Context) -> dict[str, bytes]:
 def _call(metadata: Mapping[str, bytes]) -> Call:
     call = Call("grpc", metadata.get("x-request-id", b"").decode("latin-1"))
     call.routing_key = metadata.get("x-routing-key")
+    if (parent := metadata.get("traceparent")) is not None:
+        call.traceparent = parent.decode("latin-1")
     return call
 
 

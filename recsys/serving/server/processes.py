@@ -30,6 +30,7 @@ LONGEST_PAUSE = 5.0  # seconds before a worker that dies again and again is star
 EXTRA_SECONDS = 3.0  # after drain_s, before a worker is killed
 PACKAGES = ("uvicorn", "uvloop", "httptools", "orjson", "grpc", "tritonclient", "prometheus_client")
 T = TypeVar("T")
+COLLECTOR = "http://localhost:4318"
 LOCAL = ("127.0.0.1", "::1", "localhost")
 
 
@@ -60,6 +61,11 @@ def check_settings(settings: ServeConfig) -> None:
         raise UserError(f"sample={settings.sample}: also name the folder of the samples, sample_dir=FOLDER")
     if any(not 1 <= n <= settings.max_batch for n in settings.preferred_batch):
         raise UserError(f"preferred_batch={settings.preferred_batch}: numbers from 1 to max_batch={settings.max_batch}")
+    if settings.traces is not None:
+        if not settings.traces.startswith(("http://", "https://")):
+            raise UserError(f"traces={settings.traces}: must be the address of a collector, such as {COLLECTOR}")
+        if any(find_spec(p) is None for p in ("opentelemetry", "opentelemetry.sdk", "opentelemetry.exporter")):
+            raise UserError("traces needs OpenTelemetry; run: pip install 'recsys[otel]'")
     if settings.token is not None and (not settings.token.strip() or not settings.token.isascii()):
         raise UserError("token: must not be empty, and ASCII")
     if settings.port == settings.grpc_port and settings.port != 0:

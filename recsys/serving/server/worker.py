@@ -113,7 +113,15 @@ async def make_core(settings: ServeConfig, loader: Loader | None = None) -> Core
     await registry.load_all()
     sampled = settings.sample > 0 and settings.sample_dir is not None
     request_log = RequestLog(Path(str(settings.sample_dir)), settings.sample) if sampled else None
-    return Core(settings, registry, metrics(), request_log)
+    return Core(settings, registry, metrics(), request_log, _tracer(settings))
+
+
+def _tracer(settings: ServeConfig) -> Any:
+    if settings.traces is None:
+        return None
+    from recsys.serving.server.tracing import Tracer
+
+    return Tracer(settings.traces, settings.trace_share)
 
 
 def http_server(core: Core) -> uvicorn.Server:
@@ -168,6 +176,8 @@ async def run(settings: ServeConfig) -> None:
     await asyncio.gather(serving, *([rpc.stop(settings.drain_s)] if rpc is not None else []))
     if core.request_log is not None:
         await asyncio.to_thread(core.request_log.close)
+    if core.tracer is not None:
+        await asyncio.to_thread(core.tracer.close)
 
 
 _tasks: set[asyncio.Task[Any]] = set()
