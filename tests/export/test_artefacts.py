@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from recsys.serving.predictor import Predictor
 from recsys.serving.python_values import RowError
 from recsys.serving.recommender import Recommender
 from recsys.serving.servable import Query
+from recsys.serving.triton.recommend import TritonPythonModel
 from recsys.training.run import train
 from recsys.training.run_dir import choose_checkpoint, open_run
 
@@ -280,7 +282,7 @@ def listed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_lists_are_those_of_predict(listed: Path) -> None:
     """A closed-form model: histories in, the same items and scores out as recsys.predict gives."""
     output = listed.parent / "artefact"
-    assert export_run(listed, output) is None
+    assert export_run(listed, output, "triton=true") is None
     [file] = (listed.parent / "prepared").glob("sample-sequences-*/log.csv")
     log = pl.read_csv(file, infer_schema=False)
     users = log["user"].unique(maintain_order=True).head(30)
@@ -305,10 +307,56 @@ def test_lists_are_those_of_predict(listed: Path) -> None:
     assert len(popular) == 3 and set(scores) == {0.0}
     with pytest.raises(UserError, match=r"^k=0: must be from 1 to \d+, the number of items$"):
         model.recommend([Query(history, 0)])
-    message = export_run(listed, listed.parent / "other", "triton=true")
-    assert message == (
-        "triton=true: applies to models that score rows; a retrieval model is served by recsys.serve alone"
+    check_triton(output / "triton", history, model)
+    message = export_run(listed, listed.parent / "other", "format=torchscript")
+    assert message == "format=torchscript: applies to models that score rows; leave it out"
+
+
+class TritonRequest(dict[str, Any]):
+    """A request as Triton's Python backend passes it: tensors by name, and parameters as JSON."""
+
+    def __init__(self, rows: list[dict[str, Any]], **parameters: Any) -> None:
+        columns = {name: [str(row[name]).encode() for row in rows] for name in (rows[0] if rows else ())}
+        super().__init__({n: SimpleNamespace(as_numpy=lambda v=v: np.array(v, object)) for n, v in columns.items()})
+        self._parameters = parameters
+
+    def parameters(self) -> str:
+        return json.dumps(self._parameters)
+
+
+def check_triton(repository: Path, history: list[dict[str, Any]], model: Any) -> None:
+    """Triton's schema parses the configuration, and the Python model in it answers like the artefact."""
+    [folder] = repository.iterdir()
+    config = text_format.Parse((folder / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
+    assert (config.backend, config.max_batch_size, [o.name for o in config.output]) == (
+        "python",
+        0,
+        ["items", "scores"],
     )
+    utils = SimpleNamespace(
+        get_input_tensor_by_name=lambda request, name: request.get(name),
+        Tensor=lambda name, array: (name, array.tolist()),
+        TritonError=str,
+        InferenceResponse=lambda output_tensors, error=None: error or dict(output_tensors),
+    )
+    inputs = [{"name": i.name} for i in config.input]
+    served = TritonPythonModel()
+    served.initialize(
+        {"model_config": json.dumps({"input": inputs}), "model_repository": str(folder), "model_version": "1"}
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "triton_python_backend_utils", utils)
+        [(items, scores)] = model.recommend([Query(history, 4, exclude=["nothing"])])
+        good, none, wrong, strange = served.execute(
+            [
+                TritonRequest(history, k=4, exclude="nothing"),
+                TritonRequest([]),
+                TritonRequest(history, k=0),
+                TritonRequest(history, filter_history="yes"),
+            ]
+        )
+    assert good == {"items": list(map(str, items)), "scores": pytest.approx(scores)} and len(none["items"]) > 0
+    assert wrong.startswith("k=0: must be from 1 to ") and strange == "parameter filter_history: must be true or false"
 
 
 def test_data_without_a_form_in_one_graph_is_named(tmp_path_factory: pytest.TempPathFactory) -> None:

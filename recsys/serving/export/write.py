@@ -109,12 +109,13 @@ def write_artefact(source: Source, form: Form, output: Path) -> dict[str, Any]:
         compared = examples.compared(dependent=source.kind.scores_rows and rows.fitted.data.group is not None)
         examples.recorded.write(building / files.EXAMPLES)
         about = finite(_description(source, form, about))
+        manifest.write(building, manifest.entries_of(building), {files.KEY: about})
         if form.triton is not None:
             write_repository(Artefact(building, about), building / files.REPOSITORY, form.triton)
-        manifest.write(building, manifest.entries_of(building), {files.KEY: about})
         with TemporaryDirectory(prefix="recsys-export-") as temporary:
-            compared.write(Path(temporary) / "compared.json")
-            for file in (None, Path(temporary) / "compared.json"):
+            more = Path(temporary) / "compared.json"
+            compared.write(more)
+            for file in (None, more) if compared.rows else (None,):
                 result = verify_elsewhere(building, file)
                 what = "raw rows" if source.kind.scores_rows else "lists of items"
                 say(f"{result['rows']:,} {what} agree with the run within {result['difference']:.1e}")
@@ -123,9 +124,8 @@ def write_artefact(source: Source, form: Form, output: Path) -> dict[str, Any]:
 
 def check_forms(source: Source, form: Form, rows: RawRows) -> None:
     """Raise UserError if the model or its data has no such form, before anything is written."""
-    if not source.kind.scores_rows and (form.formats or form.triton):
-        key = f"format={form.formats[0]}" if form.formats else "triton=true"
-        raise UserError(f"{key}: applies to models that score rows; a retrieval model is served by recsys.serve alone")
+    if not source.kind.scores_rows and form.formats:
+        raise UserError(f"format={form.formats[0]}: applies to models that score rows; leave it out")
     if not source.kind.scores_rows and form.precision != "fp32":
         raise UserError(f"precision={form.precision}: applies to models that score rows; leave it out")
     if "single_graph" in form.formats:

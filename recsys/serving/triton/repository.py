@@ -1,9 +1,11 @@
-"""Write a model repository for NVIDIA Triton: the transforms, the graph, and an ensemble of both.
+"""Write a model repository for NVIDIA Triton.
+
+Ranking models: the transforms, the graph, and an ensemble of both. Retrieval models: one model of the Python backend.
 
     REPOSITORY/
         NAME_transforms/     Python backend: raw columns -> the graph's inputs
         NAME_model/          onnxruntime, pytorch or Python backend: the graph
-        NAME/                the ensemble, which clients call
+        NAME/                the ensemble, or the retrieval model, which clients call
 
 https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md
 """
@@ -13,12 +15,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from recsys.serving.artefact.folder import GRAPH, PIPELINE, Artefact
 from recsys.serving.servable import TensorSpec
-from recsys.serving.triton.transforms import FOLDER
+from recsys.serving.triton import recommend, transforms
 
 TYPES = {"BOOL": "BOOL", "INT32": "INT32", "INT64": "INT64", "FP32": "FP32", "FP64": "FP64", "BYTES": "STRING"}
 MODEL = '''"""Triton runs this file; the model itself is part of recsys."""
@@ -63,20 +65,30 @@ class Options:
 
 
 def write_repository(artefact: Artefact, folder: Path, options: Options) -> None:
-    """Write the repository of a ranking artefact. Large files are linked, not copied, if the file system can."""
+    """Write the repository of a complete artefact. Large files are linked, not copied, if the file system can."""
+    if artefact.kind == "ranking":
+        _write_ranking(artefact, folder, options)
+        return
+    own = folder / artefact.name
+    _write_model(own, _retrieval_config(artefact, options))
+    (own / "1" / "model.py").write_text(MODEL.replace("{module}", "recommend"))
+    _link(artefact.folder, own / "1" / recommend.FOLDER, leave_out=folder)
+
+
+def _write_ranking(artefact: Artefact, folder: Path, options: Options) -> None:
     name = artefact.name
-    transforms, model = f"{name}_transforms", f"{name}_model"
+    first, second = f"{name}_transforms", f"{name}_model"
     signature = artefact.signature
     outputs = signature["outputs"]
-    _write_model(folder / transforms, _transforms_config(transforms, artefact, options))
-    (folder / transforms / "1" / "model.py").write_text(MODEL.replace("{module}", "transforms"))
-    _link(artefact.folder / PIPELINE, folder / transforms / "1" / FOLDER)
-    _write_model(folder / model, _graph_config(model, artefact, options))
-    _write_graph(artefact.folder, folder / model / "1", options.dense_backend)
+    _write_model(folder / first, _transforms_config(first, artefact, options))
+    (folder / first / "1" / "model.py").write_text(MODEL.replace("{module}", "transforms"))
+    _link(artefact.folder / PIPELINE, folder / first / "1" / transforms.FOLDER)
+    _write_model(folder / second, _graph_config(second, artefact, options))
+    _write_graph(artefact.folder, folder / second / "1", options.dense_backend)
     numbered = options.dense_backend == "pytorch"
     steps = [
-        (transforms, _same(signature["inputs"]), _same(signature["tensors"])),
-        (model, _same(signature["tensors"], numbered), _same(outputs, numbered)),
+        (first, _same(signature["inputs"]), _same(signature["tensors"])),
+        (second, _same(signature["tensors"], numbered), _same(outputs, numbered)),
     ]
     _write_model(folder / name, _ensemble_config(name, artefact, options, steps))
 
@@ -96,11 +108,14 @@ def _write_graph(artefact: Path, version: Path, backend: str) -> None:
         (version / "model.py").write_text(MODEL.replace("{module}", "graph"))
 
 
-def _link(source: Path, target: Path) -> None:
-    """Link a file, or the files of a folder; copy where links are impossible."""
+def _link(source: Path, target: Path, leave_out: Path | None = None) -> None:
+    """Link a file, or the files of a folder without those in `leave_out`; copy where links are impossible."""
     pairs = [(source, target)]
     if source.is_dir():
-        pairs = [(f, target / f.relative_to(source)) for f in sorted(source.rglob("*")) if f.is_file()]
+        files = [
+            f for f in sorted(source.rglob("*")) if f.is_file() and (leave_out is None or leave_out not in f.parents)
+        ]
+        pairs = [(f, target / f.relative_to(source)) for f in files]
     for file, place in pairs:
         place.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -136,6 +151,20 @@ def _graph_config(name: str, artefact: Artefact, options: Options) -> str:
     lines += [*_batching(options), *_instances(options)]
     lines += _parameter("python_path", options.python_path) if backend == "python" else []
     return "\n".join([*lines, ""])
+
+
+def _retrieval_config(artefact: Artefact, options: Options) -> str:
+    """Return the configuration of a model that takes one history a request: rows are no dimension of a batch."""
+    inputs = artefact.signature["inputs"]
+    columns = [
+        f'  {{ name: "{s.name}" data_type: TYPE_{TYPES[s.datatype]} dims: [ -1 ] optional: true }}' for s in inputs
+    ]
+    lists = [("items", "STRING"), ("scores", "FP32")]
+    outputs = [f'  {{ name: "{name}" data_type: TYPE_{kind} dims: [ -1 ] }}' for name, kind in lists]
+    head = _head(artefact.name, "python", replace(options, max_batch_size=0))
+    lines = [*head, "input [", ",\n".join(columns), "]", "output [", ",\n".join(outputs), "]"]
+    lines += [*_instances(options), *_parameter("python_path", options.python_path), *_warm_up(inputs, 0), ""]
+    return "\n".join(lines)
 
 
 def _ensemble_config(
@@ -196,10 +225,10 @@ def _parameter(key: str, value: str) -> list[str]:
     return [f'parameters {{ key: "{key}" value: {{ string_value: "{value}" }} }}']
 
 
-def _warm_up(specs: Sequence[TensorSpec]) -> list[str]:
+def _warm_up(specs: Sequence[TensorSpec], batch_size: int = 1) -> list[str]:
     """Return a request that Triton sends before it reports the model as ready: zeros, and missing text."""
     inputs = [
         f'    inputs {{ key: "{s.name}" value: {{ data_type: TYPE_{TYPES[s.datatype]} dims: [ 1 ] zero_data: true }} }}'
         for s in specs
     ]
-    return ["model_warmup [", "  {", '    name: "one row"', "    batch_size: 1", *inputs, "  }", "]"]
+    return ["model_warmup [", "  {", '    name: "one row"', f"    batch_size: {batch_size}", *inputs, "  }", "]"]

@@ -11,6 +11,7 @@ import numpy as np
 from recsys.errors import UserError
 from recsys.serving.artefact.inputs import graph_inputs
 from recsys.serving.pipeline import Pipeline
+from recsys.serving.triton.raw_columns import raw_columns
 
 FOLDER = "pipeline"
 
@@ -30,7 +31,7 @@ class TritonPythonModel:
         import triton_python_backend_utils as pb
 
         alone = self._pipeline.fitted.data.group is not None or len(requests) == 1
-        columns = [self._columns(pb, request) for request in requests]
+        columns = [raw_columns(pb, request, self._inputs) for request in requests]
         if not alone:
             sizes = [rows for _, rows in columns]
             try:
@@ -51,17 +52,6 @@ class TritonPythonModel:
 
     def _features(self, columns: dict[str, list[Any]], rows: int) -> dict[str, np.ndarray]:
         return graph_inputs(self._pipeline.arrays_of_columns(columns, rows), self._pipeline.features).feed
-
-    def _columns(self, pb: Any, request: Any) -> tuple[dict[str, list[Any]], int]:
-        """Return the values of each column that a request has, and the number of rows."""
-        found, rows = {}, 0
-        for name in self._inputs:
-            tensor = pb.get_input_tensor_by_name(request, name)
-            if tensor is not None:
-                values = tensor.as_numpy().reshape(-1)
-                rows = len(values)
-                found[name] = [v.decode() for v in values] if values.dtype == object else values.tolist()
-        return found, rows
 
     def _response(self, pb: Any, arrays: dict[str, np.ndarray]) -> Any:
         return pb.InferenceResponse(
