@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +21,7 @@ from recsys.config.compose import compose
 from recsys.errors import UserError
 from recsys.manifest import DamagedFile
 from recsys.serving.artefact import Artefact, load
+from recsys.serving.artefact.session import mapped
 from recsys.serving.artefact.single_graph import SingleGraph
 from recsys.serving.artefact.verify import verify
 from recsys.serving.export.write import Form, Source, write_artefact
@@ -153,6 +155,17 @@ print(model.run(model.features([{{"int_1": "3"}}]))["probability"].shape,
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "(1,) []"
+
+
+def test_tables_are_mapped_and_read_page_by_page(artefact: Path) -> None:
+    """Reading ahead would fetch up to megabytes for each row of a table that is larger than the memory."""
+    model = load(artefact)
+    sizes = [size for _, size in mapped(artefact)]
+    assert sum(sizes) >= (artefact / "tables/dim16.bin").stat().st_size
+    parts = Path("/proc/self/smaps").read_text().split("VmFlags:")
+    flags = [after.split("\n", 1)[0] for before, after in pairwise(parts) if str(artefact) in before.split("\n", 2)[1]]
+    assert flags and all(" rr" in f for f in flags)  # "random read advise provided"
+    del model
 
 
 def test_verify_repeats_the_proof_and_finds_what_differs(artefact: Path, tmp_path: Path) -> None:
