@@ -23,6 +23,10 @@ from recsys.ranges import check_values
 from recsys.secrets import mask_overrides, remember
 
 MULTIRUN = ("-m", "--multirun")
+HELP = ("-h", "--help")
+FLAG = re.compile(r"--([A-Za-z_][\w.]*)(?:=(.*))?")  # --port, which people write instead of port=
+HYDRAS = ("help", "version", "cfg", "resolve", "package", "run", "multirun", "info")  # others have a - in their names
+KINDS = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
 
 
 def run(command: str, function: Callable[[DictConfig], None]) -> None:
@@ -40,11 +44,20 @@ def name_words(keys: Sequence[str], usage: str) -> None:
 
     Exits with an error if there are more words than keys.
     """
+    check_flags()
     words = [a for a in sys.argv[1:] if "=" not in a and not a.startswith("-")]
     if len(words) > len(keys):
         sys.exit(say_error(f"{words[len(keys)]}: unexpected argument; {usage}"))
     named = [f"{key}={word}" for key, word in zip(keys, words, strict=False)]
     sys.argv[1:] = named + [a for a in sys.argv[1:] if a not in words]
+
+
+def check_flags() -> None:
+    """Exit with an error if sys.argv sets a key as programs do that are not Hydra's: --port 8100."""
+    for argument in sys.argv[1:]:
+        found = FLAG.fullmatch(argument)
+        if found is not None and found[1] not in HYDRAS:
+            sys.exit(say_error(f"{argument}: no such option; write {found[1]}={found[2] or 'VALUE'}"))
 
 
 def strings(value: Any) -> list[str]:
@@ -58,10 +71,15 @@ def status(command: str, function: Callable[[DictConfig], None]) -> int:
     """Run `function` as `run` does, and return the exit status."""
     import hydra
 
+    from recsys import command_help
     from recsys.config.compose import conf_dir, free_keys, register
 
     silence()
     register()
+    check_flags()
+    if command not in command_help.COMPOSED and any(a in HELP for a in sys.argv[1:]):
+        command_help.show(command)
+        return 0
     log_to(None)  # an earlier command in this process may have set its own log file
     code = 0
 
@@ -163,6 +181,9 @@ def _explain(error: Exception, command: str, arguments: Sequence[str]) -> str:
         return f"{m[1]}={m[2]}: cannot be parsed; write the value in quotes: \"{m[1]}='{m[2]}'\""
     if m := re.search(r"override (\S+?)=(.*?)\s*\n?.*is not a subclass of (\w+)", text):
         return _has_keys(m[1], m[2].split(" Invalid type")[0], m[3])
+    if m := re.search(r"override \S+=(.*?)\s+Value .* of type '\w+' could not be converted to (\w+)", text):
+        key = re.search(r"full_key: (\S+)", text)
+        return f"{key[1] if key else 'a key'}={m[1]}: must be {KINDS.get(m[2], m[2])}"
     if m := re.search(r"override (\S+)=null\s+field '[^']*' is not Optional", text):
         return _not_null(m[1])
     first = next((line for line in text.splitlines() if line.strip()), type(error).__name__)

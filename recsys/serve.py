@@ -30,6 +30,7 @@ def _command(cfg: DictConfig) -> None:
 
 def main() -> None:
     """Run the command with sys.argv, which has a folder or model=FOLDER. A folder's name may contain a =."""
+    cli.check_flags()
     words = [a for a in sys.argv[1:] if not a.startswith("-") and ("=" not in a or Path(a).is_dir())]
     rest = [a for a in sys.argv[1:] if a not in words]
     if len(words) > 1:

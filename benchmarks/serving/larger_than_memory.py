@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from recsys.serving.artefact.session import mapped, open_session
+from recsys.serving.artefact.session import TableSession, open_session
 
 KEYS = {"folder": "", "gb": "20", "memory_gb": "2", "seconds": "60", "rows": "64"}
 BLOCK = 1 << 28  # bytes that are written, and taken, at once
@@ -118,7 +118,9 @@ def main() -> None:
         taker.stdout.readline()
         for by_frequency in (True, False):
             session = open_session(folder / "model.onnx")
-            [(address, _)] = mapped(folder)
+            assert isinstance(session, TableSession)
+            [table] = session.tables.values()
+            address = table.ctypes.data
             for rows in (1, int(options["rows"])):
                 more = {"by_frequency": by_frequency}
                 print(measure(session, address, table_rows, rows, float(options["seconds"]), **more), flush=True)

@@ -228,7 +228,7 @@ class ServeConfig:
 
     # An exported model, or a folder of models NAME/VERSION; typed as FOLDER or model=FOLDER, which is a group in conf/.
     models: str = folder(MISSING, "name the folder of an exported model")
-    host: str = folder("127.0.0.1", "name an address, such as 127.0.0.1")
+    host: str = folder("127.0.0.1", "name an address, such as 127.0.0.1")  # address of this machine to listen on
     port: int = number(8000, at_least=0, at_most=65535)  # HTTP; 0: a free port
     grpc_port: int | None = number(8001, at_least=0, at_most=65535)  # 0: a free port; null: no gRPC
     workers: int = number(1, at_least=1, limit=1024)  # number of processes that share the ports
@@ -241,24 +241,25 @@ class ServeConfig:
     timeout_us: int | None = number(None, at_least=1)  # deadline of requests that name none
     # versions, if the folder is that of one model
     canary: str | None = folder(None, "write FOLDER:SHARE")  # FOLDER:SHARE, such as models/new:0.05
+    # folder of an exported model that computes the same requests, and never answers
     shadow: str | None = folder(None, "name the folder of an exported model")
     # security and limits
     token: str | None = None  # requests need `Authorization: Bearer TOKEN`
-    tls_cert: str | None = folder(None, "name a PEM file")
-    tls_key: str | None = folder(None, "name a PEM file")
-    max_body_mb: int = number(16, at_least=1, limit=2**11 - 1)  # MiB
+    tls_cert: str | None = folder(None, "name a PEM file")  # PEM file of the certificate
+    tls_key: str | None = folder(None, "name a PEM file")  # PEM file of its key
+    max_body_mb: int = number(16, at_least=1, limit=2**11 - 1)  # MiB of a request
     max_rows: int = number(4096, at_least=1, limit=2**20)  # most rows, or queries, of a request
     max_list: int = number(10_000, at_least=1, limit=2**24)  # most elements of a value that is a list
-    max_header_kb: int = number(32, at_least=1, limit=1024)  # KiB
+    max_header_kb: int = number(32, at_least=1, limit=1024)  # KiB of headers
     read_s: float = number(10.0, above=0)  # how long the headers of a request, and its body, may take
     drain_s: float = number(10.0, at_least=0)  # how long a stopped server answers what it has
-    # stored features, which are joined to the rows of requests (recsys.feature_store)
+    # a YAML file of views: stored features, which are joined to the rows of requests (recsys.feature_store)
     definition: str | None = folder(None, "name a YAML file of views")
     store: str = "sqlite:///features.db"  # sqlite:///PATH | redis://HOST:PORT/DB
     # logs
     log: str = "errors"  # errors | requests
     sample: float = number(0.0, at_least=0, at_most=1)  # share of the requests that are written to sample_dir
-    sample_dir: str | None = folder(None, "name a folder")
+    sample_dir: str | None = folder(None, "name a folder")  # folder of Parquet files
     # an OpenTelemetry collector (OTLP over HTTP) that gets spans of requests, such as http://localhost:4318
     traces: str | None = folder(None, "write an address, such as http://localhost:4318")
     trace_share: float = number(1.0, at_least=0, at_most=1)  # share of the requests without a traceparent
