@@ -73,13 +73,14 @@ def write_model(artefact: Path, folder: Path, size: int) -> int:
 
 
 def resident(address: int, rows: np.ndarray, bytes_of_a_row: int) -> float:
-    """Return the share of the rows whose page is in memory."""
+    """Return the share of the lookups whose page is in memory."""
     page, vector = mmap.PAGESIZE, ctypes.c_ubyte()
     libc, found = ctypes.CDLL(None), 0
-    for at in np.unique(rows.astype(np.int64) * bytes_of_a_row // page):
+    pages, lookups = np.unique(rows.astype(np.int64) * bytes_of_a_row // page, return_counts=True)
+    for at, number in zip(pages, lookups, strict=True):
         libc.mincore(ctypes.c_void_p(address + int(at) * page), ctypes.c_size_t(page), ctypes.byref(vector))
-        found += vector.value & 1
-    return found / len(np.unique(rows.astype(np.int64) * bytes_of_a_row // page))
+        found += (vector.value & 1) * int(number)
+    return found / len(rows)
 
 
 def measure(session: Any, address: int, table_rows: int, rows: int, seconds: float, *, by_frequency: bool) -> str:

@@ -58,6 +58,11 @@ class Pipeline:
         """Write all that `load` needs into one folder, which may be copied anywhere."""
         self._rows.save(Path(folder))
 
+    @property
+    def columns(self) -> frozenset[str]:
+        """The keys of rows that are read, named as in the files or the YAML."""
+        return self._frames.names
+
     def __call__(self, rows: Row | Sequence[Row], history: Sequence[Row] = ()) -> Tensors:
         """Return the features of one row or of several as tensors; see `arrays`. Imports torch."""
         from recsys.data.tensors import Tensors

@@ -16,12 +16,12 @@ MISSING = ("", "nan")  # text that counts as a missing number
 
 
 class RowError(UserError):
-    """A row that cannot be read: row, column, value and the reason."""
+    """A row that cannot be read: row, column, value and the reason. rows: what the message calls the rows"""
 
-    def __init__(self, column: str, value: Any, why: str, row: int | None) -> None:
+    def __init__(self, column: str, value: Any, why: str, row: int | None, rows: str = "rows") -> None:
         shown = repr(value) if len(repr(value)) <= 80 else repr(value)[:77] + "..."
-        super().__init__(f"{'' if row is None else f'rows[{row}]: '}column {column}: {shown} {why}")
-        self.column, self.value, self.row = column, value, row
+        super().__init__(f"{'' if row is None else f'{rows}[{row}]: '}column {column}: {shown} {why}")
+        self.column, self.value, self.why, self.row = column, value, why, row
 
 
 def reader(

@@ -25,6 +25,11 @@ class RowFrames:
         sides = rows.sides.values()
         self._joined = [column_of(data, name, side.table.schema[name]) for side, names in sides for name in names]
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The keys of rows that are read: raw columns, and joined ones, named as in the files or the YAML."""
+        return frozenset(key for c in (*self.columns, *self._joined) for key in c.keys)
+
     def frame(self, rows: Row | Sequence[Row], history: Sequence[Row] = ()) -> pl.DataFrame:
         """Return one column for each feature: Float32, Int32 or List(Int32).
 

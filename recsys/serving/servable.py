@@ -63,6 +63,16 @@ class Servable(Protocol):
     outputs: tuple[TensorSpec, ...]
 
     @property
+    def columns(self) -> frozenset[str]:
+        """The keys of rows that are read; `inputs` has one name for each column."""
+        ...
+
+    @property
+    def example(self) -> Sequence[Row]:
+        """One row or, for retrieval, a history, which the documentation shows."""
+        ...
+
+    @property
     def rows_depend_on_others(self) -> bool:
         """True if the features of a row depend on other rows of the call, so that requests must not be merged."""
         ...

@@ -50,6 +50,8 @@ class Scorer:
         TensorSpec("b", "BYTES", (-1, 1), optional=True),
     )
     tensors = (TensorSpec("values", "FP32", (-1, 2)),)
+    columns = frozenset({"a", "b"})
+    example: Sequence[Row] = ({"a": 0.5, "b": "b7"},)
     rows_depend_on_others = False
 
     def __init__(
@@ -102,6 +104,8 @@ class Recommender(Scorer):
     kind = "retrieval"
     inputs = (TensorSpec("item", "BYTES", (-1, 1)),)
     tensors = ()
+    columns = frozenset({"item"})
+    example = ({"item": "item1"},)
 
     def __init__(self, name: str, version: str, items: int = 100) -> None:
         super().__init__(name, version)

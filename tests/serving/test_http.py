@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -66,7 +67,7 @@ def test_columns_that_all_rows_share(served: Served) -> None:
     wrong = post(served, "/models/ctr/predict", {"shared": [1], "rows": [{}]})
     assert (wrong.status_code, wrong.json()["error"]) == (
         400,
-        "shared[0]: a row is a JSON object of columns and values",
+        "shared: must be a JSON object of columns and values",
     )
 
 
@@ -124,6 +125,18 @@ def test_pages(served: Served) -> None:
     assert requests.head(served.url).text == ""
 
 
+def test_columns_that_the_model_does_not_read_are_logged_once(
+    served: Served, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(3):
+        assert post(served, "/models/ctr/predict", {"rows": [{"a": 1, "bb": "b7", "user": 3}]}).status_code == 200
+    lines = [json.loads(line) for line in capfd.readouterr().err.splitlines() if '"unread column"' in line]
+    assert [x["message"] for x in lines] == [
+        "the model does not read column bb; did you mean b?",
+        "the model does not read column user; valid: b",
+    ]
+
+
 def test_the_commands_on_the_page_work(served: Served) -> None:
     """Take the body and the path of each curl command on the page."""
     import html
@@ -131,13 +144,35 @@ def test_the_commands_on_the_page_work(served: Served) -> None:
     commands = [html.unescape(c) for c in re.findall(r"<pre>(.*?)</pre>", requests.get(f"{served.url}/docs").text)]
     assert len(commands) == 4
     for command in commands:
-        body, path = re.fullmatch(r"curl -d '(.*)' http://HOST:PORT(\S+)", command).groups()  # type: ignore[union-attr]
-        status = 200 if "items" in path else 400  # the example's "a" is not a code such as b7
-        assert post(served, path, body).status_code == status
+        curl, flag, body, url = shlex.split(command)
+        assert (curl, flag) == ("curl", "-d") and url.startswith(f"{served.url}/models/")
+        status = 500 if "/defect/" in url else 200  # a model that always fails
+        assert post(served, url.removeprefix(served.url), body).status_code == status
 
 
 # path, body, status, message
 MISTAKES = [
+    ("/models/ctr/predict", {"rows": [{"aa": 1}]}, 400, r"^rows\[0\]: model ctr reads no column aa; did you mean a\?$"),
+    (
+        "/models/items/recommend",
+        {"history": [{"itm": 1}]},
+        400,
+        r"^history\[0\]: model items reads no column itm; did ",
+    ),
+    ("/v2/repository/models/ctr/load", {"version": "2"}, 400, "^version: no such key; valid: parameters$"),
+    (
+        "/v2/repository/models/ctr/load",
+        {"parameters": {"versoin": "2"}},
+        400,
+        r"^parameters.versoin: no such key; did you mean version\?$",
+    ),
+    ("/v2/repository/models/ctr/load", {"parameters": {"version": None}}, 400, "^parameters.version: must be a text"),
+    (
+        "/v2/models/items/infer",
+        {"inputs": [{"name": "item", "datatype": "BYTES", "shape": [1], "data": ["x"]}], "parameters": {"kk": 3}},
+        400,
+        r"^parameters.kk: no such key; did you mean k\?$",
+    ),
     ("/models/ctr/predict", "{", 400, "^the body is not JSON: "),
     ("/models/ctr/predict", "[]", 400, "^the body must be a JSON object$"),
     ("/models/ctr/predict", {"row": []}, 400, r"^row: no such key; did you mean rows\?$"),
@@ -145,7 +180,7 @@ MISTAKES = [
         "/models/ctr/predict",
         {},
         400,
-        r'^rows: must be a list of rows, such as \[{"int_1": "3", "cat_1": "68fd1e64"}\]$',
+        "^rows: must be a list of JSON objects of columns and values; /docs shows an example$",
     ),
     ("/models/ctr/predict", {"rows": []}, 400, "^rows is empty; send at least one$"),
     ("/models/ctr/predict", {"rows": [{}, 3]}, 400, r"^rows\[1\]: a row is a JSON object of columns and values$"),
@@ -158,12 +193,12 @@ MISTAKES = [
     ("/models/ctr/predict", b'{"rows": [{"a": "\xff"}]}', 400, "^the body is not JSON: "),
     ("/models/ctr/recommend", {"history": []}, 400, "^model ctr scores rows; use POST /predict$"),
     ("/models/items/predict", {"rows": [{}]}, 400, "^model items recommends items; use POST /recommend$"),
-    ("/models/items/recommend", {"history": [{}]}, 400, "^rows.0.: column item: None is not an item$"),
+    ("/models/items/recommend", {"history": [{}]}, 400, "^history.0.: column item: None is not an item$"),
     (
         "/models/items/recommend",
         {"queries": [{"history": []}, {"history": [{}]}]},
         400,
-        r"^queries\[1\]: rows\[0\]: column item: None is not an item$",
+        r"^queries\[1\]\.history\[0\]: column item: None is not an item$",
     ),
     ("/models/items/recommend", {"history": [], "k": 0}, 400, "^k: must be a whole number above 0$"),
     ("/models/items/recommend", {"history": [], "k": 2**40}, 400, "^k: must be a whole number above 0$"),

@@ -18,7 +18,7 @@ from typing import Any
 
 from recsys import manifest
 from recsys.errors import UserError
-from recsys.serving.servable import TensorSpec
+from recsys.serving.servable import Row, TensorSpec
 
 VERSION = 1
 GRAPH, SCORER, PIPELINE, EXAMPLES = "model.onnx", "score.onnx", "pipeline", "examples.json"
@@ -69,6 +69,12 @@ class Artefact:
     @property
     def kind(self) -> str:
         return str(self.about["kind"])
+
+    @property
+    def example(self) -> list[Row]:
+        """One recorded row or, for retrieval, the rows of one history."""
+        rows: list[Any] = manifest.read_json(self.folder / EXAMPLES, "rows")["rows"][:1]
+        return rows[0] if rows and self.kind == "retrieval" else rows
 
     @cached_property
     def signature(self) -> dict[str, tuple[TensorSpec, ...]]:

@@ -30,6 +30,8 @@ class RankingModel:
         self.outputs: tuple[TensorSpec, ...] = artefact.signature["outputs"]
         raw_rows = RawRows.load(artefact.folder / PIPELINE)
         self.pipeline = Pipeline(raw_rows)
+        self.columns = self.pipeline.columns
+        self.example = artefact.example
         self._shared = SharedColumns(raw_rows, self.pipeline)
         self._features = self.pipeline.features
         self._session = open_session(artefact.folder / GRAPH, threads)

@@ -35,6 +35,7 @@ class RetrievalModel:
         self.tensors: tuple[TensorSpec, ...] = artefact.signature["tensors"]
         self.outputs: tuple[TensorSpec, ...] = artefact.signature["outputs"]
         self._frames = RowFrames(RawRows.load(artefact.folder / PIPELINE))
+        self.columns, self.example = self._frames.names, artefact.example
         self._fitted, self._types = self._frames.fitted, self._frames.rows.types
         self._scorer = scorer_of(artefact, threads)
         about = artefact.about

@@ -31,6 +31,7 @@ class HttpRequest:
     """An HTTP request: its route, the headers that the server reads, and its body."""
 
     __slots__ = (
+        "address",
         "authorization",
         "binary_header",
         "body",
@@ -49,6 +50,7 @@ class HttpRequest:
         self.query: bytes = scope["query_string"]
         self.authorization = self.binary_header = self.encoding = self.length = self.timeout = None
         self.body = b""
+        self.address = "http://HOST:PORT"
         request_id = routing_key = traceparent = None
         for name, value in scope["headers"]:
             if name == b"content-length":
@@ -65,6 +67,8 @@ class HttpRequest:
                 self.timeout = value
             elif name == b"content-encoding":
                 self.encoding = value
+            elif name == b"host":
+                self.address = f"{scope['scheme']}://{value.decode('latin-1')}"
             elif name == b"traceparent":
                 traceparent = value.decode("latin-1")
         self.call = Call("http", request_id)
@@ -183,7 +187,7 @@ class App:
                 return await self._people(request, f"/{parts[-1]}", parts[1], version)
         pages: dict[str, Callable[[], Answer]] = {
             "/": lambda: Answer(openapi.index(core), JSON),
-            "/docs": lambda: Answer(openapi.page(core), HTML, headers=_PAGE_HEADERS),
+            "/docs": lambda: Answer(openapi.page(core, request.address), HTML, headers=_PAGE_HEADERS),
             "/openapi.json": lambda: Answer(orjson.dumps(openapi.document(core))),
             "/metrics": lambda: Answer(_metrics(core), TEXT),
         }

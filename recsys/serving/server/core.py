@@ -6,11 +6,12 @@ import asyncio
 import hmac
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from recsys.config.schema_commands import ServeConfig
+from recsys.errors import did_you_mean
 from recsys.serving.server.batcher import Work
 from recsys.serving.server.logs import log, log_failure
 from recsys.serving.server.metrics import Metrics
@@ -89,6 +90,7 @@ class Core:
         self._token = settings.token.encode() if settings.token else None
         self._log_requests = settings.log == "requests"
         self._default_timeout = settings.timeout_us
+        self._unread: set[tuple[str, str]] = set()  # models and columns that were logged
         self._warned = (0, 0)  # a second, and the number of warnings in it
 
     def check_token(self, authorization: bytes | None) -> None:
@@ -124,6 +126,24 @@ class Core:
             raise RequestError(400, f"{what} is empty; send at least one")
         if rows > self.settings.max_rows:
             raise RequestError(413, f"{rows} {what}: this server takes at most {self.settings.max_rows} a request")
+
+    def check_columns(self, loaded: Loaded, row: Mapping[str, Any], where: str) -> None:
+        """Log the columns of a row that the model does not read, each once.
+
+        Raises RequestError if it reads none of them.
+        """
+        unread = loaded.unread(tuple(row))
+        if not unread:
+            return
+        hint = did_you_mean(unread[0][:80], loaded.servable.columns)
+        if len(unread) == len(row):
+            raise RequestError(400, f"{where}: model {loaded.name} reads no column {unread[0][:80]}{hint}")
+        for column in unread:
+            if len(self._unread) < MOST_WARNINGS and (loaded.name, column) not in self._unread:
+                self._unread.add((loaded.name, column))
+                hint = did_you_mean(column[:80], loaded.servable.columns - row.keys())
+                message = f"the model does not read column {column[:80]}{hint}"
+                log("warning", "unread column", model=loaded.name, message=message)
 
     async def compute(self, call: Call, loaded: Loaded, payload: Payload, explicit: bool = False) -> Any:
         """Return the outputs of a payload, and pass it to the shadow version and to the log of samples.

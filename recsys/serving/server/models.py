@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,11 @@ from recsys.serving.server.metrics import Metrics, ModelMetrics
 from recsys.serving.server.observer import Observer
 from recsys.serving.server.payloads import Queries, Rows
 from recsys.serving.server.request_error import RequestError
-from recsys.serving.server.versions import MANIFEST, Choice, Source
+from recsys.serving.server.versions import ALIAS, MANIFEST, Choice, Source
 
 Loader = Callable[..., Servable]  # of a folder, with the number of `threads`
 Signature = tuple[str, int, int, int]
+MOST_KEYS = 1000  # sets of keys that are remembered
 
 
 @dataclass(eq=False)
@@ -36,6 +37,7 @@ class Loaded:
     batcher: Batcher
     metrics: ModelMetrics
     signature: Signature  # of its manifest, to see whether the folder holds another model now
+    _unread: dict[tuple[str, ...], tuple[str, ...]] = field(default_factory=dict)  # keys of rows -> those not read
 
     @property
     def single_output(self) -> str | None:
@@ -48,6 +50,15 @@ class Loaded:
         """All raw columns that may be text, and those that a request needs."""
         inputs = self.servable.inputs
         return frozenset(s.name for s in inputs), frozenset(s.name for s in inputs if not s.optional)
+
+    def unread(self, keys: tuple[str, ...]) -> tuple[str, ...]:
+        """Return the keys of a row that the model does not read."""
+        if (found := self._unread.get(keys)) is None:
+            if len(self._unread) > MOST_KEYS:
+                self._unread.clear()
+            known = self.servable.columns
+            found = self._unread[keys] = tuple(k for k in keys if k not in known)
+        return found
 
     def takes(self, columns: Mapping[str, Any]) -> bool:
         """Return whether these are raw columns of a model that scores rows, and all that it needs."""
@@ -184,6 +195,9 @@ class Registry:
         return rows
 
     def _unknown(self, name: str) -> RequestError:
+        if name in self._source.names():
+            load = f"load it with POST /v2/repository/models/{name}/load"
+            return RequestError(404, f"model {name}: is not loaded; {load}")
         return RequestError(404, f"model {name[:80]}: no such model{did_you_mean(name[:80], self._models)}")
 
     async def _apply(self, source_name: str, choice: Choice) -> None:
@@ -223,15 +237,17 @@ class Registry:
         label = name or folder.name
         try:
             servable = await asyncio.to_thread(self._load, folder, threads=self._threads)
-        except UserError:
+        except UserError as e:
             self._metrics.reloads.labels(label, "failed").inc()
-            raise
+            if not name:
+                raise
+            raise UserError(f"{e}; or choose another version in {folder.parent / ALIAS}") from e
         except Exception as e:
             self._metrics.reloads.labels(label, "failed").inc()
             log_failure("load", e, folder=str(folder))
             raise UserError(f"{folder}: the model cannot be loaded ({type(e).__name__}: {e})") from e
-        self._metrics.reloads.labels(label, "ok").inc()
         shown, version = (name, key) if name else (servable.name, servable.version)
+        self._metrics.reloads.labels(shown, "ok").inc()
         loaded = self._loaded(shown, version, servable, signature)
         empty: Any = Queries([Query([])]) if servable.kind == "retrieval" else Rows([{}])
         await loaded.batcher.warm_up(empty)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from html import escape
 from typing import Any
 
@@ -111,8 +112,8 @@ def _responses(schema: dict[str, Any], kind: str = "application/json") -> dict[s
 
 def example(loaded: Loaded) -> dict[str, Any]:
     """Return an example of a request of /predict or /recommend."""
-    row = {s.name: {"BYTES": "a", "FP64": 0.5, "FP32": 0.5}.get(s.datatype, 1) for s in loaded.servable.inputs}
-    return {"rows": [row]} if loaded.servable.kind == "ranking" else {"history": [row], "k": 10}
+    rows = [{column: value for column, value in row.items() if value is not None} for row in loaded.servable.example]
+    return {"rows": rows} if loaded.servable.kind == "ranking" else {"history": rows, "k": 10}
 
 
 _STYLE = """
@@ -123,11 +124,11 @@ pre { background: #f3f3f3; padding: 1em; overflow: auto }
 _HEAD = f"<!doctype html><html lang=en><meta charset=utf-8><title>recsys</title><style>{_STYLE}</style><h1>recsys</h1>"
 
 
-def page(core: Core) -> bytes:
-    """Return the documentation as one HTML page, which loads nothing else."""
+def page(core: Core, address: str) -> bytes:
+    """Return the documentation as one HTML page, which loads nothing else. address: the server's own, for examples"""
     parts = [_HEAD]
     for name in core.registry.names():
-        parts.append(_section(_current(core.registry.get(name)), bool(core.settings.token)))
+        parts.append(_section(_current(core.registry.get(name)), address, bool(core.settings.token)))
     rows = [f"<tr><td>{m.upper()}<td><code>{escape(p)}</code><td>{escape(t)}" for p, (m, t) in OTHER_PATHS.items()]
     statuses = [f"<tr><td>{status}<td>{escape(text)}" for status, text in ERRORS.items()]
     parts += ["<h2>Open inference protocol and metrics</h2><table>", *rows, "</table>"]
@@ -135,11 +136,11 @@ def page(core: Core) -> bytes:
     return "".join(parts).encode()
 
 
-def _section(loaded: Loaded, token: bool) -> str:
+def _section(loaded: Loaded, address: str, token: bool) -> str:
     verb = "predict" if loaded.servable.kind == "ranking" else "recommend"
-    body = json.dumps(example(loaded))
+    body = shlex.quote(json.dumps(example(loaded)))
     header = "-H 'Authorization: Bearer TOKEN' " if token else ""
-    command = f"curl {header}-d '{body}' http://HOST:PORT/models/{loaded.name}/{verb}"
+    command = f"curl {header}-d {body} {address}/models/{loaded.name}/{verb}"
     specs = [spec_json(s) for s in (*loaded.servable.inputs, *loaded.servable.outputs)]
     kinds = ["input"] * len(loaded.servable.inputs) + ["output"] * len(loaded.servable.outputs)
     rows = "".join(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from recsys.errors import UserError
+from recsys.serving.python_values import RowError
 from recsys.serving.servable import Features, Outputs, Query, Row, Servable
 from recsys.serving.server.request_error import RequestError
 
@@ -147,7 +148,7 @@ class Queries:
         try:
             lists = servable.recommend(self.queries)
         except UserError as e:
-            raise self._named(servable, e) from e
+            raise self._named(servable, _of_history(e)) from e
         return Result(lists, model_seconds=perf_counter() - started)
 
     def _named(self, servable: Servable, error: UserError) -> UserError:
@@ -158,7 +159,8 @@ class Queries:
             try:
                 servable.recommend([query])
             except UserError as e:
-                return RequestError(400, f"queries[{i}]: {e}")
+                where = "." if isinstance(e, RowError) else ": "
+                return RequestError(400, f"queries[{i}]{where}{_of_history(e)}")
         return error
 
     def divide(self, outputs: list[Any], start: int, end: int) -> list[Any]:
@@ -167,6 +169,13 @@ class Queries:
     def raw_rows(self) -> list[Row]:
         """Return the histories for the log of samples, one after another."""
         return [row for q in self.queries for row in q.rows]
+
+
+def _of_history(error: UserError) -> UserError:
+    """Return the error of a row with the name that rows have in a query."""
+    if not isinstance(error, RowError):
+        return error
+    return RowError(error.column, error.value, error.why, error.row, "history")
 
 
 Payload = Rows | Columns | Tensors | Queries

@@ -13,10 +13,10 @@ from recsys.serving.server.core import Call, Core
 from recsys.serving.server.models import Loaded
 from recsys.serving.server.payloads import Queries, Rows
 from recsys.serving.server.request_error import RequestError
-from recsys.serving.server.rest_v2 import make_query, parse_json
+from recsys.serving.server.rest_v2 import QUERY_KEYS, make_query, parse_json
 from recsys.serving.server.tensors import bad, to_json
 
-QUERY_KEYS = ("history", "k", "filter_history", "exclude", "candidates")
+BODY_KEYS = ("history", *QUERY_KEYS)
 
 
 async def predict(core: Core, call: Call, name: str | None, version: str | None, body: bytes) -> bytes:
@@ -29,7 +29,10 @@ async def predict(core: Core, call: Call, name: str | None, version: str | None,
     core.check_rows(len(rows))
     shared = request.get("shared")
     if shared is not None:
+        if type(shared) is not dict:
+            raise bad("shared: must be a JSON object of columns and values")
         _rows(core, [shared], "shared")
+    core.check_columns(loaded, rows[0] if shared is None else {**shared, **rows[0]}, "rows[0]")
     outputs = await core.compute(call, loaded, Rows(rows, shared), explicit=version is not None)
     return orjson.dumps({"predictions": _predictions(loaded, outputs)})
 
@@ -38,7 +41,7 @@ async def recommend(core: Core, call: Call, name: str | None, version: str | Non
     """Answer a query with {"items": [...], "scores": [...]}, several queries with a list of such answers."""
     request = parse_json(body)
     several = "queries" in request
-    _check_keys(request, ("queries",) if several else QUERY_KEYS)
+    _check_keys(request, ("queries",) if several else BODY_KEYS)
     loaded = core.route(call, name, version, lambda: body)
     _check_kind(loaded, "retrieval", "/predict")
     bodies = request["queries"] if several else [request]
@@ -47,6 +50,9 @@ async def recommend(core: Core, call: Call, name: str | None, version: str | Non
     core.check_rows(len(bodies), "queries")
     payload = Queries([_query(core, b, f"queries[{i}]." if several else "") for i, b in enumerate(bodies)])
     core.check_rows(payload.weight)
+    for i, query in enumerate(payload.queries):
+        if query.rows:
+            core.check_columns(loaded, query.rows[0], f"queries[{i}].history[0]" if several else "history[0]")
     lists = await core.compute(call, loaded, payload, explicit=version is not None)
     answers = [{"items": items, "scores": scores} for items, scores in lists]
     return orjson.dumps(
@@ -57,7 +63,7 @@ async def recommend(core: Core, call: Call, name: str | None, version: str | Non
 def _query(core: Core, body: Any, where: str) -> Query:
     if type(body) is not dict:
         raise bad(f"{where.rstrip('.')}: must be a JSON object with a history")
-    _check_keys(body, QUERY_KEYS, where)
+    _check_keys(body, BODY_KEYS, where)
     return make_query(_rows(core, body.get("history"), f"{where}history"), body, where)
 
 
@@ -65,7 +71,7 @@ def _rows(core: Core, rows: Any, key: str) -> list[Any]:
     """Return a list of rows, after checks of its types and of the lengths of lists in it."""
     longest = core.settings.max_list
     if type(rows) is not list:
-        raise bad(f'{key}: must be a list of rows, such as [{{"int_1": "3", "cat_1": "68fd1e64"}}]')
+        raise bad(f"{key}: must be a list of JSON objects of columns and values; /docs shows an example")
     for i, row in enumerate(rows):
         if type(row) is not dict:
             raise bad(f"{key}[{i}]: a row is a JSON object of columns and values")

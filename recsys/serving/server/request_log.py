@@ -11,6 +11,7 @@ import queue
 import random
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,13 +24,15 @@ from recsys.serving.server.payloads import Payload, Queries, Tensors
 
 if TYPE_CHECKING:
     from recsys.serving.server.core import Call
+    from recsys.serving.server.models import Loaded
 
 FILE_ROWS = 10_000
 FILE_SECONDS = 60.0  # a file is written at the latest after this time
+PREDICTION, OTHERS = "prediction:", "other_columns"
 QUEUE = 1_000  # requests that wait to be written
 
 Record = dict[str, Any]
-_Entry = tuple[str, str, str, float, Payload, Any]
+_Entry = tuple["Loaded", str, float, Payload, Any]
 
 
 class RequestLog:
@@ -52,8 +55,7 @@ class RequestLog:
         if draw >= self._share or isinstance(payload, Tensors) or call.loaded is None:
             return
         try:
-            entry = (call.loaded.name, call.loaded.version, call.request_id, time.time(), payload, outputs)
-            self._queue.put_nowait(entry)
+            self._queue.put_nowait((call.loaded, call.request_id, time.time(), payload, outputs))
         except queue.Full:
             self.dropped += 1
 
@@ -76,7 +78,7 @@ class RequestLog:
             if entry is None:
                 self._written()
                 return
-            name, version, *_ = entry
+            name, version = entry[0].name, entry[0].version
             records = self._records.setdefault((name, version), [])
             try:
                 records.extend(_records(entry))
@@ -100,18 +102,26 @@ class RequestLog:
 
 def _records(entry: _Entry) -> list[Record]:
     """Return a record for each row of a request, or for each query."""
-    _, _, request_id, now, payload, outputs = entry
+    loaded, request_id, now, payload, outputs = entry
     base = {"time": now, "request_id": request_id}
     if isinstance(payload, Queries):
         return [
             base | {"history": orjson.dumps(list(q.rows)).decode(), "items": list(map(str, items)), "scores": scores}
             for q, (items, scores) in zip(payload.queries, outputs, strict=True)
         ]
-    predictions = {f"prediction:{n}": np.asarray(a).tolist() for n, a in outputs.items()}
+    predictions = {f"{PREDICTION}{n}": np.asarray(a).tolist() for n, a in outputs.items()}
+    columns = [s.name for s in loaded.servable.inputs]
     return [
-        base | {"row": i} | {str(c): _text(v) for c, v in row.items()} | {n: p[i] for n, p in predictions.items()}
+        base | {"row": i} | _columns(row, columns) | {n: p[i] for n, p in predictions.items()}
         for i, row in enumerate(payload.raw_rows())
     ]
+
+
+def _columns(row: Mapping[str, Any], columns: list[str]) -> Record:
+    """Return all raw columns of the model, and the other keys of a row as JSON: all files have the same columns."""
+    others = {k: v for k, v in row.items() if k not in columns}
+    more = orjson.dumps(others, default=str).decode() if others else None
+    return {c: _text(row.get(c)) for c in columns} | {OTHERS: more}
 
 
 def _text(value: Any) -> str | None:
@@ -123,8 +133,13 @@ def _write(file: Path, records: list[Record]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    names = list(dict.fromkeys(name for record in records for name in record))
-    columns = {name: [record.get(name) for record in records] for name in names}
-    table = pa.table(columns)
+    types = {"time": pa.float64(), "request_id": pa.string(), "row": pa.int32()}
+    types |= {"items": pa.list_(pa.string()), "scores": pa.list_(pa.float64())}
+    arrays = {}
+    for name in records[0]:
+        values = [record[name] for record in records]
+        kind = types.get(name) or (None if name.startswith(PREDICTION) else pa.string())
+        arrays[name] = pa.array(values, kind)
+    table = pa.table(arrays)
     with whole_file(file) as building:
         pq.write_table(table, building)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import orjson
 
+from recsys.errors import did_you_mean
 from recsys.serving.servable import Query, TensorSpec
 from recsys.serving.server import tensors as v2
 from recsys.serving.server.core import Call, Core
@@ -18,6 +19,9 @@ from recsys.serving.server.request_error import RequestError
 from recsys.serving.server.tensors import Tensor, bad
 
 EXTENSIONS = ["binary_tensor_data", "model_repository", "model_repository(unload_dependents)", "parameters"]
+QUERY_KEYS = ("k", "filter_history", "exclude", "candidates")
+LOAD_KEYS = ("version", "unload_dependents")
+PROTOCOL_KEYS = ("timeout", "priority", "binary_data_output", "sequence_id", "sequence_start", "sequence_end")
 BINARY_HEADER = b"inference-header-content-length"
 PLATFORM = "recsys"
 _LENGTH = struct.Struct("<I")
@@ -136,6 +140,8 @@ def make_payload(loaded: Loaded, inputs: Sequence[Tensor], parameters: Mapping[s
     rows, columns = v2.rows_of(inputs), v2.to_columns(inputs)
     if servable.kind == "ranking":
         return Columns(columns, rows)
+    if unknown := next((p for p in parameters if p not in QUERY_KEYS and p not in PROTOCOL_KEYS), None):
+        raise bad(f"parameters.{unknown[:80]}: no such key{did_you_mean(unknown[:80], QUERY_KEYS)}")
     history = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     return Queries([make_query(history, parameters)])
 
@@ -271,7 +277,14 @@ def load_version(body: bytes, query: bytes) -> str | None:
     """Return the version that a request to load a model names, in its parameters or in the query string."""
     from urllib.parse import parse_qs
 
-    parameters = _parameters(parse_json(body)) if body.strip() else {}
+    request = parse_json(body) if body.strip() else {}
+    parameters = _parameters(request)
+    for given, known in ((request, ["parameters"]), (parameters, LOAD_KEYS)):
+        if unknown := next((k for k in given if k not in known), None):
+            where = "" if given is request else "parameters."
+            raise bad(f"{where}{unknown[:80]}: no such key{did_you_mean(unknown[:80], known)}")
+    if "version" in parameters and parameters["version"] is None:
+        raise bad("parameters.version: must be a text, the name of a version")
     named = parse_qs(query.decode("latin-1")).get("version", [None])[0]
     version = parameters.get("version", named)
     if isinstance(version, int) and not isinstance(version, bool):

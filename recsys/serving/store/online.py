@@ -22,6 +22,11 @@ class OnlineFeatures:
         self._views, self._store = list(views.values()), store
         self._ages = {v.name: seconds_of_age(v.max_age) for v in self._views}
 
+    @property
+    def keys(self) -> frozenset[str]:
+        """The columns by which values are looked up."""
+        return frozenset(v.key for v in self._views)
+
     def join(self, rows: Sequence[Row]) -> Sequence[Row]:
         """Return the rows with stored features."""
         for view in self._views:
@@ -55,6 +60,11 @@ class WithFeatures:
 
     def __init__(self, model: Servable, features: OnlineFeatures) -> None:
         self._model, self._features = model, features
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """The keys of rows that the model reads, and those of stored features."""
+        return self._model.columns | self._features.keys
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._model, name)
