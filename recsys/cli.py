@@ -25,7 +25,8 @@ from recsys.secrets import mask_overrides, remember
 MULTIRUN = ("-m", "--multirun")
 HELP = ("-h", "--help")
 FLAG = re.compile(r"--([A-Za-z_][\w.]*)(?:=(.*))?")  # --port, which people write instead of port=
-HYDRAS = ("help", "version", "cfg", "resolve", "package", "run", "multirun", "info")  # others have a - in their names
+VALUED = ("cfg", "package", "info")  # Hydra's own options, if their names have no -
+HYDRAS = (*VALUED, "help", "version", "resolve", "run", "multirun")
 KINDS = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
 
 
@@ -56,7 +57,7 @@ def check_flags() -> None:
     """Exit with an error if sys.argv sets a key as programs do that are not Hydra's: --port 8100."""
     for argument in sys.argv[1:]:
         found = FLAG.fullmatch(argument)
-        if found is not None and found[1] not in HYDRAS:
+        if found is not None and found[1] not in (VALUED if found[2] is not None else HYDRAS):
             sys.exit(say_error(f"{argument}: no such option; write {found[1]}={found[2] or 'VALUE'}"))
 
 

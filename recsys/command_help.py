@@ -8,6 +8,7 @@ import importlib
 import inspect
 from collections.abc import Iterator
 from dataclasses import MISSING, Field, fields, is_dataclass
+from types import ModuleType
 from typing import Any, get_type_hints
 
 from rich.table import Table
@@ -21,12 +22,17 @@ COMPOSED = ("train", "plan", "preprocess", "doctor", "new")  # --help is Hydra's
 
 def show(command: str) -> None:
     """Print the help of a command."""
-    results.print(importlib.import_module(f"recsys.{command}").__doc__ or "", markup=False)
+    results.print(_module(command).__doc__ or "", markup=False)
     table = Table("key", "default", "meaning", box=None, pad_edge=False, header_style="bold")
     for key, default, meaning in keys(COMMANDS[command]):
         table.add_row(key, default, meaning)
     results.print(table)
     results.print("\nSet a key with KEY=VALUE. --cfg job prints the config; --hydra-help lists Hydra's own options.")
+
+
+def _module(command: str) -> ModuleType:
+    module = importlib.import_module(f"recsys.{command}")
+    return importlib.import_module(f"recsys.{command}.__main__") if hasattr(module, "__path__") else module
 
 
 def keys(schema: type[Any], prefix: str = "") -> Iterator[tuple[str, str, str]]:

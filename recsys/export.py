@@ -40,22 +40,27 @@ def _verify(folder: Path) -> None:
 
 def _write(cfg: DictConfig) -> None:
     formats = _checked(cfg)
+    from recsys.config.kinds import kind_of
     from recsys.outputs import check_output
-    from recsys.serving.export.write import Form, Source, write_artefact
     from recsys.serving.predict_files import input_files
-    from recsys.serving.triton.repository import Options
     from recsys.training.run_dir import choose_checkpoint, open_run
     from recsys.versions import check_versions
 
     trained, run = open_run(cfg.run)
     output = Path(cfg.output)
     check_output(output, root=trained.data.root)
+    if formats and not kind_of(trained).scores_rows:
+        raise UserError(f"format={formats[0]}: applies to models that score rows; leave it out")
     checkpoint = choose_checkpoint(run, cfg.checkpoint)
+    files = tuple(input_files(cli.strings(cfg.rows), "rows"))
     check_versions()
+    from recsys.serving.export.write import Form, Source, write_artefact
+    from recsys.serving.triton.repository import Options
+
     name = cfg.name or str(trained.model["_target_"]).rpartition(".")[2].lower()
     triton = Options(dense_backend=cfg.dense_backend, python_path=cfg.python_path) if cfg.triton else None
     form = Form(name, str(cfg.version), cfg.precision, cfg.tables, formats, triton)
-    about = write_artefact(Source(run, trained, checkpoint, tuple(input_files(cli.strings(cfg.rows)))), form, output)
+    about = write_artefact(Source(run, trained, checkpoint, files), form, output)
     show(about)
     size = sum(f.stat().st_size for f in output.rglob("*") if f.is_file() and "triton" not in f.parts)
     say(f"artefact of {size / 1e6:,.1f} MB in {output}; serve it with: python -m recsys.serve {output}")
@@ -75,12 +80,15 @@ def _checked(cfg: DictConfig) -> tuple[str, ...]:
         raise UserError(
             f"run={run}: has no checkpoint, so there is nothing to export; train it to its first checkpoint"
         )
+    if cfg.checkpoint not in ("best", "last") and not (run / "checkpoints" / cfg.checkpoint).is_dir():
+        there = ", ".join(sorted(p.name for p in (run / "checkpoints").glob("[!.]*")))
+        raise UserError(f"checkpoint={cfg.checkpoint}: not in {run}/checkpoints; write best, last or one of: {there}")
     formats = cli.strings(cfg.format)
     given = [("precision", cfg.precision, PRECISIONS), ("tables", cfg.tables, TABLES)]
     given += [("dense_backend", cfg.dense_backend, DENSE_BACKENDS), *(("format", f, FORMATS) for f in formats)]
     for key, value, choices in given:
         if value not in choices:
-            raise UserError(f"{key}={value}: must be {', '.join(choices)}{did_you_mean(value, choices)}")
+            raise UserError(f"{key}={value}: no such choice{did_you_mean(value, choices)}")
     if Path(cfg.output).exists():
         raise UserError(f"output={cfg.output}: already exists; name a folder that does not exist yet")
     if cfg.triton and cfg.dense_backend == "pytorch" and "torchscript" not in formats:

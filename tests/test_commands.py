@@ -6,9 +6,11 @@ from importlib.metadata import entry_points, version
 from pathlib import Path
 
 import pytest
-from forks import warm_python
+from forks import run_forked, warm_python
 
 from recsys import __main__ as entry
+from recsys import command_help
+from recsys.config.compose import COMMANDS
 
 ROOT = Path(__file__).parents[1]
 
@@ -83,3 +85,31 @@ sys.exit(cli.status("report", command))
     assert (quiet.returncode, quiet.stderr) == (0, "")
     loud = subprocess.run([sys.executable, "-W", "default", "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert "of Python's" in loud.stderr and "non-writable" in loud.stderr.replace("not writable", "non-writable")
+
+
+COMMANDS_WITH_KEYS = ("serve", "export", "loadtest", "feature_store", "evaluate", "predict", "checkpoint", "report")
+
+
+@pytest.mark.parametrize("command", COMMANDS_WITH_KEYS)
+def test_help_says_what_each_key_means(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command_help.show(command)
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"python -m recsys.{command} ") and "Powered by Hydra" not in shown
+    keys = list(command_help.keys(COMMANDS[command]))
+    assert all(f"\n{key} " in shown for key, _, _ in keys)
+    assert [key for key, _, meaning in keys if not meaning] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["recsys.serve", "--port", "8100", "model"], "error: --port: no such option; write port=VALUE"),
+        (["recsys.serve", "model", "port=abc"], "error: port=abc: must be a whole number"),
+        (["recsys.export", "--run=x", "output=y"], "error: --run=x: no such option; write run=x"),
+        (["recsys.train", "--model", "dlrm"], "error: --model: no such option; write model=VALUE"),
+        (["recsys.train", "trainer.threads=few"], "error: trainer.threads=few: must be a whole number"),
+    ],
+)
+def test_options_and_types_of_other_programs(arguments: list[str], message: str, tmp_path: Path) -> None:
+    done = run_forked(*arguments, cwd=tmp_path)
+    assert (done.returncode, done.stderr.strip()) == (2, message)

@@ -66,7 +66,7 @@ class EvaluateConfig:
     """Config of `python -m recsys.evaluate`."""
 
     run: str = folder(MISSING, "name the folder of a run")
-    split: str = "test"
+    split: str = "test"  # train | validation | test
     checkpoint: str = "best"  # best | last | a folder under the run's checkpoints/
     trainer: EvaluateTrainerConfig = field(default_factory=EvaluateTrainerConfig)
     protocol: EvaluateProtocolConfig = field(default_factory=EvaluateProtocolConfig)
@@ -107,7 +107,7 @@ class PredictConfig:
     run: str = folder(MISSING, "name the folder of a run")
     input: Any = MISSING  # a file, folder or glob, or a list of them
     output: str = folder("predictions.parquet", "name a Parquet file")
-    checkpoint: str = "best"
+    checkpoint: str = "best"  # best | last | a folder under the run's checkpoints/
     # number of rows or queries per batch; null: the run's trainer.eval_batch_size
     batch_size: int | None = number(None, at_least=1, limit=MOST_ROWS)
     # retrieval models: length of the lists; null: the largest of the run's protocol.k
@@ -125,7 +125,7 @@ class ExportConfig:
     output: str = folder(MISSING, "name a folder to write")
     checkpoint: str = "best"  # best | last | a folder under the run's checkpoints/
     name: str | None = None  # under which a server offers the model; null: the model's class in lower case
-    version: str = "1"
+    version: str = "1"  # under which a server offers the model
     format: Any = "onnx"  # onnx, and further forms: single_graph | torchscript | aoti, or a list of them
     precision: str = "fp32"  # type of the dense weights: fp32 | fp16 | bf16
     tables: str = "fp32"  # type of the tables' rows: fp32 | fp16 | int8 | int4
@@ -161,7 +161,7 @@ class ReshardTrainerConfig:
 class CheckpointToolConfig:
     """Config of `python -m recsys.checkpoint inspect|reshard|export-embeddings RUN_DIR`."""
 
-    action: str = MISSING
+    action: str = MISSING  # inspect | reshard | export-embeddings
     run: str = folder(MISSING, "name the folder of a run")
     checkpoint: str = "last"  # best | last | a folder under the run's checkpoints/
     # folder to write: a new run folder (reshard) or the tables (export-embeddings)
@@ -186,7 +186,7 @@ class ReportConfig:
 class DashboardConfig:
     """Config of `python -m recsys.dashboard`."""
 
-    project: str = "recsys"
+    project: str = "recsys"  # the project in W&B
     entity: str | None = None  # a team; null: the account's default
     name: str = "recsys"  # the workspace's name
     columns: list[str] = field(  # config keys shown as axes of the parallel coordinates plot

@@ -92,7 +92,7 @@ def file_blocks(raw_rows: RawRows, file: Path) -> Iterator[tuple[pl.DataFrame, l
         yield add_group_features(data, rows), bad
 
 
-def input_files(patterns: list[str]) -> list[Path]:
+def input_files(patterns: list[str], key: str = "input") -> list[Path]:
     """Return the files that paths, folders and globs name. Raises UserError for one that is missing or empty."""
     from recsys.data.raw.storage import is_remote, list_remote_files
 
@@ -100,15 +100,15 @@ def input_files(patterns: list[str]) -> list[Path]:
     for pattern in patterns:
         path = Path(pattern)
         if is_remote(pattern):
-            matches = list_remote_files(pattern, "input")
+            matches = list_remote_files(pattern, key)
         elif path.is_dir():
             matches = sorted(p for p in path.iterdir() if p.is_file())
         else:
             matches = [Path(p) for p in sorted(glob.glob(pattern))]
         if not matches:
-            raise UserError(f"input={pattern}: no such file")
+            raise UserError(f"{key}={pattern}: no such file")
         files += matches
     for file in files:
         if file.stat().st_size == 0:
-            raise UserError(f"input={file}: the file is empty")
+            raise UserError(f"{key}={file}: the file is empty")
     return files

@@ -246,21 +246,29 @@ def test_tritons_configuration_is_valid(artefact: Path) -> None:
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["tables=int9"], "tables=int9: must be fp32, fp16, int8, int4; did you mean int8?"),
-        (["precision=fp8"], "precision=fp8: must be fp32, fp16, bf16"),
-        (["format=onxx"], "format=onxx: must be onnx, single_graph, torchscript, aoti; did you mean onnx?"),
-        (["dense_backend=tensorrt"], "dense_backend=tensorrt: must be onnxruntime, pytorch, python"),
+        (["tables=int9"], "tables=int9: no such choice; did you mean int8?"),
+        (["precision=fp8"], "precision=fp8: no such choice; did you mean fp32?"),
+        (["format=onxx"], "format=onxx: no such choice; did you mean onnx?"),
+        (["dense_backend=tensorrt"], "dense_backend=tensorrt: no such choice; "),
         (
             ["triton=true", "dense_backend=pytorch"],
             "dense_backend=pytorch: needs format=torchscript; add it to format=",
         ),
         (["checkpoint=step-7"], "checkpoint=step-7: not in "),
+        (["rows=nothing.csv"], "rows=nothing.csv: no such file"),
         (["action=very"], "very: no such action; did you mean verify?"),
     ],
 )
 def test_mistakes_are_one_line(overrides: list[str], message: str, run: Path, tmp_path: Path) -> None:
     found = export_run(run, tmp_path / "out", *overrides)
     assert found is not None and found.startswith(message) and not (tmp_path / "out").exists()
+
+
+def test_rows_of_another_format(run: Path, tmp_path: Path) -> None:
+    pl.DataFrame({"int_1": [1]}).write_parquet(tmp_path / "rows.parquet")
+    message = export_run(run, tmp_path / "out", f"rows={tmp_path}/rows.parquet")
+    told = "not csv but Parquet; name files in the format of the run's data (csv)"
+    assert message == f"rows: {tmp_path}/rows.parquet: {told}"
 
 
 def test_a_run_without_a_checkpoint(run: Path, tmp_path: Path) -> None:

@@ -101,7 +101,15 @@ def write_artefact(source: Source, form: Form, output: Path) -> dict[str, Any]:
     output.parent.mkdir(parents=True, exist_ok=True)
     rows = RawRows.load(source.run)
     check_forms(source, form, rows)
-    raw = raw_frame(rows, list(source.files) or raw_files(data_config(source.cfg)), RECORDED + COMPARED)
+    try:
+        raw = raw_frame(rows, list(source.files) or raw_files(data_config(source.cfg)), RECORDED + COMPARED)
+    except UserError as e:
+        if not source.files:
+            raise
+        problem, _, _ = str(e).partition("; set data.")
+        raise UserError(
+            f"rows: {problem}; name files in the format of the run's data ({rows.fitted.data.source.format})"
+        ) from e
     with whole_folder(output) as building:
         save_pipeline(rows, building / files.PIPELINE)
         write = _ranking if source.kind.scores_rows else _retrieval
@@ -124,8 +132,6 @@ def write_artefact(source: Source, form: Form, output: Path) -> dict[str, Any]:
 
 def check_forms(source: Source, form: Form, rows: RawRows) -> None:
     """Raise UserError if the model or its data has no such form, before anything is written."""
-    if not source.kind.scores_rows and form.formats:
-        raise UserError(f"format={form.formats[0]}: applies to models that score rows; leave it out")
     if not source.kind.scores_rows and form.precision != "fp32":
         raise UserError(f"precision={form.precision}: applies to models that score rows; leave it out")
     if "single_graph" in form.formats:

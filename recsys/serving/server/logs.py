@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 import traceback
@@ -16,6 +17,13 @@ def log(level: str, event: str, **fields: Any) -> None:
     """Write one line. level: info, warning or error; the latter two are masked, since they hold messages of errors"""
     line = orjson.dumps({"time": round(time.time(), 6), "level": level, "event": event, **fields}, default=str).decode()
     sys.stderr.write((line if level == "info" else mask_text(line)) + "\n")
+
+
+class LibraryLog(logging.Handler):
+    """Writes what libraries log in the same form."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        log(record.levelname.lower(), record.name, message=record.getMessage())
 
 
 def log_failure(event: str, error: BaseException, **fields: Any) -> None:

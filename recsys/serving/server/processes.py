@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from recsys.config.schema_commands import ServeConfig
 from recsys.console import say
 from recsys.errors import UserError
+from recsys.run_files import CONFIG
 from recsys.serving.server.versions import open_source
 
 WORKER = "recsys.serving.server.worker"
@@ -55,6 +56,10 @@ def check_settings(settings: ServeConfig) -> None:
     if missing := next((p for p in PACKAGES if find_spec(p) is None), None):
         raise UserError(f"{missing} is not installed; run: pip install 'recsys[serve]'")
     open_source(Path(settings.models), settings.canary, settings.shadow)
+    if (Path(settings.models) / CONFIG).is_file():
+        raise UserError(f"model={settings.models}: is a run; export it with python -m recsys.export run=RUN output=DIR")
+    if settings.definition is None and settings.store != ServeConfig.store:
+        raise UserError(f"store={settings.store}: also name the views in it, definition=FILE")
     if settings.log not in ("errors", "requests"):
         raise UserError(f"log={settings.log}: must be errors or requests")
     if settings.sample > 0 and settings.sample_dir is None:

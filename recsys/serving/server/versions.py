@@ -239,6 +239,8 @@ def open_source(folder: Path, canary: str | None = None, shadow: str | None = No
     """Return what a folder holds: one model or a repository of models. Raises UserError if it holds neither."""
     if not folder.exists():
         raise UserError(f"model={folder}: no such folder; name an exported model, or a folder of models NAME/VERSION")
+    if folder.is_file():
+        raise UserError(f"model={folder}: is a file; name its folder, {folder.parent}")
     if (folder / MANIFEST).is_file():
         return OneModel(folder, canary, shadow)
     if not folder.is_dir() or not (repository := Repository(folder)).names():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import resource
 import signal
@@ -30,7 +31,7 @@ from recsys.serving.server.app import App
 from recsys.serving.server.batcher import BatchLimits
 from recsys.serving.server.core import Core
 from recsys.serving.server.http_protocol import LimitedProtocol
-from recsys.serving.server.logs import log_failure
+from recsys.serving.server.logs import LibraryLog, log_failure
 from recsys.serving.server.metrics import metrics
 from recsys.serving.server.models import Loader, Registry
 from recsys.serving.server.request_log import RequestLog
@@ -248,6 +249,7 @@ def main() -> int:
     """Serve, and return the exit status."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes of a terminal; the supervisor decides
     own_output()
+    logging.basicConfig(handlers=[LibraryLog()], level=logging.WARNING)
     raise_file_limit()
     settings = read_settings()
     try:
