@@ -67,10 +67,14 @@ def servers(artefact: Path, options: dict[str, str]) -> list[Server]:
     """Start the servers that are measured."""
     serve = [sys.executable, "-m", "recsys.serve", str(artefact), "grpc_port=null"]
     ours = start("recsys.serve", [*serve, "port=8310"], "http://127.0.0.1:8310")
+    alone = start("recsys.serve, max_batch=1", [*serve, "port=8311", "max_batch=1"], "http://127.0.0.1:8311")
+    two = [*serve, "port=8317", "workers=2"]
     found = [
         Server("recsys.serve, POST /predict", ours.process, ours.target, "rows"),
+        Server("recsys.serve, POST /predict, max_batch=1", alone.process, alone.target, "rows"),
+        start("recsys.serve, POST /predict, workers=2", two, "http://127.0.0.1:8317", "rows"),
         ours,
-        start("recsys.serve, max_batch=1", [*serve, "port=8311", "max_batch=1"], "http://127.0.0.1:8311"),
+        alone,
     ]
     if "triton" in options:
         more = ["http=8312", "grpc=8313", "metrics=8314", "packages=[onnxruntime,polars,xxhash,orjson,rich,omegaconf]"]
