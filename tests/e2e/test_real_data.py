@@ -76,6 +76,7 @@ def test_model_learns(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("model", ["dlrm", "dcnv2", "deepfm"])
 def test_frappe_by_its_published_protocol(model: str, real_data: Callable[[str], Path], tmp_path: Path) -> None:
     """One seed of experiments/frappe_ctr, where the lowest of nine is 0.9827."""

@@ -50,7 +50,7 @@ def sweeps(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
     return int(e.value.code or 0)
 
 
-def until(true: Callable[[], Any], seconds: float = 60.0) -> None:
+def until(true: Callable[[], Any], seconds: float = 180.0) -> None:
     deadline = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < deadline
