@@ -144,10 +144,10 @@ class FeatureStoreConfig:
     definition: str = MISSING  # a YAML file of views
     store: str = "sqlite:///features.db"  # sqlite:///PATH | redis://HOST:PORT/DB
     until: str | None = None  # materialise: leave out values of later times
-    keys: list[str] = field(default_factory=list)  # get: keys to look up
+    keys: Any = None  # get: a key, or a list of them, to look up
     input: str | None = None  # join: a Parquet file of rows
     time: str | None = None  # join: the column with the time of each row
-    output: str | None = None  # join: the Parquet file to write
+    output: str | None = None  # join: the Parquet file to write, which must not exist yet
 
 
 @dataclass
