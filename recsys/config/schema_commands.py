@@ -278,6 +278,7 @@ class LoadTestConfig:
     protocol: str = "http"  # http | grpc: the open inference protocol v2 | rows: POST /predict of recsys.serve
     binary: bool = True  # http: send the tensors in binary form; false: in JSON
     token: str | None = None  # sent as `Authorization: Bearer TOKEN`
+    tls_ca: str | None = folder(None, "name a PEM file")  # of the authorities that are trusted; null: the system's
     # A number or a list. Closed loop: numbers of connections, each of which sends its next request after the answer.
     concurrency: Any = field(default=None, metadata=number(None, at_least=1, limit=65536).metadata)
     batch_sizes: Any = field(default=None, metadata=number(None, at_least=1, limit=2**20).metadata)  # rows of a request

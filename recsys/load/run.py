@@ -86,7 +86,7 @@ def prepare(settings: LoadTestConfig) -> Plan:
     """
     _check_choices(settings)
     loads = list(make_loads(settings))
-    endpoint = parse_target(settings.target, settings.protocol, settings.token)
+    endpoint = parse_target(settings.target, settings.protocol, settings.token, settings.tls_ca)
     rows = read_rows(Path(settings.rows))
     target = _make_target(settings.protocol, endpoint)
     model = _find_model(settings, target)
