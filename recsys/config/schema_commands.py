@@ -275,7 +275,7 @@ class LoadTestConfig:
     version: str | None = folder(None, "name a version")  # null: the version that answers by default
     # a CSV, JSON lines or Parquet file of raw rows, or the folder of an exported model
     rows: str = folder(MISSING, "name a file of rows")
-    protocol: str = "http"  # http | grpc: the open inference protocol v2 | rows: POST /predict of recsys.serve
+    protocol: str = "http"  # http | grpc: the open inference protocol v2 | rows: /predict, /recommend of recsys.serve
     binary: bool = True  # http: send the tensors in binary form; false: in JSON
     token: str | None = None  # sent as `Authorization: Bearer TOKEN`
     tls_ca: str | None = folder(None, "name a PEM file")  # of the authorities that are trusted; null: the system's

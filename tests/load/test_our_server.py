@@ -125,3 +125,28 @@ def test_mistakes_in_tls(folder: Path, tmp_path: Path, certificate: tuple[Path, 
         where = f"https://localhost:{served.settings.port}"
         with pytest.raises(UserError, match=r"; tls_ca=.*another.pem does not have the authority that signed it$"):
             prepare(config(served, folder, "http", target=where, tls_ca=str(other)))
+
+
+HISTORIES = [[{"item": "item1"}, {"item": "item2"}], [{"item": "item7"}], []]
+
+
+@pytest.mark.parametrize(("protocol", "sizes"), [("rows", [1, 2]), ("http", [1]), ("http json", [1]), ("grpc", [1])])
+def test_histories_of_a_retrieval_model(tmp_path: Path, protocol: str, sizes: list[int]) -> None:
+    folder = fake_models.write_model(tmp_path / "model", "rec", kind="retrieval")
+    (folder / "examples.json").write_text(json.dumps({"rows": HISTORIES, "outputs": []}))
+    with serving(folder) as served:
+        settings = config(served, folder, protocol, rows=str(folder), batch_sizes=sizes)
+        plan = prepare(settings)
+        for size, m in zip(sizes, run(settings).measurements, strict=True):
+            assert m.errors == 0 and m.requests > 3 and m.rows_per_s == size * m.requests_per_s
+        if protocol == "rows":
+            bodies = {n: [json.loads(r.partition(b"\r\n\r\n")[2]) for r in made] for n, made in plan.requests.items()}
+            one, other = ({"history": h} for h in HISTORIES[:2])
+            assert bodies == {1: [one, other], 2: [{"queries": [one, other]}]}
+            assert plan.requests[1][0].startswith(b"POST /recommend ")
+        else:
+            assert len(plan.requests[1]) == 2
+            with pytest.raises(
+                UserError, match=r"^batch_sizes: .* one history; use batch_sizes=\[1\], or protocol=rows$"
+            ):
+                prepare(config(served, folder, protocol, rows=str(folder), batch_sizes=[1, 8]))
