@@ -33,6 +33,11 @@ def _command(cfg: DictConfig) -> None:
         raise UserError(f"{given or 'no action'}: must be {', '.join(ACTIONS)}{hint}; see --help")
     from recsys.serving.store.views import load_views
 
+    if OmegaConf.is_missing(cfg, "definition"):
+        raise UserError("definition: is missing; add definition=features.yaml, a file of views (docs/serving.md)")
+    keys = cli.strings(cfg["keys"])
+    if cfg.action == "get" and not keys:
+        raise UserError("keys: is missing; name the keys to look up, such as keys=[u1,u2]")
     views = load_views(cfg.definition)
     if cfg.action == "join":
         _join(cfg, views)
@@ -46,7 +51,6 @@ def _command(cfg: DictConfig) -> None:
             say(f"{name}: the latest values of {count:,} entities are in {cfg.store}")
         return
     for view in views.values():
-        keys = [str(k) for k in cfg["keys"]]
         for key, entry in zip(keys, store.get(view.name, keys), strict=True):
             sys.stdout.write(json.dumps({"view": view.name, "key": key, "values": entry and entry[1]}) + "\n")
 
@@ -64,6 +68,8 @@ def _join(cfg: DictConfig, views: Mapping[str, View]) -> None:
     if not source.is_file():
         raise UserError(f"input={source}: no such file")
     check_output(output, (".parquet",), inputs=[source])
+    if output.exists():
+        raise UserError(f"output={output}: already exists; name a file that does not exist yet")
     rows = pl.read_parquet(source)
     for view in views.values():
         rows = view.join(rows, cfg.time)

@@ -24,7 +24,6 @@ NEEDED = ("uvloop", "httptools", "orjson", "tritonclient", "grpc", "prometheus_c
 
 def _command(cfg: DictConfig) -> None:
     from recsys.config.schema_commands import LoadTestConfig
-    from recsys.outputs import check_output
 
     for key, example in (("target", "http://127.0.0.1:8000"), ("rows", "rows.jsonl")):
         if OmegaConf.is_missing(cfg, key):
@@ -34,8 +33,18 @@ def _command(cfg: DictConfig) -> None:
     settings = OmegaConf.to_object(cfg)
     assert isinstance(settings, LoadTestConfig)
     if settings.output is not None:
-        check_output(Path(settings.output))
+        _check_folder(Path(settings.output))
     _report(settings)
+
+
+def _check_folder(output: Path) -> None:
+    """Raise UserError if the results cannot be written, or would replace those of an earlier load test."""
+    from recsys.load.write import FILES
+    from recsys.outputs import check_output
+
+    check_output(output)
+    if there := next((name for name in FILES if (output / name).exists()), None):
+        raise UserError(f"output={output}: already has {there}; name another folder")
 
 
 def _report(settings: LoadTestConfig) -> None:

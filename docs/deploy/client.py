@@ -1,9 +1,9 @@
-"""python docs/deploy/client.py ARTEFACT [HTTP_ADDRESS] [GRPC_ADDRESS]: score the rows of an artefact's examples.
+"""python docs/deploy/client.py ARTEFACT [HTTP_ADDRESS] [GRPC_ADDRESS] [MODEL]: score rows of an artefact's examples.
 
 RECSYS_TOKEN=... python docs/deploy/client.py exported/my_model 127.0.0.1:8000 127.0.0.1:8001
 
 `predict` needs the standard library alone; `infer` uses the open inference protocol through tritonclient. Each uses one
-connection for all its requests, as callers should.
+connection for all its requests, as callers should. MODEL may be left out if the server has one model.
 """
 
 from __future__ import annotations
@@ -25,16 +25,32 @@ def headers() -> dict[str, str]:
     return {} if token is None else {"authorization": f"Bearer {token}"}
 
 
+def post(connection: http.client.HTTPConnection, path: str, body: Any = None) -> Any:
+    """Return the server's answer. Raises RuntimeError with its message, or with why there is none."""
+    try:
+        connection.request("POST", path, json.dumps(body), headers())
+        with connection.getresponse() as response:
+            answer = json.load(response)
+    except (OSError, http.client.HTTPException, ValueError) as e:
+        raise RuntimeError(f"{connection.host}:{connection.port}: gives no answer in JSON over HTTP ({e})") from e
+    if response.status != 200:
+        hint = "; set RECSYS_TOKEN" if response.status == 401 else ""
+        raise RuntimeError(f"{response.status}: {answer['error']}{hint}")
+    return answer
+
+
 def predict(connection: http.client.HTTPConnection, model: str, rows: list[Row]) -> list[float]:
     """Return the predictions of raw rows. Raises RuntimeError with the server's message."""
-    body = json.dumps({"rows": rows})
-    connection.request("POST", f"/models/{model}/predict", body, headers())
-    with connection.getresponse() as response:
-        answer = json.load(response)
-    if response.status != 200:
-        raise RuntimeError(f"{response.status}: {answer['error']}")
-    predictions: list[float] = answer["predictions"]
+    predictions: list[float] = post(connection, f"/models/{model}/predict", {"rows": rows})["predictions"]
     return predictions
+
+
+def only_model(connection: http.client.HTTPConnection) -> str:
+    """Return the name under which the server offers its only model. Raises RuntimeError if it has several."""
+    names = sorted({m["name"] for m in post(connection, "/v2/repository/index")})
+    if len(names) != 1:
+        raise RuntimeError(f"the server has the models {', '.join(names)}; add one after both addresses")
+    return str(names[0])
 
 
 def infer(client: Any, model: str, rows: list[Row]) -> list[float]:
@@ -59,16 +75,29 @@ def infer(client: Any, model: str, rows: list[Row]) -> list[float]:
     return predictions
 
 
-def main() -> None:
+def main(arguments: list[str]) -> None:
+    """Score three rows over both protocols."""
+    if not 1 <= len(arguments) <= 4:
+        raise RuntimeError("name an artefact: python client.py ARTEFACT [HTTP_ADDRESS] [GRPC_ADDRESS] [MODEL]")
+    given = dict(zip(("folder", "http", "grpc", "model"), arguments, strict=False))
+    examples = Path(given["folder"], "examples.json")
+    if not examples.is_file():
+        raise RuntimeError(f"{examples}: no such file; name the folder of an exported model")
+    rows = json.loads(examples.read_text())["rows"][:3]
+    if isinstance(rows[0], list):
+        raise RuntimeError(f"{examples}: has histories, for which POST /recommend lists items; this client scores rows")
+    connection = http.client.HTTPConnection(given.get("http", "127.0.0.1:8000"), timeout=TIMEOUT)
+    model = given.get("model") or only_model(connection)
+    print("HTTP", predict(connection, model, rows))
     from tritonclient.grpc import InferenceServerClient
 
-    folder, http_address, grpc_address = [*sys.argv[1:], *("127.0.0.1:8000", "127.0.0.1:8001")[len(sys.argv) - 2 :]]
-    model = json.loads(Path(folder, "manifest.json").read_text())["artefact"]["name"]
-    rows = json.loads(Path(folder, "examples.json").read_text())["rows"][:3]
-    print("HTTP", predict(http.client.HTTPConnection(http_address, timeout=TIMEOUT), model, rows))
-    with InferenceServerClient(grpc_address) as client:
+    with InferenceServerClient(given.get("grpc", "127.0.0.1:8001")) as client:
         print("gRPC", infer(client, model, rows))
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main(sys.argv[1:])
+    except Exception as e:  # also those of tritonclient, which is imported late
+        print(f"error: {e}", file=sys.stderr)
+        sys.exit(2)

@@ -144,10 +144,10 @@ class FeatureStoreConfig:
     definition: str = MISSING  # a YAML file of views
     store: str = "sqlite:///features.db"  # sqlite:///PATH | redis://HOST:PORT/DB
     until: str | None = None  # materialise: leave out values of later times
-    keys: list[str] = field(default_factory=list)  # get: keys to look up
+    keys: Any = None  # get: a key, or a list of them, to look up
     input: str | None = None  # join: a Parquet file of rows
     time: str | None = None  # join: the column with the time of each row
-    output: str | None = None  # join: the Parquet file to write
+    output: str | None = None  # join: the Parquet file to write, which must not exist yet
 
 
 @dataclass
@@ -276,9 +276,10 @@ class LoadTestConfig:
     version: str | None = folder(None, "name a version")  # null: the version that answers by default
     # a CSV, JSON lines or Parquet file of raw rows, or the folder of an exported model
     rows: str = folder(MISSING, "name a file of rows")
-    protocol: str = "http"  # http | grpc: the open inference protocol v2 | rows: POST /predict of recsys.serve
+    protocol: str = "http"  # http | grpc: the open inference protocol v2 | rows: /predict, /recommend of recsys.serve
     binary: bool = True  # http: send the tensors in binary form; false: in JSON
     token: str | None = None  # sent as `Authorization: Bearer TOKEN`
+    tls_ca: str | None = folder(None, "name a PEM file")  # of the authorities that are trusted; null: the system's
     # A number or a list. Closed loop: numbers of connections, each of which sends its next request after the answer.
     concurrency: Any = field(default=None, metadata=number(None, at_least=1, limit=65536).metadata)
     batch_sizes: Any = field(default=None, metadata=number(None, at_least=1, limit=2**20).metadata)  # rows of a request

@@ -72,8 +72,9 @@ class Connection(Protocol):
 
 @dataclass
 class Record:
-    """Records of each request."""
+    """Records of each request. timeout_s: an answer that comes later than this after the request was due is an error"""
 
+    timeout_s: float
     end: float = 0.0
     latencies: array[float] = field(default_factory=lambda: array("d"))
     delays: array[float] = field(default_factory=lambda: array("d"))
@@ -83,6 +84,8 @@ class Record:
     def add(self, due: float, sent: float, error: str | None) -> float:
         """Note that a request is done; return the time."""
         now = time.monotonic()
+        if error is None and now - due > self.timeout_s:  # it has waited for a connection, too
+            error = TIMEOUT
         if error is None:
             self.latencies.append(now - due)
             self.delays.append(sent - due)
@@ -117,7 +120,7 @@ class ClosedLoop:
     """Each lane sends its next request once the answer has come."""
 
     def __init__(self, job: Job) -> None:
-        self.record = Record()
+        self.record = Record(job.timeout_s)
         self.lanes = [Lane(job, i * 7, self.record, self._next) for i in range(job.connections)]
         self._running = len(self.lanes)
         self._finished = asyncio.Event()
@@ -151,10 +154,10 @@ class OpenLoop:
 
     def __init__(self, job: Job) -> None:
         assert job.due is not None
-        self.record = Record()
+        self.record = Record(job.timeout_s)
         self.lanes = [Lane(job, i * 7, self.record, self._free) for i in range(job.connections)]
         self._idle = deque(self.lanes)
-        self._offsets, self._timeout = job.due, job.timeout_s
+        self._offsets = job.due
         self._due = np.empty(0)
         self._at = 0  # number of requests that have become due
         self._waiting: deque[float] = deque()
@@ -193,6 +196,7 @@ class OpenLoop:
         self._send()
 
     def _send(self) -> None:
+        self._drop_late(time.monotonic())
         while self._waiting and self._idle:
             self._idle.popleft().start(self._waiting.popleft(), time.monotonic())
         if self._at == len(self._due) and not self._waiting and len(self._idle) == len(self.lanes):
@@ -200,10 +204,12 @@ class OpenLoop:
 
     def expire(self, now: float) -> None:
         """Drop the requests that have waited too long for a connection."""
-        while self._waiting and now - self._waiting[0] > self._timeout:
+        self._send()
+
+    def _drop_late(self, now: float) -> None:
+        while self._waiting and now - self._waiting[0] > self.record.timeout_s:
             self._waiting.popleft()
             self.record.errors[TIMEOUT] += 1
-        self._send()
 
 
 def drive(job: Job) -> Timings:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import grpc
 
 from recsys.load.endpoint import Endpoint
-from recsys.load.grpc_target import INFER, OPTIONS, metadata
+from recsys.load.grpc_target import INFER, OPTIONS, credentials, metadata
 from recsys.load.http_connection import LOST, RETRY_S, TIMEOUT
 
 
@@ -19,7 +19,7 @@ class GrpcConnection:
         """on_done: called with None once a request is answered, otherwise with the kind of the error"""
         self._timeout, self._on_done, self._metadata = timeout_s, on_done, metadata(endpoint)
         if endpoint.tls:
-            self._channel = grpc.aio.secure_channel(endpoint.address, grpc.ssl_channel_credentials(), OPTIONS)
+            self._channel = grpc.aio.secure_channel(endpoint.address, credentials(endpoint), OPTIONS)
         else:
             self._channel = grpc.aio.insecure_channel(endpoint.address, OPTIONS)
         self._infer = self._channel.unary_unary(INFER)

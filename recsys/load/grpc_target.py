@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from recsys.errors import UserError
 from recsys.load.endpoint import Endpoint
-from recsys.load.target import SECONDS, no_such_model
+from recsys.load.target import SECONDS, no_such_model, refused_token, untrusted
 from recsys.load.tensors import InputSpec
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
@@ -24,6 +25,13 @@ def metadata(endpoint: Endpoint) -> tuple[tuple[str, str], ...]:
     return (("authorization", f"Bearer {endpoint.token}"),) if endpoint.token else ()
 
 
+def credentials(endpoint: Endpoint) -> Any:
+    """Return what is trusted in TLS, a grpc.ChannelCredentials."""
+    import grpc
+
+    return grpc.ssl_channel_credentials(None if endpoint.tls_ca is None else Path(endpoint.tls_ca).read_bytes())
+
+
 class GrpcTarget:
     """A server that speaks gRPC."""
 
@@ -33,7 +41,7 @@ class GrpcTarget:
 
         self.endpoint = endpoint
         if endpoint.tls:
-            self._channel = grpc.secure_channel(endpoint.address, grpc.ssl_channel_credentials(), OPTIONS)
+            self._channel = grpc.secure_channel(endpoint.address, credentials(endpoint), OPTIONS)
         else:
             self._channel = grpc.insecure_channel(endpoint.address, OPTIONS)
         self._stub = GRPCInferenceServiceStub(self._channel)
@@ -49,21 +57,34 @@ class GrpcTarget:
             code, details = e.code(), str(e.details())
             if code is grpc.StatusCode.UNAVAILABLE and "refused" in details:
                 raise UserError(f"{where}: refuses the connection; start the server, or correct the port") from e
+            if "Hostname Verification Check failed" in details:
+                raise untrusted(self.endpoint, "host name mismatch") from e
+            if "CERTIFICATE_VERIFY_FAILED" in details:
+                why = details.rpartition("CERTIFICATE_VERIFY_FAILED: ")[2].partition(":")[0]
+                raise untrusted(self.endpoint, why) from e
             if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.INTERNAL) and "http" in details.lower():
                 raise UserError(f"{where}: does not speak gRPC; for an HTTP port, add protocol=http") from e
             if code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
                 why = f"does not answer in gRPC ({' '.join(details.split())[:200]})"
-                raise UserError(f"{where}: {why}; for an HTTP port, add protocol=http") from e
+                raise UserError(f"{where}: {why}; for TLS write grpcs://..., for an HTTP port add protocol=http") from e
             if code in (grpc.StatusCode.UNAUTHENTICATED, grpc.StatusCode.PERMISSION_DENIED):
-                raise UserError(f"{where}: refuses the token; set token=TOKEN") from e
+                raise refused_token(self.endpoint) from e
             return e
 
     def check(self) -> None:
+        if self._about() is None:
+            raise UserError(f"target={self.endpoint.address}: speaks gRPC, but not the open inference protocol v2")
+
+    def extensions(self) -> list[str]:
+        about = self._about()
+        return [] if about is None else list(about.extensions)
+
+    def _about(self) -> Any:
+        """Return the metadata of the server, None if it does not speak the open inference protocol."""
         from tritonclient.grpc.service_pb2 import ServerMetadataRequest, ServerMetadataResponse
 
         answer = self._call(self._stub.ServerMetadata, ServerMetadataRequest())
-        if not isinstance(answer, ServerMetadataResponse):
-            raise UserError(f"target={self.endpoint.address}: speaks gRPC, but not the open inference protocol v2")
+        return answer if isinstance(answer, ServerMetadataResponse) else None
 
     def models(self) -> list[str]:
         from tritonclient.grpc.service_pb2 import RepositoryIndexRequest, RepositoryIndexResponse

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import ssl
 import time
 from collections.abc import Callable
 from typing import cast
 
 from httptools import HttpParserError, HttpResponseParser
 
-from recsys.load.endpoint import Endpoint
+from recsys.load.endpoint import Endpoint, tls_context
 
 RETRY_S = 0.05  # before another attempt to connect
 LOST = "connection"  # kind of the errors of lost and refused connections
@@ -23,7 +22,7 @@ class HttpConnection:
     def __init__(self, endpoint: Endpoint, timeout_s: float, on_done: Callable[[str | None], None]) -> None:
         """on_done: called with None once a request is answered, otherwise with the kind of the error"""
         self._endpoint, self._timeout, self._on_done = endpoint, timeout_s, on_done
-        self._tls = ssl.create_default_context() if endpoint.tls else None
+        self._tls = tls_context(endpoint.tls_ca) if endpoint.tls else None
         self._stream: _Stream | None = None
         self._busy = False
         self._deadline = 0.0

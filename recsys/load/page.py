@@ -32,7 +32,7 @@ Value = Callable[[Measurement], float | None]
 def make_page(settings: Mapping[str, Any], model: str, measurements: Sequence[Measurement]) -> str:
     """Return the page."""
     title = f"Load test of {model}"
-    how = {"http": "HTTP", "grpc": "gRPC", "rows": "POST /predict"}[settings["protocol"]]
+    how = {"http": "HTTP", "grpc": "gRPC", "rows": "JSON rows"}[settings["protocol"]]
     intro = f"{html(settings['target'], 100)}, {how}, {settings['seconds']:g} s for each load"
     slo = settings["slo_ms"]
     warnings = "".join(f'<p class="warn">{escape(line)}</p>' for line in notes(measurements, None))

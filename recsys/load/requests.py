@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
 import orjson
 
 from recsys.load.endpoint import Endpoint, Model
-from recsys.load.rows import Row
+from recsys.load.rows import History, Row
 from recsys.load.tensors import Tensor, make_tensors
 
 MOST_REQUESTS = 512  # number of different requests of a batch size
 MOST_BYTES = 16 * 2**20  # of all requests of a batch size
 
-Encode = Callable[[Sequence[Row]], bytes]  # rows of a request -> the request
+Encode = Callable[[Sequence[Any]], bytes]  # rows, or histories, of a request -> the request
 
 
-def make_requests(rows: Sequence[Row], batch_size: int, encode: Encode) -> list[bytes]:
-    """Return different requests of `batch_size` rows each, one after another in the order of the rows."""
+def make_requests(rows: Sequence[Any], batch_size: int, encode: Encode) -> list[bytes]:
+    """Return different requests of `batch_size` rows, or histories, each, one after another in their order."""
     requests: list[bytes] = []
     size = 0
     for i in range(min(MOST_REQUESTS, math.ceil(len(rows) / math.gcd(batch_size, len(rows))))):
@@ -51,11 +51,21 @@ def encode_json(endpoint: Endpoint, model: Model, rows: Sequence[Row]) -> bytes:
 
 def encode_rows(endpoint: Endpoint, model: Model, rows: Sequence[Row]) -> bytes:
     """Return a request POST /predict of recsys.serve."""
-    place = "/predict"
+    return _people(endpoint, model, "predict", {"rows": list(rows)})
+
+
+def encode_histories(endpoint: Endpoint, model: Model, histories: Sequence[History]) -> bytes:
+    """Return a request POST /recommend of recsys.serve with a query for each history."""
+    queries = [{"history": history} for history in histories]
+    return _people(endpoint, model, "recommend", queries[0] if len(queries) == 1 else {"queries": queries})
+
+
+def _people(endpoint: Endpoint, model: Model, verb: str, content: Mapping[str, Any]) -> bytes:
+    place = f"/{verb}"
     if model.name is not None:
         version = f"/versions/{quote(model.version, safe='')}" if model.version else ""
-        place = f"/models/{quote(model.name, safe='')}{version}/predict"
-    body = orjson.dumps({"rows": list(rows)}, default=str)
+        place = f"/models/{quote(model.name, safe='')}{version}/{verb}"
+    body = orjson.dumps(content, default=str)
     return endpoint.http_request("POST", place, body, {"content-type": "application/json"})
 
 

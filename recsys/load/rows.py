@@ -12,6 +12,7 @@ from typing import Any
 from recsys.errors import UserError
 
 Row = dict[str, Any]
+History = list[Row]  # of a query of a retrieval model
 
 MOST = 20_000  # number of rows that are read; requests repeat them
 EXAMPLES = "examples.json"  # in the folder of an exported model
@@ -39,6 +40,15 @@ def read_rows(path: Path) -> list[Row]:
     if not rows:
         raise UserError(f"rows={path}: is empty; requests are made of rows")
     return rows
+
+
+def read_histories(path: Path) -> list[History]:
+    """Return the histories in the examples of a retrieval model, none for other rows, which `read_rows` has read."""
+    path = path / EXAMPLES if path.is_dir() else path
+    if path.name != EXAMPLES:
+        return []
+    rows = json.loads(path.read_text(encoding="utf-8"))["rows"]
+    return [history for history in rows if history] if isinstance(rows[0], list) else []
 
 
 def _csv(path: Path) -> list[Row]:

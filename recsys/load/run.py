@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,17 @@ from recsys.console import bar, say
 from recsys.errors import UserError, did_you_mean
 from recsys.load.endpoint import Endpoint, Model, parse_target
 from recsys.load.processes import Clients, Load, Tick
-from recsys.load.requests import Encode, encode_binary, encode_grpc, encode_json, encode_rows, make_requests
+from recsys.load.requests import (
+    Encode,
+    encode_binary,
+    encode_grpc,
+    encode_histories,
+    encode_json,
+    encode_rows,
+    make_requests,
+)
 from recsys.load.results import Measurement, measurement
-from recsys.load.rows import Row, read_rows
+from recsys.load.rows import History, Row, read_histories, read_rows
 from recsys.load.server_times import Sums, mean_times, reader
 from recsys.load.target import HttpTarget, Target, only_model
 from recsys.load.tensors import check_batch_sizes, check_inputs, missing_numbers
@@ -86,18 +94,20 @@ def prepare(settings: LoadTestConfig) -> Plan:
     """
     _check_choices(settings)
     loads = list(make_loads(settings))
-    endpoint = parse_target(settings.target, settings.protocol, settings.token)
-    rows = read_rows(Path(settings.rows))
+    endpoint = parse_target(settings.target, settings.protocol, settings.token, settings.tls_ca)
+    rows, histories = read_rows(Path(settings.rows)), read_histories(Path(settings.rows))
     target = _make_target(settings.protocol, endpoint)
     model = _find_model(settings, target)
     sizes = dict.fromkeys(load.batch_size for load in loads)
     check_inputs(model.inputs, rows, model.name or "")
     check_batch_sizes(model.inputs, sizes, model.name or "")
+    if histories:
+        _check_histories(settings, histories, sizes)
     in_json = settings.protocol == "http" and not settings.binary
     for column, count in missing_numbers(model.inputs, rows, in_json).items():
         say(f"rows: column {column}: {count:,} missing values are sent as 0; its type, or JSON, has no missing values")
-    encode = _make_encoder(settings, endpoint, model)
-    requests = {size: make_requests(rows, size, encode) for size in sizes}
+    encode = _make_encoder(settings, endpoint, model, bool(histories))
+    requests = {size: make_requests(histories or rows, size, encode) for size in sizes}
     for size, encoded in requests.items():
         if reason := target.refusal(encoded[0]):
             hint = "correct rows or batch_sizes" + (", or use protocol=http" if settings.protocol == "rows" else "")
@@ -153,8 +163,23 @@ def _find_model(settings: LoadTestConfig, target: Target) -> Model:
     return Model(name, version, target.inputs(name, version))
 
 
-def _make_encoder(settings: LoadTestConfig, endpoint: Endpoint, model: Model) -> Encode:
-    def encode(rows: Sequence[Row]) -> bytes:
+def _check_histories(settings: LoadTestConfig, histories: Sequence[History], sizes: Iterable[int]) -> None:
+    """Say what the figures count. Raises UserError if a request of the protocol has no place for several histories."""
+    if settings.protocol != "rows" and any(size > 1 for size in sizes):
+        why = "a request of the open inference protocol holds one history"
+        raise UserError(f"batch_sizes: {why}; use batch_sizes=[1], or protocol=rows")
+    say(f"rows: {len(histories):,} histories of a retrieval model; batch sizes and rows/s count queries")
+
+
+def _make_encoder(settings: LoadTestConfig, endpoint: Endpoint, model: Model, retrieval: bool) -> Encode:
+    """Return a function that encodes rows. retrieval: it encodes histories, one for the open inference protocol"""
+
+    def encode(rows: Sequence[Any]) -> bytes:
+        if retrieval and settings.protocol == "rows":
+            return encode_histories(endpoint, model, rows)
+        return encode_one(rows[0] if retrieval else rows)
+
+    def encode_one(rows: Sequence[Row]) -> bytes:
         if settings.protocol == "grpc":
             return encode_grpc(model, rows)
         if settings.protocol == "rows":

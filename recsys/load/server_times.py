@@ -17,6 +17,7 @@ from recsys.load.target import HttpTarget, Target
 
 Sums = Mapping[str, tuple[float, float]]  # part -> number of observations, seconds
 COMPUTE = ("features", "model", "compute_input", "compute_infer", "compute_output")
+STATISTICS = "statistics"  # the extension of the protocol; other servers would log a request for a path without one
 TRITON_PARTS = {"request": "total", "queue": "queue", **{c: c for c in COMPUTE[2:]}}
 
 
@@ -54,7 +55,7 @@ def reader(target: Target, model: str | None, metrics: str | None) -> Callable[[
     """
     if metrics is not None:
         return _named_reader(metrics, model)
-    if model is not None and target.statistics(model) is not None:
+    if model is not None and STATISTICS in target.extensions() and target.statistics(model) is not None:
         return lambda: from_statistics(target.statistics(model))
     if isinstance(target, HttpTarget) and _page_sums(target, "/metrics", model):
         return lambda: _page_sums(target, "/metrics", model)

@@ -9,7 +9,7 @@ from http.client import HTTPException, HTTPResponse
 from typing import Any, Protocol
 
 from recsys.errors import UserError, did_you_mean
-from recsys.load.endpoint import Endpoint, Model
+from recsys.load.endpoint import Endpoint, Model, tls_context
 from recsys.load.tensors import InputSpec
 
 SECONDS = 10.0  # to wait for an answer to a question about a model
@@ -22,6 +22,9 @@ class Target(Protocol):
 
     def check(self) -> None:
         """Raise UserError if the server does not speak the open inference protocol, or refuses the token."""
+
+    def extensions(self) -> list[str]:
+        """Return the extensions of the protocol that the server announces."""
 
     def models(self) -> list[str]:
         """Return the names of its models, none if it does not say."""
@@ -52,6 +55,28 @@ def no_such_model(name: str, version: str | None, target: Target) -> UserError:
     return UserError(f"model={shown}: {where}{did_you_mean(name, target.models())}")
 
 
+def refused_token(endpoint: Endpoint) -> UserError:
+    """Return the error for a server that refuses the token, or the lack of one."""
+    where = f"target={endpoint.address}"
+    if endpoint.token:
+        return UserError(
+            f"{where}: refuses the token that was sent; correct the variable RECSYS_TOKEN, or the key token"
+        )
+    return UserError(f"{where}: needs a token, and none was sent; set the variable RECSYS_TOKEN, or the key token")
+
+
+def untrusted(endpoint: Endpoint, why: str) -> UserError:
+    """Return the error for a server whose certificate cannot be verified."""
+    why = " ".join(why.split()).rstrip(".")
+    if "mismatch" in why.lower():  # the certificate is trusted, but names another host
+        hint = "write the host into target as the certificate names it"
+    elif endpoint.tls_ca is not None:
+        hint = f"tls_ca={endpoint.tls_ca} does not have the authority that signed it"
+    else:
+        hint = "add tls_ca=FILE.pem, the certificate of the authority that signed it, or its own if it is self-signed"
+    return UserError(f"target={endpoint.address}: its certificate cannot be verified ({why}); {hint}")
+
+
 class HttpTarget:
     """A server that speaks HTTP."""
 
@@ -71,12 +96,18 @@ class HttpTarget:
                 response = HTTPResponse(connection)
                 response.begin()
                 return response.status, response.read()
+        except ssl.SSLCertVerificationError as e:
+            raise untrusted(self.endpoint, e.verify_message) from e
+        except ssl.SSLError as e:
+            raise UserError(f"{where}: does not speak TLS ({e.reason}); write target=http://... if it has none") from e
         except ConnectionRefusedError as e:
             raise UserError(f"{where}: refuses the connection; start the server, or correct the port") from e
         except TimeoutError as e:
             raise UserError(f"{where}: gives no answer within {SECONDS:g} s") from e
         except (HTTPException, ConnectionResetError, BrokenPipeError) as e:
-            raise UserError(f"{where}: does not speak HTTP; for a gRPC port, add protocol=grpc") from e
+            raise UserError(
+                f"{where}: does not speak HTTP; for TLS write https://..., for a gRPC port add protocol=grpc"
+            ) from e
         except OSError as e:
             raise UserError(f"{where}: cannot be reached ({e.strerror or e})") from e
 
@@ -84,16 +115,22 @@ class HttpTarget:
         plain = socket.create_connection((self.endpoint.host, self.endpoint.port), timeout=SECONDS)
         if not self.endpoint.tls:
             return plain
-        return ssl.create_default_context().wrap_socket(plain, server_hostname=self.endpoint.host)
+        return tls_context(self.endpoint.tls_ca).wrap_socket(plain, server_hostname=self.endpoint.host)
 
     def check(self) -> None:
         status, body = self.get("/v2")
         where = f"target={self.endpoint.address}"
         if status in (401, 403):
-            raise UserError(f"{where}: refuses the token; set token=TOKEN")
+            raise refused_token(self.endpoint)
         if status != 200 or not isinstance(_json(body), dict):
             why = f"does not speak the open inference protocol v2 (GET /v2: status {status})"
             raise UserError(f"{where}: {why}; correct the port, or add protocol=rows for POST /predict")
+
+    def extensions(self) -> list[str]:
+        status, body = self.get("/v2")
+        about = _json(body) if status == 200 else None
+        found = about.get("extensions") if isinstance(about, dict) else None
+        return list(map(str, found)) if isinstance(found, list) else []
 
     def models(self) -> list[str]:
         status, body = self.exchange(self.endpoint.http_request("POST", "/v2/repository/index"))
@@ -114,6 +151,8 @@ class HttpTarget:
         status, body = self.exchange(request)
         if 200 <= status < 300:
             return None
+        if status in (401, 403):
+            raise refused_token(self.endpoint)
         answer = _json(body)
         reason = answer.get("error") if isinstance(answer, dict) else body[:200].decode(errors="replace")
         return f"status {status}, {' '.join(str(reason).split())[:300]}"

@@ -137,6 +137,26 @@ def test_mistakes_end_the_command(tmp_path: Path, rows: Path) -> None:
     assert (done.returncode, done.stderr) == (2, "error: target: is missing; add target=http://127.0.0.1:8000\n")
 
 
+def test_results_of_an_earlier_load_test_are_kept(tmp_path: Path) -> None:
+    """The command ends before it asks the server or reads the rows."""
+    (tmp_path / "out").mkdir()
+    for name in ("results.csv", "results.json", "load_test.html"):
+        (tmp_path / "out" / name).write_text("mine")
+        done = command("target=127.0.0.1:1", "rows=none.csv", "output=out", folder=tmp_path)
+        assert (done.returncode, done.stderr) == (2, f"error: output=out: already has {name}; name another folder\n")
+        (tmp_path / "out" / name).unlink()
+    done = command("target=127.0.0.1:1", "rows=none.csv", "output=out", folder=tmp_path)  # other files do no harm
+    assert done.stderr.startswith("error: rows=none.csv: no such file")
+
+
+def test_the_token_is_not_sent(tmp_path: Path, rows: Path) -> None:
+    """The message that says what to type is not masked."""
+    with serving(Toy(token="right")) as toy:
+        done = command(f"target=127.0.0.1:{toy.port}", f"rows={rows}", folder=tmp_path)
+    why = "needs a token, and none was sent; set the variable RECSYS_TOKEN, or the key token"
+    assert (done.returncode, done.stderr) == (2, f"error: target=127.0.0.1:{toy.port}: {why}\n")
+
+
 def test_a_server_that_goes_away_leaves_its_first_measurements(tmp_path: Path, rows: Path) -> None:
     with serving(Toy(delay=0.001)) as toy:
         load = ("concurrency=[2,4]", "batch_sizes=1", "seconds=1", "warmup_s=0", "output=out")

@@ -1,6 +1,7 @@
 """Load tests of recsys.serve: each protocol is answered, with the rows that were sent, and its metrics are read."""
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from served import Served, serving
 from recsys.config.schema_commands import LoadTestConfig
 from recsys.errors import UserError
 from recsys.load.run import prepare, run
+from recsys.secrets import mask_text
 
 ROWS = [{"a": 1.5, "b": "b2"}, {"a": 0.5, "b": None}, {"a": 0.0, "b": "b1"}]
 
@@ -22,11 +24,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 def config(served: Served, folder: Path, protocol: str, **changes: Any) -> LoadTestConfig:
-    settings = {"protocol": protocol.removesuffix(" json"), "binary": protocol != "http json"}
+    settings: dict[str, Any] = {"protocol": protocol.removesuffix(" json"), "binary": protocol != "http json"}
     settings |= {"concurrency": [2], "batch_sizes": [2], "seconds": 0.3, "warmup_s": 0.0}
-    target = served.grpc if protocol == "grpc" else served.http
-    metrics = f"http://{served.http}/metrics" if protocol == "grpc" else None
-    return LoadTestConfig(target, rows=str(folder.parent / "rows.jsonl"), metrics=metrics, **settings | changes)
+    settings["target"] = served.grpc if protocol == "grpc" else served.http
+    settings["metrics"] = f"http://{served.http}/metrics" if protocol == "grpc" else None
+    return LoadTestConfig(**{"rows": str(folder.parent / "rows.jsonl"), **settings, **changes})
 
 
 @pytest.mark.parametrize("protocol", ["http", "http json", "grpc", "rows"])
@@ -44,11 +46,107 @@ def test_every_protocol(folder: Path, protocol: str) -> None:
 def test_mistakes(folder: Path) -> None:
     with serving(folder, token="right") as served:
         for token in (None, "wrong"):
-            for protocol in ("http", "grpc"):
-                with pytest.raises(UserError, match="refuses the token; set token=TOKEN"):
+            for protocol in ("http", "grpc", "rows"):
+                with pytest.raises(UserError) as e:
                     prepare(config(served, folder, protocol, token=token))
+                sent = "refuses the token that was sent; correct" if token else "needs a token, and none was sent; set"
+                assert str(e.value).endswith(f": {sent} the variable RECSYS_TOKEN, or the key token")
+                assert mask_text(str(e.value)) == str(e.value)  # the message says what to type
         assert prepare(config(served, folder, "http", token="right")).model.name == "ctr"
         with pytest.raises(UserError, match=r"model=crt: .* did you mean ctr\?"):
             prepare(config(served, folder, "http", token="right", model_name="crt"))
         with pytest.raises(UserError, match=r"refuses a request with batch size 9999: .*; correct rows or batch_sizes"):
             prepare(config(served, folder, "http", token="right", batch_sizes=9999))
+
+
+def test_a_load_test_leaves_no_warning_in_the_log(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Statistics are Triton's; a server that does not announce them is not asked."""
+    with serving(folder) as served:
+        for protocol in ("http", "grpc", "rows"):
+            assert not run(config(served, folder, protocol, model_name="ctr")).measurements[0].errors
+    assert "warning" not in capfd.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Return a self-signed certificate of localhost, and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    return self_signed(folder / "cert.pem", folder / "key.pem")
+
+
+def self_signed(cert: Path, key: Path) -> tuple[Path, Path]:
+    kind = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    made = ["openssl", "req", "-x509", *kind, "-keyout", key, "-out", cert, *subject]
+    subprocess.run(made, check=True, capture_output=True)
+    return cert, key
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc", "rows"])
+def test_tls(folder: Path, certificate: tuple[Path, Path], protocol: str) -> None:
+    cert, key = certificate
+    with serving(folder, tls_cert=str(cert), tls_key=str(key)) as served:
+        port = served.settings.grpc_port if protocol == "grpc" else served.settings.port
+        scheme = "grpcs" if protocol == "grpc" else "https"
+
+        def settings(target: str, **changes: Any) -> LoadTestConfig:
+            return config(served, folder, protocol, metrics=None, target=f"{target}:{port}", **changes)
+
+        [m] = run(settings(f"{scheme}://localhost", tls_ca=str(cert))).measurements
+        assert m.errors == 0 and m.requests > 3
+        for target, changes, message in (
+            (
+                f"{scheme}://localhost",
+                {},
+                r"certificate cannot be verified \(self.signed certificate\); add tls_ca=FILE",
+            ),
+            (f"{scheme}://127.0.0.1", {"tls_ca": str(cert)}, r"mismatch.*\); write the host into target as the certif"),
+            (f"{scheme.removesuffix('s')}://localhost", {}, f"does not .*; for TLS write {scheme}://"),
+        ):
+            with pytest.raises(UserError, match=f"^target=.*: .*{message}") as e:
+                prepare(settings(target, **changes))
+            assert "\n" not in str(e.value)
+
+
+def test_mistakes_in_tls(folder: Path, tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+    (tmp_path / "other.pem").write_text("no certificate")
+    with serving(folder) as served:
+        for target, name, message in (
+            (f"https://{served.http}", "none.pem", "no such file; name a PEM file$"),
+            (f"https://{served.http}", "other.pem", "cannot be read as certificates; name a PEM file$"),
+            (served.http, "other.pem", f"needs an encrypted target; write target=https://{served.http}$"),
+        ):
+            with pytest.raises(UserError, match=f"^tls_ca=.*{name}: {message}"):
+                prepare(config(served, folder, "http", target=target, tls_ca=str(tmp_path / name)))
+        with pytest.raises(UserError, match=r"does not speak TLS \(WRONG_VERSION_NUMBER\); write target=http://"):
+            prepare(config(served, folder, "http", target=f"https://{served.http}"))
+    with serving(folder, tls_cert=str(certificate[0]), tls_key=str(certificate[1])) as served:
+        other, _ = self_signed(tmp_path / "another.pem", tmp_path / "key.pem")
+        where = f"https://localhost:{served.settings.port}"
+        with pytest.raises(UserError, match=r"; tls_ca=.*another.pem does not have the authority that signed it$"):
+            prepare(config(served, folder, "http", target=where, tls_ca=str(other)))
+
+
+HISTORIES = [[{"item": "item1"}, {"item": "item2"}], [{"item": "item7"}], []]
+
+
+@pytest.mark.parametrize(("protocol", "sizes"), [("rows", [1, 2]), ("http", [1]), ("http json", [1]), ("grpc", [1])])
+def test_histories_of_a_retrieval_model(tmp_path: Path, protocol: str, sizes: list[int]) -> None:
+    folder = fake_models.write_model(tmp_path / "model", "rec", kind="retrieval")
+    (folder / "examples.json").write_text(json.dumps({"rows": HISTORIES, "outputs": []}))
+    with serving(folder) as served:
+        settings = config(served, folder, protocol, rows=str(folder), batch_sizes=sizes)
+        plan = prepare(settings)
+        for size, m in zip(sizes, run(settings).measurements, strict=True):
+            assert m.errors == 0 and m.requests > 3 and m.rows_per_s == size * m.requests_per_s
+        if protocol == "rows":
+            bodies = {n: [json.loads(r.partition(b"\r\n\r\n")[2]) for r in made] for n, made in plan.requests.items()}
+            one, other = ({"history": h} for h in HISTORIES[:2])
+            assert bodies == {1: [one, other], 2: [{"queries": [one, other]}]}
+            assert plan.requests[1][0].startswith(b"POST /recommend ")
+        else:
+            assert len(plan.requests[1]) == 2
+            with pytest.raises(
+                UserError, match=r"^batch_sizes: .* one history; use batch_sizes=\[1\], or protocol=rows$"
+            ):
+                prepare(config(served, folder, protocol, rows=str(folder), batch_sizes=[1, 8]))

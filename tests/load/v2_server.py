@@ -34,6 +34,7 @@ class Toy:
     has_index: bool = True
     stats: dict[str, Any] | None = None
     metrics: str = ""
+    token: str | None = None
     port: int = 0
     transports: list[Any] = field(default_factory=list)
 
@@ -67,6 +68,9 @@ class Stream(asyncio.Protocol):
     def receive(self, head: bytes, body: bytes) -> None:
         path = head.split(b" ", 2)[1].decode()
         toy = self.toy
+        if toy.token is not None and f"authorization: Bearer {toy.token}".encode() not in head:
+            self.answer(b"401 Unauthorized", b'{"error": "no token"}')
+            return
         if path.endswith(("/infer", "/predict")):
             if "toy" not in path and path != "/predict":
                 self.answer(b"404 Not Found", b'{"error": "no such model"}')
@@ -75,7 +79,9 @@ class Stream(asyncio.Protocol):
             asyncio.get_running_loop().call_later(toy.delay, self.infer, toy.next_number())
             return
         pages: dict[str, Any] = {
-            "/v2": {"name": "toy server"},
+            "/v2": {"name": "toy server"}
+            if toy.stats is None
+            else {"name": "toy server", "extensions": ["statistics"]},
             "/v2/repository/index": [{"name": "toy"}],
             "/v2/models/toy": {"inputs": [{"name": n, "datatype": d, "shape": s} for n, d, s in toy.inputs]},
         }
@@ -111,7 +117,7 @@ class Servicer(GRPCInferenceServiceServicer):
         self.toy = toy
 
     async def ServerMetadata(self, request: Any, context: Any) -> Any:
-        return pb.ServerMetadataResponse(name="toy server")
+        return pb.ServerMetadataResponse(name="toy server", extensions=["statistics"])
 
     async def RepositoryIndex(self, request: Any, context: Any) -> Any:
         return pb.RepositoryIndexResponse(models=[pb.RepositoryIndexResponse.ModelIndex(name="toy")])

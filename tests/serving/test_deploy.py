@@ -235,10 +235,59 @@ def test_the_client(tmp_path: Path, client: ModuleType, monkeypatch: pytest.Monk
     rows = [{"a": 0.5, "b": "b1"}, {"a": None, "b": None}, {"a": 2.0}]
     with serving(fake_models.write_model(tmp_path / "ctr"), token="s3cret") as served:
         connection = HTTPConnection(served.http, timeout=5)
-        with pytest.raises(RuntimeError, match=r"^401: this server needs the header Authorization: Bearer TOKEN$"):
+        with pytest.raises(
+            RuntimeError, match=r"^401: this server needs the header Authorization: Bearer TOKEN; set RECSYS_TOKEN$"
+        ):
             client.predict(connection, "ctr", rows)
         monkeypatch.setenv("RECSYS_TOKEN", "s3cret")
         expected = client.predict(connection, "ctr", rows)  # the same connection
         with triton.InferenceServerClient(served.grpc) as grpc:
             np.testing.assert_allclose(client.infer(grpc, "ctr", rows), expected, atol=1e-6)
         connection.close()
+
+
+def run_client(*arguments: str, token: str | None = None) -> subprocess.CompletedProcess[str]:
+    env = {k: v for k, v in os.environ.items() if k != "RECSYS_TOKEN"} | (
+        {} if token is None else {"RECSYS_TOKEN": token}
+    )
+    return subprocess.run([sys.executable, DEPLOY / "client.py", *arguments], env=env, capture_output=True, text=True)
+
+
+def test_the_client_as_a_command(tmp_path: Path) -> None:
+    """In a folder of models, the name is that of the folder, and not the artefact's own."""
+    artefact = fake_models.write_model(tmp_path / "models" / "shop" / "1", "ctr")
+    (artefact / "examples.json").write_text(json.dumps({"rows": [{"a": 0.5, "b": "b1"}, {"a": None}]}))
+    with serving(tmp_path / "models") as served:
+        done = run_client(str(artefact), served.http, served.grpc)
+        assert (done.returncode, done.stderr) == (0, "")
+        (http, over_http), (grpc, over_grpc) = (line.split(" ", 1) for line in done.stdout.splitlines())
+        assert (http, grpc) == ("HTTP", "gRPC") and json.loads(over_http) == pytest.approx(json.loads(over_grpc))
+        assert run_client(str(artefact), served.http, served.grpc, "shop").stdout == done.stdout
+        done = run_client(str(artefact), served.http, served.grpc, "ctr")
+        assert done.returncode == 2 and done.stderr.startswith("error: 404: ") and "ctr" in done.stderr
+    fake_models.write_model(tmp_path / "models" / "other" / "1", "other")
+    with serving(tmp_path / "models") as served:
+        several = "error: the server has the models other, shop; add one after both addresses\n"
+        done = run_client(str(artefact), served.http, served.grpc)
+        assert (done.returncode, done.stderr) == (2, several)
+
+
+def test_mistakes_of_the_client(tmp_path: Path) -> None:
+    def says(*arguments: str, token: str | None = None) -> str:
+        done = run_client(*arguments, token=token)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+        return done.stderr
+
+    assert says() == "error: name an artefact: python client.py ARTEFACT [HTTP_ADDRESS] [GRPC_ADDRESS] [MODEL]\n"
+    assert says("nowhere").startswith(f"error: {Path('nowhere', 'examples.json')}: no such file; name the folder")
+    artefact = fake_models.write_model(tmp_path / "ctr")
+    (artefact / "examples.json").write_text(json.dumps({"rows": [[{"item": "i1"}]]}))
+    assert "has histories, for which POST /recommend lists items" in says(str(artefact))
+    (artefact / "examples.json").write_text(json.dumps({"rows": [{"a": 0.5}]}))
+    closed = f"127.0.0.1:{free_port()}"
+    assert says(str(artefact), closed).startswith(f"error: {closed}: gives no answer in JSON over HTTP (")
+    with serving(artefact, token="s3cret") as served:
+        refused = "error: 401: this server needs the header Authorization: Bearer TOKEN; set RECSYS_TOKEN\n"
+        assert says(str(artefact), served.http, token="wrong") == refused == says(str(artefact), served.http)
+        assert "gives no answer in JSON over HTTP" in says(str(artefact), served.grpc)
+        assert "UNAVAILABLE" in says(str(artefact), served.http, closed, token="s3cret")

@@ -18,11 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recsys.errors import UserError
+from recsys.serving.python_values import RowError
 from recsys.serving.servable import Query
 from recsys.serving.store.materialise import materialise
-from recsys.serving.store.online import OnlineFeatures, WithFeatures, seconds_of_age
+from recsys.serving.store.online import OnlineFeatures, WithFeatures
 from recsys.serving.store.stores import FeatureStore, SQLiteStore, open_store
-from recsys.serving.store.views import View, load_views
+from recsys.serving.store.views import View, load_views, seconds_of_age
 
 DAY = datetime(2026, 1, 1)
 
@@ -181,6 +182,37 @@ def test_rows_of_requests_get_stored_features(view: View, tmp_path: Path) -> Non
     assert (seconds_of_age("2d"), seconds_of_age("90"), seconds_of_age(None)) == (172_800, 90, None)
 
 
+@pytest.mark.parametrize(
+    ("key", "why"), [(["u1"], r"\['u1'\] is a list, not one value"), ({"id": "u1"}, "has type dict, which a text")]
+)
+def test_keys_that_are_not_one_value(view: View, tmp_path: Path, key: Any, why: str) -> None:
+    store = open_store(f"sqlite:///{tmp_path / 'f.db'}", write=True)
+    model = WithFeatures(Recorder(), OnlineFeatures({"users": view}, store))  # type: ignore[arg-type]
+    for ask, where in (
+        (lambda: model.features([{"user": "u1"}, {"user": key}]), r"rows\[1\]: column user: "),
+        (lambda: model.features([{"item": 1}], {"user": key}), "column user: "),
+        (lambda: model.features_of_columns({"user": [key]}, 1), r"rows\[0\]: column user: "),
+        (lambda: model.recommend([Query([{"user": key}])]), r"rows\[0\]: column user: "),
+    ):
+        with pytest.raises(RowError, match=f"^{where}.*{why}") as e:
+            ask()
+        assert e.value.column == "user"
+
+
+def test_keys_are_the_text_that_polars_writes(tmp_path: Path) -> None:
+    """Keys of every type find the value that was stored for them; missing ones find none, and are no error."""
+    for i, key in enumerate((7, 7.5, True, "ü")):
+        pl.DataFrame({"id": [key], "at": [day(0)], "age": [i]}).write_parquet(tmp_path / f"{i}.parquet")
+        view = View(f"v{i}", (str(tmp_path / f"{i}.parquet"),), "id", "at", ("age",))
+        store = open_store(f"sqlite:///{tmp_path / 'f.db'}", write=True)
+        materialise({view.name: view}, store)
+        features = OnlineFeatures({view.name: view}, store)
+        assert features.join([{"id": key}]) == [{"age": i, "id": key}]
+        for missing in ({}, {"id": None}, {"id": ""}, {"id": float("nan")}):
+            [row] = features.join([missing])
+            assert "age" not in row
+
+
 def test_the_commands(log: Path, tmp_path: Path) -> None:
     (tmp_path / "f.yaml").write_text(f"users: {{files: {log}, key: user, time: at, columns: [age, country]}}\n")
     done = ok(run_forked("recsys.feature_store", "materialise", "definition=f.yaml", "until=2026-01-02", cwd=tmp_path))
@@ -198,6 +230,20 @@ def test_the_commands(log: Path, tmp_path: Path) -> None:
     )
 
 
+HINT = "write a number and a unit, such as 30d or 12h"
+NO_AGES = [
+    *(
+        (a, a, f"is no duration; {HINT}")
+        for a in ("30 moons", "abc", "-3d", "1.5d", "30 d", "1mo", "2y", "1q", "d", "3i")
+    ),
+    ("true", "True", f"is no duration; {HINT}"),
+    ("[3d]", "['3d']", f"is no duration; {HINT}"),
+    *((a, a, f"must be above 0; {HINT}") for a in ("-5", "0", "0d")),
+    (".nan", "nan", f"must be above 0; {HINT}"),
+    ("101w99999d", "101w99999d", f"is longer than 100 years; {HINT}"),
+]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -206,7 +252,12 @@ def test_the_commands(log: Path, tmp_path: Path) -> None:
         ("users: {files: x, key: user, time: at, columns: []}", "users.columns: is empty; list the features"),
         ("users: 3", "users: must have the keys files, key, time and columns"),
         ("[]", "must map names to views; see docs/serving.md"),
-        ("a: [", "is not YAML: "),
+        ("a: [", "f.yaml, line 1, column 5: is not YAML: "),
+        ("users:\n  columns: [a\n  time: at\n", "f.yaml, line 3, column 7: is not YAML: expected ',' or ']'"),
+        *(
+            (f"users: {{files: x, key: user, time: at, columns: [a], max_age: {age}}}", f"users.max_age={shown}: {why}")
+            for age, shown, why in NO_AGES
+        ),
     ],
 )
 def test_mistakes_in_a_definition(text: str, message: str, tmp_path: Path) -> None:
@@ -214,6 +265,51 @@ def test_mistakes_in_a_definition(text: str, message: str, tmp_path: Path) -> No
     with pytest.raises(UserError) as e:
         load_views(tmp_path / "f.yaml")
     assert message in str(e.value)
+
+
+@pytest.mark.parametrize("age", ["30d", "1d12h", "2w", "90", "1.5", "500ms", "3us", "7ns", "36600d", None])
+def test_ages_that_a_definition_may_have_work_everywhere(age: str | None, log: Path, tmp_path: Path) -> None:
+    """A time has a unit and a number has none, in joins and in materialise; polars takes every unit."""
+    text = json.dumps(age and (age if not age.replace(".", "").isdigit() else float(age)))
+    (tmp_path / "f.yaml").write_text(f"users: {{files: {log}, key: user, time: at, columns: [age], max_age: {text}}}")
+    view = load_views(tmp_path / "f.yaml")["users"]
+    numbers = View(**{**vars(view), "files": (str(tmp_path / "n.parquet"),)})
+    pl.DataFrame({"user": ["u1"], "at": [1.5], "age": [9]}).write_parquet(tmp_path / "n.parquet")
+    for made, now, has_unit in ((view, day(3), True), (numbers, 2.0, False)):
+        rows = pl.DataFrame({"user": ["u1"], "ts": [now]})
+        if age is None or has_unit == (not age.replace(".", "").isdigit()):
+            assert made.join(rows, "ts")["age"].to_list() == [31 if has_unit else 9]
+            assert made.latest().height
+        else:
+            for use in (made.latest, lambda made=made, rows=rows: made.join(rows, "ts")):
+                with pytest.raises(
+                    UserError, match=r"^users.max_age=.*: (has no unit, and|must be a number, as) the times"
+                ):
+                    use()
+
+
+def test_mistakes_of_the_command(log: Path, tmp_path: Path) -> None:
+    def says(*arguments: str) -> str:
+        done = run_forked("recsys.feature_store", *arguments, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (2, "")
+        return done.stderr
+
+    (tmp_path / "f.yaml").write_text(f"users: {{files: {log}, key: user, time: at, columns: [age]}}\n")
+    missing = "error: keys: is missing; name the keys to look up, such as keys=[u1,u2]\n"
+    assert says("get", "definition=f.yaml") == missing == says("get", "definition=f.yaml", "keys=[]")
+    assert says("get", "keys=u1").startswith("error: definition: is missing; add definition=features.yaml")
+    (tmp_path / "out.parquet").write_text("mine")
+    rows = pl.DataFrame({"user": ["u1"], "ts": [day(2)]})
+    rows.write_parquet(tmp_path / "rows.parquet")
+    join = ["join", "definition=f.yaml", "input=rows.parquet", "time=ts"]
+    exists = "error: output=out.parquet: already exists; name a file that does not exist yet\n"
+    assert says(*join, "output=out.parquet") == exists and (tmp_path / "out.parquet").read_text() == "mine"
+    assert "is one of the inputs" in says(*join, "output=rows.parquet")
+    (tmp_path / "f.yaml").write_text((tmp_path / "f.yaml").read_text().replace("}", ", max_age: 30 moons}"))
+    for action in (["materialise"], join, ["get", "keys=u1"]):
+        arguments = (*action, "definition=f.yaml") if action is not join else (*join, "output=new.parquet")
+        assert says(*arguments) == f"error: f.yaml: users.max_age=30 moons: is no duration; {HINT}\n"
+    assert not (tmp_path / "features.db").exists()
 
 
 def test_mistakes_in_files_and_stores(view: View, log: Path, tmp_path: Path) -> None:

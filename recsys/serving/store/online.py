@@ -5,14 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
 import polars as pl
 
+from recsys.serving.python_values import RowError, reader
 from recsys.serving.servable import Features, Outputs, Query, Row, Servable
 from recsys.serving.store.stores import FeatureStore, Values
-from recsys.serving.store.views import View
+from recsys.serving.store.views import View, seconds_of_age
+
+_key = reader(pl.String(), empty_is_missing=True)  # keys are stored as polars writes them as text
 
 
 class OnlineFeatures:
@@ -27,13 +29,16 @@ class OnlineFeatures:
         """The columns by which values are looked up."""
         return frozenset(v.key for v in self._views)
 
-    def join(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """Return the rows with stored features."""
+    def join(self, rows: Sequence[Row], *, shared: bool = False) -> Sequence[Row]:
+        """Return the rows with stored features. Raises RowError for a key that is not one value.
+
+        shared: whether this is the row that all rows of a request share, which has no number
+        """
         for view in self._views:
-            keys = {str(k) for row in rows if (k := row.get(view.key)) is not None}
-            if keys:
-                values = self._values(view, sorted(keys))
-                rows = [{**values.get(str(row.get(view.key)), {}), **row} for row in rows]
+            keys = [_read_key(row.get(view.key), view.key, None if shared else i) for i, row in enumerate(rows)]
+            if there := sorted({key for key in keys if key is not None}):
+                values = self._values(view, there)
+                rows = [{**values.get(key or "", {}), **row} for key, row in zip(keys, rows, strict=True)]
         return rows
 
     def _values(self, view: View, keys: list[str]) -> dict[str, Values]:
@@ -42,17 +47,15 @@ class OnlineFeatures:
         return {key: entry[1] for key, entry in found if entry is not None and (age is None or now - entry[0] <= age)}
 
 
-def seconds_of_age(age: str | None) -> float | None:
-    """Return a duration such as 30d in seconds; a number is one of seconds."""
-    if age is None:
-        return None
+def _read_key(value: Any, column: str, row: int | None) -> str | None:
+    """Return a key as text, None if it is missing. Raises RowError."""
+    if value is None or type(value) is str:  # the most common ones
+        return value or None
     try:
-        return float(age)
-    except ValueError:
-        moment = pl.Series([0]).cast(pl.Datetime("us")).dt.offset_by(age)
-        delta = moment.item() - pl.Series([0]).cast(pl.Datetime("us")).item()
-        assert isinstance(delta, timedelta)
-        return delta.total_seconds()
+        key: str | None = _key(value)
+    except ValueError as e:
+        raise RowError(column, value, str(e), row) from e
+    return key
 
 
 class WithFeatures:
@@ -72,7 +75,7 @@ class WithFeatures:
     def features(self, rows: Sequence[Row], shared: Row | None = None) -> Features:
         """Join stored features to the rows, or to what they share, and transform them."""
         if shared is not None:
-            [shared] = self._features.join([shared])
+            [shared] = self._features.join([shared], shared=True)
         return self._model.features(self._features.join(rows), shared)
 
     def features_of_columns(self, columns: Mapping[str, Sequence[Any]], rows: int) -> Features:

@@ -11,6 +11,8 @@ users:
 from __future__ import annotations
 
 import glob
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -20,6 +22,11 @@ import polars as pl
 import yaml
 
 from recsys.errors import UserError, did_you_mean
+
+# Seconds of a unit. Months and years are none: their lengths differ, and joins by time cannot use them.
+UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+LONGEST = 100 * 366 * UNITS["d"]  # of a max_age; polars counts in nanoseconds, of which 64 bits hold 292 years
+PART = re.compile(f"([0-9]{{1,18}})({'|'.join(UNITS)})")
 
 
 @dataclass(frozen=True)
@@ -31,8 +38,8 @@ class View:
     key: the column that names the entity
     time: the column that sorts its rows: a time, a date or a number
     columns: the features
-    max_age: the longest time that a value is used, as polars writes durations (30d, 12h); for times that are numbers,
-        a number
+    max_age: the longest time that a value is used: numbers with units of UNITS (30d, 1d12h); for times that are
+        numbers, a number
     """
 
     name: str
@@ -52,6 +59,7 @@ class View:
             there = pl.read_parquet_schema(path)
             if missing := next((c for c in wanted if c not in there), None):
                 raise UserError(f"{self.name}: {path} has no column {missing}{did_you_mean(missing, there)}")
+            self.age(there[self.time])
         frame = pl.scan_parquet(paths).select(wanted)
         frame = frame.filter(pl.col(self.key).is_not_null() & pl.col(self.time).is_not_null())
         return frame.with_columns(pl.col(self.key).cast(pl.String))
@@ -97,13 +105,42 @@ class View:
         return joined.sort(place).select(*rows.columns, *self.columns)
 
     def age(self, dtype: Any) -> Any:
-        """Return max_age for times of a type: text such as 30d, or a number."""
-        if self.max_age is None or dtype.is_temporal():
+        """Return max_age for times of a type: text such as 30d, or a number. Raises UserError if it does not fit."""
+        if self.max_age is None:
+            return None
+        where = f"{self.name}.max_age={self.max_age}"
+        if dtype.is_temporal():
+            if _is_number(self.max_age):
+                raise UserError(f"{where}: has no unit, and the times are {dtype}; write one, such as 30d or 12h")
             return self.max_age
-        try:
-            return float(self.max_age) if dtype.is_float() else int(self.max_age)
-        except ValueError:
-            raise UserError(f"{self.name}.max_age={self.max_age}: the times are numbers, so it must be one") from None
+        if not _is_number(self.max_age):
+            raise UserError(f"{where}: must be a number, as the times are ({dtype})")
+        return float(self.max_age) if dtype.is_float() else math.floor(float(self.max_age))
+
+
+def seconds_of_age(age: str | None) -> float | None:
+    """Return a max_age in seconds; a number is one of seconds. Raises ValueError if it is neither."""
+    if age is None:
+        return None
+    if _is_number(age):
+        seconds = float(age)
+    elif re.fullmatch(f"({PART.pattern})+", age):
+        seconds = sum(int(count) * UNITS[unit] for count, unit in PART.findall(age))
+    else:
+        raise ValueError("is no duration")
+    if not 0 < seconds < math.inf:
+        raise ValueError("must be above 0")
+    if seconds > LONGEST and not _is_number(age):
+        raise ValueError("is longer than 100 years")
+    return seconds
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def load_views(file: str | Path) -> dict[str, View]:
@@ -112,9 +149,11 @@ def load_views(file: str | Path) -> dict[str, View]:
     if not path.is_file():
         raise UserError(f"definition={file}: no such file")
     try:
-        found = yaml.safe_load(path.read_text())
-    except yaml.YAMLError as e:
-        raise UserError(f"{file}: is not YAML: {str(e).splitlines()[0]}") from e
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as e:
+        mark, problem = getattr(e, "problem_mark", None), getattr(e, "problem", None)
+        where = f"{file}, line {mark.line + 1}, column {mark.column + 1}" if mark else str(file)
+        raise UserError(f"{where}: is not YAML: {problem or str(e).splitlines()[0]}; correct the file") from e
     if not isinstance(found, Mapping) or not found:
         raise UserError(f"{file}: must map names to views; see docs/serving.md")
     return {str(name): _view(str(name), value, file) for name, value in found.items()}
@@ -133,6 +172,11 @@ def _view(name: str, value: Any, file: str | Path) -> View:
     if not columns:
         raise UserError(f"{where}.columns: is empty; list the features")
     age = value.get("max_age")
+    try:
+        seconds_of_age(None if age is None else str(age))
+    except ValueError as e:
+        hint = "write a number and a unit, such as 30d or 12h"
+        raise UserError(f"{where}.max_age={age}: {e}; {hint}") from e
     return View(name, files, str(value["key"]), str(value["time"]), columns, None if age is None else str(age))
 
 
