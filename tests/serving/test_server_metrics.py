@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import queue
 import time
@@ -114,8 +115,17 @@ def test_the_log_of_samples(tmp_path: Path) -> None:
     assert frame["b"].to_list() == ["b7", None, None, None, None]
     assert frame["other_columns"].to_list() == [None, None, *['{"list":[1,2]}'] * 3]
     assert frame["prediction:p"].to_list() == [0.25, 0.5, 0.75, 0.75, 0.75]
-    assert frame["row"].to_list() == [0, 1, 0, 0, 0] and set(frame["request_id"]) == {"mine"}
+    assert frame["request_row"].to_list() == [0, 1, 0, 0, 0] and set(frame["request_id"]) == {"mine"}
     assert not list(tmp_path.glob(".*"))
+
+
+def test_the_log_of_samples_keeps_columns_whatever_their_names(tmp_path: Path) -> None:
+    log = RequestLog(tmp_path, 1.0)
+    record(log, [{"a": 1, "time": "noon", "items": "x", "history": [1], "request_id": "theirs"}], [0.25])
+    log.close()
+    [row] = pl.read_parquet(tmp_path / "*.parquet").to_dicts()
+    assert row["request_id"] == "mine" and row["request_time"] > 1e9 and row["a"] == "1"
+    assert json.loads(row["other_columns"]) == {"time": "noon", "items": "x", "history": [1], "request_id": "theirs"}
 
 
 def test_the_log_of_samples_drops_rather_than_waits(tmp_path: Path) -> None:

@@ -133,10 +133,8 @@ class Core:
         Raises RequestError if it reads none of them.
         """
         unread = loaded.unread(tuple(row))
-        if not unread:
-            return
-        hint = did_you_mean(unread[0][:80], loaded.servable.columns)
-        if len(unread) == len(row):
+        if unread and len(unread) == len(row):
+            hint = did_you_mean(unread[0][:80], loaded.servable.columns)
             raise RequestError(400, f"{where}: model {loaded.name} reads no column {unread[0][:80]}{hint}")
         for column in unread:
             if len(self._unread) < MOST_WARNINGS and (loaded.name, column) not in self._unread:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 FILE_ROWS = 10_000
 FILE_SECONDS = 60.0  # a file is written at the latest after this time
+TYPES = {"request_time": "float64", "request_id": "string", "request_row": "int32"}
 PREDICTION, OTHERS = "prediction:", "other_columns"
 QUEUE = 1_000  # requests that wait to be written
 
@@ -103,16 +104,16 @@ class RequestLog:
 def _records(entry: _Entry) -> list[Record]:
     """Return a record for each row of a request, or for each query."""
     loaded, request_id, now, payload, outputs = entry
-    base = {"time": now, "request_id": request_id}
+    base = {"request_time": now, "request_id": request_id}
     if isinstance(payload, Queries):
         return [
             base | {"history": orjson.dumps(list(q.rows)).decode(), "items": list(map(str, items)), "scores": scores}
             for q, (items, scores) in zip(payload.queries, outputs, strict=True)
         ]
     predictions = {f"{PREDICTION}{n}": np.asarray(a).tolist() for n, a in outputs.items()}
-    columns = [s.name for s in loaded.servable.inputs]
+    columns = [s.name for s in loaded.servable.inputs if s.name not in TYPES]
     return [
-        base | {"row": i} | _columns(row, columns) | {n: p[i] for n, p in predictions.items()}
+        base | {"request_row": i} | _columns(row, columns) | {n: p[i] for n, p in predictions.items()}
         for i, row in enumerate(payload.raw_rows())
     ]
 
@@ -133,12 +134,13 @@ def _write(file: Path, records: list[Record]) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    types = {"time": pa.float64(), "request_id": pa.string(), "row": pa.int32()}
-    types |= {"items": pa.list_(pa.string()), "scores": pa.list_(pa.float64())}
+    own = {n: getattr(pa, kind)() for n, kind in TYPES.items()}
+    if OTHERS not in records[0]:  # queries
+        own |= {"items": pa.list_(pa.string()), "scores": pa.list_(pa.float64())}
     arrays = {}
     for name in records[0]:
         values = [record[name] for record in records]
-        kind = types.get(name) or (None if name.startswith(PREDICTION) else pa.string())
+        kind = own.get(name) or (None if name.startswith(PREDICTION) else pa.string())
         arrays[name] = pa.array(values, kind)
     table = pa.table(arrays)
     with whole_file(file) as building:
