@@ -96,7 +96,7 @@ MISTAKES = [
     (["model=3"], r"must be a string or a list"),
     (["model.dim=large"], r"model.dim='large': .*integer"),
     (["model.dropout=much"], r"model.dropout='much': "),
-    (["trainer.devices=two"], r"trainer.devices: .*two.*"),
+    (["trainer.devices=two"], r"trainer.devices=two: must be a whole number"),
     (
         ["model=dcn", "model.dim=18", "sharding.padding=off"],
         r"model.dim=18: must be a multiple of 4 .*, or set sharding.padding=16",
