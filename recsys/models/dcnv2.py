@@ -7,7 +7,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torchrec.modules.crossnet import CrossNet, LowRankCrossNet
+from torchrec.modules.crossnet import CrossNet, LowRankCrossNet, LowRankMixtureCrossNet
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
@@ -22,6 +22,8 @@ class DCNv2(nn.Module):
     Args:
         rank: W_l = U_l V_l^T with matrices of `rank` columns; None for a full W_l. The paper reports that a quarter of
             the width N = D + F * dim is enough.
+        experts: above 1, a mixture of this many low-rank crosses x_0 * (U tanh(C tanh(V^T x_l)) + b), weighted by a
+            softmax of linear gates of x_l, in the place of each cross (equation 4).
         structure: "stacked" runs the deep network on the cross network's output, "parallel" runs both on x_0.
         deep_mlp: hidden widths of the deep network.
     """
@@ -33,6 +35,7 @@ class DCNv2(nn.Module):
         dim: Width = 16,
         cross_layers: Depth = 3,
         rank: Width | None = None,
+        experts: Depth = 1,
         structure: Literal["stacked", "parallel"] = "stacked",
         deep_mlp: Sequence[Width] = (128, 64),
         batch_norm: bool = False,
@@ -46,12 +49,18 @@ class DCNv2(nn.Module):
             raise ValueError(f"structure={structure!r}: must be 'stacked' or 'parallel'")
         if rank is not None and rank < 1:
             raise ValueError(f"rank={rank}: must be at least 1, or null for full-rank crosses")
+        if experts > 1 and rank is None:
+            raise ValueError(f"experts={experts}: experts are low-rank crosses; set rank")
         self.structure = structure
         self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device)
         width = flat_width(features, dim)
-        self.cross: nn.Module = (
-            CrossNet(width, cross_layers) if rank is None else LowRankCrossNet(width, cross_layers, rank)
-        )
+        self.cross: nn.Module
+        if rank is None:
+            self.cross = CrossNet(width, cross_layers)
+        elif experts == 1:
+            self.cross = LowRankCrossNet(width, cross_layers, rank)
+        else:
+            self.cross = LowRankMixtureCrossNet(width, cross_layers, experts, rank, activation=torch.tanh)
         self.deep = MLP(width, deep_mlp, batch_norm=batch_norm, dropout=dropout)
         crossed = width if structure == "parallel" else 0
         self.logits = nn.Linear(crossed + self.deep.out_features, features.logits)

@@ -1,6 +1,7 @@
 """Graphs with fused tables and padded lists give what the models give, before and after their conversion to ONNX."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from small_models import SMALL
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
@@ -21,19 +23,19 @@ from recsys.errors import UserError
 from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
 from recsys.models.bert4rec import BERT4Rec
 from recsys.models.common.lists import first_kept, list_means, padded_to
-from recsys.models.dcn import DCN
 from recsys.models.dcnv2 import DCNv2
 from recsys.models.deepfm import DeepFM
 from recsys.models.dlrm import DLRM
+from recsys.models.fibinet import FiBiNET
 from recsys.models.gru4rec import GRU4Rec
 from recsys.models.hstu import HSTU
+from recsys.models.masknet import MaskNet
 from recsys.models.mf import MF
 from recsys.models.mult_vae import MultVAE
 from recsys.models.neumf import NeuMF
 from recsys.models.sasrec import SASRec
 from recsys.models.transformer import Transformer
 from recsys.models.two_tower import TwoTower
-from recsys.models.wide_deep import WideDeep
 from recsys.predictions import columns, predict
 from recsys.serving.artefact.inputs import check_feed, graph_inputs
 from recsys.serving.artefact.signature import feature_inputs
@@ -77,13 +79,13 @@ PAIRS = FeatureSpec(
     labels=(),
     item="item",
 )
-SCORERS = {
-    "dlrm": lambda f: DLRM(f, dim=8, bottom_mlp=[8]),
+SCORERS: dict[str, Any] = {
+    **{m.__name__.lower(): partial(m, **options) for m, options in SMALL.items()},
     "dlrm_cat": lambda f: DLRM(f, dim=8, bottom_mlp=[8], interaction="cat", batch_norm=True, dropout=0.5),
-    "dcn": lambda f: DCN(f, dim=4),
-    "dcnv2": lambda f: DCNv2(f, dim=4, structure="parallel", rank=3),
-    "deepfm": lambda f: DeepFM(f, dim=8, init_std=0.3),
-    "wide_deep": lambda f: WideDeep(f, dim=8),
+    "dcnv2_parallel": lambda f: DCNv2(f, dim=4, structure="parallel", rank=3),
+    "dcnv2_moe": lambda f: DCNv2(f, dim=4, rank=3, experts=2),
+    "masknet_serial": lambda f: MaskNet(f, dim=4, structure="serial"),
+    "fibinet_each": lambda f: FiBiNET(f, dim=4, bilinear="each"),
 }
 RETRIEVERS: dict[str, tuple[Any, FeatureSpec]] = {
     "sasrec": (lambda f: SASRec(f, dim=8, heads=2, max_length=4), SEQUENCES),
@@ -107,8 +109,10 @@ def made(make: Any, features: FeatureSpec) -> nn.Module:
     torch.manual_seed(0)
     model = make(features).eval()
     for name, x in model.state_dict().items():
-        if name.endswith(("running_mean", "running_var", "wide_item.weight")) or "wide_" in name:
+        if name.endswith(("running_mean", "running_var")):
             x.copy_(torch.rand_like(x))
+        elif "wide_" in name or ".t_" in name:
+            x.copy_(0.3 * torch.randn_like(x))
     return model
 
 
@@ -217,7 +221,7 @@ def test_an_odd_number_of_columns_has_no_int4() -> None:
     [("deepfm", "int8"), pytest.param("dlrm", "fp32", marks=pytest.mark.slow)]
     + [
         pytest.param(n, t, marks=pytest.mark.slow)
-        for n, t in (("dcnv2", "int4"), ("wide_deep", "fp16"), ("dcn", "fp32"))
+        for n, t in (("dcnv2_parallel", "int4"), ("widedeep", "fp16"), *((n, "fp32") for n in SCORERS if n != "dlrm"))
     ],
 )
 def test_onnx_gives_what_the_graph_gives(name: str, type_: str, tmp_path: Path) -> None:

@@ -6,24 +6,36 @@ from typing import Any
 
 import numpy as np
 import pytest
+import reference_models as reference
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
+from reference_models import Array, Bags
+from small_models import SMALL
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
+from recsys.models.autoint import AutoInt
 from recsys.models.common.layers import MLP
 from recsys.models.dcn import DCN
 from recsys.models.dcnv2 import DCNv2
+from recsys.models.dcnv3 import DCNv3
 from recsys.models.deepfm import DeepFM, second_order
 from recsys.models.dlrm import DLRM
+from recsys.models.dnn import DNN
+from recsys.models.eulernet import EulerNet
+from recsys.models.fibinet import FiBiNET
+from recsys.models.finalmlp import FinalMLP
+from recsys.models.fm import FM
+from recsys.models.fwfm import FwFM
+from recsys.models.gdcn import GDCN
+from recsys.models.lr import LogisticRegression
+from recsys.models.masknet import MaskNet
+from recsys.models.rankmixer import RankMixer
 from recsys.models.wide_deep import WideDeep
-
-Array = NDArray[np.float64]
-Weights = dict[str, Array]
-Bags = dict[str, list[list[int]]]
+from recsys.models.wukong import Wukong
+from recsys.models.xdeepfm import XDeepFM
 
 # "shared" uses the first table again, so that a collection's order of features is not the spec's
 SINGLE = (
@@ -77,115 +89,44 @@ def randomise(model: nn.Module, seed: int = 0) -> nn.Module:
     return model.eval()
 
 
-# The reference: NumPy in double precision.
-
-
-def embed(w: Weights, features: FeatureSpec, bags: Bags, name: str = "embeddings", prefix: str = "t_") -> Array:
-    """(B, F, dim)"""
-    fields = []
-    for f in features.sparse:
-        table = w[f"{name}.bags.embedding_bags.{prefix}{f.table}.weight"]
-        rows = []
-        for bag in bags[f.name]:
-            total = sum((table[i] for i in bag), np.zeros(table.shape[1]))
-            rows.append(total / max(len(bag), 1) if f.pooling == "mean" else total)
-        fields.append(np.stack(rows))
-    return np.stack(fields, axis=1)
-
-
-def linear(w: Weights, name: str, x: Array) -> Array:
-    return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
-
-
-def mlp(w: Weights, name: str, x: Array) -> Array:
-    """Follows the layers' numbers: a matrix is a linear layer, statistics a batch norm that ends a layer."""
-    numbers = {int(key.split(".")[1]) for key in w if key.startswith(f"{name}.")}
-    for i in sorted(numbers):
-        at = f"{name}.{i}"
-        if f"{at}.running_mean" in w:
-            x = (x - w[f"{at}.running_mean"]) / np.sqrt(w[f"{at}.running_var"] + 1e-5)
-            x = x * w[f"{at}.weight"] + w[f"{at}.bias"]
-        else:
-            x = linear(w, at, x)
-        if f"{name}.{i + 1}.running_mean" not in w:
-            x = np.maximum(x, 0)
-    return x
-
-
-def first_order(w: Weights, features: FeatureSpec, dense: Array, bags: Bags) -> Array:
-    total = embed(w, features, bags, "wide", "wide_").mean(axis=2).sum(axis=1)
-    for d in range(len(features.dense)):
-        total = total + w["first_order.dense.weight"][0, d] * dense[:, d]
-    return total[:, None]
-
-
-def reference_dlrm(w: Weights, features: FeatureSpec, dense: Array, bags: Bags, **options: Any) -> Array:
-    embeddings = embed(w, features, bags)
-    vectors = [embeddings[:, i] for i in range(embeddings.shape[1])]
-    bottom = [mlp(w, "bottom", dense)] if features.dense else []
-    vectors = bottom + vectors
-    if options.get("interaction") == "cat":
-        x = np.concatenate(vectors, axis=1)
-    else:
-        pairs = [(i, j) for i in range(len(vectors)) for j in range(i)]
-        dots = [(vectors[i] * vectors[j]).sum(axis=1, keepdims=True) for i, j in pairs]
-        kept = vectors if options.get("keep_embeddings") else bottom
-        x = np.concatenate(kept + dots, axis=1)
-    return linear(w, "logits", mlp(w, "top", x))
-
-
-def reference_dcn(w: Weights, features: FeatureSpec, dense: Array, bags: Bags, **options: Any) -> Array:
-    x0 = np.concatenate([dense, embed(w, features, bags).reshape(len(dense), -1)], axis=1)
-    x = x0
-    for layer in range(options.get("cross_layers", 3)):
-        weight = w[f"cross.weights.{layer}.weight"][0]
-        outer = np.einsum("bi,bj->bij", x0, x)  # x_0 x_l^T, as the paper writes it
-        x = outer @ weight + w[f"cross.biases.{layer}"] + x
-    return linear(w, "logits", np.concatenate([x, mlp(w, "deep", x0)], axis=1))
-
-
-def reference_dcnv2(w: Weights, features: FeatureSpec, dense: Array, bags: Bags, **options: Any) -> Array:
-    x0 = np.concatenate([dense, embed(w, features, bags).reshape(len(dense), -1)], axis=1)
-    x = x0
-    for layer in range(options.get("cross_layers", 3)):
-        if options.get("rank"):
-            matrix = w[f"cross.W_kernels.{layer}"] @ w[f"cross.V_kernels.{layer}"]
-            assert np.linalg.matrix_rank(matrix) == options["rank"]
-        else:
-            matrix = w[f"cross.kernels.{layer}"]
-        x = x0 * (x @ matrix.T + w[f"cross.bias.{layer}"].reshape(-1)) + x
-    if options.get("structure") == "parallel":
-        return linear(w, "logits", np.concatenate([x, mlp(w, "deep", x0)], axis=1))
-    return linear(w, "logits", mlp(w, "deep", x))
-
-
-def reference_wide_deep(w: Weights, features: FeatureSpec, dense: Array, bags: Bags, **options: Any) -> Array:
-    x0 = np.concatenate([dense, embed(w, features, bags).reshape(len(dense), -1)], axis=1)
-    return first_order(w, features, dense, bags) + linear(w, "logits", mlp(w, "deep", x0))
-
-
-def reference_deepfm(w: Weights, features: FeatureSpec, dense: Array, bags: Bags, **options: Any) -> Array:
-    vectors = embed(w, features, bags)
-    pairs = combinations(range(vectors.shape[1]), 2)
-    second = sum(((vectors[:, i] * vectors[:, j]).sum(axis=1) for i, j in pairs), np.zeros(len(dense)))
-    return second[:, None] + reference_wide_deep(w, features, dense, bags, **options)
-
-
 REFERENCES: dict[type[nn.Module], Callable[..., Array]] = {
-    DLRM: reference_dlrm,
-    DCN: reference_dcn,
-    DCNv2: reference_dcnv2,
-    WideDeep: reference_wide_deep,
-    DeepFM: reference_deepfm,
+    DLRM: reference.dlrm,
+    DCN: reference.dcn,
+    DCNv2: reference.dcnv2,
+    WideDeep: reference.wide_deep,
+    DeepFM: reference.deepfm,
+    LogisticRegression: reference.lr,
+    FM: reference.fm,
+    FwFM: reference.fwfm,
+    DNN: reference.dnn,
+    XDeepFM: reference.xdeepfm,
+    AutoInt: reference.autoint,
+    FiBiNET: reference.fibinet,
+    MaskNet: reference.masknet,
+    GDCN: reference.gdcn,
+    FinalMLP: reference.finalmlp,
+    EulerNet: reference.eulernet,
+    DCNv3: reference.dcnv3,
+    Wukong: reference.wukong,
+    RankMixer: reference.rankmixer,
 }
 MODELS: list[Any] = list(REFERENCES)
-SMALL: dict[Any, dict[str, Any]] = {
-    DLRM: {"dim": 8, "bottom_mlp": [6, 8], "top_mlp": [7, 5]},
-    **{model: {"dim": 8, "deep_mlp": [7, 5]} for model in (DCN, DCNv2, WideDeep, DeepFM)},
-}
 NORM = {"batch_norm": True, "dropout": 0.3}
+OF_FIELDS = (LogisticRegression, FM, FwFM)  # without a deep network
+UNNORMED = (EulerNet, DCNv3, RankMixer)  # without batch norm
 OPTIONS: list[tuple[Any, dict[str, Any]]] = [
-    *((model, options) for model in MODELS for options in ({}, NORM)),
+    *((model, {}) for model in MODELS),
+    *((model, NORM) for model in MODELS if model not in (*OF_FIELDS, *UNNORMED)),
+    *((model, {"dropout": 0.3}) for model in UNNORMED),
+    (AutoInt, {"deep_mlp": [], "heads": 3}),
+    (DCNv2, {"structure": "parallel", "rank": 3, "experts": 2}),
+    (FiBiNET, {"bilinear": "each"}),
+    (FiBiNET, {"bilinear": "interaction", "reduction": 1}),
+    (FinalMLP, {"first_context": ["user"], "second_context": ["item", "user"], "heads": 1}),
+    (GDCN, {"structure": "stacked"}),
+    (MaskNet, {"structure": "serial"}),
+    (Wukong, {"layers": 3}),
+    (XDeepFM, {"cin_layers": [4]}),
     (DLRM, {"interaction": "cat"}),
     (DLRM, {"keep_embeddings": True}),
     (DLRM, {"top_mlp": []}),
@@ -243,6 +184,10 @@ def test_logits_of_any_shape(
         if dense + single + bagged == 1:
             options["interaction"] = "cat"  # a single vector has no pairs to dot
             options["keep_embeddings"] = False
+    if model is FiBiNET:
+        single = max(single, 2)  # it multiplies pairs
+    if model is FinalMLP:
+        single = 3  # its contexts name features
     assert_parity(model, spec(dense, SINGLE[:single] + BAGGED[:bagged]), rows, **options)
 
 
@@ -274,6 +219,25 @@ def test_gradient_reaches_every_parameter(model: Any, options: dict[str, Any], d
     for name, parameter in module.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.count_nonzero() > 0, name
+
+
+@each_model
+def test_overfits_one_batch(model: Any) -> None:
+    """Random labels of rows that differ can only be learnt by heart."""
+    torch.manual_seed(0)
+    own = SparseFeature("user", 40, "ids")
+    features = spec(sparse=(own, *SINGLE[1:2], *BAGGED))
+    module = model(features, **SMALL[model])
+    dense, bags = draw(features, rows=40)
+    bags["user"] = [[i] for i in range(40)]
+    labels, kjt = torch.randint(0, 2, (40, 1)).float(), to_kjt(bags)
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.03)
+    for _ in range(300):
+        optimizer.zero_grad()
+        loss = nn.functional.binary_cross_entropy_with_logits(module(dense, kjt), labels)
+        loss.backward()
+        optimizer.step()
+    assert float(loss) < 0.05
 
 
 @pytest.mark.parametrize("model", [WideDeep, DeepFM])
@@ -328,6 +292,17 @@ def test_no_sparse_features(model: Any) -> None:
         (lambda: DCNv2(spec(), structure=UNKNOWN), "structure='unknown': must be 'stacked' or"),
         (lambda: DCNv2(spec(), rank=0), "rank=0: must be at least 1"),
         (lambda: DCN(spec(), dim=0), "dim=0: must be at least 1"),
+        (lambda: DCNv2(spec(), experts=4), "experts=4: experts are low-rank crosses; set rank"),
+        (lambda: XDeepFM(spec(), cin_layers=[]), "needs at least one layer; model=wide_deep has none"),
+        (lambda: FiBiNET(spec(), bilinear=UNKNOWN), "bilinear='unknown': must be 'all', 'each' or 'interaction'"),
+        (lambda: FiBiNET(spec(sparse=SINGLE[:1])), "FiBiNET needs two sparse features or more"),
+        (lambda: MaskNet(spec(), structure=UNKNOWN), "structure='unknown': must be 'parallel' or 'serial'"),
+        (lambda: MaskNet(spec(), blocks=[]), "needs at least one block; model=dnn has none"),
+        (lambda: GDCN(spec(), structure=UNKNOWN), "structure='unknown': must be 'parallel' or 'stacked'"),
+        (lambda: FinalMLP(spec(), first_context=["usr"]), "first_context: usr is no sparse feature; there are user, "),
+        (lambda: FinalMLP(spec(), heads=3), "heads=3: does not divide the last widths of both MLPs, 64 and 64"),
+        (lambda: EulerNet(spec(), layers=[]), "needs at least one layer"),
+        (lambda: RankMixer(spec(), tokens=5), "tokens=5: does not divide width=64"),
         (lambda: MLP(3, [2], activation="rulu"), "activation='rulu': must be one of relu, gelu"),
     ],
 )

@@ -55,17 +55,53 @@ class FirstOrder(nn.Module):
     at zero, have equal gradients and so stay equal. Adagrad and Adam, whose steps do not depend on a gradient's scale,
     train them as they would a single column (up to their epsilon); SGD steps are a quarter as long. There is no bias:
     the deep part has one.
+
+    logits: T, the number of logits that have weights of their own
     """
 
-    def __init__(self, features: FeatureSpec) -> None:
+    def __init__(self, features: FeatureSpec, logits: int = 1) -> None:
         super().__init__()
-        self.dense = nn.Linear(features.dense_width, 1, bias=False) if features.dense else None
+        self.dense = nn.Linear(features.dense_width, logits, bias=False) if features.dense else None
 
     def forward(self, dense: Tensor, vectors: Tensor) -> Tensor:
-        """Return the linear part of the logit: dense (B, D), vectors of the wide tables (B, F, 4) -> (B, 1)."""
-        weights = vectors.mean(dim=2)  # (B, F)
-        total = weights.sum(dim=1, keepdim=True)
+        """Return the linear part of the logits: dense (B, D), vectors of the wide tables (B, F, 4 T) -> (B, T)."""
+        total = vectors.unflatten(2, (-1, 4)).mean(dim=3).sum(dim=1)
         return total if self.dense is None else total + self.dense(dense)
+
+
+class NumericFields(nn.Module):
+    """A vector for each dense feature, as sparse ones have: its number times a trained vector.
+
+    For a feature of several numbers, the products are added up.
+    """
+
+    def __init__(self, features: FeatureSpec, dim: int) -> None:
+        super().__init__()
+        self.widths = [f.width for f in features.dense]
+        self.vectors = nn.Parameter(torch.empty(features.dense_width, dim).uniform_(-(dim**-0.5), dim**-0.5))
+
+    def forward(self, dense: Tensor) -> Tensor:
+        """Return (B, D) -> (B, features, dim)."""
+        products = dense[:, :, None] * self.vectors
+        if all(width == 1 for width in self.widths):
+            return products
+        return torch.stack([part.sum(dim=1) for part in products.split(self.widths, dim=1)], dim=1)
+
+
+def numeric_fields(features: FeatureSpec, dim: int) -> NumericFields | None:
+    """Return the vectors of the dense features, None if there are none."""
+    return NumericFields(features, dim) if features.dense else None
+
+
+def all_fields(vectors: Tensor, numeric: NumericFields | None, dense: Tensor) -> Tensor:
+    """Append the vectors of dense features to those of sparse ones: (B, F, dim), (B, D) -> (B, F + features, dim)."""
+    return vectors if numeric is None else torch.cat([vectors, numeric(dense)], dim=1)
+
+
+def upper_pairs(fields: int) -> tuple[Tensor, Tensor]:
+    """Return the places i < j of all pairs of fields: (P,) each."""
+    first, second = torch.triu_indices(fields, fields, offset=1)
+    return first, second
 
 
 def has_batch_norm(module: nn.Module) -> bool:

@@ -1,0 +1,40 @@
+"""Factorization machine: Rendle, Factorization Machines, 2010, https://doi.org/10.1109/ICDM.2010.127."""
+
+import torch
+from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from recsys.features import FeatureSpec
+from recsys.models.common.embeddings import PooledEmbeddings
+from recsys.models.common.layers import FirstOrder, all_fields, numeric_fields, require_sparse
+from recsys.models.deepfm import second_order
+from recsys.ranges import Deviation, Width
+
+
+class FM(nn.Module):
+    """Linear part, and the dot products of all pairs of fields, with a bias.
+
+    A dense feature is a field whose vector is multiplied by its value. With several labels, each has a linear part of
+    its own; the dot products are shared.
+    """
+
+    def __init__(
+        self,
+        features: FeatureSpec,
+        *,
+        dim: Width = 16,
+        init_std: Deviation | None = 0.01,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__()
+        require_sparse(features, "FM")
+        self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device)
+        self.numeric = numeric_fields(features, dim)
+        self.wide = PooledEmbeddings(features, 4 * features.logits, prefix="wide_", device=device, init_std=0.0)
+        self.first_order = FirstOrder(features, features.logits)
+        self.bias = nn.Parameter(torch.zeros(features.logits))
+
+    def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
+        """Return logits: dense (B, D), sparse with F keys of B bags -> (B, T)."""
+        fields = all_fields(self.embeddings(sparse), self.numeric, dense)
+        return self.first_order(dense, self.wide(sparse)) + self.bias + second_order(fields)

@@ -1,0 +1,48 @@
+"""FwFM: Pan et al., Field-weighted Factorization Machines for Click-Through Rate Prediction in Display Advertising,
+2018, https://arxiv.org/abs/1806.03514.
+"""
+
+import torch
+from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from recsys.features import FeatureSpec
+from recsys.models.common.embeddings import PooledEmbeddings
+from recsys.models.common.layers import FirstOrder, all_fields, numeric_fields, require_sparse, upper_pairs
+from recsys.ranges import Deviation, Width
+
+
+class FwFM(nn.Module):
+    """Linear part, and the dot products of all pairs of fields, each times a weight of its pair, with a bias.
+
+    A dense feature is a field whose vector is multiplied by its value. With several labels, each has weights of its
+    own.
+    """
+
+    first: Tensor
+    second: Tensor
+
+    def __init__(
+        self,
+        features: FeatureSpec,
+        *,
+        dim: Width = 16,
+        init_std: Deviation | None = 0.01,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__()
+        require_sparse(features, "FwFM")
+        self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device)
+        self.numeric = numeric_fields(features, dim)
+        self.wide = PooledEmbeddings(features, 4 * features.logits, prefix="wide_", device=device, init_std=0.0)
+        self.first_order = FirstOrder(features, features.logits)
+        first, second = upper_pairs(len(features.sparse) + len(features.dense))
+        self.register_buffer("first", first, persistent=False)
+        self.register_buffer("second", second, persistent=False)
+        self.pairs = nn.Linear(len(first), features.logits)  # the weights r_ij
+
+    def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
+        """Return logits: dense (B, D), sparse with F keys of B bags -> (B, T)."""
+        fields = all_fields(self.embeddings(sparse), self.numeric, dense)
+        dots = (fields @ fields.transpose(1, 2))[:, self.first, self.second]  # (B, P)
+        return self.first_order(dense, self.wide(sparse)) + self.pairs(dots)

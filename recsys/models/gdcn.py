@@ -1,0 +1,71 @@
+"""GDCN: Wang et al., Towards Deeper, Lighter and Interpretable Cross Network for CTR Prediction, 2023,
+https://arxiv.org/abs/2311.04635.
+"""
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from recsys.features import FeatureSpec
+from recsys.models.common.embeddings import PooledEmbeddings
+from recsys.models.common.layers import MLP, flat_width, flatten, require_sparse
+from recsys.ranges import Depth, Deviation, Share, Width
+
+
+class GatedCross(nn.Module):
+    """c_{l+1} = c_0 * (W_c c_l + b) * sigmoid(W_g c_l) + c_l: (B, width) -> (B, width)."""
+
+    def __init__(self, width: int, layers: int) -> None:
+        super().__init__()
+        self.crosses = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+        self.gates = nn.ModuleList(nn.Linear(width, width, bias=False) for _ in range(layers))
+
+    def forward(self, c0: Tensor) -> Tensor:
+        c = c0
+        for cross, gate in zip(self.crosses, self.gates, strict=True):
+            c = c0 * cross(c) * torch.sigmoid(gate(c)) + c
+        return c
+
+
+class GDCN(nn.Module):
+    """Cross network whose gates let few interactions through, and a deep network.
+
+    Args:
+        structure: "parallel" (GDCN-P) runs both on c_0, "stacked" (GDCN-S) the deep network on the crosses.
+        deep_mlp: hidden widths of the deep network.
+    """
+
+    def __init__(
+        self,
+        features: FeatureSpec,
+        *,
+        dim: Width = 16,
+        cross_layers: Depth = 3,
+        structure: Literal["parallel", "stacked"] = "parallel",
+        deep_mlp: Sequence[Width] = (128, 64),
+        batch_norm: bool = False,
+        dropout: Share = 0.0,
+        init_std: Deviation | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__()
+        require_sparse(features, "GDCN")
+        if structure not in ("parallel", "stacked"):
+            raise ValueError(f"structure={structure!r}: must be 'parallel' or 'stacked'")
+        self.parallel = structure == "parallel"
+        self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device)
+        width = flat_width(features, dim)
+        self.cross = GatedCross(width, cross_layers)
+        self.deep = MLP(width, deep_mlp, batch_norm=batch_norm, dropout=dropout)
+        self.logits = nn.Linear((width if self.parallel else 0) + self.deep.out_features, features.logits)
+
+    def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
+        """Return logits: dense (B, D), sparse with F keys of B bags -> (B, T)."""
+        c0 = flatten(dense, self.embeddings(sparse))  # (B, D + F * dim)
+        crossed = self.cross(c0)
+        if not self.parallel:
+            return self.logits(self.deep(crossed))
+        return self.logits(torch.cat([crossed, self.deep(c0)], dim=1))

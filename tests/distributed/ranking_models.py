@@ -1,0 +1,67 @@
+"""Logits of small ranking models after two steps of training on any number of ranks."""
+
+import torch
+from small_models import SMALL
+from torch import Tensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from recsys.batch import Batch
+from recsys.config.schema_run import ShardingConfig, SparseOptimConfig
+from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.task import Task
+from recsys.training.module import RecsysModule
+from recsys.training.settings import Placement, Updates
+
+ROWS = 8  # of a step, over all ranks
+FEATURES = FeatureSpec(
+    dense=(DenseFeature("d0"), DenseFeature("d1")),
+    sparse=(
+        SparseFeature("user", 11, "ids"),
+        SparseFeature("item", 7, "goods"),
+        SparseFeature("tags", 5, "tags", pooling="mean", multi_valued=True),
+    ),
+)
+
+
+def batch(step: int, rank: int, world_size: int) -> Batch:
+    """Return this rank's rows of a step."""
+    g = torch.Generator().manual_seed(step)
+    lengths = torch.stack([torch.ones(ROWS, dtype=torch.int32)] * 2 + [torch.randint(0, 4, (ROWS,), generator=g).int()])
+    ids = [
+        [torch.randint(0, f.cardinality, (int(n),), generator=g) for n in own]
+        for f, own in zip(FEATURES.sparse, lengths, strict=True)
+    ]
+    dense, labels = torch.randn(ROWS, 2, generator=g), torch.randint(0, 2, (ROWS, 1), generator=g).float()
+    mine = slice(rank * ROWS // world_size, (rank + 1) * ROWS // world_size)
+    kjt = KeyedJaggedTensor(
+        [f.name for f in FEATURES.sparse],
+        torch.cat([bag for feature in ids for bag in feature[mine]]).int(),
+        lengths=lengths[:, mine].flatten().int(),
+    )
+    return Batch(dense[mine], kjt, labels[mine])
+
+
+def train_all(rank: int, world_size: int) -> dict[str, Tensor]:
+    """Return the logits of the same rows on every rank, by model."""
+    return {model.__name__: _train(model, options, rank, world_size) for model, options in SMALL.items()}
+
+
+def _train(model: type, options: dict[str, object], rank: int, world_size: int) -> Tensor:
+    torch.manual_seed(3)
+    optim = SparseOptimConfig(name="adagrad", lr=0.1, eps=1e-4)
+    module = RecsysModule(
+        lambda: Task(model(FEATURES, **options)),
+        Placement(ShardingConfig(types=["row_wise"]), optim, ROWS // world_size, world_size),
+        Updates(make_optimizer=lambda params: torch.optim.SGD(params, lr=0.1)),
+    )
+    module.setup_model(torch.device("cpu"))
+    assert module.dmp is not None
+    optimizer = module.configure_optimizers()
+    for step in range(2):
+        optimizer.zero_grad()
+        loss, _ = module.dmp(batch(step, rank, world_size))
+        loss.backward()
+        optimizer.step()
+    with torch.no_grad():
+        logits: Tensor = module.dmp(batch(9, 0, 1))[1]
+    return logits.cpu()
