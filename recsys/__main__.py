@@ -7,6 +7,7 @@ from importlib import import_module
 COMMANDS = {
     "new": "Look at your files and write their YAML; or write the skeleton of a model or an experiment.",
     "train": "Train a model, test it, and write a run folder; with -m, run a sweep.",
+    "models": "List the models, and which of them fit a data set.",
     "evaluate": "Measure a run's checkpoint on a split.",
     "predict": "Score raw rows with a run, or list the k best items of each group.",
     "export": "Write a run's model, transforms and tables as one folder; verify such a folder.",

@@ -32,15 +32,21 @@ class CIN(nn.Module):
     def __init__(self, fields: int, layers: Sequence[int]) -> None:
         super().__init__()
         widths = [fields, *layers]
-        self.layers = nn.ModuleList(nn.Linear(below * fields, h) for below, h in zip(widths, layers, strict=False))
+        self.weights = nn.ParameterList()  # W^k as (i, h, j)
+        self.biases = nn.ParameterList()
+        for below, h in zip(widths, layers, strict=False):
+            bound = (below * fields) ** -0.5
+            self.weights.append(torch.empty(below, h, fields).uniform_(-bound, bound))
+            self.biases.append(torch.zeros(h))
         self.out_features = sum(layers)
 
     def forward(self, x0: Tensor) -> Tensor:
-        x, sums = x0, []
-        for layer in self.layers:
-            products = x.transpose(1, 2)[:, :, :, None] * x0.transpose(1, 2)[:, :, None, :]  # (B, dim, H, fields)
-            x = layer(products.flatten(2)).transpose(1, 2)  # (B, H_k, dim)
-            sums.append(x.sum(dim=2))
+        first = x0.transpose(1, 2)  # (B, dim, fields)
+        x, sums = first, []
+        for weight, bias in zip(self.weights, self.biases, strict=True):
+            left = (x @ weight.flatten(1)).unflatten(2, weight.shape[1:])  # (B, dim, H_k, fields): sum over i first
+            x = (left @ first[:, :, :, None]).squeeze(3) + bias
+            sums.append(x.sum(dim=1))
         return torch.cat(sums, dim=1)
 
 

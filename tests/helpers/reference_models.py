@@ -176,7 +176,8 @@ def xdeepfm(w: Weights, features: FeatureSpec, dense: Array, bags: Bags, **optio
     below, sums = first, []
     for k in range(len(options.get("cin_layers", (3, 2)))):
         products = [a * b for a in below for b in first]
-        weight, bias = w[f"cin.layers.{k}.weight"], w[f"cin.layers.{k}.bias"]
+        weight, bias = w[f"cin.weights.{k}"].transpose(1, 0, 2), w[f"cin.biases.{k}"]
+        weight = weight.reshape(len(bias), -1)
         below = [
             sum(c * x for c, x in zip(row, products, strict=True)) + b for row, b in zip(weight, bias, strict=True)
         ]

@@ -1,0 +1,90 @@
+"""python -m recsys.models [data=NAME] [key=value ...]
+
+Lists the models: name, kind, class and paper. With arguments, such as data=mine, it also says which models fit this
+config, why the others do not, and the sweep that trains all that fit.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+from recsys import cli
+from recsys.config.compose import compose, conf_dir
+from recsys.console import results
+from recsys.errors import UserError
+
+if TYPE_CHECKING:
+    from omegaconf import DictConfig
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A choice of `model`: its name, its kind, the first paragraph of its module, and why it does not fit, if so."""
+
+    name: str
+    kind: str
+    paper: str
+    problem: str | None = None
+
+
+def entries(overrides: Sequence[str] = ()) -> Iterator[Entry]:
+    """Yield all choices of `model`; with overrides, each is checked with them."""
+    for name in sorted(f.stem for f in (conf_dir() / "model").glob("*.yaml")):
+        cfg = compose("train", [f"model={name}", *overrides])
+        module = import_module(str(cfg.model["_target_"]).rpartition(".")[0])
+        paper = " ".join((inspect.getdoc(module) or "").split("\n\n")[0].split())
+        yield Entry(name, _kind(cfg), paper, problem(cfg) if overrides else None)
+
+
+def _kind(cfg: DictConfig) -> str:
+    from recsys.config.kinds import kind_of
+
+    kind = kind_of(cfg)
+    return "ranking" if kind.scores_rows else "closed form" if kind.fitted_at_once else "retrieval"
+
+
+def problem(cfg: DictConfig) -> str | None:
+    """Return why a config cannot be trained, None if it can."""
+    from recsys.config.check import check
+
+    try:
+        check(cfg)
+    except UserError as e:
+        return str(e)
+    return None
+
+
+def show(overrides: Sequence[str]) -> None:
+    """Print the list. Raises UserError for a mistake in the overrides."""
+    table = Table("model", "kind", "what it is", box=None, pad_edge=False, header_style="bold")
+    if overrides:
+        with cli.explained(overrides):
+            compose("train", overrides)
+        table.add_column("fits")
+    fitting = []
+    for entry in entries(overrides):
+        fitting += [entry.name] if overrides and entry.problem is None else []
+        table.add_row(entry.name, entry.kind, entry.paper, *([entry.problem or "yes"] if overrides else []))
+    results.print(table)
+    if fitting:
+        command = f"python -m recsys.train -m model={','.join(fitting)} {' '.join(overrides)}"
+        results.print(f"\nTrain all that fit: {command}", soft_wrap=True)
+
+
+def run() -> None:
+    """Run the command with sys.argv."""
+    arguments = sys.argv[1:]
+    if any(a in cli.HELP for a in arguments):
+        print(__doc__)
+        return
+    cli.check_flags()
+    if named := next((a for a in arguments if a.startswith("model=")), None):
+        sys.exit(cli.say_error(f"{named}: all models are listed; leave it out"))
+    sys.exit(cli.call(lambda: show(arguments)))
