@@ -7,12 +7,13 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torchrec.modules.crossnet import LowRankCrossNet
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
 from recsys.models.common.layers import MLP, require_sparse
-from recsys.ranges import Deviation, Share, Width
+from recsys.ranges import Depth, Deviation, Share, Width
 
 
 class DotInteraction(nn.Module):
@@ -40,7 +41,9 @@ class DLRM(nn.Module):
         bottom_mlp: widths; the last one must be `dim`. Unused if there are no dense features.
         top_mlp: hidden widths; a linear layer to the T logits follows.
         interaction: "dot" passes the bottom MLP's output and the dot products of all pairs of (that output, F
-            embeddings) to the top MLP; "cat" passes the vectors themselves.
+            embeddings) to the top MLP; "cat" passes the vectors themselves; "cross" passes them through a low-rank
+            cross network (DCN V2, https://arxiv.org/abs/2008.13535), as MLPerf's DLRM-DCNv2 does.
+        cross_layers, cross_rank: layers of the cross network, and the rank of their matrices.
         keep_embeddings: with "dot", also pass the F embeddings to the top MLP.
 
     Raises:
@@ -54,7 +57,9 @@ class DLRM(nn.Module):
         dim: Width = 16,
         bottom_mlp: Sequence[Width] = (64, 32, 16),
         top_mlp: Sequence[Width] = (64, 32),
-        interaction: Literal["dot", "cat"] = "dot",
+        interaction: Literal["dot", "cat", "cross"] = "dot",
+        cross_layers: Depth = 3,
+        cross_rank: Width = 64,
         keep_embeddings: bool = False,
         batch_norm: bool = False,
         dropout: Share = 0.0,
@@ -63,11 +68,11 @@ class DLRM(nn.Module):
     ) -> None:
         super().__init__()
         require_sparse(features, "DLRM")
-        if interaction not in ("dot", "cat"):
-            raise ValueError(f"interaction={interaction!r}: must be 'dot' or 'cat'")
-        if keep_embeddings and interaction == "cat":
+        if interaction not in ("dot", "cat", "cross"):
+            raise ValueError(f"interaction={interaction!r}: must be 'dot', 'cat' or 'cross'")
+        if keep_embeddings and interaction != "dot":
             raise ValueError(
-                "keep_embeddings=true: only with interaction=dot; interaction=cat always keeps the embeddings"
+                f"keep_embeddings=true: only with interaction=dot; interaction={interaction} always keeps them"
             )
         self.keep_embeddings = keep_embeddings
         self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device)
@@ -91,6 +96,7 @@ class DLRM(nn.Module):
         else:
             kept = vectors if keep_embeddings else len(features.dense[:1])
             width = self.dot.out_features + kept * dim
+        self.cross = LowRankCrossNet(width, cross_layers, cross_rank) if interaction == "cross" else None
         self.top = MLP(width, top_mlp, batch_norm=batch_norm, dropout=dropout)
         self.logits = nn.Linear(self.top.out_features, features.logits)
 
@@ -102,7 +108,9 @@ class DLRM(nn.Module):
             bottom = self.bottom(dense)  # (B, dim)
             vectors = torch.cat([bottom[:, None], vectors], dim=1)  # (B, 1 + F, dim)
             parts = [bottom]
-        if self.dot is None:
+        if self.cross is not None:
+            parts = [self.cross(vectors.flatten(1))]
+        elif self.dot is None:
             parts = [vectors.flatten(1)]
         elif self.keep_embeddings:
             parts = [vectors.flatten(1), self.dot(vectors)]

@@ -59,8 +59,11 @@ def dlrm(w: Weights, features: FeatureSpec, dense: Array, bags: Bags, **options:
     vectors = [embeddings[:, i] for i in range(embeddings.shape[1])]
     bottom = [mlp(w, "bottom", dense)] if features.dense else []
     vectors = bottom + vectors
-    if options.get("interaction") == "cat":
-        x = np.concatenate(vectors, axis=1)
+    if options.get("interaction") in ("cat", "cross"):
+        x = x0 = np.concatenate(vectors, axis=1)
+        for layer in range(options.get("cross_layers", 0)):
+            matrix = w[f"cross.W_kernels.{layer}"] @ w[f"cross.V_kernels.{layer}"]
+            x = x0 * (x @ matrix.T + w[f"cross.bias.{layer}"].reshape(-1)) + x
     else:
         pairs = [(i, j) for i in range(len(vectors)) for j in range(i)]
         dots = [(vectors[i] * vectors[j]).sum(axis=1, keepdims=True) for i, j in pairs]

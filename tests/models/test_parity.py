@@ -10,11 +10,16 @@ import reference_models as reference
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
 from reference_models import Array, Bags
 from small_models import SMALL
 from torch import Tensor, nn
+from torchrec.models.dlrm import DLRM_DCN
+from torchrec.modules.embedding_configs import EmbeddingBagConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from recsys.config.compose import compose
 from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
 from recsys.models.autoint import AutoInt
 from recsys.models.common.layers import MLP
@@ -129,6 +134,7 @@ OPTIONS: list[tuple[Any, dict[str, Any]]] = [
     (XDeepFM, {"cin_layers": [4]}),
     (DLRM, {"interaction": "cat"}),
     (DLRM, {"keep_embeddings": True}),
+    (DLRM, {"interaction": "cross", "cross_layers": 2, "cross_rank": 3}),
     (DLRM, {"top_mlp": []}),
     (DCN, {"cross_layers": 1}),
     (DCN, {"deep_mlp": []}),
@@ -286,7 +292,7 @@ def test_no_sparse_features(model: Any) -> None:
     ("make", "message"),
     [
         (lambda: DLRM(spec(), dim=16, bottom_mlp=[64, 32]), "bottom_mlp ends at width 32.* of dim=16"),
-        (lambda: DLRM(spec(), interaction=UNKNOWN), "interaction='unknown': must be 'dot' or 'cat'"),
+        (lambda: DLRM(spec(), interaction=UNKNOWN), "interaction='unknown': must be 'dot', 'cat' or 'cross'"),
         (lambda: DLRM(spec(), interaction="cat", keep_embeddings=True), "keep_embeddings=true: only with"),
         (lambda: DLRM(spec(dense=0, sparse=SINGLE[:1])), "interaction=dot needs a pair of vectors"),
         (lambda: DCNv2(spec(), structure=UNKNOWN), "structure='unknown': must be 'stacked' or"),
@@ -319,3 +325,41 @@ def test_mlp_activation(activation: str) -> None:
     torch.testing.assert_close(layer(x), expected)
     assert layer.out_features == 3
     assert MLP(4, []).out_features == 4
+
+
+def test_mlperfs_dlrm_dcnv2_is_that_of_torchrec() -> None:
+    """experiment=mlperf_dcnv2 on smaller tables: the same weights by shape and, copied, the same logits."""
+    cfg = compose("train", ["experiment=mlperf_dcnv2"])
+    names = [f"cat_{i}" for i in range(1, 27)]
+    features = FeatureSpec(
+        dense=tuple(DenseFeature(f"int_{i}") for i in range(1, 14)),
+        sparse=tuple(SparseFeature(n, 10 + i, n) for i, n in enumerate(names)),
+    )
+    options = {k: v for k, v in OmegaConf.to_container(cfg.model, resolve=True).items() if k != "_target_"}  # type: ignore[union-attr]
+    mine = randomise(DLRM(features, **options))
+    tables = [
+        EmbeddingBagConfig(name=n, embedding_dim=128, num_embeddings=10 + i, feature_names=[n])
+        for i, n in enumerate(names)
+    ]
+    theirs = DLRM_DCN(EmbeddingBagCollection(tables=tables), 13, [512, 256, 128], [1024, 1024, 512, 256, 1], 3, 512)
+    own, other = list(mine.state_dict().values()), list(theirs.state_dict().values())
+    assert sorted(tuple(x.shape) for x in own) == sorted(tuple(x.shape) for x in other)
+    rename = {
+        "embeddings.bags.": "sparse_arch.embedding_bag_collection.",
+        "t_cat": "cat",
+        "cross.": "inter_arch.crossnet.",
+    }
+    copied = {}
+    for name, value in mine.state_dict().items():
+        for old, new in rename.items():
+            name = name.replace(old, new)
+        for part, arch, stride in (("bottom", "dense_arch.model._mlp", 2), ("top", "over_arch.model.0._mlp", 2)):
+            if name.startswith(part):
+                at, kind = name.split(".")[1:]
+                name = f"{arch}.{int(at) // stride}._linear.{kind}"
+        copied[name.replace("logits.", "over_arch.model.1.")] = value
+    theirs.load_state_dict(copied)
+    dense, bags = draw(features, rows=5)
+    with torch.no_grad():
+        torch.testing.assert_close(mine(dense, to_kjt(bags)), theirs(dense, to_kjt(bags)), rtol=1e-5, atol=1e-5)
+    assert (cfg.trainer.batch_size, cfg.optim.sparse.lr, cfg.optim.dense.lr) == (65536, 0.005, 0.005)
