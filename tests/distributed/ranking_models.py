@@ -1,13 +1,15 @@
 """Logits of small ranking models after two steps of training on any number of ranks."""
 
+from dataclasses import replace
+
 import torch
-from small_models import SMALL
+from small_models import SMALL, TASKS
 from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.batch import Batch
 from recsys.config.schema_run import ShardingConfig, SparseOptimConfig
-from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
 from recsys.task import Task
 from recsys.training.module import RecsysModule
 from recsys.training.settings import Placement, Updates
@@ -23,7 +25,7 @@ FEATURES = FeatureSpec(
 )
 
 
-def batch(step: int, rank: int, world_size: int) -> Batch:
+def batch(step: int, rank: int, world_size: int, labels: int) -> Batch:
     """Return this rank's rows of a step."""
     g = torch.Generator().manual_seed(step)
     lengths = torch.stack([torch.ones(ROWS, dtype=torch.int32)] * 2 + [torch.randint(0, 4, (ROWS,), generator=g).int()])
@@ -31,26 +33,28 @@ def batch(step: int, rank: int, world_size: int) -> Batch:
         [torch.randint(0, f.cardinality, (int(n),), generator=g) for n in own]
         for f, own in zip(FEATURES.sparse, lengths, strict=True)
     ]
-    dense, labels = torch.randn(ROWS, 2, generator=g), torch.randint(0, 2, (ROWS, 1), generator=g).float()
+    dense, targets = torch.randn(ROWS, 2, generator=g), torch.randint(0, 2, (ROWS, 2), generator=g).float()
     mine = slice(rank * ROWS // world_size, (rank + 1) * ROWS // world_size)
     kjt = KeyedJaggedTensor(
         [f.name for f in FEATURES.sparse],
         torch.cat([bag for feature in ids for bag in feature[mine]]).int(),
         lengths=lengths[:, mine].flatten().int(),
     )
-    return Batch(dense[mine], kjt, labels[mine])
+    return Batch(dense[mine], kjt, targets[mine, :labels])
 
 
 def train_all(rank: int, world_size: int) -> dict[str, Tensor]:
     """Return the logits of the same rows on every rank, by model."""
-    return {model.__name__: _train(model, options, rank, world_size) for model, options in SMALL.items()}
+    return {m.__name__: _train(m, options, rank, world_size) for m, options in (SMALL | TASKS).items()}
 
 
 def _train(model: type, options: dict[str, object], rank: int, world_size: int) -> Tensor:
     torch.manual_seed(3)
+    features = replace(FEATURES, labels=(Label("click"), Label("bought"))) if model in TASKS else FEATURES
+    labels = features.labels
     optim = SparseOptimConfig(name="adagrad", lr=0.1, eps=1e-4)
     module = RecsysModule(
-        lambda: Task(model(FEATURES, **options)),
+        lambda: Task(model(features, **options), labels=labels),
         Placement(ShardingConfig(types=["row_wise"]), optim, ROWS // world_size, world_size),
         Updates(make_optimizer=lambda params: torch.optim.SGD(params, lr=0.1)),
     )
@@ -59,9 +63,9 @@ def _train(model: type, options: dict[str, object], rank: int, world_size: int) 
     optimizer = module.configure_optimizers()
     for step in range(2):
         optimizer.zero_grad()
-        loss, _ = module.dmp(batch(step, rank, world_size))
+        loss, _ = module.dmp(batch(step, rank, world_size, len(labels)))
         loss.backward()
         optimizer.step()
     with torch.no_grad():
-        logits: Tensor = module.dmp(batch(9, 0, 1))[1]
+        logits: Tensor = module.dmp(batch(9, 0, 1, len(labels)))[1]
     return logits.cpu()

@@ -12,7 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_models import SMALL
+from small_models import SMALL, TASKS
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
@@ -26,6 +26,7 @@ from recsys.models.common.lists import first_kept, list_means, padded_to
 from recsys.models.dcnv2 import DCNv2
 from recsys.models.deepfm import DeepFM
 from recsys.models.dlrm import DLRM
+from recsys.models.esmm import ESMM
 from recsys.models.fibinet import FiBiNET
 from recsys.models.gru4rec import GRU4Rec
 from recsys.models.hstu import HSTU
@@ -80,7 +81,7 @@ PAIRS = FeatureSpec(
     item="item",
 )
 SCORERS: dict[str, Any] = {
-    **{m.__name__.lower(): partial(m, **options) for m, options in SMALL.items()},
+    **{m.__name__.lower(): partial(m, **options) for m, options in (SMALL | TASKS).items() if m is not ESMM},
     "dlrm_cat": lambda f: DLRM(f, dim=8, bottom_mlp=[8], interaction="cat", batch_norm=True, dropout=0.5),
     "dcnv2_parallel": lambda f: DCNv2(f, dim=4, structure="parallel", rank=3),
     "dcnv2_moe": lambda f: DCNv2(f, dim=4, rank=3, experts=2),

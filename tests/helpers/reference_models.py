@@ -353,3 +353,45 @@ def rankmixer(w: Weights, features: FeatureSpec, dense: Array, bags: Bags, **opt
             for_each.append(up @ w[f"{at}.down.weight"][t] + w[f"{at}.down.bias"][t])
         x = norm(w, f"{at}.norm", np.stack(for_each, axis=1) + x)
     return linear(w, "logits", x.mean(axis=1))
+
+
+def tower(w: Weights, name: str, x: Array) -> Array:
+    return linear(w, f"{name}.logits", mlp(w, f"{name}.mlp", x))
+
+
+def gate(w: Weights, name: str, x: Array, experts: list[Array]) -> Array:
+    weights = softmax(x @ w[f"{name}.weights.weight"].T)
+    return sum((weights[:, [i]] * e for i, e in enumerate(experts)), np.zeros_like(experts[0]))
+
+
+def shared_bottom(w: Weights, features: FeatureSpec, dense: Array, bags: Bags, **options: Any) -> Array:
+    x = mlp(w, "bottom", flat(w, features, dense, bags))
+    return np.concatenate([tower(w, f"towers.{t}", x) for t in range(len(features.labels))], axis=1)
+
+
+def mmoe(w: Weights, features: FeatureSpec, dense: Array, bags: Bags, **options: Any) -> Array:
+    x = flat(w, features, dense, bags)
+    experts = [mlp(w, f"experts.{i}", x) for i in range(options.get("experts", 3))]
+    tasks = range(len(features.labels))
+    return np.concatenate([tower(w, f"towers.{t}", gate(w, f"gates.{t}", x, experts)) for t in tasks], axis=1)
+
+
+def ple(w: Weights, features: FeatureSpec, dense: Array, bags: Bags, **options: Any) -> Array:
+    tasks, layers = len(features.labels), options.get("layers", 2)
+    x = [flat(w, features, dense, bags)] * (tasks + 1)
+    for layer in range(layers):
+        at = f"layers.{layer}"
+        numbers = [options.get("task_experts", 2)] * tasks + [options.get("shared_experts", 1)]
+        experts = [[mlp(w, f"{at}.experts.{t}.{i}", x[t]) for i in range(n)] for t, n in enumerate(numbers)]
+        new = [gate(w, f"{at}.gates.{t}", x[t], experts[t] + experts[-1]) for t in range(tasks)]
+        if layer < layers - 1:
+            new.append(gate(w, f"{at}.shared_gate", x[-1], [e for own in experts for e in own]))
+        x = new
+    return np.concatenate([tower(w, f"towers.{t}", x[t]) for t in range(tasks)], axis=1)
+
+
+def esmm(w: Weights, features: FeatureSpec, dense: Array, bags: Bags, **options: Any) -> Array:
+    x = flat(w, features, dense, bags)
+    click = tower(w, "click", x)
+    p = sigmoid(click) * sigmoid(tower(w, "conversion", x))
+    return np.concatenate([click, np.log(p / (1 - p))], axis=1)

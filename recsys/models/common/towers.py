@@ -1,0 +1,62 @@
+"""What models of several tasks share: an output for each label."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from recsys.features import FeatureSpec
+from recsys.models.common.layers import MLP
+
+
+class Tower(nn.Module):
+    """MLP and a linear layer to the logits of one label: (B, width) -> (B, logits)."""
+
+    def __init__(self, width: int, hidden: Sequence[int], logits: int, batch_norm: bool, dropout: float) -> None:
+        super().__init__()
+        self.mlp = MLP(width, hidden, batch_norm=batch_norm, dropout=dropout)
+        self.logits = nn.Linear(self.mlp.out_features, logits)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.logits(self.mlp(x))
+
+
+class Towers(nn.ModuleList):
+    """A tower for each label. Each gets an input of its own: T times (B, width) -> (B, logits of all labels)."""
+
+    def __init__(
+        self, features: FeatureSpec, width: int, hidden: Sequence[int], *, batch_norm: bool, dropout: float
+    ) -> None:
+        super().__init__(Tower(width, hidden, label.width, batch_norm, dropout) for label in features.labels)
+
+    def forward(self, inputs: Sequence[Tensor]) -> Tensor:
+        return torch.cat([tower(x) for tower, x in zip(self, inputs, strict=True)], dim=1)
+
+
+class Experts(nn.ModuleList):
+    """MLPs side by side: (B, width) -> (B, experts, out)."""
+
+    def __init__(self, number: int, width: int, hidden: Sequence[int], *, batch_norm: bool, dropout: float) -> None:
+        super().__init__(MLP(width, hidden, batch_norm=batch_norm, dropout=dropout) for _ in range(number))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([expert(x) for expert in self], dim=1)
+
+
+class Gate(nn.Module):
+    """Mean of experts, weighted by softmax(W x): (B, width), (B, experts, out) -> (B, out)."""
+
+    def __init__(self, width: int, experts: int) -> None:
+        super().__init__()
+        self.weights = nn.Linear(width, experts, bias=False)
+
+    def forward(self, x: Tensor, experts: Tensor) -> Tensor:
+        return (torch.softmax(self.weights(x), dim=1)[:, None] @ experts).squeeze(1)
+
+
+def require_labels(features: FeatureSpec, model: str) -> None:
+    """Raise ValueError if there are fewer than two labels."""
+    if len(features.labels) < 2:
+        raise ValueError(
+            f"{model} learns several labels and the data has one; add one to data.labels, or use model=dnn"
+        )

@@ -1,0 +1,46 @@
+"""Shared bottom: Caruana, Multitask Learning, 1997, https://doi.org/10.1023/A:1007379606734."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from recsys.features import FeatureSpec
+from recsys.models.common.embeddings import PooledEmbeddings
+from recsys.models.common.layers import MLP, flat_width, flatten, require_sparse
+from recsys.models.common.towers import Towers, require_labels
+from recsys.ranges import Deviation, Share, Width
+
+
+class SharedBottom(nn.Module):
+    """One MLP for all labels, then a tower for each.
+
+    Args:
+        bottom_mlp: hidden widths of the shared MLP.
+        tower_mlp: hidden widths of each tower; a linear layer to the label's logits follows.
+    """
+
+    def __init__(
+        self,
+        features: FeatureSpec,
+        *,
+        dim: Width = 16,
+        bottom_mlp: Sequence[Width] = (128,),
+        tower_mlp: Sequence[Width] = (64,),
+        batch_norm: bool = False,
+        dropout: Share = 0.0,
+        init_std: Deviation | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__()
+        require_sparse(features, "SharedBottom")
+        require_labels(features, "SharedBottom")
+        self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device)
+        self.bottom = MLP(flat_width(features, dim), bottom_mlp, batch_norm=batch_norm, dropout=dropout)
+        self.towers = Towers(features, self.bottom.out_features, tower_mlp, batch_norm=batch_norm, dropout=dropout)
+
+    def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
+        """Return logits: dense (B, D), sparse with F keys of B bags -> (B, T)."""
+        x = self.bottom(flatten(dense, self.embeddings(sparse)))
+        return self.towers([x] * len(self.towers))
