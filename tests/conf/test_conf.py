@@ -20,7 +20,8 @@ from recsys.sweep.search import check_method
 from recsys.sweep.space import read_space
 
 YAMLS = sorted(conf_dir().rglob("*.yaml"))
-SPEC = FeatureSpec(dense=(DenseFeature("x"),), sparse=(SparseFeature("a", 10**9, "a"), SparseFeature("b", 7, "b")))
+HISTORY = SparseFeature("history", 7, "b", multi_valued=True, sequence=True)
+SPEC = FeatureSpec((DenseFeature("x"),), (SparseFeature("a", 10**9, "a"), SparseFeature("b", 7, "b"), HISTORY))
 
 
 def test_some_were_found() -> None:
