@@ -9,7 +9,10 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from recsys.batch import Batch
 from recsys.config.schema_run import ShardingConfig, SparseOptimConfig
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.models.bst import BST
 from recsys.models.din import DIN
+from recsys.models.sim import SIM
+from recsys.models.target_attention import TargetAttention
 from recsys.task import Task
 from recsys.training.module import RecsysModule
 from recsys.training.settings import Placement, Updates
@@ -26,7 +29,12 @@ SPEC = FeatureSpec(
         SparseFeature("kinds", KINDS, "kind", multi_valued=True, sequence=True),
     ),
 )
-MODELS: dict[str, Any] = {"din": lambda **more: DIN(SPEC, dim=8, init_std=0.5, **more)}
+MODELS: dict[str, Any] = {
+    "din": lambda **more: DIN(SPEC, dim=8, init_std=0.5, **more),
+    "target_attention": lambda **more: TargetAttention(SPEC, dim=8, init_std=0.5, **more),
+    "bst": lambda **more: BST(SPEC, dim=8, init_std=0.5, **more),
+    "sim": lambda **more: SIM(SPEC, dim=8, k=2, init_std=0.5, **more),
+}
 
 
 def batch(step: int, rank: int, world_size: int) -> Batch:

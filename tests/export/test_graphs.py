@@ -20,6 +20,7 @@ from recsys.data.tensors import Tensors
 from recsys.errors import UserError
 from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
 from recsys.models.bert4rec import BERT4Rec
+from recsys.models.bst import BST
 from recsys.models.common.lists import first_kept, list_means, padded_to
 from recsys.models.dcn import DCN
 from recsys.models.dcnv2 import DCNv2
@@ -32,6 +33,8 @@ from recsys.models.mf import MF
 from recsys.models.mult_vae import MultVAE
 from recsys.models.neumf import NeuMF
 from recsys.models.sasrec import SASRec
+from recsys.models.sim import SIM
+from recsys.models.target_attention import TargetAttention
 from recsys.models.transformer import Transformer
 from recsys.models.two_tower import TwoTower
 from recsys.models.wide_deep import WideDeep
@@ -98,8 +101,11 @@ SCORERS = {
     "wide_deep": lambda f: WideDeep(f, dim=8),
     "din": lambda f: DIN(f, dim=8, activation="dice", init_std=0.5),
     "din_softmax": lambda f: DIN(f, dim=8, softmax=True, init_std=0.5),
+    "target_attention": lambda f: TargetAttention(f, dim=8, max_length=3, init_std=0.5),
+    "bst": lambda f: BST(f, dim=8, max_length=3, blocks=2, init_std=0.5),
+    "sim": lambda f: SIM(f, dim=8, max_length=3, k=2, init_std=0.5),
 }
-OF_BEHAVIOUR = ("din",)  # the models whose features are BEHAVIOUR's
+OF_BEHAVIOUR = ("din", "target_attention", "bst", "sim")  # the models whose features are BEHAVIOUR's
 
 
 def features_of(name: str) -> FeatureSpec:
@@ -249,7 +255,15 @@ def test_an_odd_number_of_columns_has_no_int4() -> None:
     [("deepfm", "int8"), ("din", "fp32"), pytest.param("dlrm", "fp32", marks=pytest.mark.slow)]
     + [
         pytest.param(n, t, marks=pytest.mark.slow)
-        for n, t in (("dcnv2", "int4"), ("wide_deep", "fp16"), ("dcn", "fp32"), ("din_softmax", "fp32"))
+        for n, t in (
+            ("dcnv2", "int4"),
+            ("wide_deep", "fp16"),
+            ("dcn", "fp32"),
+            ("din_softmax", "fp32"),
+            ("target_attention", "int8"),
+            ("bst", "fp32"),
+            ("sim", "fp32"),
+        )
     ],
 )
 def test_onnx_gives_what_the_graph_gives(name: str, type_: str, tmp_path: Path) -> None:

@@ -11,10 +11,13 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
+from recsys.models.bst import BST
 from recsys.models.common.behaviour import history_pairs
 from recsys.models.common.layers import Dice
 from recsys.models.common.lists import list_softmax, list_sums, padded_to
 from recsys.models.din import DIN
+from recsys.models.sim import SIM
+from recsys.models.target_attention import TargetAttention
 
 Array = NDArray[np.float64]
 Weights = dict[str, Array]
@@ -126,13 +129,80 @@ def reference_din(w: Weights, t: Array, past: Array, **options: Any) -> list[Arr
     return [t, sum((s * h for s, h in zip(scores, past, strict=True)), np.zeros_like(t))]
 
 
-REFERENCES: dict[type[nn.Module], Callable[..., list[Array]]] = {DIN: reference_din}
-SMALL: dict[Any, dict[str, Any]] = {DIN: {"dim": 6, "attention_mlp": [7, 5], "deep_mlp": [8, 5]}}
+def attend(w: Weights, name: str, query: Array, keys: Array, values: Array, heads: int = 2) -> Array:
+    """The heads' softmax attention, and the map of its results."""
+    found = []
+    for q, k, v in zip(*(np.split(x, heads, axis=-1) for x in (query, keys, values)), strict=True):
+        found.append(softmax(k @ q / np.sqrt(len(q))) @ v)
+    return linear(w, f"{name}.out.0", np.concatenate(found))
+
+
+def with_places(w: Weights, name: str, past: Array, first: int = 0) -> Array:
+    """Add the vector of each item's distance from the end."""
+    places = w[f"{name}.weight"]
+    return past + np.stack([places[min(first + len(past) - 1 - i, len(places) - 1)] for i in range(len(past))])
+
+
+def reference_target_attention(w: Weights, t: Array, past: Array, **options: Any) -> list[Array]:
+    if not len(past):
+        return [t, np.zeros_like(t)]
+    keys, values = np.split(linear(w, "attention.key_value", with_places(w, "places", past)), 2, axis=1)
+    return [t, attend(w, "attention", linear(w, "attention.query", t), keys, values)]
+
+
+def reference_sim(w: Weights, t: Array, past: Array, **options: Any) -> list[Array]:
+    bags, row = options["bags"], options["row"]
+    category = options.get("category", "kind" if "history" not in options else "item")
+    [own] = bags[category][row]
+    same = [i for i, c in enumerate(bags[PAIRS[category]][row]) if c == own][-options.get("k", 2) :]
+    if not same:
+        return [t, np.zeros_like(t)]
+    values = with_places(w, "places", past)[same]
+    keys, values = np.split(linear(w, "attention.key_value", values), 2, axis=1)
+    return [t, attend(w, "attention", linear(w, "attention.query", t), keys, values)]
+
+
+def layer_norm(w: Weights, name: str, x: Array) -> Array:
+    x = (x - x.mean(axis=-1, keepdims=True)) / np.sqrt(x.var(axis=-1, keepdims=True) + 1e-5)
+    return x * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+
+def reference_bst(w: Weights, t: Array, past: Array, **options: Any) -> list[Array]:
+    past = with_places(w, "transformer.places", past, first=1) if len(past) else past
+    x = np.concatenate([past, (t + w["transformer.places.weight"][0])[None]])
+    for b in range(options.get("blocks", 1)):
+        at = f"transformer.blocks.{b}"
+        queries = linear(w, f"{at}.attention.query", x)
+        keys, values = np.split(linear(w, f"{at}.attention.key_value", x), 2, axis=1)
+        x = layer_norm(
+            w, f"{at}.between", x + np.stack([attend(w, f"{at}.attention", q, keys, values) for q in queries])
+        )
+        hidden = linear(w, f"{at}.feed_forward.0", x)
+        hidden = np.where(hidden > 0, hidden, 0.01 * hidden)
+        x = layer_norm(w, f"{at}.after", x + linear(w, f"{at}.feed_forward.2", hidden))
+    return [t, x[-1]]
+
+
+REFERENCES: dict[type[nn.Module], Callable[..., list[Array]]] = {
+    DIN: reference_din,
+    TargetAttention: reference_target_attention,
+    BST: reference_bst,
+    SIM: reference_sim,
+}
+ONE_PAIR = {"history": {"item": "items"}}
+SMALL: dict[Any, dict[str, Any]] = {
+    DIN: {"dim": 6, "attention_mlp": [7, 5], "deep_mlp": [8, 5]},
+    **{model: {"dim": 6, "max_length": 4, "deep_mlp": [8, 5]} for model in (TargetAttention, BST)},
+    SIM: {"dim": 6, "max_length": 4, "k": 2, "deep_mlp": [8, 5]},
+}
 OPTIONS: list[tuple[Any, dict[str, Any]]] = [
     *((model, {}) for model in REFERENCES),
-    *((model, {"history": {"item": "items"}}) for model in REFERENCES),
+    *((model, ONE_PAIR) for model in (DIN, TargetAttention, BST)),
     (DIN, {"softmax": True}),
     (DIN, {"activation": "dice"}),
+    (BST, {"blocks": 2}),
+    (SIM, {"category": "item", "k": 3}),
+    (SIM, {"category": "item", **ONE_PAIR}),
 ]
 each_option = pytest.mark.parametrize(
     ("model", "options"), OPTIONS, ids=[f"{m.__name__}-{'-'.join(map(str, o.items()))}" for m, o in OPTIONS]
@@ -159,7 +229,7 @@ def test_logits(model: Any, options: dict[str, Any], dense: int, labels: int) ->
         past = rows_of(w, features, bags, list(pairs.values()), row)
         inputs = REFERENCES[model](w, target, past, bags=bags, row=row, **options)
         x = np.concatenate([others_of(w, features, values.double().numpy(), bags, pairs, row), *inputs])
-        expected = linear(w, "logits", mlp(w, "deep", x))
+        expected = linear(w, "logits", mlp(w, "deep", x, "prelu" if model is DIN else "relu"))
         np.testing.assert_allclose(logits[row], expected, rtol=1e-4, atol=1e-5)
     assert logits.shape == (12, labels) and logits.std(axis=0).min() > 0.01
 
@@ -206,8 +276,11 @@ def test_one_batch_is_overfitted(model: Any, options: dict[str, Any]) -> None:
     """The labels follow from the target and its history alone, so that a model must compare them."""
     torch.manual_seed(0)
     features = spec(ITEM, KIND, ITEMS, KINDS, dense=0)
-    module = model(features, **{**SMALL[model], **options, "init_std": 0.3}).train()
+    wide = {"deep_mlp": [32, 16], "init_std": 0.3} | ({"k": 7} if model is SIM else {})
+    module = model(features, **{**SMALL[model], **options, **wide}).train()
     values, bags = draw(features, rows=48)
+    for items, kinds in (("item", "kind"), ("items", "kinds")):  # the kind follows from the item
+        bags[kinds] = [[i % 4 for i in bag] for bag in bags[items]]
     seen = [item in past for [item], past in zip(bags["item"], bags["items"], strict=True)]
     labels = torch.tensor(seen, dtype=torch.float32)[:, None]
     assert 5 < labels.sum() < 43

@@ -73,6 +73,30 @@ def repeat_rows(x: Tensor, lengths: Tensor) -> Tensor:
     return torch.repeat_interleave(x, lengths, dim=0)
 
 
+@contextmanager
+def with_first(first: Tensor, x: Tensor, lengths: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Put a value before the others of each list: first (B, d), values (P, d), lengths (B,).
+
+    Yields the values (P + B, d) and the lengths (B,) of the longer lists; padded lists are longer within the block.
+    """
+    longer = lengths + 1
+    if _length is not None:
+        block = torch.cat([first[:, None], x.reshape(lengths.shape[0], _length, x.shape[1])], dim=1)
+        with padded_to(_length + 1):
+            yield block.flatten(0, 1), longer
+        return
+    values = x.new_zeros(len(x) + len(first), x.shape[1]).index_copy(0, longer.cumsum(0) - longer, first)
+    after = torch.arange(len(x), device=x.device) + segment_ids_of(lengths) + 1
+    yield values.index_copy(0, after, x), longer
+
+
+def first_values(x: Tensor, lengths: Tensor) -> Tensor:
+    """Return the first value of each list, none of which is empty: values (P, d), lengths (B,) -> (B, d)."""
+    if _length is not None:
+        return x.reshape(lengths.shape[0], _length, x.shape[1])[:, 0]
+    return x[lengths.cumsum(0) - lengths]
+
+
 def is_filled(lengths: Tensor, longest: int) -> Tensor:
     """Return which places of a block hold values: lengths (B,) -> (B, longest) bool."""
     return torch.arange(longest, device=lengths.device) < lengths[:, None]
