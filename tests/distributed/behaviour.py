@@ -10,6 +10,7 @@ from recsys.batch import Batch
 from recsys.config.schema_run import ShardingConfig, SparseOptimConfig
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.models.bst import BST
+from recsys.models.dien import DIEN
 from recsys.models.din import DIN
 from recsys.models.sim import SIM
 from recsys.models.target_attention import TargetAttention
@@ -33,6 +34,7 @@ MODELS: dict[str, Any] = {
     "din": lambda **more: DIN(SPEC, dim=8, init_std=0.5, **more),
     "target_attention": lambda **more: TargetAttention(SPEC, dim=8, init_std=0.5, **more),
     "bst": lambda **more: BST(SPEC, dim=8, init_std=0.5, **more),
+    "dien": lambda **more: DIEN(SPEC, dim=8, init_std=0.5, **more),
     "sim": lambda **more: SIM(SPEC, dim=8, k=2, init_std=0.5, **more),
 }
 

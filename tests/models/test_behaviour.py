@@ -15,6 +15,7 @@ from recsys.models.bst import BST
 from recsys.models.common.behaviour import history_pairs
 from recsys.models.common.layers import Dice
 from recsys.models.common.lists import list_softmax, list_sums, padded_to
+from recsys.models.dien import DIEN
 from recsys.models.din import DIN
 from recsys.models.sim import SIM
 from recsys.models.target_attention import TargetAttention
@@ -183,21 +184,44 @@ def reference_bst(w: Weights, t: Array, past: Array, **options: Any) -> list[Arr
     return [t, x[-1]]
 
 
+def gates(w: Weights, inputs: tuple[str, str], state: tuple[str, str], x: Array, h: Array) -> tuple[Array, Array]:
+    """A GRU's update gate and new state, of the matrices and biases for its input and its state."""
+    (xr, xu, xn), (hr, hu, hn) = (np.split(w[m] @ v + w[b], 3) for (m, b), v in ((inputs, x), (state, h)))
+    return sigmoid(xu + hu), np.tanh(xn + sigmoid(xr + hr) * hn)
+
+
+def reference_dien(w: Weights, t: Array, past: Array, **options: Any) -> list[Array]:
+    interests, h = [], np.zeros(w["match.weight"].shape[0])
+    for x in past:
+        keep, new = gates(w, ("gru.weight_ih_l0", "gru.bias_ih_l0"), ("gru.weight_hh_l0", "gru.bias_hh_l0"), x, h)
+        h = keep * h + (1 - keep) * new
+        interests.append(h)
+    evolved = np.zeros_like(h)
+    scores = softmax(np.array([x @ w["match.weight"] @ t for x in interests])) if interests else []
+    inputs, state = (tuple(f"evolution.{part}.{kind}" for kind in ("weight", "bias")) for part in ("inputs", "state"))
+    for x, score in zip(interests, scores, strict=True):
+        update, new = gates(w, inputs, state, x, evolved)  # type: ignore[arg-type]
+        evolved = (1 - score * update) * evolved + score * update * new
+    return [t, evolved]
+
+
 REFERENCES: dict[type[nn.Module], Callable[..., list[Array]]] = {
     DIN: reference_din,
     TargetAttention: reference_target_attention,
     BST: reference_bst,
     SIM: reference_sim,
+    DIEN: reference_dien,
 }
 ONE_PAIR = {"history": {"item": "items"}}
 SMALL: dict[Any, dict[str, Any]] = {
     DIN: {"dim": 6, "attention_mlp": [7, 5], "deep_mlp": [8, 5]},
     **{model: {"dim": 6, "max_length": 4, "deep_mlp": [8, 5]} for model in (TargetAttention, BST)},
     SIM: {"dim": 6, "max_length": 4, "k": 2, "deep_mlp": [8, 5]},
+    DIEN: {"dim": 6, "hidden": 5, "deep_mlp": [8, 5]},
 }
 OPTIONS: list[tuple[Any, dict[str, Any]]] = [
     *((model, {}) for model in REFERENCES),
-    *((model, ONE_PAIR) for model in (DIN, TargetAttention, BST)),
+    *((model, ONE_PAIR) for model in (DIN, TargetAttention, BST, DIEN)),
     (DIN, {"softmax": True}),
     (DIN, {"activation": "dice"}),
     (BST, {"blocks": 2}),
@@ -229,14 +253,16 @@ def test_logits(model: Any, options: dict[str, Any], dense: int, labels: int) ->
         past = rows_of(w, features, bags, list(pairs.values()), row)
         inputs = REFERENCES[model](w, target, past, bags=bags, row=row, **options)
         x = np.concatenate([others_of(w, features, values.double().numpy(), bags, pairs, row), *inputs])
-        expected = linear(w, "logits", mlp(w, "deep", x, "prelu" if model is DIN else "relu"))
+        expected = linear(w, "logits", mlp(w, "deep", x, "prelu" if model in (DIN, DIEN) else "relu"))
         np.testing.assert_allclose(logits[row], expected, rtol=1e-4, atol=1e-5)
     assert logits.shape == (12, labels) and logits.std(axis=0).min() > 0.01
 
 
 @each_model
 def test_batches_without_any_history(model: Any) -> None:
-    """All lists are empty: the result is finite, in training too, and that of the same rows in other batches."""
+    """All lists are empty: the result is finite, and that of the same rows in other batches. All parameters have a
+    gradient, without which the other ranks would wait.
+    """
     features = spec()
     module = build(model, features)
     values, bags = draw(features, rows=5)
@@ -246,7 +272,7 @@ def test_batches_without_any_history(model: Any) -> None:
         mixed = module(values, to_kjt(without | {n: [without[n][0], *bags[n][1:]] for n in ("items", "kinds")}))
     torch.testing.assert_close(found[0], mixed[0])
     module.train()(values, to_kjt(without)).sum().backward()
-    assert all(p.grad is None or p.grad.isfinite().all() for p in module.parameters())
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in module.parameters())
 
 
 @each_model

@@ -126,7 +126,7 @@ def to_onnx(
     """
     import onnx
 
-    with quiet_exporter():
+    with quiet_exporter(), torch.no_grad():  # with gradients, scan has no form
         converted = torch.onnx.export(
             program,
             (),
