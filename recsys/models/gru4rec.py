@@ -6,31 +6,13 @@ https://arxiv.org/abs/1706.03847.
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import PackedSequence
 
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
 from recsys.models.common.items import Items, QueryBatch, next_items, states_at
-from recsys.models.common.lists import from_start, padded_length, to_block
+from recsys.models.common.recurrent import gru_states
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Depth, Deviation, Share, Width
-
-
-def packed(x: Tensor, lengths: Tensor) -> tuple[PackedSequence, Tensor]:
-    """Pack concatenated lists for nn.GRU, step by step and the longest list first, without padding.
-
-    Args:
-        x: (P, d) values of the lists, one list after another.
-        lengths: (B,).
-
-    Returns:
-        The packed sequence of P rows, and (P,) the index in x of each of them.
-    """
-    rank = torch.empty_like(lengths)
-    rank[lengths.argsort(descending=True, stable=True)] = torch.arange(len(lengths), device=lengths.device)
-    step = from_start(lengths)
-    order = (step * len(lengths) + torch.repeat_interleave(rank, lengths)).argsort()
-    return PackedSequence(x[order], step.bincount().cpu()), order
 
 
 class GRU4Rec(nn.Module, RetrievalModel):
@@ -70,16 +52,5 @@ class GRU4Rec(nn.Module, RetrievalModel):
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
         """Return queries (Q, dim) from the vectors (P, dim) of query_batch.inputs."""
-        if not vectors.shape[0]:  # nn.GRU takes no empty sequence
-            return states_at(vectors, query_batch.at)
-        states = self._states(self.before(vectors), query_batch.lengths)
+        states = gru_states(self.gru, self.before(vectors), query_batch.lengths)
         return states_at(self.out(self.after(states)), query_batch.at)
-
-    def _states(self, vectors: Tensor, lengths: Tensor) -> Tensor:
-        """Run the GRU over each list: (P, dim), lengths (B,) -> (P, hidden)."""
-        if padded_length() is not None:
-            block, _ = to_block(vectors, lengths)
-            return self.gru(block.transpose(0, 1))[0].transpose(0, 1).flatten(0, 1)
-        steps, order = packed(vectors, lengths)
-        states = self.gru(steps)[0].data
-        return torch.empty_like(states).index_copy(0, order, states)

@@ -20,7 +20,9 @@ from recsys.sweep.search import check_method
 from recsys.sweep.space import read_space
 
 YAMLS = sorted(conf_dir().rglob("*.yaml"))
-SPEC = FeatureSpec(dense=(DenseFeature("x"),), sparse=(SparseFeature("a", 10**9, "a"), SparseFeature("b", 7, "b")))
+SINGLE = (SparseFeature("a", 10**9, "a"), SparseFeature("b", 7, "b"))
+HISTORY = tuple(SparseFeature(f"{f.name}s", f.cardinality, f.table, multi_valued=True, sequence=True) for f in SINGLE)
+SPEC = FeatureSpec(dense=(DenseFeature("x"),), sparse=SINGLE + HISTORY)
 
 
 def test_some_were_found() -> None:

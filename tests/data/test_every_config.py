@@ -23,13 +23,14 @@ RealData = Callable[[str], Path]
 CRITEO = ("criteo", "criteo_1tb", "criteo_1tb_t0", "criteo_1tb_t3", "criteo_1tb_t15", "criteo_1tb_multihot")
 FOLDERS = {  # of real data
     "avazu": "avazu", "frappe": "frappe", "movielens_100k": "ml-100k", "movielens_100k_retrieval": "ml-100k",
+    "movielens_100k_history": "ml-100k",
     "movielens_1m": "ml-1m", "amazon_beauty": "amazon_beauty_s3rec", "amazon_beauty_sequences": "amazon_beauty_s3rec",
     "amazon_beauty_attributes": "amazon_beauty_s3rec",
 }  # fmt: skip
 BUILT_IN = {
     "sample_sequences": "sequences", "sample_interactions": "interactions", "sample_tasks": "interactions",
     "sample_interactions_retrieval": "interactions", "sample_ratings": "interactions", "sample_sales": "sales",
-    "sample_queries": "queries",
+    "sample_queries": "queries", "sample_behaviour": "interactions",
 }  # fmt: skip
 LINES = 3000  # of each file of real data, except for side tables
 SINGLE = 50  # rows that are read one by one

@@ -22,9 +22,12 @@ from recsys.data.tensors import Tensors
 from recsys.errors import UserError
 from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
 from recsys.models.bert4rec import BERT4Rec
+from recsys.models.bst import BST
 from recsys.models.common.lists import first_kept, list_means, padded_to
 from recsys.models.dcnv2 import DCNv2
 from recsys.models.deepfm import DeepFM
+from recsys.models.dien import DIEN
+from recsys.models.din import DIN
 from recsys.models.dlrm import DLRM
 from recsys.models.esmm import ESMM
 from recsys.models.fibinet import FiBiNET
@@ -35,6 +38,8 @@ from recsys.models.mf import MF
 from recsys.models.mult_vae import MultVAE
 from recsys.models.neumf import NeuMF
 from recsys.models.sasrec import SASRec
+from recsys.models.sim import SIM
+from recsys.models.target_attention import TargetAttention
 from recsys.models.transformer import Transformer
 from recsys.models.two_tower import TwoTower
 from recsys.predictions import columns, predict
@@ -56,6 +61,17 @@ RANKING = FeatureSpec(
         SparseFeature("before", 7, "item"),  # shares the item's table
         SparseFeature("tags", 5, "tags", multi_valued=True, pooling="mean"),
         SparseFeature("seen", 7, "item", multi_valued=True, pooling="sum"),
+    ),
+    labels=LABELS,
+)
+BEHAVIOUR = FeatureSpec(
+    dense=RANKING.dense,
+    sparse=(
+        *RANKING.sparse[:2],
+        SparseFeature("category", 4, "category"),
+        RANKING.sparse[3],
+        SparseFeature("items", 7, "item", multi_valued=True, sequence=True),
+        SparseFeature("categories", 4, "category", multi_valued=True, sequence=True),
     ),
     labels=LABELS,
 )
@@ -87,7 +103,21 @@ SCORERS: dict[str, Any] = {
     "dcnv2_moe": lambda f: DCNv2(f, dim=4, rank=3, experts=2),
     "masknet_serial": lambda f: MaskNet(f, dim=4, structure="serial"),
     "fibinet_each": lambda f: FiBiNET(f, dim=4, bilinear="each"),
+    "din": lambda f: DIN(f, dim=8, activation="dice", init_std=0.5),
+    "din_softmax": lambda f: DIN(f, dim=8, softmax=True, init_std=0.5),
+    "target_attention": lambda f: TargetAttention(f, dim=8, max_length=3, init_std=0.5),
+    "bst": lambda f: BST(f, dim=8, max_length=3, blocks=2, init_std=0.5),
+    "dien": lambda f: DIEN(f, dim=8, init_std=0.5),
+    "sim": lambda f: SIM(f, dim=8, max_length=3, k=2, init_std=0.5),
 }
+OF_BEHAVIOUR = ("din", "target_attention", "bst", "dien", "sim")  # the models whose features are BEHAVIOUR's
+
+
+def features_of(name: str) -> FeatureSpec:
+    """The features of a scorer."""
+    return BEHAVIOUR if name.startswith(OF_BEHAVIOUR) else RANKING
+
+
 RETRIEVERS: dict[str, tuple[Any, FeatureSpec]] = {
     "sasrec": (lambda f: SASRec(f, dim=8, heads=2, max_length=4), SEQUENCES),
     "bert4rec": (lambda f: BERT4Rec(f, dim=8, max_length=4), SEQUENCES),
@@ -161,17 +191,28 @@ def fused_parts(model: nn.Module, type_: str, folder: Path) -> tuple[Tables, lis
 
 def ranking_graph(
     name: str, type_: str, folder: Path
-) -> tuple[nn.Module, RankingGraph, list[Part], dict[str, Tensor], nn.Module]:
-    model, copy = made(SCORERS[name], RANKING), made(SCORERS[name], RANKING)
+) -> tuple[nn.Module, RankingGraph, list[Part], dict[str, Tensor], dict[str, nn.Module]]:
+    """Return a model, its graph with the graph's tables, and the modules whose stand-ins exist in ONNX only."""
+    features = features_of(name)
+    model, copy = made(SCORERS[name], features), made(SCORERS[name], features)
     found, parts, arrays = fused_parts(copy, type_, folder)
-    replace_lookups(copy, RANKING, found)
-    return model, RankingGraph(copy, RANKING, LABELS, found), parts, arrays, copy
+    only_onnx = {n: m for n, m in copy.named_children() if isinstance(m, nn.GRU)}
+    replace_lookups(copy, features, found)
+    return model, RankingGraph(copy, features, LABELS, found), parts, arrays, only_onnx
 
 
-def expected(model: nn.Module, arrays: Arrays) -> np.ndarray:
-    batch = Tensors.from_arrays(arrays, RANKING).batch(np.zeros((arrays.rows, 3)))
+def expected(model: nn.Module, arrays: Arrays, features: FeatureSpec) -> np.ndarray:
+    batch = Tensors.from_arrays(arrays, features).batch(np.zeros((arrays.rows, 3)))
     with torch.no_grad():
         return predict(model(batch.dense, batch.sparse), LABELS).numpy()
+
+
+def uneven(arrays: Arrays, features: FeatureSpec) -> dict[str, np.ndarray]:
+    """The inputs of a graph; those of a history have different widths, as a client may pad them."""
+    feed = graph_inputs(arrays, features).feed
+    if "items" in feed:
+        feed["items"] = np.pad(feed["items"], ((0, 0), (0, 2)), constant_values=-1)
+    return feed
 
 
 def tensors(feed: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
@@ -180,13 +221,16 @@ def tensors(feed: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("name", SCORERS)
 def test_a_ranking_graph_is_its_model(name: str, tmp_path: Path) -> None:
-    model, graph, _, parts, _ = ranking_graph(name, "fp32", tmp_path)
+    model, graph, _, parts, only_onnx = ranking_graph(name, "fp32", tmp_path)
+    for module, original in only_onnx.items():
+        setattr(graph.model, module, original)
+    features = features_of(name)
     for rows in (1, 40):
-        arrays = random_arrays(RANKING, rows, seed=rows)
+        arrays = random_arrays(features, rows, seed=rows)
         with torch.no_grad():
-            out = graph.eval()(parts, tensors(graph_inputs(arrays, RANKING).feed))
+            out = graph.eval()(parts, tensors(uneven(arrays, features)))
         assert list(out) == columns(LABELS) == ["click", "stars", "kind_a", "kind_b", "kind_c"]
-        wanted = expected(model, arrays)
+        wanted = expected(model, arrays, features)
         assert np.abs(torch.stack(list(out.values()), 1).numpy() - wanted).max() < 1e-5
         assert rows == 1 or wanted.std(axis=0).min() > 1e-4  # the rows do differ
 
@@ -219,21 +263,29 @@ def test_an_odd_number_of_columns_has_no_int4() -> None:
 
 @pytest.mark.parametrize(
     ("name", "type_"),
-    [("deepfm", "int8"), pytest.param("dlrm", "fp32", marks=pytest.mark.slow)]
+    [("deepfm", "int8"), ("din", "fp32"), pytest.param("dlrm", "fp32", marks=pytest.mark.slow)]
     + [
         pytest.param(n, t, marks=pytest.mark.slow)
-        for n, t in (("dcnv2_parallel", "int4"), ("widedeep", "fp16"), *((n, "fp32") for n in SCORERS if n != "dlrm"))
+        for n, t in (
+            ("dcnv2_parallel", "int4"),
+            ("widedeep", "fp16"),
+            ("target_attention", "int8"),
+            *((n, "fp32") for n in SCORERS if n not in ("dlrm", "target_attention")),
+        )
     ],
 )
 def test_onnx_gives_what_the_graph_gives(name: str, type_: str, tmp_path: Path) -> None:
     """One conversion serves any number of rows and any lengths of lists, with the tables outside of the file."""
-    _, graph, parts, arrays, _ = ranking_graph(name, type_, tmp_path)
-    inputs = example_inputs(RANKING)
+    _, graph, parts, arrays, only_onnx = ranking_graph(name, type_, tmp_path)
+    features = features_of(name)
+    inputs = example_inputs(features)
     sizes = {n: len(x) for n, x in arrays.items()}
     to_onnx(trace(graph, parts, inputs), parts, list(inputs), graph.outputs, tmp_path / "model.onnx", sizes)
+    for module, original in only_onnx.items():
+        setattr(graph.model, module, original)
     session = ort.InferenceSession(tmp_path / "model.onnx")
     for rows, longest in ((1, 0), (1, 5), (30, 5)):
-        feed = graph_inputs(random_arrays(RANKING, rows, longest=longest), RANKING).feed
+        feed = uneven(random_arrays(features, rows, longest=longest), features)
         with torch.no_grad():
             wanted = graph.eval()(arrays, tensors(feed))
         for name_, x in zip(graph.outputs, session.run(graph.outputs, feed), strict=True):

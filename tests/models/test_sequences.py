@@ -15,7 +15,8 @@ from recsys.losses import FullSoftmax
 from recsys.models import hstu
 from recsys.models.bert4rec import BERT4Rec
 from recsys.models.common.attention import Attention, RelativeAttention, sinusoids
-from recsys.models.gru4rec import GRU4Rec, packed
+from recsys.models.common.recurrent import packed
+from recsys.models.gru4rec import GRU4Rec
 from recsys.models.hstu import HSTU
 from recsys.models.sasrec import SASRec
 from recsys.models.transformer import Transformer

@@ -50,7 +50,7 @@ from recsys.errors import UserError
 from recsys.manifest import BackgroundCheck, DamagedFile
 from recsys.memory import keep_freed_memory
 
-FORMAT = 7  # increase it if a change prepares the same config and files differently
+FORMAT = 8  # increase it if a change prepares the same config and files differently
 
 
 @dataclass(frozen=True)

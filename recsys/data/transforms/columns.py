@@ -294,8 +294,20 @@ class ResolvedData(DataConfig):
         )
 
     def is_sequence(self, c: SparseConfig) -> bool:
-        """Return True if a row has a list of ids whose order matters."""
+        """Return True if a row is a sequence (data.sequences) and the feature has a value for each of its items."""
         return self.sequences is not None and c.last is not None
+
+    def is_ordered(self, c: SparseConfig) -> bool:
+        """Return True if a row has a list of ids whose order matters: one of a sequence, the values of earlier rows,
+        or a list that shares the table of a single value, such as an item's.
+        """
+        if self.sequences is not None:
+            return self.is_sequence(c)
+        return c.last is not None or (is_bag(c) and c.table in self._tables_of_single_values)
+
+    @cached_property
+    def _tables_of_single_values(self) -> set[str]:
+        return {c.table or name for name, c in self.sparse_columns.items() if not is_bag(c)}
 
 
 def resolve(data: DataConfig, key: str = "data") -> ResolvedData:
@@ -339,7 +351,7 @@ def feature_spec(
                 c.table or n,
                 "mean" if c.pooling == "mean" else "sum",
                 is_bag(c),
-                data.is_sequence(c),
+                data.is_ordered(c),
                 frozen=(c.table or n) in data.frozen_tables,
             )
             for n, c in data.sparse_columns.items()

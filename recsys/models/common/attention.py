@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from recsys.models.common.lists import padded_length, to_block
+from recsys.models.common.lists import is_filled, padded_length, to_block
 
 
 class Attention(nn.Module):
@@ -35,13 +35,34 @@ class Attention(nn.Module):
         q, k, v = (self._by_head(x) for x in block.split(dim, dim=2))
         mask = None
         if not self.causal:  # causal attention never reaches the padding, which comes last
-            mask = (torch.arange(block.shape[1], device=lengths.device) < lengths[:, None])[:, None, None, :]
-            mask = mask | (lengths == 0)[:, None, None, None]
+            mask = (is_filled(lengths, block.shape[1]) | (lengths == 0)[:, None])[:, None, None, :]
         mixed = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=self.causal)
         return self.out(_merge_heads(mixed)[at])
 
     def _by_head(self, x: Tensor) -> Tensor:
         return x.unflatten(2, (self.heads, -1)).transpose(1, 2)
+
+
+class QueryAttention(nn.Module):
+    """Multi-head attention from one query for each list to the list's values; zeros for an empty list."""
+
+    def __init__(self, dim: int, heads: int, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        if heads < 1 or dim % heads:
+            raise ValueError(f"dim={dim} is not divisible by heads={heads}")
+        self.heads = heads
+        self.query = nn.Linear(dim, dim)
+        self.key_value = nn.Linear(dim, 2 * dim)
+        self.out = nn.Sequential(nn.Linear(dim, dim), nn.Dropout(dropout))
+
+    def forward(self, queries: Tensor, values: Tensor, lengths: Tensor) -> Tensor:
+        """Attend from queries (B, dim) to values (P, dim) of lists of these lengths (B,) -> (B, dim)."""
+        block, _ = to_block(self.key_value(values), lengths)
+        k, v = (x.unflatten(2, (self.heads, -1)).transpose(1, 2) for x in block.chunk(2, dim=2))
+        q = self.query(queries).unflatten(1, (self.heads, 1, -1))
+        filled = is_filled(lengths, block.shape[1]) | (lengths == 0)[:, None]  # a softmax of nothing is NaN
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=filled[:, None, None])
+        return torch.where((lengths > 0)[:, None], self.out(_merge_heads(mixed)), 0.0)
 
 
 def _merge_heads(x: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Layers shared by several models."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -8,12 +8,39 @@ from torch import Tensor, nn
 from recsys.features import FeatureSpec
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
-_ACTIVATIONS: dict[str, type[nn.Module]] = {
-    "relu": nn.ReLU,
-    "gelu": nn.GELU,
-    "silu": nn.SiLU,
-    "tanh": nn.Tanh,
-    "sigmoid": nn.Sigmoid,
+
+
+class Dice(nn.Module):
+    """PReLU whose rectified point adapts to the data: Zhou et al., Deep Interest Network, 2018, section 5.3.
+
+    In training, fewer than two values have no variance and are scaled by the running statistics.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(width, affine=False)
+        self.slope = nn.Parameter(torch.zeros(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale negative values down, those near the mean in part: (N, width) -> (N, width)."""
+        if self.training and len(x) < 2:
+            assert self.norm.running_mean is not None and self.norm.running_var is not None
+            z = (x - self.norm.running_mean) / (self.norm.running_var + self.norm.eps).sqrt()
+        else:
+            z = self.norm(x)
+        share = torch.sigmoid(z)
+        return x * (share + (1 - share) * self.slope)
+
+
+# modules by name, made for a width
+_ACTIVATIONS: dict[str, Callable[[int], nn.Module]] = {
+    "relu": lambda _: nn.ReLU(),
+    "gelu": lambda _: nn.GELU(),
+    "silu": lambda _: nn.SiLU(),
+    "tanh": lambda _: nn.Tanh(),
+    "sigmoid": lambda _: nn.Sigmoid(),
+    "prelu": lambda _: nn.PReLU(),
+    "dice": Dice,
 }
 
 
@@ -40,7 +67,7 @@ class MLP(nn.Sequential):
             layers.append(nn.Linear(width, out))
             if batch_norm:
                 layers.append(nn.BatchNorm1d(out))
-            layers.append(_ACTIVATIONS[activation]())
+            layers.append(_ACTIVATIONS[activation](out))
             if dropout > 0:
                 layers.append(nn.Dropout(dropout))
             width = out

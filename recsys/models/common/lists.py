@@ -7,6 +7,7 @@ must not reach any list. Models that use the functions of this module, and those
 both, if they write x.shape[0] instead of len(x), which PyTorch's tracer would make a constant.
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -72,12 +73,54 @@ def repeat_rows(x: Tensor, lengths: Tensor) -> Tensor:
     return torch.repeat_interleave(x, lengths, dim=0)
 
 
+@contextmanager
+def with_first(first: Tensor, x: Tensor, lengths: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Put a value before the others of each list: first (B, d), values (P, d), lengths (B,).
+
+    Yields the values (P + B, d) and the lengths (B,) of the longer lists; padded lists are longer within the block.
+    """
+    longer = lengths + 1
+    if _length is not None:
+        block = torch.cat([first[:, None], x.reshape(lengths.shape[0], _length, x.shape[1])], dim=1)
+        with padded_to(_length + 1):
+            yield block.flatten(0, 1), longer
+        return
+    values = x.new_zeros(len(x) + len(first), x.shape[1]).index_copy(0, longer.cumsum(0) - longer, first)
+    after = torch.arange(len(x), device=x.device) + segment_ids_of(lengths) + 1
+    yield values.index_copy(0, after, x), longer
+
+
+def first_values(x: Tensor, lengths: Tensor) -> Tensor:
+    """Return the first value of each list, none of which is empty: values (P, d), lengths (B,) -> (B, d)."""
+    if _length is not None:
+        return x.reshape(lengths.shape[0], _length, x.shape[1])[:, 0]
+    return x[lengths.cumsum(0) - lengths]
+
+
+def is_filled(lengths: Tensor, longest: int) -> Tensor:
+    """Return which places of a block hold values: lengths (B,) -> (B, longest) bool."""
+    return torch.arange(longest, device=lengths.device) < lengths[:, None]
+
+
+def list_sums(x: Tensor, lengths: Tensor) -> Tensor:
+    """Return the sum of each list, zeros for an empty one: values (P, d), lengths (B,) -> (B, d)."""
+    if _length is not None:
+        block = x.reshape(lengths.shape[0], _length, x.shape[1])
+        return torch.where(is_filled(lengths, _length)[:, :, None], block, 0.0).sum(1)
+    return torch.segment_reduce(x, "sum", lengths=lengths, initial=0.0)
+
+
+def list_softmax(scores: Tensor, lengths: Tensor) -> Tensor:
+    """Return the softmax of each list's scores: (P, H), lengths (B,) -> (P, H)."""
+    block, at = to_block(scores, lengths)
+    filled = is_filled(lengths, block.shape[1]) | (lengths == 0)[:, None]  # a softmax of nothing is NaN
+    return block.masked_fill(~filled[:, :, None], -math.inf).softmax(1).flatten(0, 1)[at]
+
+
 def list_means(x: Tensor, lengths: Tensor) -> Tensor:
     """Return the mean of each list, zeros for an empty one: values (P, d), lengths (B,) -> (B, d)."""
     if _length is not None:
-        block = x.reshape(lengths.shape[0], _length, x.shape[1])
-        there = torch.arange(_length, device=x.device) < lengths[:, None]
-        return torch.where(there[:, :, None], block, 0.0).sum(1) / lengths.clamp(min=1)[:, None]
+        return list_sums(x, lengths) / lengths.clamp(min=1)[:, None]
     return torch.segment_reduce(x, "mean", lengths=lengths, initial=0.0)
 
 

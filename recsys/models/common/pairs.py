@@ -30,8 +30,15 @@ def history_features(features: FeatureSpec) -> tuple[SparseFeature, ...]:
     """Return the histories: the features of a row, other than the item, that share the item's table."""
     if features.item is None:
         return ()
-    table = features.feature(features.item).table
-    return tuple(f for f in features.sparse if f.table == table and f.name != features.item and not f.sequence)
+    item = features.feature(features.item)
+    return tuple(
+        f for f in features.sparse if f.table == item.table and f.name != item.name and not _of_items(features, f)
+    )
+
+
+def _of_items(features: FeatureSpec, f: SparseFeature) -> bool:
+    """Return whether a feature has a value for each item of a row that is a sequence of items."""
+    return f.sequence and features.item is not None and features.feature(features.item).sequence
 
 
 def with_histories(
@@ -57,14 +64,16 @@ def with_histories(
 
 
 def user_features(features: FeatureSpec, model: str, *, histories: bool = False) -> FeatureSpec:
-    """Return the user's features: all features of a row except the item and sequences.
+    """Return the user's features: all features of a row except the item and, if rows are sequences, those of items.
 
     histories: whether the model reads histories in another way, so that they are left out
 
     Raises ValueError if there are none.
     """
     own = history_features(features) if histories else ()
-    sparse = tuple(f for f in features.sparse if f.name != features.item and not f.sequence and f not in own)
+    sparse = tuple(
+        f for f in features.sparse if f.name != features.item and not _of_items(features, f) and f not in own
+    )
     if not sparse and not features.dense and not own:
         raise ValueError(
             f"{model} needs features of the user, but the data has only features of items; add features of the user "

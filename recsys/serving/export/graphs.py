@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from recsys.data.arrays import single_valued
 from recsys.features import FeatureSpec, Label
 from recsys.predictions import columns, predict
-from recsys.serving.export.lookups import PaddedFeatures, Tables
+from recsys.serving.export.lookups import PaddedFeatures, RowLookup, Tables
 from recsys.serving.export.tables import Part
 
 OPSET = 21
@@ -65,13 +65,15 @@ class RankingGraph(nn.Module):
         super().__init__()
         self.model = model.to(tables.precision)
         self._features, self._labels, self._tables = features, labels, tables
+        self._by_row = [name for m in model.modules() if isinstance(m, RowLookup) for name in m.names]
         self.outputs = columns(labels)
 
     def forward(self, parts: Mapping[str, Tensor], inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the predictions, (B,) for each name of `outputs`."""
         self._tables.parts = dict(parts)
         dense, sparse = features_of(self._features, inputs)
-        predictions = predict(self.model(dense.to(self._tables.precision), sparse), self._labels)
+        with sparse.one_length(self._by_row):
+            predictions = predict(self.model(dense.to(self._tables.precision), sparse), self._labels)
         return {name: predictions[:, i] for i, name in enumerate(self.outputs)}
 
 
@@ -124,7 +126,7 @@ def to_onnx(
     """
     import onnx
 
-    with quiet_exporter():
+    with quiet_exporter(), torch.no_grad():  # with gradients, scan has no form
         converted = torch.onnx.export(
             program,
             (),

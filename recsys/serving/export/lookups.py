@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from recsys.errors import UserError
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
-from recsys.models.common.lists import padded_length
+from recsys.models.common.lists import padded_length, padded_to
 from recsys.serving.export.tables import FusedTable
 
 
@@ -62,6 +63,19 @@ class PaddedFeatures:
         at = self._singles.index(name)
         return self._ids[:, at : at + 1]
 
+    @contextmanager
+    def one_length(self, names: Sequence[str]) -> Iterator[None]:
+        """Pad the lists among these features to the longest, and work on lists of that length within the block."""
+        lists = {n: self._lists[n] for n in names if n in self._lists}
+        if not lists:
+            yield
+            return
+        length = _longest([x.shape[1] for x in lists.values()])
+        before, self._lists = self._lists, self._lists | {n: _padded_to(x, length) for n, x in lists.items()}
+        with padded_to(length):
+            yield
+        self._lists = before
+
     def singles(self, names: Sequence[str]) -> Tensor:
         """Return the ids of single-valued features: (B, len(names))."""
         assert self._ids is not None
@@ -74,6 +88,21 @@ class PaddedFeatures:
             f"model: it calls {name}() on its sparse features, for which an exported graph has no form; "
             "look ids up with PooledEmbeddings or SequenceEmbeddings"
         )
+
+
+def _longest(lengths: Sequence[int]) -> int:
+    """Return the largest length, which may be symbolic."""
+    first, *others = lengths
+    for n in others:  # TorchScript traces sizes as tensors
+        first = torch.maximum(first, n) if isinstance(n, Tensor) else torch.sym_max(first, n)  # type: ignore[arg-type]
+    return first
+
+
+def _padded_to(padded: Tensor, length: int) -> Tensor:
+    """Pad lists further: (B, L) -> (B, length), -1 after the end."""
+    own = padded.shape[1]
+    place = torch.arange(length, device=padded.device)
+    return torch.where(place < own, padded[:, place.clamp(max=own - 1)], -1)
 
 
 @dataclass

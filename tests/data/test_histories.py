@@ -1,0 +1,109 @@
+"""Histories: lists in files and values of earlier rows share the table of the item, and hold nothing of later rows."""
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+from omegaconf import OmegaConf
+
+from recsys.data.check import check_data
+from recsys.data.prepare.prepared import Prepared, prepare
+from recsys.data.transforms import ResolvedData, resolve
+from recsys.models.common.behaviour import history_pairs
+
+ROWS, USERS, LAST = 300, 12, 5
+
+
+def prepared_data(text: str, folder: Path) -> Prepared:
+    merged = OmegaConf.merge(
+        OmegaConf.structured(ResolvedData(name="t", root=str(folder / "raw"))), OmegaConf.create(text)
+    )
+    data = resolve(OmegaConf.to_object(merged))  # type: ignore[arg-type]
+    data.prepared = str(folder / "prepared")
+    check_data(data)
+    return prepare(data)
+
+
+def rows_of(prepared: Prepared) -> pl.DataFrame:
+    return pl.concat([pl.read_parquet(f) for s in ("train", "validation", "test") for f in prepared.files(s)])
+
+
+SOURCES = {
+    "lists": ("format: parquet", "items: {split: '|', table: item}, kinds: {split: '|', table: kind}"),
+    "text": ("format: csv", "items: {split: '|', table: item}, kinds: {split: '|', table: kind}"),
+    "rows": (
+        "format: csv",
+        "items: {column: item, last: 3, table: item}, kinds: {column: kind, last: 3, table: kind}",
+    ),
+}
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_source_gives_a_history_of_the_item_s_table(source: str, tmp_path: Path) -> None:
+    """The lists are sequences that share the table and the ids of the item; other lists are no sequences."""
+    (tmp_path / "raw").mkdir()
+    rng = np.random.default_rng(0)
+    items = rng.integers(0, 9, ROWS)
+    past = [[] if i < USERS else [items[j] for j in range(i % USERS, i, USERS)][-3:] for i in range(ROWS)]
+    frame = pl.DataFrame(
+        {
+            "user": [f"u{i % USERS}" for i in range(ROWS)],
+            "item": [f"i{i}" for i in items],
+            "kind": [f"k{i % 3}" for i in items],
+            "items": [[f"i{i}" for i in p] for p in past],
+            "kinds": [[f"k{i % 3}" for i in p] for p in past],
+            "tags": ["a|b"] * ROWS,
+            "t": range(ROWS),
+            "label": rng.integers(0, 2, ROWS),
+        }
+    )
+    form, features = SOURCES[source]
+    if form == "format: parquet":
+        frame.write_parquet(tmp_path / "raw" / "log.parquet")
+    else:
+        frame.with_columns(pl.col("items", "kinds").list.join("|")).write_csv(tmp_path / "raw" / "log.csv")
+    prepared = prepared_data(
+        f"""
+        source: {{{form}, files: ["log.*"]}}
+        group: {{by: user, order: t}}
+        split: {{by: time, column: t}}
+        dense: {{t: {{transform: []}}}}
+        sparse: {{item: {{}}, kind: {{}}, tags: {{split: '|'}}, {features}}}
+        """,
+        tmp_path,
+    )
+    spec = prepared.fitted.features
+    assert {f.name for f in spec.sparse if f.sequence} == {"items", "kinds"}
+    assert history_pairs(spec, None, "DIN") == {"item": "items", "kind": "kinds"}
+    found = rows_of(prepared).sort("t")
+    ids = found["item"].to_list()
+    for i, own in enumerate(found["items"].to_list()):
+        assert list(own) == [ids[j] for j in range(i % USERS, i, USERS)][-3:]
+    assert (found["items"].list.len() == found["kinds"].list.len()).all()
+
+
+def test_no_value_of_the_row_or_of_later_rows_is_in_its_history(tmp_path: Path) -> None:
+    """The rows are in any order, in three files, and each has an item of its own."""
+    (tmp_path / "raw").mkdir()
+    rng = np.random.default_rng(1)
+    user, time = rng.integers(0, USERS, ROWS), rng.permutation(ROWS)
+    rows = pl.DataFrame({"user": user, "item": range(ROWS), "t": time, "label": rng.integers(0, 2, ROWS)})
+    for i in range(3):
+        rows[i::3].write_csv(tmp_path / "raw" / f"{i}.csv")
+    prepared = prepared_data(
+        f"""
+        group: {{by: user, order: t}}
+        split: {{by: time, column: t}}
+        sparse:
+          item: {{encode: id, rows: {ROWS}}}
+          items: {{column: item, table: item, last: {LAST}, encode: id, rows: {ROWS}}}
+        """,
+        tmp_path,
+    )
+    found = rows_of(prepared)
+    assert found.height == ROWS
+    for row, past in found.select("item", "items").iter_rows():
+        earlier = [j for j in np.argsort(time) if user[j] == user[row] and time[j] < time[row]]
+        assert list(past) == earlier[-LAST:]
+        assert row not in past and all(time[j] < time[row] for j in past)

@@ -1,0 +1,410 @@
+"""Models of a user's behaviour against NumPy loops over rows that read only their raw weights, and what they share."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
+from recsys.models.bst import BST
+from recsys.models.common.behaviour import history_pairs
+from recsys.models.common.layers import Dice
+from recsys.models.common.lists import list_softmax, list_sums, padded_to
+from recsys.models.dien import DIEN
+from recsys.models.din import DIN
+from recsys.models.sim import SIM
+from recsys.models.target_attention import TargetAttention
+
+Array = NDArray[np.float64]
+Weights = dict[str, Array]
+Bags = dict[str, list[list[int]]]
+
+
+def history(name: str, cardinality: int, table: str) -> SparseFeature:
+    return SparseFeature(name, cardinality, table, multi_valued=True, sequence=True)
+
+
+USER, ITEM, KIND = SparseFeature("user", 11, "user"), SparseFeature("item", 9, "item"), SparseFeature("kind", 4, "kind")
+ITEMS, KINDS = history("items", 9, "item"), history("kinds", 4, "kind")
+TAGS = SparseFeature("tags", 5, "tags", multi_valued=True, pooling="mean")
+PAIRS = {"item": "items", "kind": "kinds"}
+
+
+def spec(*sparse: SparseFeature, dense: int = 2, labels: int = 1) -> FeatureSpec:
+    return FeatureSpec(
+        dense=tuple(DenseFeature(f"d{i}") for i in range(dense)),
+        sparse=sparse or (USER, ITEM, KIND, TAGS, ITEMS, KINDS),
+        labels=tuple(Label(f"label{i}") for i in range(labels)),
+    )
+
+
+def draw(features: FeatureSpec, rows: int, seed: int = 0) -> tuple[Tensor, Bags]:
+    """Dense values, and the bags of ids by feature. The first row's lists are empty, histories have equal lengths."""
+    rng = np.random.default_rng(seed)
+    dense = torch.tensor(rng.normal(size=(rows, len(features.dense))), dtype=torch.float32)
+    past = rng.integers(0, 7, rows)
+    bags: Bags = {}
+    for f in features.sparse:
+        lengths = past.copy() if f.sequence else rng.integers(0, 4, rows)
+        lengths[0] = 0
+        lengths = lengths if f.multi_valued else np.ones(rows, dtype=int)
+        bags[f.name] = [rng.integers(0, f.cardinality, n).tolist() for n in lengths]
+    return dense, bags
+
+
+def to_kjt(bags: Bags) -> KeyedJaggedTensor:
+    return KeyedJaggedTensor(
+        keys=list(bags),
+        values=torch.tensor([i for lists in bags.values() for bag in lists for i in bag], dtype=torch.int64),
+        lengths=torch.tensor([len(bag) for lists in bags.values() for bag in lists], dtype=torch.int32),
+    )
+
+
+def randomise(model: nn.Module) -> nn.Module:
+    """Random parameters and batch statistics, so that no zero or one hides a mistake."""
+    torch.manual_seed(0)
+    for name, value in model.state_dict().items():
+        if value.is_floating_point():
+            value.copy_(torch.rand_like(value) + 0.5 if "running_var" in name else torch.randn_like(value) / 2)
+    return model.eval()
+
+
+# The reference: NumPy in double precision, one row at a time.
+
+
+def linear(w: Weights, name: str, x: Array) -> Array:
+    bias = w.get(f"{name}.bias", np.zeros(1))
+    return x @ w[f"{name}.weight"].T + bias
+
+
+def sigmoid(x: Array) -> Array:
+    return 1 / (1 + np.exp(-x))
+
+
+def softmax(x: Array) -> Array:
+    e = np.exp(x - x.max(axis=-1, keepdims=True))
+    return e / e.sum(axis=-1, keepdims=True)
+
+
+def mlp(w: Weights, name: str, x: Array, activation: str = "prelu") -> Array:
+    """Linear layers, each followed by its activation, whose weights follow the layer's."""
+    for i in sorted({int(key[len(name) + 1 :].split(".")[0]) for key in w if key.startswith(f"{name}.")}):
+        at = f"{name}.{i}"
+        if f"{at}.bias" in w:
+            x = linear(w, at, x)
+            x = np.maximum(x, 0) if activation == "relu" else x
+        elif f"{at}.slope" in w:
+            share = sigmoid((x - w[f"{at}.norm.running_mean"]) / np.sqrt(w[f"{at}.norm.running_var"] + 1e-5))
+            x = share * x + (1 - share) * w[f"{at}.slope"] * x
+        else:
+            x = np.where(x > 0, x, w[f"{at}.weight"] * x)
+    return x
+
+
+def rows_of(w: Weights, features: FeatureSpec, bags: Bags, names: list[str], row: int) -> Array:
+    """The vectors of the features, side by side, for each id of their lists: (n, W)."""
+    tables = [w[f"embeddings.rows.rows.embeddings.s_{features.feature(n).table}.weight"] for n in names]
+    return np.concatenate([t[bags[n][row]].reshape(-1, t.shape[1]) for t, n in zip(tables, names, strict=True)], axis=1)
+
+
+def others_of(w: Weights, features: FeatureSpec, dense: Array, bags: Bags, pairs: dict[str, str], row: int) -> Array:
+    parts = [dense[row]]
+    for f in features.sparse:
+        if f.name not in [*pairs, *pairs.values()]:
+            found = w[f"embeddings.pooled.bags.embedding_bags.t_{f.table}.weight"][bags[f.name][row]]
+            pooled = found.sum(axis=0)
+            parts.append(pooled / max(len(found), 1) if f.pooling == "mean" else pooled)
+    return np.concatenate(parts)
+
+
+def reference_din(w: Weights, t: Array, past: Array, **options: Any) -> list[Array]:
+    scores = [mlp(w, "attention.hidden", np.concatenate([h, t, h - t, h * t])) for h in past]
+    scores = [linear(w, "attention.score", s)[0] for s in scores]
+    if options.get("softmax") and scores:
+        scores = list(softmax(np.array(scores)))
+    return [t, sum((s * h for s, h in zip(scores, past, strict=True)), np.zeros_like(t))]
+
+
+def attend(w: Weights, name: str, query: Array, keys: Array, values: Array, heads: int = 2) -> Array:
+    """The heads' softmax attention, and the map of its results."""
+    found = []
+    for q, k, v in zip(*(np.split(x, heads, axis=-1) for x in (query, keys, values)), strict=True):
+        found.append(softmax(k @ q / np.sqrt(len(q))) @ v)
+    return linear(w, f"{name}.out.0", np.concatenate(found))
+
+
+def with_places(w: Weights, name: str, past: Array, first: int = 0) -> Array:
+    """Add the vector of each item's distance from the end."""
+    places = w[f"{name}.weight"]
+    return past + np.stack([places[min(first + len(past) - 1 - i, len(places) - 1)] for i in range(len(past))])
+
+
+def reference_target_attention(w: Weights, t: Array, past: Array, **options: Any) -> list[Array]:
+    if not len(past):
+        return [t, np.zeros_like(t)]
+    keys, values = np.split(linear(w, "attention.key_value", with_places(w, "places", past)), 2, axis=1)
+    return [t, attend(w, "attention", linear(w, "attention.query", t), keys, values)]
+
+
+def reference_sim(w: Weights, t: Array, past: Array, **options: Any) -> list[Array]:
+    bags, row = options["bags"], options["row"]
+    category = options.get("category", "kind" if "history" not in options else "item")
+    [own] = bags[category][row]
+    same = [i for i, c in enumerate(bags[PAIRS[category]][row]) if c == own][-options.get("k", 2) :]
+    if not same:
+        return [t, np.zeros_like(t)]
+    values = with_places(w, "places", past)[same]
+    keys, values = np.split(linear(w, "attention.key_value", values), 2, axis=1)
+    return [t, attend(w, "attention", linear(w, "attention.query", t), keys, values)]
+
+
+def layer_norm(w: Weights, name: str, x: Array) -> Array:
+    x = (x - x.mean(axis=-1, keepdims=True)) / np.sqrt(x.var(axis=-1, keepdims=True) + 1e-5)
+    return x * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+
+def reference_bst(w: Weights, t: Array, past: Array, **options: Any) -> list[Array]:
+    past = with_places(w, "transformer.places", past, first=1) if len(past) else past
+    x = np.concatenate([past, (t + w["transformer.places.weight"][0])[None]])
+    for b in range(options.get("blocks", 1)):
+        at = f"transformer.blocks.{b}"
+        queries = linear(w, f"{at}.attention.query", x)
+        keys, values = np.split(linear(w, f"{at}.attention.key_value", x), 2, axis=1)
+        x = layer_norm(
+            w, f"{at}.between", x + np.stack([attend(w, f"{at}.attention", q, keys, values) for q in queries])
+        )
+        hidden = linear(w, f"{at}.feed_forward.0", x)
+        hidden = np.where(hidden > 0, hidden, 0.01 * hidden)
+        x = layer_norm(w, f"{at}.after", x + linear(w, f"{at}.feed_forward.2", hidden))
+    return [t, x[-1]]
+
+
+def gates(w: Weights, inputs: tuple[str, str], state: tuple[str, str], x: Array, h: Array) -> tuple[Array, Array]:
+    """A GRU's update gate and new state, of the matrices and biases for its input and its state."""
+    (xr, xu, xn), (hr, hu, hn) = (np.split(w[m] @ v + w[b], 3) for (m, b), v in ((inputs, x), (state, h)))
+    return sigmoid(xu + hu), np.tanh(xn + sigmoid(xr + hr) * hn)
+
+
+def reference_dien(w: Weights, t: Array, past: Array, **options: Any) -> list[Array]:
+    interests, h = [], np.zeros(w["match.weight"].shape[0])
+    for x in past:
+        keep, new = gates(w, ("gru.weight_ih_l0", "gru.bias_ih_l0"), ("gru.weight_hh_l0", "gru.bias_hh_l0"), x, h)
+        h = keep * h + (1 - keep) * new
+        interests.append(h)
+    evolved = np.zeros_like(h)
+    scores = softmax(np.array([x @ w["match.weight"] @ t for x in interests])) if interests else []
+    inputs, state = (tuple(f"evolution.{part}.{kind}" for kind in ("weight", "bias")) for part in ("inputs", "state"))
+    for x, score in zip(interests, scores, strict=True):
+        update, new = gates(w, inputs, state, x, evolved)  # type: ignore[arg-type]
+        evolved = (1 - score * update) * evolved + score * update * new
+    return [t, evolved]
+
+
+REFERENCES: dict[type[nn.Module], Callable[..., list[Array]]] = {
+    DIN: reference_din,
+    TargetAttention: reference_target_attention,
+    BST: reference_bst,
+    SIM: reference_sim,
+    DIEN: reference_dien,
+}
+ONE_PAIR = {"history": {"item": "items"}}
+SMALL: dict[Any, dict[str, Any]] = {
+    DIN: {"dim": 6, "attention_mlp": [7, 5], "deep_mlp": [8, 5]},
+    **{model: {"dim": 6, "max_length": 4, "deep_mlp": [8, 5]} for model in (TargetAttention, BST)},
+    SIM: {"dim": 6, "max_length": 4, "k": 2, "deep_mlp": [8, 5]},
+    DIEN: {"dim": 6, "hidden": 5, "deep_mlp": [8, 5]},
+}
+OPTIONS: list[tuple[Any, dict[str, Any]]] = [
+    *((model, {}) for model in REFERENCES),
+    *((model, ONE_PAIR) for model in (DIN, TargetAttention, BST, DIEN)),
+    (DIN, {"softmax": True}),
+    (DIN, {"activation": "dice"}),
+    (BST, {"blocks": 2}),
+    (SIM, {"category": "item", "k": 3}),
+    (SIM, {"category": "item", **ONE_PAIR}),
+]
+each_option = pytest.mark.parametrize(
+    ("model", "options"), OPTIONS, ids=[f"{m.__name__}-{'-'.join(map(str, o.items()))}" for m, o in OPTIONS]
+)
+each_model = pytest.mark.parametrize("model", list(REFERENCES))
+
+
+def build(model: Any, features: FeatureSpec, **options: Any) -> nn.Module:
+    return randomise(model(features, **{**SMALL[model], **options}))
+
+
+@each_option
+@pytest.mark.parametrize(("dense", "labels"), [(0, 1), (2, 3)])
+def test_logits(model: Any, options: dict[str, Any], dense: int, labels: int) -> None:
+    features = spec(dense=dense, labels=labels)
+    module = build(model, features, **options)
+    values, bags = draw(features, rows=12)
+    with torch.no_grad():
+        logits = module(values, to_kjt(bags)).numpy()
+    w = {name: value.double().numpy() for name, value in module.state_dict().items()}
+    pairs = options.get("history", PAIRS)
+    for row in range(12):
+        target = rows_of(w, features, bags, list(pairs), row)[0]
+        past = rows_of(w, features, bags, list(pairs.values()), row)
+        inputs = REFERENCES[model](w, target, past, bags=bags, row=row, **options)
+        x = np.concatenate([others_of(w, features, values.double().numpy(), bags, pairs, row), *inputs])
+        expected = linear(w, "logits", mlp(w, "deep", x, "prelu" if model in (DIN, DIEN) else "relu"))
+        np.testing.assert_allclose(logits[row], expected, rtol=1e-4, atol=1e-5)
+    assert logits.shape == (12, labels) and logits.std(axis=0).min() > 0.01
+
+
+@each_model
+def test_batches_without_any_history(model: Any) -> None:
+    """All lists are empty: the result is finite, and that of the same rows in other batches. All parameters have a
+    gradient, without which the other ranks would wait.
+    """
+    features = spec()
+    module = build(model, features)
+    values, bags = draw(features, rows=5)
+    without = bags | {name: [[] for _ in range(5)] for name in ("items", "kinds")}
+    with torch.no_grad():
+        found = module(values, to_kjt(without))
+        mixed = module(values, to_kjt(without | {n: [without[n][0], *bags[n][1:]] for n in ("items", "kinds")}))
+    torch.testing.assert_close(found[0], mixed[0])
+    module.train()(values, to_kjt(without)).sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in module.parameters())
+
+
+@each_model
+def test_items_after_each_other_do_not_mix(model: Any) -> None:
+    """A row's logits do not depend on the other rows of its batch."""
+    features = spec()
+    module = build(model, features)
+    values, bags = draw(features, rows=6)
+    with torch.no_grad():
+        whole = module(values, to_kjt(bags))
+        alone = [module(values[i : i + 1], to_kjt({n: [b[i]] for n, b in bags.items()})) for i in range(6)]
+    torch.testing.assert_close(whole, torch.cat(alone), rtol=1e-5, atol=1e-5)
+
+
+@each_option
+def test_gradient_reaches_every_parameter(model: Any, options: dict[str, Any]) -> None:
+    features = spec()
+    module = build(model, features, **options).train()
+    values, bags = draw(features, rows=64)
+    (module(values, to_kjt(bags)) * torch.randn(64, 1)).sum().backward()
+    for name, parameter in module.named_parameters():
+        assert parameter.grad is not None and parameter.grad.count_nonzero() > 0, name
+
+
+@each_option
+def test_one_batch_is_overfitted(model: Any, options: dict[str, Any]) -> None:
+    """The labels follow from the target and its history alone, so that a model must compare them."""
+    torch.manual_seed(0)
+    features = spec(ITEM, KIND, ITEMS, KINDS, dense=0)
+    wide = {"deep_mlp": [32, 16], "init_std": 0.3} | ({"k": 7} if model is SIM else {})
+    module = model(features, **{**SMALL[model], **options, **wide}).train()
+    values, bags = draw(features, rows=48)
+    for items, kinds in (("item", "kind"), ("items", "kinds")):  # the kind follows from the item
+        bags[kinds] = [[i % 4 for i in bag] for bag in bags[items]]
+    seen = [item in past for [item], past in zip(bags["item"], bags["items"], strict=True)]
+    labels = torch.tensor(seen, dtype=torch.float32)[:, None]
+    assert 5 < labels.sum() < 43
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
+    for _ in range(300):
+        optimizer.zero_grad()
+        loss = nn.functional.binary_cross_entropy_with_logits(module(values, to_kjt(bags)), labels)
+        loss.backward()
+        optimizer.step()
+    assert loss.item() < 0.05
+
+
+@each_model
+def test_tables_on_meta_are_not_allocated(model: Any) -> None:
+    item, past = (SparseFeature(n, 10**12, "item", multi_valued=n == "past", sequence=True) for n in ("item", "past"))
+    module = model(spec(USER, item, KIND, past, KINDS), **SMALL[model], device=torch.device("meta"))
+    for name, parameter in module.named_parameters():
+        assert parameter.device.type == ("meta" if name.startswith("embeddings.") else "cpu"), name
+
+
+SECOND = history("bought", 9, "item")
+
+
+@pytest.mark.parametrize(
+    ("features", "pairs"),
+    [
+        (spec(), PAIRS),
+        (spec(USER, ITEM, ITEMS, TAGS), {"item": "items"}),
+        (spec(USER, ITEM, SparseFeature("last_item", 9, "item"), KIND, ITEMS, KINDS), {"kind": "kinds"}),
+        (spec(ITEM, KIND, ITEMS, SparseFeature("kinds", 4, "kind", multi_valued=True)), {"item": "items"}),
+    ],
+)
+def test_pairs_are_found(features: FeatureSpec, pairs: dict[str, str]) -> None:
+    assert history_pairs(features, None, "DIN") == pairs
+
+
+@pytest.mark.parametrize(
+    ("features", "given", "message"),
+    [
+        (
+            spec(USER, ITEM, TAGS),
+            None,
+            "DIN needs the history of a feature: a list that shares .*add one with data.group",
+        ),
+        (spec(), {}, "DIN needs the history of a feature"),
+        (
+            spec(ITEM, ITEMS, SECOND),
+            None,
+            "DIN reads one history, and items and bought are .* of item; choose with model.history='{item: items}'$",
+        ),
+        (spec(), {"itme": "items"}, "history: no sparse feature is named itme; did you mean item"),
+        (spec(), {"item": "seen"}, "history: no sparse feature is named seen; "),
+        (spec(), {"tags": "items"}, "history: tags has a list of values in each row"),
+        (spec(), {"item": "kind"}, "history: kind has one value in each row, so it is no history"),
+        (spec(), {"item": "kinds"}, "history: kinds and item do not share .*; set data.sparse.kinds.table=item$"),
+        (
+            spec(ITEM, SparseFeature("last_item", 9, "item"), ITEMS),
+            {"item": "items", "last_item": "items"},
+            "history: items is the history of several features; name it once",
+        ),
+    ],
+)
+def test_wrong_histories(features: FeatureSpec, given: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}"):
+        DIN(features, history=given)
+
+
+@pytest.mark.parametrize("more", [[1], []])
+def test_a_history_s_features_must_have_equal_lengths(more: list[int]) -> None:
+    """Lists of other lengths are refused, also if their sums are equal."""
+    features = spec(ITEM, KIND, ITEMS, KINDS, dense=0)
+    bags: Bags = {"item": [[1], [2]], "kind": [[1], [2]], "items": [[1, 2], [3]], "kinds": [[1], [2, 3, *more]]}
+    with pytest.raises(ValueError, match=r"^features items and kinds are the history of one target, but their lists"):
+        build(DIN, features)(torch.zeros(2, 0), to_kjt(bags))
+
+
+def test_lists_in_both_layouts() -> None:
+    """Sums and softmaxes of lists, where what lies after a list's end is arbitrary."""
+    lengths = torch.tensor([2, 0, 3])
+    x = torch.randn(5, 2)
+    block = torch.full((3, 3, 2), 1e9)
+    block[0, :2], block[2] = x[:2], x[2:]
+    sums = torch.stack([x[:2].sum(0), torch.zeros(2), x[2:].sum(0)])
+    weights = torch.cat([x[:2].softmax(0), x[2:].softmax(0)])
+    torch.testing.assert_close(list_sums(x, lengths), sums)
+    torch.testing.assert_close(list_softmax(x, lengths), weights)
+    with padded_to(3):
+        torch.testing.assert_close(list_sums(block.flatten(0, 1), lengths), sums)
+        padded = list_softmax(block.flatten(0, 1), lengths).view(3, 3, 2)
+        torch.testing.assert_close(torch.cat([padded[0, :2], padded[2]]), weights)
+        torch.testing.assert_close(list_sums((padded * block).flatten(0, 1), lengths)[1], torch.zeros(2))
+
+
+def test_dice() -> None:
+    """Dice is x where x lies far above the mean, slope * x far below, and takes a batch of one value."""
+    dice = Dice(1)
+    dice.slope.data.fill_(0.25)
+    x = torch.cat([torch.full((50, 1), 20.0), torch.full((50, 1), -20.0), torch.full((1, 1), 500.0)])
+    assert dice(x)[-1].item() == pytest.approx(500, rel=1e-3)
+    assert dice.train()(torch.ones(1, 1)).isfinite().all() and dice(torch.ones(0, 1)).shape == (0, 1)
+    assert dice.eval()(torch.full((1, 1), -1e4)).item() == pytest.approx(-2500, rel=1e-3)
