@@ -480,7 +480,7 @@ def test_missing_parts_are_told_in_a_line(tmp_path: Path) -> None:
     found = read([str(a)])
     shown = page(found, compare(found.runs, 100, 0), 100, 0)
     for line in (
-        "No curves: these models are fitted in closed form",
+        "No curves: these models are fitted at once",
         "No run has validations in its history",
         "No run has curves.json.",
         "metrics.slices=[FEATURE,...]",

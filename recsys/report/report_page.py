@@ -157,7 +157,7 @@ def _training(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
         if any(len(s.points) > 1 for s in series):
             made.append(charts.lines(title, series, linear=name == "train/lr_factor"))
     if not made:
-        why = "these models are fitted in closed form, or trainer.log_every_n_steps exceeds the number of steps"
+        why = "these models are fitted at once, or trainer.log_every_n_steps exceeds the number of steps"
         return note(f"No curves: {why}.")
     averaged = any(len(s.points) > charts.POINTS for s in _series(lines, paints, "train/loss"))
     remark = (
@@ -188,7 +188,7 @@ def _validation(lines: Sequence[Line], paints: dict[int, Paint], every: Sequence
     if any(name.startswith("validation/") for line in lines for name in line.first.history):
         fix = "Set trainer.validate_every_n_steps=N, or train more epochs, to get one."
         return note(f"No curve: there was only one validation. {fix}")
-    why = "there are no validation rows, or the model was fitted in closed form"
+    why = "there are no validation rows, or the model was fitted at once"
     return note(f"No run has validations in its history: {why}.")
 
 
