@@ -261,11 +261,11 @@ def booster_of(library: str) -> Booster:
     """Return a library. Raises ValueError if its package is not installed or cannot be loaded."""
     try:
         import_module(library)
-    except ModuleNotFoundError:
-        fix = "pip install 'recsys[gbm]'"
-        raise ValueError(f"library={library}: the Python package {library} is not installed; {fix}") from None
-    except (ImportError, OSError) as e:  # a shared library, such as libgomp, is missing
-        raise ValueError(f"library={library}: the package cannot be loaded: {str(e).splitlines()[0]}") from None
+    except (ImportError, OSError) as e:
+        why = f"the Python package {library} is not installed; pip install 'recsys[gbm]'"
+        if not (isinstance(e, ModuleNotFoundError) and e.name == library):  # a shared library may be missing
+            why = f"the Python package {library} cannot be loaded: {str(e).splitlines()[0]}"
+        raise ValueError(f"library={library}: {why}") from e
     return BOOSTERS[library]
 
 
