@@ -62,7 +62,7 @@ class GBM(nn.Module, FittedRankingModel):
         l2: Annotated[float, Range(at_least=0)] = 0.0,
         row_share: Part = 1.0,
         column_share: Part = 1.0,
-        max_categories: Annotated[int, Range(at_least=0, limit=2**24)] = 255,
+        max_categories: Annotated[int, Range(at_least=0, limit=2**24)] = 10_000,
         patience: Count | None = 50,
         device: torch.device | None = None,
     ) -> None:
