@@ -347,8 +347,9 @@ def _measure(group: Group, data: list[dict[str, Measured]], resamples: int, seed
         if (best := group.baseline(main)) is None:
             continue
         for line in group.lines:
-            own_measure = None if line.is_baseline else line.measures.get(main)
-            over = own_measure and _paired(line, own_measure.value, best, main, resampled)
+            if line.is_baseline or main not in line.measures:
+                continue
+            over = _paired(line, line.measures[main].value, best, main, resampled)
             if over is not None:
                 line.over_baseline[main] = over
     for main in group.mains:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Protocol
 
 import numpy as np
@@ -241,7 +243,10 @@ class CatBoost:
 
         model.fit(data(training), eval_set=None if validation is None else data(validation), callbacks=[Report()])
         best = (model.get_best_score() or {}).get("validation", {}).get(loss)
-        return Trees(model._serialize_model(), model.tree_count_, best)
+        with TemporaryDirectory(prefix="recsys-gbm-") as folder:  # CatBoost writes to files only
+            file = Path(folder) / f"trees.{self.suffix}"
+            model.save_model(str(file))
+            return Trees(file.read_bytes(), model.tree_count_, best)
 
     def load(self, content: bytes) -> Any:
         import catboost
