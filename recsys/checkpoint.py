@@ -219,8 +219,8 @@ def _command(cfg: DictConfig) -> None:
         raise UserError(f"{cfg.action}: no such action{did_you_mean(cfg.action, ACTIONS)}; usage: {USAGE}")
     run_cfg, run = open_run(cfg.run)
     if kind_of(run_cfg).fitted_at_once:
-        why = "its model was fitted in closed form and has no embedding tables"
-        raise UserError(f"run={cfg.run}: {why}; its weights are in checkpoints/*/model.pt")
+        why = "its model was fitted at once and has no embedding tables"
+        raise UserError(f"run={cfg.run}: {why}; the whole model is in {run}/checkpoints/*/")
     stored = StoredCheckpoint(choose_checkpoint(run, cfg.checkpoint))
     if cfg.action == "inspect":
         show(inspect(stored))

@@ -48,7 +48,7 @@ def plan(cfg: DictConfig) -> PlanReport:
     silence()
     check_parts(cfg)
     if kind_of(cfg).fitted_at_once:
-        why = "this model is fitted in closed form and has no embedding table to shard; choose another model"
+        why = "this model is fitted at once and has no embedding table to shard; choose another model"
         raise UserError(f"model: {why}")
     cluster: ClusterConfig = OmegaConf.to_object(cfg.cluster)  # type: ignore[assignment]
     check_cluster(cluster)

@@ -19,7 +19,7 @@ from recsys.evaluation.retrieval import query_metrics, ranking_metrics
 from recsys.report import __main__ as command
 from recsys.report import resampling as statistics
 from recsys.report.comparison import compare
-from recsys.report.comparison_table import verdict
+from recsys.report.comparison_table import beaten_by_baseline, verdict
 from recsys.report.report_page import not_compared, page
 from recsys.report.resampling import (
     Groups,
@@ -242,6 +242,28 @@ def test_comparison(tmp_path: Path) -> None:
     assert copy.delong == {"auc": 1}
     assert re.match(r"b is best: AUC 0\.\d{4} .*, against a \+0\.\d{4} .*: significant\.$", verdict(group, group.main))
     assert "adjusted for 2 comparisons" in verdict(group, group.main)
+
+
+def test_models_that_do_not_beat_a_baseline_beyond_chance_are_named(tmp_path: Path) -> None:
+    def run(name: str, skill: float, noise: int, model: str) -> str:
+        return str(write_run(tmp_path / name, skill, noise=noise, **{MODEL: model}))
+
+    deep, trees = "recsys.models.dlrm.DLRM", "recsys.models.gbm.GBM"
+    better, equal, worse = run("better", 1.5, 1, deep), run("equal", 1.0, 2, deep), run("worse", 0.5, 3, deep)
+    weak, strong = run("weak", 0.2, 4, trees), run("strong", 1.0, 5, trees)
+
+    def sentence(*runs: str) -> str | None:
+        [group] = compare(read([*runs]).runs, 200, 0)
+        return beaten_by_baseline(group, "auc")
+
+    assert sentence(better, strong) is None and sentence(better, equal) is None and sentence(strong, weak) is None
+    found = "By AUC, equal and worse do not beat the baseline strong beyond chance."
+    assert sentence(better, equal, worse, weak, strong) == found
+    one = sentence(worse, strong)
+    assert one is not None and re.match(
+        r"By AUC, worse does not beat the baseline strong beyond chance: −0\.\d{4} \(−0\.\d{4} to −0\.\d{4}, 95.%; p",
+        one,
+    )
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -480,7 +502,7 @@ def test_missing_parts_are_told_in_a_line(tmp_path: Path) -> None:
     found = read([str(a)])
     shown = page(found, compare(found.runs, 100, 0), 100, 0)
     for line in (
-        "No curves: these models are fitted in closed form",
+        "No curves: these models are fitted at once",
         "No run has validations in its history",
         "No run has curves.json.",
         "metrics.slices=[FEATURE,...]",

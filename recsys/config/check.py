@@ -230,8 +230,9 @@ def _check_model(cfg: DictConfig, data: "ResolvedData", processes: int, trains: 
 
 def check_processes(cfg: DictConfig, processes: int) -> None:
     """Raise UserError if the model is fitted in one process and there are several."""
-    if kind_of(cfg).fitted_at_once and processes > 1:
-        why = "closed-form models are fitted in one process; set trainer.devices=1"
+    kind = kind_of(cfg)
+    if kind.fitted_at_once and processes > 1:
+        why = f"{kind.fitted_models} are fitted in one process; set trainer.devices=1"
         raise UserError(f"trainer.devices={processes}: {why}")
 
 

@@ -21,6 +21,12 @@ from recsys.errors import UserError, did_you_mean
 from recsys.features import CALIBRATIONS
 
 PACKAGE = Path(__file__).parents[1]
+PROTOCOLS = {  # the kinds of models by the protocol that they subclass
+    "FittedRankingModel": "fitted_ranking",
+    "RetrievalModel": "retrieval",
+    "ClosedFormModel": "closed_form",
+}
+RANKING = ("ranking", "fitted_ranking")  # the kinds that predict labels of rows
 TABLES = ("PooledEmbeddings", "SequenceEmbeddings", "Items")  # classes whose second argument is the width of tables
 
 
@@ -28,11 +34,15 @@ def check_early(cfg: DictConfig, data: ResolvedData) -> None:
     """Raise UserError if the model, the loss, the metrics and the data of a config do not fit each other."""
     kind = _model_kind(cfg)
     if kind is not None:
-        model = "ranking" if kind == "ranking" else "retrieval"
-        check_rows(cfg, model, has_labels=bool(data.label_configs), has_items=data.item_feature is not None)
+        check_rows(
+            cfg,
+            "ranking" if kind in RANKING else "retrieval",
+            has_labels=bool(data.label_configs),
+            has_items=data.item_feature is not None,
+        )
         if kind == "retrieval" and cfg.loss is None:
             raise UserError(NO_LOSS)
-        if kind == "closed_form" and cfg.loss is not None:
+        if kind in ("closed_form", "fitted_ranking") and cfg.loss is not None:
             raise fitted_without_loss(cfg)
     within_groups = _check_loss(cfg, kind, data)
     check_metrics(cfg, data)
@@ -164,13 +174,13 @@ def _model_class(cfg: DictConfig) -> ast.ClassDef | None:
 
 
 def _model_kind(cfg: DictConfig) -> str | None:
-    """Return the kind of one of recsys's own models, ranking, retrieval or closed_form; None if it is unknown."""
+    """Return the kind of one of recsys's own models (models/protocols.py); None if it is unknown."""
     if (own := _model_class(cfg)) is None:
         return None
     bases = {ast.unparse(base).rpartition(".")[2] for base in own.bases}
-    if not bases <= {"Module", "RetrievalModel", "ClosedFormModel"}:
+    if not bases <= {"Module", *PROTOCOLS}:
         return None
-    return "closed_form" if "ClosedFormModel" in bases else "retrieval" if "RetrievalModel" in bases else "ranking"
+    return next((kind for protocol, kind in PROTOCOLS.items() if protocol in bases), "ranking")
 
 
 def _model_widths(cfg: DictConfig) -> set[int] | None:

@@ -1,8 +1,8 @@
 """Behaviour that depends on the kind of model: metrics, checks and tasks.
 
 `kind_of` selects the kind of a config's model. Ranking models predict labels of rows. Retrieval models rank items for
-queries; closed-form models do so too, but are fitted in closed form instead of step by step. models/protocols.py has
-the methods of each kind.
+queries. Most models of both are trained step by step; fitted ranking models (boosted trees) and closed-form models
+(which retrieve) are fitted at once. models/protocols.py has the methods of each kind.
 """
 
 from abc import ABC, abstractmethod
@@ -23,12 +23,15 @@ class ModelKind(ABC):
     """The kind of a config's model.
 
     scores_rows: whether the model predicts a probability for each row; otherwise it ranks items for each query
-    fitted_at_once: whether the model is fitted in closed form by one call of `fit`, in one process and without a loss
+    fitted_at_once: whether the model is fitted by one call of `fit`, in one process and without a loss, instead of step
+        by step; it then has no embedding tables
+    fitted_models: what such models are called in messages
     has_vectors: whether the model has a vector of each item, as the metric diversity needs
     """
 
     scores_rows = False
     fitted_at_once = False
+    fitted_models = ""
     has_vectors = False
 
     @abstractmethod
@@ -97,6 +100,18 @@ class Ranking(ModelKind):
         return task
 
 
+class FittedRanking(Ranking):
+    """Models that predict a label for each row and are fitted at once."""
+
+    fitted_at_once = True
+    fitted_models = "boosted trees"
+
+    def check(self, cfg: DictConfig, features: Any) -> None:
+        check_rows(cfg, "ranking", has_labels=bool(features.labels), has_items=False)
+        if cfg.loss is not None:
+            raise fitted_without_loss(cfg)
+
+
 class Retrieval(ModelKind):
     """Models that rank items for queries."""
 
@@ -149,6 +164,7 @@ class ClosedForm(Retrieval):
     """Retrieval models that are fitted in closed form."""
 
     fitted_at_once = True
+    fitted_models = "closed-form models"
     has_vectors = False
 
     def check_training(self, cfg: DictConfig, features: Any) -> None:
@@ -158,7 +174,12 @@ class ClosedForm(Retrieval):
             raise fitted_without_loss(cfg)
 
 
-KINDS: dict[str, ModelKind] = {"ranking": Ranking(), "retrieval": Retrieval(), "closed_form": ClosedForm()}
+KINDS: dict[str, ModelKind] = {
+    "ranking": Ranking(),
+    "fitted_ranking": FittedRanking(),
+    "retrieval": Retrieval(),
+    "closed_form": ClosedForm(),
+}
 
 
 def check_rows(cfg: DictConfig, kind: str, *, has_labels: bool, has_items: bool) -> None:
@@ -279,7 +300,7 @@ def wrong_loss(cfg: DictConfig, protocol: str) -> UserError:
 
 
 def fitted_without_loss(cfg: DictConfig) -> UserError:
-    """Return the error for a loss of a model that is fitted in closed form."""
+    """Return the error for a loss of a model that is fitted at once."""
     return UserError(f"loss={cfg.loss.get('_target_')}: this model is fitted without a loss; leave loss= out")
 
 

@@ -1,14 +1,15 @@
 """Protocols that models of each kind implement.
 
-A model declares its kind by subclassing RetrievalModel or ClosedFormModel in addition to nn.Module; any other module is
-a RankingModel. Only `model_kind` checks for this. Optional methods have defaults here, so that callers never test for
-attributes.
+A model declares its kind by subclassing RetrievalModel, ClosedFormModel or FittedRankingModel in addition to nn.Module;
+any other module is a RankingModel. Only `model_kind` checks for this. Optional methods have defaults here, so that
+callers never test for attributes.
 
 Shapes: B rows; F sparse features; D dense columns; T labels; N ids of items, of which 0 stands for unknown items.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from torch import Tensor
@@ -18,7 +19,7 @@ from recsys.batch import Batch, JaggedIds
 from recsys.models.common.items import Items, QueryBatch
 from recsys.models.common.scorer import Scorer
 
-Kind = Literal["ranking", "retrieval", "closed_form"]
+Kind = Literal["ranking", "fitted_ranking", "retrieval", "closed_form"]
 _DOT = Scorer()
 
 
@@ -27,6 +28,46 @@ class RankingModel(Protocol):
 
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
         """Return logits: dense (B, D), sparse with F keys of B bags -> (B, T)."""
+        ...
+
+
+class Batches(Protocol):
+    """The rows of a split, batch by batch and in order; each iteration starts from the first row.
+
+    rows: R, the number of rows of all batches
+    """
+
+    rows: int
+
+    def __iter__(self) -> Iterator[Batch]: ...
+
+
+class FittedRankingModel(RankingModel, Protocol):
+    """Predicts the labels of rows and is fitted by one call of `fit`, in one process: GBM.
+
+    It reads all training rows into memory.
+    """
+
+    def fit(self, training: Batches, validation: Batches | None, *, seed: int, threads: int) -> None:
+        """Fit the model to the training rows.
+
+        Args:
+            training: the training rows; labels are NaN in rows that have none.
+            validation: rows that decide when to stop; None if the data has none.
+            seed: seed of all that is random.
+            threads: number of threads.
+
+        Raises:
+            UserError: the model cannot be fitted to these rows.
+        """
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write the fitted model to files of an existing folder."""
+        ...
+
+    def load(self, folder: Path) -> None:
+        """Read what `save` wrote."""
         ...
 
 
@@ -87,6 +128,8 @@ def model_kind(target: Callable[..., Any]) -> Kind:
         TypeError: the class has the methods of a protocol that it does not subclass.
     """
     bases = inspect.getmro(target) if inspect.isclass(target) else ()
+    if FittedRankingModel in bases:
+        return "fitted_ranking"
     if RetrievalModel in bases:
         return "retrieval"
     if ClosedFormModel in bases:

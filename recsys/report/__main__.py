@@ -23,7 +23,7 @@ USAGE = "python -m recsys.report RUN_DIR... [SWEEP_DIR] [output=report.html]"
 def report(folders: list[str], output: Path, resamples: int = 1000, seed: int = 0) -> None:
     """Write the page about these runs and sweeps, and print the comparison."""
     from recsys.report.comparison import compare
-    from recsys.report.comparison_table import escaped, terminal, verdict
+    from recsys.report.comparison_table import beaten_by_baseline, escaped, terminal, verdict
     from recsys.report.report_page import not_compared, page
     from recsys.report.runs import read
 
@@ -38,6 +38,8 @@ def report(folders: list[str], output: Path, resamples: int = 1000, seed: int = 
         for main in group.mains:
             results.print(terminal(group, main))
             results.print(escaped(verdict(group, main)))
+            if (text := beaten_by_baseline(group, main)) is not None:
+                results.print(escaped(text))
     for line in not_compared(groups):
         say(line)
     for run in run_set.runs:

@@ -1,7 +1,9 @@
 """Comparison of runs with the first of them, metric by metric, if they were tested on the same rows."""
 
+from __future__ import annotations
+
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -25,6 +27,7 @@ from recsys.report.resampling import (
 )
 from recsys.report.runs import UNCOMPARED, Run
 
+BASELINES = ("GBM", "Popularity")  # models that every other model should beat
 PREDICTIONS, RANKS = "test_predictions", "test_ranks"
 
 
@@ -35,12 +38,17 @@ class Line:
     runs: list[Run]
     name: str
     detail: str = ""  # its config's differences from the first line's; the last log line of an unfinished run
-    measures: dict[str, "Measure"] = field(default_factory=dict)
+    measures: dict[str, Measure] = field(default_factory=dict)
     delong: dict[str, float] = field(default_factory=dict)  # p-value of the difference of AUCs, for single runs
+    over_baseline: dict[str, Difference] = field(default_factory=dict)  # by main metric, from the best baseline
 
     @property
     def first(self) -> Run:
         return self.runs[0]
+
+    @property
+    def is_baseline(self) -> bool:
+        return self.first.model in BASELINES
 
 
 @dataclass(frozen=True)
@@ -94,6 +102,11 @@ class Group:
         sign = 1 if metrics_table.lower_is_better(main) else -1
         value = [sign * line.measures[main].value if main in line.measures else np.inf for line in self.lines]
         return sorted(range(len(value)), key=lambda i: value[i])
+
+    def baseline(self, main: str) -> Line | None:
+        """Return the best baseline by a main metric, None if there is none."""
+        lines = [self.lines[i] for i in self.best_first(main)]
+        return next((line for line in lines if line.is_baseline and main in line.measures), None)
 
 
 def main_metric(run: Run) -> str:
@@ -320,13 +333,9 @@ def _measure(group: Group, data: list[dict[str, Measured]], resamples: int, seed
             values = [float(v) for run in line.runs if (v := run.test.get(metric)) is not None]
             if len(values) < len(line.runs):
                 continue
-            value, own, base = fmean(values), resampled(line, metric), resampled(reference, metric)
+            value, own = fmean(values), resampled(line, metric)
             low, high = (None, None) if own is None else interval(value, own)
-            versus = None
-            if line is not reference and own is not None and base is not None and metric in reference.measures:
-                seeds = [*_seeds(line, metric), *_seeds(reference, metric)]
-                over_rows = (float(np.nanvar(own - base)), float("inf"))
-                versus = difference(value - reference.measures[metric].value, [over_rows, *seeds])
+            versus = None if line is reference else _paired(line, value, reference, metric, resampled)
             spread = stdev(values) if len(values) > 1 else None
             line.measures[metric] = Measure(value, low, high, spread, versus)
     pairs = [(main, i) for main in group.mains for i in range(len(group.lines))]
@@ -335,7 +344,28 @@ def _measure(group: Group, data: list[dict[str, Measured]], resamples: int, seed
     adjusted = holm([p for *_, p in tested])
     group.holm = {(main, i): p for (main, i, _), p in zip(tested, adjusted, strict=True)}
     for main in group.mains:
+        if (best := group.baseline(main)) is None:
+            continue
+        for line in group.lines:
+            if line.is_baseline or main not in line.measures:
+                continue
+            over = _paired(line, line.measures[main].value, best, main, resampled)
+            if over is not None:
+                line.over_baseline[main] = over
+    for main in group.mains:
         _delong(group, main, {id(run): rows.get(main.rpartition("/")[0]) for run, rows in zip(runs, data, strict=True)})
+
+
+def _paired(
+    line: Line, value: float, reference: Line, metric: str, resampled: Callable[[Line, str], np.ndarray | None]
+) -> Difference | None:
+    """Return the difference of a line's value from the reference's; None if either has no resamples."""
+    own, base = resampled(line, metric), resampled(reference, metric)
+    if own is None or base is None or metric not in reference.measures:
+        return None
+    seeds = [*_seeds(line, metric), *_seeds(reference, metric)]
+    over_rows = (float(np.nanvar(own - base)), float("inf"))
+    return difference(value - reference.measures[metric].value, [over_rows, *seeds])
 
 
 def _seeds(line: Line, metric: str) -> list[tuple[float, float]]:

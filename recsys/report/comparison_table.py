@@ -11,7 +11,7 @@ from recsys.html.sortable_tables import Column, table
 from recsys.html.text import html, plain, tail
 from recsys.report.cells import Interval, dots
 from recsys.report.comparison import Group, Line, Measure
-from recsys.report.resampling import Difference
+from recsys.report.resampling import Difference, holm
 
 TOP = 20  # number of rows before the rest is collapsed
 
@@ -99,6 +99,28 @@ def verdict(group: Group, main: str) -> str:
         reason = f"the difference has no interval, because {why}"
         return f"{best.name} is best: {value}, {signed(m.value - base.value)} over {first.name}; {reason}."
     return f"{best.name} is best: {value}, against {first.name} {_significance(d, group, main, order[0])}"
+
+
+def beaten_by_baseline(group: Group, main: str) -> str | None:
+    """Return a sentence that names the models that do not beat the best baseline beyond chance; None if all do.
+
+    p-values are adjusted for the number of models that are compared with the baseline.
+    """
+    baseline, compared = group.baseline(main), [line for line in group.lines if main in line.over_baseline]
+    if baseline is None or not compared:
+        return None
+    over = [line.over_baseline[main] for line in compared]
+    sure = [is_better(main, d.value) and p < 0.05 for d, p in zip(over, holm([d.p for d in over]), strict=True)]
+    failed = [(line, d) for line, d, beats in zip(compared, over, sure, strict=True) if not beats]
+    if not failed:
+        return None
+    names = [line.name for line, _ in failed[:4]] + ([f"{len(failed) - 4} more"] if len(failed) > 4 else [])
+    who = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    d = failed[0][1]
+    own = f": {signed(d.value)} ({signed(d.low)} to {signed(d.high)}, 95\u00a0%; {p_value(d.p)})"
+    do = "does" if len(failed) == 1 else "do"
+    what = f"{label(main)}, {who} {do} not beat the baseline {baseline.name} beyond chance"
+    return f"By {what}{own if len(failed) == 1 else ''}."
 
 
 def _significance(d: Difference, group: Group, main: str, line: int) -> str:

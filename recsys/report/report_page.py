@@ -15,7 +15,7 @@ from recsys.html.text import html
 from recsys.report import charts, sections
 from recsys.report.cells import BRIGHT
 from recsys.report.comparison import Group, Line
-from recsys.report.comparison_table import comparison, note, verdict
+from recsys.report.comparison_table import beaten_by_baseline, comparison, note, verdict
 from recsys.report.resampling import ROWS
 from recsys.report.runs import RunSet
 from recsys.report.trials import trials
@@ -107,13 +107,19 @@ def not_compared(groups: Sequence[Group]) -> list[str]:
 
 
 def _verdicts(group: Group) -> str:
-    return "".join(f"<p>{escape(verdict(group, main))}</p>" for main in group.mains)
+    return "".join(f"<p>{escape(text)}</p>" for text in sentences(group))
+
+
+def sentences(group: Group) -> list[str]:
+    """Return the verdict by each main metric, and the models that do not beat a baseline."""
+    verdicts = [verdict(group, main) for main in group.mains]
+    return verdicts + [text for main in group.mains if (text := beaten_by_baseline(group, main)) is not None]
 
 
 def _top(groups: Sequence[Group]) -> list[str]:
     if not groups:
         return ['<p class="verdict">No run has finished.</p>']
-    lines = [f'<p class="verdict"><b>{escape(verdict(groups[0], main))}</b></p>' for main in groups[0].mains]
+    lines = [f'<p class="verdict"><b>{escape(text)}</b></p>' for text in sentences(groups[0])]
     return lines + [f'<p class="warn">{escape(text)}</p>' for text in not_compared(groups)]
 
 
@@ -157,7 +163,7 @@ def _training(lines: Sequence[Line], paints: dict[int, Paint]) -> str:
         if any(len(s.points) > 1 for s in series):
             made.append(charts.lines(title, series, linear=name == "train/lr_factor"))
     if not made:
-        why = "these models are fitted in closed form, or trainer.log_every_n_steps exceeds the number of steps"
+        why = "these models are fitted at once, or trainer.log_every_n_steps exceeds the number of steps"
         return note(f"No curves: {why}.")
     averaged = any(len(s.points) > charts.POINTS for s in _series(lines, paints, "train/loss"))
     remark = (
@@ -188,7 +194,7 @@ def _validation(lines: Sequence[Line], paints: dict[int, Paint], every: Sequence
     if any(name.startswith("validation/") for line in lines for name in line.first.history):
         fix = "Set trainer.validate_every_n_steps=N, or train more epochs, to get one."
         return note(f"No curve: there was only one validation. {fix}")
-    why = "there are no validation rows, or the model was fitted in closed form"
+    why = "there are no validation rows, or the model was fitted at once"
     return note(f"No run has validations in its history: {why}.")
 
 

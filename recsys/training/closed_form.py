@@ -63,12 +63,12 @@ def load(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> Any:
     return model
 
 
-def rank_split(
-    model: Any, cfg: DictConfig, prepared: Prepared, split: str, run: Path | None = None
+def measure_split(
+    model: Any, cfg: DictConfig, prepared: Prepared, split: str, run: Path, *, write: bool = False
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the metrics of a split's queries, and those for each value of the features `metrics.slices`.
 
-    run: folder to which the ranks of the targets are written; None writes nothing
+    write: write the ranks of the targets to the run's folder
     """
     popularity = candidates_of(prepared.fitted).popularity.numpy()
     metrics, n = RankingMetrics(protocol_of(cfg), popularity), len(popularity)
@@ -85,7 +85,7 @@ def rank_split(
         raise NotFinite(f"{split}: the scores of some items are NaN or infinite; try other values of model.*")
     names, most = list(cfg.metrics.slices), cfg.metrics.slice_values
     sliced = retrieval_slices(metrics, names, loader, prepared.fitted, most)
-    if run is not None and cfg.metrics.predictions:
+    if write and cfg.metrics.predictions:
         write_ranks(metrics, run / f"{split}_ranks.parquet")
     return measured, sliced
 

@@ -28,7 +28,7 @@ def evaluate(
     from recsys.distributed.ranks import process_group, started_by_torchrun
     from recsys.evaluation.calibration import load as load_calibration
     from recsys.evaluation.evaluators import LabelsEvaluator
-    from recsys.training.closed_form import load, rank_split
+    from recsys.training import closed_form, fitted_ranking
     from recsys.training.run_data import prepare_to_measure
     from recsys.training.run_dir import choose_checkpoint, open_run, protocol
     from recsys.training.trainer import build_module, build_trainer, metrics_of, split_loader
@@ -45,24 +45,26 @@ def evaluate(
     started = started_by_torchrun()
     check_processes(cfg, 1 if started is None else started.world_size)
     best = choose_checkpoint(path, checkpoint)
-    prepared = prepare_to_measure(path, data_config(cfg))
+    prepared, t = prepare_to_measure(path, data_config(cfg)), cfg.trainer
     if not prepared.rows(split):
         raise UserError(f"split={split}: the data has no {split} rows; see data.split")
     if kind_of(cfg).fitted_at_once:
-        ranked, sliced = rank_split(load(cfg, prepared.fitted, best), cfg, prepared, split)
+        methods = fitted_ranking if kind_of(cfg).scores_rows else closed_form
+        with process_group("cpu", t.threads, started):
+            model = methods.load(cfg, prepared.fitted, best)
+            measured, sliced = methods.measure_split(model, cfg, prepared, split, path)
         slices = {"slices": {split: sliced}} if sliced else {}
-        return {split: ranked} | slices | {"protocol": protocol(cfg, prepared, best)}
-    t = cfg.trainer
+        return {split: measured} | slices | {"protocol": protocol(cfg, prepared, best)}
     with process_group(accelerator_of(cfg), t.threads, started, t.timeout_minutes) as ranks:
         module = build_module(cfg, prepared.fitted, ranks, prepared.folder)
         if isinstance(module.evaluator, LabelsEvaluator):
             module.evaluator.labels = load_calibration(path, module.evaluator.labels)
         trainer, _ = build_trainer(cfg, path, ranks, prepared, None, loggers=False)
         loader = split_loader(cfg, prepared, split, ranks)
-        [measured] = trainer.test(module, loader, ckpt_path=best, verbose=False)
+        [tested] = trainer.test(module, loader, ckpt_path=best, verbose=False)
         if ranks.rank != 0:
             return {}
-        metrics: dict[str, Any] = {split: metrics_of(measured, "test")}
+        metrics: dict[str, Any] = {split: metrics_of(tested, "test")}
         if cfg.metrics.slices:
             names = list(cfg.metrics.slices)
             sliced = module.evaluator.slices(names, loader, prepared.fitted, cfg.metrics.slice_values)

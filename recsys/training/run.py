@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from recsys.data.prepare.prepared import Prepared
     from recsys.data.transforms import ResolvedData
     from recsys.distributed.ranks import Ranks
-    from recsys.evaluation.evaluators import Evaluator
     from recsys.training.run_dir import RunFolder
 
     RawFiles = tuple[ResolvedData, SplitFiles | None]
@@ -182,11 +181,12 @@ def fit(cfg: DictConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) ->
     """Train, validate, test with the best checkpoint, and write metrics.json. Collective."""
     path = folder.path
     if kind_of(cfg).fitted_at_once:
-        _fit_closed_form(cfg, path, prepared)
+        _fit_at_once(cfg, path, prepared)
         return
     from recsys.training.bayes import best_metrics
     from recsys.training.checkpoints import best_checkpoint, newest_intact_checkpoint
     from recsys.training.item_updates import short_training
+    from recsys.training.results import write_details
     from recsys.training.run_dir import add_results, protocol
     from recsys.training.run_state import RunState
     from recsys.training.trainer import (
@@ -232,7 +232,9 @@ def fit(cfg: DictConfig, folder: RunFolder, prepared: Prepared, ranks: Ranks) ->
     metrics: dict[str, Any] = {"test": metrics_of(test, "test")}
     curves = None
     if ranks.rank == 0:
-        curves = _write_details(cfg, path, prepared, module.evaluator, testing, metrics)
+        sliced, curves = write_details(cfg, prepared.fitted, module.evaluator, testing, "test", path)
+        if sliced:
+            metrics["slices"] = {"test": sliced}
     if validation is not None:
         [valid] = trainer.validate(module, validation, ckpt_path=best, verbose=False)
         metrics["validation"] = metrics_of(valid, "validation")
@@ -271,42 +273,26 @@ def _calibrate(
         save(path, module.evaluator.labels)
 
 
-def _write_details(
-    cfg: DictConfig,
-    path: Path,
-    prepared: Prepared,
-    evaluator: Evaluator,
-    testing: ParquetLoader,
-    metrics: dict[str, Any],
-) -> dict[str, list[Any]] | None:
-    """Write curves and predictions of the test rows, add slices to the metrics, and return the curves."""
-    curves = evaluator.curves(cfg.metrics.bins)
-    if curves is not None:
-        write_json(path / "curves.json", {"test": curves})
-    if cfg.metrics.slices:
-        names = list(cfg.metrics.slices)
-        sliced = evaluator.slices(names, testing, prepared.fitted, cfg.metrics.slice_values)
-        metrics["slices"] = {"test": sliced}
-    if cfg.metrics.predictions:
-        evaluator.write(path, "test")
-    return curves
-
-
-def _fit_closed_form(cfg: DictConfig, path: Path, prepared: Prepared) -> None:
+def _fit_at_once(cfg: DictConfig, path: Path, prepared: Prepared) -> None:
+    """Fit a model that is not trained step by step, measure both held-out splits, and write metrics.json."""
     from recsys.distributed.ranks import Ranks
-    from recsys.training.closed_form import fit_model, rank_split, save
+    from recsys.training import closed_form, fitted_ranking
     from recsys.training.run_dir import add_results, protocol
     from recsys.training.trainer import build_loggers
 
+    interrupts.advise(f"start again with resume={path}; nothing is kept before the model is fitted")
+    methods = fitted_ranking if kind_of(cfg).scores_rows else closed_form
     start = time.monotonic()
-    model = fit_model(cfg, prepared)
+    model = methods.fit_model(cfg, prepared)
     seconds = time.monotonic() - start
     say(f"fitted in {seconds:.1f} s")
-    checkpoint = save(model, path)
+    checkpoint = methods.save(model, path)
     splits = [s for s in ("test", "validation") if prepared.rows(s)]
+    if cfg.calibration != "none" and "validation" in splits:
+        fitted_ranking.calibrate(model, cfg, prepared, path)
     metrics: dict[str, Any] = {}
     for split in splits:
-        metrics[split], sliced = rank_split(model, cfg, prepared, split, path if split == "test" else None)
+        metrics[split], sliced = methods.measure_split(model, cfg, prepared, split, path, write=split == "test")
         if split == "test" and sliced:
             metrics["slices"] = {split: sliced}
     rows = prepared.rows("train")

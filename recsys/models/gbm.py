@@ -1,0 +1,229 @@
+"""Gradient-boosted decision trees: Friedman, Greedy Function Approximation: A Gradient Boosting Machine, 2001.
+
+The baseline that a deep ranking model must beat. The libraries are in models/common/boosters.py.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from recsys.batch import Batch
+from recsys.console import bar, say
+from recsys.errors import UserError
+from recsys.features import FeatureSpec, Label
+from recsys.models.common.boosters import Columns, Rows, Settings, Trees, booster_of
+from recsys.models.protocols import Batches, FittedRankingModel
+from recsys.predictions import targets
+from recsys.ranges import Range
+
+Library = Literal["lightgbm", "xgboost", "catboost"]
+Count = Annotated[int, Range(at_least=1, limit=2**20)]
+Part = Annotated[float, Range(above=0, at_most=1)]
+
+
+class GBM(nn.Module, FittedRankingModel):
+    """Boosted trees, fitted to each label by itself.
+
+    A tree reads the dense columns and the ids of single-valued sparse features. Ids of a table with at most
+    `max_categories` rows are categories, 0 (unknown values) among them. Other ids are numbers: a vocabulary is ordered
+    by frequency, so that a split divides frequent from rare values. A multi-valued feature has three columns: the
+    number of its ids, the first and the last of them (0 if it has none).
+
+    Args:
+        library: the library that fits the trees.
+        trees: number of trees of a label at most; for classes, of each class.
+        leaves: number of leaves of a tree at most.
+        learning_rate: share of each tree that is added to the sum.
+        min_rows: least number of rows of a leaf. XGBoost counts second derivatives of the loss instead, p (1 - p) of a
+            row whose probability is p.
+        l2: regularisation of the values of leaves.
+        row_share: share of the rows that each tree sees, drawn by the run's seed.
+        column_share: share of the columns that each tree sees.
+        max_categories: largest table whose ids are categories.
+        patience: stop after this many trees without a lower loss of the validation rows, and keep the trees up to the
+            lowest one; None fits all trees.
+    """
+
+    def __init__(
+        self,
+        features: FeatureSpec,
+        *,
+        library: Library = "lightgbm",
+        trees: Count = 2000,
+        leaves: Annotated[int, Range(at_least=2, limit=2**17)] = 63,
+        learning_rate: Annotated[float, Range(above=0, at_most=1)] = 0.05,
+        min_rows: Count = 20,
+        l2: Annotated[float, Range(at_least=0)] = 0.0,
+        row_share: Part = 1.0,
+        column_share: Part = 1.0,
+        max_categories: Annotated[int, Range(at_least=0, limit=2**24)] = 10_000,
+        patience: Count | None = 50,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__()
+        self.features, self._booster = features, booster_of(library)
+        self._settings = Settings(
+            *(trees, leaves, learning_rate, min_rows, l2, row_share, column_share, patience),
+            classes=0,
+            seed=0,
+            threads=1,
+        )
+        self.columns = columns_of(features, max_categories)
+        self._fitted: list[Any] = []  # of each label, in the library's own class
+        self._contents: list[bytes] = []
+
+    def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
+        """Return logits: dense (B, D), sparse with F keys of B bags -> (B, L)."""
+        matrix, threads = self.matrix(dense, sparse), torch.get_num_threads()
+        scores = [self._booster.scores(trees, self.columns, matrix, threads) for trees in self._fitted]
+        parts = [np.asarray(x, np.float32).reshape(len(matrix), -1) for x in scores]
+        return torch.from_numpy(np.concatenate(parts, axis=1))
+
+    def fit(self, training: Batches, validation: Batches | None, *, seed: int, threads: int) -> None:
+        """Fit trees to each label, with the rows that have it."""
+        multi = [f.name for f in self.features.sparse if f.multi_valued]
+        if multi:
+            say(f"multi-valued features enter as their number of ids, first and last id: {', '.join(multi)}")
+        rows = self._read(training, "train")
+        held_out = None if validation is None else self._read(validation, "validation")
+        self._fitted, self._contents = [], []
+        for i, label in enumerate(self.features.labels):
+            classes = None if label.kind == "regression" else len(label.classes)
+            settings = replace(self._settings, classes=classes, seed=seed, threads=threads)
+            own = rows.of_label(i, label)
+            own_held_out = None if held_out is None else held_out.of_label(i, label, unsampled=True)
+            if own is None:
+                raise UserError(f"data.labels.{label.name}: no training row has this label; leave the label out")
+            trees = self._fit_label(label, own, own_held_out, settings)
+            self._contents.append(trees.content)
+            self._fitted.append(self._booster.load(trees.content))
+
+    def _fit_label(self, label: Label, training: Rows, validation: Rows | None, settings: Settings) -> Trees:
+        """Fit trees to one label, and say how many there are."""
+        several = len(self.features.labels) > 1
+        title = f"fitting {label.name}" if several else "fitting"
+        try:
+            with bar(title, settings.trees, "trees") as shown:
+
+                def on_tree(loss: float | None) -> None:
+                    shown.note = "" if loss is None else f"validation loss {loss:.5f}"
+                    shown.advance(1)
+
+                trees = self._booster.fit(self.columns, training, validation, settings, on_tree)
+        except Exception as e:
+            if isinstance(e, UserError) or not type(e).__module__.startswith(("lightgbm", "xgboost", "_catboost")):
+                raise
+            raise UserError(f"model: {label.name}: {str(e).strip().splitlines()[0]}") from e
+        why = "no validation row has this label, so that nothing limits their number"
+        if validation is not None:
+            why = "all of them" if settings.patience is None else "the lowest loss of the validation rows"
+        loss = "" if trees.loss is None else f" {trees.loss:.5f}"
+        say(f"{label.name}: {trees.count:,} of at most {settings.trees:,} trees ({why}{loss})")
+        return trees
+
+    def _read(self, batches: Batches, split: str) -> "_Table":
+        """Read all rows into one matrix."""
+        table = _Table.empty(batches.rows, self.columns, self.features)
+        first = 0
+        with bar(f"reading {split}", batches.rows, "samples") as shown:
+            for batch in batches:
+                table.put(first, self.matrix(batch.dense, batch.sparse), batch)
+                first += batch.rows
+                shown.advance(batch.rows)
+        return table
+
+    def matrix(self, dense: Tensor, sparse: KeyedJaggedTensor) -> np.ndarray:
+        """Return what the trees read, the columns of `columns`: dense (B, D), F keys of B bags -> (B, C) float32."""
+        out = np.empty((len(dense), len(self.columns.names)), np.float32)
+        width = self.features.dense_width
+        out[:, :width] = dense.numpy()
+        bags = sparse.to_dict()
+        parts = (part for f in self.features.sparse for part in _columns(bags[f.name], f.multi_valued))
+        for i, part in enumerate(parts):
+            out[:, width + i] = part
+        return out
+
+    def save(self, folder: Path) -> None:
+        """Write the trees of each label to a file in the library's own format."""
+        for i, content in enumerate(self._contents):
+            self._file(folder, i).write_bytes(content)
+
+    def load(self, folder: Path) -> None:
+        """Read the trees of each label."""
+        self._contents = [self._file(folder, i).read_bytes() for i in range(len(self.features.labels))]
+        self._fitted = [self._booster.load(content) for content in self._contents]
+
+    def _file(self, folder: Path, label: int) -> Path:
+        return folder / f"label_{label}.{self._booster.suffix}"
+
+
+def columns_of(features: FeatureSpec, max_categories: int) -> Columns:
+    """Return the columns that trees read: dense ones, then one of each single-valued feature and three of others."""
+    names = [f"{f.name}_{i}" if f.width > 1 else f.name for f in features.dense for i in range(f.width)]
+    categorical: list[int] = []
+    for f in features.sparse:
+        of_ids = [f"{f.name}_first", f"{f.name}_last"] if f.multi_valued else [f.name]
+        names += [f"{f.name}_count"] if f.multi_valued else []
+        if f.cardinality <= max_categories:
+            categorical += range(len(names), len(names) + len(of_ids))
+        names += of_ids
+    return Columns(tuple(names), tuple(categorical))
+
+
+def _columns(bags: Any, multi_valued: bool) -> Iterator[np.ndarray]:
+    """Yield the columns (B,) of a feature: its ids or, if a row has several, their number, the first and the last."""
+    values = bags.values().numpy()
+    if not multi_valued:
+        yield values
+        return
+    lengths = bags.lengths().numpy()
+    stops = np.cumsum(lengths)
+    padded = np.append(values, 0)  # an empty bag at the end starts after the last value
+    yield lengths
+    yield np.where(lengths > 0, padded[stops - lengths], 0)
+    yield np.where(lengths > 0, padded[stops - 1], 0)
+
+
+class _Table:
+    """Rows in memory: matrix (R, C), labels (R, T) and weight (R,) or None, all float32."""
+
+    def __init__(self, matrix: np.ndarray, labels: np.ndarray, weight: np.ndarray | None) -> None:
+        self.matrix, self.labels, self.weight = matrix, labels, weight
+
+    @classmethod
+    def empty(cls, rows: int, columns: Columns, features: FeatureSpec) -> "_Table":
+        matrix = np.empty((rows, len(columns.names)), np.float32)
+        labels = np.empty((rows, len(features.labels)), np.float32)
+        return cls(matrix, labels, np.empty(rows, np.float32) if features.weighted else None)
+
+    def put(self, first: int, matrix: np.ndarray, batch: Batch) -> None:
+        """Set rows from `first` on."""
+        at = slice(first, first + len(matrix))
+        self.matrix[at], self.labels[at] = matrix, batch.labels.numpy()
+        if self.weight is not None:
+            assert batch.weight is not None
+            self.weight[at] = batch.weight.numpy()
+
+    def of_label(self, index: int, label: Label, *, unsampled: bool = False) -> Rows | None:
+        """Return the rows that have a label, None if there are none; numbers are standardised.
+
+        unsampled: weight negatives as if they had been sampled as those of the training rows were, so that losses are
+            comparable
+        """
+        own = np.ascontiguousarray(self.labels[:, index])
+        has = np.isfinite(own)
+        if not has.any():
+            return None
+        matrix, weight = self.matrix, self.weight
+        if not has.all():
+            matrix, own, weight = matrix[has], own[has], None if weight is None else weight[has]
+        if unsampled and label.sampled < 1:
+            share = np.where(own > 0, 1.0, label.sampled).astype(np.float32)
+            weight = share if weight is None else share * weight
+        return Rows(matrix, targets(torch.from_numpy(own), label).numpy(), weight)

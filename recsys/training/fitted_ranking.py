@@ -1,0 +1,113 @@
+"""Fit, save, load and measure ranking models that are fitted at once, in one process: boosted trees."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+from torch import Tensor, nn
+
+from recsys import manifest
+from recsys.atomic import whole_folder
+from recsys.batch import Batch
+from recsys.config.build import build_model
+from recsys.config.kinds import kind_of
+from recsys.console import bar, say_once
+from recsys.data.loader import ParquetLoader
+from recsys.data.prepare.prepared import Prepared
+from recsys.data.transforms import Fitted
+from recsys.distributed.ranks import Ranks
+from recsys.errors import NotFinite
+from recsys.evaluation.calibration import load as load_calibration
+from recsys.evaluation.calibration import save as save_calibration
+from recsys.evaluation.evaluators import LabelsEvaluator
+from recsys.training.results import write_details
+from recsys.training.trainer import as_counts, split_loader
+
+
+@dataclass(frozen=True)
+class FittedModule:
+    """A fitted model that a Predictor calls as it calls a RecsysModule."""
+
+    model: nn.Module
+
+    def dmp(self, batch: Batch) -> tuple[None, Tensor]:
+        """Return no loss, and the logits (B, L)."""
+        return None, self.model(batch.dense, batch.sparse)
+
+
+def fit_model(cfg: DictConfig, prepared: Prepared) -> Any:
+    """Return the model, fitted to all training rows."""
+    model = build_model(cfg, prepared.fitted.features, torch.device("cpu"))
+    validation = _loader(cfg, prepared, "validation") if prepared.rows("validation") else None
+    model.fit(_loader(cfg, prepared, "train"), validation, seed=cfg.seed, threads=torch.get_num_threads())
+    return model
+
+
+def save(model: Any, path: Path) -> Path:
+    """Write the model as a checkpoint of the run, and return its folder."""
+    folder = path / "checkpoints" / "step-00000000"
+    with whole_folder(folder) as building:
+        model.save(building)
+        manifest.write(building, manifest.entries_of(building))
+    return folder
+
+
+def load(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> Any:
+    """Load the model that `save` wrote. Raises DamagedFile if it is not as it was written."""
+    manifest.check(checkpoint)
+    model = build_model(cfg, fitted.features, torch.device("cpu"))
+    model.load(checkpoint)
+    return model
+
+
+def restored_module(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> FittedModule:
+    """Return the model of a checkpoint for a Predictor."""
+    return FittedModule(load(cfg, fitted, checkpoint))
+
+
+def calibrate(model: Any, cfg: DictConfig, prepared: Prepared, run: Path) -> None:
+    """Fit the calibration on the validation rows, and write it to the run's folder."""
+    evaluator = kind_of(cfg).evaluator(cfg, prepared.fitted.features, None)
+    _measure(model, evaluator, _loader(cfg, prepared, "validation"), "validation")
+    evaluator.calibrate(cfg.calibration)
+    save_calibration(run, evaluator.labels)
+
+
+def measure_split(
+    model: Any, cfg: DictConfig, prepared: Prepared, split: str, run: Path, *, write: bool = False
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the metrics of a split, and those for each value of the features `metrics.slices`.
+
+    Args:
+        run: the run's folder, whose calibration is applied.
+        write: write curves and predictions of the rows to it.
+    """
+    evaluator = kind_of(cfg).evaluator(cfg, prepared.fitted.features, None)
+    evaluator.labels = load_calibration(run, evaluator.labels)
+    loader = _loader(cfg, prepared, split)
+    measured = _measure(model, evaluator, loader, split)
+    sliced, _ = write_details(cfg, prepared.fitted, evaluator, loader, split, run if write else None)
+    return measured, sliced
+
+
+def _measure(model: Any, evaluator: LabelsEvaluator, loader: ParquetLoader, split: str) -> dict[str, Any]:
+    """Return the metrics of a split's rows."""
+    evaluator.begin(None, loader)
+    with bar(f"measuring {split}", loader.rows, "samples") as shown, torch.no_grad():
+        for batch in loader:
+            evaluator.update(None, model(batch.dense, batch.sparse), batch)
+            shown.advance(batch.rows)
+    try:
+        metrics = evaluator.compute()
+    except NotFinite as e:
+        raise NotFinite(f"{split}: {e}; try other values of model.*") from e
+    if (why := evaluator.undefined(metrics)) is not None:
+        say_once(f"{split}: {why}")
+    return as_counts(metrics)
+
+
+def _loader(cfg: DictConfig, prepared: Prepared, split: str) -> ParquetLoader:
+    """Return the loader of all rows of a split in order, or of the first ones with debug.eval_batches."""
+    return split_loader(cfg, prepared, split, Ranks(0, 0, 1, 1))

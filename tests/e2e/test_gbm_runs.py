@@ -1,0 +1,162 @@
+"""Runs of model=gbm: the same files and figures as other models give, from every command."""
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from small_csv import Commands
+
+from recsys.config.compose import compose
+from recsys.report.__main__ import report
+from recsys.serving.predictor import Predictor
+from recsys.training.evaluate import evaluate
+from recsys.training.run import train
+
+pytest.importorskip("lightgbm")
+
+YAML = """
+name: shop
+root: raw
+source: {files: ["*.csv"]}
+labels:
+  click: {}
+  spent: {kind: regression, log: true}
+  colour: {kind: classes, classes: [red, blue]}
+weight: {column: w}
+split: {validation: 0.2, test: 0.2}
+dense: {x: {transform: []}}
+sparse: {s: {min_count: 2}, tags: {split: " "}}
+"""
+ROWS = 2000
+SHOP = ["data=shop", "metrics.slices=[s]", "trainer.threads=1", "calibration=platt"]
+GBM = ["model=gbm", *SHOP, "model.leaves=15", "model.trees=200", "model.patience=10"]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with data whose labels depend on x and tags, and a finished run `gbm`; the current folder."""
+    path = tmp_path_factory.mktemp("gbm")
+    (path / "conf" / "data").mkdir(parents=True)
+    (path / "conf" / "data" / "shop.yaml").write_text(YAML)
+    (path / "raw").mkdir()
+    rng = np.random.default_rng(0)
+    x, tags = rng.standard_normal(ROWS), rng.integers(0, 4, ROWS)
+    click = rng.random(ROWS) < 1 / (1 + np.exp(-2 * x - tags + 1.5))
+    pl.DataFrame(
+        {
+            "click": click.astype(int),
+            "spent": np.where(rng.random(ROWS) < 0.5, np.exp(1 + x + 0.1 * rng.standard_normal(ROWS)), np.nan),
+            "colour": np.where(rng.random(ROWS) < 1 / (1 + np.exp(-3 * x)), "red", "blue"),
+            "w": rng.random(ROWS) + 0.5,
+            "x": x,
+            "s": [*rng.choice(list("abc"), ROWS - 1), "rare"],
+            "tags": [" ".join("tuvw"[:n]) for n in tags],
+        }
+    ).with_columns(pl.col("spent").fill_nan(None)).write_csv(path / "raw" / "log.csv")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(path)
+        train(compose("train", [*GBM, "run_dir=gbm"]))
+        yield path
+
+
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
+    return Commands(monkeypatch, capsys)
+
+
+def metrics(run: str) -> dict[str, Any]:
+    content = json.loads(Path(run, "metrics.json").read_text())
+    assert isinstance(content, dict)
+    return content
+
+
+def test_every_label_is_learnt_and_measured(home: Path) -> None:
+    found = metrics("gbm")
+    test = found["test"]
+    assert test["click/auc"] > 0.82 and test["colour/accuracy"] > 0.78 and test["spent/mae"] < 1.2
+    assert {"click/ece", "click/ece_uncalibrated", "spent/rmse_uncalibrated"} <= set(test)
+    assert test["rows"] == ROWS // 5 and set(found["slices"]["test"]) == {"s"}
+    assert found["validation"].keys() == test.keys() and found["train"]["samples"] == ROWS - 2 * (ROWS // 5)
+    assert (home / "gbm" / "test_predictions_colour.parquet").exists() and (home / "gbm" / "curves.json").exists()
+    said = (home / "gbm" / "train.log").read_text()
+    assert "multi-valued features enter as their number of ids, first and last id: tags" in said
+    assert "click: " in said and " of at most 200 trees (the lowest loss of the validation rows" in said
+
+
+def test_evaluate_and_predict_give_the_same_figures(home: Path) -> None:
+    for split in ("test", "validation"):
+        assert evaluate("gbm", split)[split] == metrics("gbm")[split]
+    again, first = (found["slices"]["test"]["s"] for found in (evaluate("gbm"), metrics("gbm")))
+    assert [value["click/logloss"] for value in again] == [value["click/logloss"] for value in first]
+    assert evaluate("gbm", "train")["train"]["click/auc"] > metrics("gbm")["test"]["click/auc"]
+    found = Predictor.load("gbm").predict(pl.read_csv("raw/log.csv").tail(ROWS // 5))
+    assert isinstance(found, pl.DataFrame) and found.columns == ["click", "spent", "colour_red", "colour_blue"]
+    stored = pl.read_parquet("gbm/test_predictions.parquet")["probability"]
+    np.testing.assert_allclose(found["click"], stored, rtol=1e-6)
+
+
+def test_a_run_is_reproduced_and_compared_with_a_deep_model(home: Path) -> None:
+    again = train(compose("train", [*GBM, "run_dir=again"])).metrics
+    assert {**again["test"], **again["validation"]} == {**metrics("gbm")["test"], **metrics("gbm")["validation"]}
+    deep = train(compose("train", ["model=dlrm", *SHOP, "run_dir=dlrm"])).metrics  # one epoch: hardly trained
+    assert deep["test"].keys() == again["test"].keys() and deep["protocol"].keys() == again["protocol"].keys()
+    report(["dlrm", "gbm"], Path("report.html"), resamples=100)
+    assert "dlrm does not beat the baseline gbm beyond chance" in Path("report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("train model=gbm {shop} trainer.devices=2", "trainer.devices=2: boosted trees are fitted in one process"),
+        ("train model=gbm {shop} loss=focal", "this model is fitted without a loss; leave loss= out"),
+        ("train model=gbm {shop} model.library=lgbm", "input should be 'lightgbm', 'xgboost' or 'catboost'"),
+        ("train model=gbm {shop} model.learning_rate=2", "model.learning_rate=2: must be above 0 and at most 1"),
+        ("train model=gbm data=sample_sequences", "the rows have no label, but this model predicts one"),
+        ("evaluate run=gbm trainer.devices=2", "trainer.devices=2: boosted trees are fitted in one process"),
+        ("checkpoint action=inspect run=gbm", "run=gbm: its model was fitted at once and has no embedding tables"),
+        ("export run=gbm output=artefact", "run=gbm: boosted trees cannot be exported; use recsys.predict"),
+        ("predict run=gbm input=raw/log.csv output=p.parquet k=5", "k=5: applies to retrieval models"),
+    ],
+)
+def test_mistakes_are_one_line(home: Path, commands: Commands, command: str, message: str) -> None:
+    name, *arguments = command.replace("{shop}", "data=shop").split()
+    status, errors = commands(name, *arguments)
+    assert status == 2 and len(errors) == 1 and message in errors[0], errors
+
+
+def test_a_plan_of_trees_is_refused(home: Path) -> None:
+    from recsys.errors import UserError
+    from recsys.plan import plan
+
+    with pytest.raises(UserError, match="has no embedding table to shard"):
+        plan(compose("plan", ["model=gbm", "data=criteo"]))
+
+
+def test_a_damaged_checkpoint_is_refused(home: Path, commands: Commands) -> None:
+    shutil.copytree("gbm", "damaged")
+    [file] = Path("damaged/checkpoints").glob("*/label_1.txt")
+    file.write_text(file.read_text().replace("=", "=1", 1))
+    for command in ("evaluate run=damaged", "predict run=damaged input=raw/log.csv output=p.parquet"):
+        status, errors = commands(*command.split())
+        assert status == 2 and len(errors) == 1 and f"{file}: is damaged" in errors[0], errors
+
+
+def test_without_validation_rows_all_trees_are_fitted(home: Path) -> None:
+    few = ["model=gbm", "data=shop", "data.split.validation=0", "model.trees=7", "trainer.threads=1", "run_dir=few"]
+    assert train(compose("train", few)).metrics.keys() == {"test", "train", "protocol"}
+    assert "click: 7 of at most 7 trees (no validation row has this label" in Path("few/train.log").read_text()
+
+
+@pytest.mark.slow
+def test_census_income_reaches_the_published_figures(real_data: Callable[[str], Path], tmp_path: Path) -> None:
+    """LightGBM with 200 trees of 63 leaves, fitted to all training rows, has test AUCs of .9571 and .9949."""
+    root = real_data("census_income")
+    where = [f"data.root={root}", f"data.prepared={tmp_path / 'prepared'}", f"run_dir={tmp_path / 'run'}"]
+    test = train(compose("train", ["model=gbm", "data=census_income", *where])).metrics["test"]
+    assert test["income/auc"] == pytest.approx(0.9571, abs=0.001)
+    assert test["never_married/auc"] == pytest.approx(0.9949, abs=0.001)
