@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
 
-from recsys.errors import did_you_mean
+from recsys.errors import UserError, did_you_mean
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
 from recsys.models.common.lists import padded_length
@@ -113,7 +113,7 @@ class BehaviourEmbeddings(nn.Module):
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Behaviour:
         """Look up the embeddings of B rows: dense (B, D), sparse with F keys of B bags.
 
-        Raises ValueError if the features of a history have different lengths.
+        Raises UserError if the features of a history have different lengths.
         """
         rows = self.rows(sparse)
         others = dense if self.pooled is None else torch.cat([dense, self.pooled(sparse).flatten(1)], dim=1)
@@ -132,7 +132,7 @@ def _side_by_side(rows: dict[str, JaggedTensor], pairs: dict[str, str], others: 
 
 
 def _check_lengths(one: JaggedTensor, other: JaggedTensor, one_name: str, other_name: str) -> None:
-    """Raise ValueError if two features of a history have different lengths. On GPUs, which would have to wait for the
+    """Raise UserError if two features of a history have different lengths. On GPUs, which would have to wait for the
     answer, only their sums are compared; in an exported graph, nothing is.
     """
     if padded_length() is not None:
@@ -141,7 +141,7 @@ def _check_lengths(one: JaggedTensor, other: JaggedTensor, one_name: str, other_
     if same and one.lengths().device.type == "cpu":
         same = torch.equal(one.lengths(), other.lengths())
     if not same:
-        raise ValueError(
+        raise UserError(
             f"features {one_name} and {other_name} are the history of one target, but their lists have different "
             "lengths; both must come from the same rows (with the same `last`), or name the pairs in model.history"
         )
