@@ -1,4 +1,5 @@
-"""Gradient-boosted decision trees: Friedman, Greedy Function Approximation: A Gradient Boosting Machine, 2001.
+"""Gradient-boosted decision trees: Friedman, Greedy Function Approximation: A Gradient Boosting Machine, 2001,
+https://doi.org/10.1214/aos/1013203451.
 
 The baseline that a deep ranking model must beat. The libraries are in models/common/boosters.py.
 """
