@@ -2,6 +2,7 @@
 
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import feature_specs
@@ -14,7 +15,7 @@ from recsys.config.compose import compose, conf_dir
 from recsys.config.kinds import kind_of
 from recsys.config.settings import data_config
 from recsys.data.transforms import feature_spec
-from recsys.features import DenseFeature, FeatureSpec, SparseFeature
+from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
 from recsys.sweep.begin import _config
 from recsys.sweep.search import check_method
 from recsys.sweep.space import read_space
@@ -23,6 +24,7 @@ YAMLS = sorted(conf_dir().rglob("*.yaml"))
 SINGLE = (SparseFeature("a", 10**9, "a"), SparseFeature("b", 7, "b"))
 HISTORY = tuple(SparseFeature(f"{f.name}s", f.cardinality, f.table, multi_valued=True, sequence=True) for f in SINGLE)
 SPEC = FeatureSpec(dense=(DenseFeature("x"),), sparse=SINGLE + HISTORY)
+SEVERAL = replace(SPEC, labels=(Label("click"), Label("bought")))
 
 
 def test_some_were_found() -> None:
@@ -55,5 +57,7 @@ def test_yaml(path: Path, tmp_path: Path) -> None:
         cfg.trainer.devices = 1
         check(cfg)
         with torch.device("meta"):
-            spec = SPEC if kind_of(cfg).scores_rows else feature_spec(data_config(cfg), lambda *_: 7)
+            data = data_config(cfg)
+            ranked = SEVERAL if len(data.labels) > 1 else SPEC
+            spec = ranked if kind_of(cfg).scores_rows else feature_spec(data, lambda *_: 7)
             assert isinstance(build_model(cfg, spec, torch.device("meta")), torch.nn.Module)

@@ -297,6 +297,7 @@ def test_gradient_reaches_every_parameter(model: Any, options: dict[str, Any]) -
         assert parameter.grad is not None and parameter.grad.count_nonzero() > 0, name
 
 
+@pytest.mark.slow
 @each_option
 def test_one_batch_is_overfitted(model: Any, options: dict[str, Any]) -> None:
     """The labels follow from the target and its history alone, so that a model must compare them."""

@@ -175,7 +175,7 @@ def test_gradient_reaches_every_parameter(model: Any, options: dict[str, Any], d
         assert parameter.grad.count_nonzero() > 0, name
 
 
-@each_model
+@pytest.mark.parametrize("model", [m if m is XDeepFM else pytest.param(m, marks=pytest.mark.slow) for m in MODELS])
 def test_overfits_one_batch(model: Any) -> None:
     """Random labels of rows that differ can only be learnt by heart."""
     torch.manual_seed(0)

@@ -65,7 +65,7 @@ def test_gradient_reaches_every_parameter(model: Any, options: dict[str, Any]) -
         assert parameter.grad.count_nonzero() > 0 or (options.get("experts") == 1 and "gates" in name), name
 
 
-@pytest.mark.parametrize("model", REFERENCES)
+@pytest.mark.parametrize("model", [m if m is ESMM else pytest.param(m, marks=pytest.mark.slow) for m in REFERENCES])
 def test_overfits_one_batch(model: Any) -> None:
     torch.manual_seed(0)
     own = SparseFeature("user", 40, "ids")

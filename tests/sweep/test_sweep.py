@@ -277,7 +277,7 @@ def test_submitit_prunes_a_job_and_leaves_no_process() -> None:
 
 MISTAKES = [
     (["model=dlrm,dlmr"], r"model=dlmr: no such choice; did you mean dlrm\?"),
-    (["model=dcnv2,dlrm", "model.cross_layers=2,3"], r"model.cross_layers: no such key"),
+    (["model=dcnv2,deepfm", "model.cross_layers=2,3"], r"model.cross_layers: no such key"),
     (["model.dmi=8,16"], r"dmi: no such key; did you mean dim\?"),
     (["trainer.max_epochs=one,two"], r"trainer.max_epochs=one: must be a whole number"),
     (["optim.sparse.lr=interval(0.1,0.2)"], r"optim.sparse.lr: a grid needs a list of values"),
