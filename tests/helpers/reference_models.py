@@ -61,7 +61,7 @@ def dlrm(w: Weights, features: FeatureSpec, dense: Array, bags: Bags, **options:
     vectors = bottom + vectors
     if options.get("interaction") in ("cat", "cross"):
         x = x0 = np.concatenate(vectors, axis=1)
-        for layer in range(options.get("cross_layers", 0)):
+        for layer in range(options.get("cross_layers", 3) if options["interaction"] == "cross" else 0):
             matrix = w[f"cross.W_kernels.{layer}"] @ w[f"cross.V_kernels.{layer}"]
             x = x0 * (x @ matrix.T + w[f"cross.bias.{layer}"].reshape(-1)) + x
     else:

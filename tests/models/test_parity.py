@@ -132,7 +132,7 @@ def test_logits_of_any_shape(
     case: tuple[Any, dict[str, Any]], rows: int, dense: int, single: int, bagged: int, dim: int
 ) -> None:
     model, options = case
-    options = {**options, "dim": dim}
+    options = {**options, "dim": dim} if model is not LogisticRegression else options
     if model is DLRM:
         options["bottom_mlp"] = [5, dim]
         if dense + single + bagged == 1:
