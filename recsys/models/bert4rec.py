@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
-from recsys.models.common.attention import Attention
+from recsys.models.common.attention import Attention, PlacesFromEnd
 from recsys.models.common.items import (
     Items,
     QueryBatch,
@@ -16,7 +16,6 @@ from recsys.models.common.items import (
     masked_last,
     states_at,
 )
-from recsys.models.common.lists import from_end
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Depth, Deviation, Length, Share, Width
 
@@ -68,8 +67,7 @@ class BERT4Rec(nn.Module, RetrievalModel):
         self.mask, self.mask_last = mask, mask_last
         self.items = Items(features, dim, init_std=init_std, device=device)
         self.hidden = nn.Parameter(torch.randn(dim) * init_std)
-        self.places = nn.Embedding(max_length, dim)
-        nn.init.normal_(self.places.weight, std=init_std)
+        self.places = PlacesFromEnd(max_length, dim, init_std=init_std)
         self.before = nn.Sequential(nn.LayerNorm(dim), nn.Dropout(dropout))
         self.blocks = nn.ModuleList(Block(dim, heads, dropout) for _ in range(blocks))
         self.head = nn.Sequential(nn.Linear(dim, dim), nn.GELU(), nn.LayerNorm(dim))
@@ -84,7 +82,7 @@ class BERT4Rec(nn.Module, RetrievalModel):
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
         """Return queries (Q, dim) from the vectors (P, dim) of query_batch.inputs."""
         x = hide(vectors, query_batch.at, self.hidden)
-        x = self.before(x + self.places(from_end(query_batch.lengths).clamp(max=self.places.num_embeddings - 1)))
+        x = self.before(x + self.places(query_batch.lengths))
         for block in self.blocks:
             x = block(x, query_batch.lengths)
         return self.head(states_at(x, query_batch.at))

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
-from recsys.models.common.attention import Attention
+from recsys.models.common.attention import Attention, PlacesFromEnd
 from recsys.models.common.behaviour import BehaviourEmbeddings
 from recsys.models.common.layers import MLP
-from recsys.models.common.lists import first_values, from_end, with_first
+from recsys.models.common.lists import first_values, with_first
 from recsys.ranges import Depth, Deviation, Length, Share, Width
 
 
@@ -84,16 +84,14 @@ class Transformer(nn.Module):
 
     def __init__(self, width: int, blocks: int, heads: int, max_length: int, dropout: float) -> None:
         super().__init__()
-        self.places = nn.Embedding(1 + max_length, width)
-        nn.init.normal_(self.places.weight, std=0.02)
+        self.places = PlacesFromEnd(1 + max_length, width, init_std=0.02)
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(Block(width, heads, dropout) for _ in range(blocks))
 
     def forward(self, target: Tensor, history: Tensor, lengths: Tensor) -> Tensor:
         """Return the state of each target: target (B, W), history (P, W), lengths (B,) -> (B, W)."""
-        distance = (1 + from_end(lengths)).clamp(max=self.places.num_embeddings - 1)
         first = target + self.places.weight[0]
-        with with_first(first, history + self.places(distance), lengths) as (x, longer):
+        with with_first(first, history + self.places(lengths, first=1), lengths) as (x, longer):
             x = self.dropout(x)
             for block in self.blocks:
                 x = block(x, longer)

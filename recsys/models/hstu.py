@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
+from recsys.models.common.attention import PlacesFromEnd
 from recsys.models.common.items import Items, QueryBatch, next_items, states_at
-from recsys.models.common.lists import from_end, to_block
+from recsys.models.common.lists import to_block
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Depth, Deviation, Length, Share, Width
 
@@ -75,8 +76,7 @@ class HSTU(nn.Module, RetrievalModel):
         if max_length < 1:
             raise ValueError(f"max_length={max_length}: must be at least 1")
         self.items = Items(features, dim, init_std=init_std, device=device)
-        self.places = nn.Embedding(max_length, dim)
-        nn.init.normal_(self.places.weight, std=init_std)
+        self.places = PlacesFromEnd(max_length, dim, init_std=init_std)
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(Block(dim, heads, dropout, max_length) for _ in range(blocks))
         self.norm = nn.LayerNorm(dim)
@@ -87,9 +87,7 @@ class HSTU(nn.Module, RetrievalModel):
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
         """Return queries (Q, dim) from the vectors (P, dim) of query_batch.inputs."""
-        x = vectors * math.sqrt(vectors.shape[1]) + self.places(
-            from_end(query_batch.lengths).clamp(max=self.places.num_embeddings - 1)
-        )
+        x = vectors * math.sqrt(vectors.shape[1]) + self.places(query_batch.lengths)
         x = self.dropout(x)
         for block in self.blocks:
             x = block(x, query_batch.lengths)

@@ -7,9 +7,8 @@ from torch import Tensor, nn
 
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
-from recsys.models.common.attention import Attention
+from recsys.models.common.attention import Attention, PlacesFromEnd
 from recsys.models.common.items import Items, QueryBatch, next_items, states_at
-from recsys.models.common.lists import from_end
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Depth, Deviation, Length, Share, Width
 
@@ -55,8 +54,7 @@ class SASRec(nn.Module, RetrievalModel):
     ) -> None:
         super().__init__()
         self.items = Items(features, dim, init_std=init_std, device=device)
-        self.places = nn.Embedding(max_length, dim)
-        nn.init.normal_(self.places.weight, std=init_std)
+        self.places = PlacesFromEnd(max_length, dim, init_std=init_std)
         self.dropout = nn.Dropout(dropout)
         self.blocks = nn.ModuleList(Block(dim, heads, dropout) for _ in range(blocks))
         self.norm = nn.LayerNorm(dim, eps=1e-8)
@@ -67,9 +65,7 @@ class SASRec(nn.Module, RetrievalModel):
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
         """Return queries (Q, dim) from the vectors (P, dim) of query_batch.inputs."""
-        x = vectors * math.sqrt(vectors.shape[1]) + self.places(
-            from_end(query_batch.lengths).clamp(max=self.places.num_embeddings - 1)
-        )
+        x = vectors * math.sqrt(vectors.shape[1]) + self.places(query_batch.lengths)
         x = self.dropout(x)
         for block in self.blocks:
             x = block(x, query_batch.lengths)

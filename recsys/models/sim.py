@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
-from recsys.models.common.attention import QueryAttention
+from recsys.models.common.attention import PlacesFromEnd, QueryAttention
 from recsys.models.common.behaviour import BehaviourEmbeddings
 from recsys.models.common.layers import MLP
 from recsys.models.common.lists import first_kept, from_end, repeat_rows
@@ -81,8 +81,7 @@ class SIM(nn.Module):
         self.categories = pairs[self.category]
         width = self.embeddings.width
         self.search = HardSearch(k)
-        self.places = nn.Embedding(max_length, width)
-        nn.init.normal_(self.places.weight, std=0.02)
+        self.places = PlacesFromEnd(max_length, width, init_std=0.02)
         self.attention = QueryAttention(width, heads, dropout=dropout)
         self.deep = MLP(2 * width + self.embeddings.other_width, deep_mlp, batch_norm=batch_norm, dropout=dropout)
         self.logits = nn.Linear(self.deep.out_features, features.logits)
@@ -91,6 +90,5 @@ class SIM(nn.Module):
         """Return logits: dense (B, D), sparse with F keys of B bags -> (B, T)."""
         target, history, lengths, others = self.embeddings(dense, sparse)
         at, found = self.search(sparse[self.category].values(), sparse[self.categories].values(), lengths)
-        place = from_end(lengths).clamp(max=self.places.num_embeddings - 1)
-        interest = self.attention(target, (history + self.places(place))[at], found)  # (B, W)
+        interest = self.attention(target, (history + self.places(lengths))[at], found)  # (B, W)
         return self.logits(self.deep(torch.cat([others, target, interest], dim=1)))

@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
-from recsys.models.common.attention import QueryAttention
+from recsys.models.common.attention import PlacesFromEnd, QueryAttention
 from recsys.models.common.behaviour import BehaviourEmbeddings
 from recsys.models.common.layers import MLP
-from recsys.models.common.lists import from_end
 from recsys.ranges import Depth, Deviation, Length, Share, Width
 
 
@@ -47,8 +46,7 @@ class TargetAttention(nn.Module):
             features, history, dim, model="TargetAttention", init_std=init_std, device=device
         )
         width = self.embeddings.width
-        self.places = nn.Embedding(max_length, width)
-        nn.init.normal_(self.places.weight, std=0.02)
+        self.places = PlacesFromEnd(max_length, width, init_std=0.02)
         self.attention = QueryAttention(width, heads, dropout=dropout)
         self.deep = MLP(2 * width + self.embeddings.other_width, deep_mlp, batch_norm=batch_norm, dropout=dropout)
         self.logits = nn.Linear(self.deep.out_features, features.logits)
@@ -56,6 +54,5 @@ class TargetAttention(nn.Module):
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
         """Return logits: dense (B, D), sparse with F keys of B bags -> (B, T)."""
         target, history, lengths, others = self.embeddings(dense, sparse)
-        place = from_end(lengths).clamp(max=self.places.num_embeddings - 1)
-        interest = self.attention(target, history + self.places(place), lengths)  # (B, W)
+        interest = self.attention(target, history + self.places(lengths), lengths)  # (B, W)
         return self.logits(self.deep(torch.cat([others, target, interest], dim=1)))

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
-from recsys.models.common.attention import Attention, RelativeAttention
+from recsys.models.common.attention import Attention, PlacesFromEnd, RelativeAttention
 from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
 from recsys.models.common.items import (
     Items,
@@ -19,7 +19,7 @@ from recsys.models.common.items import (
     next_items,
     states_at,
 )
-from recsys.models.common.lists import from_end, repeat_rows
+from recsys.models.common.lists import repeat_rows
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Depth, Deviation, Length, Share, Width
 
@@ -120,10 +120,9 @@ class Transformer(nn.Module, RetrievalModel):
         self.merge = nn.Linear((1 + len(others)) * dim, dim) if others and merge == "concat" else None
         self.context = Context(features, dim, init_std=init_std, device=device) if context else None
         self.hidden = nn.Parameter(torch.randn(dim) * init_std) if objective == "masked" else None
-        self.places: nn.Embedding | None = None
+        self.places: PlacesFromEnd | None = None
         if block == "plain":
-            self.places = nn.Embedding(max_length, dim)
-            nn.init.normal_(self.places.weight, std=init_std)
+            self.places = PlacesFromEnd(max_length, dim, init_std=init_std)
         self.before = nn.Sequential(nn.LayerNorm(dim), nn.Dropout(dropout))
         self.blocks = nn.ModuleList(
             Block(ATTENTION[block](dim, heads, causal=objective == "causal", dropout=dropout), dim, dropout)
@@ -148,7 +147,7 @@ class Transformer(nn.Module, RetrievalModel):
         if self.context is not None:
             x = x + repeat_rows(self.context(batch), query_batch.lengths)
         if self.places is not None:
-            x = x + self.places(from_end(query_batch.lengths).clamp(max=self.places.num_embeddings - 1))
+            x = x + self.places(query_batch.lengths)
         x = self.before(x)
         for block in self.blocks:
             x = block(x, query_batch.lengths)

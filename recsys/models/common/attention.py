@@ -7,7 +7,19 @@ import math
 import torch
 from torch import Tensor, nn
 
-from recsys.models.common.lists import is_filled, padded_length, to_block
+from recsys.models.common.lists import from_end, is_filled, padded_length, to_block
+
+
+class PlacesFromEnd(nn.Embedding):
+    """Learnt vectors of the places in a list, counted from its end; places beyond the last vector share it."""
+
+    def __init__(self, number: int, dim: int, *, init_std: float) -> None:
+        super().__init__(number, dim)
+        nn.init.normal_(self.weight, std=init_std)
+
+    def forward(self, lengths: Tensor, first: int = 0) -> Tensor:
+        """Return the vectors of lists of these lengths: (B,) -> (P, dim). first: the place of each last value"""
+        return super().forward((first + from_end(lengths)).clamp(max=self.num_embeddings - 1))
 
 
 class Attention(nn.Module):
