@@ -1,4 +1,4 @@
-"""What models of several tasks share: an output for each label."""
+"""Layers of models of several tasks: experts, gates, and a tower for each label."""
 
 from collections.abc import Sequence
 

@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import orjson
 
-from recsys.errors import did_you_mean
 from recsys.serving.servable import Query
 from recsys.serving.server.core import Call, Core
 from recsys.serving.server.models import Loaded
 from recsys.serving.server.payloads import Queries, Rows
 from recsys.serving.server.request_error import RequestError
-from recsys.serving.server.rest_v2 import QUERY_KEYS, make_query, parse_json
+from recsys.serving.server.rest_v2 import QUERY_KEYS, check_keys, make_query, parse_json
 from recsys.serving.server.tensors import bad, to_json
 
 BODY_KEYS = ("history", *QUERY_KEYS)
@@ -22,7 +21,7 @@ BODY_KEYS = ("history", *QUERY_KEYS)
 async def predict(core: Core, call: Call, name: str | None, version: str | None, body: bytes) -> bytes:
     """Answer {"rows": [{column: value, ...}, ...]} with {"predictions": [...]}; `shared` holds columns of all rows."""
     request = parse_json(body)
-    _check_keys(request, ("rows", "shared"))
+    check_keys(request, ("rows", "shared"))
     loaded = core.route(call, name, version, lambda: body)
     _check_kind(loaded, "ranking", "/recommend")
     rows = _rows(core, request.get("rows"), "rows")
@@ -41,7 +40,7 @@ async def recommend(core: Core, call: Call, name: str | None, version: str | Non
     """Answer a query with {"items": [...], "scores": [...]}, several queries with a list of such answers."""
     request = parse_json(body)
     several = "queries" in request
-    _check_keys(request, ("queries",) if several else BODY_KEYS)
+    check_keys(request, ("queries",) if several else BODY_KEYS)
     loaded = core.route(call, name, version, lambda: body)
     _check_kind(loaded, "retrieval", "/predict")
     bodies = request["queries"] if several else [request]
@@ -63,7 +62,7 @@ async def recommend(core: Core, call: Call, name: str | None, version: str | Non
 def _query(core: Core, body: Any, where: str) -> Query:
     if type(body) is not dict:
         raise bad(f"{where.rstrip('.')}: must be a JSON object with a history")
-    _check_keys(body, BODY_KEYS, where)
+    check_keys(body, BODY_KEYS, where)
     return make_query(_rows(core, body.get("history"), f"{where}history"), body, where)
 
 
@@ -80,11 +79,6 @@ def _rows(core: Core, rows: Any, key: str) -> list[Any]:
                 where = f"{key}[{i}]: column {column[:80]}"
                 raise RequestError(413, f"{where}: has {len(value)} elements; this server takes at most {longest}")
     return rows
-
-
-def _check_keys(body: dict[str, Any], known: tuple[str, ...], where: str = "") -> None:
-    if unknown := next((k for k in body if k not in known), None):
-        raise bad(f"{where}{unknown[:80]}: no such key{did_you_mean(unknown[:80], known)}")
 
 
 def _check_kind(loaded: Loaded, kind: str, other: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,12 @@ def parse_json(body: bytes) -> dict[str, Any]:
     if type(value) is not dict:
         raise bad("the body must be a JSON object")
     return value
+
+
+def check_keys(given: Iterable[str], known: Sequence[str], where: str = "", allowed: Sequence[str] = ()) -> None:
+    """Raise RequestError for a key that is not known. allowed: further keys, which messages do not name"""
+    if unknown := next((k for k in given if k not in known and k not in allowed), None):
+        raise bad(f"{where}{unknown[:80]}: no such key{did_you_mean(unknown[:80], known)}")
 
 
 def described_inputs(request: Mapping[str, Any]) -> list[tuple[Any, Any]]:
@@ -140,8 +146,7 @@ def make_payload(loaded: Loaded, inputs: Sequence[Tensor], parameters: Mapping[s
     rows, columns = v2.rows_of(inputs), v2.to_columns(inputs)
     if servable.kind == "ranking":
         return Columns(columns, rows)
-    if unknown := next((p for p in parameters if p not in QUERY_KEYS and p not in PROTOCOL_KEYS), None):
-        raise bad(f"parameters.{unknown[:80]}: no such key{did_you_mean(unknown[:80], QUERY_KEYS)}")
+    check_keys(parameters, QUERY_KEYS, "parameters.", PROTOCOL_KEYS)
     history = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
     return Queries([make_query(history, parameters)])
 
@@ -279,10 +284,8 @@ def load_version(body: bytes, query: bytes) -> str | None:
 
     request = parse_json(body) if body.strip() else {}
     parameters = _parameters(request)
-    for given, known in ((request, ["parameters"]), (parameters, LOAD_KEYS)):
-        if unknown := next((k for k in given if k not in known), None):
-            where = "" if given is request else "parameters."
-            raise bad(f"{where}{unknown[:80]}: no such key{did_you_mean(unknown[:80], known)}")
+    check_keys(request, ("parameters",))
+    check_keys(parameters, LOAD_KEYS, "parameters.")
     if "version" in parameters and parameters["version"] is None:
         raise bad("parameters.version: must be a text, the name of a version")
     named = parse_qs(query.decode("latin-1")).get("version", [None])[0]
