@@ -11,7 +11,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
-from recsys.models.common.layers import MLP, FirstOrder, require_sparse, upper_pairs
+from recsys.models.common.layers import MLP, FirstOrder, require_sparse
 from recsys.ranges import Depth, Deviation, Share, Width
 
 Bilinear = Literal["all", "each", "interaction"]
@@ -38,7 +38,7 @@ class BilinearPairs(nn.Module):
 
     def __init__(self, fields: int, dim: int, kind: Bilinear) -> None:
         super().__init__()
-        first, second = upper_pairs(fields)
+        first, second = torch.triu_indices(fields, fields, offset=1)  # i < j
         self.register_buffer("first", first, persistent=False)
         self.register_buffer("second", second, persistent=False)
         self.kind = kind

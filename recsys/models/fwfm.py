@@ -8,7 +8,8 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
-from recsys.models.common.layers import FirstOrder, all_fields, numeric_fields, require_sparse, upper_pairs
+from recsys.models.common.layers import FirstOrder, all_fields, numeric_fields, require_sparse
+from recsys.models.dlrm import DotInteraction
 from recsys.ranges import Deviation, Width
 
 
@@ -18,9 +19,6 @@ class FwFM(nn.Module):
     A dense feature is a field whose vector is multiplied by its value. With several labels, each has weights of its
     own.
     """
-
-    first: Tensor
-    second: Tensor
 
     def __init__(
         self,
@@ -36,13 +34,10 @@ class FwFM(nn.Module):
         self.numeric = numeric_fields(features, dim)
         self.wide = PooledEmbeddings(features, 4 * features.logits, prefix="wide_", device=device, init_std=0.0)
         self.first_order = FirstOrder(features, features.logits)
-        first, second = upper_pairs(len(features.sparse) + len(features.dense))
-        self.register_buffer("first", first, persistent=False)
-        self.register_buffer("second", second, persistent=False)
-        self.pairs = nn.Linear(len(first), features.logits)  # the weights r_ij
+        self.dot = DotInteraction(len(features.sparse) + len(features.dense))
+        self.pairs = nn.Linear(self.dot.out_features, features.logits)  # the weights r_ij
 
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
         """Return logits: dense (B, D), sparse with F keys of B bags -> (B, T)."""
         fields = all_fields(self.embeddings(sparse), self.numeric, dense)
-        dots = (fields @ fields.transpose(1, 2))[:, self.first, self.second]  # (B, P)
-        return self.first_order(dense, self.wide(sparse)) + self.pairs(dots)
+        return self.first_order(dense, self.wide(sparse)) + self.pairs(self.dot(fields))

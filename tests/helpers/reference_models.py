@@ -165,8 +165,10 @@ def fm(w: Weights, features: FeatureSpec, dense: Array, bags: Bags, **options: A
 
 def fwfm(w: Weights, features: FeatureSpec, dense: Array, bags: Bags, **options: Any) -> Array:
     out = first_orders(w, features, dense, bags) + w["pairs.bias"]
-    for p, (a, b) in enumerate(combinations(fields(w, features, dense, bags), 2)):
-        out = out + (a * b).sum(axis=1)[:, None] * w["pairs.weight"][:, p]
+    vectors = fields(w, features, dense, bags)
+    pairs = [(i, j) for i in range(len(vectors)) for j in range(i)]
+    for p, (i, j) in enumerate(pairs):
+        out = out + (vectors[i] * vectors[j]).sum(axis=1)[:, None] * w["pairs.weight"][:, p]
     return out
 
 

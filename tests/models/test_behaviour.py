@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
+from model_inputs import to_kjt
+from reference_models import Array, Bags, Weights, sigmoid, softmax
 from torch import Tensor, nn
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
 from recsys.models.bst import BST
@@ -19,10 +19,6 @@ from recsys.models.dien import DIEN
 from recsys.models.din import DIN
 from recsys.models.sim import SIM
 from recsys.models.target_attention import TargetAttention
-
-Array = NDArray[np.float64]
-Weights = dict[str, Array]
-Bags = dict[str, list[list[int]]]
 
 
 def history(name: str, cardinality: int, table: str) -> SparseFeature:
@@ -57,14 +53,6 @@ def draw(features: FeatureSpec, rows: int, seed: int = 0) -> tuple[Tensor, Bags]
     return dense, bags
 
 
-def to_kjt(bags: Bags) -> KeyedJaggedTensor:
-    return KeyedJaggedTensor(
-        keys=list(bags),
-        values=torch.tensor([i for lists in bags.values() for bag in lists for i in bag], dtype=torch.int64),
-        lengths=torch.tensor([len(bag) for lists in bags.values() for bag in lists], dtype=torch.int32),
-    )
-
-
 def randomise(model: nn.Module) -> nn.Module:
     """Random parameters and batch statistics, so that no zero or one hides a mistake."""
     torch.manual_seed(0)
@@ -80,15 +68,6 @@ def randomise(model: nn.Module) -> nn.Module:
 def linear(w: Weights, name: str, x: Array) -> Array:
     bias = w.get(f"{name}.bias", np.zeros(1))
     return x @ w[f"{name}.weight"].T + bias
-
-
-def sigmoid(x: Array) -> Array:
-    return 1 / (1 + np.exp(-x))
-
-
-def softmax(x: Array) -> Array:
-    e = np.exp(x - x.max(axis=-1, keepdims=True))
-    return e / e.sum(axis=-1, keepdims=True)
 
 
 def mlp(w: Weights, name: str, x: Array, activation: str = "prelu") -> Array:

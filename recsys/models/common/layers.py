@@ -125,12 +125,6 @@ def all_fields(vectors: Tensor, numeric: NumericFields | None, dense: Tensor) ->
     return vectors if numeric is None else torch.cat([vectors, numeric(dense)], dim=1)
 
 
-def upper_pairs(fields: int) -> tuple[Tensor, Tensor]:
-    """Return the places i < j of all pairs of fields: (P,) each."""
-    first, second = torch.triu_indices(fields, fields, offset=1)
-    return first, second
-
-
 def has_batch_norm(module: nn.Module) -> bool:
     """Return whether a part of the module normalises over the batch, which takes two rows or more in training."""
     return any(isinstance(m, BATCH_NORMS) for m in module.modules())
