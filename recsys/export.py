@@ -50,9 +50,6 @@ def _write(cfg: DictConfig) -> None:
     output = Path(cfg.output)
     check_output(output, root=trained.data.root)
     kind = kind_of(trained)
-    if kind.scores_rows and kind.fitted_at_once:
-        why = f"{kind.fitted_models} cannot be exported; use recsys.predict"
-        raise UserError(f"run={cfg.run}: {why}")
     if formats and not kind.scores_rows:
         raise UserError(f"format={formats[0]}: applies to models that score rows; leave it out")
     checkpoint = choose_checkpoint(run, cfg.checkpoint)

@@ -132,7 +132,7 @@ class ExportConfig:
     # files of raw rows, which are recorded and compared; null: those of the run
     rows: Any = None
     triton: bool = False  # also write a model repository for NVIDIA Triton
-    dense_backend: str = "onnxruntime"  # Triton's backend of the graph: onnxruntime | pytorch | python
+    dense_backend: str = "onnxruntime"  # Triton's backend of the graph: onnxruntime | pytorch | python | fil
     python_path: str = ""  # folder from which Triton's Python imports recsys; empty if it is installed there
 
 

@@ -68,7 +68,7 @@ class GBM(nn.Module, FittedRankingModel):
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
-        self.features, self._booster = features, booster_of(library)
+        self.features, self.booster = features, booster_of(library)
         self._settings = Settings(
             *(trees, leaves, learning_rate, min_rows, l2, row_share, column_share, patience),
             classes=0,
@@ -76,13 +76,13 @@ class GBM(nn.Module, FittedRankingModel):
             threads=1,
         )
         self.columns = columns_of(features, max_categories)
-        self._fitted: list[Any] = []  # of each label, in the library's own class
+        self.fitted: list[Any] = []  # of each label, in the library's own class
         self._contents: list[bytes] = []
 
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
         """Return logits: dense (B, D), sparse with F keys of B bags -> (B, L)."""
         matrix, threads = self.matrix(dense, sparse), torch.get_num_threads()
-        scores = [self._booster.scores(trees, self.columns, matrix, threads) for trees in self._fitted]
+        scores = [self.booster.scores(trees, self.columns, matrix, threads) for trees in self.fitted]
         parts = [np.asarray(x, np.float32).reshape(len(matrix), -1) for x in scores]
         return torch.from_numpy(np.concatenate(parts, axis=1))
 
@@ -93,7 +93,7 @@ class GBM(nn.Module, FittedRankingModel):
             say(f"multi-valued features enter as their number of ids, first and last id: {', '.join(multi)}")
         rows = self._read(training, "train")
         held_out = None if validation is None else self._read(validation, "validation")
-        self._fitted, self._contents = [], []
+        self.fitted, self._contents = [], []
         for i, label in enumerate(self.features.labels):
             classes = None if label.kind == "regression" else len(label.classes)
             settings = replace(self._settings, classes=classes, seed=seed, threads=threads)
@@ -103,7 +103,7 @@ class GBM(nn.Module, FittedRankingModel):
                 raise UserError(f"data.labels.{label.name}: no training row has this label; leave the label out")
             trees = self._fit_label(label, own, own_held_out, settings)
             self._contents.append(trees.content)
-            self._fitted.append(self._booster.load(trees.content))
+            self.fitted.append(self.booster.load(trees.content))
 
     def _fit_label(self, label: Label, training: Rows, validation: Rows | None, settings: Settings) -> Trees:
         """Fit trees to one label, and say how many there are."""
@@ -116,7 +116,7 @@ class GBM(nn.Module, FittedRankingModel):
                     shown.note = "" if loss is None else f"validation loss {loss:.5f}"
                     shown.advance(1)
 
-                trees = self._booster.fit(self.columns, training, validation, settings, on_tree)
+                trees = self.booster.fit(self.columns, training, validation, settings, on_tree)
         except Exception as e:
             if isinstance(e, UserError) or not type(e).__module__.startswith(("lightgbm", "xgboost", "_catboost")):
                 raise
@@ -158,23 +158,22 @@ class GBM(nn.Module, FittedRankingModel):
     def load(self, folder: Path) -> None:
         """Read the trees of each label."""
         self._contents = [self._file(folder, i).read_bytes() for i in range(len(self.features.labels))]
-        self._fitted = [self._booster.load(content) for content in self._contents]
+        self.fitted = [self.booster.load(content) for content in self._contents]
 
     def _file(self, folder: Path, label: int) -> Path:
-        return folder / f"label_{label}.{self._booster.suffix}"
+        return folder / f"label_{label}.{self.booster.suffix}"
 
 
 def columns_of(features: FeatureSpec, max_categories: int) -> Columns:
     """Return the columns that trees read: dense ones, then one of each single-valued feature and three of others."""
     names = [f"{f.name}_{i}" if f.width > 1 else f.name for f in features.dense for i in range(f.width)]
-    categorical: list[int] = []
+    rows: list[int | None] = [None] * len(names)
     for f in features.sparse:
         of_ids = [f"{f.name}_first", f"{f.name}_last"] if f.multi_valued else [f.name]
-        names += [f"{f.name}_count"] if f.multi_valued else []
-        if f.cardinality <= max_categories:
-            categorical += range(len(names), len(names) + len(of_ids))
-        names += of_ids
-    return Columns(tuple(names), tuple(categorical))
+        count = [f"{f.name}_count"] if f.multi_valued else []
+        names += [*count, *of_ids]
+        rows += [*(None for _ in count), *(f.cardinality if f.cardinality <= max_categories else None for _ in of_ids)]
+    return Columns(tuple(names), tuple(rows))
 
 
 def _columns(bags: Any, multi_valued: bool) -> Iterator[np.ndarray]:

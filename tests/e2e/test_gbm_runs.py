@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from google.protobuf import text_format
 from small_csv import Commands
+from tritonclient.grpc import model_config_pb2
 
 from recsys.config.compose import compose
 from recsys.report.__main__ import report
+from recsys.serving.artefact.load import load
 from recsys.serving.predictor import Predictor
 from recsys.training.evaluate import evaluate
 from recsys.training.run import train
@@ -100,6 +103,30 @@ def test_evaluate_and_predict_give_the_same_figures(home: Path) -> None:
     np.testing.assert_allclose(found["click"], stored, rtol=1e-6)
 
 
+def test_an_artefact_serves_the_trees(home: Path, commands: Commands) -> None:
+    """Exporting compares its outputs with the run's, row by row."""
+    assert commands("export", "run=gbm", "output=artefact", "triton=true", "dense_backend=fil")[0] == 0
+    rows = pl.read_csv("raw/log.csv").tail(50).to_dicts()
+    model = load(Path("artefact"))
+    found, wanted = model.run(model.features(rows)), Predictor.load("gbm").predict(pl.DataFrame(rows))
+    assert isinstance(wanted, pl.DataFrame)
+    for name in wanted.columns:
+        np.testing.assert_allclose(found[name], wanted[name], rtol=1e-5)
+    configs = {}
+    for file in Path("artefact/triton").glob("*/config.pbtxt"):
+        configs[file.parent.name] = text_format.Parse(file.read_text(), model_config_pb2.ModelConfig())
+    steps = ["gbm_transforms", "gbm_columns", "gbm_trees_0", "gbm_trees_1", "gbm_trees_2", "gbm_outputs"]
+    assert (
+        [step.model_name for step in configs.pop("gbm").ensemble_scheduling.step]
+        == steps
+        == sorted(configs, key=steps.index)
+    )
+    trees = configs["gbm_trees_2"]
+    assert trees.backend == "fil" and list(trees.output[0].dims) == [2]
+    assert list(trees.input[0].dims) == list(configs["gbm_columns"].output[0].dims) == [1 + 1 + 3]
+    assert Path("artefact/triton/gbm_trees_2/1/checkpoint.tl").stat().st_size > 1000
+
+
 def test_a_run_is_reproduced_and_compared_with_a_deep_model(home: Path) -> None:
     again = train(compose("train", [*GBM, "run_dir=again"])).metrics
     assert {**again["test"], **again["validation"]} == {**metrics("gbm")["test"], **metrics("gbm")["validation"]}
@@ -119,7 +146,14 @@ def test_a_run_is_reproduced_and_compared_with_a_deep_model(home: Path) -> None:
         ("train model=gbm data=sample_sequences", "the rows have no label, but this model predicts one"),
         ("evaluate run=gbm trainer.devices=2", "trainer.devices=2: boosted trees are fitted in one process"),
         ("checkpoint action=inspect run=gbm", "run=gbm: its model was fitted at once and has no embedding tables"),
-        ("export run=gbm output=artefact", "run=gbm: boosted trees cannot be exported; use recsys.predict"),
+        (
+            "export run=gbm output=a tables=int8",
+            "tables=int8: boosted trees have no weights and no tables; leave it out",
+        ),
+        (
+            "export run=gbm output=a format=aoti",
+            "format=aoti: boosted trees have no such form; use single_graph or onnx",
+        ),
         ("predict run=gbm input=raw/log.csv output=p.parquet k=5", "k=5: applies to retrieval models"),
     ],
 )

@@ -12,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from model_inputs import random_arrays
 from small_models import SMALL, TASKS
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
@@ -145,21 +146,6 @@ def made(make: Any, features: FeatureSpec) -> nn.Module:
         elif "wide_" in name or ".t_" in name:
             x.copy_(0.3 * torch.randn_like(x))
     return model
-
-
-def random_arrays(features: FeatureSpec, rows: int, seed: int = 0, longest: int = 5) -> Arrays:
-    """Arrays of random ids; lists are empty now and then, and have unknown ids."""
-    rng = np.random.default_rng(seed)
-    singles = [f for f in features.sparse if not f.multi_valued]
-    lists = [f for f in features.sparse if f.multi_valued]
-    shared = rng.integers(0, longest + 1, rows).astype(np.int32)
-    lengths = {f.name: shared if f.sequence else rng.integers(0, longest + 1, rows).astype(np.int32) for f in lists}
-    return Arrays(
-        rng.normal(size=(rows, features.dense_width)).astype(np.float32),
-        np.stack([rng.integers(0, f.cardinality, rows) for f in singles], 1).astype(np.int32),
-        {f.name: rng.integers(0, f.cardinality, lengths[f.name].sum()).astype(np.int32) for f in lists},
-        lengths,
-    )
 
 
 class Weights:

@@ -6,6 +6,7 @@ from reference_models import Bags
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
+from recsys.data.arrays import Arrays
 from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
 
 # "shared" uses the first table again, so that a collection's order of features is not the spec's
@@ -58,3 +59,18 @@ def randomise(model: nn.Module, seed: int = 0) -> nn.Module:
             positive = "running_var" in name
             value.copy_(torch.rand_like(value) + 0.5 if positive else torch.randn_like(value) / 3)
     return model.eval()
+
+
+def random_arrays(features: FeatureSpec, rows: int, seed: int = 0, longest: int = 5) -> Arrays:
+    """Arrays of random ids; lists are empty now and then, and have unknown ids."""
+    rng = np.random.default_rng(seed)
+    singles = [f for f in features.sparse if not f.multi_valued]
+    lists = [f for f in features.sparse if f.multi_valued]
+    shared = rng.integers(0, longest + 1, rows).astype(np.int32)
+    lengths = {f.name: shared if f.sequence else rng.integers(0, longest + 1, rows).astype(np.int32) for f in lists}
+    return Arrays(
+        rng.normal(size=(rows, features.dense_width)).astype(np.float32),
+        np.array([rng.integers(0, f.cardinality, rows) for f in singles], np.int32).reshape(-1, rows).T.copy(),
+        {f.name: rng.integers(0, f.cardinality, lengths[f.name].sum()).astype(np.int32) for f in lists},
+        lengths,
+    )

@@ -173,16 +173,16 @@ def test_sampled_negatives_count_in_the_validation_loss_as_in_training() -> None
     features = replace(FEATURES, labels=(Label("label", sampled=0.25),))
     seen: list[Rows | None] = []
     model = GBM(features, **SMALL)  # type: ignore[arg-type]
-    fit = model._booster.fit
+    fit = model.booster.fit
 
     class Spy:
-        load = staticmethod(model._booster.load)
+        load = staticmethod(model.booster.load)
 
         def fit(self, columns: Any, training: Rows, validation: Rows | None, *others: Any) -> Any:
             seen.extend([training, validation])
             return fit(columns, training, validation, *others)
 
-    model._booster = Spy()  # type: ignore[assignment]
+    model.booster = Spy()  # type: ignore[assignment]
     held_out = Batches(features, 200, 1)
     model.fit(Batches(features, 300, 0), held_out, seed=0, threads=1)
     training, validation = seen

@@ -46,10 +46,19 @@ class Settings:
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a matrix: their names (C,), and the indices of those that hold ids of categories."""
+    """The C columns of a matrix.
+
+    names: their names
+    rows: of each column, the number of rows of its table if it holds ids of categories, otherwise None
+    """
 
     names: tuple[str, ...]
-    categorical: tuple[int, ...]
+    rows: tuple[int | None, ...]
+
+    @property
+    def categorical(self) -> tuple[int, ...]:
+        """The indices of the columns that hold ids of categories."""
+        return tuple(i for i, n in enumerate(self.rows) if n is not None)
 
 
 @dataclass(frozen=True)
@@ -92,6 +101,10 @@ class Booster(Protocol):
 
     def scores(self, trees: Any, columns: Columns, matrix: np.ndarray, threads: int) -> np.ndarray:
         """Return the sums of the trees' values before a sigmoid or a softmax: (R, C) -> (R,) or (R, L)."""
+        ...
+
+    def forest(self, trees: Any) -> Any:
+        """Return the trees as a model of Treelite, for export. Raises NotImplementedError if Treelite has none."""
         ...
 
 
@@ -144,6 +157,11 @@ class LightGBM:
     def scores(self, trees: Any, columns: Columns, matrix: np.ndarray, threads: int) -> np.ndarray:
         scores: np.ndarray = trees.predict(matrix, raw_score=True, num_threads=threads)
         return scores
+
+    def forest(self, trees: Any) -> Any:
+        import treelite
+
+        return treelite.frontend.from_lightgbm(trees)
 
 
 class XGBoost:
@@ -204,6 +222,11 @@ class XGBoost:
         scores: np.ndarray = trees.predict(data, output_margin=True)
         return scores
 
+    def forest(self, trees: Any) -> Any:
+        import treelite
+
+        return treelite.frontend.from_xgboost_ubjson(bytes(trees.save_raw("ubj")))
+
 
 class CatBoost:
     """Prokhorenkova et al., CatBoost: unbiased boosting with categorical features, 2018, https://arxiv.org/abs/1706.09516."""
@@ -257,6 +280,11 @@ class CatBoost:
         frame = _frame(matrix, columns)
         scores: np.ndarray = trees.predict(frame, prediction_type="RawFormulaVal", thread_count=threads)
         return scores
+
+    def forest(self, trees: Any) -> Any:
+        raise NotImplementedError(
+            "library=catboost has no form as a graph; train library=lightgbm or xgboost to export"
+        )
 
 
 BOOSTERS: dict[str, Booster] = {"lightgbm": LightGBM(), "xgboost": XGBoost(), "catboost": CatBoost()}

@@ -5,6 +5,7 @@ model.onnx         the graph: features to predictions, or features to queries (r
 tables/*.bin       rows of embedding tables and item vectors, which the graph memory-maps
 score.onnx         retrieval: queries and item vectors to scores, if they are not dot products
 pipeline/          the fitted transforms (recsys.serving.pipeline)
+fil/               boosted trees, if Triton's backend FIL serves them (recsys.serving.triton.repository)
 examples.json      raw rows and the outputs that they must have
 """
 
@@ -23,6 +24,7 @@ from recsys.serving.servable import Row, TensorSpec
 VERSION = 1
 GRAPH, SCORER, PIPELINE, EXAMPLES = "model.onnx", "score.onnx", "pipeline", "examples.json"
 SINGLE_GRAPH = "single_graph.onnx"
+FIL = "fil"
 REPOSITORY = "triton"
 KEY = "artefact"  # in manifest.json
 

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import torch
+from torch import Tensor
 
 from recsys.atomic import finite
-from recsys.data.arrays import Arrays, single_valued
+from recsys.data.arrays import Arrays
 from recsys.data.raw import sources
 from recsys.data.raw.blocks import LINE
-from recsys.data.tensors import Tensors
 from recsys.errors import UserError
 from recsys.features import Label
 from recsys.predictions import columns, predict
-from recsys.serving.export.restored import StoredTask, used_ids
 from recsys.serving.raw_rows import RawRows
 
 RECORDED, COMPARED = 256, 10_000  # rows that an artefact holds, and rows that are compared when it is exported
@@ -72,23 +70,16 @@ def raw_frame(rows: RawRows, files: list[Path], most: int) -> pl.DataFrame:
     return pl.concat(frames, how="diagonal_relaxed")
 
 
-def scored(rows: RawRows, raw: pl.DataFrame, task: StoredTask, labels: tuple[Label, ...]) -> Examples:
-    """Return the rows that can be read and their predictions, by the run's own transforms, model and tables."""
+def scored(rows: RawRows, raw: pl.DataFrame, logits: Callable[[Arrays], Tensor], labels: tuple[Label, ...]) -> Examples:
+    """Return the rows that can be read and their predictions, by the run's own transforms and model.
+
+    logits: the model, from the features of B rows to logits (B, L)
+    """
     parsed, _ = rows.parse(rows.from_frame(raw))
     raw = raw[parsed[LINE]]
     applied = rows.fitted.apply(rows.in_context(parsed))
-    features = rows.fitted.features
-    arrays = Arrays.from_frame(applied, features, rows.fitted.matrices)
-    singles = single_valued(features)
-    ids = {n: arrays.ids[:, i] for i, n in enumerate(singles)} | arrays.values
-    kept = used_ids(task.features, ids)
-    model, narrow = task.with_rows(kept)
-    for f in features.sparse:
-        ids[f.name] = np.searchsorted(kept[f.table], ids[f.name]).astype(np.int32)
-    columns_of_ids = np.stack([ids[n] for n in singles], axis=1) if singles else arrays.ids
-    small = replace(arrays, ids=columns_of_ids, values={n: ids[n] for n in arrays.values})
-    batch = Tensors.from_arrays(small, narrow).batch(np.zeros((arrays.rows, len(labels)), np.float32))
+    arrays = Arrays.from_frame(applied, rows.fitted.features, rows.fitted.matrices)
     with torch.no_grad():
-        predictions = predict(model.model(batch.dense, batch.sparse), labels).numpy()
+        predictions = predict(logits(arrays), labels).numpy()
     outputs = {name: predictions[:, i].tolist() for i, name in enumerate(columns(labels))}
     return Examples(raw.to_dicts(), outputs, {})

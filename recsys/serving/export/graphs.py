@@ -6,7 +6,7 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from recsys.serving.export.lookups import PaddedFeatures, RowLookup, Tables
 from recsys.serving.export.tables import Part
 
 OPSET = 21
+ML, ML_OPSET = "ai.onnx.ml", 5  # operators of text and of trees
 EXAMPLE_ROWS, EXAMPLE_LENGTH, EXAMPLE_TABLE = 3, 5, 7  # sizes of the example inputs; the graph's own are dynamic
 
 Inputs = dict[str, Tensor]
@@ -112,6 +113,7 @@ def to_onnx(
     rows: Mapping[str, int],
     *,
     halved: bool = False,
+    change: Callable[[Any], None] | None = None,
 ) -> None:
     """Write a traced graph as ONNX. The arrays of tables become external data in the files of `parts`.
 
@@ -123,6 +125,7 @@ def to_onnx(
         file: the file to write.
         rows: the number of rows of each part.
         halved: whether to store dense weights as bfloat16; ONNX Runtime converts them to float32 when it loads them.
+        change: changes the graph before it is written.
     """
     import onnx
 
@@ -141,6 +144,8 @@ def to_onnx(
     _make_external(proto, {f"table_{p.name}": p for p in parts}, rows)
     if halved:
         _halve(proto)
+    if change is not None:
+        change(proto)
     onnx.save(proto, str(file))
     onnx.checker.check_model(str(file))
 

@@ -17,6 +17,8 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from recsys.config.kinds import build_task
+from recsys.data.arrays import Arrays, single_valued
+from recsys.data.tensors import Tensors
 from recsys.features import FeatureSpec
 from recsys.sharding.checkpoint import check_files
 from recsys.sharding.stored_checkpoint import StoredCheckpoint
@@ -65,6 +67,17 @@ class StoredTask:
                 weights[info.parameter].copy_(self._rows(self.infos[info.name], ids[info.vocabulary]))
         return task.eval(), features
 
+    def logits(self, arrays: Arrays) -> Tensor:
+        """Return the logits (B, L) of B rows of a ranking model, whose tables hold only the rows that these need."""
+        singles = single_valued(self.features)
+        ids = {n: arrays.ids[:, i] for i, n in enumerate(singles)} | arrays.values
+        kept = used_ids(self.features, ids)
+        task, narrow = self.with_rows(kept)
+        for f in self.features.sparse:
+            ids[f.name] = np.searchsorted(kept[f.table], ids[f.name]).astype(np.int32)
+        columns = np.stack([ids[n] for n in singles], axis=1) if singles else arrays.ids
+        return logits_of(task.model, replace(arrays, ids=columns, values={n: ids[n] for n in arrays.values}), narrow)
+
     def _rows(self, info: TableInfo, ids: np.ndarray) -> Tensor:
         """Read rows of a table: sorted ids (n,) -> (n, dim)."""
         key = f"model.{info.parameter}"
@@ -76,6 +89,13 @@ class StoredTask:
                 block = self.stored.read(key, first, min(step, info.rows - first))
                 parts.append(block[torch.from_numpy(inside - first), : info.dim].float())
         return torch.cat(parts)
+
+
+def logits_of(model: nn.Module, arrays: Arrays, features: FeatureSpec) -> Tensor:
+    """Return the logits (B, L) of B rows of a ranking model."""
+    batch = Tensors.from_arrays(arrays, features).batch(np.zeros((arrays.rows, len(features.labels)), np.float32))
+    logits: Tensor = model(batch.dense, batch.sparse)
+    return logits
 
 
 def used_ids(features: FeatureSpec, ids: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

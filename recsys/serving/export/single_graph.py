@@ -19,10 +19,8 @@ from recsys.data.transforms import Fitted, known_rows
 from recsys.data.transforms.columns import DenseColumn
 from recsys.data.transforms.steps import FLOAT32_MAX, Clip, Fill, Log, MinMax, Params, Standardise, Step
 from recsys.errors import UserError
-from recsys.serving.export.graphs import OPSET
+from recsys.serving.export.graphs import ML, ML_OPSET, OPSET
 
-ML = "ai.onnx.ml"
-ML_OPSET = 4
 PREFIX = "model_"  # of the names in the model's own graph
 
 

@@ -37,12 +37,14 @@ from recsys.serving.export.graphs import OPSET
 from recsys.serving.export.measure import measure
 from recsys.serving.export.ranking import signature_of as ranking_signature
 from recsys.serving.export.ranking import write_ranking
-from recsys.serving.export.restored import StoredTask
+from recsys.serving.export.restored import StoredTask, logits_of
 from recsys.serving.export.retrieval import recommended, signature_of, write_closed_form, write_retrieval
 from recsys.serving.export.single_graph import check_single_graph
+from recsys.serving.export.trees import write_steps, write_trees
 from recsys.serving.raw_rows import RawRows
 from recsys.serving.recommender import Recommender
 from recsys.serving.triton.repository import Options, write_repository
+from recsys.training.fitted_ranking import load as load_fitted
 from recsys.training.run_data import prepare_to_measure
 
 EXACT, EXACT_SCORES = 1e-5, 1e-4  # tolerance of predictions and of items' scores with fp32 weights and tables
@@ -134,6 +136,16 @@ def check_forms(source: Source, form: Form, rows: RawRows) -> None:
     """Raise UserError if the model or its data has no such form, before anything is written."""
     if not source.kind.scores_rows and form.precision != "fp32":
         raise UserError(f"precision={form.precision}: applies to models that score rows; leave it out")
+    if source.kind.scores_rows and source.kind.fitted_at_once:
+        given = {"precision": form.precision, "tables": form.tables}
+        if wrong := [f"{key}={value}" for key, value in given.items() if value != "fp32"]:
+            raise UserError(f"{wrong[0]}: {source.kind.fitted_models} have no weights and no tables; leave it out")
+        if wrong := [f for f in form.formats if f != "single_graph"]:
+            raise UserError(
+                f"format={wrong[0]}: {source.kind.fitted_models} have no such form; use single_graph or onnx"
+            )
+    elif form.triton is not None and form.triton.dense_backend == "fil":
+        raise UserError("dense_backend=fil: serves boosted trees only; use onnxruntime, pytorch or python")
     if "single_graph" in form.formats:
         check_single_graph(rows.fitted)
 
@@ -156,11 +168,18 @@ def raw_files(config: Any) -> list[Path]:
 
 def _ranking(source: Source, form: Form, rows: RawRows, raw: Any, folder: Path) -> tuple[dict[str, Any], Examples]:
     """Write the parts of a ranking model; return its description and rows to compare."""
-    features = rows.fitted.features
+    features, fil = rows.fitted.features, dict[str, Any]()
     labels = load_calibration(source.run, rows.fitted.labels)
-    task = StoredTask.load(source.cfg, features, source.checkpoint)
-    examples = scored(rows, raw, task, labels)
-    written = write_ranking(task, labels, form.tables, form.precision, folder)
+    if source.kind.fitted_at_once:
+        model = load_fitted(source.cfg, rows.fitted, source.checkpoint)
+        examples = scored(rows, raw, lambda arrays: logits_of(model, arrays, features), labels)
+        written = write_trees(model, labels, folder)
+        if form.triton is not None and form.triton.dense_backend == "fil":
+            fil = {"fil": write_steps(model, labels, folder / files.FIL)}
+    else:
+        task = StoredTask.load(source.cfg, features, source.checkpoint)
+        examples = scored(rows, raw, task.logits, labels)
+        written = write_ranking(task, labels, form.tables, form.precision, folder)
     recorded = examples.recorded
     write_forms(form.formats, written, rows, recorded.rows, recorded.outputs, form.tolerance(scores_rows=True))
     measured = {}
@@ -169,7 +188,7 @@ def _ranking(source: Source, form: Form, rows: RawRows, raw: Any, folder: Path) 
         session = open_session(folder / files.GRAPH, source.cfg.trainer.threads or torch.get_num_threads())
         measured = measure(session, source.cfg, prepared, labels)
     about = {"kind": "ranking", "signature": ranking_signature(rows, features, written.graph.outputs)}
-    return about | {"metrics": {"artefact": measured}}, examples
+    return about | fil | {"metrics": {"artefact": measured}}, examples
 
 
 def _retrieval(source: Source, form: Form, rows: RawRows, raw: Any, folder: Path) -> tuple[dict[str, Any], Examples]:

@@ -7,6 +7,9 @@ Ranking models: the transforms, the graph, and an ensemble of both. Retrieval mo
         NAME_model/          onnxruntime, pytorch or Python backend: the graph
         NAME/                the ensemble, or the retrieval model, which clients call
 
+Boosted trees with dense_backend=fil: NAME_columns, NAME_trees_0 and so on (one a label) and NAME_outputs in place of
+NAME_model. Only the trees run in the backend FIL.
+
 https://github.com/triton-inference-server/server/blob/main/docs/user_guide/model_configuration.md
 """
 
@@ -18,11 +21,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from recsys.serving.artefact.folder import GRAPH, PIPELINE, Artefact
+from recsys.serving.artefact.folder import FIL, GRAPH, PIPELINE, Artefact
 from recsys.serving.servable import TensorSpec
 from recsys.serving.triton import recommend, transforms
 
 TYPES = {"BOOL": "BOOL", "INT32": "INT32", "INT64": "INT64", "FP32": "FP32", "FP64": "FP64", "BYTES": "STRING"}
+Step = tuple[str, dict[str, str], dict[str, str]]  # of an ensemble: a model, and the names of its inputs and outputs
 MODEL = '''"""Triton runs this file; the model itself is part of recsys."""
 
 import json
@@ -52,7 +56,7 @@ class Options:
     preferred: sizes of batches that Triton forms if it can
     delay_us: microseconds that a request waits for others
     instances: processes of the transforms and instances of the graph
-    dense_backend: backend of the graph: onnxruntime, pytorch or python
+    dense_backend: backend of the graph: onnxruntime, pytorch or python; fil for boosted trees
     python_path: folder from which Triton's Python imports recsys; empty if it is installed there
     """
 
@@ -83,14 +87,46 @@ def _write_ranking(artefact: Artefact, folder: Path, options: Options) -> None:
     _write_model(folder / first, _transforms_config(first, artefact, options))
     (folder / first / "1" / "model.py").write_text(MODEL.replace("{module}", "transforms"))
     _link(artefact.folder / PIPELINE, folder / first / "1" / transforms.FOLDER)
-    _write_model(folder / second, _graph_config(second, artefact, options))
-    _write_graph(artefact.folder, folder / second / "1", options.dense_backend)
-    numbered = options.dense_backend == "pytorch"
-    steps = [
-        (first, _same(signature["inputs"]), _same(signature["tensors"])),
-        (second, _same(signature["tensors"], numbered), _same(outputs, numbered)),
-    ]
+    steps = [(first, _same(signature["inputs"]), _same(signature["tensors"]))]
+    if options.dense_backend == "fil":
+        steps += _write_trees(artefact, folder, options)
+    else:
+        _write_model(folder / second, _graph_config(second, artefact, options))
+        _write_graph(artefact.folder, folder / second / "1", options.dense_backend)
+        numbered = options.dense_backend == "pytorch"
+        steps.append((second, _same(signature["tensors"], numbered), _same(outputs, numbered)))
     _write_model(folder / name, _ensemble_config(name, artefact, options, steps))
+
+
+def _write_trees(artefact: Artefact, folder: Path, options: Options) -> list[Step]:
+    """Write the steps of boosted trees, and return them: columns, the trees of each label, and predictions.
+
+    https://github.com/triton-inference-server/fil_backend/blob/main/docs/model_config.md
+    """
+    name, signature = artefact.name, artefact.signature
+    about = artefact.about["fil"]
+    matrix = TensorSpec("matrix", "FP32", (-1, about["columns"]))
+    scores = [TensorSpec(f"scores_{i}", "FP32", (-1, width)) for i, width in enumerate(about["scores"])]
+    graphs = [("columns", signature["tensors"], [matrix]), ("outputs", scores, signature["outputs"])]
+    for step, inputs, outputs in graphs:
+        own = f"{name}_{step}"
+        lines = [*_head(own, "onnxruntime", options), *_tensors("input", inputs), *_tensors("output", outputs)]
+        _write_model(folder / own, "\n".join([*lines, *_batching(options), *_instances(options), ""]))
+        _link(artefact.folder / FIL / f"{step}.onnx", folder / own / "1" / GRAPH)
+    steps = [(f"{name}_columns", _same(signature["tensors"]), _same([matrix]))]
+    for i, spec in enumerate(scores):
+        own = f"{name}_trees_{i}"
+        one, several = replace(matrix, name="input__0"), replace(spec, name="output__0")
+        lines = [*_head(own, "fil", options), *_tensors("input", [one]), *_tensors("output", [several])]
+        lines += [*_batching(options), *_instances(options), *_parameter("model_type", "treelite_checkpoint")]
+        lines += [
+            *_parameter("output_class", "false"),
+            *_parameter("predict_proba", "true" if spec.shape[1] > 1 else "false"),
+        ]
+        _write_model(folder / own, "\n".join([*lines, ""]))
+        _link(artefact.folder / FIL / f"label_{i}.tl", folder / own / "1" / "checkpoint.tl")
+        steps.append((own, {matrix.name: one.name}, {spec.name: several.name}))
+    return [*steps, (f"{name}_outputs", _same(scores), _same(signature["outputs"]))]
 
 
 def _write_model(folder: Path, config: str) -> None:
@@ -167,9 +203,7 @@ def _retrieval_config(artefact: Artefact, options: Options) -> str:
     return "\n".join(lines)
 
 
-def _ensemble_config(
-    name: str, artefact: Artefact, options: Options, steps: Sequence[tuple[str, dict[str, str], dict[str, str]]]
-) -> str:
+def _ensemble_config(name: str, artefact: Artefact, options: Options, steps: Sequence[Step]) -> str:
     lines = [f'name: "{name}"', 'platform: "ensemble"', f"max_batch_size: {options.max_batch_size}"]
     lines += _tensors("input", artefact.signature["inputs"], optional=True)
     lines += _tensors("output", artefact.signature["outputs"])
