@@ -18,11 +18,20 @@ OUT_OF_VOCABULARY = 0  # id of rare and unseen values in every table
 
 @dataclass(frozen=True)
 class DenseFeature:
-    """Dense feature: one float per row or, with `vectors`, a vector of `width` floats looked up for the row's value."""
+    """Dense feature: one float per row or, with `vectors`, a vector of `width` floats looked up for the row's value.
+
+    unit: the numbers are from 0 to 1
+    """
 
     name: str
     width: int = 1
     vectors: bool = False
+    unit: bool = False
+
+    @property
+    def is_number(self) -> bool:
+        """True if the feature is a single number."""
+        return self.width == 1 and not self.vectors
 
 
 @dataclass(frozen=True)

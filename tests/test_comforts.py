@@ -202,8 +202,25 @@ def test_rates_of_tables_follow_the_schedule(home: Path, tmp_path: Path) -> None
     assert all(torch.equal(a[k], b[k]) for k in a) and any("embeddings" in k for k in a)
 
 
+def test_training_stops_when_validation_no_longer_improves(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With a learning rate of nearly 0, the first validation is the best."""
+    rates = ["optim.sparse.lr=1e-30", "optim.dense.lr=1e-30"]
+    made = run(home, "until_best", "trainer=until_best", *rates)
+    said = capsys.readouterr().err
+    assert "stopped after epoch 4: validation/auc has not improved for 3 validations" in said
+    assert made.metrics["protocol"]["checkpoint"].endswith("best-00000025")  # of the first epoch
+    run(home, "whole", "trainer.max_epochs=2", "data.split.validation=0", *rates)
+    assert "all 2 epochs are trained; to stop early, set data.split.validation" in capsys.readouterr().err
+
+
 def test_time_is_over(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    made = run(home, "short", "trainer.max_epochs=10000", "trainer.max_time=00:00:00:03")
+    made = run(
+        home,
+        "short",
+        "trainer.max_epochs=10000",
+        "trainer.early_stopping.patience=null",
+        "trainer.max_time=00:00:00:03",
+    )
     assert "trainer.max_time is over: stopping training at step" in capsys.readouterr().err
     assert 20 <= made.metrics["train"]["steps"] < 10_000
     assert made.metrics["test"]["rows"] == ROWS // 10

@@ -33,10 +33,26 @@ def make_scheduler(cfg: DictConfig, total_steps: int | None) -> Callable[..., An
 
 def build_model(cfg: DictConfig, features: Any, device: Any) -> Any:
     """Build the model for `features`, with its tables on `device`. Raises UserError if the model rejects a value."""
+    numeric = build_numeric(cfg, features)
     try:
-        return make(cfg.model, "model")(features, device=device)
+        model = make(cfg.model, "model")(features if numeric is None else numeric.features, device=device)
     except ValueError as e:
         raise UserError(f"model: {e}") from e
+    if numeric is None:
+        return model
+    from recsys.models.common.numeric import WithNumericEmbedding
+
+    return WithNumericEmbedding(numeric, model)
+
+
+def build_numeric(cfg: DictConfig, features: Any) -> Any:
+    """Build the embedding of numbers, None if the config has none. Raises UserError if it rejects the features."""
+    if cfg.get("numeric") is None:
+        return None
+    try:
+        return make(cfg.numeric, "numeric")(features)
+    except ValueError as e:
+        raise UserError(f"numeric: {e}") from e
 
 
 def build_loss(cfg: DictConfig) -> Any:

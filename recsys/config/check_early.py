@@ -12,7 +12,14 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from recsys.config.kinds import NO_LOSS, check_rows, fitted_without_loss, together_needed, wrong_loss
+from recsys.config.kinds import (
+    NO_LOSS,
+    check_rows,
+    fitted_without_loss,
+    numeric_needs_ranking,
+    together_needed,
+    wrong_loss,
+)
 from recsys.config.targets import moved
 from recsys.console import say
 from recsys.data.raw.vector_files import table_widths
@@ -42,6 +49,8 @@ def check_early(cfg: DictConfig, data: ResolvedData) -> None:
         )
         if kind == "retrieval" and cfg.loss is None:
             raise UserError(NO_LOSS)
+        if kind != "ranking" and cfg.numeric is not None:
+            raise numeric_needs_ranking(cfg)
         if kind in ("closed_form", "fitted_ranking") and cfg.loss is not None:
             raise fitted_without_loss(cfg)
     within_groups = _check_loss(cfg, kind, data)

@@ -110,6 +110,8 @@ class FittedRanking(Ranking):
         check_rows(cfg, "ranking", has_labels=bool(features.labels), has_items=False)
         if cfg.loss is not None:
             raise fitted_without_loss(cfg)
+        if cfg.get("numeric") is not None:
+            raise numeric_needs_ranking(cfg)
 
 
 class Retrieval(ModelKind):
@@ -302,6 +304,12 @@ def wrong_loss(cfg: DictConfig, protocol: str) -> UserError:
 def fitted_without_loss(cfg: DictConfig) -> UserError:
     """Return the error for a loss of a model that is fitted at once."""
     return UserError(f"loss={cfg.loss.get('_target_')}: this model is fitted without a loss; leave loss= out")
+
+
+def numeric_needs_ranking(cfg: DictConfig) -> UserError:
+    """Return the error for an embedding of numbers of any other model than a ranking model trained step by step."""
+    why = "embeds the numbers of a ranking model that is trained step by step, and this model is not one"
+    return UserError(f"numeric={cfg.numeric.get('_target_')}: {why}; leave numeric= out")
 
 
 def together_needed(cfg: DictConfig) -> UserError:

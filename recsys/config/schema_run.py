@@ -80,7 +80,10 @@ class OptimConfig:
 
 @dataclass
 class EarlyStoppingConfig:
-    """Early stopping after `patience` validations without improvement; patience: null never stops."""
+    """Early stopping after `patience` validations without improvement; patience: null never stops.
+
+    A training of one epoch always reads all rows.
+    """
 
     monitor: str | None = None  # null: validation/auc, or validation/ndcg@10 for retrieval models
     mode: str | None = None  # min | max; null: whichever is better for this metric
@@ -195,6 +198,7 @@ class TrainConfig:
     data: DataConfig = MISSING
     model: Any = MISSING
     loss: Any = None  # null: binary cross-entropy; retrieval models need one
+    numeric: Any = None  # embeds the dense features of a ranking model; null: the model reads the numbers themselves
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     protocol: ProtocolConfig = field(default_factory=ProtocolConfig)
     sharding: ShardingConfig = field(default_factory=ShardingConfig)

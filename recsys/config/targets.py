@@ -147,6 +147,12 @@ def _needed(key: str) -> tuple[tuple[type, ...], str]:
         from recsys.losses import RankingLoss, RetrievalLoss, Tasks
 
         return (RankingLoss, RetrievalLoss, Tasks), "a loss, a subclass of recsys.losses.RankingLoss or RetrievalLoss"
+    if key == "numeric":
+        from recsys.models.common.numeric import NumericEmbedding
+
+        return (
+            NumericEmbedding,
+        ), "an embedding of numbers, a subclass of recsys.models.common.numeric.NumericEmbedding"
     if key == "optim.dense":
         from torch.optim import Optimizer
 

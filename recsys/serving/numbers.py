@@ -183,7 +183,7 @@ class _Group:
         steps = []
         for i, kind in enumerate(kinds):
             numbers = [step.numbers(p) for step, p in (f[2][i] for f in features)]
-            columns = {name: np.array([[n[name]] for n in numbers], np.float64) for name in numbers[0]}
+            columns = {name: _rows([n[name] for n in numbers]) for name in numbers[0]}
             steps.append((kind, columns))
         return cls(parser, rows, targets, steps)
 
@@ -193,6 +193,13 @@ class _Group:
         for kind, columns in self.steps:
             x = kind.apply_array(x, columns)
         return x
+
+
+def _rows(values: list[Any]) -> np.ndarray:
+    """Return a number or an array of each feature as one matrix; the last numbers of shorter arrays are repeated."""
+    arrays = [np.atleast_1d(np.asarray(x, np.float64)) for x in values]
+    longest = max(map(len, arrays))
+    return np.stack([np.pad(x, (0, longest - len(x)), mode="edge") for x in arrays])
 
 
 def chain_of(c: DenseColumn, params: list[Params]) -> Chain:
@@ -210,7 +217,7 @@ def agree(c: DenseColumn, params: list[Params]) -> bool:
     kinds = tuple(type(step) for step, _ in links)
     if any(kind.apply_array is Transform.apply_array for kind in kinds):
         return False
-    own = [v for p in params for v in p.values() if isinstance(v, float)]
+    own = [v for p in params for given in p.values() for v in (given if isinstance(given, list) else [given])]
     x = np.array([math.nan, *PROBES, *own])
     expected = pl.DataFrame({c.parsed: x}).fill_nan(None).select(dense_expr(c, params, None)).to_series().to_numpy()
     group = _Group.from_features(NumberParser(pl.Float64(), None, "."), kinds, [(0, 0, links)])

@@ -6,13 +6,29 @@ from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
+from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.loggers import CSVLogger
 
 from recsys import interrupts
 from recsys.console import Bar, say
+from recsys.evaluation.metrics_table import mode_of
 from recsys.training.module import RecsysModule, world_size
 
 CLOCK_STEPS = 20
+
+
+class StopEarly(EarlyStopping):
+    """Stops training after `patience` validations without a better metric, and says so."""
+
+    def __init__(self, metric: str, patience: int) -> None:
+        super().__init__(metric, mode=mode_of(metric), patience=patience, check_on_train_epoch_end=False)
+
+    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if self.stopped_epoch:
+            why = f"{self.monitor} has not improved for {self.patience} validations"
+            say(
+                f"stopped after epoch {self.stopped_epoch + 1}: {why}; trainer.early_stopping.patience=null never stops"
+            )
 
 
 class Throughput(pl.Callback):

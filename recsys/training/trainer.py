@@ -7,7 +7,6 @@ from typing import Any
 import pytorch_lightning as pl
 import torch
 from omegaconf import DictConfig, OmegaConf
-from pytorch_lightning.callbacks import EarlyStopping
 from pytorch_lightning.loggers import Logger
 
 from recsys.atomic import write_json
@@ -16,15 +15,15 @@ from recsys.config.compose import without_secrets
 from recsys.config.kinds import build_task, kind_of, monitor_of
 from recsys.config.schema_run import ShardingConfig, SparseOptimConfig
 from recsys.config.settings import accelerator_of, seconds_of
+from recsys.console import say
 from recsys.data.load_factors import load_factors
 from recsys.data.loader import ParquetLoader
 from recsys.data.prepare.prepared import Prepared
 from recsys.data.transforms import Fitted
 from recsys.distributed.ranks import Ranks, ensure_process_group
-from recsys.errors import UserError
-from recsys.evaluation.metrics_table import COUNTS, mode_of
+from recsys.evaluation.metrics_table import COUNTS
 from recsys.sharding.strategy import ShardedStrategy
-from recsys.training.callbacks import EvaluationBar, Interrupts, MaxTime, Throughput, csv_logger
+from recsys.training.callbacks import EvaluationBar, Interrupts, MaxTime, StopEarly, Throughput, csv_logger
 from recsys.training.checkpoints import Checkpoints
 from recsys.training.module import RecsysModule, local_device
 from recsys.training.profiling import Overfit, Profile
@@ -113,14 +112,11 @@ def build_trainer(
         callbacks.append(Profile(cfg.debug.profile_steps, path / "profile" / "trace.json.gz", throughput.resume_clock))
     elif ranks.world_size > 1:
         callbacks.append(Profile(COLLECTIVE_STEPS, None, throughput.resume_clock))
-    if cfg.trainer.early_stopping.patience is not None:
-        if not prepared.rows("validation"):
-            raise UserError("trainer.early_stopping needs validation rows; see data.split.validation")
-        c = cfg.trainer.early_stopping
-        watched, patience = monitor_of(cfg, c.monitor), c.patience
-        callbacks.append(
-            EarlyStopping(watched, mode=mode_of(watched), patience=patience, check_on_train_epoch_end=False)
-        )
+    c = cfg.trainer.early_stopping
+    if c.patience is not None and cfg.trainer.max_epochs > 1 and not prepared.rows("validation"):
+        say(f"all {cfg.trainer.max_epochs} epochs are trained; to stop early, set data.split.validation")
+    elif c.patience is not None and cfg.trainer.max_epochs > 1:
+        callbacks.append(StopEarly(monitor_of(cfg, c.monitor), c.patience))
     callbacks.append(
         Checkpoints(
             path / "checkpoints",

@@ -14,6 +14,7 @@ dense:
   price: {fill: median, transform: [{clip: [0, 100]}, log, standardise]}
   mean: {column: price, fill: mean, transform: [minmax]}
   bounded: {column: price, fill: 0, transform: [{clip: {quantiles: [0.05, 0.95]}}, standardise]}
+  place: {column: price, fill: mean, transform: [quantile]}
   raw_price: {column: price}
   clock: {transform: []}
   user_count: {column: user, transform: [count]}

@@ -37,6 +37,8 @@ dense:
   bounded: {column: x, transform: [{clip: [-3, 50.5]}, minmax]}
   lower: {column: y, transform: [{clip: {lower: 0}}]}
   quantiles: {column: x, fill: median, transform: [{clip: {quantiles: [0.1, 0.9]}}, log]}
+  places: {column: x, fill: median, transform: [quantile]}
+  few_places: {column: y, fill: 0, transform: [{quantile: 3}]}
   count: {column: w, transform: [count, standardise]}
   mean: {column: w, transform: [{target: {smoothing: 2}}]}
 sparse:

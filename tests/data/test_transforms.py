@@ -84,6 +84,30 @@ def test_a_constant_column_has_no_deviation() -> None:
     assert done["x"].abs().max() < 1e-3 and done["z"].unique().to_list() == [0.0]
 
 
+def test_quantiles_with_frequent_values() -> None:
+    """Zero fills most rows and has one knot; the others divide the numbers from 1 to 100 evenly."""
+    data = config({"x": DenseConfig(transform=[{"quantile": 5}])})
+    learnt, _ = fitted(data, block(x=[0.0] * 400 + list(range(1, 102))))
+    assert learnt.dense["x"][0]["knots"] == [0, 1, 26, 51, 76, 101]
+    new = block(x=[-5.0, 0, 0.5, 1, 26, 38.5, 101, 1e9])
+    got = learnt.apply(parse_rows(data, new)[0])["x"]
+    np.testing.assert_allclose(got, [0, 0, 0.1, 0.2, 0.4, 0.5, 1, 1], rtol=1e-6)
+    assert learnt.features.dense[0].unit
+
+
+@FEW
+@given(st.lists(st.floats(-1e6, 1e6) | st.integers(0, 3), min_size=1, max_size=60), st.integers(1, 9))
+def test_quantiles_keep_the_order_and_end_at_0_and_1(values: list[float], bins: int) -> None:
+    data = config({"x": DenseConfig(transform=[{"quantile": bins}], fill=0.0)})
+    learnt, frame = fitted(data, block(x=[float(v) for v in values]))
+    knots = learnt.dense["x"][0]["knots"]
+    assert knots == sorted(set(knots)) and len(knots) <= bins + 1
+    assert (knots[0], knots[-1]) == (min(values), max(values)) or len(knots) == 1
+    got = learnt.apply(frame)["x"].to_numpy()
+    assert ((got >= 0) & (got <= 1)).all()
+    assert (np.diff(got[np.argsort(values, kind="stable")]) >= 0).all()
+
+
 @FEW
 @given(st.lists(st.lists(st.floats(-1e6, 1e6), max_size=9), min_size=1, max_size=5).filter(lambda v: any(v)))
 def test_moments_by_chunks_are_those_of_the_whole(chunks: list[list[float]]) -> None:

@@ -25,6 +25,7 @@ from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
 from recsys.models.bert4rec import BERT4Rec
 from recsys.models.bst import BST
 from recsys.models.common.lists import first_kept, list_means, padded_to
+from recsys.models.common.numeric import NumericEmbedding, Periodic, Piecewise, WithNumericEmbedding
 from recsys.models.dcnv2 import DCNv2
 from recsys.models.deepfm import DeepFM
 from recsys.models.dien import DIEN
@@ -55,7 +56,7 @@ from recsys.sharding.tables import tables
 
 LABELS = (Label("click"), Label("stars", "regression", mean=3.0, std=2.0), Label("kind", "classes", ("a", "b", "c")))
 RANKING = FeatureSpec(
-    dense=(DenseFeature("age"), DenseFeature("price"), DenseFeature("title", width=3)),
+    dense=(DenseFeature("age", unit=True), DenseFeature("price", unit=True), DenseFeature("title", width=3)),
     sparse=(
         SparseFeature("user", 11, "user"),
         SparseFeature("item", 7, "item"),
@@ -97,6 +98,13 @@ PAIRS = FeatureSpec(
     labels=(),
     item="item",
 )
+
+
+def embedded(numeric: NumericEmbedding) -> nn.Module:
+    """A model that reads embedded numbers."""
+    return WithNumericEmbedding(numeric, DLRM(numeric.features, dim=8, bottom_mlp=[8]))
+
+
 SCORERS: dict[str, Any] = {
     **{m.__name__.lower(): partial(m, **options) for m, options in (SMALL | TASKS).items() if m is not ESMM},
     "dlrm_cat": lambda f: DLRM(f, dim=8, bottom_mlp=[8], interaction="cat", batch_norm=True, dropout=0.5),
@@ -104,6 +112,8 @@ SCORERS: dict[str, Any] = {
     "dcnv2_moe": lambda f: DCNv2(f, dim=4, rank=3, experts=2),
     "masknet_serial": lambda f: MaskNet(f, dim=4, structure="serial"),
     "fibinet_each": lambda f: FiBiNET(f, dim=4, bilinear="each"),
+    "piecewise": lambda f: embedded(Piecewise(f, dim=4, bins=3)),
+    "periodic": lambda f: embedded(Periodic(f, dim=4, frequencies=2)),
     "din": lambda f: DIN(f, dim=8, activation="dice", init_std=0.5),
     "din_softmax": lambda f: DIN(f, dim=8, softmax=True, init_std=0.5),
     "target_attention": lambda f: TargetAttention(f, dim=8, max_length=3, init_std=0.5),

@@ -12,7 +12,13 @@ from small_run import SMALL
 from recsys.manifest import check
 from recsys.training.checkpoints import checkpoints_of
 
-LONG = [*SMALL, "run_dir=run", "trainer.max_epochs=100000", "checkpoint.every_n_steps=10"]
+LONG = [
+    *SMALL,
+    "run_dir=run",
+    "trainer.max_epochs=100000",
+    "trainer.early_stopping.patience=null",
+    "checkpoint.every_n_steps=10",
+]
 SAYS = {  # moment -> text of standard error after which the signal is sent
     "starting": "",
     "preparing": "generating",

@@ -110,7 +110,7 @@ def test_ranks_and_folder_of_a_killed_launcher_go(tmp_path: Path) -> None:
     temporary, home = tmp_path / "tmp", tmp_path / "home"
     temporary.mkdir()
     home.mkdir()
-    job = start(home, temporary, "trainer.max_epochs=1000")
+    job = start(home, temporary, "trainer.max_epochs=1000", "trainer.early_stopping.patience=null")
     while not (home / "run" / "metrics.csv").exists():
         assert job.poll() is None, (home / "said").read_text()[-3000:]
         time.sleep(0.05)

@@ -17,7 +17,14 @@ from small_run import SMALL, Home
 from recsys.manifest import check
 from recsys.training.checkpoints import checkpoints_of
 
-LONG = [*SMALL, "trainer.max_epochs=20", "checkpoint.every_n_steps=7", "run_dir=run", "resume=auto"]
+LONG = [
+    *SMALL,
+    "trainer.max_epochs=20",
+    "trainer.early_stopping.patience=null",
+    "checkpoint.every_n_steps=7",
+    "run_dir=run",
+    "resume=auto",
+]
 
 
 def start(home: Path, *more: str) -> Command:

@@ -70,7 +70,13 @@ def test_optuna_with_real_training(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_kill_9_of_a_distributed_sweep_and_resume(tmp_path: Path) -> None:
     """Torchrun's workers have sessions of their own: they too are ended before their run goes on."""
-    how = ["trainer.devices=2", "trainer.max_epochs=10000", "checkpoint.every_n_steps=6", "run_dir=s"]
+    how = [
+        "trainer.devices=2",
+        "trainer.max_epochs=10000",
+        "trainer.early_stopping.patience=null",
+        "checkpoint.every_n_steps=6",
+        "run_dir=s",
+    ]
     command = [sys.executable, "-m", "recsys.train", "-m", *SMALL, *how]
     running = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
     run = tmp_path / "s" / "0"

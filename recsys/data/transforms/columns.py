@@ -14,7 +14,7 @@ from recsys.config.schema_data import (
 )
 from recsys.data.transforms import encodings  # noqa: F401  (registers the transforms count and target)
 from recsys.data.transforms.column_names import HISTORY, TARGETS
-from recsys.data.transforms.steps import Fill, Reads, Step, parse_step
+from recsys.data.transforms.steps import Fill, MinMax, Quantile, Reads, Step, parse_step
 from recsys.data.transforms.times import WAVES, Cyclic
 from recsys.errors import UserError, did_you_mean
 from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
@@ -55,6 +55,11 @@ class DenseColumn:
     steps: tuple[Step, ...]
     vectors: VectorsConfig | None = None
     row_vector: RowVector | None = None
+
+    @property
+    def is_unit(self) -> bool:
+        """True if the last transform makes numbers from 0 to 1."""
+        return bool(self.steps) and isinstance(self.steps[-1], MinMax | Quantile)
 
 
 def _row_vector(name: str, given: DenseConfig, width: int, where: str) -> DenseColumn:
@@ -339,7 +344,7 @@ def feature_spec(
     items_data = data.item_table if items else None
     return FeatureSpec(
         dense=tuple(
-            DenseFeature(n, c.row_vector.width if c.row_vector else 1)
+            DenseFeature(n, c.row_vector.width if c.row_vector else 1, unit=c.is_unit)
             if c.vectors is None
             else DenseFeature(n, width(n), True)
             for n, c in data.dense_columns.items()

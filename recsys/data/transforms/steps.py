@@ -48,8 +48,8 @@ class Transform:
         """Return the transformed column. x: the column; for values: 1 + their row in p["table"], 0 if unknown."""
         raise NotImplementedError
 
-    def numbers(self, p: Params) -> dict[str, float]:
-        """Return the numbers that `apply_array` reads."""
+    def numbers(self, p: Params) -> dict[str, Any]:
+        """Return the numbers, or arrays of as many numbers for each feature, that `apply_array` reads."""
         return p
 
     @staticmethod
@@ -126,6 +126,51 @@ class MinMax(Log, name="minmax"):
     @staticmethod
     def apply_array(x: np.ndarray, p: Columns) -> np.ndarray:
         return _at_most(_at_least((x - p["min"]) * p["factor"], 0), 1)
+
+
+@dataclass(frozen=True)
+class Quantile(Transform, name="quantile"):
+    """The place of a number between quantiles of the training split, from 0 to 1: linear from knot to knot.
+
+    A value of more than one in `bins` rows has a knot of its own, and the other knots divide the other rows evenly, so
+    that a column of many zeros does not lose its resolution to them. The same distance lies between all knots.
+    """
+
+    bins: int = 64
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.bins <= MANY:
+            raise ValueError(f"bins must be from 1 to {MANY}")
+
+    def statistic(self) -> Statistic:
+        return Sample()
+
+    def fit(self, seen: Sample) -> Params:
+        values, counts = np.unique(seen.values(), return_counts=True)
+        frequent = counts * self.bins > counts.sum()
+        others, left = np.repeat(values[~frequent], counts[~frequent]), self.bins + 1 - frequent.sum()
+        knots = np.quantile(others, np.linspace(0, 1, max(left, 2))) if len(others) else others
+        return {"knots": np.unique(np.concatenate([values[frequent], knots])).tolist() or [0.0]}
+
+    def apply(self, x: pl.Expr, p: Params) -> pl.Expr:
+        knots, places = self._places(p)
+
+        def place(numbers: pl.Series) -> pl.Series:
+            return pl.Series(numbers.name, np.interp(numbers.to_numpy(), knots, places)).fill_nan(None)
+
+        return x.cast(pl.Float64).map_batches(place, return_dtype=pl.Float64, is_elementwise=True)
+
+    def numbers(self, p: Params) -> dict[str, Any]:
+        knots, places = self._places(p)
+        return {"knots": knots, "places": places}
+
+    def _places(self, p: Params) -> tuple[np.ndarray, np.ndarray]:
+        """Return the K knots, ascending, and their places."""
+        return np.array(p["knots"]), np.linspace(0, 1, len(p["knots"]))
+
+    @staticmethod
+    def apply_array(x: np.ndarray, p: Columns) -> np.ndarray:
+        return np.stack([np.interp(row, *own) for row, *own in zip(x, p["knots"], p["places"], strict=True)])
 
 
 @dataclass(frozen=True)

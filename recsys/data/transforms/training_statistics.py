@@ -87,12 +87,16 @@ class Sample:
 
     def quantiles(self, shares: list[float]) -> list[float]:
         """Return the quantiles at `shares`, interpolated linearly; 0 without values."""
-        if self._size > SAMPLE_ROWS:
-            self._cut()
-        values = np.sort(np.concatenate(self._values or [np.zeros(0)]))
+        values = self.values()
         if not len(values):
             return [0.0] * len(shares)
         return [float(v) for v in np.quantile(values, shares)]
+
+    def values(self) -> np.ndarray:
+        """Return the values of the sample, in ascending order."""
+        if self._size > SAMPLE_ROWS:
+            self._cut()
+        return np.sort(np.concatenate(self._values or [np.zeros(0)]))
 
     def _cut(self) -> None:
         values, hashes = np.concatenate(self._values), np.concatenate(self._hashes)

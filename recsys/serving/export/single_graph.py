@@ -17,7 +17,7 @@ from recsys.data.arrays import single_valued
 from recsys.data.raw.derive import FeatureInputs
 from recsys.data.transforms import Fitted, known_rows
 from recsys.data.transforms.columns import DenseColumn
-from recsys.data.transforms.steps import FLOAT32_MAX, Clip, Fill, Log, MinMax, Params, Standardise, Step
+from recsys.data.transforms.steps import FLOAT32_MAX, Clip, Fill, Log, MinMax, Params, Quantile, Standardise, Step
 from recsys.errors import UserError
 from recsys.serving.export.graphs import ML, ML_OPSET, OPSET
 
@@ -46,6 +46,8 @@ def _formless(fitted: Fitted) -> Iterator[str]:
     for name, c in data.dense_columns.items():
         if c.row_vector is not None or c.vectors is not None or c.reads != "number":
             yield f"data.dense.{name}: {_kind(c)} has no form in ONNX"
+        if any(isinstance(step, Quantile) for step in c.steps):
+            yield f"data.dense.{name}: quantile has no form in ONNX"
     for name, s in data.sparse_columns.items():
         if reason := _sparse_reason(s):
             yield f"data.sparse.{name}: {reason} has no form in ONNX"
