@@ -1,7 +1,8 @@
 """python -m recsys.evaluate run=RUN_DIR [split=validation] [trainer.devices=2] [sharding=columnwise]
+python -m recsys.evaluate run=[RUN_DIR,RUN_DIR,...] [split=validation]
 
 Restores a run's checkpoint, with the number of processes and the sharding that the command names, and measures it on
-the prepared rows of a split.
+the prepared rows of a split. Of several runs, it measures each and the mean of their predictions.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from omegaconf import DictConfig, OmegaConf
 
 from recsys import cli
+from recsys.errors import UserError
 
 
 def _command(cfg: DictConfig) -> None:
@@ -18,6 +20,9 @@ def _command(cfg: DictConfig) -> None:
     from recsys.training.evaluate import evaluate, show
     from recsys.training.run_dir import choose_checkpoint, open_run
 
+    if not isinstance(cfg.run, str):
+        _evaluate_ensemble(cfg)
+        return
     saved, path = open_run(cfg.run)
     changed = saved.copy()
     for group in ("trainer", "protocol", "metrics"):
@@ -34,6 +39,25 @@ def _command(cfg: DictConfig) -> None:
         spawn(changed.trainer.devices, "recsys.training.evaluate:evaluate_rank", job)
         return
     show(evaluate(cfg.run, cfg.split, cfg.checkpoint, cfg=changed), path, cfg.split)
+
+
+def _evaluate_ensemble(cfg: DictConfig) -> None:
+    """Measure several runs and the mean of their predictions."""
+    from recsys.training.ensemble import evaluate_ensemble
+    from recsys.training.run_dir import choose_checkpoint, open_run
+    from recsys.training.show_metrics import show_tables
+
+    runs = cli.strings(cfg.run)
+    if len(runs) < 2:
+        raise UserError(f"run={cfg.run}: name one run, or a list of two or more")
+    for key in ("trainer", "protocol", "metrics"):
+        if given := [name for name, value in cfg[key].items() if value is not None]:
+            raise UserError(f"{key}.{given[0]}: applies to a single run; leave it out")
+    if cfg.sharding is not None:
+        raise UserError("sharding: applies to a single run; leave it out")
+    for run in runs:
+        choose_checkpoint(open_run(run)[1], cfg.checkpoint)
+    show_tables(evaluate_ensemble(runs, cfg.split, cfg.checkpoint))
 
 
 def main() -> None:

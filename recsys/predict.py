@@ -1,6 +1,7 @@
 """python -m recsys.predict run=RUN_DIR input=FILES output=preds.parquet [k=20]
 
-Scores raw rows, with or without a label, through the transforms that were fitted in training. For a retrieval model,
+Scores raw rows, with or without a label, through the transforms that were fitted in training. With run=[RUN_DIR,...],
+it averages the predictions of several runs. For a retrieval model,
 lists the k best items of each group (recsys.serving.recommender). From Python:
 
     predictor = Predictor.load("outputs/my_run")
@@ -23,18 +24,23 @@ from recsys.outputs import check_output
 def _command(cfg: DictConfig) -> None:
     from recsys.config.kinds import kind_of
     from recsys.data.prepare.writer import bad_rows_file
-    from recsys.serving.predict_files import input_files, predict_files
+    from recsys.serving.predict_files import input_files, predict_files, predict_mean
     from recsys.training.run_dir import choose_checkpoint, open_run
     from recsys.versions import check_versions
 
     if cfg.batch_size is not None and cfg.batch_size < 1:
         raise UserError(f"batch_size={cfg.batch_size}: must be at least 1")
     files = input_files(cli.strings(cfg.input))
-    trained, path = open_run(cfg.run)
+    first, *others = runs = cli.strings(cfg.run)
+    trained, path = open_run(first)
     output = Path(cfg.output)
     check_output(output, (".parquet",), inputs=files, root=trained.data.root)
     check_output(bad_rows_file(output), (".csv",), inputs=files, root=trained.data.root)
     choose_checkpoint(path, cfg.checkpoint)
+    for run in others:
+        choose_checkpoint(open_run(run)[1], cfg.checkpoint)
+        if not all(kind_of(open_run(r)[0]).scores_rows for r in runs):
+            raise UserError(f"run={run}: only the predictions of models that score rows can be averaged")
     check_versions()
     size = cfg.batch_size or trained.trainer.eval_batch_size
     if kind_of(trained).scores_rows:
@@ -42,12 +48,15 @@ def _command(cfg: DictConfig) -> None:
             if cfg[key] is not None:
                 why = "applies to retrieval models; this run's model gives a probability for each row, so leave it out"
                 raise UserError(f"{key}={cfg[key]}: {why}")
-        _report_scores(cfg, predict_files(cfg.run, files, output, checkpoint=cfg.checkpoint, batch_size=size))
+        how = {"checkpoint": cfg.checkpoint, "batch_size": size}
+        _report_scores(
+            cfg, (predict_mean(runs, files, output, **how) if others else predict_files(first, files, output, **how))
+        )
     else:
         from recsys.serving.recommender import recommend_files
 
         how = {"checkpoint": cfg.checkpoint, "k": cfg.k, "filter_history": cfg.filter_history, "batch_size": size}
-        summary = recommend_files(cfg.run, files, output, **how)
+        summary = recommend_files(first, files, output, **how)
         if summary["bad_rows"]:
             reasons = f"were left out of the histories; {summary['bad_rows_file']} has the reasons"
             say(f"{summary['bad_rows']} rows could not be read and {reasons}")

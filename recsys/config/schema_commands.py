@@ -65,7 +65,8 @@ class EvaluateMetricsConfig:
 class EvaluateConfig:
     """Config of `python -m recsys.evaluate`."""
 
-    run: str = folder(MISSING, "name the folder of a run")
+    # a run or, to average their predictions, a list of runs
+    run: Any = folder(MISSING, "name the folder of a run")  # noqa: RUF009
     split: str = "test"  # train | validation | test
     checkpoint: str = "best"  # best | last | a folder under the run's checkpoints/
     trainer: EvaluateTrainerConfig = field(default_factory=EvaluateTrainerConfig)
@@ -81,6 +82,7 @@ class PlanConfig:
     data: DataConfig = MISSING
     model: Any = MISSING
     loss: Any = None
+    numeric: Any = None
     sharding: ShardingConfig = field(default_factory=ShardingConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     trainer: TrainerConfig = field(default_factory=TrainerConfig)
@@ -104,7 +106,8 @@ class PreprocessConfig:
 class PredictConfig:
     """Config of `python -m recsys.predict`."""
 
-    run: str = folder(MISSING, "name the folder of a run")
+    # a run or, to average their predictions, a list of runs
+    run: Any = folder(MISSING, "name the folder of a run")  # noqa: RUF009
     input: Any = MISSING  # a file, folder or glob, or a list of them
     output: str = folder("predictions.parquet", "name a Parquet file")
     checkpoint: str = "best"  # best | last | a folder under the run's checkpoints/

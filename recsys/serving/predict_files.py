@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import glob
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -70,6 +71,34 @@ def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str,
         "bad_rows_file": str(out.bad_rows) if out.bad else None,
         "out_of_vocabulary": {name: total / rows for name, total in unknown.items()},
     }
+
+
+def predict_mean(
+    runs: Sequence[str], files: list[Path], output: Path, *, checkpoint: str, batch_size: int
+) -> dict[str, Any]:
+    """Score raw files with several runs, and write the mean of their predictions as `predict_files` does.
+
+    A row has a prediction if every run can read it. Returns the summary of the first run.
+
+    Raises:
+        UserError: the runs predict other labels.
+    """
+    with TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
+        parts, summaries = [], []
+        for i, run in enumerate(runs):
+            part = output if i == 0 else Path(folder) / f"{i}.parquet"
+            summaries.append(predict_files(run, files, part, checkpoint=checkpoint, batch_size=batch_size))
+            parts.append(pl.read_parquet(part))
+            if parts[-1].columns != parts[0].columns:
+                raise UserError(
+                    f"run={run}: predicts {', '.join(parts[-1].columns)}, and {runs[0]} {', '.join(parts[0].columns)}"
+                )
+        predictions = [n for n in parts[0].columns if n not in ("file", "line", "element")]
+        totals = {n: sum((part[n] for part in parts[1:]), parts[0][n]) for n in predictions}
+        mean = parts[0].with_columns((x / len(runs)).alias(n) for n, x in totals.items())
+        mean.write_parquet(Path(folder) / "mean.parquet")
+        (Path(folder) / "mean.parquet").replace(output)
+    return summaries[0]
 
 
 def file_blocks(raw_rows: RawRows, file: Path) -> Iterator[tuple[pl.DataFrame, list[BadRow]]]:

@@ -17,6 +17,7 @@ from recsys.config.compose import compose
 from recsys.report.__main__ import report
 from recsys.serving.artefact.load import load
 from recsys.serving.predictor import Predictor
+from recsys.training.ensemble import evaluate_ensemble
 from recsys.training.evaluate import evaluate
 from recsys.training.run import train
 
@@ -136,9 +137,37 @@ def test_a_run_is_reproduced_and_compared_with_a_deep_model(home: Path) -> None:
     assert "dlrm does not beat the baseline gbm beyond chance" in Path("report.html").read_text()
 
 
+def test_the_mean_of_two_runs(home: Path, commands: Commands) -> None:
+    """Of a deep model and trees, with transforms of their own; evaluate and predict average the same predictions."""
+    linear = ["model=lr", *SHOP, "data.dense.x.transform=[standardise]", "trainer.max_epochs=3", "run_dir=linear"]
+    train(compose("train", linear))
+    found = evaluate_ensemble(["linear", "gbm"])
+    assert list(found) == ["linear", "gbm", "mean"]
+    for run in ("linear", "gbm"):
+        for name in ("click/auc", "click/logloss", "spent/rmse", "colour/accuracy"):
+            assert found[run][name] == pytest.approx(metrics(run)["test"][name], rel=1e-5)
+    raw = pl.read_csv("raw/log.csv").tail(ROWS // 5)
+    raw.write_csv("test.csv")
+    assert commands("predict", "run=[linear,gbm]", "input=test.csv", "output=mean.parquet")[0] == 0
+    mean, parts = pl.read_parquet("mean.parquet"), [Predictor.load(run).predict(raw) for run in ("linear", "gbm")]
+    for name in ("click", "spent", "colour_red", "colour_blue"):
+        one, two = (part[name].to_numpy() for part in parts)  # type: ignore[call-overload]
+        np.testing.assert_allclose(mean[name], (one + two) / 2, rtol=1e-5)
+    from sklearn.metrics import log_loss
+
+    assert found["mean"]["click/logloss"] == pytest.approx(
+        log_loss(raw["click"], mean["click"], sample_weight=raw["w"]), rel=1e-4
+    )
+    assert {p.name for p in Path().iterdir() if p.name.startswith(".")} == set()
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [
+        ("evaluate run=[gbm,nix]", "run=nix: is not a run folder"),
+        ("evaluate run=[gbm]", "name one run, or a list of two or more"),
+        ("evaluate run=[gbm,gbm] metrics.gauc=s", "metrics.gauc: applies to a single run; leave it out"),
+        ("predict run=[gbm,nix] input=raw/log.csv", "run=nix: is not a run folder"),
         ("train model=gbm {shop} trainer.devices=2", "trainer.devices=2: boosted trees are fitted in one process"),
         ("train model=gbm {shop} loss=focal", "this model is fitted without a loss; leave loss= out"),
         ("train model=gbm {shop} model.library=lgbm", "input should be 'lightgbm', 'xgboost' or 'catboost'"),

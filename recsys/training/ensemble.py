@@ -1,0 +1,104 @@
+"""The mean of several runs' predictions: deep ensembles (Lakshminarayanan et al. 2017,
+https://arxiv.org/abs/1612.01474), and mixtures of different models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+from torch import Tensor
+
+from recsys.batch import Batch
+from recsys.config.kinds import kind_of
+from recsys.config.settings import data_config
+from recsys.console import bar
+from recsys.data.loader import ParquetLoader
+from recsys.distributed.ranks import Ranks
+from recsys.errors import UserError
+from recsys.evaluation.calibration import load as load_calibration
+from recsys.evaluation.evaluators import LabelsEvaluator
+from recsys.features import Label
+from recsys.predictions import predict
+from recsys.training import fitted_ranking
+from recsys.training.run_data import prepare_to_measure
+from recsys.training.run_dir import choose_checkpoint, open_run
+from recsys.training.trainer import as_counts, restored_module, split_loader
+
+
+@dataclass(frozen=True)
+class Member:
+    """A run of an ensemble: its model, its labels with their calibration, and its prepared rows of a split."""
+
+    name: str
+    module: Any
+    labels: tuple[Label, ...]
+    loader: ParquetLoader
+
+    @classmethod
+    def load(cls, run: str, split: str, checkpoint: str) -> Member:
+        """Load a member. Raises UserError if its model does not score rows, or the data has no such rows."""
+        cfg, path = open_run(run)
+        check_scores_rows(cfg, run)
+        prepared = prepare_to_measure(path, data_config(cfg))
+        if not prepared.rows(split):
+            raise UserError(f"split={split}: the data of {run} has no {split} rows; see data.split")
+        cfg.debug.eval_batches = None
+        cfg.trainer.eval_batch_size = BATCH  # the same for all members
+        restore = fitted_ranking.restored_module if kind_of(cfg).fitted_at_once else restored_module
+        module: Any = restore(cfg, prepared.fitted, choose_checkpoint(path, checkpoint))
+        labels = load_calibration(path, prepared.fitted.labels)
+        return cls(run, module, labels, split_loader(cfg, prepared, split, Ranks(0, 0, 1, 1)))
+
+    def predictions(self, batch: Batch) -> Tensor:
+        """Return the calibrated predictions of the rows of a batch, (B, L)."""
+        return predict(self.module.dmp(batch)[1], self.labels)
+
+
+BATCH = 8192
+
+
+def check_scores_rows(cfg: DictConfig, run: str) -> None:
+    """Raise UserError if the model of a run retrieves items."""
+    if not kind_of(cfg).scores_rows:
+        raise UserError(f"run={run}: its model retrieves items, and only predictions of rows can be averaged")
+
+
+def evaluate_ensemble(runs: Sequence[str], split: str = "test", checkpoint: str = "best") -> dict[str, dict[str, Any]]:
+    """Return the metrics of each run on a split, and those of the mean of their predictions, named `mean`.
+
+    Raises:
+        UserError: the runs have other labels or other rows.
+    """
+    members = [Member.load(run, split, checkpoint) for run in runs]
+    first, *others = members
+    for member in others:
+        if [(x.name, x.kind, x.classes) for x in member.labels] != [(x.name, x.kind, x.classes) for x in first.labels]:
+            raise UserError(f"run={member.name}: has other labels than {first.name}; average runs of the same data")
+        if member.loader.rows != first.loader.rows:
+            there = f"{member.loader.rows:,} {split} rows, and {first.name} has {first.loader.rows:,}"
+            raise UserError(f"run={member.name}: has {there}; average runs of the same data and split")
+    plain = tuple(label.uncalibrated() for label in first.labels)
+    evaluators = [LabelsEvaluator(plain) for _ in range(len(members) + 1)]
+    with bar(f"measuring {split}", first.loader.rows, "samples") as shown, torch.no_grad():
+        for batches in zip(*(member.loader for member in members), strict=True):
+            _check_same(members, batches)
+            found = [member.predictions(batch) for member, batch in zip(members, batches, strict=True)]
+            for evaluator, predictions in zip(evaluators, [*found, torch.stack(found).mean(0)], strict=True):
+                evaluator.add(predictions, batches[0])
+            shown.advance(batches[0].rows)
+    names = [Path(run).name for run in runs]
+    names = names if len(set(names)) == len(names) else list(runs)
+    return {name: as_counts(e.compute()) for name, e in zip([*names, "mean"], evaluators, strict=True)}
+
+
+def _check_same(members: Sequence[Member], batches: Sequence[Batch]) -> None:
+    """Raise UserError if the rows of two members have other labels."""
+    for member, batch in zip(members[1:], batches[1:], strict=True):
+        if not torch.allclose(batch.labels, batches[0].labels, equal_nan=True):
+            why = f"its rows are not those of {members[0].name}; average runs of the same data and split"
+            raise UserError(f"run={member.name}: {why}")
