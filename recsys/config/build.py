@@ -1,14 +1,17 @@
 """Build the objects that a config's `_target_` nodes name."""
 
 import inspect
+import math
 from collections.abc import Callable
+from dataclasses import replace
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
 from omegaconf import DictConfig
 
 from recsys.config.targets import bind, locate
-from recsys.errors import UserError
+from recsys.errors import UserError, did_you_mean
 
 
 def make(node: DictConfig, key: str) -> Callable[..., Any]:
@@ -33,6 +36,7 @@ def make_scheduler(cfg: DictConfig, total_steps: int | None) -> Callable[..., An
 
 def build_model(cfg: DictConfig, features: Any, device: Any) -> Any:
     """Build the model for `features`, with its tables on `device`. Raises UserError if the model rejects a value."""
+    features = with_dims(cfg, features)
     numeric = build_numeric(cfg, features)
     try:
         model = make(cfg.model, "model")(features if numeric is None else numeric.features, device=device)
@@ -43,6 +47,35 @@ def build_model(cfg: DictConfig, features: Any, device: Any) -> Any:
     from recsys.models.common.numeric import WithNumericEmbedding
 
     return WithNumericEmbedding(numeric, model)
+
+
+def with_dims(cfg: DictConfig, features: Any) -> Any:
+    """Return the features with the dims of their tables that `dims` sets. Raises UserError if it is wrong."""
+    given = cfg.get("dims")
+    if given is None:
+        return features
+    most = cfg.model.get("dim")
+    if not isinstance(most, int):
+        raise UserError("dims: this model has no tables of model.dim columns; leave dims= out")
+    rules = {"*": given} if isinstance(given, str | int) else given
+    dims: dict[str, int] = {}
+    for pattern, value in rules.items():
+        found = [t for t in features.tables if fnmatchcase(t, str(pattern))]
+        if not found:
+            raise UserError(f"dims.{pattern}: matches no table{did_you_mean(str(pattern), features.tables)}")
+        histories = {f.table for f in features.sparse if f.sequence} if value == "auto" else set()
+        for table in [t for t in found if t not in histories]:  # TorchRec's unpooled tables have one dim
+            dims[table] = _dim(f"dims.{pattern}", value, features.tables[table][0].cardinality, most)
+    return replace(features, sparse=tuple(replace(f, dim=f.dim or dims.get(f.table)) for f in features.sparse))
+
+
+def _dim(key: str, value: Any, rows: int, most: int) -> int:
+    """Return the dim of a table of `rows` rows; auto is 6 rows^(1/4), which Google's engineers used for TensorFlow."""
+    if value == "auto":
+        return min(most, 4 * math.ceil(1.5 * rows**0.25))
+    if isinstance(value, bool) or not isinstance(value, int) or value < 4 or value % 4:
+        raise UserError(f"{key}={value}: must be auto or a multiple of 4, as FBGEMM's kernels need")
+    return value
 
 
 def build_numeric(cfg: DictConfig, features: Any) -> Any:

@@ -51,6 +51,8 @@ def check_early(cfg: DictConfig, data: ResolvedData) -> None:
             raise UserError(NO_LOSS)
         if kind != "ranking" and cfg.numeric is not None:
             raise numeric_needs_ranking(cfg)
+        if kind != "ranking" and cfg.dims is not None:
+            raise UserError(f"dims={cfg.dims}: sets the tables of ranking models only; leave dims= out")
         if kind in ("closed_form", "fitted_ranking") and cfg.loss is not None:
             raise fitted_without_loss(cfg)
     within_groups = _check_loss(cfg, kind, data)

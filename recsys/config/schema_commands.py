@@ -82,6 +82,7 @@ class PlanConfig:
     data: DataConfig = MISSING
     model: Any = MISSING
     loss: Any = None
+    dims: Any = None
     numeric: Any = None
     sharding: ShardingConfig = field(default_factory=ShardingConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)

@@ -198,6 +198,7 @@ class TrainConfig:
     data: DataConfig = MISSING
     model: Any = MISSING
     loss: Any = None  # null: binary cross-entropy; retrieval models need one
+    dims: Any = None  # columns of tables: auto, by their rows, or {GLOB: columns or auto}; null: model.dim
     numeric: Any = None  # embeds the dense features of a ranking model; null: the model reads the numbers themselves
     metrics: MetricsConfig = field(default_factory=MetricsConfig)
     protocol: ProtocolConfig = field(default_factory=ProtocolConfig)

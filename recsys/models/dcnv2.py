@@ -12,7 +12,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
-from recsys.models.common.layers import MLP, flat_width, flatten, require_sparse
+from recsys.models.common.layers import MLP, flatten, require_sparse
 from recsys.ranges import Depth, Deviation, Share, Width
 
 
@@ -52,8 +52,8 @@ class DCNv2(nn.Module):
         if experts > 1 and rank is None:
             raise ValueError(f"experts={experts}: experts are low-rank crosses; set rank")
         self.structure = structure
-        self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device)
-        width = flat_width(features, dim)
+        self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device, flat=True)
+        width = features.dense_width + self.embeddings.width
         self.cross: nn.Module
         if rank is None:
             self.cross = CrossNet(width, cross_layers)

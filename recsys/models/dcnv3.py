@@ -8,7 +8,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
-from recsys.models.common.layers import flat_width, flatten, require_sparse
+from recsys.models.common.layers import flatten, require_sparse
 from recsys.ranges import Depth, Deviation, Share, Width
 
 
@@ -61,8 +61,8 @@ class DCNv3(nn.Module):
     ) -> None:
         super().__init__()
         require_sparse(features, "DCNv3")
-        self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device)
-        width = flat_width(features, dim)
+        self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device, flat=True)
+        width = features.dense_width + self.embeddings.width
         self.linear = MaskedCross(width, linear_layers, dropout, exponential=False)
         self.exponential = MaskedCross(width, exponential_layers, dropout, exponential=True)
         self.linear_logits, self.exponential_logits = (nn.Linear(width, features.logits) for _ in range(2))

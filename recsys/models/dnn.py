@@ -8,7 +8,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
-from recsys.models.common.layers import MLP, flat_width, flatten, require_sparse
+from recsys.models.common.layers import MLP, flatten, require_sparse
 from recsys.ranges import Deviation, Share, Width
 
 
@@ -32,8 +32,8 @@ class DNN(nn.Module):
     ) -> None:
         super().__init__()
         require_sparse(features, "DNN")
-        self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device)
-        self.deep = MLP(flat_width(features, dim), deep_mlp, batch_norm=batch_norm, dropout=dropout)
+        self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device, flat=True)
+        self.deep = MLP(features.dense_width + self.embeddings.width, deep_mlp, batch_norm=batch_norm, dropout=dropout)
         self.logits = nn.Linear(self.deep.out_features, features.logits)
 
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:

@@ -10,7 +10,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
-from recsys.models.common.layers import flat_width, flatten, require_sparse
+from recsys.models.common.layers import flatten, require_sparse
 from recsys.models.common.towers import Tower
 from recsys.ranges import Deviation, Share, Width
 
@@ -49,8 +49,8 @@ class ESMM(nn.Module):
         if [label.kind for label in features.labels] != ["binary", "binary"]:
             shown = ", ".join(f"{label.name} ({label.kind})" for label in features.labels)
             raise ValueError(f"ESMM needs two binary labels, the click and the conversion; the data has {shown}")
-        width = flat_width(features, dim)
-        self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device)
+        self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device, flat=True)
+        width = features.dense_width + self.embeddings.width
         self.click, self.conversion = (Tower(width, tower_mlp, 1, batch_norm, dropout) for _ in range(2))
 
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:

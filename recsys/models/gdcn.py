@@ -11,7 +11,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
-from recsys.models.common.layers import MLP, flat_width, flatten, require_sparse
+from recsys.models.common.layers import MLP, flatten, require_sparse
 from recsys.ranges import Depth, Deviation, Share, Width
 
 
@@ -56,8 +56,8 @@ class GDCN(nn.Module):
         if structure not in ("parallel", "stacked"):
             raise ValueError(f"structure={structure!r}: must be 'parallel' or 'stacked'")
         self.parallel = structure == "parallel"
-        self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device)
-        width = flat_width(features, dim)
+        self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device, flat=True)
+        width = features.dense_width + self.embeddings.width
         self.cross = GatedCross(width, cross_layers)
         self.deep = MLP(width, deep_mlp, batch_norm=batch_norm, dropout=dropout)
         self.logits = nn.Linear((width if self.parallel else 0) + self.deep.out_features, features.logits)

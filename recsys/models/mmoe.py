@@ -10,7 +10,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
-from recsys.models.common.layers import flat_width, flatten, require_sparse
+from recsys.models.common.layers import flatten, require_sparse
 from recsys.models.common.towers import Experts, Gate, Towers, require_labels
 from recsys.ranges import Depth, Deviation, Share, Width
 
@@ -42,8 +42,8 @@ class MMoE(nn.Module):
         require_labels(features, "MMoE")
         if not expert_mlp:
             raise ValueError("expert_mlp=[]: needs at least one width; experts without layers are all alike")
-        width = flat_width(features, dim)
-        self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device)
+        self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device, flat=True)
+        width = features.dense_width + self.embeddings.width
         self.experts = Experts(experts, width, expert_mlp, batch_norm=batch_norm, dropout=dropout)
         self.gates = nn.ModuleList(Gate(width, experts) for _ in features.labels)
         self.towers = Towers(features, expert_mlp[-1], tower_mlp, batch_norm=batch_norm, dropout=dropout)

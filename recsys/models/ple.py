@@ -10,7 +10,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
-from recsys.models.common.layers import flat_width, flatten, require_sparse
+from recsys.models.common.layers import flatten, require_sparse
 from recsys.models.common.towers import Experts, Gate, Towers, require_labels
 from recsys.ranges import Depth, Deviation, Share, Width
 
@@ -75,8 +75,9 @@ class PLE(nn.Module):
         require_labels(features, "PLE")
         if not expert_mlp:
             raise ValueError("expert_mlp=[]: needs at least one width; experts without layers are all alike")
-        self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device)
-        tasks, widths = len(features.labels), [flat_width(features, dim)] + [expert_mlp[-1]] * (layers - 1)
+        self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device, flat=True)
+        tasks, width = len(features.labels), features.dense_width + self.embeddings.width
+        widths = [width] + [expert_mlp[-1]] * (layers - 1)
         more = {"batch_norm": batch_norm, "dropout": dropout}
         self.layers = nn.ModuleList(
             Extraction(tasks, width, task_experts, shared_experts, expert_mlp, i == layers - 1, **more)

@@ -8,7 +8,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings
-from recsys.models.common.layers import MLP, flat_width, flatten, require_sparse
+from recsys.models.common.layers import MLP, flatten, require_sparse
 from recsys.models.common.towers import Towers, require_labels
 from recsys.ranges import Deviation, Share, Width
 
@@ -36,8 +36,10 @@ class SharedBottom(nn.Module):
         super().__init__()
         require_sparse(features, "SharedBottom")
         require_labels(features, "SharedBottom")
-        self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device)
-        self.bottom = MLP(flat_width(features, dim), bottom_mlp, batch_norm=batch_norm, dropout=dropout)
+        self.embeddings = PooledEmbeddings(features, dim, init_std=init_std, device=device, flat=True)
+        self.bottom = MLP(
+            features.dense_width + self.embeddings.width, bottom_mlp, batch_norm=batch_norm, dropout=dropout
+        )
         self.towers = Towers(features, self.bottom.out_features, tower_mlp, batch_norm=batch_norm, dropout=dropout)
 
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:

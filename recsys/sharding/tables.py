@@ -50,7 +50,7 @@ def tables(module: nn.Module) -> dict[str, TableInfo]:
             vocabulary=getattr(owner, "vocabularies", "") + c.name.removeprefix(owner.prefix if owner else ""),
             parameter=f"{where}.{c.name}.weight".lstrip("."),
             rows=c.num_embeddings,
-            dim=owner.dim if owner else c.embedding_dim,
+            dim=owner.dims[c.name] if owner else c.embedding_dim,
             width=c.embedding_dim,
             pooled=where.endswith("embedding_bags"),
             init=c.init_fn,
@@ -73,5 +73,5 @@ def pad_tables(module: nn.Module, padding: str) -> None:
     """
     columns = PADDINGS[padding] // 4
     for m in module.modules():
-        if isinstance(m, PooledEmbeddings | SequenceEmbeddings) and m.dim % columns:
-            m.widen(m.dim + -m.dim % columns)
+        if isinstance(m, PooledEmbeddings | SequenceEmbeddings) and any(d % columns for d in m.dims.values()):
+            m.widen(columns)

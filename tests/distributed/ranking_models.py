@@ -10,6 +10,8 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from recsys.batch import Batch
 from recsys.config.schema_run import ShardingConfig, SparseOptimConfig
 from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
+from recsys.models.dlrm import DLRM
+from recsys.models.dnn import DNN
 from recsys.task import Task
 from recsys.training.module import RecsysModule
 from recsys.training.settings import Placement, Updates
@@ -45,12 +47,21 @@ def batch(step: int, rank: int, world_size: int, labels: int) -> Batch:
 
 def train_all(rank: int, world_size: int) -> dict[str, Tensor]:
     """Return the logits of the same rows on every rank, by model."""
-    return {m.__name__: _train(m, options, rank, world_size) for m, options in (SMALL | TASKS).items()}
+    found = {m.__name__: _train(m, options, rank, world_size) for m, options in (SMALL | TASKS).items()}
+    for model in (DNN, DLRM):  # one concatenates tables of several dims, one projects them
+        found[f"{model.__name__} with dims"] = _train(
+            model, SMALL[model], rank, world_size, dims={"ids": 4, "tags": 12}
+        )
+    return found
 
 
-def _train(model: type, options: dict[str, object], rank: int, world_size: int) -> Tensor:
+def _train(
+    model: type, options: dict[str, object], rank: int, world_size: int, dims: dict[str, int] | None = None
+) -> Tensor:
     torch.manual_seed(3)
-    features = replace(FEATURES, labels=(Label("click"), Label("bought"))) if model in TASKS else FEATURES
+    features = replace(FEATURES, sparse=tuple(replace(f, dim=(dims or {}).get(f.table)) for f in FEATURES.sparse))
+    if model in TASKS:
+        features = replace(features, labels=(Label("click"), Label("bought")))
     labels = features.labels
     optim = SparseOptimConfig(name="adagrad", lr=0.1, eps=1e-4)
     module = RecsysModule(

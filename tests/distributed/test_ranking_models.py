@@ -14,7 +14,7 @@ def found() -> tuple[Any, list[Any]]:
     return run(train_all, 1)[0], run(train_all, 2)
 
 
-@pytest.mark.parametrize("name", [m.__name__ for m in SMALL | TASKS])
+@pytest.mark.parametrize("name", [*(m.__name__ for m in SMALL | TASKS), "DNN with dims", "DLRM with dims"])
 def test_two_ranks_give_the_logits_of_one(found: Any, name: str) -> None:
     alone, ranks = found
     assert alone[name].std() > 1e-4  # the rows do differ

@@ -1,6 +1,7 @@
 """Graphs with fused tables and padded lists give what the models give, before and after their conversion to ONNX."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -31,6 +32,7 @@ from recsys.models.deepfm import DeepFM
 from recsys.models.dien import DIEN
 from recsys.models.din import DIN
 from recsys.models.dlrm import DLRM
+from recsys.models.dnn import DNN
 from recsys.models.esmm import ESMM
 from recsys.models.fibinet import FiBiNET
 from recsys.models.gru4rec import GRU4Rec
@@ -100,6 +102,12 @@ PAIRS = FeatureSpec(
 )
 
 
+def with_own_dims(features: FeatureSpec) -> FeatureSpec:
+    """The features with tables of several dims."""
+    dims = {"item": 4, "tags": 12}
+    return replace(features, sparse=tuple(replace(f, dim=dims.get(f.table)) for f in features.sparse))
+
+
 def embedded(numeric: NumericEmbedding) -> nn.Module:
     """A model that reads embedded numbers."""
     return WithNumericEmbedding(numeric, DLRM(numeric.features, dim=8, bottom_mlp=[8]))
@@ -114,6 +122,8 @@ SCORERS: dict[str, Any] = {
     "fibinet_each": lambda f: FiBiNET(f, dim=4, bilinear="each"),
     "piecewise": lambda f: embedded(Piecewise(f, dim=4, bins=3)),
     "periodic": lambda f: embedded(Periodic(f, dim=4, frequencies=2)),
+    "dlrm_dims": lambda f: DLRM(with_own_dims(f), dim=8, bottom_mlp=[8]),
+    "dnn_dims": lambda f: DNN(with_own_dims(f), dim=8),
     "din": lambda f: DIN(f, dim=8, activation="dice", init_std=0.5),
     "din_softmax": lambda f: DIN(f, dim=8, softmax=True, init_std=0.5),
     "target_attention": lambda f: TargetAttention(f, dim=8, max_length=3, init_std=0.5),

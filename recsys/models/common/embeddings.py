@@ -1,8 +1,9 @@
 """Embedding tables for a FeatureSpec. Models create all of their tables here."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 import torch.fx
@@ -14,8 +15,42 @@ from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor, Keyed
 from recsys.features import FeatureSpec
 
 
+class OwnDims(nn.Module):
+    """Vectors of `dim` numbers from rows of tables with dims of their own: a projection without bias for each such
+    table (Ginart et al., Mixed Dimension Embeddings, 2019, https://arxiv.org/abs/1909.11810).
+
+    Args:
+        dims: columns of each table.
+        users: the table of each feature, by its name.
+    """
+
+    def __init__(self, dims: Mapping[str, int], users: Mapping[str, str], dim: int) -> None:
+        super().__init__()
+        self._users = dict(users)
+        other = sorted({d for d in dims.values() if d != dim})
+        self._places = {d: {t: i for i, t in enumerate(t for t in dims if dims[t] == d)} for d in other}
+        self._dim_of = {name: dims[table] for name, table in users.items()}
+        self.projections = nn.ParameterDict()
+        for d, places in self._places.items():  # keeps the variance of the rows
+            self.projections[str(d)] = nn.Parameter(
+                torch.empty(len(places), d, dim).uniform_(-((3 / d) ** 0.5), (3 / d) ** 0.5)
+            )
+
+    def forward(self, rows: dict[str, Tensor]) -> Tensor:
+        """Return the vectors of F features, in order: rows (B, own dim) of each -> (B, F, dim)."""
+        found = dict(rows)
+        for d, places in self._places.items():
+            names = [n for n in rows if self._dim_of[n] == d]
+            weights = self.projections[str(d)][[places[self._users[n]] for n in names]]
+            projected = torch.einsum("bnd,ndo->bno", torch.stack([rows[n] for n in names], dim=1), weights)
+            found |= dict(zip(names, projected.unbind(1), strict=True))
+        return torch.stack([found[n] for n in rows], dim=1)
+
+
 class PooledEmbeddings(nn.Module):
     """Pooled embeddings: one table of `dim` columns for each table of `features`.
+
+    Tables whose features have a dim of their own are projected to `dim` columns.
 
     An empty bag is zero. TorchRec sums the rows of each bag, and this module divides for a mean: TorchRec 1.8 divides
     row-wise tables after pooling, then also divides tables of other types in a mixed plan, and never divides
@@ -29,6 +64,10 @@ class PooledEmbeddings(nn.Module):
             +-1/sqrt(rows).
         weighted: whether to multiply rows by the ids' weights; "mean" pooling then divides by the sum of the weights.
         vocabularies: folder of the vocabularies within prepared data: "items/" for features of items, otherwise "".
+        flat: whether the model only concatenates the vectors; tables with dims of their own are then not projected.
+
+    dims: columns of each table, without padding
+    width: number of elements of all vectors of a row
     """
 
     def __init__(
@@ -41,6 +80,7 @@ class PooledEmbeddings(nn.Module):
         init_std: float | None = None,
         weighted: bool = False,
         vocabularies: str = "",
+        flat: bool = False,
     ) -> None:
         super().__init__()
         if dim <= 0:
@@ -50,10 +90,18 @@ class PooledEmbeddings(nn.Module):
         self.means = [f.name for f in features.sparse if f.pooling == "mean"]
         # tables that start at 0 hold first-order weights, not vectors
         self.frozen = [i for i, f in enumerate(features.sparse) if f.frozen and init_std != 0]
+        own = {
+            prefix + t: users[0].dim if init_std != 0 and users[0].dim else dim for t, users in features.tables.items()
+        }
+        self.dims = own
+        self.table_of = {f.name: prefix + f.table for f in features.sparse}
+        self.own_dims = OwnDims(own, self.table_of, dim) if set(own.values()) - {dim} and not flat else None
+        self.mixed = bool(set(own.values()) - {dim})
+        self.width = sum(own[self.table_of[n]] if flat else dim for n in self.names)
         tables = [
             EmbeddingBagConfig(
                 name=prefix + name,
-                embedding_dim=dim,
+                embedding_dim=own[prefix + name],
                 num_embeddings=users[0].cardinality,
                 feature_names=[f.name for f in users],
                 init_fn=None if init_std is None else partial(nn.init.normal_, std=init_std),
@@ -63,17 +111,45 @@ class PooledEmbeddings(nn.Module):
         self.bags = EmbeddingBagCollection(tables=tables, device=device, is_weighted=weighted)
         self.tables = [t.name for t in tables]
 
-    def widen(self, width: int) -> None:
-        """Recreate the tables with `width` columns for alignment. The columns after `dim` stay zero; weights are not
-        kept.
+    def widen(self, multiple: int) -> None:
+        """Recreate the tables with a multiple of `multiple` columns, for alignment.
+
+        The columns after a table's dim stay zero; weights are not kept.
         """
-        tables = [replace(c, embedding_dim=width) for c in self.bags.embedding_bag_configs()]
+        tables = [_widened(c, self.dims[c.name], multiple) for c in self.bags.embedding_bag_configs()]
         self.bags = EmbeddingBagCollection(tables=tables, device=self.bags.device, is_weighted=self.bags.is_weighted())
 
     def forward(self, sparse: KeyedJaggedTensor) -> Tensor:
-        """Return one vector per feature, in the FeatureSpec's order: sparse with F keys of B bags -> (B, F, dim)."""
+        """Return one vector per feature, in the FeatureSpec's order: sparse with F keys of B bags -> (B, F, dim).
+
+        If `flat` and tables have dims of their own, return all vectors one after another, (B, width).
+        """
+        if self.mixed:
+            dims = [self.dims[self.table_of[n]] for n in self.names]
+            each = _pool_each(self.bags(sparse), sparse, self.names, self.means, dims, self.frozen)
+            return combine(each, self.own_dims)
         vectors = _pool(self.bags(sparse), sparse, self.names, self.means, self.dim)
         return _without_gradient(vectors, self.frozen) if self.frozen else vectors
+
+
+def combine(vectors: dict[str, Tensor], own_dims: OwnDims | None) -> Tensor:
+    """Return what PooledEmbeddings returns for tables of several dims. vectors: (B, own dim) of each feature"""
+    return torch.cat(list(vectors.values()), dim=1) if own_dims is None else own_dims(vectors)
+
+
+def _widened(config: Any, dim: int, multiple: int) -> Any:
+    return replace(config, embedding_dim=dim + -dim % multiple)
+
+
+@torch.fx.wrap  # type: ignore[misc]
+def _pool_each(
+    sums: KeyedTensor, sparse: KeyedJaggedTensor, names: list[str], means: list[str], dims: list[int], frozen: list[int]
+) -> dict[str, Tensor]:
+    """Return the vector of each feature, (B, its own dim)."""
+    by_name = sums.to_dict()
+    vectors = {n: by_name[n][:, :d] for n, d in zip(names, dims, strict=True)}
+    vectors |= {n: vectors[n] / _sizes(sparse[n])[:, None] for n in means}
+    return vectors | {names[i]: vectors[names[i]].detach() for i in frozen}
 
 
 @torch.fx.wrap  # type: ignore[misc]
@@ -130,6 +206,11 @@ class SequenceEmbeddings(nn.Module):
                 f"{missing[0]}: no such sparse feature; there are {', '.join(f.name for f in features.sparse)}"
             )
         self.dim, self.prefix, self.names = dim, prefix, list(names)
+        if wrong := [f for f in features.sparse if f.name in names and f.dim not in (None, dim)]:
+            raise ValueError(
+                f"the table {wrong[0].table} has {wrong[0].dim} columns, and histories need tables of dim={dim}; "
+                f"leave it out of dims"
+            )
         self.frozen = [f.name for f in features.sparse if f.frozen and f.name in names]
         tables = [
             EmbeddingConfig(
@@ -144,10 +225,11 @@ class SequenceEmbeddings(nn.Module):
         ]
         self.rows = EmbeddingCollection(tables=tables, device=device)
         self.tables = [t.name for t in tables]
+        self.dims = dict.fromkeys(self.tables, dim)
 
-    def widen(self, width: int) -> None:
-        """Recreate the tables with `width` columns, see PooledEmbeddings.widen."""
-        tables = [replace(c, embedding_dim=width) for c in self.rows.embedding_configs()]
+    def widen(self, multiple: int) -> None:
+        """Recreate the tables with a multiple of `multiple` columns, see PooledEmbeddings.widen."""
+        tables = [_widened(c, self.dims[c.name], multiple) for c in self.rows.embedding_configs()]
         self.rows = EmbeddingCollection(tables=tables, device=self.rows.device)
 
     def forward(self, sparse: KeyedJaggedTensor) -> dict[str, JaggedTensor]:

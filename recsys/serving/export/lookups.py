@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from recsys.errors import UserError
 from recsys.features import FeatureSpec
-from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
+from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings, combine
 from recsys.models.common.lists import padded_length, padded_to
 from recsys.serving.export.tables import FusedTable
 
@@ -125,31 +125,34 @@ class PooledLookup(nn.Module):
 
     def __init__(self, original: PooledEmbeddings, features: FeatureSpec, tables: Tables) -> None:
         super().__init__()
-        self.dim, self._tables = original.dim, tables
+        self._tables, self.own_dims, self._mixed = tables, original.own_dims, original.mixed
         by_name = {f.name: f for f in features.sparse}
-        table_of = {n: c.name for c in original.bags.embedding_bag_configs() for n in c.feature_names}
-        self._starts = {n: tables.by_dim[self.dim].starts[table_of[n]] for n in original.names}
+        self._dims = {n: original.dims[table] for n, table in original.table_of.items()}
+        self._starts = {n: tables.by_dim[self._dims[n]].starts[table] for n, table in original.table_of.items()}
         self.names, self._means = original.names, set(original.means)
         self._lists = [n for n in self.names if n not in by_name or by_name[n].multi_valued]
-        self._single = [n for n in self.names if n not in self._lists]
-        self.starts: Tensor
-        self.register_buffer("starts", torch.tensor([self._starts[n] for n in self._single]), persistent=False)
+        single = [n for n in self.names if n not in self._lists]
+        self._single = {d: [n for n in single if self._dims[n] == d] for d in sorted({self._dims[n] for n in single})}
+        self._starts_of = {d: torch.tensor([self._starts[n] for n in names]) for d, names in self._single.items()}
 
     def forward(self, sparse: Any) -> Tensor:
-        """Return one vector per feature, (B, F, dim)."""
+        """Return what PooledEmbeddings returns."""
         if not isinstance(sparse, PaddedFeatures):
             return self._one_list(sparse)
-        vectors = {}
-        if self._single:
-            rows = self._tables.look_up(self.dim, sparse.singles(self._single), self.starts)
-            if not self._lists:
+        vectors: dict[str, Tensor] = {}
+        for dim, names in self._single.items():
+            rows = self._tables.look_up(dim, sparse.singles(names), self._starts_of[dim])
+            if names == self.names:
                 return rows
-            vectors = {n: rows[:, i] for i, n in enumerate(self._single)}
+            vectors |= {n: rows[:, i] for i, n in enumerate(names)}
         vectors |= {n: self._pooled(n, sparse.padded(n)) for n in self._lists}
-        return torch.stack([vectors[n] for n in self.names], dim=1)
+        vectors = {n: vectors[n] for n in self.names}
+        if self._mixed:
+            return combine(vectors, self.own_dims)
+        return torch.stack(list(vectors.values()), dim=1)
 
     def _pooled(self, name: str, padded: Tensor) -> Tensor:
-        pooled = self._tables.look_up(self.dim, padded, torch.tensor(self._starts[name])).sum(1)
+        pooled = self._tables.look_up(self._dims[name], padded, torch.tensor(self._starts[name])).sum(1)
         if name not in self._means:
             return pooled
         return pooled / (padded >= 0).sum(1, keepdim=True).clamp(min=1).to(pooled.dtype)

@@ -16,6 +16,7 @@ import torch
 from omegaconf import DictConfig
 from torch import Tensor, nn
 
+from recsys.config.build import with_dims
 from recsys.config.kinds import build_task
 from recsys.data.arrays import Arrays, single_valued
 from recsys.data.tensors import Tensors
@@ -45,6 +46,7 @@ class StoredTask:
     def load(cls, cfg: DictConfig, features: FeatureSpec, checkpoint: Path) -> StoredTask:
         """Build the task and load its dense weights. Raises DamagedFile if the checkpoint is not as it was written."""
         check_files(checkpoint)
+        features = with_dims(cfg, features)  # dims depend on the rows of tables, which with_rows makes fewer
         stored = StoredCheckpoint(checkpoint)
         task = build_task(cfg, features, torch.device("meta"))
         infos = tables(task)
