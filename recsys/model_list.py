@@ -1,7 +1,7 @@
 """python -m recsys.models [data=NAME] [key=value ...]
 
-Lists the models: name, kind, class and paper. With arguments, such as data=mine, it also says which models fit this
-config, why the others do not, and the sweep that trains all that fit.
+Lists the models: name, kind, the data that it needs, and paper. With arguments, such as data=mine, it also says which
+models fit this config, why the others do not, and the sweep that trains all that fit.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -26,10 +27,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """A choice of `model`: its name, its kind, the first paragraph of its module, and why it does not fit, if so."""
+    """A choice of `model`: its name, its kind, the data that it needs, the first paragraph of its module, and why it
+    does not fit, if so.
+    """
 
     name: str
     kind: str
+    needs: str
     paper: str
     problem: str | None = None
 
@@ -40,7 +44,7 @@ def entries(overrides: Sequence[str] = ()) -> Iterator[Entry]:
         cfg = compose("train", [f"model={name}", *overrides])
         module = import_module(str(cfg.model["_target_"]).rpartition(".")[0])
         paper = " ".join((inspect.getdoc(module) or "").split("\n\n")[0].split())
-        yield Entry(name, _kind(cfg), paper, problem(cfg) if overrides else None)
+        yield Entry(name, _kind(cfg), needs(cfg), paper, problem(cfg) if overrides else None)
 
 
 def _kind(cfg: DictConfig) -> str:
@@ -48,6 +52,33 @@ def _kind(cfg: DictConfig) -> str:
 
     kind = kind_of(cfg)
     return "ranking" if kind.scores_rows else "closed form" if kind.fitted_at_once else "retrieval"
+
+
+def needs(cfg: DictConfig) -> str:
+    """Return the data that a model needs: the plainest of some made-up features that it can be built for."""
+    import torch
+
+    from recsys.config.build import build_model
+    from recsys.config.kinds import kind_of
+    from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
+
+    user, item, kind = (SparseFeature(n, 9, n) for n in ("user", "item", "kind"))
+    before, kinds = (SparseFeature(f"{n}s", 9, n, multi_valued=True, sequence=True) for n in ("item", "kind"))
+    rows = FeatureSpec((DenseFeature("x"),), (user, item, kind), (Label("click"),))
+    lists = FeatureSpec((), (replace(before, name="item"),), (), item="item")
+    candidates = {
+        "rows with a label": rows,
+        "rows with two labels or more": replace(rows, labels=(Label("click"), Label("buy"))),
+        "rows with a label, and a history": replace(rows, sparse=(user, item, kind, before)),
+        "rows with a label, and a history with categories": replace(rows, sparse=(user, item, kind, before, kinds)),
+    }
+    if not kind_of(cfg).scores_rows:
+        candidates = {"lists of items": lists, "a user and an item": replace(lists, sparse=(user, item))}
+    for text, features in candidates.items():
+        with suppress(UserError):
+            build_model(cfg, features, torch.device("meta"))
+            return text
+    return "see its YAML"
 
 
 def problem(cfg: DictConfig) -> str | None:
@@ -61,20 +92,37 @@ def problem(cfg: DictConfig) -> str | None:
     return None
 
 
+def fitting(overrides: Sequence[str]) -> list[str]:
+    """Return the names of the models that fit: ranking models or, if the data has no label, retrieval models.
+
+    Raises:
+        UserError: no model fits.
+    """
+    found = list(entries(overrides))
+    if all(e.problem is not None for e in found):
+        raise UserError(f"model=zoo: no model fits; {found[0].name}, for example: {found[0].problem}")
+    names = {
+        kind: [e.name for e in found if e.problem is None and (e.kind == "ranking") == kind] for kind in (True, False)
+    }
+    return names[True] or names[False]
+
+
 def show(overrides: Sequence[str]) -> None:
     """Print the list. Raises UserError for a mistake in the overrides."""
-    table = Table("model", "kind", "what it is", box=None, pad_edge=False, header_style="bold")
+    table = Table("model", "kind", "needs", "what it is", box=None, pad_edge=False, header_style="bold")
     if overrides:
         with cli.explained(overrides):
             compose("train", overrides)
         table.add_column("fits")
-    fitting = []
+    names = []
     for entry in entries(overrides):
-        fitting += [entry.name] if overrides and entry.problem is None else []
-        table.add_row(entry.name, entry.kind, entry.paper, *([entry.problem or "yes"] if overrides else []))
+        names += [entry.name] if overrides and entry.problem is None else []
+        table.add_row(
+            entry.name, entry.kind, entry.needs, entry.paper, *([entry.problem or "yes"] if overrides else [])
+        )
     results.print(table)
-    if fitting:
-        command = f"python -m recsys.train -m model={','.join(fitting)} {' '.join(overrides)}"
+    if names:
+        command = f"python -m recsys.train -m model={','.join(names)} {' '.join(overrides)}"
         results.print(f"\nTrain all that fit: {command}", soft_wrap=True)
 
 

@@ -18,6 +18,28 @@ from recsys import cli
 from recsys.console import say
 from recsys.distributed.failures import exit_process
 
+ZOO = "model=zoo"
+
+
+def _sweep(arguments: list[str]) -> int:
+    """Run a sweep and return its exit status; `model=zoo` stands for all models that fit the data."""
+    from recsys.sweep.begin import begin
+
+    if ZOO in arguments and (code := cli.call(lambda: _name_models(arguments))):
+        return code
+    return begin(arguments)
+
+
+def _name_models(arguments: list[str]) -> None:
+    """Replace `model=zoo` by the models that fit the first trial of a sweep."""
+    from recsys.model_list import fitting
+    from recsys.sweep.space import read_space
+
+    space = read_space([a for a in arguments if a != ZOO])
+    names = fitting(space.overrides(space.ends()[0]))
+    say(f"{ZOO}: {len(names)} models fit: {', '.join(names)}")
+    arguments[arguments.index(ZOO)] = f"model={','.join(names)}"
+
 
 def main() -> None:
     """Run the command with the overrides of sys.argv."""
@@ -32,9 +54,7 @@ def main() -> None:
 
     rest = [a for a in sys.argv[1:] if a not in cli.MULTIRUN]
     if len(rest) < len(sys.argv) - 1 and not any(a.startswith("--") or a == "-h" for a in rest):
-        from recsys.sweep.begin import begin
-
-        exit_process(begin(rest))
+        exit_process(_sweep(rest))
     sys.argv[1:] = rest  # --help and --cfg show one run
     cli.run("train", command)
 

@@ -4,8 +4,8 @@ import sys
 
 import pytest
 
-from recsys import model_list
-from recsys.config.compose import conf_dir
+from recsys import model_list, train
+from recsys.config.compose import compose, conf_dir
 
 
 def listed(
@@ -34,6 +34,41 @@ def test_models_that_fit_a_data_set(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     names = command.partition("-m model=")[2].split()[0].split(",")
     assert code == 0 and {"sasrec", "gru4rec", "ease"} <= set(names) and "dlrm" not in names
     assert command.endswith(" data=sample_sequences")
+
+
+def test_a_sweep_over_all_models_that_fit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """model=zoo names the models of one kind; other swept keys do not matter."""
+    begun: list[list[str]] = []
+    monkeypatch.setattr("recsys.sweep.begin.begin", lambda arguments: begun.append(arguments) or 0)
+    monkeypatch.setattr(
+        model_list, "entries", lambda overrides: [
+            model_list.Entry("dlrm", "ranking", "", "", None),
+            model_list.Entry("esmm", "ranking", "", "", "needs two labels"),
+            model_list.Entry("gbm", "ranking", "", "", None),
+            model_list.Entry("sasrec", "retrieval", "", "", None),
+        ] if overrides == ["data=sample_ratings", "optim.sparse.lr=0.1"] else [],
+    )  # fmt: skip
+    monkeypatch.setattr(
+        sys, "argv", ["t", "-m", "model=zoo", "data=sample_ratings", "optim.sparse.lr=0.1,0.2", "seed=0,1"]
+    )
+    with pytest.raises(SystemExit) as done:
+        train.main()
+    assert done.value.code == 0
+    assert begun == [["model=dlrm,gbm", "data=sample_ratings", "optim.sparse.lr=0.1,0.2", "seed=0,1"]]
+    assert "model=zoo: 2 models fit: dlrm, gbm" in capsys.readouterr().err
+
+
+def test_what_models_need() -> None:
+    found = {
+        name: model_list.needs(compose("train", [f"model={name}"])) for name in ("dlrm", "mmoe", "din", "ease", "mf")
+    }
+    assert found == {
+        "dlrm": "rows with a label",
+        "mmoe": "rows with two labels or more",
+        "din": "rows with a label, and a history",
+        "ease": "lists of items",
+        "mf": "a user and an item",
+    }
 
 
 @pytest.mark.parametrize(
