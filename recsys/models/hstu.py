@@ -20,8 +20,8 @@ class Block(nn.Module):
     """Attention with pointwise weights, SiLU(Q K^T + bias) / N, gated by U.
 
     The weights need not sum to one, so that a state can express how strongly its list matches. The bias is learnt for
-    each head and distance. N is `length` rather than the batch's longest list, so that a list's states do not depend on
-    the other lists of its batch.
+    each head and distance; a caller may add one for each value. N is `length` rather than the batch's longest list, so
+    that a list's states do not depend on the other lists of its batch.
     """
 
     def __init__(self, dim: int, heads: int, dropout: float, length: int) -> None:
@@ -35,8 +35,12 @@ class Block(nn.Module):
         self.between = nn.LayerNorm(dim)
         self.out = nn.Sequential(nn.Dropout(dropout), nn.Linear(dim, dim))
 
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """Transform the states of B lists: (P, dim), lengths (B,) -> (P, dim)."""
+    def forward(self, x: Tensor, lengths: Tensor, value_bias: Tensor | None = None) -> Tensor:
+        """Transform the states of B lists: (P, dim), lengths (B,) -> (P, dim).
+
+        Args:
+            value_bias: (P, heads), added to the scores of each value for all queries.
+        """
         dim = x.shape[1]
         u, vqk = self.uvqk(self.before(x)).split([dim, 3 * dim], dim=1)
         block, at = to_block(vqk, lengths)
@@ -44,6 +48,8 @@ class Block(nn.Module):
         place = torch.arange(block.shape[1], device=x.device)
         back = place[:, None] - place[None, :]
         bias = self.distances[:, back.clamp(0, self.length - 1)]
+        if value_bias is not None:
+            bias = bias + to_block(value_bias, lengths)[0].transpose(1, 2)[:, :, None]  # (B, heads, L, L)
         weights = nn.functional.silu(q @ k.transpose(2, 3) + bias).masked_fill(back < 0, 0.0) / self.length
         mixed = (weights @ v).transpose(1, 2).reshape(-1, dim)[at]
         return x + self.out(self.between(mixed) * u)

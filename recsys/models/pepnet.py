@@ -3,6 +3,7 @@ Information, 2023, https://arxiv.org/abs/2302.01115.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +31,24 @@ class GateNU(nn.Module):
     def forward(self, prior: Tensor, x: Tensor) -> Tensor:
         """Return prior (B, prior), x (B, width) -> (B, out)."""
         return 2 * torch.sigmoid(self.out(self.hidden(torch.cat([prior, x.detach()], dim=1))))
+
+
+class ScaledTower(nn.Module):
+    """MLP whose hidden layers are scaled, and a linear layer to the logits of one label."""
+
+    def __init__(self, width: int, hidden: Sequence[int], logits: int, batch_norm: bool, dropout: float) -> None:
+        super().__init__()
+        widths = [width, *hidden]
+        self.hidden = nn.ModuleList(
+            MLP(before, [out], batch_norm=batch_norm, dropout=dropout) for before, out in pairwise(widths)
+        )
+        self.logits = nn.Linear(widths[-1], logits)
+
+    def forward(self, x: Tensor, factors: Sequence[Tensor]) -> Tensor:
+        """Return (B, width) -> (B, logits). factors: those of each hidden layer, (B, out), or none"""
+        for i, layer in enumerate(self.hidden):
+            x = layer(x) * factors[i] if factors else layer(x)
+        return self.logits(x)
 
 
 class PEPNet(nn.Module):
@@ -73,15 +92,9 @@ class PEPNet(nn.Module):
         self.ppnet = nn.ModuleList(
             GateNU(len(personal) * dim, width, gate_width, tasks * out) for out in (tower_mlp if personal else ())
         )
-        widths = [width, *tower_mlp]
         self.towers = nn.ModuleList(
-            nn.ModuleList(
-                MLP(before, [out], batch_norm=batch_norm, dropout=dropout)
-                for before, out in zip(widths, tower_mlp, strict=False)
-            )
-            for _ in range(tasks)
+            ScaledTower(width, tower_mlp, label.width, batch_norm, dropout) for label in features.labels
         )
-        self.logits = nn.ModuleList(nn.Linear(widths[-1], label.width) for label in features.labels)
 
     def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
         """Return logits: dense (B, D), sparse with F keys of B bags -> (B, T)."""
@@ -91,15 +104,7 @@ class PEPNet(nn.Module):
             x = x * self.epnet(vectors[:, self.scenario].flatten(1), x)
         personal = vectors[:, self.personal].flatten(1)
         factors = [gate(personal, x).chunk(len(self.towers), dim=1) for gate in self.ppnet]  # by layer, by label
-        logits = []
-        for task, (tower, last) in enumerate(zip(self.towers, self.logits, strict=True)):
-            state = x
-            for layer, hidden in enumerate(tower):
-                state = hidden(state)
-                if factors:
-                    state = state * factors[layer][task]
-            logits.append(last(state))
-        return torch.cat(logits, dim=1)
+        return torch.cat([tower(x, [f[t] for f in factors]) for t, tower in enumerate(self.towers)], dim=1)
 
 
 def _places(features: FeatureSpec, scenario: Sequence[str], personal: Sequence[str]) -> tuple[list[int], list[int]]:

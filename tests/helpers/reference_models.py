@@ -425,9 +425,9 @@ def pepnet(w: Weights, features: FeatureSpec, dense: Array, bags: Bags, **option
     for task in range(len(features.labels)):
         state = x
         for layer in range(len(options.get("tower_mlp", [7, 5]))):
-            state = mlp(w, f"towers.{task}.{layer}", state)
+            state = mlp(w, f"towers.{task}.hidden.{layer}", state)
             if personal:
                 both = factors(f"ppnet.{layer}", personal, x)
                 state = state * both[:, task * state.shape[1] : (task + 1) * state.shape[1]]
-        found.append(linear(w, f"logits.{task}", state))
+        found.append(linear(w, f"towers.{task}.logits", state))
     return np.concatenate(found, axis=1)
