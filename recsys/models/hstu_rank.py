@@ -13,7 +13,7 @@ from recsys.features import FeatureSpec
 from recsys.models.common.behaviour import BehaviourEmbeddings, check_lengths
 from recsys.models.common.embeddings import SequenceEmbeddings
 from recsys.models.common.layers import MLP
-from recsys.models.common.lists import last_values, with_last
+from recsys.models.common.lists import with_last
 from recsys.models.hstu import Block
 from recsys.ranges import Depth, Deviation, Length, Share, Width
 
@@ -76,7 +76,9 @@ class HSTURank(nn.Module):
 
 
 class Transducer(nn.Module):
-    """HSTU blocks over lists of the history and, last, the target, whose state is the result."""
+    """HSTU blocks over lists of the history and, last, the target, whose state is the result; the last block computes
+    no other state.
+    """
 
     def __init__(self, width: int, blocks: int, heads: int, max_length: int, dropout: float) -> None:
         super().__init__()
@@ -98,10 +100,10 @@ class Transducer(nn.Module):
         width = self.norm.normalized_shape[0]
         with with_last(history, target, lengths) as (values, longer):
             x, biases = self.dropout(values[:, :width]), values[:, width:]
-            for i, block in enumerate(self.blocks):
-                own = biases[:, i * self.heads : (i + 1) * self.heads] if bias is not None else None
-                x = block(x, longer, own)
-            return self.norm(last_values(x, longer))
+            by_block = biases.split(self.heads, dim=1) if bias is not None else [None] * len(self.blocks)
+            for i, (block, own) in enumerate(zip(self.blocks, by_block, strict=True), start=1):
+                x = block(x, longer, own, only_last=i == len(self.blocks))
+            return self.norm(x)
 
 
 def _time_bias(features: FeatureSpec, times: str, dim: int, device: torch.device | None) -> SequenceEmbeddings:
