@@ -11,17 +11,19 @@ from recsys.batch import Batch
 from recsys.features import FeatureSpec
 from recsys.models.common.attention import PlacesFromEnd
 from recsys.models.common.items import Items, QueryBatch, next_items, states_at
-from recsys.models.common.lists import to_block
+from recsys.models.common.lists import from_end, last_values, list_sums, repeat_rows, to_block
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Depth, Deviation, Length, Share, Width
+
+UNSEEN = -1e4  # a score whose SiLU and gradient are 0
 
 
 class Block(nn.Module):
     """Attention with pointwise weights, SiLU(Q K^T + bias) / N, gated by U.
 
     The weights need not sum to one, so that a state can express how strongly its list matches. The bias is learnt for
-    each head and distance. N is `length` rather than the batch's longest list, so that a list's states do not depend on
-    the other lists of its batch.
+    each head and distance; a caller may add one for each value. N is `length` rather than the batch's longest list, so
+    that a list's states do not depend on the other lists of its batch.
     """
 
     def __init__(self, dim: int, heads: int, dropout: float, length: int) -> None:
@@ -35,18 +37,41 @@ class Block(nn.Module):
         self.between = nn.LayerNorm(dim)
         self.out = nn.Sequential(nn.Dropout(dropout), nn.Linear(dim, dim))
 
-    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-        """Transform the states of B lists: (P, dim), lengths (B,) -> (P, dim)."""
+    def forward(
+        self, x: Tensor, lengths: Tensor, value_bias: Tensor | None = None, *, only_last: bool = False
+    ) -> Tensor:
+        """Transform the states of B lists: (P, dim), lengths (B,) -> (P, dim).
+
+        Args:
+            value_bias: (P, heads), added to the scores of each value for all queries.
+            only_last: return the last state of each list alone, (B, dim); no list is empty. The time is then linear in
+                the lengths.
+        """
+        if only_last:
+            return self._last_states(x, lengths, value_bias)
         dim = x.shape[1]
         u, vqk = self.uvqk(self.before(x)).split([dim, 3 * dim], dim=1)
         block, at = to_block(vqk, lengths)
         v, q, k = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in block.split(dim, dim=2))
         place = torch.arange(block.shape[1], device=x.device)
         back = place[:, None] - place[None, :]
-        bias = self.distances[:, back.clamp(0, self.length - 1)]
-        weights = nn.functional.silu(q @ k.transpose(2, 3) + bias).masked_fill(back < 0, 0.0) / self.length
-        mixed = (weights @ v).transpose(1, 2).reshape(-1, dim)[at]
+        bias = self.distances[:, back.clamp(0, self.length - 1)].masked_fill(back < 0, UNSEEN)
+        if value_bias is not None:  # one more column of the keys, which the queries multiply by 1
+            more = to_block(value_bias, lengths)[0].transpose(1, 2)[:, :, :, None]
+            q, k = torch.cat([q, torch.ones_like(more)], dim=3), torch.cat([k, more], dim=3)
+        weights = nn.functional.silu(q @ k.transpose(2, 3) + bias)
+        mixed = (weights @ (v / self.length)).transpose(1, 2).reshape(-1, dim)[at]
         return x + self.out(self.between(mixed) * u)
+
+    def _last_states(self, x: Tensor, lengths: Tensor, value_bias: Tensor | None) -> Tensor:
+        """Return the new state of each list's last value, which has the only query of its list."""
+        u, v, q, k = self.uvqk(self.before(x)).chunk(4, dim=1)
+        u, q = last_values(u, lengths), last_values(q, lengths)
+        scores = (repeat_rows(q, lengths) * k).unflatten(1, (self.heads, -1)).sum(2)  # (P, heads)
+        scores = scores + self.distances[:, from_end(lengths).clamp(max=self.length - 1)].T
+        weights = nn.functional.silu(scores if value_bias is None else scores + value_bias) / self.length
+        mixed = list_sums((weights[:, :, None] * v.unflatten(1, (self.heads, -1))).flatten(1), lengths)
+        return last_values(x, lengths) + self.out(self.between(mixed) * u)
 
 
 class HSTU(nn.Module, RetrievalModel):

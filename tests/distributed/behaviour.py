@@ -12,6 +12,7 @@ from recsys.features import DenseFeature, FeatureSpec, SparseFeature
 from recsys.models.bst import BST
 from recsys.models.dien import DIEN
 from recsys.models.din import DIN
+from recsys.models.hstu_rank import HSTURank
 from recsys.models.sim import SIM
 from recsys.models.target_attention import TargetAttention
 from recsys.task import Task
@@ -28,6 +29,7 @@ SPEC = FeatureSpec(
         SparseFeature("kind", KINDS, "kind"),
         SparseFeature("items", ITEMS, "item", multi_valued=True, sequence=True),
         SparseFeature("kinds", KINDS, "kind", multi_valued=True, sequence=True),
+        SparseFeature("pauses", 7, "pause", multi_valued=True, sequence=True),
     ),
 )
 MODELS: dict[str, Any] = {
@@ -36,6 +38,7 @@ MODELS: dict[str, Any] = {
     "bst": lambda **more: BST(SPEC, dim=8, init_std=0.5, **more),
     "dien": lambda **more: DIEN(SPEC, dim=8, init_std=0.5, **more),
     "sim": lambda **more: SIM(SPEC, dim=8, k=2, init_std=0.5, **more),
+    "hstu_rank": lambda **more: HSTURank(SPEC, dim=8, times="pauses", init_std=0.5, **more),
 }
 
 

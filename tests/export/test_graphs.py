@@ -37,6 +37,7 @@ from recsys.models.esmm import ESMM
 from recsys.models.fibinet import FiBiNET
 from recsys.models.gru4rec import GRU4Rec
 from recsys.models.hstu import HSTU
+from recsys.models.hstu_rank import HSTURank
 from recsys.models.masknet import MaskNet
 from recsys.models.mf import MF
 from recsys.models.mult_vae import MultVAE
@@ -76,6 +77,7 @@ BEHAVIOUR = FeatureSpec(
         RANKING.sparse[3],
         SparseFeature("items", 7, "item", multi_valued=True, sequence=True),
         SparseFeature("categories", 4, "category", multi_valued=True, sequence=True),
+        SparseFeature("pauses", 5, "pause", multi_valued=True, sequence=True),
     ),
     labels=LABELS,
 )
@@ -130,8 +132,17 @@ SCORERS: dict[str, Any] = {
     "bst": lambda f: BST(f, dim=8, max_length=3, blocks=2, init_std=0.5),
     "dien": lambda f: DIEN(f, dim=8, init_std=0.5),
     "sim": lambda f: SIM(f, dim=8, max_length=3, k=2, init_std=0.5),
+    "hstu_rank": lambda f: HSTURank(f, dim=8, max_length=3, init_std=0.5),
+    "hstu_rank_times": lambda f: HSTURank(f, dim=8, max_length=3, blocks=1, times="pauses", init_std=0.5),
 }
-OF_BEHAVIOUR = ("din", "target_attention", "bst", "dien", "sim")  # the models whose features are BEHAVIOUR's
+OF_BEHAVIOUR = (
+    "din",
+    "target_attention",
+    "bst",
+    "dien",
+    "sim",
+    "hstu_rank",
+)  # the models whose features are BEHAVIOUR's
 
 
 def features_of(name: str) -> FeatureSpec:
@@ -239,6 +250,21 @@ def test_a_ranking_graph_is_its_model(name: str, tmp_path: Path) -> None:
         wanted = expected(model, arrays, features)
         assert np.abs(torch.stack(list(out.values()), 1).numpy() - wanted).max() < 1e-5
         assert rows == 1 or wanted.std(axis=0).min() > 1e-4  # the rows do differ
+
+
+@pytest.mark.parametrize("name", OF_BEHAVIOUR)
+def test_a_graph_takes_long_lists(name: str, tmp_path: Path) -> None:
+    """Lists of up to 1,000 items, padded to one length, give what they give one after another."""
+    model, graph, _, parts, only_onnx = ranking_graph(name, "fp32", tmp_path)
+    for module, original in only_onnx.items():
+        setattr(graph.model, module, original)
+    features = features_of(name)
+    arrays = random_arrays(features, 4, longest=1000)
+    assert max(arrays.lengths["items"]) > 500
+    with torch.no_grad():
+        out = graph.eval()(parts, tensors(graph_inputs(arrays, features).feed))
+    wanted = expected(model, arrays, features)
+    assert np.isfinite(wanted).all() and np.abs(torch.stack(list(out.values()), 1).numpy() - wanted).max() < 1e-4
 
 
 @pytest.mark.parametrize("type_", TABLES)

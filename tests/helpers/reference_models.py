@@ -362,7 +362,7 @@ def tower(w: Weights, name: str, x: Array) -> Array:
 
 
 def gate(w: Weights, name: str, x: Array, experts: list[Array]) -> Array:
-    weights = softmax(x @ w[f"{name}.weights.weight"].T)
+    weights = softmax(mlp(w, f"{name}.mlp", x) @ w[f"{name}.weights.weight"].T)
     return sum((weights[:, [i]] * e for i, e in enumerate(experts)), np.zeros_like(experts[0]))
 
 
@@ -397,3 +397,37 @@ def esmm(w: Weights, features: FeatureSpec, dense: Array, bags: Bags, **options:
     click = tower(w, "click", x)
     p = sigmoid(click) * sigmoid(tower(w, "conversion", x))
     return np.concatenate([click, np.log(p / (1 - p))], axis=1)
+
+
+def stem(w: Weights, features: FeatureSpec, dense: Array, bags: Bags, **options: Any) -> Array:
+    tasks = range(len(features.labels))
+    shared = flat(w, features, dense, bags)
+    tables = [embed(w, features, bags, f"task_embeddings.{t}", f"task{t}_").reshape(len(dense), -1) for t in tasks]
+    inputs = [np.concatenate([dense, table], axis=1) for table in tables]
+    experts = [mlp(w, f"task_experts.{t}.{i}", inputs[t]) for t in tasks for i in range(options.get("task_experts", 2))]
+    experts += [mlp(w, f"experts.{i}", shared) for i in range(options.get("shared_experts", 1))]
+    sums = [np.concatenate([dense, shared[:, dense.shape[1] :] + table], axis=1) for table in tables]
+    return np.concatenate([tower(w, f"towers.{t}", gate(w, f"gates.{t}", sums[t], experts)) for t in tasks], axis=1)
+
+
+def pepnet(w: Weights, features: FeatureSpec, dense: Array, bags: Bags, **options: Any) -> Array:
+    vectors, names = embed(w, features, bags), [f.name for f in features.sparse]
+    x = np.concatenate([dense, vectors.reshape(len(dense), -1)], axis=1)
+
+    def factors(name: str, prior: list[str], x: Array) -> Array:
+        given = np.concatenate([*(vectors[:, names.index(n)] for n in prior), x], axis=1)
+        return 2 * sigmoid(linear(w, f"{name}.out", relu(linear(w, f"{name}.hidden.0", given))))
+
+    if scenario := options.get("scenario", ["item"]):
+        x = x * factors("epnet", scenario, x)
+    personal = options.get("personal", ["user", "item"])
+    found = []
+    for task in range(len(features.labels)):
+        state = x
+        for layer in range(len(options.get("tower_mlp", [7, 5]))):
+            state = mlp(w, f"towers.{task}.hidden.{layer}", state)
+            if personal:
+                both = factors(f"ppnet.{layer}", personal, x)
+                state = state * both[:, task * state.shape[1] : (task + 1) * state.shape[1]]
+        found.append(linear(w, f"towers.{task}.logits", state))
+    return np.concatenate(found, axis=1)

@@ -21,9 +21,11 @@ from recsys.models.gdcn import GDCN
 from recsys.models.lr import LogisticRegression
 from recsys.models.masknet import MaskNet
 from recsys.models.mmoe import MMoE
+from recsys.models.pepnet import PEPNet
 from recsys.models.ple import PLE
 from recsys.models.rankmixer import RankMixer
 from recsys.models.shared_bottom import SharedBottom
+from recsys.models.stem import STEM
 from recsys.models.wide_deep import WideDeep
 from recsys.models.wukong import Wukong
 from recsys.models.xdeepfm import XDeepFM
@@ -46,10 +48,12 @@ SMALL: dict[type[nn.Module], dict[str, Any]] = {
         **{"fm_mlp": [6], "bottom_mlp": [5], "top_mlp": [7]},
     },
     RankMixer: {"dim": 8, "tokens": 4, "width": 12},
+    PEPNet: {"dim": 8, "scenario": ["item"], "personal": ["user", "item"], "gate_width": 6, "tower_mlp": [7, 5]},
 }
 TASKS: dict[type[nn.Module], dict[str, Any]] = {  # these need two labels; ESMM binary ones
     SharedBottom: {"dim": 8, "bottom_mlp": [7, 6], "tower_mlp": [5]},
     MMoE: {"dim": 8, "experts": 3, "expert_mlp": [7, 6], "tower_mlp": [5]},
     PLE: {"dim": 8, "task_experts": 2, "shared_experts": 1, "expert_mlp": [16], "tower_mlp": [9]},
     ESMM: {"dim": 8, "tower_mlp": [7, 5]},
+    STEM: {"dim": 8, "task_experts": 2, "expert_mlp": [7, 6], "gate_mlp": [9], "tower_mlp": [5]},
 }

@@ -14,9 +14,10 @@ from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
 from recsys.models.bst import BST
 from recsys.models.common.behaviour import history_pairs
 from recsys.models.common.layers import Dice
-from recsys.models.common.lists import list_softmax, list_sums, padded_to
+from recsys.models.common.lists import last_values, list_softmax, list_sums, padded_to, with_last
 from recsys.models.dien import DIEN
 from recsys.models.din import DIN
+from recsys.models.hstu_rank import HSTURank
 from recsys.models.sim import SIM
 from recsys.models.target_attention import TargetAttention
 
@@ -27,6 +28,7 @@ def history(name: str, cardinality: int, table: str) -> SparseFeature:
 
 USER, ITEM, KIND = SparseFeature("user", 11, "user"), SparseFeature("item", 9, "item"), SparseFeature("kind", 4, "kind")
 ITEMS, KINDS = history("items", 9, "item"), history("kinds", 4, "kind")
+PAUSES = history("pauses", 5, "pause")  # of no feature of the target
 TAGS = SparseFeature("tags", 5, "tags", multi_valued=True, pooling="mean")
 PAIRS = {"item": "items", "kind": "kinds"}
 
@@ -34,16 +36,18 @@ PAIRS = {"item": "items", "kind": "kinds"}
 def spec(*sparse: SparseFeature, dense: int = 2, labels: int = 1) -> FeatureSpec:
     return FeatureSpec(
         dense=tuple(DenseFeature(f"d{i}") for i in range(dense)),
-        sparse=sparse or (USER, ITEM, KIND, TAGS, ITEMS, KINDS),
+        sparse=sparse or (USER, ITEM, KIND, TAGS, ITEMS, KINDS, PAUSES),
         labels=tuple(Label(f"label{i}") for i in range(labels)),
     )
 
 
-def draw(features: FeatureSpec, rows: int, seed: int = 0) -> tuple[Tensor, Bags]:
-    """Dense values, and the bags of ids by feature. The first row's lists are empty, histories have equal lengths."""
+def draw(features: FeatureSpec, rows: int, seed: int = 0, past: Array | None = None) -> tuple[Tensor, Bags]:
+    """Dense values, and the bags of ids by feature. The first row's lists are empty, histories have equal lengths,
+    those of `past` if given.
+    """
     rng = np.random.default_rng(seed)
     dense = torch.tensor(rng.normal(size=(rows, len(features.dense))), dtype=torch.float32)
-    past = rng.integers(0, 7, rows)
+    past = rng.integers(0, 7, rows) if past is None else past
     bags: Bags = {}
     for f in features.sparse:
         lengths = past.copy() if f.sequence else rng.integers(0, 4, rows)
@@ -163,6 +167,31 @@ def reference_bst(w: Weights, t: Array, past: Array, **options: Any) -> list[Arr
     return [t, x[-1]]
 
 
+def reference_hstu_rank(w: Weights, t: Array, past: Array, **options: Any) -> list[Array]:
+    def silu(x: Array) -> Array:
+        return x * sigmoid(x)
+
+    heads, length, x = 2, 4, np.concatenate([past, t[None]])
+    blocks = options.get("blocks", 2)
+    times = np.zeros((len(x), blocks, heads))
+    if "times" in options:
+        rows = w["time_bias.rows.embeddings.time_pause.weight"][options["bags"]["pauses"][options["row"]]]
+        times[:-1] = rows.reshape(-1, blocks, heads)
+    for b in range(blocks):
+        at = f"transducer.blocks.{b}"
+        u, *vqk = np.split(silu(linear(w, f"{at}.uvqk.0", layer_norm(w, f"{at}.before", x))), 4, axis=1)
+        found = []
+        for h, (v, q, k) in enumerate(zip(*(np.split(part, heads, axis=1) for part in vqk), strict=True)):
+            out = np.zeros_like(v)
+            for i in range(len(x)):
+                for j in range(i + 1):
+                    distance = w[f"{at}.distances"][h, min(i - j, length - 1)]
+                    out[i] += silu(q[i] @ k[j] + distance + times[j, b, h]) / length * v[j]
+            found.append(out)
+        x = x + linear(w, f"{at}.out.1", layer_norm(w, f"{at}.between", np.concatenate(found, axis=1)) * u)
+    return [t, layer_norm(w, "transducer.norm", x[-1])]
+
+
 def gates(w: Weights, inputs: tuple[str, str], state: tuple[str, str], x: Array, h: Array) -> tuple[Array, Array]:
     """A GRU's update gate and new state, of the matrices and biases for its input and its state."""
     (xr, xu, xn), (hr, hu, hn) = (np.split(w[m] @ v + w[b], 3) for (m, b), v in ((inputs, x), (state, h)))
@@ -190,20 +219,23 @@ REFERENCES: dict[type[nn.Module], Callable[..., list[Array]]] = {
     BST: reference_bst,
     SIM: reference_sim,
     DIEN: reference_dien,
+    HSTURank: reference_hstu_rank,
 }
 ONE_PAIR = {"history": {"item": "items"}}
 SMALL: dict[Any, dict[str, Any]] = {
     DIN: {"dim": 6, "attention_mlp": [7, 5], "deep_mlp": [8, 5]},
-    **{model: {"dim": 6, "max_length": 4, "deep_mlp": [8, 5]} for model in (TargetAttention, BST)},
+    **{model: {"dim": 6, "max_length": 4, "deep_mlp": [8, 5]} for model in (TargetAttention, BST, HSTURank)},
     SIM: {"dim": 6, "max_length": 4, "k": 2, "deep_mlp": [8, 5]},
     DIEN: {"dim": 6, "hidden": 5, "deep_mlp": [8, 5]},
 }
 OPTIONS: list[tuple[Any, dict[str, Any]]] = [
     *((model, {}) for model in REFERENCES),
-    *((model, ONE_PAIR) for model in (DIN, TargetAttention, BST, DIEN)),
+    *((model, ONE_PAIR) for model in (DIN, TargetAttention, BST, DIEN, HSTURank)),
     (DIN, {"softmax": True}),
     (DIN, {"activation": "dice"}),
     (BST, {"blocks": 2}),
+    (HSTURank, {"blocks": 1}),
+    (HSTURank, {"times": "pauses"}),
     (SIM, {"category": "item", "k": 3}),
     (SIM, {"category": "item", **ONE_PAIR}),
 ]
@@ -266,6 +298,22 @@ def test_items_after_each_other_do_not_mix(model: Any) -> None:
     torch.testing.assert_close(whole, torch.cat(alone), rtol=1e-5, atol=1e-5)
 
 
+@each_model
+@pytest.mark.parametrize("longest", [50, 1000])
+def test_long_histories(model: Any, longest: int) -> None:
+    """Logits and gradients are finite, and a long history changes nothing in the rows beside it."""
+    features = spec()
+    module = build(model, features)
+    values, bags = draw(features, rows=5, past=np.array([0, longest, 1, longest - 1, 6]))
+    whole = module(values, to_kjt(bags))
+    for rows in ([0], [1], [0, 2, 4]):  # short lists and long ones apart
+        apart = module(values[rows], to_kjt({n: [b[i] for i in rows] for n, b in bags.items()}))
+        torch.testing.assert_close(apart, whole[rows], rtol=1e-4, atol=1e-5)
+    module.train()(values, to_kjt(bags)).sum().backward()
+    assert whole.isfinite().all() and whole.std() > 1e-3
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in module.parameters())
+
+
 @each_option
 def test_gradient_reaches_every_parameter(model: Any, options: dict[str, Any]) -> None:
     features = spec()
@@ -281,7 +329,7 @@ def test_gradient_reaches_every_parameter(model: Any, options: dict[str, Any]) -
 def test_one_batch_is_overfitted(model: Any, options: dict[str, Any]) -> None:
     """The labels follow from the target and its history alone, so that a model must compare them."""
     torch.manual_seed(0)
-    features = spec(ITEM, KIND, ITEMS, KINDS, dense=0)
+    features = spec(ITEM, KIND, ITEMS, KINDS, *([PAUSES] if "times" in options else []), dense=0)
     wide = {"deep_mlp": [32, 16], "init_std": 0.3} | ({"k": 7} if model is SIM else {})
     module = model(features, **{**SMALL[model], **options, **wide}).train()
     values, bags = draw(features, rows=48)
@@ -354,6 +402,26 @@ def test_wrong_histories(features: FeatureSpec, given: Any, message: str) -> Non
         DIN(features, history=given)
 
 
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [
+        ("pause", "times: no sparse feature is named pause; did you mean pauses"),
+        ("user", "times: user has one value in each row, so it has no time for each item of the history"),
+    ],
+)
+def test_wrong_times(times: str, message: str) -> None:
+    with pytest.raises(ValueError, match=f"^{message}"):
+        HSTURank(spec(), times=times)
+
+
+def test_times_have_the_lengths_of_the_history() -> None:
+    features = spec()
+    module = build(HSTURank, features, times="pauses")
+    values, bags = draw(features, rows=3)
+    with pytest.raises(ValueError, match=r"^features items and pauses are the history of one target, but their lists"):
+        module(values, to_kjt(bags | {"pauses": [*bags["pauses"][:2], [*bags["pauses"][2], 1]]}))
+
+
 @pytest.mark.parametrize("more", [[1], []])
 def test_a_history_s_features_must_have_equal_lengths(more: list[int]) -> None:
     """Lists of other lengths are refused, also if their sums are equal."""
@@ -378,6 +446,15 @@ def test_lists_in_both_layouts() -> None:
         padded = list_softmax(block.flatten(0, 1), lengths).view(3, 3, 2)
         torch.testing.assert_close(torch.cat([padded[0, :2], padded[2]]), weights)
         torch.testing.assert_close(list_sums((padded * block).flatten(0, 1), lengths)[1], torch.zeros(2))
+    last = torch.randn(3, 2)
+    longer = torch.cat([x[:2], last[:1], last[1:2], x[2:], last[2:]])
+    with with_last(x, last, lengths) as (found, new_lengths):
+        assert torch.equal(found, longer) and new_lengths.tolist() == [3, 1, 4]
+        assert torch.equal(last_values(found, new_lengths), last)
+    with padded_to(3), with_last(block.flatten(0, 1), last, lengths) as (found, new_lengths):
+        filled = torch.arange(4) < new_lengths[:, None]
+        assert torch.equal(found.view(3, 4, 2)[filled], longer) and new_lengths.tolist() == [3, 1, 4]
+        assert torch.equal(last_values(found, new_lengths), last)
 
 
 def test_dice() -> None:

@@ -14,7 +14,7 @@ from model_inputs import BAGGED, SINGLE, draw, randomise, spec, to_kjt
 from omegaconf import OmegaConf
 from reference_models import Array
 from small_models import SMALL
-from torch import nn
+from torch import Tensor, nn
 from torchrec.models.dlrm import DLRM_DCN
 from torchrec.modules.embedding_configs import EmbeddingBagConfig
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
@@ -37,6 +37,7 @@ from recsys.models.fwfm import FwFM
 from recsys.models.gdcn import GDCN
 from recsys.models.lr import LogisticRegression
 from recsys.models.masknet import MaskNet
+from recsys.models.pepnet import PEPNet
 from recsys.models.rankmixer import RankMixer
 from recsys.models.wide_deep import WideDeep
 from recsys.models.wukong import Wukong
@@ -62,6 +63,7 @@ REFERENCES: dict[type[nn.Module], Callable[..., Array]] = {
     DCNv3: reference.dcnv3,
     Wukong: reference.wukong,
     RankMixer: reference.rankmixer,
+    PEPNet: reference.pepnet,
 }
 MODELS: list[Any] = list(REFERENCES)
 NORM = {"batch_norm": True, "dropout": 0.3}
@@ -78,6 +80,9 @@ OPTIONS: list[tuple[Any, dict[str, Any]]] = [
     (FinalMLP, {"first_context": ["user"], "second_context": ["item", "user"], "heads": 1}),
     (GDCN, {"structure": "stacked"}),
     (MaskNet, {"structure": "serial"}),
+    (PEPNet, {"scenario": [], "personal": ["tags", "user"]}),
+    (PEPNet, {"scenario": ["shared", "history"], "personal": []}),
+    (PEPNet, {"personal": [], "tower_mlp": []}),
     (Wukong, {"layers": 3}),
     (XDeepFM, {"cin_layers": [4]}),
     (DLRM, {"interaction": "cat"}),
@@ -142,6 +147,8 @@ def test_logits_of_any_shape(
         single = max(single, 2)  # it multiplies pairs
     if model is FinalMLP:
         single = 3  # its contexts name features
+    if model is PEPNet:
+        single, bagged = 3, 2  # its gates name features
     assert_parity(model, spec(dense, SINGLE[:single] + BAGGED[:bagged]), rows, **options)
 
 
@@ -255,6 +262,14 @@ def test_no_sparse_features(model: Any) -> None:
         (lambda: GDCN(spec(), structure=UNKNOWN), "structure='unknown': must be 'parallel' or 'stacked'"),
         (lambda: FinalMLP(spec(), first_context=["usr"]), "first_context: usr is no sparse feature; there are user, "),
         (lambda: FinalMLP(spec(), heads=3), "heads=3: does not divide the last widths of both MLPs, 64 and 64"),
+        (
+            lambda: PEPNet(spec()),
+            "^PEPNet needs the features of its gates: set model.scenario, .*; there are user, item,",
+        ),
+        (lambda: PEPNet(spec(), scenario=["itme"]), "^scenario: no sparse feature is named itme; did you mean item"),
+        (lambda: PEPNet(spec(), personal=["author"]), "^personal: no sparse feature is named author; valid: history, "),
+        (lambda: PEPNet(spec(), personal=["user", "user"]), r"^personal=\[user,user\]: names a feature twice"),
+        (lambda: PEPNet(spec(), personal=["user"], tower_mlp=[]), r"^tower_mlp=\[\]: needs at least one width"),
         (lambda: EulerNet(spec(), layers=[]), "needs at least one layer"),
         (lambda: RankMixer(spec(), tokens=5), "tokens=5: does not divide width=64"),
         (lambda: MLP(3, [2], activation="rulu"), "activation='rulu': must be one of relu, gelu"),
@@ -263,6 +278,21 @@ def test_no_sparse_features(model: Any) -> None:
 def test_errors(make: Callable[[], nn.Module], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_gates_of_pepnet_train_no_inputs_but_those_that_they_name() -> None:
+    features = spec()
+    module = build(PEPNet, features, personal=["user"])
+    dense, bags = draw(features, rows=64)
+    found: list[Tensor] = []
+    for gate in (module.epnet, *module.ppnet):
+        gate.register_forward_hook(lambda _, __, out: found.append(out))
+    module(dense, to_kjt(bags))
+    tables = {name: bag.weight for name, bag in module.embeddings.bags.embedding_bags.items()}
+    for factors, own in zip(found, ("t_goods", "t_ids", "t_ids"), strict=True):
+        assert factors.min() > 0 and factors.max() < 2 and factors.std() > 0.01
+        gradients = torch.autograd.grad(factors.sum(), list(tables.values()), retain_graph=True, allow_unused=True)
+        assert [name for name, g in zip(tables, gradients, strict=True) if g is not None and g.count_nonzero()] == [own]
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu", "silu", "tanh", "sigmoid"])

@@ -187,6 +187,10 @@ def test_hstu_by_loops(lengths: list[int]) -> None:
         start += n
     expected = x + block.out[1](block.between(mixed) * u)
     torch.testing.assert_close(block(x, torch.tensor(lengths)), expected)
+    filled = [n for n in lengths if n]
+    ends = torch.tensor(lengths).cumsum(0)[torch.tensor(lengths) > 0] - 1
+    if filled:
+        torch.testing.assert_close(block(x, torch.tensor(filled), only_last=True), expected[ends])
 
 
 @pytest.mark.parametrize("lengths", [[3, 0, 1, 5, 5], [1], [2, 2]])

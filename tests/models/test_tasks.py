@@ -16,18 +16,21 @@ from recsys.models.esmm import ESMM, logit_of_product
 from recsys.models.mmoe import MMoE
 from recsys.models.ple import PLE
 from recsys.models.shared_bottom import SharedBottom
+from recsys.models.stem import STEM
 
 REFERENCES: dict[Any, Any] = {
     SharedBottom: reference.shared_bottom,
     MMoE: reference.mmoe,
     PLE: reference.ple,
     ESMM: reference.esmm,
+    STEM: reference.stem,
 }
 OPTIONS: list[tuple[Any, dict[str, Any]]] = [
     *((model, {}) for model in REFERENCES),
     *((model, {"batch_norm": True, "dropout": 0.3}) for model in REFERENCES),
     (MMoE, {"experts": 1, "tower_mlp": []}),
     (PLE, {"layers": 1}),
+    (STEM, {"task_experts": 1, "shared_experts": 2, "gate_mlp": []}),
     (PLE, {"layers": 3, "task_experts": 1, "shared_experts": 2}),
 ]
 each_option = pytest.mark.parametrize(
@@ -84,6 +87,26 @@ def test_overfits_one_batch(model: Any) -> None:
     assert float(loss) < 0.05
 
 
+def test_a_label_of_stem_reads_all_embeddings_and_trains_its_own_and_the_shared_ones() -> None:
+    features = replace(spec(), labels=labels_of(STEM))
+    module = randomise(STEM(features, **TASKS[STEM]))
+    values, bags = draw(features, rows=64)
+    tables = [module.embeddings, *module.task_embeddings]
+    parts = [
+        next(iter(table.bags.embedding_bags.values())).weight for table in tables
+    ]  # the shared one, then one a label
+    before = module(values, to_kjt(bags))
+    for task, logits in enumerate(before.split([label.width for label in features.labels], dim=1)):
+        found = torch.autograd.grad(logits.sum(), parts, retain_graph=True, allow_unused=True)
+        trained = [gradient is not None and bool(gradient.count_nonzero()) for gradient in found]
+        assert trained == [True, *(other == task for other in range(3))]
+    with torch.no_grad():
+        for part in parts:
+            part += 1
+            assert (module(values, to_kjt(bags)) != before).all(dim=1).any()
+            part -= 1
+
+
 def test_the_logit_of_a_product_is_finite_everywhere() -> None:
     x = torch.tensor([-100.0, -20.0, 0.0, 3.0, 20.0, 100.0])
     first, second = torch.cartesian_prod(x, x).T.clone().requires_grad_()
@@ -94,7 +117,7 @@ def test_the_logit_of_a_product_is_finite_everywhere() -> None:
     assert torch.isfinite(out).all()
 
 
-@pytest.mark.parametrize("model", [SharedBottom, MMoE, PLE])
+@pytest.mark.parametrize("model", [SharedBottom, MMoE, PLE, STEM])
 def test_one_label_is_too_few(model: Any) -> None:
     with pytest.raises(ValueError, match=f"^{model.__name__} learns several labels and the data has one; add one to "):
         model(spec())

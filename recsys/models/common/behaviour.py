@@ -125,13 +125,13 @@ def _side_by_side(rows: dict[str, JaggedTensor], pairs: dict[str, str], others: 
     first, *sides = pairs.values()
     lengths = rows[first].lengths().long()
     for name in sides:
-        _check_lengths(rows[first], rows[name], first, name)
+        check_lengths(rows[first], rows[name], first, name)
     target = torch.cat([rows[name].values() for name in pairs], dim=1)
     history = torch.cat([rows[name].values() for name in pairs.values()], dim=1)
     return Behaviour(target, history, lengths, others)
 
 
-def _check_lengths(one: JaggedTensor, other: JaggedTensor, one_name: str, other_name: str) -> None:
+def check_lengths(one: JaggedTensor, other: JaggedTensor, one_name: str, other_name: str) -> None:
     """Raise UserError if two features of a history have different lengths. On GPUs, which would have to wait for the
     answer, only their sums are compared; in an exported graph, nothing is.
     """

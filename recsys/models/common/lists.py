@@ -90,11 +90,36 @@ def with_first(first: Tensor, x: Tensor, lengths: Tensor) -> Iterator[tuple[Tens
     yield values.index_copy(0, after, x), longer
 
 
+@contextmanager
+def with_last(x: Tensor, last: Tensor, lengths: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """Put a value after the others of each list: values (P, d), last (B, d), lengths (B,).
+
+    Yields the values (P + B, d) and the lengths (B,) of the longer lists; padded lists are longer within the block.
+    """
+    longer = lengths + 1
+    if _length is not None:
+        block = torch.cat([x.reshape(lengths.shape[0], _length, x.shape[1]), last[:, None]], dim=1)
+        is_last = torch.arange(_length + 1, device=lengths.device) == lengths[:, None]
+        with padded_to(_length + 1):
+            yield torch.where(is_last[:, :, None], last[:, None], block).flatten(0, 1), longer
+        return
+    values = x.new_zeros(len(x) + len(last), x.shape[1]).index_copy(0, longer.cumsum(0) - 1, last)
+    before = torch.arange(len(x), device=x.device) + segment_ids_of(lengths)
+    yield values.index_copy(0, before, x), longer
+
+
 def first_values(x: Tensor, lengths: Tensor) -> Tensor:
     """Return the first value of each list, none of which is empty: values (P, d), lengths (B,) -> (B, d)."""
     if _length is not None:
         return x.reshape(lengths.shape[0], _length, x.shape[1])[:, 0]
     return x[lengths.cumsum(0) - lengths]
+
+
+def last_values(x: Tensor, lengths: Tensor) -> Tensor:
+    """Return the last value of each list, none of which is empty: values (P, d), lengths (B,) -> (B, d)."""
+    if _length is not None:
+        return x[torch.arange(lengths.shape[0], device=lengths.device) * _length + lengths - 1]
+    return x[lengths.cumsum(0) - 1]
 
 
 def is_filled(lengths: Tensor, longest: int) -> Tensor:

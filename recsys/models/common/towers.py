@@ -44,14 +44,18 @@ class Experts(nn.ModuleList):
 
 
 class Gate(nn.Module):
-    """Mean of experts, weighted by softmax(W x): (B, width), (B, experts, out) -> (B, out)."""
+    """Mean of experts, weighted by softmax(W MLP(x)): (B, width), (B, experts, out) -> (B, out).
 
-    def __init__(self, width: int, experts: int) -> None:
+    hidden: hidden widths of the MLP; softmax(W x) without any
+    """
+
+    def __init__(self, width: int, experts: int, hidden: Sequence[int] = ()) -> None:
         super().__init__()
-        self.weights = nn.Linear(width, experts, bias=False)
+        self.mlp = MLP(width, hidden)
+        self.weights = nn.Linear(self.mlp.out_features, experts, bias=False)
 
     def forward(self, x: Tensor, experts: Tensor) -> Tensor:
-        return (torch.softmax(self.weights(x), dim=1)[:, None] @ experts).squeeze(1)
+        return (torch.softmax(self.weights(self.mlp(x)), dim=1)[:, None] @ experts).squeeze(1)
 
 
 def require_labels(features: FeatureSpec, model: str) -> None:

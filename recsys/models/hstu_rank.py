@@ -1,0 +1,122 @@
+"""HSTU for ranking: Zhai et al., Actions Speak Louder than Words: Trillion-Parameter Sequential Transducers for
+Generative Recommendations, 2024, https://arxiv.org/abs/2402.17152, section 2.2.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import JaggedTensor, KeyedJaggedTensor
+
+from recsys.errors import did_you_mean
+from recsys.features import FeatureSpec
+from recsys.models.common.behaviour import BehaviourEmbeddings, check_lengths
+from recsys.models.common.embeddings import SequenceEmbeddings
+from recsys.models.common.layers import MLP
+from recsys.models.common.lists import with_last
+from recsys.models.hstu import Block
+from recsys.ranges import Depth, Deviation, Length, Share, Width
+
+
+class HSTURank(nn.Module):
+    """Causal HSTU blocks over the history and then the target, whose final state enters a deep network with the target
+    itself and all other features. The target attends to itself alone if the history is empty.
+
+    The paper puts the user's action after each item; here, a history has items and their side features. The paper's
+    bias of times depends on the bucket of the time between two items. Here it depends on the bucket of the item that is
+    attended to. For the queries of the target, both are the same if the buckets are those of the items' ages.
+
+    Args:
+        history: the history of each feature of the target, see DIN.
+        times: a list with a time bucket for each item of the history, such as the pause before it, from which the
+            attention gets a bias for each block, head and bucket; None for none. The list is pooled too, as all lists
+            that are not in `history`.
+        blocks: number of HSTU blocks.
+        heads: of the attention; each has an equal part of the width, the pairs of `history` times `dim`.
+        max_length: number of distances that have a learnt bias (larger ones share the last one); N in the paper, by
+            which the attention is divided.
+        deep_mlp: hidden widths of the deep network; a linear layer to the T logits follows.
+    """
+
+    def __init__(
+        self,
+        features: FeatureSpec,
+        *,
+        history: Mapping[str, str] | None = None,
+        times: str | None = None,
+        dim: Width = 16,
+        blocks: Depth = 2,
+        heads: Depth = 2,
+        max_length: Length = 200,
+        deep_mlp: Sequence[Width] = (128, 64),
+        batch_norm: bool = False,
+        dropout: Share = 0.0,
+        init_std: Deviation | None = None,
+        device: torch.device | None = None,
+    ) -> None:
+        super().__init__()
+        self.embeddings = BehaviourEmbeddings(
+            features, history, dim, model="HSTURank", init_std=init_std, device=device
+        )
+        self.past = next(iter(self.embeddings.pairs.values()))
+        self.time_bias = None if times is None else _time_bias(features, times, blocks * heads, device)
+        width = self.embeddings.width
+        self.transducer = Transducer(width, blocks, heads, max_length, dropout)
+        self.deep = MLP(2 * width + self.embeddings.other_width, deep_mlp, batch_norm=batch_norm, dropout=dropout)
+        self.logits = nn.Linear(self.deep.out_features, features.logits)
+
+    def forward(self, dense: Tensor, sparse: KeyedJaggedTensor) -> Tensor:
+        """Return logits: dense (B, D), sparse with F keys of B bags -> (B, T)."""
+        target, history, lengths, others = self.embeddings(dense, sparse)
+        bias = None
+        if self.time_bias is not None:  # (P, blocks * heads)
+            bias = _values_of(self.time_bias(sparse), self.time_bias.names[0], sparse, self.past)
+        state = self.transducer(target, history, lengths, bias)  # (B, W)
+        return self.logits(self.deep(torch.cat([others, target, state], dim=1)))
+
+
+class Transducer(nn.Module):
+    """HSTU blocks over lists of the history and, last, the target, whose state is the result; the last block computes
+    no other state.
+    """
+
+    def __init__(self, width: int, blocks: int, heads: int, max_length: int, dropout: float) -> None:
+        super().__init__()
+        self.heads = heads
+        self.dropout = nn.Dropout(dropout)
+        self.blocks = nn.ModuleList(Block(width, heads, dropout, max_length) for _ in range(blocks))
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, target: Tensor, history: Tensor, lengths: Tensor, bias: Tensor | None) -> Tensor:
+        """Return the state of each target (B, W).
+
+        Args:
+            target, history, lengths: (B, W), (P, W) and (B,).
+            bias: (P, blocks * heads) added to the scores of each item of the history, None for none.
+        """
+        if bias is not None:  # the target's own is 0
+            history = torch.cat([history, bias], dim=1)
+            target = torch.cat([target, target.new_zeros(target.shape[0], bias.shape[1])], dim=1)
+        width = self.norm.normalized_shape[0]
+        with with_last(history, target, lengths) as (values, longer):
+            x, biases = self.dropout(values[:, :width]), values[:, width:]
+            by_block = biases.split(self.heads, dim=1) if bias is not None else [None] * len(self.blocks)
+            for i, (block, own) in enumerate(zip(self.blocks, by_block, strict=True), start=1):
+                x = block(x, longer, own, only_last=i == len(self.blocks))
+            return self.norm(x)
+
+
+def _time_bias(features: FeatureSpec, times: str, dim: int, device: torch.device | None) -> SequenceEmbeddings:
+    """Return the biases of time buckets. Raises ValueError if `times` names no list."""
+    if times not in (names := [f.name for f in features.sparse]):
+        raise ValueError(f"times: no sparse feature is named {times}{did_you_mean(times, names)}")
+    if not features.feature(times).multi_valued:
+        raise ValueError(f"times: {times} has one value in each row, so it has no time for each item of the history")
+    return SequenceEmbeddings(features, dim, [times], prefix="time_", init_std=0.02, device=device)
+
+
+@torch.fx.wrap  # type: ignore[misc]  # keep TorchRec's train pipeline from tracing into it
+def _values_of(rows: dict[str, JaggedTensor], name: str, sparse: KeyedJaggedTensor, past: str) -> Tensor:
+    """Return a feature's rows (P, dim). Raises UserError if its lists are not as long as those of the history."""
+    check_lengths(sparse[past], rows[name], past, name)
+    return rows[name].values()
