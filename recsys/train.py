@@ -55,6 +55,8 @@ def main() -> None:
     rest = [a for a in sys.argv[1:] if a not in cli.MULTIRUN]
     if len(rest) < len(sys.argv) - 1 and not any(a.startswith("--") or a == "-h" for a in rest):
         exit_process(_sweep(rest))
+    if ZOO in rest:
+        exit_process(cli.say_error(f"{ZOO}: stands for several models; train them in a sweep: add -m"))
     sys.argv[1:] = rest  # --help and --cfg show one run
     cli.run("train", command)
 

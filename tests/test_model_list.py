@@ -58,6 +58,16 @@ def test_a_sweep_over_all_models_that_fit(monkeypatch: pytest.MonkeyPatch, capsy
     assert "model=zoo: 2 models fit: dlrm, gbm" in capsys.readouterr().err
 
 
+def test_all_models_need_a_sweep(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", ["t", "model=zoo"])
+    with pytest.raises(SystemExit) as done:
+        train.main()
+    assert done.value.code == 2
+    assert (
+        capsys.readouterr().err.strip() == "error: model=zoo: stands for several models; train them in a sweep: add -m"
+    )
+
+
 def test_what_models_need() -> None:
     found = {
         name: model_list.needs(compose("train", [f"model={name}"])) for name in ("dlrm", "mmoe", "din", "ease", "mf")

@@ -23,7 +23,7 @@ from recsys.sweep.space import read_space
 YAMLS = sorted(conf_dir().rglob("*.yaml"))
 SINGLE = (SparseFeature("a", 10**9, "a"), SparseFeature("b", 7, "b"))
 HISTORY = tuple(SparseFeature(f"{f.name}s", f.cardinality, f.table, multi_valued=True, sequence=True) for f in SINGLE)
-SPEC = FeatureSpec(dense=(DenseFeature("x"),), sparse=SINGLE + HISTORY)
+SPEC = FeatureSpec(dense=(DenseFeature("x", unit=True),), sparse=SINGLE + HISTORY)
 SEVERAL = replace(SPEC, labels=(Label("click"), Label("bought")))
 
 
