@@ -27,7 +27,7 @@ from recsys.report.resampling import (
 )
 from recsys.report.runs import UNCOMPARED, Run
 
-BASELINES = ("GBM", "Popularity")  # models that every other model should beat
+BASELINES = ("GBM", "LogisticRegression", "Popularity")  # models that every other model should beat
 PREDICTIONS, RANKS = "test_predictions", "test_ranks"
 
 

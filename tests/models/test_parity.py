@@ -341,3 +341,19 @@ def test_mlperfs_dlrm_dcnv2_is_that_of_torchrec() -> None:
     with torch.no_grad():
         torch.testing.assert_close(mine(dense, to_kjt(bags)), theirs(dense, to_kjt(bags)), rtol=1e-5, atol=1e-5)
     assert (cfg.trainer.batch_size, cfg.optim.sparse.lr, cfg.optim.dense.lr) == (65536, 0.005, 0.005)
+
+
+def test_logistic_regression_of_some_features() -> None:
+    """With the item alone, the logit is the item's weight and the bias."""
+    features = spec()
+    model = randomise(LogisticRegression(features, only=["item"]))
+    dense, bags = draw(features, rows=6)
+    with torch.no_grad():
+        logits = model(dense, to_kjt(bags))
+    weights = dict(model.named_parameters())
+    assert set(weights) == {"wide.bags.embedding_bags.wide_goods.weight", "bias"}
+    items = torch.cat([torch.as_tensor(x) for x in bags["item"]])
+    wanted = weights["wide.bags.embedding_bags.wide_goods.weight"][items].mean(1, keepdim=True) + weights["bias"]
+    torch.testing.assert_close(logits, wanted.detach())
+    with pytest.raises(ValueError, match="only: no sparse feature is named itme; did you mean item"):
+        LogisticRegression(features, only=["itme"])
