@@ -10,6 +10,7 @@ from recsys.candidates import Candidates
 from recsys.features import Label
 from recsys.losses import LabelLosses, LossInputs, Popularity, label_loss
 from recsys.models.common.items import QueryBatch
+from recsys.models.protocols import AuxiliaryLoss
 
 
 class Task(nn.Module):
@@ -32,6 +33,7 @@ class Task(nn.Module):
         super().__init__()
         self.model = model
         self.loss = label_loss(labels, loss)
+        self._auxiliary = [m for m in model.modules() if isinstance(m, AuxiliaryLoss)]
         self._within_groups = bool(getattr(self.loss, "within_groups", False))
         if isinstance(self.loss, LabelLosses) and self.loss.balance == "gradnorm":
             self.loss.set_last_layer(model)
@@ -39,7 +41,10 @@ class Task(nn.Module):
     def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
         logits = self.model(batch.dense, batch.sparse)
         group = (batch.group,) if self._within_groups else ()
-        return self.loss(logits, batch.labels, batch.weight, *group), logits
+        loss = self.loss(logits, batch.labels, batch.weight, *group)
+        if self.training:
+            loss = loss + sum(m.auxiliary_loss() for m in self._auxiliary)
+        return loss, logits
 
 
 class RetrievalTask(nn.Module):

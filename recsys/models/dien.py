@@ -3,30 +3,34 @@ https://arxiv.org/abs/1809.03672.
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Annotated
 
 import torch
+import torch.fx
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from recsys.features import FeatureSpec
 from recsys.models.common.behaviour import BehaviourEmbeddings
 from recsys.models.common.layers import MLP
-from recsys.models.common.lists import list_softmax, repeat_rows
+from recsys.models.common.lists import from_start, list_softmax, repeat_rows
 from recsys.models.common.recurrent import AUGRU, gru_states
-from recsys.ranges import Deviation, Share, Width
+from recsys.models.protocols import AuxiliaryLoss
+from recsys.ranges import Deviation, Range, Share, Width
 
 
-class DIEN(nn.Module):
+class DIEN(nn.Module, AuxiliaryLoss):
     """Deep network over the target, the user's evolved interest in it, and all other features.
 
     A GRU over the history extracts interests. A second one, whose updates are scaled by the attention of the target to
     each interest, follows how the interest in the target evolves; its last state is the result, zero for an empty
-    history. The paper's auxiliary loss, in which each interest predicts the next item, is left out: a ranking model
-    returns logits only.
+    history. In training, each interest also predicts the next item of its list against another one of the batch, which
+    is drawn uniformly (section 4.2).
 
     Args:
         history: the history of each feature of the target, see DIN.
         hidden: width of the states of both networks.
+        auxiliary: factor of the loss of next items; 0 for none.
         activation: of the deep network, such as prelu or dice.
         deep_mlp: hidden widths of the deep network; a linear layer to the T logits follows.
     """
@@ -38,6 +42,7 @@ class DIEN(nn.Module):
         history: Mapping[str, str] | None = None,
         dim: Width = 16,
         hidden: Width = 32,
+        auxiliary: Annotated[float, Range(at_least=0)] = 1.0,
         activation: str = "prelu",
         deep_mlp: Sequence[Width] = (200, 80),
         batch_norm: bool = False,
@@ -49,6 +54,8 @@ class DIEN(nn.Module):
         self.embeddings = BehaviourEmbeddings(features, history, dim, model="DIEN", init_std=init_std, device=device)
         width = self.embeddings.width
         self.gru = nn.GRU(width, hidden)
+        self.predict = nn.Linear(hidden, width, bias=False) if auxiliary else None
+        self._auxiliary, self._loss = auxiliary, torch.zeros(())
         self.match = nn.Linear(width, hidden, bias=False)
         self.evolution = AUGRU(hidden, hidden)
         inputs = width + hidden + self.embeddings.other_width
@@ -59,6 +66,24 @@ class DIEN(nn.Module):
         """Return logits: dense (B, D), sparse with F keys of B bags -> (B, T)."""
         target, history, lengths, others = self.embeddings(dense, sparse)
         interests = gru_states(self.gru, history, lengths)  # (P, hidden)
+        if self.predict is not None and self.training:
+            self._loss = self._auxiliary * _next_item_loss(self.predict(interests), history, lengths)
         scores = (interests * repeat_rows(self.match(target), lengths)).sum(dim=1, keepdim=True)
         interest = self.evolution(interests, list_softmax(scores, lengths), lengths)  # (B, hidden)
         return self.logits(self.deep(torch.cat([others, target, interest], dim=1)))
+
+    def auxiliary_loss(self) -> Tensor:
+        return self._loss
+
+
+@torch.fx.wrap  # type: ignore[misc]
+def _next_item_loss(predicted: Tensor, items: Tensor, lengths: Tensor) -> Tensor:
+    """Return the mean logistic loss of next items and of drawn ones: predictions and items (P, W) of B lists."""
+    if not len(items):
+        return predicted.sum()  # 0, with a gradient on every rank
+    has_before = from_start(lengths)[1:] > 0
+    predicted, others = predicted[:-1], items[torch.randperm(len(items), device=items.device)][1:]
+    losses = nn.functional.softplus(-(predicted * items[1:]).sum(1)) + nn.functional.softplus(
+        (predicted * others).sum(1)
+    )
+    return (losses * has_before).sum() / has_before.sum().clamp(min=1)

@@ -31,6 +31,14 @@ class RankingModel(Protocol):
         ...
 
 
+class AuxiliaryLoss:
+    """Ranking models that train something beside the labels: DIEN."""
+
+    def auxiliary_loss(self) -> Tensor:
+        """Return a scalar to add to the loss of the last batch, in training."""
+        raise NotImplementedError
+
+
 class Batches(Protocol):
     """The rows of a split, batch by batch and in order; each iteration starts from the first row.
 

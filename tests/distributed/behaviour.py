@@ -36,7 +36,7 @@ MODELS: dict[str, Any] = {
     "din": lambda **more: DIN(SPEC, dim=8, init_std=0.5, **more),
     "target_attention": lambda **more: TargetAttention(SPEC, dim=8, init_std=0.5, **more),
     "bst": lambda **more: BST(SPEC, dim=8, init_std=0.5, **more),
-    "dien": lambda **more: DIEN(SPEC, dim=8, init_std=0.5, **more),
+    "dien": lambda **more: DIEN(SPEC, dim=8, auxiliary=0.0, init_std=0.5, **more),  # ranks draw other items
     "sim": lambda **more: SIM(SPEC, dim=8, k=2, init_std=0.5, **more),
     "hstu_rank": lambda **more: HSTURank(SPEC, dim=8, times="pauses", init_std=0.5, **more),
 }

@@ -10,16 +10,18 @@ from model_inputs import to_kjt
 from reference_models import Array, Bags, Weights, sigmoid, softmax
 from torch import Tensor, nn
 
+from recsys.batch import Batch
 from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
 from recsys.models.bst import BST
 from recsys.models.common.behaviour import history_pairs
 from recsys.models.common.layers import Dice
 from recsys.models.common.lists import last_values, list_softmax, list_sums, padded_to, with_last
-from recsys.models.dien import DIEN
+from recsys.models.dien import DIEN, _next_item_loss
 from recsys.models.din import DIN
 from recsys.models.hstu_rank import HSTURank
 from recsys.models.sim import SIM
 from recsys.models.target_attention import TargetAttention
+from recsys.task import Task
 
 
 def history(name: str, cardinality: int, table: str) -> SparseFeature:
@@ -226,7 +228,7 @@ SMALL: dict[Any, dict[str, Any]] = {
     DIN: {"dim": 6, "attention_mlp": [7, 5], "deep_mlp": [8, 5]},
     **{model: {"dim": 6, "max_length": 4, "deep_mlp": [8, 5]} for model in (TargetAttention, BST, HSTURank)},
     SIM: {"dim": 6, "max_length": 4, "k": 2, "deep_mlp": [8, 5]},
-    DIEN: {"dim": 6, "hidden": 5, "deep_mlp": [8, 5]},
+    DIEN: {"dim": 6, "hidden": 5, "deep_mlp": [8, 5], "auxiliary": 0.0},
 }
 OPTIONS: list[tuple[Any, dict[str, Any]]] = [
     *((model, {}) for model in REFERENCES),
@@ -465,3 +467,31 @@ def test_dice() -> None:
     assert dice(x)[-1].item() == pytest.approx(500, rel=1e-3)
     assert dice.train()(torch.ones(1, 1)).isfinite().all() and dice(torch.ones(0, 1)).shape == (0, 1)
     assert dice.eval()(torch.full((1, 1), -1e4)).item() == pytest.approx(-2500, rel=1e-3)
+
+
+def test_interests_of_dien_predict_next_items() -> None:
+    """The auxiliary loss against loops over lists, with the draws replayed; none in evaluation, or with weight 0."""
+    lengths = torch.tensor([3, 0, 1, 2])
+    predicted, items = torch.randn(6, 4), torch.randn(6, 4)
+    torch.manual_seed(5)
+    found = _next_item_loss(predicted, items, lengths)
+    torch.manual_seed(5)
+    drawn = items[torch.randperm(6)]
+    losses = []
+    for at in (0, 1, 4):  # the items that another one of the same list follows
+        yes, no = predicted[at] @ items[at + 1], predicted[at] @ drawn[at + 1]
+        losses.append(-torch.log(torch.sigmoid(yes)) - torch.log(1 - torch.sigmoid(no)))
+    torch.testing.assert_close(found, torch.stack(losses).mean())
+    assert _next_item_loss(predicted[:0], items[:0], lengths * 0) == 0
+    assert _next_item_loss(predicted[:2], items[:2], torch.tensor([1, 1])) == 0
+
+    features = spec(USER, ITEM, history("items", 9, "item"))
+    dense, bags = draw(features, rows=12)
+    batch = Batch(dense, to_kjt(bags), torch.ones(12, 1))
+    totals = {}
+    for weight in (0.0, 1.0):
+        torch.manual_seed(0)
+        task = Task(DIEN(features, dim=8, auxiliary=weight)).eval()
+        totals[weight, "eval"] = task(batch)[0].item()
+        totals[weight, "train"] = task.train()(batch)[0].item()
+    assert totals[1.0, "train"] > totals[1.0, "eval"] + 0.5 and totals[0.0, "train"] == totals[0.0, "eval"]
