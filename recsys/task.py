@@ -64,6 +64,7 @@ class RetrievalTask(nn.Module):
     def __init__(self, model: Any, loss: Any, candidates: Candidates | None = None) -> None:
         super().__init__()
         self.model, self.loss = model, loss
+        self._outside_history = bool(getattr(loss, "outside_history", False))
         self.set_candidates(candidates)
 
     def set_candidates(self, candidates: Candidates | None) -> None:
@@ -84,7 +85,8 @@ class RetrievalTask(nn.Module):
         targets = query_batch.targets
         if not len(targets):
             return self._zero_loss(batch, query_batch)
-        negatives = self.loss.sample(targets, self.popularity)
+        history = (query_batch,) if self._outside_history else ()
+        negatives = self.loss.sample(targets, self.popularity, *history)
         ids = torch.cat([query_batch.inputs, targets, negatives.ids.flatten()])
         sizes = [len(query_batch.inputs), len(targets), negatives.ids.numel()]
         inputs, target_vectors, negative_vectors = self.model.items(ids).split(sizes)

@@ -36,6 +36,7 @@ def test_defaults_of_sequence_models_do_not_warn_of_five_epochs(model: str) -> N
 def test_other_optimizers_do_not_warn() -> None:
     assert warning("model=gru4rec", "optim.sparse.name=rowwise_adagrad", *RATES, epochs=0.1) is None
     assert warning("model=gru4rec", "optim.sparse.lr=0", epochs=0.1) is None
+    assert warning("model=gru4rec", "optim.sparse.every_row=true", *RATES, epochs=0.1) is None
 
 
 @pytest.mark.parametrize("epochs", [1, 6])

@@ -269,7 +269,13 @@ def _mismatch(value: Any, hint: Any) -> str | None:
     from pydantic.errors import PydanticUserError
 
     try:
-        TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True)).validate_python(value, strict=True)
+        adapter = TypeAdapter(hint, config=ConfigDict(arbitrary_types_allowed=True))
+        try:
+            adapter.validate_python(value, strict=True)
+        except ValidationError:
+            if not isinstance(value, list):
+                raise
+            adapter.validate_python(tuple(value), strict=True)  # YAML writes tuples, such as Adam's betas, as lists
     except ValidationError as e:
         return str(e.errors()[0]["msg"])[:1].lower() + str(e.errors()[0]["msg"])[1:]
     except (PydanticUserError, TypeError):

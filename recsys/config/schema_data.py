@@ -195,7 +195,8 @@ class SparseConfig:
     last: int | None = number(None, at_least=1, limit=2**20)  # take the values of the last n rows before, oldest first
     per: str | None = None  # with sequences: item (default), a value per item | group: the value of the last item
     pattern: str | None = None  # regular expression: its matches in the column's text are the values
-    # vocabulary: values rarer than this in the training split share row 0
+    # vocabulary: values rarer than this in the training split share row 0; 0: values that only validation and test rows
+    # have get rows of their own, too
     min_count: int | None = number(None, at_least=0)
     split: str | None = None  # separator of a multi-valued column
     max_length: int | None = number(None, at_least=1)

@@ -58,6 +58,8 @@ class SparseOptimConfig:
     beta1: float = number(0.9, at_least=0, below=1)
     beta2: float = number(0.999, at_least=0, below=1)
     weight_decay: float = number(0.0, at_least=0)  # L2, on the rows that a batch touches
+    # adam, partial_rowwise_adam: also update the rows that a batch does not touch, as torch.optim.Adam does
+    every_row: bool = False
     # maximum absolute value of each element of a looked-up row's gradient, before gradients of the same row are summed
     clip: float | None = number(None, above=0)
 

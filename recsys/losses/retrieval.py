@@ -13,9 +13,11 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from recsys.models.common.items import QueryBatch
 from recsys.models.common.scorer import Scorer
 
 NEGATIVES = ("uniform", "popularity", "in_batch")
+REDRAWS = 4  # how often negatives that are in a row's history are drawn again
 
 
 class Popularity:
@@ -200,22 +202,38 @@ class BCE(nn.Module, RetrievalLoss):
         calibration: t of gBCE (Petrov & Macdonald 2023, https://arxiv.org/abs/2308.07192), which raises the positive
             probability to a power so that sampling few of many items does not make the model overconfident. 0 is plain
             binary cross-entropy, 1 is fully calibrated.
+        outside_history: whether negatives are drawn outside the row's own items; otherwise only the target itself is
+            left out.
         shared: whether all chosen items of a batch share one sample; use it with a large `count`, since separate
             samples take T x count vectors.
     """
 
     def __init__(
-        self, *, negatives: str = "uniform", count: int = 1, calibration: float = 0.0, shared: bool = False
+        self,
+        *,
+        negatives: str = "uniform",
+        count: int = 1,
+        calibration: float = 0.0,
+        shared: bool = False,
+        outside_history: bool = False,
     ) -> None:
         super().__init__()
         _check(negatives, count)
         if not 0 <= calibration <= 1:
             raise ValueError(f"calibration={calibration}: must be from 0 to 1")
+        if shared and outside_history:
+            raise ValueError("outside_history=true: rows have different histories; set shared=false")
         self.negatives, self.count, self.calibration, self.shared = negatives, count, calibration, shared
+        self.outside_history = outside_history
 
-    def sample(self, targets: Tensor, popularity: Popularity) -> Negatives:
+    def sample(self, targets: Tensor, popularity: Popularity, query_batch: QueryBatch | None = None) -> Negatives:
         shape = (self.count,) if self.shared else (len(targets), self.count)
         ids = _sample_ids(self.negatives, shape, targets, popularity)
+        if query_batch is not None:
+            keys, rows = query_batch.chosen_keys(len(popularity))
+            for _ in range(REDRAWS):
+                chosen = torch.isin(rows[:, None] * len(popularity) + ids, keys)
+                ids = torch.where(chosen, _sample_ids(self.negatives, shape, targets, popularity), ids)
         return Negatives(ids, sampling_rate=min(ids.shape[-1] / max(len(popularity) - 2, 1), 1.0))
 
     def forward(self, inputs: LossInputs) -> Tensor:

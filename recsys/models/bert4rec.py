@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from recsys.batch import Batch
 from recsys.features import FeatureSpec
-from recsys.models.common.attention import Attention, PlacesFromEnd
+from recsys.models.common.attention import Attention, PlacesFromEnd, PlacesFromStart
 from recsys.models.common.items import (
     Items,
     QueryBatch,
@@ -23,9 +23,9 @@ from recsys.ranges import Depth, Deviation, Length, Share, Width
 class Block(nn.Module):
     """Bidirectional self-attention, then a feed-forward network, each with a residual and a norm after it."""
 
-    def __init__(self, dim: int, heads: int, dropout: float) -> None:
+    def __init__(self, dim: int, heads: int, *, dropout: float, attention_dropout: float) -> None:
         super().__init__()
-        self.attention = Attention(dim, heads, causal=False, dropout=dropout)
+        self.attention = Attention(dim, heads, causal=False, dropout=dropout, weight_dropout=attention_dropout)
         self.between = nn.LayerNorm(dim)
         self.feed_forward = nn.Sequential(nn.Linear(dim, 4 * dim), nn.GELU(), nn.Linear(4 * dim, dim))
         self.after = nn.LayerNorm(dim)
@@ -37,14 +37,25 @@ class Block(nn.Module):
         return self.after(x + self.dropout(self.feed_forward(x)))
 
 
+PLACES = {"end": PlacesFromEnd, "start": PlacesFromStart}
+
+
 class BERT4Rec(nn.Module, RetrievalModel):
     """Bidirectional transformer that predicts masked items: random items in training, the last item in evaluation.
 
     Args:
+        attention_dropout: share of the attention weights that dropout removes.
+        exact_mask: whether to mask this share of each list exactly, rounded, instead of each item with this
+            probability.
+        output_bias: whether each item has a bias: the last element of the item vector; the last element of every query
+            is 1.
+        positions: "end" or "start" of the list, from which positions are counted. The original counts from the start.
+        init: "pytorch" keeps PyTorch's initial weights of linear layers; "normal" is a normal distribution, truncated
+            at two standard deviations of `init_std`, without biases, as in the original.
         mask: share of a list's items that are masked in training.
         mask_last: share of lists in which only the last item is masked, as in evaluation.
-        max_length: number of learnt position vectors, counted from the end and including the masked last item.
-            Earlier items share the vector of the first position.
+        max_length: number of learnt position vectors, including the masked last item. Items beyond the last position
+            share its vector.
     """
 
     def __init__(
@@ -55,8 +66,13 @@ class BERT4Rec(nn.Module, RetrievalModel):
         blocks: Depth = 2,
         heads: Depth = 2,
         dropout: Share = 0.1,
+        attention_dropout: Share = 0.0,
         mask: float = 0.2,
         mask_last: float = 0.1,
+        exact_mask: bool = False,
+        output_bias: bool = False,
+        positions: str = "end",
+        init: str = "pytorch",
         max_length: Length = 201,
         init_std: Deviation = 0.02,
         device: torch.device | None = None,
@@ -64,25 +80,37 @@ class BERT4Rec(nn.Module, RetrievalModel):
         super().__init__()
         if not 0 < mask < 1 or not 0 <= mask_last <= 1:
             raise ValueError(f"mask={mask}, mask_last={mask_last}: must be 0 < mask < 1 and 0 <= mask_last <= 1")
-        self.mask, self.mask_last = mask, mask_last
-        self.items = Items(features, dim, init_std=init_std, device=device)
+        if positions not in PLACES:
+            raise ValueError(f"positions={positions!r}: must be {' or '.join(PLACES)}")
+        if init not in ("pytorch", "normal"):
+            raise ValueError(f"init={init!r}: must be pytorch or normal")
+        self.mask, self.mask_last, self.exact_mask = mask, mask_last, exact_mask
+        self.dim, self.output_bias = dim, output_bias
+        self.items = Items(features, dim + output_bias, init_std=init_std, device=device)
         self.hidden = nn.Parameter(torch.randn(dim) * init_std)
-        self.places = PlacesFromEnd(max_length, dim, init_std=init_std)
+        self.places = PLACES[positions](max_length, dim, init_std=init_std)
         self.before = nn.Sequential(nn.LayerNorm(dim), nn.Dropout(dropout))
-        self.blocks = nn.ModuleList(Block(dim, heads, dropout) for _ in range(blocks))
+        self.blocks = nn.ModuleList(
+            Block(dim, heads, dropout=dropout, attention_dropout=attention_dropout) for _ in range(blocks)
+        )
         self.head = nn.Sequential(nn.Linear(dim, dim), nn.GELU(), nn.LayerNorm(dim))
+        if init == "normal":
+            for module in (m for m in self.modules() if isinstance(m, nn.Linear) and m is not self.items.dense):
+                nn.init.trunc_normal_(module.weight, std=init_std, a=-2 * init_std, b=2 * init_std)
+                nn.init.zeros_(module.bias)
 
     def make_queries(self, batch: Batch) -> QueryBatch:
         lists = batch.sparse[self.items.name]
         items, lengths = lists.values().long(), lists.lengths().long()
         if not self.training:
             return masked_last(items, lengths)
-        return masked_items(items, lengths, share=self.mask, only_last=self.mask_last)
+        return masked_items(items, lengths, share=self.mask, only_last=self.mask_last, exact=self.exact_mask)
 
     def encode(self, batch: Batch, query_batch: QueryBatch, vectors: Tensor) -> Tensor:
-        """Return queries (Q, dim) from the vectors (P, dim) of query_batch.inputs."""
-        x = hide(vectors, query_batch.at, self.hidden)
+        """Return queries (Q, dim) from the vectors (P, dim) of query_batch.inputs; dim + 1 with `output_bias`."""
+        x = hide(vectors[:, : self.dim], query_batch.at, self.hidden)
         x = self.before(x + self.places(query_batch.lengths))
         for block in self.blocks:
             x = block(x, query_batch.lengths)
-        return self.head(states_at(x, query_batch.at))
+        queries = self.head(states_at(x, query_batch.at))
+        return torch.cat([queries, queries.new_ones(queries.shape[0], 1)], dim=1) if self.output_bias else queries

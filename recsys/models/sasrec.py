@@ -12,14 +12,21 @@ from recsys.models.common.items import Items, QueryBatch, next_items, states_at
 from recsys.models.protocols import RetrievalModel
 from recsys.ranges import Depth, Deviation, Length, Share, Width
 
+NORMS = ("queries", "before", "after")
+
 
 class Block(nn.Module):
     """Causal self-attention, then a feed-forward network, each with its residual."""
 
-    def __init__(self, dim: int, heads: int, dropout: float) -> None:
+    def __init__(
+        self, dim: int, heads: int, *, dropout: float, attention_dropout: float, projection: bool, norm: str
+    ) -> None:
         super().__init__()
+        self.where = norm
         self.before = nn.LayerNorm(dim, eps=1e-8)
-        self.attention = Attention(dim, heads, causal=True, dropout=dropout)
+        self.attention = Attention(
+            dim, heads, causal=True, dropout=dropout, weight_dropout=attention_dropout, projection=projection
+        )
         self.between = nn.LayerNorm(dim, eps=1e-8)
         self.feed_forward = nn.Sequential(
             nn.Linear(dim, dim), nn.Dropout(dropout), nn.ReLU(), nn.Linear(dim, dim), nn.Dropout(dropout)
@@ -27,15 +34,35 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
         """Transform the states of B lists: (P, dim), lengths (B,) -> (P, dim)."""
+        if self.where == "after":
+            x = self.before(x + self.attention(x, x, lengths))
+            return self.between(x + self.feed_forward(x))
         queries = self.before(x)
+        if self.where == "before":
+            x = x + self.attention(queries, queries, lengths)
+            return x + self.feed_forward(self.between(x))
         x = self.between(queries + self.attention(queries, x, lengths))
         return x + self.feed_forward(x)
+
+
+def _init_glorot(module: nn.Module) -> None:
+    """Initialize linear layers as TensorFlow does; keys and values are layers of their own there."""
+    if isinstance(module, nn.Linear):
+        for part in module.weight.detach().split(module.in_features):
+            nn.init.xavier_uniform_(part)
+        nn.init.zeros_(module.bias)
 
 
 class SASRec(nn.Module, RetrievalModel):
     """Causal transformer over the items of a list; each state is the query for the next item.
 
     Args:
+        attention_dropout: share of the attention weights that dropout removes.
+        projection: whether a linear layer and dropout follow the attention; the original has neither.
+        norm: "queries" normalizes the queries of attention, but neither its keys nor its values, and the residuals add
+            normalized states, as in the original; "before" and "after" are a transformer's usual norms.
+        init: "pytorch" keeps PyTorch's initial weights of linear layers, and normal vectors of items and positions;
+            "glorot" is Glorot's uniform distribution for all of them, without biases, as in the original.
         max_length: number of learnt position vectors, counted from the end; earlier items share the vector of the first
             position.
     """
@@ -48,16 +75,33 @@ class SASRec(nn.Module, RetrievalModel):
         blocks: Depth = 2,
         heads: Depth = 1,
         dropout: Share = 0.2,
+        attention_dropout: Share = 0.0,
+        projection: bool = True,
+        norm: str = "queries",
+        init: str = "pytorch",
         max_length: Length = 200,
         init_std: Deviation = 0.02,
         device: torch.device | None = None,
     ) -> None:
         super().__init__()
-        self.items = Items(features, dim, init_std=init_std, device=device)
+        if norm not in NORMS:
+            raise ValueError(f"norm={norm!r}: must be {', '.join(NORMS[:-1])} or {NORMS[-1]}")
+        if init not in ("pytorch", "glorot"):
+            raise ValueError(f"init={init!r}: must be pytorch or glorot")
+        item_std = init_std
+        if init == "glorot" and features.item is not None:  # the deviation of Glorot's distribution for the item table
+            item_std = math.sqrt(2 / (features.feature(features.item).cardinality + dim))
+        self.items = Items(features, dim, init_std=item_std, device=device)
         self.places = PlacesFromEnd(max_length, dim, init_std=init_std)
         self.dropout = nn.Dropout(dropout)
-        self.blocks = nn.ModuleList(Block(dim, heads, dropout) for _ in range(blocks))
+        self.blocks = nn.ModuleList(
+            Block(dim, heads, dropout=dropout, attention_dropout=attention_dropout, projection=projection, norm=norm)
+            for _ in range(blocks)
+        )
         self.norm = nn.LayerNorm(dim, eps=1e-8)
+        if init == "glorot":
+            nn.init.xavier_uniform_(self.places.weight)
+            self.blocks.apply(_init_glorot)
 
     def make_queries(self, batch: Batch) -> QueryBatch:
         lists = batch.sparse[self.items.name]

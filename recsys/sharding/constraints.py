@@ -42,6 +42,10 @@ def check_sharding(sharding: ShardingConfig, optim: SparseOptimConfig) -> None:
             raise UserError(f"{where}.column_block={rule.column_block}: must be a positive multiple of 4")
     if optim.name not in FUSED_OPTIMIZERS:
         raise UserError(f"optim.sparse.name={optim.name}: unknown{did_you_mean(optim.name, FUSED_OPTIMIZERS)}")
+    if optim.every_row and "adam" not in optim.name:
+        raise UserError(
+            f"optim.sparse.every_row=true: applies only to Adam; {optim.name} does not move rows without a gradient"
+        )
     if optim.name == "sgd" and optim.weight_decay:
         raise UserError(
             "optim.sparse.weight_decay: FBGEMM's SGD has none; set it to 0, or use rowwise_adagrad or adagrad"

@@ -22,6 +22,9 @@ class RowOptimizer(Optimizer):
     - adam: m, v as in Kingma & Ba 2015, with bias correction by the global step
     - partial_rowwise_adam: as adam, with one v per row, from mean_d(g^2)
 
+    With every_row, Adam also updates the rows without a gradient, as torch.optim.Adam does: their averages decay, and
+    they move on. A row that few batches touch moves further, because its average of gradients acts in later steps, too.
+
     weight_decay is L2 (g += weight_decay * w) for Adagrad and decoupled (w -= lr * weight_decay * w) for Adam, as in
     FBGEMM. Unlike this class, FBGEMM also updates rows of a batch whose gradient is exactly zero.
 
@@ -33,7 +36,7 @@ class RowOptimizer(Optimizer):
     def __init__(
         self, params: Iterable[Tensor], config: SparseOptimConfig, shares: Mapping[Tensor, float] | None = None
     ) -> None:
-        self.rule, self._shares = config.name, shares or {}
+        self.rule, self.every_row, self._shares = config.name, config.every_row, shares or {}
         super().__init__(
             params,
             {
@@ -70,7 +73,8 @@ class RowOptimizer(Optimizer):
                     self._update(w, w.grad, self.state[w], group)
 
     def _update(self, w: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-        rows, share = grad.abs().amax(dim=1).nonzero().squeeze(1), self._shares.get(w, 1.0)
+        rows: Tensor | slice = slice(None) if self.every_row else grad.abs().amax(dim=1).nonzero().squeeze(1)
+        share = self._shares.get(w, 1.0)
         g = grad[rows]
         if group["weight_decay"] and self.rule in ("rowwise_adagrad", "adagrad"):
             g = g + group["weight_decay"] * w[rows]

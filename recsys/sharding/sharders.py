@@ -68,8 +68,11 @@ class SequenceSharder(_EveryType, EmbeddingCollectionSharder):
 
 
 def is_fused(optim: SparseOptimConfig, device: torch.device) -> bool:
-    """Return whether FBGEMM fuses this optimizer. Its CPU kernels accept weight_decay but do not apply it."""
-    return device.type != "cpu" or (optim.name in CPU_FUSED and not optim.weight_decay)
+    """Return whether FBGEMM fuses this optimizer.
+
+    Its CPU kernels accept weight_decay but do not apply it; no kernel updates rows that a batch does not touch.
+    """
+    return not optim.every_row and (device.type != "cpu" or (optim.name in CPU_FUSED and not optim.weight_decay))
 
 
 def _fused_params(optim: SparseOptimConfig, share: float = 1.0) -> dict[str, Any]:

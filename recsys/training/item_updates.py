@@ -2,7 +2,8 @@
 
 Adam changes an element of a table's row by about the learning rate, at most, in each step that looks the row up. An
 item is looked up about once for each of its interactions, so the number of steps that train its vector depends on the
-interactions per item and on the epochs, not on the number of steps of the run (experiments/item_counts).
+interactions per item and on the epochs, not on the number of steps of the run (experiments/item_counts). With
+optim.sparse.every_row, the other steps move it, too.
 """
 
 import math
@@ -21,7 +22,7 @@ def short_training(cfg: DictConfig, interactions: float, epochs: float) -> str |
         epochs: number of epochs of the whole training.
     """
     deviation, sparse = cfg.model.get("init_std"), cfg.optim.sparse
-    if not deviation or "adam" not in sparse.name or not sparse.lr or not interactions:
+    if not deviation or "adam" not in sparse.name or sparse.every_row or not sparse.lr or not interactions:
         return None
     distance = sparse.lr * interactions * epochs
     if distance >= LEAST * deviation:

@@ -15,6 +15,7 @@ from recsys.config.compose import compose, conf_dir
 from recsys.config.kinds import kind_of
 from recsys.config.settings import data_config
 from recsys.data.transforms import feature_spec
+from recsys.errors import UserError
 from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
 from recsys.sweep.begin import _config
 from recsys.sweep.search import check_method
@@ -25,6 +26,13 @@ SINGLE = (SparseFeature("a", 10**9, "a"), SparseFeature("b", 7, "b"))
 HISTORY = tuple(SparseFeature(f"{f.name}s", f.cardinality, f.table, multi_valued=True, sequence=True) for f in SINGLE)
 SPEC = FeatureSpec(dense=(DenseFeature("x", unit=True),), sparse=SINGLE + HISTORY)
 SEVERAL = replace(SPEC, labels=(Label("click"), Label("bought")))
+
+
+def test_a_list_is_a_tuple() -> None:
+    """YAML has no tuples, and Adam's betas are one."""
+    check(compose("train", ["+optim.dense.betas=[0.9,0.98]"]))
+    with pytest.raises(UserError, match=r"^optim.dense.betas=\[0.9, 'x'\]: "):
+        check(compose("train", ["+optim.dense.betas=[0.9,x]"]))
 
 
 def test_some_were_found() -> None:

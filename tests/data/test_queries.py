@@ -207,14 +207,16 @@ CASES = [
     (way, held_out, least, table)
     for way in WAYS
     for held_out in ("next", "all", "rows")
-    for least, table in ((1, False), (3, True))
+    for least, table in ((0, False), (1, False), (3, True))
     if (way, held_out) != ("hash", "all")
 ]
 
 
 @pytest.mark.parametrize(("way", "held_out", "least", "with_table"), CASES)
 def test_prepared_queries(tmp_path: Path, way: str, held_out: str, least: int, with_table: bool) -> None:
-    """What stands in Parquet, and what batches hold of it; rare items are unknown, or cold where the table has them."""
+    """What stands in Parquet, and what batches hold of it; rare items are unknown, or cold where the table has them.
+
+    With min_count=0, items that only held-out rows have are known, too, with a count of 0."""
     events = many()
     table = [f"i{i}" for i in range(0, 12, 2)] + ["new", "i99"] if with_table else None
     more = ITEMS if with_table else "items: {feature: item}"
@@ -234,6 +236,8 @@ def test_prepared_queries(tmp_path: Path, way: str, held_out: str, least: int, w
     ]
     trained = [items if held_out == "rows" else history for split, items, _, history in expected if split == 0]
     counted = Counter(item for items in trained for item in items)
+    if least == 0:
+        counted.update({x: 0 for _, *lists in expected for items in lists for x in items})
     number = numbered(prepared, counted, least, table)
     seen = len(prepared.fitted.vocabularies["item"])
     ids = lambda items, most: [number.get(x, 0) if number.get(x, 0) <= most else 0 for x in items]  # noqa: E731

@@ -52,9 +52,12 @@ class Case:
     padding: str = "16"
     decay: bool = True
     kernels: tuple[str, ...] = ()
+    every_row: bool = False
 
     def __str__(self) -> str:
-        more = [*self.kernels, *["weighted"] * self.weighted] + [f"{self.dim}-padded-{self.padding}"] * (self.dim != 8)
+        more = [*self.kernels, *["weighted"] * self.weighted, *["every_row"] * self.every_row] + [
+            f"{self.dim}-padded-{self.padding}"
+        ] * (self.dim != 8)
         return "-".join([self.types, self.optimizer, *more])
 
     @property
@@ -69,7 +72,7 @@ class Case:
     def optim(self) -> SparseOptimConfig:
         decay = DECAY[self.optimizer] if self.decay else 0.0
         lr = 0.03 if "adam" in self.optimizer else 0.1
-        return SparseOptimConfig(name=self.optimizer, lr=lr, eps=1e-4, weight_decay=decay)
+        return SparseOptimConfig(name=self.optimizer, lr=lr, eps=1e-4, weight_decay=decay, every_row=self.every_row)
 
 
 class Model(nn.Module):
@@ -161,6 +164,7 @@ def reference(case: Case, blocks: list[dict[str, int]]) -> tuple[list[Tensor], d
         with torch.no_grad():
             for (name, w), grad in zip(tables.items(), grads, strict=False):
                 touched = {i for f, bs in zip(FEATURES, ids, strict=True) if f.table == name for b in bs for i in b}
+                touched = set(range(len(w))) if case.every_row else touched
                 n = blocks[step][name]
                 if n != blocks[max(step - 1, 0)][name]:
                     for (table, _), own in state.items():

@@ -11,6 +11,7 @@ from recsys.sharding.sharders import FUSED_OPTIMIZERS, TYPES
 
 CASES = [Case(t, o) for t in (*TYPES, "none", "mixed") for o in FUSED_OPTIMIZERS]
 CASES += [Case(t, "rowwise_adagrad", weighted=True, decay=False) for t in (*TYPES, "mixed")]
+CASES += [Case(t, o, every_row=True) for t in (*TYPES, "mixed") for o in ("adam", "partial_rowwise_adam")]
 # widths that are no multiple of 4: padded, and equal to no padding
 PADDED = [Case(t, o, dim=6) for t in ("table_wise", "row_wise", "data_parallel") for o in FUSED_OPTIMIZERS]
 CASES += [*PADDED, Case("row_wise", "rowwise_adagrad", dim=6, padding="64", decay=False)]

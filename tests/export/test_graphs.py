@@ -152,7 +152,16 @@ def features_of(name: str) -> FeatureSpec:
 
 RETRIEVERS: dict[str, tuple[Any, FeatureSpec]] = {
     "sasrec": (lambda f: SASRec(f, dim=8, heads=2, max_length=4), SEQUENCES),
+    "sasrec_original": (
+        lambda f: SASRec(f, dim=8, heads=2, max_length=4, projection=False, attention_dropout=0.5, init="glorot"),
+        SEQUENCES,
+    ),
+    "sasrec_before": (lambda f: SASRec(f, dim=8, max_length=4, norm="before"), SEQUENCES),
     "bert4rec": (lambda f: BERT4Rec(f, dim=8, max_length=4), SEQUENCES),
+    "bert4rec_original": (
+        lambda f: BERT4Rec(f, dim=8, max_length=4, positions="start", output_bias=True, attention_dropout=0.5),
+        SEQUENCES,
+    ),
     "hstu": (lambda f: HSTU(f, dim=8, max_length=5), SEQUENCES),
     "gru4rec": (lambda f: GRU4Rec(f, dim=8, hidden=6, layers=2), SEQUENCES),
     "transformer": (lambda f: Transformer(f, dim=8, context=True), SEQUENCES),

@@ -2,19 +2,21 @@
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from recsys.batch import Batch
+from recsys.batch import Batch, segment_ids_of
 from recsys.candidates import Candidates
 from recsys.features import DenseFeature, FeatureSpec, SparseFeature
-from recsys.losses import FullSoftmax
+from recsys.losses import BCE, FullSoftmax, Popularity
 from recsys.models import hstu
 from recsys.models.bert4rec import BERT4Rec
 from recsys.models.common.attention import Attention, RelativeAttention, sinusoids
+from recsys.models.common.items import masked_items
 from recsys.models.common.recurrent import packed
 from recsys.models.gru4rec import GRU4Rec
 from recsys.models.hstu import HSTU
@@ -45,8 +47,13 @@ def transformer(objective: str, block: str) -> Make:
     return make
 
 
+ORIGINAL_SASREC = {"projection": False, "init": "glorot"}
+ORIGINAL_BERT4REC = {"exact_mask": True, "output_bias": True, "positions": "start"}
 CAUSAL: dict[str, Make] = {
     "sasrec": lambda f, **o: SASRec(f, max_length=9, heads=2, **{"dim": 64, **o}),
+    "sasrec-original": lambda f, **o: SASRec(f, max_length=9, heads=2, **{"dim": 64, **ORIGINAL_SASREC, **o}),
+    "sasrec-before": lambda f, **o: SASRec(f, max_length=9, heads=2, norm="before", **{"dim": 64, **o}),
+    "sasrec-after": lambda f, **o: SASRec(f, max_length=9, heads=2, norm="after", **{"dim": 64, **o}),
     "gru4rec": lambda f, **o: GRU4Rec(f, **{"hidden": 48, "layers": 2, **o}),
     "hstu": lambda f, **o: HSTU(f, max_length=9, **o),
     "transformer-plain": transformer("causal", "plain"),
@@ -54,6 +61,7 @@ CAUSAL: dict[str, Make] = {
 }
 MASKED: dict[str, Make] = {
     "bert4rec": lambda f, **o: BERT4Rec(f, max_length=9, **o),
+    "bert4rec-original": lambda f, **o: BERT4Rec(f, max_length=9, **ORIGINAL_BERT4REC, **o),
     "masked-plain": transformer("masked", "plain"),
     "masked-relative": transformer("masked", "relative"),
 }
@@ -128,6 +136,128 @@ def test_attention_is_pytorchs(is_causal: bool) -> None:
     future = torch.ones(6, 6).triu(1).bool() if is_causal else None
     expected, _ = theirs(queries, values, values, key_padding_mask=~real, attn_mask=future)
     torch.testing.assert_close(ours(queries[real], values[real], lengths), expected[real])
+
+
+@pytest.mark.parametrize("is_causal", [True, False])
+def test_dropout_of_attention_weights(is_causal: bool) -> None:
+    """With values that are all 1, an output is the sum of the weights that remain, each divided by 1 - p."""
+    torch.manual_seed(0)
+    attention = Attention(8, 2, causal=is_causal, weight_dropout=0.25, projection=False)
+    nn.init.zeros_(attention.key_value.weight)
+    nn.init.ones_(attention.key_value.bias)
+    x, lengths = torch.zeros(2000, 8), torch.full((500,), 4)  # zero queries: equal weights
+    out = attention(x, x, lengths)[3::4]  # the last value of each list sees all four
+    kept = out * 4 * 0.75
+    torch.testing.assert_close(kept, kept.round())
+    assert set(kept.round().unique().tolist()) == {0, 1, 2, 3, 4}
+    assert out.mean().item() == pytest.approx(1, abs=0.03)
+    torch.testing.assert_close(attention.eval()(x, x, lengths), torch.ones(2000, 8))
+
+
+def attended(a: Attention, queries: Tensor, values: Tensor, heads: int, causal: bool) -> Tensor:
+    """Attention within one list, (n, dim), head by head and without PyTorch's kernel."""
+    n, dim = queries.shape
+    d = dim // heads
+    keys, contents = (values @ a.key_value.weight.T + a.key_value.bias).split(dim, dim=1)
+    q = queries @ a.query.weight.T + a.query.bias
+    parts = []
+    for h in range(heads):
+        part = slice(h * d, (h + 1) * d)
+        scores = q[:, part] @ keys[:, part].T / math.sqrt(d)
+        if causal:
+            scores = scores.masked_fill(torch.ones(n, n).triu(1).bool(), -math.inf)
+        parts.append(scores.softmax(dim=1) @ contents[:, part])
+    return a.out(torch.cat(parts, dim=1))  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("norm", ["queries", "before", "after"])
+@pytest.mark.parametrize("projection", [True, False])
+def test_sasrec_list_by_list(norm: str, projection: bool) -> None:
+    """The original's blocks (norm=queries, projection=False), and those with the usual norms."""
+    model: SASRec = built(CAUSAL["sasrec"], norm=norm, projection=projection)  # type: ignore[assignment]
+    found = query_batch(model, batch(ALONE, LISTS))
+    table = model.items.ids.rows.embeddings["item_item"].weight
+    for query, one in zip(found, LISTS, strict=True):
+        if len(one) < 2:
+            assert not query.any()
+            continue
+        inputs = torch.tensor(one[:-1])
+        places = torch.arange(len(inputs) - 1, -1, -1)
+        x = table[inputs] * 8 + model.places.weight[places]
+        for block in model.blocks:
+            if norm == "after":
+                x = block.before(x + attended(block.attention, x, x, 2, True))
+                x = block.between(x + block.feed_forward(x))
+                continue
+            y = block.before(x)
+            if norm == "before":
+                x = x + attended(block.attention, y, y, 2, True)
+                x = x + block.feed_forward(block.between(x))
+            else:
+                y = block.between(y + attended(block.attention, y, x, 2, True))
+                x = y + block.feed_forward(y)
+        torch.testing.assert_close(query, model.norm(x)[-1], rtol=1e-4, atol=1e-4)
+
+
+def test_sasrec_glorot() -> None:
+    """Glorot's uniform distribution has the standard deviation sqrt(2 / (inputs + outputs))."""
+    torch.manual_seed(0)
+    model = SASRec(replace(ALONE, sparse=(replace(ITEM, cardinality=5000),)), dim=64, max_length=500, init="glorot")
+    attention = model.blocks[0].attention
+    for weight, inputs, outputs in (
+        (model.items.ids.rows.embeddings["item_item"].weight, 5000, 64),
+        (model.places.weight, 500, 64),
+        (attention.query.weight, 64, 64),
+        (attention.key_value.weight, 64, 64),  # two layers of 64 outputs
+        (model.blocks[1].feed_forward[3].weight, 64, 64),
+    ):
+        assert weight.std().item() == pytest.approx(math.sqrt(2 / (inputs + outputs)), rel=0.03)
+    assert not attention.key_value.bias.any() and not model.blocks[1].feed_forward[0].bias.any()
+
+
+@pytest.mark.parametrize("positions", ["start", "end"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_bert4rec_list_by_list(positions: str, bias: bool) -> None:
+    model: BERT4Rec = built(MASKED["bert4rec"], positions=positions, output_bias=bias)  # type: ignore[assignment]
+    found = query_batch(model, batch(ALONE, LISTS))
+    table = model.items.ids.rows.embeddings["item_item"].weight
+    for query, one in zip(found, LISTS, strict=True):
+        if not one:
+            continue
+        places = torch.arange(len(one)) if positions == "start" else torch.arange(len(one) - 1, -1, -1)
+        x = torch.cat([table[torch.tensor(one)][:-1, :64], model.hidden[None]])
+        x = model.before(x + model.places.weight[places])
+        for block in model.blocks:
+            x = block.between(x + attended(block.attention, x, x, 2, False))
+            x = block.after(x + block.feed_forward(x))
+        expected = model.head(x)[-1]
+        scores = table[:, :64] @ expected + (table[:, 64] if bias else 0)
+        torch.testing.assert_close(table @ query, scores, rtol=1e-4, atol=1e-4)
+
+
+def test_bert4rec_normal() -> None:
+    """A normal distribution that is cut at two deviations has 0.88 of its deviation."""
+    torch.manual_seed(0)
+    model = BERT4Rec(ALONE, init="normal", init_std=0.02)
+    for layer in (model.blocks[0].attention.query, model.blocks[1].feed_forward[0], model.head[0]):
+        assert layer.weight.abs().max() <= 0.04 and not layer.bias.any()
+        assert layer.weight.std().item() == pytest.approx(0.88 * 0.02, rel=0.03)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.6])
+def test_exact_masks(share: float) -> None:
+    lengths = torch.tensor([5, 0, 1, 12, 40, 2])
+    items = torch.arange(1, 61)
+    seen = torch.zeros(61)
+    for seed in range(300):
+        torch.manual_seed(seed)
+        found = masked_items(items, lengths, share=share, only_last=0.0, exact=True)
+        per_list = torch.bincount(segment_ids_of(lengths)[found.at], minlength=6).tolist()
+        assert per_list == [max(1, round(n * share)) if n else 0 for n in lengths.tolist()]
+        seen[found.targets] += 1
+    assert (seen[19:59] / 300 - share).abs().max() < 0.12  # each item of the longest list as often
+    last = masked_items(items, lengths, share=share, only_last=1.0, exact=True)
+    assert last.targets.tolist() == [5, 6, 18, 58, 60]
 
 
 @pytest.mark.parametrize("is_causal", [True, False])
@@ -295,6 +425,22 @@ def test_features_beside_the_item_are_read(objective: str) -> None:
     assert not torch.allclose(query_batch(model, rows), before)
 
 
+@pytest.mark.parametrize("make", [CAUSAL["sasrec"], MASKED["bert4rec"]], ids=["causal", "masked"])
+def test_negatives_outside_the_history(make: Make) -> None:
+    """Lists of half of the items leave the other half. Without redraws, half of the negatives would be chosen items."""
+    torch.manual_seed(0)
+    task = RetrievalTask(make(ALONE), BCE(outside_history=True, count=3), Candidates(popularity=torch.ones(N)))
+    lists = [[1, 2, 3, 4, 5, 6], [], [7, 8, 9, 10, 11], [12, 1]] * 20
+    found = task.model.make_queries(batch(ALONE, lists))
+    negatives = task.loss.sample(found.targets, task.popularity, found).ids
+    _, rows = found.chosen_keys(N)
+    own = torch.tensor([[i in lists[r] for i in ids] for r, ids in zip(rows.tolist(), negatives.tolist(), strict=True)])
+    assert own.float().mean() < 0.05
+    plain = BCE(count=3).sample(found.targets, Popularity(torch.ones(N))).ids
+    assert negatives.shape == plain.shape and set(negatives.flatten().tolist()) == set(range(1, N))
+    task(batch(ALONE, lists))[0].backward()
+
+
 # --- learning ----------------------------------------------------------------------------------------
 
 
@@ -350,6 +496,10 @@ def test_learns_what_follows(make: Make) -> None:
     ("make", "told"),
     [
         (lambda: SASRec(ALONE, dim=50, heads=3), "dim=50 is not divisible by heads=3"),
+        (lambda: SASRec(ALONE, norm="none"), "norm='none': must be queries, before or after"),
+        (lambda: SASRec(ALONE, init="zeros"), "init='zeros': must be pytorch or glorot"),
+        (lambda: BERT4Rec(ALONE, positions="middle"), "positions='middle': must be end or start"),
+        (lambda: BERT4Rec(ALONE, init="zeros"), "init='zeros': must be pytorch or normal"),
         (lambda: BERT4Rec(ALONE, mask=0.0), "mask=0.0, mask_last=0.1: must be 0 < mask < 1"),
         (lambda: GRU4Rec(ALONE, layers=0), "hidden=64, layers=0: must be at least 1"),
         (lambda: HSTU(ALONE, heads=3), "dim=64 is not divisible by heads=3"),

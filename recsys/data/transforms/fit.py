@@ -47,11 +47,18 @@ class StatisticsPass:
         names = {dense[n].parsed for n, _ in _next_statistics(dense, self.params)}
         if self.first:
             names |= {self._column(n) for n, _ in _sparse_statistics(self.data)}
+            names |= {c for n in self.data.sparse_columns for c in self._columns_of_unseen(n)}
         return names | set(kept_columns(self.data)) | {LABEL}
 
     def _column(self, name: str) -> str:
         """Return the column of a feature's values. A sequence's items are in HISTORY, each training item once."""
         return HISTORY if self.data.sequences is not None and name == self.data.item_feature else name
+
+    def _columns_of_unseen(self, name: str) -> tuple[str, ...]:
+        """Return the columns whose values have rows even if the training split lacks them (min_count=0)."""
+        if self.data.sparse_columns[name].min_count != 0:
+            return ()
+        return (name, *self.data.query_columns) if name == self.data.item_feature else (name,)
 
     def __call__(self, frames: Iterable[pl.DataFrame], values: dict[str, pl.Series]) -> PartialStatistics:
         """Return the statistics of one chunk.
@@ -84,9 +91,18 @@ class StatisticsPass:
             if isinstance(statistic, Counts):
                 text = values[dense[name].parsed if name in dense else self._column(name)]
                 partial.tables[name] = statistic.table(text)
+                if name not in dense and (columns_of_unseen := self._columns_of_unseen(name)):
+                    unseen = pl.concat([values[c] for c in columns_of_unseen])
+                    partial.tables[name] = _with_unseen(partial.tables[name], unseen)
             else:
                 partial.statistics[name] = statistic  # type: ignore[assignment]  # all but Counts merge
         return partial
+
+
+def _with_unseen(counts: pl.DataFrame, values: pl.Series) -> pl.DataFrame:
+    """Add the values that the training split lacks to a table (value, count), with the count 0."""
+    unseen = values.filter((values != "") & ~values.is_in(counts["value"].implode())).unique()
+    return pl.concat([counts, pl.DataFrame({"value": unseen, "count": 0}, schema=counts.schema)])
 
 
 class Training(Protocol):
@@ -187,7 +203,7 @@ def _vocabularies(sparse: Mapping[str, SparseConfig], training: Training, item: 
             features[table] = [item]
     vocabularies = {}
     for table, names in features.items():
-        least = max(sparse[n].min_count or 1 for n in names)
+        least = max(1 if sparse[n].min_count is None else sparse[n].min_count or 0 for n in names)
         vocabularies[table] = (
             training.total(names, ["value"], least)
             .sort(["count", "value"], descending=[True, False])

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from recsys.models.common.lists import from_end, is_filled, padded_length, to_block
+from recsys.models.common.lists import from_end, from_start, is_filled, padded_length, to_block
 
 
 class PlacesFromEnd(nn.Embedding):
@@ -22,23 +22,46 @@ class PlacesFromEnd(nn.Embedding):
         return super().forward((first + from_end(lengths)).clamp(max=self.num_embeddings - 1))
 
 
+class PlacesFromStart(nn.Embedding):
+    """Learnt vectors of the places in a list, counted from its start; places beyond the last vector share it."""
+
+    def __init__(self, number: int, dim: int, *, init_std: float) -> None:
+        super().__init__(number, dim)
+        nn.init.normal_(self.weight, std=init_std)
+
+    def forward(self, lengths: Tensor) -> Tensor:
+        """Return the vectors of lists of these lengths: (B,) -> (P, dim)."""
+        return super().forward(from_start(lengths).clamp(max=self.num_embeddings - 1))
+
+
 class Attention(nn.Module):
     """Multi-head attention within each list: Vaswani et al., Attention Is All You Need, 2017,
     https://arxiv.org/abs/1706.03762.
 
     Args:
-        dropout: dropout of the output. The paper drops attention weights; kernels that do not store the weights, such
-            as PyTorch's for CPUs, cannot, and without those kernels a step takes twice as long.
+        dropout: dropout of the output.
+        weight_dropout: dropout of the attention weights, as in the paper. Kernels that do not store the weights, such
+            as PyTorch's for CPUs, cannot drop them, and without those kernels a step takes twice as long.
+        projection: whether a linear layer and the dropout of the output follow.
     """
 
-    def __init__(self, dim: int, heads: int, *, causal: bool, dropout: float = 0.0) -> None:
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        causal: bool,
+        dropout: float = 0.0,
+        weight_dropout: float = 0.0,
+        projection: bool = True,
+    ) -> None:
         super().__init__()
         if heads < 1 or dim % heads:
             raise ValueError(f"dim={dim} is not divisible by heads={heads}")
-        self.heads, self.causal = heads, causal
+        self.heads, self.causal, self.weight_dropout = heads, causal, weight_dropout
         self.query = nn.Linear(dim, dim)
         self.key_value = nn.Linear(dim, 2 * dim)
-        self.out = nn.Sequential(nn.Linear(dim, dim), nn.Dropout(dropout))
+        self.out = nn.Sequential(nn.Linear(dim, dim), nn.Dropout(dropout)) if projection else nn.Sequential()
 
     def forward(self, queries: Tensor, values: Tensor, lengths: Tensor) -> Tensor:
         """Attend from queries (P, dim) to values (P, dim) of lists of these lengths (B,) -> (P, dim)."""
@@ -48,7 +71,10 @@ class Attention(nn.Module):
         mask = None
         if not self.causal:  # causal attention never reaches the padding, which comes last
             mask = (is_filled(lengths, block.shape[1]) | (lengths == 0)[:, None])[:, None, None, :]
-        mixed = nn.functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=self.causal)
+        drop = self.weight_dropout if self.training else 0.0
+        mixed = nn.functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=mask, dropout_p=drop, is_causal=self.causal
+        )
         return self.out(_merge_heads(mixed)[at])
 
     def _by_head(self, x: Tensor) -> Tensor:

@@ -10,7 +10,7 @@ from recsys.batch import segment_ids_of
 from recsys.candidates import Candidates
 from recsys.features import FeatureSpec
 from recsys.models.common.embeddings import PooledEmbeddings, SequenceEmbeddings
-from recsys.models.common.lists import padded_length
+from recsys.models.common.lists import from_start, padded_length
 
 
 @dataclass
@@ -32,6 +32,13 @@ class QueryBatch:
     at: Tensor
     targets: Tensor
     query_of_target: Tensor
+
+    def chosen_keys(self, n: int) -> tuple[Tensor, Tensor]:
+        """Return row * n + item of all inputs and targets, and the row (T,) of each target. n: number of item ids"""
+        row_of_query = segment_ids_of(self.lengths)[self.at] if len(self.at) else self.at
+        row_of_input = segment_ids_of(self.lengths)
+        rows = row_of_query[self.query_of_target]
+        return torch.cat([row_of_input * n + self.inputs, rows * n + self.targets]), rows
 
 
 class Items(nn.Module):
@@ -126,7 +133,7 @@ def next_items(items: Tensor, lengths: Tensor, *, every: bool) -> QueryBatch:
     return QueryBatch(items[places], shorter, places, at, nothing, nothing)
 
 
-def masked_items(items: Tensor, lengths: Tensor, *, share: float, only_last: float) -> QueryBatch:
+def masked_items(items: Tensor, lengths: Tensor, *, share: float, only_last: float, exact: bool = False) -> QueryBatch:
     """Mask random items of each list and make them targets, as in training. Unknown items (0) do not become targets.
 
     Args:
@@ -134,10 +141,15 @@ def masked_items(items: Tensor, lengths: Tensor, *, share: float, only_last: flo
         lengths: (B,).
         share: probability of masking an item. If no item of a list is drawn, its last item is masked.
         only_last: probability of masking only the last item of a list instead.
+        exact: whether to mask this share of each list exactly, rounded but at least one item.
     """
     query_of_target = segment_ids_of(lengths)
     ends = (lengths.cumsum(0) - 1)[lengths > 0]
     hidden = torch.rand(len(items), device=items.device) < share
+    if exact:
+        order = torch.argsort(query_of_target + torch.rand(len(items), dtype=torch.float64, device=items.device))
+        count = (lengths * share).round().clamp(min=1).long()
+        hidden[order] = from_start(lengths) < count[query_of_target]
     alone = torch.rand(len(lengths), device=items.device) < only_last
     hidden &= ~alone[query_of_target]
     none = (
