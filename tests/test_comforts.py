@@ -209,7 +209,7 @@ def test_training_stops_when_validation_no_longer_improves(home: Path, capsys: p
     said = capsys.readouterr().err
     assert "stopped after epoch 4: validation/auc has not improved for 3 validations" in said
     assert made.metrics["protocol"]["checkpoint"].endswith("best-00000025")  # of the first epoch
-    run(home, "whole", "trainer.max_epochs=2", "data.split.validation=0", *rates)
+    run(home, "all_epochs", "trainer.max_epochs=2", "data.split.validation=0", *rates)
     assert "all 2 epochs are trained; to stop early, set data.split.validation" in capsys.readouterr().err
 
 
