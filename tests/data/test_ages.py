@@ -15,7 +15,8 @@ from omegaconf import OmegaConf
 
 from recsys.data.check import check_data
 from recsys.data.group_features import arrange
-from recsys.data.prepare.prepared import Prepared, prepare
+from recsys.data.prepare.prepared import Prepared, parsed_rows, prepare
+from recsys.data.profile import Profiler, page
 from recsys.data.raw_schema import RawSchema
 from recsys.data.tensors import Tensors
 from recsys.data.transforms import GROUP, ORDER, PLACE, ResolvedData, resolve
@@ -179,6 +180,29 @@ def test_online_as_offline(tmp_path: Path, text: bool) -> None:
     for place, row in list(enumerate(given.to_dicts()))[::9]:
         history = given[:place].filter(pl.col("user") == row["user"]).sort("place").to_dicts()  # of any order
         assert pipeline.frame(row, history).equals(batch[row["place"]])
+
+
+def test_the_report_counts_each_age(tmp_path: Path) -> None:
+    rows = log()
+    prepared = prepared_log(rows, tmp_path)
+    data = prepared.fitted.data
+    data.prepared = str(tmp_path / "prepared")
+    profiler, trains = Profiler(data), []
+    for frame, which in parsed_rows(data):
+        profiler.add(frame, which)
+        trains += frame["ages"].filter(pl.Series(which == 0)).to_list()
+    found = profiler.result(prepared.fitted)
+    ages = next(f for f in found.features if f.name == "ages")
+    known = [x for row in trains for x in row if x is not None]
+    assert ages.numbers is not None and ages.numbers.spans[0] is not None
+    assert ages.numbers.spans[0]["max"] == max(known) and ages.numbers.spans[0]["50%"] == np.quantile(known, 0.5)
+    assert ages.distinct == len(set(known))
+    assert ages.cells["train"].sum() == sum(map(len, trains))
+    assert ages.cells.filter("special")["train"].item() == sum(map(len, trains)) - len(known)
+    assert ages.missing[0] == sum(not row for row in trains) / len(trains)
+    assert ages.lengths is not None and ages.lengths["train"].sum() == len(trains)
+    html = page(found, {"name": "t", "root": "/raw", "rows": {}, "bad_rows": 0, "split": "time"}, tmp_path)
+    assert "ages of earlier rows, in 5 ranges" in html and "Values per row" in html
 
 
 MISTAKES = [
