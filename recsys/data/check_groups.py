@@ -71,7 +71,7 @@ def _check_feature(data: ResolvedData, where: str, c: DenseConfig | SparseConfig
 def _check_age(data: ResolvedData, where: str, c: SparseConfig) -> None:
     where = f"{where}.age=true"
     if data.sequences is not None:
-        raise UserError(f"{where}: does not apply with data.sequences, whose rows have no time of their own; remove it")
+        raise UserError(f"{where}: does not apply with data.sequences; set difference, the pause before each item")
     if c.last is None:
         raise UserError(f"{where}: needs last, the number of earlier rows whose ages are listed")
     if data.group is not None and data.group.order is None:

@@ -80,7 +80,8 @@ def add_group_features(data: ResolvedData, rows: pl.DataFrame) -> pl.DataFrame:
 def next_item_queries(data: ResolvedData, rows: pl.DataFrame) -> pl.DataFrame:
     """Make the query for each group's next item, in the same way as for held-out rows.
 
-    The next row is assumed to equal the group's last one, but with an unknown item and unknown differences.
+    The next row is assumed to equal the group's last one, but with an unknown item and unknown differences. So its ages
+    are those at the time of the last row.
 
     Args:
         data: the data config.

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from recsys.data.check import check_data
-from recsys.data.group_features import arrange
+from recsys.data.group_features import arrange, next_item_queries
 from recsys.data.prepare.prepared import Prepared, parsed_rows, prepare
 from recsys.data.profile import Profiler, page
 from recsys.data.raw_schema import RawSchema
@@ -92,6 +92,19 @@ def test_equal_times_are_zero_apart_and_never_look_ahead() -> None:
     """Rows of equal times keep their order in the files, as for `last`."""
     found = arranged([("u", 3, 3.0), ("u", 1, 1.0), ("u", 3, 3.0), ("v", 3, 3.0), ("u", 3, 3.0)])
     assert found["ages"].to_list() == [[2.0], [], [2.0, 0.0], [], [2.0, 0.0, 0.0]]
+
+
+def test_the_query_for_the_next_item_is_at_the_time_of_the_last_row() -> None:
+    data = config("""
+        group: {by: user, order: at}
+        split: {by: time, column: at}
+        items: {feature: item}
+        sparse: {item: {}, ages: {column: at, last: 2, age: true, quantiles: 3}}
+    """)
+    times = [1.0, 5.0, 2.0, 9.0]
+    rows = pl.DataFrame({GROUP: ["u", "u", "v", "u"], ORDER: times, "item": list("abcd"), "ages": times})
+    queries = next_item_queries(data, rows)
+    assert queries.select(GROUP, "ages").rows() == [("u", [4.0, 0.0]), ("v", [0.0])]
 
 
 # --- prepared and served ---------------------------------------------------------------------------------
