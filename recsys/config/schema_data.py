@@ -193,6 +193,8 @@ class SparseConfig:
     # with `quantiles`: subtract the number or time (in seconds) of the n-th row before
     difference: int | None = number(None, at_least=1)
     last: int | None = number(None, at_least=1, limit=2**20)  # take the values of the last n rows before, oldest first
+    # with `last` and `quantiles`: take this row's number or time (in seconds) minus that of each of these rows
+    age: bool | None = None
     per: str | None = None  # with sequences: item (default), a value per item | group: the value of the last item
     pattern: str | None = None  # regular expression: its matches in the column's text are the values
     # vocabulary: values rarer than this in the training split share row 0; 0: values that only validation and test rows

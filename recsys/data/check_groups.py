@@ -27,7 +27,7 @@ def check_groups(data: ResolvedData) -> None:
             if c is not None:
                 _check_feature(data, f"{data.key}.{kind}.{name}", c)
     for kind, defaults in (("dense_defaults", data.dense_defaults), ("sparse_defaults", data.sparse_defaults)):
-        for name in (*LOOK_BACK_KEYS, "per"):
+        for name in (*LOOK_BACK_KEYS, "age", "per"):
             if getattr(defaults, name, None) is not None:
                 raise UserError(f"{data.key}.{kind}.{name}: cannot be a default; set it per feature")
     if data.split.by == "leave_one_out" and data.group is None:
@@ -59,11 +59,25 @@ def _check_feature(data: ResolvedData, where: str, c: DenseConfig | SparseConfig
         raise UserError(f"{where}.{keys[0]}: reads one value a row, but {other} makes several; remove one of them")
     if c.difference is not None and c.quantiles is None:
         raise UserError(f"{where}.difference={c.difference}: is a number; set quantiles to make it sparse")
+    if c.age:
+        _check_age(data, where, c)
     if c.per is not None and (data.sequences is None or c.per not in ("item", "group")):
         problem = "applies only with data.sequences" if data.sequences is None else "must be item or group"
         raise UserError(f"{where}.per={c.per}: {problem}")
     if data.sequences is not None and c.last is not None:
         raise UserError(f"{where}.last={c.last}: is ignored with data.sequences, which has max_length; remove it")
+
+
+def _check_age(data: ResolvedData, where: str, c: SparseConfig) -> None:
+    where = f"{where}.age=true"
+    if data.sequences is not None:
+        raise UserError(f"{where}: does not apply with data.sequences; set difference, the pause before each item")
+    if c.last is None:
+        raise UserError(f"{where}: needs last, the number of earlier rows whose ages are listed")
+    if data.group is not None and data.group.order is None:
+        raise UserError(f"{where}: needs data.group.order, the time by which the rows of a group are sorted")
+    if c.quantiles is None:
+        raise UserError(f"{where}: is a number; set quantiles to make it sparse")
 
 
 def check_items(data: ResolvedData) -> None:
@@ -99,7 +113,7 @@ def check_items(data: ResolvedData) -> None:
         raise UserError(f"data.items.file={c.file}: needs features under data.items.dense or data.items.sparse")
     for kind, features in (("dense", c.dense), ("sparse", c.sparse)):
         for feature, f in features.items():
-            for key in (*LOOK_BACK_KEYS, "per", "table"):
+            for key in (*LOOK_BACK_KEYS, "age", "per", "table"):
                 if f is not None and getattr(f, key, None) is not None:
                     raise UserError(
                         f"data.items.{kind}.{feature}.{key}: does not apply to features of items; remove it"

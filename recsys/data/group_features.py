@@ -1,4 +1,4 @@
-"""Arrange rows by group: lags, differences, last values, sessions, sequences, and splits that depend on the group.
+"""Arrange rows by group: lags, differences, last values and ages, sessions, sequences, and group-dependent splits.
 
 Input and output are parsed rows with decoded text. A row depends only on rows before it, whatever their split.
 """
@@ -80,7 +80,8 @@ def add_group_features(data: ResolvedData, rows: pl.DataFrame) -> pl.DataFrame:
 def next_item_queries(data: ResolvedData, rows: pl.DataFrame) -> pl.DataFrame:
     """Make the query for each group's next item, in the same way as for held-out rows.
 
-    The next row is assumed to equal the group's last one, but with an unknown item and unknown differences.
+    The next row is assumed to equal the group's last one, but with an unknown item and unknown differences. So its ages
+    are those at the time of the last row.
 
     Args:
         data: the data config.
@@ -129,7 +130,7 @@ def leave_one_out(starts: np.ndarray) -> np.ndarray:
 
 
 def _look_back(data: ResolvedData, rows: pl.DataFrame, starts: np.ndarray) -> list[pl.Series]:
-    """Return the columns of lags, differences and last values."""
+    """Return the columns of lags, differences, last values and ages."""
     columns, at = [], np.arange(len(starts))
     sparse = data.sparse_columns
     features: dict[str, DenseConfig | SparseConfig] = {n: d for n, d in data.dense.items() if d} | dict(sparse)  # type: ignore[assignment]
@@ -140,7 +141,8 @@ def _look_back(data: ResolvedData, rows: pl.DataFrame, starts: np.ndarray) -> li
             columns.append(rows[name] - _lag(rows[name], starts, c.difference))
     for name, s in sparse.items():
         if s.last is not None and not data.is_sequence(s):
-            columns.append(slices(rows[name], np.maximum(starts, at - s.last), at))
+            first = np.maximum(starts, at - s.last)
+            columns.append(_ages(rows[name], first) if s.age else slices(rows[name], first, at))
     return columns
 
 
@@ -149,16 +151,32 @@ def _lag(x: pl.Series, starts: np.ndarray, lag: int) -> pl.Series:
     return x.shift(lag).zip_with(exists, pl.Series([None], dtype=x.dtype).new_from_index(0, x.len())).alias(x.name)
 
 
+def _ages(x: pl.Series, first: np.ndarray) -> pl.Series:
+    """Return the list x[i] - x[first[i]:i] for each row i: (n,) -> (n,) lists. It is null where either is missing."""
+    rows = np.arange(len(first))
+    return _lists(x.gather(np.repeat(rows, rows - first)) - x.gather(_places(first, rows)), rows - first)
+
+
 def slices(x: pl.Series, first: np.ndarray, stop: np.ndarray) -> pl.Series:
     """Return the list x[first:stop] for each pair: (n,), (n,) -> (n,) lists. Missing text becomes the empty text."""
+    return _lists((x.fill_null("") if x.dtype == pl.String else x).gather(_places(first, stop)), stop - first)
+
+
+def _places(first: np.ndarray, stop: np.ndarray) -> np.ndarray:
+    """Return the numbers from first to stop - 1 of each pair, one after another: (n,), (n,) -> (P,)."""
+    lengths = stop - first
+    ends = np.cumsum(lengths)
+    return np.repeat(first - ends + lengths, lengths) + np.arange(lengths.sum())
+
+
+def _lists(values: pl.Series, lengths: np.ndarray) -> pl.Series:
+    """Return lists of these lengths, (n,), of (P,) values one after another."""
     import pyarrow as pa  # serving needs it only here
 
-    offsets = np.concatenate([[0], np.cumsum(stop - first)])
-    at = np.repeat(first - offsets[:-1], stop - first) + np.arange(offsets[-1])
-    values = (x.fill_null("") if x.dtype == pl.String else x).gather(at).to_arrow()
-    lists = pl.from_arrow(pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), values))
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int64())
+    lists = pl.from_arrow(pa.LargeListArray.from_arrays(offsets, values.to_arrow()))
     assert isinstance(lists, pl.Series)
-    return lists.alias(x.name)
+    return lists.alias(values.name)
 
 
 def _queries(item: str, rows: pl.DataFrame) -> pl.DataFrame:

@@ -28,9 +28,9 @@ class HSTURank(nn.Module):
 
     Args:
         history: the history of each feature of the target, see DIN.
-        times: a list with a time bucket for each item of the history, such as the pause before it, from which the
-            attention gets a bias for each block, head and bucket; None for none. The list is pooled too, as all lists
-            that are not in `history`.
+        times: a list with a time bucket for each item of the history, such as its age (`age: true` in the data's
+            YAML), from which the attention gets a bias for each block, head and bucket; None for none. The list is
+            pooled too, as all lists that are not in `history`.
         blocks: number of HSTU blocks.
         heads: of the attention; each has an equal part of the width, the pairs of `history` times `dim`.
         max_length: number of distances that have a learnt bias (larger ones share the last one); N in the paper, by

@@ -50,7 +50,11 @@ split: {by: leave_one_out}
 dense:
   lagged: {column: x, lag: 1, fill: mean}
   more: {column: x, difference: 2, fill: 0}
-sparse: {user: {}, item: {}, items: {column: item, last: 3, pooling: mean}}
+sparse:
+  user: {}
+  item: {}
+  items: {column: item, last: 3, pooling: mean}
+  ages: {column: at, last: 3, age: true, quantiles: 5}
 """
 SEQUENCES = """
 source: {files: ["*.csv"]}

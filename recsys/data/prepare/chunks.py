@@ -233,5 +233,5 @@ def read_spec(data: ResolvedData, sides: dict[str, str]) -> str:
     split = [data.split.by, data.split.column] if data.split.column else None
     group = [data.group.by, data.group.order] if data.group else None
     derive = [*data.derive.items()]  # in order: one may read another
-    moments = sorted(data.differences)
+    moments = sorted(data.moments)
     return json.dumps([source, sides, derive, label, dense, sparse, split, group, moments, data.where], sort_keys=True)

@@ -11,6 +11,7 @@ from recsys.data.profile.tallies import (
     ByValue,
     Distinct,
     RowSample,
+    each_number,
     tally,
     with_label,
 )
@@ -51,7 +52,8 @@ class Profiler:
         self.missing = {n: np.zeros(3, np.int64) for n in [*self.numbers, *self.values]}
         self.moments = {n: [Moments() for _ in SPLITS] for n in self.numbers}
         self.distinct = {n: Distinct() for n in self.numbers}
-        limit = max(min(SAMPLE_ROWS, SAMPLE_NUMBERS // max(len(self.numbers), 1)), 1)
+        width = sum((sparse[n].last or 1) if n in sparse else 1 for n in self.numbers)  # numbers of a row, at most
+        limit = max(min(SAMPLE_ROWS, SAMPLE_NUMBERS // max(width, 1)), 1)
         self.samples = [RowSample(limit) for _ in SPLITS]
 
     def add(self, frame: pl.DataFrame, which: np.ndarray) -> None:
@@ -81,10 +83,11 @@ class Profiler:
             part = numbers if mine.all() else numbers.filter(mine)
             sample.add(part)
             for name in self.numbers:
-                self.missing[name][split] += part[name].null_count()
-                self.moments[name][split].add(part[name], part)
+                rows, x = part[name], each_number(part, name)[name]
+                self.missing[name][split] += int(_missing(rows, "").sum()) if name in self.lengths else x.null_count()
+                self.moments[name][split].add(x, part)
                 if split == 0:
-                    self.distinct[name].add(part[name])
+                    self.distinct[name].add(x)
 
     def result(self, fitted: Fitted) -> DataProfile:
         """Return the profile. fitted: the transforms fitted on the same data, with vocabularies and table sizes."""

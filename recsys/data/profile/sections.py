@@ -53,8 +53,8 @@ def _title(f: Feature) -> str:
     few = not any(c in label for label in f.cells["label"] for c in "≤>")
     if few:
         return "By value"
-    sampled = f"<small>; {f.numbers.sampled:,} of them, sampled</small>" if f.numbers.sampled < f.numbers.seen else ""
-    return f"By tenths of the training rows{sampled}"
+    sampled = f"<small>; from {f.numbers.sampled:,} sampled rows</small>" if f.numbers.sampled < f.numbers.seen else ""
+    return f"By tenths of the training {'rows' if f.lengths is None else 'lookups'}{sampled}"
 
 
 def chip(psi: float, reading: str) -> str:

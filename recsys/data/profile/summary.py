@@ -12,7 +12,7 @@ from recsys.data.prepare.split import SPLITS
 from recsys.data.profile import numbers, values
 from recsys.data.profile.data_profile import DataProfile, Feature, Numbers, Table
 from recsys.data.profile.drift import Drift, drift, psi
-from recsys.data.profile.tallies import TALLY
+from recsys.data.profile.tallies import TALLY, each_number
 from recsys.data.transforms import Fitted, is_bag
 from recsys.data.transforms.encodings import Count, Target
 from recsys.data.transforms.hashing import bucket_ids
@@ -41,14 +41,15 @@ def summarise(profiler: Profiler, fitted: Fitted) -> DataProfile:
 
 def _number(profiler: Profiler, name: str, samples: dict[str, pl.DataFrame]) -> Feature:
     time, sparse = name in profiler.times, profiler.data.sparse_columns
-    there = {s: f[name].drop_nulls().to_numpy() for s, f in samples.items()}
+    seen = {s: each_number(f, name) for s, f in samples.items()}
+    there = {s: f[name].drop_nulls().to_numpy() for s, f in seen.items()}
     spans: list[dict[str, float] | None] = []
     for s, m in zip(SPLITS, profiler.moments[name], strict=True):
         spans.append({**m.params(), **numbers.quantiles(there[s])} if m.n else None)
     shown = Numbers(
         spans, numbers.histogram(list(there.values()), time=time), samples["train"].height, profiler.samples[0].seen
     )
-    cells = numbers.cells(samples, name, time=time)
+    cells = numbers.cells(seen, name, time=time)
     parts = {part: _ordered(s.result()) for (n, part), s in profiler.parts.items() if n == name}
     drifts = [_drifts(p) for p in parts.values()] or [_drifts(cells)]  # a model sees the parts, not the time
     c = sparse.get(name)
@@ -56,7 +57,7 @@ def _number(profiler: Profiler, name: str, samples: dict[str, pl.DataFrame]) -> 
         name=name,
         kind="time" if time else "quantiles" if c else "dense",
         reads=(c.column or name) if c else _dense_reads(profiler, name),
-        encoding=f"{c.quantiles} ranges with the same number of training rows" if c else _steps(profiler, name),
+        encoding=_ranges(c) if c else _steps(profiler, name),
         table=(c.table or name) if c else None,
         missing=_shares(profiler.missing[name], profiler.rows),
         distinct=profiler.distinct[name].count,
@@ -66,6 +67,7 @@ def _number(profiler: Profiler, name: str, samples: dict[str, pl.DataFrame]) -> 
         drift=(_largest([d[0] for d in drifts]), _largest([d[1] for d in drifts])),
         iv=max(_information_value(x) for x in ([*parts.values()] or [cells])),
         numbers=shown,
+        lengths=_ordered(profiler.lengths[name].result()) if name in profiler.lengths else None,
         parts=parts,
     )
 
@@ -170,6 +172,13 @@ def _steps(profiler: Profiler, parsed: str) -> str:
         name = f"fill {s.kind}" if isinstance(s, Fill) else type(s).__name__.lower()
         steps.append(f"{name} ({options})" if options else name)
     return ", ".join(steps)
+
+
+def _ranges(c: SparseConfig) -> str:
+    if not is_bag(c):
+        return f"{c.quantiles} ranges with the same number of training rows"
+    what = "ages of earlier rows, in " if c.age else ""
+    return f"{what}{c.quantiles} ranges with the same number of training lookups, {c.pooling}"
 
 
 def _encoding(c: SparseConfig) -> str:

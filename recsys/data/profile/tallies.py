@@ -107,6 +107,14 @@ class Distinct:
         return round((KEPT - 1) / (float(self._hashes[KEPT - 1]) / 2.0**64))
 
 
+def each_number(frame: pl.DataFrame, name: str) -> pl.DataFrame:
+    """Return the columns `name` and LABEL, with a row for each number of a list; an empty list has none."""
+    rows = frame.select(name, LABEL)
+    if rows.schema[name] != pl.List:
+        return rows
+    return rows.filter(pl.col(name).list.len() > 0).explode(name)
+
+
 def with_label(columns: Sequence[pl.Series], labels: pl.Series) -> pl.DataFrame:
     """Return a frame of the columns and LABEL."""
     return pl.DataFrame([*columns, labels.alias(LABEL)])

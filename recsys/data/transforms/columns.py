@@ -216,17 +216,22 @@ class ResolvedData(DataConfig):
         """The ways in which features read each raw column: as number, value or time."""
         reads: dict[str, set[str]] = {}
         for d in self.dense_columns.values():
-            reads.setdefault(d.column, set()).add("time" if d.parsed in self.differences else d.reads)
+            reads.setdefault(d.column, set()).add("time" if d.parsed in self.moments else d.reads)
         for name, s in self.sparse_columns.items():
-            number = name not in self.differences if s.encode == "quantiles" else s.encode == "id" and not is_split(s)
+            number = name not in self.moments if s.encode == "quantiles" else s.encode == "id" and not is_split(s)
             for column in s.cross or [s.column or name]:
                 reads.setdefault(column, set()).add("number" if number else "value")
         return reads
 
     @cached_property
     def differences(self) -> frozenset[str]:
-        """The features that are differences; their columns may be times."""
+        """The features that are differences between two rows."""
         return frozenset(n for n, c in [*self.dense.items(), *self.sparse.items()] if c and c.difference is not None)
+
+    @cached_property
+    def moments(self) -> frozenset[str]:
+        """The features that are differences or ages; their columns may be numbers or times."""
+        return self.differences | {n for n, c in self.sparse.items() if c and c.age}
 
     @cached_property
     def text_columns(self) -> tuple[str, ...]:

@@ -121,8 +121,7 @@ def _kinds(data: ResolvedData) -> dict[str, tuple[str, str]]:
     """
     kinds: dict[str, tuple[str, str]] = {c.parsed: (c.column, c.reads) for c in data.dense_columns.values()}
     kinds |= {n: (c.column or n, "number") for n, c in data.sparse_columns.items() if c.encode == "quantiles"}
-    moments = data.differences
-    return {n: (column, "moment" if n in moments else kind) for n, (column, kind) in kinds.items()}
+    return {n: (column, "moment" if n in data.moments else kind) for n, (column, kind) in kinds.items()}
 
 
 def _split(data: ResolvedData, schema: pl.Schema) -> list[pl.Expr]:
@@ -197,7 +196,8 @@ def _check_types(data: ResolvedData, schema: pl.Schema, kinds: dict[str, tuple[s
     for name, (column, kind) in kinds.items():
         dtype = schema[column]
         if kind in ("time", "moment") and dtype in (pl.Time, pl.Duration, pl.Boolean):
-            raise UserError(f"{data.key}.dense.{name}: column {column} holds {dtype}, not a date or time")
+            key = "sparse" if name in data.sparse_columns else "dense"
+            raise UserError(f"{data.key}.{key}.{name}: column {column} holds {dtype}, not a date or time")
 
 
 def _value_checks(raw: pl.DataFrame, frame: pl.DataFrame, kinds: dict[str, tuple[str, str]]) -> list[Check]:

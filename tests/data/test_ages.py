@@ -1,0 +1,258 @@
+"""Ages of a history's items: against plain NumPy, never from later rows, and the same online as offline."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from entries import assert_same, moved
+from examples import examples
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from recsys.data.check import check_data
+from recsys.data.group_features import arrange, next_item_queries
+from recsys.data.prepare.prepared import Prepared, parsed_rows, prepare
+from recsys.data.profile import Profiler, page
+from recsys.data.raw_schema import RawSchema
+from recsys.data.tensors import Tensors
+from recsys.data.transforms import GROUP, ORDER, PLACE, ResolvedData, resolve
+from recsys.errors import UserError
+from recsys.serving.raw_rows import RawRows
+
+SPLITS = ("train", "validation", "test")
+LAST, BUCKETS = 4, 5
+Event = tuple[str, int, float | None]  # user, order, time
+
+
+def config(text: str, **more: Any) -> ResolvedData:
+    merged = OmegaConf.merge(OmegaConf.structured(ResolvedData(name="t")), OmegaConf.create(text), more)
+    data = resolve(OmegaConf.to_object(merged))  # type: ignore[arg-type]
+    check_data(data)
+    return data
+
+
+def arranged(events: list[Event], last: int = LAST, gap: int | None = None) -> pl.DataFrame:
+    data = config(f"""
+        group: {{by: user, order: at, gap: {"null" if gap is None else gap}}}
+        sparse:
+          items: {{column: item, last: {last}}}
+          ages: {{column: t, last: {last}, age: true, quantiles: 3}}
+    """)
+    users, orders, times = ([e[i] for e in events] for i in range(3))
+    columns = {GROUP: users, ORDER: orders, PLACE: range(len(events)), "items": [str(i) for i in range(len(events))]}
+    types = {GROUP: pl.String, ORDER: pl.Float64, PLACE: pl.Int64, "items": pl.String, "ages": pl.Float64}
+    return arrange(data, pl.DataFrame(columns | {"ages": times}, schema_overrides=types)).sort(PLACE)
+
+
+def earlier_rows(events: list[Event], row: int, last: int, gap: int | None) -> list[int]:
+    """Return the places of the last rows before `row` in its group and session, oldest first, by brute force."""
+    same = [i for i in range(len(events)) if events[i][0] == events[row][0]]
+    before = sorted((events[i][1], i) for i in same if (events[i][1], i) <= (events[row][1], row))
+    for n in range(len(before) - 1, 0, -1):
+        if gap is not None and before[n][0] - before[n - 1][0] > gap:
+            before = before[n:]
+            break
+    return [i for _, i in before[:-1]][-last:]
+
+
+TIMES = st.none() | st.integers(-5, 40).map(float)
+EVENTS = st.lists(st.tuples(st.sampled_from("uvwxé"), st.integers(0, 12), TIMES), max_size=40)
+
+
+@settings(max_examples=examples(80), deadline=None)
+@given(EVENTS, st.integers(1, 5), st.none() | st.integers(0, 4))
+def test_against_a_brute_force(events: list[Event], last: int, gap: int | None) -> None:
+    """`order` has ties, and the times, another column, are missing in some rows."""
+    found = arranged(events, last, gap)
+    for row, (items, ages) in enumerate(found.select("items", "ages").iter_rows()):
+        earlier = earlier_rows(events, row, last, gap)
+        assert items == [str(i) for i in earlier]
+        now = events[row][2]
+        then = [events[i][2] for i in earlier]
+        assert ages == [None if now is None or t is None else now - t for t in then]
+
+
+@settings(max_examples=examples(80), deadline=None)
+@given(EVENTS.filter(bool), st.data())
+def test_later_rows_change_nothing(events: list[Event], data: st.DataObject) -> None:
+    """Rows from a moment on become others, of any group, time and number; all earlier rows keep their ages."""
+    at = data.draw(st.integers(0, 12))
+    later = st.lists(st.tuples(st.sampled_from("uvwxé"), st.integers(at, 15), TIMES), max_size=10)
+    kept = [e for e in events if e[1] < at]
+    one, other = arranged(events), arranged(kept + data.draw(later))
+    before = [i for i, e in enumerate(events) if e[1] < at]
+    assert one[before]["ages"].to_list() == other[: len(kept)]["ages"].to_list()
+
+
+def test_equal_times_are_zero_apart_and_never_look_ahead() -> None:
+    """Rows of equal times keep their order in the files, as for `last`."""
+    found = arranged([("u", 3, 3.0), ("u", 1, 1.0), ("u", 3, 3.0), ("v", 3, 3.0), ("u", 3, 3.0)])
+    assert found["ages"].to_list() == [[2.0], [], [2.0, 0.0], [], [2.0, 0.0, 0.0]]
+
+
+def test_the_query_for_the_next_item_is_at_the_time_of_the_last_row() -> None:
+    data = config("""
+        group: {by: user, order: at}
+        split: {by: time, column: at}
+        items: {feature: item}
+        sparse: {item: {}, ages: {column: at, last: 2, age: true, quantiles: 3}}
+    """)
+    times = [1.0, 5.0, 2.0, 9.0]
+    rows = pl.DataFrame({GROUP: ["u", "u", "v", "u"], ORDER: times, "item": list("abcd"), "ages": times})
+    queries = next_item_queries(data, rows)
+    assert queries.select(GROUP, "ages").rows() == [("u", [4.0, 0.0]), ("v", [0.0])]
+
+
+# --- prepared and served ---------------------------------------------------------------------------------
+
+YAML = f"""
+    source: {{files: ["*.csv"]}}
+    label: {{column: y}}
+    group: {{by: user, order: at}}
+    split: {{by: time, column: at, validation: 0.2, test: 0.2}}
+    sparse:
+      item: {{}}
+      items: {{column: item, table: item, last: {LAST}}}
+      ages: {{column: seen, last: {LAST}, age: true, quantiles: {BUCKETS}}}
+"""
+
+
+def log(rows: int = 400) -> pl.DataFrame:
+    """Rows in any order; `seen` is `at` in seconds, and is missing in some rows; many rows share their times."""
+    rng = np.random.default_rng(0)
+    at = rng.permutation(rows) // 3 * 3600 + rng.integers(0, 2, rows)
+    seen = [None if i % 11 == 0 else int(t) for i, t in enumerate(at)]
+    columns = {"user": rng.integers(0, 9, rows), "item": rng.integers(0, 12, rows), "at": at, "seen": seen}
+    return pl.DataFrame(columns | {"y": rng.integers(0, 2, rows)})
+
+
+def as_text(times: pl.Series) -> pl.Series:
+    start = datetime(2024, 2, 28, tzinfo=UTC)
+    text = [None if t is None else (start + timedelta(seconds=t)).isoformat() for t in times]
+    return pl.Series(times.name, text, dtype=pl.String)
+
+
+def prepared_log(rows: pl.DataFrame, folder: Path) -> Prepared:
+    (folder / "raw").mkdir()
+    for i in range(3):  # in the order of rows
+        rows[i * len(rows) // 3 : (i + 1) * len(rows) // 3].write_csv(folder / "raw" / f"{i}.csv")
+    return prepare(config(YAML, root=str(folder / "raw"), prepared=str(folder / "prepared")))
+
+
+def frames(prepared: Prepared) -> dict[str, pl.DataFrame]:
+    return {s: pl.concat([pl.read_parquet(f) for f in prepared.files(s)]) for s in SPLITS}
+
+
+def test_buckets_are_quantiles_of_the_training_rows(tmp_path: Path) -> None:
+    rows = log()
+    prepared = prepared_log(rows, tmp_path)
+    events: list[Event] = [(str(u), t, s) for u, t, s in rows.select("user", "at", "seen").iter_rows()]
+    earlier = [earlier_rows(events, i, LAST, None) for i in range(len(events))]
+    seen = np.array([np.nan if e[2] is None else e[2] for e in events])
+    ages = [seen[i] - seen[places] for i, places in enumerate(earlier)]
+    done = frames(prepared)
+    order = np.lexsort((np.arange(len(events)), rows["at"]))  # of the split
+    trains = np.zeros(len(events), bool)
+    trains[order[: done["train"].height]] = True
+    known = np.concatenate([a for a, t in zip(ages, trains, strict=True) if t])
+    bounds = np.unique(np.quantile(known[~np.isnan(known)], np.arange(1, BUCKETS) / BUCKETS))
+    assert prepared.fitted.quantiles == {"ages": bounds.tolist()} and len(bounds) == BUCKETS - 1
+    ids = [np.where(np.isnan(a), BUCKETS + 1, 1 + np.searchsorted(bounds, a)).tolist() for a in ages]
+    expected = [x for x, t in zip(ids, trains, strict=True) if t]
+    assert done["train"]["ages"].to_list() == expected
+    rest = pl.concat([done["validation"], done["test"]])["ages"].to_list()
+    assert sorted(rest) == sorted(x for x, t in zip(ids, trains, strict=True) if not t)
+    for frame in done.values():
+        assert frame["ages"].list.len().equals(frame["items"].list.len())
+    feature = prepared.fitted.features.feature("ages")
+    assert feature.cardinality == BUCKETS + 2 and feature.multi_valued and feature.sequence
+
+
+@pytest.mark.parametrize("text", [False, True], ids=["numbers", "iso"])
+def test_online_as_offline(tmp_path: Path, text: bool) -> None:
+    """One row with its user's earlier rows, all rows at once and a data frame give the bits of the prepared rows."""
+    rows = log()
+    if text:
+        rows = rows.with_columns(as_text(rows["at"]), as_text(rows["seen"]))
+    prepared = prepared_log(rows, tmp_path)
+    pipeline = moved(prepared, tmp_path)
+    everything = pipeline(rows.to_dicts())
+    raw_rows = RawRows(prepared.fitted, RawSchema.load(prepared.folder, prepared.fitted.data))
+    parsed, bad = raw_rows.parse(raw_rows.from_frame(rows))
+    assert not bad
+    batch = prepared.fitted.apply(raw_rows.in_context(parsed))
+    assert_same(everything, Tensors.from_frame(batch, pipeline.features))
+    by_split = frames(prepared)
+    offline = sorted(r for f in by_split.values() for r in f.drop("__label__").rows())
+    assert sorted(batch.select(by_split["train"].drop("__label__").columns).rows()) == offline
+    given = rows.with_row_index("place").sort("at", "place")
+    for place, row in list(enumerate(given.to_dicts()))[::9]:
+        history = given[:place].filter(pl.col("user") == row["user"]).sort("place").to_dicts()  # of any order
+        assert pipeline.frame(row, history).equals(batch[row["place"]])
+
+
+def test_the_report_counts_each_age(tmp_path: Path) -> None:
+    rows = log()
+    prepared = prepared_log(rows, tmp_path)
+    data = prepared.fitted.data
+    data.prepared = str(tmp_path / "prepared")
+    profiler, trains = Profiler(data), []
+    for frame, which in parsed_rows(data):
+        profiler.add(frame, which)
+        trains += frame["ages"].filter(pl.Series(which == 0)).to_list()
+    found = profiler.result(prepared.fitted)
+    ages = next(f for f in found.features if f.name == "ages")
+    known = [x for row in trains for x in row if x is not None]
+    assert ages.numbers is not None and ages.numbers.spans[0] is not None
+    assert ages.numbers.spans[0]["max"] == max(known) and ages.numbers.spans[0]["50%"] == np.quantile(known, 0.5)
+    assert ages.distinct == len(set(known))
+    assert ages.cells["train"].sum() == sum(map(len, trains))
+    assert ages.cells.filter("special")["train"].item() == sum(map(len, trains)) - len(known)
+    assert ages.missing[0] == sum(not row for row in trains) / len(trains)
+    assert ages.lengths is not None and ages.lengths["train"].sum() == len(trains)
+    html = page(found, {"name": "t", "root": "/raw", "rows": {}, "bad_rows": 0, "split": "time"}, tmp_path)
+    assert "ages of earlier rows, in 5 ranges" in html and "Values per row" in html
+
+
+MISTAKES = [
+    ("sparse: {a: {age: true, quantiles: 3}}", "data.sparse.a.age=true: needs last"),
+    ("sparse: {a: {age: true, last: 2}}", "data.sparse.a.age=true: is a number; set quantiles"),
+    ("group: {by: u}\nsparse: {a: {age: true, last: 2, quantiles: 3}}", "a.age=true: needs data.group.order"),
+    ("group: null\nsparse: {a: {age: true, last: 2, quantiles: 3}}", "data.sparse.a.last=2: needs data.group"),
+    ("sparse: {a: {age: true, lag: 1, quantiles: 3}}", "data.sparse.a.age=true: needs last"),
+    ("sparse: {a: {age: true, last: 2, difference: 1, quantiles: 3}}", "difference and last cannot be combined"),
+    ("sparse: {a: {age: true, last: 2, encode: id, rows: 9}}", "data.sparse.a.age=true: is a number; set quantiles"),
+    ("sparse: {a: {age: true, quantiles: 3}}\nsequences: {max_length: 3}", "does not apply with data.sequences"),
+    ("sparse: {a: {}}\nsparse_defaults: {age: true}", "data.sparse_defaults.age: cannot be a default"),
+    (
+        "sparse: {a: {}}\nitems: {feature: a, file: i.csv, key: a, sparse: {k: {age: true}}}",
+        "data.items.sparse.k.age: does not apply to features of items",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), MISTAKES)
+def test_mistakes(text: str, expected: str) -> None:
+    group = "" if "group:" in text else "group: {by: u, order: t}\n"
+    with pytest.raises(UserError) as e:
+        config(group + text)
+    assert expected in str(e.value) and "\n" not in str(e.value)
+
+
+def test_a_column_that_holds_no_time(tmp_path: Path) -> None:
+    (tmp_path / "f.csv").write_text("user,at,name,y\n" + "".join(f"u{i % 3},{i},n{i},{i % 2}\n" for i in range(40)))
+    text = "group: {by: user, order: at}\nlabel: {column: y}\n"
+    text += "sparse: {ages: {column: name, last: 2, age: true, quantiles: 3}}"
+    data = config(text, root=str(tmp_path / "f.csv"), prepared=str(tmp_path / "p"))
+    with pytest.raises(UserError, match=r"name is neither a number nor a time \(such as 'n0'") as e:
+        prepare(data)
+    assert "\n" not in str(e.value)
+    pl.read_csv(tmp_path / "f.csv").with_columns(name=pl.lit(True)).write_parquet(tmp_path / "f.parquet")
+    with pytest.raises(UserError, match=r"data.sparse.ages: column name holds Boolean, not a date or time"):
+        prepare(
+            config(text + "\nsource: {format: parquet}", root=str(tmp_path / "f.parquet"), prepared=str(tmp_path / "p"))
+        )
