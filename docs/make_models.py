@@ -78,9 +78,9 @@ def batch(features: FeatureSpec) -> Batch:
 
 
 def costs(entry: Entry, rounds: int) -> Costs | None:
-    """Measure a model; None if it is not trained step by step."""
+    """Measure a model; None if it is not trained step by step, or needs names of features."""
     cfg = compose("train", [f"model={entry.name}"])
-    if kind_of(cfg).fitted_at_once:
+    if kind_of(cfg).fitted_at_once or entry.needs not in FEATURES:
         return None
     features = FEATURES[entry.needs]
     rows = batch(features)

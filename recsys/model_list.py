@@ -78,7 +78,7 @@ def needs(cfg: DictConfig) -> str:
         with suppress(UserError):
             build_model(cfg, features, torch.device("meta"))
             return text
-    return "see its YAML"
+    return "names of features; see its YAML"
 
 
 def problem(cfg: DictConfig) -> str | None:
