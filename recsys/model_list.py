@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -27,15 +28,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """A choice of `model`: its name, its kind, the data that it needs, the first paragraph of its module, and why it
-    does not fit, if so.
-    """
+    """A choice of `model`: its name, its kind, the first paragraph of its module, and why it does not fit, if so."""
 
     name: str
     kind: str
-    needs: str
     paper: str
     problem: str | None = None
+
+    @cached_property
+    def needs(self) -> str:
+        """The data that the model needs, with the defaults of its YAML."""
+        return needs(compose("train", [f"model={self.name}"]))
 
 
 def entries(overrides: Sequence[str] = ()) -> Iterator[Entry]:
@@ -44,7 +47,7 @@ def entries(overrides: Sequence[str] = ()) -> Iterator[Entry]:
         cfg = compose("train", [f"model={name}", *overrides])
         module = import_module(str(cfg.model["_target_"]).rpartition(".")[0])
         paper = " ".join((inspect.getdoc(module) or "").split("\n\n")[0].split())
-        yield Entry(name, _kind(cfg), needs(cfg), paper, problem(cfg) if overrides else None)
+        yield Entry(name, _kind(cfg), paper, problem(cfg) if overrides else None)
 
 
 def _kind(cfg: DictConfig) -> str:
@@ -101,10 +104,8 @@ def fitting(overrides: Sequence[str]) -> list[str]:
     found = list(entries(overrides))
     if all(e.problem is not None for e in found):
         raise UserError(f"model=zoo: no model fits; {found[0].name}, for example: {found[0].problem}")
-    names = {
-        kind: [e.name for e in found if e.problem is None and (e.kind == "ranking") == kind] for kind in (True, False)
-    }
-    return names[True] or names[False]
+    fit = [e for e in found if e.problem is None]
+    return [e.name for e in fit if e.kind == "ranking"] or [e.name for e in fit]
 
 
 def show(overrides: Sequence[str]) -> None:

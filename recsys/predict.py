@@ -22,7 +22,7 @@ from recsys.outputs import check_output
 
 
 def _command(cfg: DictConfig) -> None:
-    from recsys.config.kinds import kind_of
+    from recsys.config.kinds import check_scores_rows, kind_of
     from recsys.data.prepare.writer import bad_rows_file
     from recsys.serving.predict_files import input_files, predict_files, predict_mean
     from recsys.training.run_dir import choose_checkpoint, open_run
@@ -37,10 +37,10 @@ def _command(cfg: DictConfig) -> None:
     check_output(output, (".parquet",), inputs=files, root=trained.data.root)
     check_output(bad_rows_file(output), (".csv",), inputs=files, root=trained.data.root)
     choose_checkpoint(path, cfg.checkpoint)
-    for run in others:
-        choose_checkpoint(open_run(run)[1], cfg.checkpoint)
-        if not all(kind_of(open_run(r)[0]).scores_rows for r in runs):
-            raise UserError(f"run={run}: only the predictions of models that score rows can be averaged")
+    for run in runs if others else ():
+        own, folder = open_run(run)
+        check_scores_rows(own, run)
+        choose_checkpoint(folder, cfg.checkpoint)
     check_versions()
     size = cfg.batch_size or trained.trainer.eval_batch_size
     if kind_of(trained).scores_rows:

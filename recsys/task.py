@@ -42,8 +42,8 @@ class Task(nn.Module):
         logits = self.model(batch.dense, batch.sparse)
         group = (batch.group,) if self._within_groups else ()
         loss = self.loss(logits, batch.labels, batch.weight, *group)
-        if self.training:
-            loss = loss + sum(m.auxiliary_loss() for m in self._auxiliary)
+        for module in self._auxiliary if self.training else ():
+            loss = loss + module.auxiliary_loss()
         return loss, logits
 
 

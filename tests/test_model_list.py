@@ -42,10 +42,10 @@ def test_a_sweep_over_all_models_that_fit(monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setattr("recsys.sweep.begin.begin", lambda arguments: begun.append(arguments) or 0)
     monkeypatch.setattr(
         model_list, "entries", lambda overrides: [
-            model_list.Entry("dlrm", "ranking", "", "", None),
-            model_list.Entry("esmm", "ranking", "", "", "needs two labels"),
-            model_list.Entry("gbm", "ranking", "", "", None),
-            model_list.Entry("sasrec", "retrieval", "", "", None),
+            model_list.Entry("dlrm", "ranking", "", None),
+            model_list.Entry("esmm", "ranking", "", "needs two labels"),
+            model_list.Entry("gbm", "ranking", "", None),
+            model_list.Entry("sasrec", "retrieval", "", None),
         ] if overrides == ["data=sample_ratings", "optim.sparse.lr=0.1"] else [],
     )  # fmt: skip
     monkeypatch.setattr(

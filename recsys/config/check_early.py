@@ -14,9 +14,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from recsys.config.kinds import (
     NO_LOSS,
+    check_ranking_keys,
     check_rows,
     fitted_without_loss,
-    numeric_needs_ranking,
     together_needed,
     wrong_loss,
 )
@@ -49,10 +49,8 @@ def check_early(cfg: DictConfig, data: ResolvedData) -> None:
         )
         if kind == "retrieval" and cfg.loss is None:
             raise UserError(NO_LOSS)
-        if kind != "ranking" and cfg.numeric is not None:
-            raise numeric_needs_ranking(cfg)
-        if kind != "ranking" and cfg.dims is not None:
-            raise UserError(f"dims={cfg.dims}: sets the tables of ranking models only; leave dims= out")
+        if kind != "ranking":
+            check_ranking_keys(cfg)
         if kind in ("closed_form", "fitted_ranking") and cfg.loss is not None:
             raise fitted_without_loss(cfg)
     within_groups = _check_loss(cfg, kind, data)

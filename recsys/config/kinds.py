@@ -110,8 +110,7 @@ class FittedRanking(Ranking):
         check_rows(cfg, "ranking", has_labels=bool(features.labels), has_items=False)
         if cfg.loss is not None:
             raise fitted_without_loss(cfg)
-        if cfg.get("numeric") is not None:
-            raise numeric_needs_ranking(cfg)
+        check_ranking_keys(cfg)
 
 
 class Retrieval(ModelKind):
@@ -128,6 +127,7 @@ class Retrieval(ModelKind):
         return f"validation/{metrics_table.main_retrieval(protocol.k, protocol.protocols)}"
 
     def check(self, cfg: DictConfig, features: Any) -> None:
+        check_ranking_keys(cfg)
         if cfg.metrics.gauc:
             why = "applies to ranking models only, and this is a retrieval model; set metrics.gauc=null"
             raise UserError(f"metrics.gauc={cfg.metrics.gauc}: {why}")
@@ -306,10 +306,19 @@ def fitted_without_loss(cfg: DictConfig) -> UserError:
     return UserError(f"loss={cfg.loss.get('_target_')}: this model is fitted without a loss; leave loss= out")
 
 
-def numeric_needs_ranking(cfg: DictConfig) -> UserError:
-    """Return the error for an embedding of numbers of any other model than a ranking model trained step by step."""
-    why = "embeds the numbers of a ranking model that is trained step by step, and this model is not one"
-    return UserError(f"numeric={cfg.numeric.get('_target_')}: {why}; leave numeric= out")
+def check_scores_rows(cfg: DictConfig, run: str) -> None:
+    """Raise UserError if the model of a run, one of several whose predictions are averaged, retrieves items."""
+    if not kind_of(cfg).scores_rows:
+        raise UserError(f"run={run}: its model retrieves items, and only predictions of rows can be averaged")
+
+
+def check_ranking_keys(cfg: DictConfig) -> None:
+    """Raise UserError if the config of another model has keys of ranking models that are trained step by step."""
+    if cfg.get("numeric") is not None:
+        why = "embeds the numbers of a ranking model that is trained step by step, and this model is not one"
+        raise UserError(f"numeric={cfg.numeric.get('_target_')}: {why}; leave numeric= out")
+    if cfg.get("dims") is not None:
+        raise UserError(f"dims={cfg.dims}: sets the tables of ranking models only; leave dims= out")
 
 
 def together_needed(cfg: DictConfig) -> UserError:

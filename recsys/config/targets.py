@@ -150,9 +150,8 @@ def _needed(key: str) -> tuple[tuple[type, ...], str]:
     if key == "numeric":
         from recsys.models.common.numeric import NumericEmbedding
 
-        return (
-            NumericEmbedding,
-        ), "an embedding of numbers, a subclass of recsys.models.common.numeric.NumericEmbedding"
+        base = "recsys.models.common.numeric.NumericEmbedding"
+        return (NumericEmbedding,), f"an embedding of numbers, a subclass of {base}"
     if key == "optim.dense":
         from torch.optim import Optimizer
 

@@ -19,19 +19,22 @@ if TYPE_CHECKING:
     from recsys.serving.raw_rows import RawRows
 
 
-def predict_files(run: str, files: list[Path], output: Path, *, checkpoint: str, batch_size: int) -> dict[str, Any]:
+def predict_files(
+    run: str, files: list[Path], output: Path, *, checkpoint: str, batch_size: int, bad_rows: Path | None = None
+) -> dict[str, Any]:
     """Score raw files and write one Parquet file with the columns file, line and probability (see Predictor.predict).
 
     With data.source.explode, `element` is the place of a row in the list of its line, from 1.
 
-    The predictions of a row that cannot be read are null. Returns the numbers of rows and of bad rows and, for each
+    The predictions of a row that cannot be read are null, and `bad_rows`, by default a file next to the output, has the
+    reasons. Returns the numbers of rows and of bad rows and, for each
     sparse feature with a vocabulary, the share of its ids that are out of vocabulary.
     """
     from recsys.data.prepare.writer import Output
     from recsys.data.raw import sources
     from recsys.data.raw.blocks import ELEMENT, LINE
 
-    out = Output(output)
+    out = Output(output, bad_rows)
     predictor = Predictor.load(run, checkpoint)
     data = predictor.fitted.data
     for file in files:
@@ -78,17 +81,20 @@ def predict_mean(
 ) -> dict[str, Any]:
     """Score raw files with several runs, and write the mean of their predictions as `predict_files` does.
 
-    A row has a prediction if every run can read it. Returns the summary of the first run.
+    A row has a prediction if every run can read it. Returns the summary of the last run.
 
     Raises:
         UserError: the runs predict other labels.
     """
+    from recsys.data.prepare.writer import bad_rows_file, make_parent
+
+    make_parent(output)
+    how: dict[str, Any] = {"checkpoint": checkpoint, "batch_size": batch_size, "bad_rows": bad_rows_file(output)}
     with TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as folder:
-        parts, summaries = [], []
-        for i, run in enumerate(runs):
-            part = output if i == 0 else Path(folder) / f"{i}.parquet"
-            summaries.append(predict_files(run, files, part, checkpoint=checkpoint, batch_size=batch_size))
-            parts.append(pl.read_parquet(part))
+        parts, part = list[pl.DataFrame](), Path(folder) / "part.parquet"
+        for run in runs:
+            summary = predict_files(run, files, part, **how)
+            parts.append(pl.read_parquet(part, memory_map=False))
             if parts[-1].columns != parts[0].columns:
                 raise UserError(
                     f"run={run}: predicts {', '.join(parts[-1].columns)}, and {runs[0]} {', '.join(parts[0].columns)}"
@@ -96,9 +102,9 @@ def predict_mean(
         predictions = [n for n in parts[0].columns if n not in ("file", "line", "element")]
         totals = {n: sum((part[n] for part in parts[1:]), parts[0][n]) for n in predictions}
         mean = parts[0].with_columns((x / len(runs)).alias(n) for n, x in totals.items())
-        mean.write_parquet(Path(folder) / "mean.parquet")
-        (Path(folder) / "mean.parquet").replace(output)
-    return summaries[0]
+        mean.write_parquet(part)
+        part.replace(output)
+    return summary
 
 
 def file_blocks(raw_rows: RawRows, file: Path) -> Iterator[tuple[pl.DataFrame, list[BadRow]]]:

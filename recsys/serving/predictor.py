@@ -40,9 +40,8 @@ class Predictor:
         from recsys.config.kinds import kind_of
         from recsys.evaluation.calibration import load as load_calibration
         from recsys.serving.raw_rows import RawRows
-        from recsys.training import fitted_ranking
+        from recsys.training.fitted_ranking import restored_ranking
         from recsys.training.run_dir import choose_checkpoint, open_run
-        from recsys.training.trainer import restored_module
 
         cfg, path = open_run(run)
         if not kind_of(cfg).scores_rows:
@@ -51,8 +50,7 @@ class Predictor:
                 "use recsys.serving.recommender.Recommender"
             )
         rows = RawRows.load(path)
-        restore = fitted_ranking.restored_module if kind_of(cfg).fitted_at_once else restored_module
-        module: Any = restore(cfg, rows.fitted, choose_checkpoint(path, checkpoint))
+        module = restored_ranking(cfg, rows.fitted, choose_checkpoint(path, checkpoint))
         return cls(module, rows, load_calibration(path, rows.fitted.labels))
 
     def predict(self, raw: pl.DataFrame) -> pl.Series | pl.DataFrame:

@@ -2,13 +2,14 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytorch_lightning as pl
 
-from recsys.atomic import remove_folder
+from recsys import manifest
+from recsys.atomic import remove_folder, whole_folder
 from recsys.console import say
 from recsys.evaluation.metrics_table import lower_is_better
 from recsys.manifest import DamagedFile
@@ -133,3 +134,12 @@ def newest_intact_checkpoint(run_dir: Path) -> Path | None:
         why = "no earlier checkpoint is intact, so the run cannot be resumed"
         raise DamagedFile(damages[0].file, f"{damages[0].problem}; {why}")
     return None
+
+
+def write_fitted_checkpoint(path: Path, write: Callable[[Path], None]) -> Path:
+    """Write the only checkpoint of a model that is fitted at once, and return its folder. write: writes its files"""
+    folder = path / "checkpoints" / "step-00000000"
+    with whole_folder(folder) as building:
+        write(building)
+        manifest.write(building, manifest.entries_of(building))
+    return folder

@@ -8,7 +8,6 @@ import torch
 from omegaconf import DictConfig
 
 from recsys import manifest
-from recsys.atomic import whole_folder
 from recsys.batch import JaggedIds
 from recsys.config.build import build_model
 from recsys.config.kinds import protocol_of
@@ -22,6 +21,7 @@ from recsys.evaluation.evaluators import retrieval_slices, write_ranks
 from recsys.evaluation.retrieval import RankingMetrics
 from recsys.evaluation.retrieval_counts import Score
 from recsys.sharding.safe_reader import load_plain
+from recsys.training.checkpoints import write_fitted_checkpoint
 from recsys.training.module import all_finite
 from recsys.training.trainer import as_counts, split_loader
 
@@ -48,11 +48,7 @@ def fit_model(cfg: DictConfig, prepared: Prepared) -> Any:
 
 def save(model: Any, path: Path) -> Path:
     """Write the model as a checkpoint of the run, and return its folder."""
-    folder = path / "checkpoints" / "step-00000000"
-    with whole_folder(folder) as building:
-        torch.save(model.state_dict(), building / STATE)
-        manifest.write(building, manifest.entries_of(building))
-    return folder
+    return write_fitted_checkpoint(path, lambda folder: torch.save(model.state_dict(), folder / STATE))
 
 
 def load(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> Any:

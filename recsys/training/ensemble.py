@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
 from torch import Tensor
 
 from recsys.batch import Batch
-from recsys.config.kinds import kind_of
+from recsys.config.kinds import check_scores_rows
 from recsys.config.settings import data_config
 from recsys.console import bar
 from recsys.data.loader import ParquetLoader
@@ -24,10 +23,12 @@ from recsys.evaluation.calibration import load as load_calibration
 from recsys.evaluation.evaluators import LabelsEvaluator
 from recsys.features import Label
 from recsys.predictions import predict
-from recsys.training import fitted_ranking
+from recsys.training.fitted_ranking import restored_ranking
 from recsys.training.run_data import prepare_to_measure
 from recsys.training.run_dir import choose_checkpoint, open_run
-from recsys.training.trainer import as_counts, restored_module, split_loader
+from recsys.training.trainer import as_counts, split_loader
+
+BATCH = 8192  # rows
 
 
 @dataclass(frozen=True)
@@ -49,23 +50,13 @@ class Member:
             raise UserError(f"split={split}: the data of {run} has no {split} rows; see data.split")
         cfg.debug.eval_batches = None
         cfg.trainer.eval_batch_size = BATCH  # the same for all members
-        restore = fitted_ranking.restored_module if kind_of(cfg).fitted_at_once else restored_module
-        module: Any = restore(cfg, prepared.fitted, choose_checkpoint(path, checkpoint))
+        module = restored_ranking(cfg, prepared.fitted, choose_checkpoint(path, checkpoint))
         labels = load_calibration(path, prepared.fitted.labels)
         return cls(run, module, labels, split_loader(cfg, prepared, split, Ranks(0, 0, 1, 1)))
 
     def predictions(self, batch: Batch) -> Tensor:
         """Return the calibrated predictions of the rows of a batch, (B, L)."""
         return predict(self.module.dmp(batch)[1], self.labels)
-
-
-BATCH = 8192
-
-
-def check_scores_rows(cfg: DictConfig, run: str) -> None:
-    """Raise UserError if the model of a run retrieves items."""
-    if not kind_of(cfg).scores_rows:
-        raise UserError(f"run={run}: its model retrieves items, and only predictions of rows can be averaged")
 
 
 def evaluate_ensemble(runs: Sequence[str], split: str = "test", checkpoint: str = "best") -> dict[str, dict[str, Any]]:

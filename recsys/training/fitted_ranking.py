@@ -9,7 +9,6 @@ from omegaconf import DictConfig
 from torch import Tensor, nn
 
 from recsys import manifest
-from recsys.atomic import whole_folder
 from recsys.batch import Batch
 from recsys.config.build import build_model
 from recsys.config.kinds import kind_of
@@ -22,8 +21,9 @@ from recsys.errors import NotFinite
 from recsys.evaluation.calibration import load as load_calibration
 from recsys.evaluation.calibration import save as save_calibration
 from recsys.evaluation.evaluators import LabelsEvaluator
+from recsys.training.checkpoints import write_fitted_checkpoint
 from recsys.training.results import write_details
-from recsys.training.trainer import as_counts, split_loader
+from recsys.training.trainer import as_counts, restored_module, split_loader
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,7 @@ def fit_model(cfg: DictConfig, prepared: Prepared) -> Any:
 
 def save(model: Any, path: Path) -> Path:
     """Write the model as a checkpoint of the run, and return its folder."""
-    folder = path / "checkpoints" / "step-00000000"
-    with whole_folder(folder) as building:
-        model.save(building)
-        manifest.write(building, manifest.entries_of(building))
-    return folder
+    return write_fitted_checkpoint(path, model.save)
 
 
 def load(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> Any:
@@ -62,9 +58,13 @@ def load(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> Any:
     return model
 
 
-def restored_module(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> FittedModule:
-    """Return the model of a checkpoint for a Predictor."""
-    return FittedModule(load(cfg, fitted, checkpoint))
+def restored_ranking(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> Any:
+    """Return the ranking model of a checkpoint, fitted or trained, as a module that scores batches: `module.dmp`."""
+    return (
+        FittedModule(load(cfg, fitted, checkpoint))
+        if kind_of(cfg).fitted_at_once
+        else restored_module(cfg, fitted, checkpoint)
+    )
 
 
 def calibrate(model: Any, cfg: DictConfig, prepared: Prepared, run: Path) -> None:

@@ -148,8 +148,8 @@ def test_the_mean_of_two_runs(home: Path, commands: Commands) -> None:
             assert found[run][name] == pytest.approx(metrics(run)["test"][name], rel=1e-5)
     raw = pl.read_csv("raw/log.csv").tail(ROWS // 5)
     raw.write_csv("test.csv")
-    assert commands("predict", "run=[linear,gbm]", "input=test.csv", "output=mean.parquet")[0] == 0
-    mean, parts = pl.read_parquet("mean.parquet"), [Predictor.load(run).predict(raw) for run in ("linear", "gbm")]
+    assert commands("predict", "run=[linear,gbm]", "input=test.csv", "output=new/mean.parquet")[0] == 0
+    mean, parts = pl.read_parquet("new/mean.parquet"), [Predictor.load(run).predict(raw) for run in ("linear", "gbm")]
     for name in ("click", "spent", "colour_red", "colour_blue"):
         one, two = (part[name].to_numpy() for part in parts)  # type: ignore[call-overload]
         np.testing.assert_allclose(mean[name], (one + two) / 2, rtol=1e-5)
@@ -159,6 +159,20 @@ def test_the_mean_of_two_runs(home: Path, commands: Commands) -> None:
         log_loss(raw["click"], mean["click"], sample_weight=raw["w"]), rel=1e-4
     )
     assert {p.name for p in Path().iterdir() if p.name.startswith(".")} == set()
+    assert [p.name for p in Path("new").iterdir()] == ["mean.parquet"]
+    Path("bad.csv").write_text("click,spent,colour,w,x,s,tags\n1,1,red,1,0.5,a,t\n1,1,red,1,none,a,t\n")
+    assert commands("predict", "run=[linear,gbm]", "input=bad.csv", "output=new/bad.parquet")[0] == 0
+    assert pl.read_parquet("new/bad.parquet")["click"].is_null().to_list() == [False, True]
+    assert "none" in Path("new/bad.bad_rows.csv").read_text()
+
+
+def test_a_run_that_cannot_predict_leaves_no_output(home: Path, commands: Commands) -> None:
+    shutil.copytree("gbm", "broken")
+    [file] = Path("broken/checkpoints").glob("*/label_1.txt")
+    file.unlink()
+    status, errors = commands("predict", "run=[gbm,broken]", "input=raw/log.csv", "output=none/p.parquet")
+    assert status == 2 and len(errors) == 1 and "label_1.txt" in errors[0]
+    assert [*Path("none").iterdir()] == []
 
 
 @pytest.mark.parametrize(

@@ -53,19 +53,25 @@ def bad_rows_file(output: Path) -> Path:
     return output.with_name(f"{output.stem}.bad_rows.csv")
 
 
+def make_parent(output: Path) -> None:
+    """Create the folder of an output. Raises UserError if that is impossible."""
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise UserError(f"output={output}: {e.strerror}") from e
+
+
 class Output:
-    """Writes one Parquet file atomically, and NAME.bad_rows.csv next to it if rows could not be read.
+    """Writes one Parquet file atomically, and the rows that could not be read to `bad_rows`, by default
+    NAME.bad_rows.csv next to it.
 
     Raises:
         UserError: the file cannot be written.
     """
 
-    def __init__(self, path: Path) -> None:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as e:
-            raise UserError(f"output={path}: {e.strerror}") from e
-        self.bad_rows = bad_rows_file(path)
+    def __init__(self, path: Path, bad_rows: Path | None = None) -> None:
+        make_parent(path)
+        self.bad_rows = bad_rows or bad_rows_file(path)
         self.bad_rows.unlink(missing_ok=True)
         self.bad = 0
         self._path, self._building = path, beside(path)
@@ -77,7 +83,7 @@ class Output:
         self._writer.write_table(table)
 
     def keep(self, bad: list[BadRow]) -> None:
-        """Append bad rows to NAME.bad_rows.csv."""
+        """Append bad rows to their file."""
         self.bad += len(bad)
         if bad:
             with self.bad_rows.open("ab") as f:

@@ -90,18 +90,17 @@ class PooledEmbeddings(nn.Module):
         self.means = [f.name for f in features.sparse if f.pooling == "mean"]
         # tables that start at 0 hold first-order weights, not vectors
         self.frozen = [i for i, f in enumerate(features.sparse) if f.frozen and init_std != 0]
-        own = {
+        self.dims = {
             prefix + t: users[0].dim if init_std != 0 and users[0].dim else dim for t, users in features.tables.items()
         }
-        self.dims = own
         self.table_of = {f.name: prefix + f.table for f in features.sparse}
-        self.own_dims = OwnDims(own, self.table_of, dim) if set(own.values()) - {dim} and not flat else None
-        self.mixed = bool(set(own.values()) - {dim})
-        self.width = sum(own[self.table_of[n]] if flat else dim for n in self.names)
+        self.mixed = any(d != dim for d in self.dims.values())
+        self.own_dims = OwnDims(self.dims, self.table_of, dim) if self.mixed and not flat else None
+        self.width = sum(self.dims[self.table_of[n]] if flat else dim for n in self.names)
         tables = [
             EmbeddingBagConfig(
                 name=prefix + name,
-                embedding_dim=own[prefix + name],
+                embedding_dim=self.dims[prefix + name],
                 num_embeddings=users[0].cardinality,
                 feature_names=[f.name for f in users],
                 init_fn=None if init_std is None else partial(nn.init.normal_, std=init_std),
@@ -209,7 +208,7 @@ class SequenceEmbeddings(nn.Module):
         if wrong := [f for f in features.sparse if f.name in names and f.dim not in (None, dim)]:
             raise ValueError(
                 f"the table {wrong[0].table} has {wrong[0].dim} columns, and histories need tables of dim={dim}; "
-                f"leave it out of dims"
+                "leave it out of dims"
             )
         self.frozen = [f.name for f in features.sparse if f.frozen and f.name in names]
         tables = [

@@ -33,9 +33,7 @@ from recsys.serving.export.graphs import (
 from recsys.serving.export.lookups import PaddedFeatures, Tables
 
 LEAF, NUMBER = 0, 1  # Treelite's kinds of nodes; the third one tests whether a category is in a list
-MODES = {"<=": 0, "<": 1}  # ONNX's kinds of nodes
-MEMBER = 6
-COMPARISONS = {2: "<", 3: "<="}  # Treelite's
+MODES, MEMBER = {2: 1, 3: 0}, 6  # ONNX's kinds of nodes: those of Treelite's < and <=, and of a member of a list
 FIELDS = (
     *("node_type", "cleft", "cright", "split_index", "default_left", "threshold", "cmp", "leaf_value"),
     *("category_list", "category_list_begin", "category_list_end", "category_list_right_child"),
@@ -126,7 +124,7 @@ class _Nodes:
         """Return a node's mode and threshold, and the nodes that follow if its test is true and if it is false."""
         left, right = int(tree["cleft"][node]), int(tree["cright"][node])
         if tree["node_type"][node] == NUMBER:
-            return MODES[COMPARISONS[int(tree["cmp"][node])]], float(tree["threshold"][node]), left, right
+            return MODES[int(tree["cmp"][node])], float(tree["threshold"][node]), left, right
         rows = self._rows[column]
         assert rows is not None
         inside = tree["category_list"][int(tree["category_list_begin"][node]) : int(tree["category_list_end"][node])]
@@ -188,12 +186,9 @@ def write_trees(model: GBM, labels: tuple[Label, ...], folder: Path) -> Written:
     found = [ensemble_of(forest_of(model, i), model.columns.rows) for i in range(len(labels))]
     graph = RankingGraph(Forests(features, [base for _, base in found]), features, labels, Tables({}))
     written = Written(graph, [], {}, example_inputs(features), folder)
-    program = trace(graph, [], written.inputs)
-    to_onnx(
-        program,
-        *([], list(written.inputs), graph.outputs, folder / files.GRAPH, {}),
-        change=lambda proto: _fill(proto, [attributes for attributes, _ in found]),
-    )
+    program, file = trace(graph, [], written.inputs), folder / files.GRAPH
+    attributes = [own for own, _ in found]
+    to_onnx(program, [], list(written.inputs), graph.outputs, file, {}, change=lambda proto: _fill(proto, attributes))
     return written
 
 
