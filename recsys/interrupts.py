@@ -36,6 +36,11 @@ def install() -> None:
             signal.signal(number, _handle)
 
 
+def installed() -> bool:
+    """Return whether this process is a command, whose signals are handled here."""
+    return _installed
+
+
 def install_again() -> None:
     """Take the signals back from a library that has installed its own handlers, if this process is a command's."""
     if _installed and all(signal.getsignal(number) is not _last for number in SIGNALS):

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -34,11 +33,7 @@ class Entry:
     kind: str
     paper: str
     problem: str | None = None
-
-    @cached_property
-    def needs(self) -> str:
-        """The data that the model needs, with the defaults of its YAML."""
-        return needs(compose("train", [f"model={self.name}"]))
+    config: DictConfig | None = None
 
 
 def entries(overrides: Sequence[str] = ()) -> Iterator[Entry]:
@@ -47,7 +42,7 @@ def entries(overrides: Sequence[str] = ()) -> Iterator[Entry]:
         cfg = compose("train", [f"model={name}", *overrides])
         module = import_module(str(cfg.model["_target_"]).rpartition(".")[0])
         paper = " ".join((inspect.getdoc(module) or "").split("\n\n")[0].split())
-        yield Entry(name, _kind(cfg), paper, problem(cfg) if overrides else None)
+        yield Entry(name, _kind(cfg), paper, problem(cfg) if overrides else None, cfg)
 
 
 def _kind(cfg: DictConfig) -> str:
@@ -117,10 +112,10 @@ def show(overrides: Sequence[str]) -> None:
         table.add_column("fits")
     names = []
     for entry in entries(overrides):
+        assert entry.config is not None
         names += [entry.name] if overrides and entry.problem is None else []
-        table.add_row(
-            entry.name, entry.kind, entry.needs, entry.paper, *([entry.problem or "yes"] if overrides else [])
-        )
+        fits = [entry.problem or "yes"] if overrides else []
+        table.add_row(entry.name, entry.kind, needs(entry.config), entry.paper, *fits)
     results.print(table)
     if names:
         command = f"python -m recsys.train -m model={','.join(names)} {' '.join(overrides)}"

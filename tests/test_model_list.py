@@ -1,6 +1,7 @@
 """python -m recsys.models: what it lists, and what fits a data set."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -28,7 +29,15 @@ def test_every_model_has_a_kind_and_a_paper() -> None:
     assert {e.name for e in found if "https://" not in e.paper} == plain
 
 
-def test_models_that_fit_a_data_set(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("models", [pytest.param(None, marks=pytest.mark.slow), ("dlrm", "ease", "gru4rec", "sasrec")])
+def test_models_that_fit_a_data_set(
+    models: tuple[str, ...] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if models is not None:
+        (tmp_path / "model").mkdir()
+        for name in models:
+            (tmp_path / "model" / f"{name}.yaml").touch()
+        monkeypatch.setattr(model_list, "conf_dir", lambda: tmp_path)
     code, out, _ = listed(monkeypatch, capsys, "data=sample_sequences")
     [command] = [line for line in out.splitlines() if line.startswith("Train all that fit: ")]
     names = command.partition("-m model=")[2].split()[0].split(",")

@@ -30,7 +30,7 @@ class ListMetrics:
         (Smyth & McClave, Similarity vs. Diversity, 2001)
     popularity_lift@k: (r - h) / h, where r is the mean over lists of the mean p(i) of the list, and h that of the
         query's history, for queries with a history: the change in group average popularity of Abdollahpouri et al.,
-        The Unfairness of Popularity Bias in Recommendation, 2019, with all queries as one group
+        The Unfairness of Popularity Bias in Recommendation, 2019, with all queries as one group; NaN if h is 0
 
     Args:
         names: metrics to compute.
@@ -48,7 +48,7 @@ class ListMetrics:
     def _reset(self) -> None:
         self._listed = torch.zeros(len(self.k), len(self._popularity), dtype=torch.int64)
         # sums over lists: information, 1 - similarity, popularity and the history's popularity; then their numbers
-        self._sums = torch.zeros(7, len(self.k), dtype=torch.float64)
+        self._sums = torch.zeros(6, len(self.k), dtype=torch.float64)
 
     def update(self, lists: Tensor, history: JaggedIds, similarity: Tensor | None = None) -> None:
         """Add this process's lists.
@@ -73,7 +73,7 @@ class ListMetrics:
             differs = 1 - similarity[:, i].cpu().double()
             both = ~(past.isnan() | popularity.isnan())
             summed = [information[there.any(1)], differs[~differs.isnan()], popularity[both], past[both]]
-            sums = [*(float(x.sum()) for x in summed), *(len(x) for x in summed[:3])]
+            sums = [*(float(x.sum()) for x in summed), *(len(x) for x in summed[:2])]
             self._sums[:, i] += torch.tensor(sums, dtype=torch.float64)
 
     def compute(self) -> dict[str, float]:
@@ -81,14 +81,14 @@ class ListMetrics:
         if world_size() > 1:
             dist.all_reduce(self._listed)
             dist.all_reduce(self._sums)
-        information, differs, popularity, past, lists, pairs, both = self._sums.numpy()
+        information, differs, popularity, past, lists, pairs = self._sums.numpy()
         with np.errstate(invalid="ignore", divide="ignore"):
             values = {
                 "coverage": [_coverage(row[1:]) for row in self._listed.numpy()],
                 "gini": [gini(row[1:]) for row in self._listed.numpy()] if "gini" in self.names else [],
                 "novelty": information / lists,
                 "diversity": differs / pairs,
-                "popularity_lift": (popularity / both) / (past / both) - 1,
+                "popularity_lift": popularity / np.where(past, past, math.nan) - 1,
             }
         self._reset()
         at = {k: i for i, k in enumerate(self.k)}

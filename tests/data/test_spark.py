@@ -129,7 +129,13 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shuffle, "PILE_ROWS", 150)
 
 
-@pytest.mark.parametrize(("yaml", "write"), [(CSV, write_csv), (PARQUET, write_parquet)], ids=["csv", "parquet"])
+@pytest.mark.parametrize(
+    ("yaml", "write"),
+    [
+        pytest.param(CSV, write_csv, id="csv", marks=pytest.mark.slow),
+        pytest.param(PARQUET, write_parquet, id="parquet"),
+    ],
+)
 def test_every_transform(yaml: str, write: Callable[[Path], None], tmp_path: Path, small_chunks: None) -> None:
     write(tmp_path / "raw")
     for other in ("a", "b"):  # several files, of several chunks

@@ -35,6 +35,7 @@ def run(path: Path, prepared: Path, *overrides: str) -> dict[str, Any]:
     return train(compose("train", [*overrides, *common])).metrics
 
 
+@pytest.mark.slow
 def test_sasrec_beats_popularity_twice(slice_of_ml_1m: Path, prepared: Path, tmp_path: Path) -> None:
     """On full ranking; each protocol is stamped, and a run is evaluated anew under another one."""
     data = ["data=movielens_1m", f"data.root={slice_of_ml_1m}", "data.sequences.max_length=50"]
@@ -60,7 +61,7 @@ SIDE_BY_SIDE = {
 }  # fmt: skip
 
 
-SLOW = ("two_tower", "mf model.user=user_id", "neumf model.user=user_id", "mult_vae")  # SASRec, below, is trained, too
+SLOW = ("two_tower", "mf model.user=user_id", "neumf model.user=user_id", "mult_vae")
 
 
 @pytest.mark.parametrize("model", [pytest.param(m, marks=pytest.mark.slow) if m in SLOW else m for m in SIDE_BY_SIDE])

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -19,6 +21,27 @@ LONG = [
     "trainer.early_stopping.patience=null",
     "checkpoint.every_n_steps=10",
 ]
+SIGNALS_WHILE_READING = """
+import os, signal, time
+from recsys import interrupts
+interrupts.install()
+from recsys.config.schema_data import SourceConfig
+from recsys.data.raw.dialect import _fields
+for n in range(100):
+    interrupts.install()  # as the signal before was the last that is handled
+    parent = os.getpid()
+    if os.fork() == 0:
+        time.sleep(0.001 + n % 50 * 3e-5)
+        os.kill(parent, signal.SIGTERM)
+        os._exit(0)
+    end = time.monotonic() + 5
+    try:
+        while time.monotonic() < end:
+            _fields(SourceConfig(format="csv"), b"1,2,3")
+    except interrupts.Interrupted:
+        continue
+    raise SystemExit(f"signal {n} was lost")
+"""
 SAYS = {  # moment -> text of standard error after which the signal is sent
     "starting": "",
     "preparing": "generating",
@@ -84,6 +107,12 @@ def test_a_checkpoint_is_written_first(tmp_path: Path, devices: int) -> None:
     assert err.count("error: interrupted; go on with resume=run") == 1
     [step] = (tmp_path / "run" / "checkpoints").glob("step-*")
     check(step)
+
+
+def test_no_signal_is_lost_while_text_is_read() -> None:
+    """Arrow's handlers of signals lost one in six of them."""
+    done = subprocess.run([sys.executable, "-c", SIGNALS_WHILE_READING], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow

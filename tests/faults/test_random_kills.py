@@ -5,17 +5,20 @@ import os
 import shutil
 import signal
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from subprocess import TimeoutExpired
 
 import numpy as np
 import polars as pl
 import pytest
+from filelock import FileLock
 from forks import WARM, Command, run_forked
 from small_run import SMALL, Home
 
 from recsys.manifest import check
 from recsys.training.checkpoints import checkpoints_of
+from recsys.training.run_lock import LOCK
 
 LONG = [
     *SMALL,
@@ -60,8 +63,10 @@ def test_training_ends_as_if_it_had_not_been_killed(tmp_path: Path, devices: int
         running = start(home, *more)
         if killed(running, rng.uniform(0.3, longest)):
             done += 1
-            for checkpoint in checkpoints_of(home / "run"):
-                check(checkpoint)
+            # a rank dies a moment after its launcher, and may be removing an old checkpoint
+            with FileLock(home / "run" / LOCK, timeout=30) if (home / "run").exists() else nullcontext():
+                for checkpoint in checkpoints_of(home / "run"):
+                    check(checkpoint)
             continue
         assert running.returncode == 0, (home / "out").read_text()[-3000:]
         shutil.rmtree(home / "run")  # it has come to its end: from the beginning

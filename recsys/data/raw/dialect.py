@@ -14,10 +14,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from recsys import interrupts
 from recsys.config.schema_data import SourceConfig, TextConfig
 from recsys.data.raw.blocks import BLANK, NOT_TEXT, one_line
 from recsys.data.raw.ranges import UNREADABLE, open_bytes
 from recsys.errors import UserError
+
+if interrupts.installed():  # Arrow's own handlers lose a signal that comes while it finishes reading a block
+    pa.enable_signal_handlers(False)
 
 LINE_BYTES = 64 << 20  # the longest line allowed; a file with a longer one is not text
 HEAD_BYTES = 1 << 20  # read at the beginning of a file
