@@ -3,13 +3,15 @@ machine.
 """
 
 import os
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from recsys.errors import UserError, did_you_mean
-from recsys.sweep.processes import Process, end_left
+from recsys.sweep import processes
+from recsys.sweep.processes import Process, end_left, signal_all
 
 JOBS = "jobs"  # folder in the sweep's, for submitit's scripts, logs and results
 TIMEOUT_MINUTES = 24 * 60  # default time limit; submitit's own is five minutes
@@ -90,23 +92,25 @@ class Job:
 
     def __init__(self, job: Any, folder: Path) -> None:
         self._job, self._folder, self.job = job, folder, str(job.job_id)
-        self._ending = False
+        self._deadline: float | None = None
 
     def poll(self) -> int | None:
         if not self._job.done():
+            if self._deadline is not None and time.monotonic() > self._deadline:
+                signal_all(self._folder, signal.SIGKILL)  # with cluster=local, whose job may miss that it is cancelled
             return None
         try:
             status: int = self._job.result()
         except Exception as e:  # it did not start, ran out of time, or was cancelled
-            if not self._ending:
+            if self._deadline is None:
                 with (self._folder / "output.log").open("a") as out:
                     out.write(f"error: job {self.job}: {str(e).strip().splitlines()[0]}\n")
             status = 1
-        if status:
+        if status or self._deadline is not None:
             end_left(self._folder)  # with cluster=local; Slurm ends all processes itself
         return status
 
     def end(self) -> None:
-        if not self._ending:
-            self._ending = True
+        if self._deadline is None:
+            self._deadline = time.monotonic() + processes.GRACE_SECONDS
             self._job.cancel(check=False)

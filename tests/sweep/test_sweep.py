@@ -264,14 +264,18 @@ def test_submitit_runs_trials(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.slow
-def test_submitit_prunes_a_job_and_leaves_no_process() -> None:
+@pytest.mark.parametrize("heeds", [True, False])
+def test_submitit_prunes_a_job_and_leaves_no_process(heeds: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not even of a job that does not heed that it is cancelled."""
     pytest.importorskip("submitit")
     from recsys.sweep.slurm import Cluster
 
     cluster = Cluster(Path("s"), {"cluster": "local"})
-    command = [*schedule.TRAIN, "model.dim=19", "optim.dense.lr=60", "run_dir=s/0"]
+    command = [*schedule.TRAIN, "model.dim=19", "optim.dense.lr=600", "run_dir=s/0"]
     job = cluster.start(command, {}, Path("s/0"))
     until(lambda: len(processes.marked(Path("s/0"))) == 2)
+    if not heeds:
+        monkeypatch.setattr(job._job, "cancel", lambda **_: None)
     job.end()
     until(lambda: job.poll() is not None)
     assert not processes.marked(Path("s/0"))
