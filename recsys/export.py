@@ -55,12 +55,13 @@ def _write(cfg: DictConfig) -> None:
     checkpoint = choose_checkpoint(run, cfg.checkpoint)
     files = tuple(input_files(cli.strings(cfg.rows), "rows"))
     check_versions()
-    from recsys.serving.export.write import Form, Source, write_artefact
+    from recsys.serving.export.write import Form, IndexOptions, Source, write_artefact
     from recsys.serving.triton.repository import Options
 
+    index = None if cfg.index is None else IndexOptions(cfg.index, cfg.recall_target)
     name = cfg.name or str(trained.model["_target_"]).rpartition(".")[2].lower()
     triton = Options(dense_backend=cfg.dense_backend, python_path=cfg.python_path) if cfg.triton else None
-    form = Form(name, str(cfg.version), cfg.precision, cfg.tables, formats, triton)
+    form = Form(name, str(cfg.version), cfg.precision, cfg.tables, formats, triton, index)
     about = write_artefact(Source(run, trained, checkpoint, files), form, output)
     show(about)
     size = sum(f.stat().st_size for f in output.rglob("*") if f.is_file() and "triton" not in f.parts)
@@ -69,7 +70,7 @@ def _write(cfg: DictConfig) -> None:
 
 def _checked(cfg: DictConfig) -> tuple[str, ...]:
     """Check what needs no slow import; return the forms beside the ONNX graph."""
-    from recsys.serving.export.choices import DENSE_BACKENDS, FORMATS, PRECISIONS, TABLES
+    from recsys.serving.export.choices import DENSE_BACKENDS, FORMATS, INDEXES, PRECISIONS, TABLES
 
     for key in ("run", "output"):
         if OmegaConf.is_missing(cfg, key):
@@ -87,6 +88,7 @@ def _checked(cfg: DictConfig) -> tuple[str, ...]:
     formats = cli.strings(cfg.format)
     given = [("precision", cfg.precision, PRECISIONS), ("tables", cfg.tables, TABLES)]
     given += [("dense_backend", cfg.dense_backend, DENSE_BACKENDS), *(("format", f, FORMATS) for f in formats)]
+    given += [] if cfg.index is None else [("index", cfg.index, INDEXES)]
     for key, value, choices in given:
         if value not in choices:
             raise UserError(f"{key}={value}: no such choice{did_you_mean(value, choices)}")

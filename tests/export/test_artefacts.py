@@ -21,10 +21,12 @@ from recsys.config.compose import compose
 from recsys.errors import UserError
 from recsys.manifest import DamagedFile
 from recsys.serving.artefact import Artefact, load
+from recsys.serving.artefact.load import model_of
 from recsys.serving.artefact.session import TableSession, open_session
 from recsys.serving.artefact.single_graph import SingleGraph
 from recsys.serving.artefact.verify import verify
 from recsys.serving.export.write import Form, Source, write_artefact
+from recsys.serving.index.engines import KINDS
 from recsys.serving.predictor import Predictor
 from recsys.serving.python_values import RowError
 from recsys.serving.recommender import Recommender
@@ -392,6 +394,47 @@ def test_data_without_a_form_in_one_graph_is_named(tmp_path_factory: pytest.Temp
     assert export_run(run, folder / "artefact", "tables=int8", "precision=fp16") is None
     about: Any = Artefact.open(folder / "artefact").about
     assert len(about["signature"]["outputs"]) >= 2 and about["metrics"]["artefact"]
+
+
+@pytest.mark.parametrize("kind", ["ivf", "usearch"])
+def test_an_index_of_the_items(kind: str, run_of_items: Path, tmp_path: Path) -> None:
+    """Lists with the index are those of all items, but for a few; scores are the model's, and nothing is left out twice."""
+    assert export_run(run_of_items, tmp_path / "artefact", f"index={kind}", "recall_target=0.9") is None
+    about = Artefact.open(tmp_path / "artefact").about
+    assert about["index"]["kind"] == kind and about["index"]["recall"] >= 0.9 and about["index"]["queries"] > 100
+    verify(tmp_path / "artefact")
+    model, exact = load(tmp_path / "artefact"), model_of(Artefact.open(tmp_path / "artefact"), exact=True)
+    histories = json.loads((tmp_path / "artefact" / "examples.json").read_text())["rows"][:60]
+    shared = []
+    for history in histories:
+        [(items, scores)], [(all_items, all_scores)] = (m.recommend([Query(history, 10)]) for m in (model, exact))
+        score = dict(zip(all_items, all_scores, strict=True))
+        assert len(items) == 10 and scores == sorted(scores, reverse=True)
+        assert all(abs(s - score[i]) < 1e-5 for i, s in zip(items, scores, strict=True) if i in score)
+        shared.append(len(set(items) & set(all_items)) / 10)
+    assert np.mean(shared) > 0.85
+    [(items, _)] = model.recommend([Query(histories[0], 10)])
+    [(others, _)] = model.recommend([Query(histories[0], 10, exclude=items[:4])])
+    assert not set(others) & set(items[:4]) and len(others) == 10
+    [(every, _)] = model.recommend([Query(histories[0], about["items"], filter_history=False)])
+    assert len(every) == len(set(every)) == about["items"]
+    chosen = items[2:5]
+    assert model.recommend([Query(histories[0], 3, candidates=chosen)]) == exact.recommend(
+        [Query(histories[0], 3, candidates=chosen)]
+    )
+
+
+@pytest.fixture(scope="module")
+def run_of_items(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained(tmp_path_factory.mktemp("gru4rec"), "model=gru4rec", *SEQUENCES, "trainer.max_steps=3")
+
+
+def test_models_without_an_index(run: Path, listed: Path, tmp_path: Path) -> None:
+    for source, message in ((run, "this model has no item vectors"), (listed, "this model has no item vectors")):
+        assert export_run(source, tmp_path / "artefact", "index=auto") == f"index=auto: {message}; leave it out"
+    wrong = "index=faiss: no such choice; valid: " + ", ".join(sorted(["auto", *KINDS]))
+    assert export_run(listed, tmp_path / "a", "index=faiss") == wrong
+    assert not (tmp_path / "artefact").exists()
 
 
 @pytest.mark.slow

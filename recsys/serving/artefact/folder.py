@@ -3,6 +3,7 @@
 manifest.json      what the artefact is, and the digests of all other files
 model.onnx         the graph: features to predictions, or features to queries (retrieval)
 tables/*.bin       rows of embedding tables and item vectors, which the graph memory-maps
+index/             retrieval: an index of the item vectors, if the export was to build one
 score.onnx         retrieval: queries and item vectors to scores, if they are not dot products
 pipeline/          the fitted transforms (recsys.serving.pipeline)
 fil/               boosted trees, if Triton's backend FIL serves them (recsys.serving.triton.repository)
@@ -25,6 +26,7 @@ VERSION = 1
 GRAPH, SCORER, PIPELINE, EXAMPLES = "model.onnx", "score.onnx", "pipeline", "examples.json"
 SINGLE_GRAPH = "single_graph.onnx"
 FIL = "fil"
+INDEX = "index"
 REPOSITORY = "triton"
 KEY = "artefact"  # in manifest.json
 

@@ -26,12 +26,15 @@ def load(folder: str | Path, *, threads: int = 1, digests: bool = True) -> Serva
     return model_of(Artefact.open(Path(folder), digests=digests), threads)
 
 
-def model_of(artefact: Artefact, threads: int = 1) -> Servable:
-    """Load the model of an artefact whose files have been checked."""
+def model_of(artefact: Artefact, threads: int = 1, *, exact: bool = False) -> Servable:
+    """Load the model of an artefact whose files have been checked.
+
+    exact: whether a retrieval model compares queries with all items, even if the artefact has an index
+    """
     if artefact.kind == "ranking":
         from recsys.serving.artefact.ranking import RankingModel
 
         return RankingModel(artefact, threads)
     from recsys.serving.artefact.retrieval import RetrievalModel
 
-    return RetrievalModel(artefact, threads)
+    return RetrievalModel(artefact, threads, exact=exact)

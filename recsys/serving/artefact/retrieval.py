@@ -13,7 +13,8 @@ from recsys.data.transforms import GROUP, ORDER
 from recsys.errors import UserError
 from recsys.serving.artefact.folder import PIPELINE, Artefact
 from recsys.serving.artefact.inputs import GraphInputs, check_feed, graph_inputs
-from recsys.serving.artefact.scorers import scorer_of
+from recsys.serving.artefact.scorers import VectorScorer, scorer_of
+from recsys.serving.index import ItemIndex
 from recsys.serving.queries import Queries, in_batches
 from recsys.serving.raw_rows import RawRows
 from recsys.serving.row_frames import RowFrames
@@ -29,7 +30,7 @@ class RetrievalModel:
     kind: Literal["retrieval"] = "retrieval"
     rows_depend_on_others = True
 
-    def __init__(self, artefact: Artefact, threads: int = 1) -> None:
+    def __init__(self, artefact: Artefact, threads: int = 1, *, exact: bool = False) -> None:
         self.name, self.version = artefact.name, str(artefact.about["version"])
         self.inputs: tuple[TensorSpec, ...] = artefact.signature["inputs"]
         self.tensors: tuple[TensorSpec, ...] = artefact.signature["tensors"]
@@ -37,7 +38,8 @@ class RetrievalModel:
         self._frames = RowFrames(RawRows.load(artefact.folder / PIPELINE))
         self.columns, self.example = self._frames.names, artefact.example
         self._fitted, self._types = self._frames.fitted, self._frames.rows.types
-        self._scorer = scorer_of(artefact, threads)
+        self._scorer = scorer_of(artefact, threads, exact=exact)
+        self._index = self._scorer.index if isinstance(self._scorer, VectorScorer) else None
         about = artefact.about
         self._k, self._filter, self._items = about["k"], about["filter_history"], about["items"]
         data = self._fitted.data
@@ -67,17 +69,31 @@ class RetrievalModel:
     def _lists(self, queries: Sequence[Query]) -> Iterator[tuple[int, tuple[list[Any], list[float]]]]:
         """Yield the place and the list of each query that was made of at least one row."""
         for made in in_batches(self._fitted, self._parsed(queries), max(1, BLOCK // (1 + self._items))):
-            for group, row, history in zip(made.groups, self._scorer.scores(made), made.histories, strict=True):
-                place = int(group)
+            places = [int(group) for group in made.groups]
+            if self._index is not None and all(queries[place].candidates is None for place in places):
+                yield from self._by_index(self._index, queries, made, places)
+                continue
+            for place, row, history in zip(places, self._scorer.scores(made), made.histories, strict=True):
                 yield place, self._best(queries[place], row[1 : 1 + self._items].copy(), history)
+
+    def _by_index(
+        self, index: ItemIndex, queries: Sequence[Query], made: Queries, places: Sequence[int]
+    ) -> Iterator[tuple[int, tuple[list[Any], list[float]]]]:
+        """Yield the place and the list of each query, with the items that a search of the index finds."""
+        assert isinstance(self._scorer, VectorScorer)
+        for place, vector, history in zip(places, self._scorer.vectors(made), made.histories, strict=True):
+            query = queries[place]
+            left_out = self._left_out(query, history)
+            k = min(query.k or self._k, self._items - len(left_out))
+            items, scores = _without(left_out, *index.search(vector[None], max(1, k + len(left_out))))
+            if len(items) < k:  # the search did not come by so many
+                items, scores = _without(left_out, *index.exact().search(vector[None], k + len(left_out)))
+            yield place, (self._names(items[:k]), scores[:k].tolist())
 
     def _best(self, query: Query, scores: np.ndarray, history: np.ndarray) -> tuple[list[Any], list[float]]:
         """Return items and scores of one query. scores: (N - 1,), beginning with candidate 1"""
         scores[np.isnan(scores)] = -np.inf
-        if self._filter if query.filter_history is None else query.filter_history:
-            scores[history[history <= self._items] - 1] = -np.inf
-        if query.exclude:
-            scores[self._places(query.exclude)] = -np.inf
+        scores[self._left_out(query, history)] = -np.inf
         if query.candidates is not None:
             kept = self._places(query.candidates)
             others = np.full_like(scores, -np.inf)
@@ -85,10 +101,17 @@ class RetrievalModel:
             scores = others
         places = top_k(scores, query.k or self._k)
         places = places[scores[places] > -np.inf]
+        return self._names(places), scores[places].tolist()
+
+    def _left_out(self, query: Query, history: np.ndarray) -> np.ndarray:
+        """Return the places of the items that a list must not have."""
+        filtered = self._filter if query.filter_history is None else query.filter_history
+        seen = history[history <= self._items] - 1 if filtered else history[:0]
+        return np.union1d(seen, self._places(query.exclude)) if query.exclude else np.unique(seen)
+
+    def _names(self, places: np.ndarray) -> list[Any]:
         names = self._candidates.gather(places)
-        if self._item_type != pl.String:
-            names = names.cast(self._item_type, strict=False)
-        return names.to_list(), scores[places].tolist()
+        return (names if self._item_type == pl.String else names.cast(self._item_type, strict=False)).to_list()
 
     def _parsed(self, queries: Sequence[Query]) -> pl.DataFrame:
         """Return the parsed rows of all queries, each query a group of its own."""
@@ -139,6 +162,12 @@ class RetrievalModel:
     def unknown_shares(self, features: GraphInputs) -> dict[str, float]:
         """Return nothing: histories may hold unknown items."""
         return {}
+
+
+def _without(left_out: np.ndarray, items: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the items (n,) and scores (n,) of one search (1, k) that are there and are not left out."""
+    kept = (items[0] >= 0) & ~np.isin(items[0], left_out)
+    return items[0][kept], scores[0][kept]
 
 
 def top_k(scores: np.ndarray, k: int) -> np.ndarray:

@@ -8,9 +8,10 @@ import numpy as np
 
 from recsys.errors import UserError
 from recsys.serving.artefact.closed_form import METHODS
-from recsys.serving.artefact.folder import GRAPH, SCORER, Artefact
+from recsys.serving.artefact.folder import GRAPH, INDEX, SCORER, Artefact
 from recsys.serving.artefact.inputs import GraphInputs, graph_inputs
 from recsys.serving.artefact.session import open_session
+from recsys.serving.index import ItemIndex
 from recsys.serving.queries import Queries
 
 ITEM_VECTORS = "tables/items.bin"
@@ -30,24 +31,42 @@ class Scorer(Protocol):
 
 
 class VectorScorer:
-    """Scores by the vectors of queries, from a graph, and of items."""
+    """Scores by the vectors of queries, from a graph, and of items.
 
-    def __init__(self, artefact: Artefact, threads: int) -> None:
+    items: (N - 1, d) the vectors of the items that can be listed
+    index: finds the best items of a query without scoring all, None if the artefact has no index
+    """
+
+    def __init__(self, artefact: Artefact, threads: int, *, exact: bool = False) -> None:
         about = artefact.about
         self._graph = open_session(artefact.folder / GRAPH, threads)
         self._names = {i.name for i in self._graph.get_inputs()}
         shape = (about["candidates"], about["width"])
         self._items = np.memmap(artefact.folder / ITEM_VECTORS, np.float32, "r", shape=shape)
+        self.items: np.ndarray = self._items[1 : 1 + about["items"]]  # those that can be listed
         file = artefact.folder / SCORER
         self._pairs = open_session(file, threads) if file.is_file() else None
+        self.index: ItemIndex | None = None
+        if about.get("index") and not exact:
+            places = artefact.folder / INDEX
+            self.index = ItemIndex.load(places, vectors=self.items, threads=threads, digests=False)
 
     def queries(self, inputs: GraphInputs) -> np.ndarray:
         feed = {n: x for n, x in inputs.feed.items() if n in self._names}
         vectors: np.ndarray = self._graph.run(["query"], feed)[0]
         return vectors
 
+    @property
+    def multiplies(self) -> bool:
+        """True if a score is the inner product of two vectors."""
+        return self._pairs is None
+
+    def vectors(self, queries: Queries) -> np.ndarray:
+        """Return the query vectors (Q, d)."""
+        return self.queries(graph_inputs(queries.arrays, queries.features, one_length=True))
+
     def scores(self, queries: Queries) -> np.ndarray:
-        vectors = self.queries(graph_inputs(queries.arrays, queries.features, one_length=True))
+        vectors = self.vectors(queries)
         if self._pairs is None:
             scores: np.ndarray = vectors @ self._items.T
             return scores
@@ -77,6 +96,6 @@ class HistoryScorer:
         return np.pad(scores, ((0, 0), (0, rest)), constant_values=-np.inf)
 
 
-def scorer_of(artefact: Artefact, threads: int) -> Scorer:
-    """Return the scorer of a retrieval artefact."""
-    return HistoryScorer(artefact) if artefact.about.get("method") else VectorScorer(artefact, threads)
+def scorer_of(artefact: Artefact, threads: int, *, exact: bool = False) -> Scorer:
+    """Return the scorer of a retrieval artefact. exact: whether to leave out its index"""
+    return HistoryScorer(artefact) if artefact.about.get("method") else VectorScorer(artefact, threads, exact=exact)

@@ -7,12 +7,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
 from omegaconf import DictConfig
 
@@ -29,6 +30,7 @@ from recsys.evaluation.calibration import load as load_calibration
 from recsys.run_files import RESULTS
 from recsys.serving.artefact import folder as files
 from recsys.serving.artefact.folder import Artefact
+from recsys.serving.artefact.scorers import VectorScorer
 from recsys.serving.artefact.session import open_session
 from recsys.serving.export.choices import TableType
 from recsys.serving.export.examples import COMPARED, RECORDED, Examples, raw_frame, scored
@@ -41,6 +43,8 @@ from recsys.serving.export.restored import StoredTask, logits_of
 from recsys.serving.export.retrieval import recommended, signature_of, write_closed_form, write_retrieval
 from recsys.serving.export.single_graph import check_single_graph
 from recsys.serving.export.trees import write_steps, write_trees
+from recsys.serving.index import build
+from recsys.serving.queries import in_batches
 from recsys.serving.raw_rows import RawRows
 from recsys.serving.recommender import Recommender
 from recsys.serving.triton.repository import Options, write_repository
@@ -54,6 +58,14 @@ PACKAGES = ("recsys", "torch", "onnx", "onnxruntime", "polars", "numpy")
 
 
 @dataclass(frozen=True)
+class IndexOptions:
+    """An index of a retrieval model's item vectors; see `recsys.serving.index.build`."""
+
+    kind: str
+    recall_target: float
+
+
+@dataclass(frozen=True)
 class Form:
     """How an artefact is stored.
 
@@ -62,6 +74,7 @@ class Form:
     tables: type of the rows of tables
     formats: further forms of the graph
     triton: options of a model repository for Triton; None writes none
+    index: options of an index of item vectors; None builds none
     """
 
     name: str
@@ -70,6 +83,7 @@ class Form:
     tables: TableType = "fp32"
     formats: tuple[str, ...] = ()
     triton: Options | None = None
+    index: IndexOptions | None = None
 
     def tolerance(self, *, scores_rows: bool) -> float:
         """Return the largest difference of an output from the run's that is not an error."""
@@ -136,6 +150,9 @@ def check_forms(source: Source, form: Form, rows: RawRows) -> None:
     """Raise UserError if the model or its data has no such form, before anything is written."""
     if not source.kind.scores_rows and form.precision != "fp32":
         raise UserError(f"precision={form.precision}: applies to models that score rows; leave it out")
+    if form.index is not None and (source.kind.scores_rows or source.kind.fitted_at_once):
+        why = "this model has no item vectors"
+        raise UserError(f"index={form.index.kind}: {why}; leave it out")
     if source.kind.scores_rows and source.kind.fitted_at_once:
         given = {"precision": form.precision, "tables": form.tables}
         if wrong := [f"{key}={value}" for key, value in given.items() if value != "fp32"]:
@@ -204,7 +221,30 @@ def _retrieval(source: Source, form: Form, rows: RawRows, raw: Any, folder: Path
         read = [i.name for i in open_session(folder / files.GRAPH).get_inputs()]
     about = {"kind": "retrieval", "k": recommender.k, "filter_history": recommender.filter_history}
     about |= {"items": recommender.nameable, "signature": signature_of(rows.types, features, read), "metrics": {}}
-    return about | own, examples
+    about |= own
+    if form.index is not None:
+        about["index"] = _write_index(Artefact(folder, about), rows, raw, form.index)
+    return about, examples
+
+
+def _write_index(artefact: Artefact, rows: RawRows, raw: Any, options: IndexOptions) -> dict[str, Any]:
+    """Build an index of the item vectors, tuned with the queries of raw rows; return its description."""
+    scorer = VectorScorer(artefact, torch.get_num_threads())
+    if not scorer.multiplies:
+        raise UserError(f"index={options.kind}: this model's scores are no inner products of vectors; leave it out")
+    parsed, _ = rows.parse(rows.keep_history(rows.from_frame(raw)))
+    queries = np.concatenate([scorer.vectors(part) for part in in_batches(rows.fitted, parsed, 1024)])
+    index = build(
+        scorer.items, kind=options.kind, queries=queries, k=max(artefact.about["k"], 100),
+        recall_target=options.recall_target, threads=torch.get_num_threads(),
+    )  # fmt: skip
+    index.save(artefact.folder / files.INDEX, vectors=False)
+    found = index.about
+    say(
+        f"index of {len(index):,} items ({found.kind}): a search finds {found.recall:.1%} of the best "
+        f"{found.recall_at} ({found.queries} queries)"
+    )
+    return asdict(found)
 
 
 def _description(source: Source, form: Form, own: Mapping[str, Any]) -> dict[str, Any]:
