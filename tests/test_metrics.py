@@ -1,5 +1,6 @@
 import math
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -78,6 +79,32 @@ def test_gauc_is_that_of_groups_one_by_one(rows: list[tuple[int, bool, int]], se
     if weights != "any":
         group, p, y = (np.repeat(x, w) for x in (group, p, y))
         assert value == pytest.approx(gauc(group, p, y)[0], abs=1e-12)
+
+
+def test_rows_whose_user_training_lacks_are_no_group(tmp_path: Path) -> None:
+    """Unless id 0 is a value like others; stored predictions have groups that can be resampled."""
+    p, y = random_rows(600)
+    user = np.arange(600) % 4
+    loader = cast(ParquetLoader, SimpleNamespace(column=lambda _, start, stop: pl.Series(user[start:stop])))
+    batch = Batch(torch.zeros(600, 0), None, torch.from_numpy(y)[:, None].float())  # type: ignore[arg-type]
+    found = {}
+    for every_id_known in (False, True):
+        evaluator = LabelsEvaluator(gauc="user", every_id_known=every_id_known)
+        evaluator.begin(None, loader)
+        evaluator.add(torch.from_numpy(p)[:, None], batch)
+        found[every_id_known] = evaluator.compute()
+    known = user > 0
+    assert found[False]["gauc"] == pytest.approx(gauc(user[known], p[known], y[known])[0])
+    assert found[False]["gauc_rows"] == known.sum() and found[True]["gauc_rows"] == 600
+    assert found[True]["gauc"] == pytest.approx(gauc(user, p, y)[0])
+    assert found[False]["auc"] == found[True]["auc"]
+    evaluator = LabelsEvaluator(gauc="user")
+    evaluator.begin(None, loader)
+    evaluator.add(torch.from_numpy(p)[:, None], batch)
+    evaluator.compute()
+    evaluator.write(tmp_path, "test")
+    group = pl.read_parquet(tmp_path / "test_predictions.parquet")["group"].to_numpy()
+    assert np.array_equal(group[known], user[known]) and len(np.unique(group[~known])) == (~known).sum()
 
 
 def test_a_constant_scorer_gets_chance_and_the_mean_gets_ne_1() -> None:

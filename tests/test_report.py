@@ -452,7 +452,9 @@ def test_what_of_a_sweep_is_read(tmp_path: Path) -> None:
         ("failed (1)", {"optim.sparse.lr": "1"}),
     ]
     assert [(t.status, len(t.runs)) for t in found.sweeps[1].trials] == [("ok", 2), ("killed", 0)]
-    shown = page(found, compare(found.runs, 100, 0), 100, 0)
+    compared = compare(found.runs, 100, 0)
+    assert [line.name for line in compared[0].lines] == ["old/0: lr=0", "new/0: lr=0.3"]
+    shown = page(found, compared, 100, 0)
     assert "python -m recsys.train optim.sparse.lr=0.3" in shown and "2 seeds" in shown and "killed" in shown
 
 

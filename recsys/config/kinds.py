@@ -79,11 +79,13 @@ class Ranking(ModelKind):
         return None
 
     def evaluator(self, cfg: DictConfig, features: Any, candidates: Any) -> Any:
+        from recsys.config.settings import data_config
         from recsys.evaluation.evaluators import LabelsEvaluator
 
         m = cfg.metrics
         ks = m.k if features.grouped else ()
-        return LabelsEvaluator(features.labels, m.exact_rows, m.bins, m.gauc, tuple(ks))
+        every_id_known = m.gauc is not None and data_config(cfg).sparse_columns[m.gauc].encode == "id"
+        return LabelsEvaluator(features.labels, m.exact_rows, m.bins, m.gauc, tuple(ks), every_id_known=every_id_known)
 
     def build_task(self, cfg: DictConfig, features: Any, device: Any, candidates: Any = None) -> Any:
         from recsys.task import Task

@@ -80,6 +80,8 @@ class LabelsEvaluator:
         labels: the labels.
         exact_rows, bins: as in BinaryMetrics.
         gauc: feature whose values group the rows for GAUC of the first label.
+        every_id_known: whether id 0 of that feature is a value like others. Otherwise it stands for all values that
+            training lacks, which are no group.
         group_ks: values of k of the metrics within the groups of data.group, by which GAUC is measured, too; empty if
             batches do not keep groups together.
     """
@@ -91,8 +93,11 @@ class LabelsEvaluator:
         bins: int = 20,
         gauc: str | None = None,
         group_ks: tuple[int, ...] = (),
+        *,
+        every_id_known: bool = False,
     ) -> None:
         self.labels, self._gauc, self._group_ks = labels, gauc, group_ks
+        self._groups_of = _column if every_id_known else _known_values
         self._loader: ParquetLoader | None = None
 
         def make(label: Label) -> BinaryMetrics | ValueMetrics:
@@ -103,9 +108,10 @@ class LabelsEvaluator:
     def begin(self, task: Any, loader: ParquetLoader | None, brief: bool = False) -> None:
         self._loader = loader
         for i, metrics in enumerate(self.metrics):
-            name = self._gauc if self._gauc is not None and not i else GROUP if self._group_ks else None
-            if name is not None and loader is not None:
-                metrics.groups = partial(_column, loader, name)
+            if loader is not None and self._gauc is not None and not i:
+                metrics.groups = partial(self._groups_of, loader, self._gauc)
+            elif loader is not None and self._group_ks:
+                metrics.groups = partial(_column, loader, GROUP)
 
     def update(self, task: Any, output: Tensor, batch: Batch) -> None:
         logits = output.detach().float()
@@ -220,6 +226,12 @@ class LabelsEvaluator:
 
 def _column(loader: ParquetLoader, name: str, start: int, stop: int) -> np.ndarray:
     return loader.column(name, start, stop).to_numpy()
+
+
+def _known_values(loader: ParquetLoader, name: str, start: int, stop: int) -> np.ndarray:
+    """Return the id of each row, and for rows with id 0, an unknown value, a number of their own below 0."""
+    ids = _column(loader, name, start, stop).astype(np.int64)
+    return np.where(ids > 0, ids, -1 - np.arange(start, stop))
 
 
 def _measure(label: Label, rows: Rows) -> dict[str, Any]:

@@ -158,9 +158,11 @@ def _lines(runs: Sequence[Run]) -> list[Line]:
 
 
 def _common(runs: list[Run]) -> str:
-    parents = {str(Path(r.name).parent) for r in runs}
+    """Return the name of the folder that has all runs, with the values of their trial: 0: lr=0.1"""
+    _, colon, values = runs[0].name.partition(": ")
+    parents = {str(Path(r.name.partition(": ")[0]).parent) for r in runs}
     parent = parents.pop()
-    return runs[0].name if parents or parent == "." else parent
+    return runs[0].name if parents or parent == "." else f"{parent}{colon}{values}"
 
 
 def differences(run: Run, first: Run) -> str:
