@@ -215,7 +215,7 @@ class _UsearchGraph:
         except ImportError as e:
             raise UserError("index.kind=usearch: needs usearch; run: pip install 'recsys[index]'") from e
         self._threads = threads
-        self._index = Index(
+        self._index: Any = Index(
             ndim=dim, metric="l2sq", dtype="f32", connectivity=GRAPH_NEIGHBOURS // 2, expansion_add=BUILD_EFFORT,
             enable_key_lookups=False,
         )  # fmt: skip
