@@ -43,7 +43,11 @@ FEATURES = {
     "rows with a label, and a history": replace(PLAIN, sparse=(*SINGLES, *LISTS)),
     "rows with a label, and a history with categories": replace(PLAIN, sparse=(*SINGLES, *LISTS)),
 }
-EXPERIMENTS = {"frappe_ctr": ("Frappe", "test_auc"), "census_income": ("Census-Income", "test_auc_income")}
+EXPERIMENTS = {
+    "frappe_ctr": ("Frappe", "test_auc"),
+    "census_income": ("Census-Income", "test_auc_income"),
+    "movielens_100k_ctr": ("MovieLens 100K", "test_auc_liked"),
+}
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,12 @@ class Entry:
     paper: str
     problem: str | None = None
     config: DictConfig | None = None
+
+    @cached_property
+    def needs(self) -> str:
+        """The data that the model needs."""
+        assert self.config is not None
+        return needs(self.config)
 
 
 def entries(overrides: Sequence[str] = ()) -> Iterator[Entry]:
@@ -112,10 +119,9 @@ def show(overrides: Sequence[str]) -> None:
         table.add_column("fits")
     names = []
     for entry in entries(overrides):
-        assert entry.config is not None
         names += [entry.name] if overrides and entry.problem is None else []
         fits = [entry.problem or "yes"] if overrides else []
-        table.add_row(entry.name, entry.kind, needs(entry.config), entry.paper, *fits)
+        table.add_row(entry.name, entry.kind, entry.needs, entry.paper, *fits)
     results.print(table)
     if names:
         command = f"python -m recsys.train -m model={','.join(names)} {' '.join(overrides)}"

@@ -65,7 +65,9 @@ def with_dims(cfg: DictConfig, features: Any) -> Any:
             raise UserError(f"dims.{pattern}: matches no table{did_you_mean(str(pattern), features.tables)}")
         histories = {f.table for f in features.sparse if f.sequence} if value == "auto" else set()
         for table in [t for t in found if t not in histories]:  # TorchRec's unpooled tables have one dim
-            dims[table] = _dim(f"dims.{pattern}", value, features.tables[table][0].cardinality, most)
+            dims[table] = _dim(
+                "dims" if rules is not given else f"dims.{pattern}", value, features.tables[table][0].cardinality, most
+            )
     return replace(features, sparse=tuple(replace(f, dim=f.dim or dims.get(f.table)) for f in features.sparse))
 
 
