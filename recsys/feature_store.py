@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,16 +44,19 @@ def _command(cfg: DictConfig) -> None:
         _join(cfg, views)
         return
     from recsys.serving.store.materialise import materialise
+    from recsys.serving.store.online import values_at
     from recsys.serving.store.stores import open_store
 
     store = open_store(cfg.store, write=cfg.action == "materialise")
     if cfg.action == "materialise":
         for name, count in materialise(views, store, cfg.until).items():
-            say(f"{name}: the latest values of {count:,} entities are in {cfg.store}")
+            new = f"the latest values of {count:,} entities are in {cfg.store}" if count else "no file is new"
+            say(f"{name}: {new}")
         return
     for view in views.values():
-        for key, entry in zip(keys, store.get(view.name, keys), strict=True):
-            sys.stdout.write(json.dumps({"view": view.name, "key": key, "values": entry and entry[1]}) + "\n")
+        found = values_at(view, store, keys, time.time())
+        for key in keys:
+            sys.stdout.write(json.dumps({"view": view.name, "key": key, "values": found.get(key)}) + "\n")
 
 
 def _join(cfg: DictConfig, views: Mapping[str, View]) -> None:
@@ -75,7 +79,7 @@ def _join(cfg: DictConfig, views: Mapping[str, View]) -> None:
         rows = view.join(rows, cfg.time)
     with whole_file(output) as building:
         rows.write_parquet(building)
-    say(f"{rows.height:,} rows with {sum(len(v.columns) for v in views.values())} more columns written to {output}")
+    say(f"{rows.height:,} rows with {sum(len(v.names) for v in views.values())} more columns written to {output}")
 
 
 def main() -> None:

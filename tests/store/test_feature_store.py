@@ -133,7 +133,7 @@ def test_joins_and_latest_values_are_those_of_a_loop(
     frame = pl.DataFrame(changes, schema={"k": pl.String, "t": pl.Int64, "v": pl.Int64}, orient="row")
 
     class Made(View):
-        def scan(self) -> pl.LazyFrame:
+        def scan(self, paths: Any = None) -> pl.LazyFrame:
             return frame.lazy()
 
     view = Made("x", (), "k", "t", ("v",), None if age is None else str(age))

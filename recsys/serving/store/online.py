@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,7 +12,8 @@ import polars as pl
 
 from recsys.serving.python_values import RowError, reader
 from recsys.serving.servable import Features, Outputs, Query, Row, Servable
-from recsys.serving.store.stores import FeatureStore, Values
+from recsys.serving.store.aggregates import PER_SECOND, TICK, at_time
+from recsys.serving.store.stores import FeatureStore, Values, events_of
 from recsys.serving.store.views import View, seconds_of_age
 
 _key = reader(pl.String(), empty_is_missing=True)  # keys are stored as polars writes them as text
@@ -22,7 +24,6 @@ class OnlineFeatures:
 
     def __init__(self, views: Mapping[str, View], store: FeatureStore) -> None:
         self._views, self._store = list(views.values()), store
-        self._ages = {v.name: seconds_of_age(v.max_age) for v in self._views}
 
     @property
     def keys(self) -> frozenset[str]:
@@ -42,9 +43,31 @@ class OnlineFeatures:
         return rows
 
     def _values(self, view: View, keys: list[str]) -> dict[str, Values]:
-        age, now = self._ages[view.name], time.time()
-        found = zip(keys, self._store.get(view.name, keys), strict=True)
-        return {key: entry[1] for key, entry in found if entry is not None and (age is None or now - entry[0] <= age)}
+        return values_at(view, self._store, keys, time.time())
+
+
+def values_at(view: View, store: FeatureStore, keys: Sequence[str], now: float) -> dict[str, Values]:
+    """Return the features of entities at a time, in seconds since 1970.
+
+    Latest values are left out if the store has none, or if they are too old. Aggregates of an entity that the store
+    does not know are those of no events.
+    """
+    found: dict[str, Values] = {}
+    if view.columns:
+        age = seconds_of_age(view.max_age)
+        for key, entry in zip(keys, store.get(view.name, keys), strict=True):
+            if entry is not None and (age is None or now - entry[0] <= age):
+                found[key] = entry[1]
+    if view.aggregates:
+        for key, entry in zip(keys, store.get(events_of(view.name), keys), strict=True):
+            found[key] = {**found.get(key, {}), **_aggregated(view, {} if entry is None else entry[1], now)}
+    return found
+
+
+def _aggregated(view: View, events: Values, now: float) -> Values:
+    columns = {c: events.get(c, []) for c in view.event_columns}
+    per_second = events.get(PER_SECOND, 1)
+    return at_time(events.get(TICK, []), columns, view.aggregates, math.ceil(now * per_second), per_second)
 
 
 def _read_key(value: Any, column: str, row: int | None) -> str | None:

@@ -19,6 +19,16 @@ Values = dict[str, Any]  # the features of one entity, by column
 Entry = tuple[str, float, Values]  # key, time as a number, and values
 
 
+def events_of(view: str) -> str:
+    """Return the name under which the events of a view's entities are stored."""
+    return f"{view}#events"
+
+
+def files_of(view: str) -> str:
+    """Return the name under which it is stored which files of a view were read."""
+    return f"{view}#files"
+
+
 class FeatureStore(Protocol):
     """Stores features by view and key. Threads may share a store."""
 

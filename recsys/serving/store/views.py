@@ -6,6 +6,16 @@ users:
   time: updated
   columns: [age, country]
   max_age: 30d                   # optional: older values are missing
+
+clicks:                          # what the user did, as features
+  files: logs/clicks/*.parquet   # a row for each event
+  key: user
+  time: at
+  aggregates:
+    clicks_1h: {count: "*", window: 1h}
+    spent_7d: {sum: price, window: 7d}
+    shops_30d: {distinct: shop, window: 30d}
+    history: {last: item, number: 50}
 """
 
 from __future__ import annotations
@@ -13,7 +23,7 @@ from __future__ import annotations
 import glob
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -22,9 +32,20 @@ import polars as pl
 import yaml
 
 from recsys.errors import UserError, did_you_mean
+from recsys.serving.store.aggregates import (
+    EVENTS,
+    FUNCTIONS,
+    KEY,
+    TICK,
+    Aggregate,
+    at_times,
+    ticks,
+    ticks_per_second,
+)
 
 # Seconds of a unit. Months and years are none: their lengths differ, and joins by time cannot use them.
 UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+MOST = 100_000  # values of a list
 LONGEST = 100 * 366 * UNITS["d"]  # of a max_age; polars counts in nanoseconds, of which 64 bits hold 292 years
 PART = re.compile(f"([0-9]{{1,18}})({'|'.join(UNITS)})")
 
@@ -34,10 +55,11 @@ class View:
     """The features of one kind of entity.
 
     name: its name in the definition
-    files: globs of Parquet files with a row for each change
+    files: globs of Parquet files with a row for each change or event
     key: the column that names the entity
     time: the column that sorts its rows: a time, a date or a number
-    columns: the features
+    columns: features whose last value counts
+    aggregates: features that are computed from all rows of an entity in a window of time
     max_age: the longest time that a value is used: numbers with units of UNITS (30d, 1d12h); for times that are
         numbers, a number
     """
@@ -46,56 +68,98 @@ class View:
     files: tuple[str, ...]
     key: str
     time: str
-    columns: tuple[str, ...]
+    columns: tuple[str, ...] = ()
     max_age: str | None = None
+    aggregates: tuple[Aggregate, ...] = ()
 
-    def scan(self) -> pl.LazyFrame:
-        """Return the rows with a key and a time, as text and as they are. Raises UserError for files that lack some."""
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all features."""
+        return (*self.columns, *(a.name for a in self.aggregates))
+
+    @property
+    def event_columns(self) -> tuple[str, ...]:
+        """The columns of events that aggregates read."""
+        return tuple(dict.fromkeys(a.column for a in self.aggregates if a.column != EVENTS))
+
+    def paths(self) -> list[str]:
+        """Return the files. Raises UserError if there are none."""
         paths = sorted({p for pattern in self.files for p in glob.glob(pattern, recursive=True)})
         if not paths:
             raise UserError(f"{self.name}.files={', '.join(self.files)}: no file matches")
-        wanted = [self.key, self.time, *self.columns]
+        return paths
+
+    def scan(self, paths: Sequence[str] | None = None) -> pl.LazyFrame:
+        """Return the rows with a key and a time, as text and as they are. Raises UserError for files that lack some.
+
+        paths: the files to read; by default, all
+        """
+        paths = self.paths() if paths is None else list(paths)
+        wanted = list(dict.fromkeys([self.key, self.time, *self.columns, *self.event_columns]))
         for path in paths:
             there = pl.read_parquet_schema(path)
             if missing := next((c for c in wanted if c not in there), None):
                 raise UserError(f"{self.name}: {path} has no column {missing}{did_you_mean(missing, there)}")
             self.age(there[self.time])
+            self._check_windows(there[self.time])
         frame = pl.scan_parquet(paths).select(wanted)
         frame = frame.filter(pl.col(self.key).is_not_null() & pl.col(self.time).is_not_null())
         return frame.with_columns(pl.col(self.key).cast(pl.String))
 
-    def latest(self, until: Any = None) -> pl.DataFrame:
+    def until(self, frame: pl.LazyFrame, until: Any) -> pl.LazyFrame:
+        """Leave out the rows of `scan` that are later than a time; None keeps all. Raises UserError for no time."""
+        return frame if until is None else frame.filter(pl.col(self.time) <= _as_time(self, frame, until))
+
+    def latest(self, until: Any = None, paths: Sequence[str] | None = None) -> pl.DataFrame:
         """Return each entity's last row: key, time and columns. Of rows of one time, the last in the files counts.
 
-        until: a time; later rows are left out
+        Args:
+            until: a time; later rows are left out.
+            paths: the files to read; by default, all.
         """
-        frame = self.scan()
-        if until is not None:
-            frame = frame.filter(pl.col(self.time) <= _as_time(self, frame, until))
+        frame = self.until(self.scan(paths), until).select(self.key, self.time, *self.columns)
         last = pl.all().exclude(self.key).sort_by(self.time, maintain_order=True).last()
         return frame.group_by(self.key).agg(last).collect(engine="streaming")
 
     def join(self, rows: pl.DataFrame, time: str) -> pl.DataFrame:
-        """Add the columns with the values that they had at the time of each row: (n, ...) -> (n, ...).
+        """Add the features with the values that they had at the time of each row: (n, ...) -> (n, ...).
 
-        A value counts from its own time on. Raises UserError if the rows lack a column, or already have one.
+        A value counts from its own time on, and an event for later rows only. Raises UserError if the rows lack a
+        column, or already have one.
         """
         for column in (self.key, time):
             if column not in rows.columns:
                 raise UserError(f"input: has no column {column}{did_you_mean(column, rows.columns)}")
-        if taken := next((c for c in self.columns if c in rows.columns), None):
+        if taken := next((c for c in self.names if c in rows.columns), None):
             raise UserError(f"input: already has a column {taken}, which {self.name} adds; drop it first")
         values = self.scan().collect(engine="streaming").rename({self.time: "__time__", self.key: "__key__"})
         if rows.schema[time] != values.schema["__time__"]:
             try:
+                if rows.schema[time].is_temporal() != values.schema["__time__"].is_temporal():
+                    raise pl.exceptions.SchemaError
                 values = values.with_columns(pl.col("__time__").cast(rows.schema[time]))
             except pl.exceptions.PolarsError as e:
                 kinds = f"{rows.schema[time]} there and {values.schema['__time__']} in {self.name}"
                 raise UserError(f"time={time}: is {kinds}; convert one of them") from e
+        joined = self._join_columns(rows, values, time) if self.columns else rows
+        if not self.aggregates:
+            return joined
+        dtype = values.schema["__time__"]
+        per_second = ticks_per_second(dtype)
+        events = values.select(
+            pl.col("__key__").alias(KEY), ticks(pl.col("__time__"), dtype, per_second).alias(TICK), *self.event_columns
+        )
+        at = rows.select(
+            pl.col(self.key).cast(pl.String).alias(KEY),
+            ticks(pl.col(time), rows.schema[time], per_second).alias(TICK),
+        )
+        return pl.concat([joined, at_times(events, at, self.aggregates, per_second)], how="horizontal")
+
+    def _join_columns(self, rows: pl.DataFrame, values: pl.DataFrame, time: str) -> pl.DataFrame:
         place = "__place__"
         left = rows.with_row_index(place).with_columns(pl.col(self.key).cast(pl.String).alias("__key__")).sort(time)
         joined = left.join_asof(
-            values.sort("__time__", maintain_order=True),
+            values.select("__key__", "__time__", *self.columns).sort("__time__", maintain_order=True),
             left_on=time,
             right_on="__time__",
             by="__key__",
@@ -116,6 +180,13 @@ class View:
         if not _is_number(self.max_age):
             raise UserError(f"{where}: must be a number, as the times are ({dtype})")
         return float(self.max_age) if dtype.is_float() else math.floor(float(self.max_age))
+
+    def _check_windows(self, dtype: Any) -> None:
+        """Raise UserError if the windows of aggregates do not fit times of a type."""
+        for a in self.aggregates:
+            if a.window is not None and dtype.is_temporal() == a.unitless:
+                hint = "write a unit, such as 1h or 7d" if a.unitless else f"write a number, as the times are ({dtype})"
+                raise UserError(f"{self.name}.aggregates.{a.name}.window: {hint}")
 
 
 def seconds_of_age(age: str | None) -> float | None:
@@ -164,20 +235,59 @@ def _view(name: str, value: Any, file: str | Path) -> View:
     if not isinstance(value, Mapping):
         raise UserError(f"{where}: must have the keys files, key, time and columns")
     known = [f.name for f in fields(View) if f.name != "name"]
+    optional = ("max_age", "columns", "aggregates")
     if wrong := next((k for k in value if k not in known), None):
         raise UserError(f"{where}.{wrong}: no such key{did_you_mean(str(wrong), known)}")
-    if missing := next((k for k in known if k not in value and k != "max_age"), None):
+    if missing := next((k for k in known if k not in value and k not in optional), None):
         raise UserError(f"{where}.{missing}: is missing")
-    files, columns = (tuple(map(str, v if isinstance(v, list) else [v])) for v in (value["files"], value["columns"]))
-    if not columns:
-        raise UserError(f"{where}.columns: is empty; list the features")
+    files = _texts(value["files"])
+    columns = _texts(value.get("columns", []))
+    if not columns and "aggregates" not in value:
+        raise UserError(f"{where}.columns: is {'empty' if 'columns' in value else 'missing'}; list the features")
+    made = _aggregates(f"{where}.aggregates", value.get("aggregates", {}))
+    if twice := next((a.name for a in made if a.name in columns), None):
+        raise UserError(f"{where}.aggregates.{twice}: is also one of the columns; give it another name")
     age = value.get("max_age")
     try:
         seconds_of_age(None if age is None else str(age))
     except ValueError as e:
         hint = "write a number and a unit, such as 30d or 12h"
         raise UserError(f"{where}.max_age={age}: {e}; {hint}") from e
-    return View(name, files, str(value["key"]), str(value["time"]), columns, None if age is None else str(age))
+    max_age = None if age is None else str(age)
+    return View(name, files, str(value["key"]), str(value["time"]), columns, max_age, made)
+
+
+def _texts(value: Any) -> tuple[str, ...]:
+    return tuple(map(str, value if isinstance(value, list) else [value]))
+
+
+def _aggregates(where: str, value: Any) -> tuple[Aggregate, ...]:
+    if not isinstance(value, Mapping) or any(not isinstance(v, Mapping) for v in value.values()):
+        raise UserError(f"{where}: must map names to aggregates, such as clicks_1d: {{count: '*', window: 1d}}")
+    return tuple(_aggregate(f"{where}.{name}", str(name), given) for name, given in value.items())
+
+
+def _aggregate(where: str, name: str, given: Mapping[Any, Any]) -> Aggregate:
+    known = (*FUNCTIONS, "window", "number")
+    if wrong := next((k for k in given if k not in known), None):
+        raise UserError(f"{where}.{wrong}: no such key{did_you_mean(str(wrong), known)}")
+    functions = [f for f in FUNCTIONS if f in given]
+    if len(functions) != 1:
+        raise UserError(f"{where}: must have one of {', '.join(FUNCTIONS)}")
+    [function] = functions
+    column, window, number = str(given[function]), given.get("window"), given.get("number")
+    if column == EVENTS and function != "count":
+        raise UserError(f"{where}.{function}={EVENTS}: names no column; only count takes {EVENTS}")
+    if number is not None and (function != "last" or isinstance(number, bool) or not isinstance(number, int)):
+        raise UserError(f"{where}.number={number}: must be a whole number, and applies to last")
+    if number is not None and not 1 <= number <= MOST:
+        raise UserError(f"{where}.number={number}: must be from 1 to {MOST:,}")
+    text = None if window is None else str(window)
+    try:
+        seconds = seconds_of_age(text)
+    except ValueError as e:
+        raise UserError(f"{where}.window={window}: {e}; write a number and a unit, such as 1h or 7d") from e
+    return Aggregate(name, function, column, seconds, number, unitless=text is not None and _is_number(text))
 
 
 def _as_time(view: View, frame: pl.LazyFrame, until: Any) -> Any:

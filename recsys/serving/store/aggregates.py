@@ -1,0 +1,157 @@
+"""Aggregates of an entity's events in a window of time, by one definition for training sets and for requests.
+
+An aggregate at time t reads the events from t - window on, and before t: an event is not part of its own features.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+from typing import Literal as OneOf
+
+import polars as pl
+
+Function = OneOf["count", "sum", "mean", "min", "max", "distinct", "last"]
+FUNCTIONS: tuple[Function, ...] = get_args(Function)
+EVENTS = "*"  # the column of `count` that counts events, whatever they hold
+MICROSECONDS = 1_000_000
+PER_SECOND = "__per_second__"  # ticks of a second, in what a store keeps of an entity
+TICK, KEY, EVENT = "__tick__", "__key__", "__event__"
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """A feature that is computed from events.
+
+    name: of the feature
+    function: count (of values that are not missing), sum, mean, min, max, distinct (the number of different values) or
+        last (the last value or, with `number`, the list of the last values, oldest first)
+    column: the column of the events that it reads; * counts events
+    window: seconds, for times that are numbers their unit; None reads all events before
+    number: length of the list of `last`; None for one value
+    unitless: whether the window was written without a unit, as for times that are numbers
+    """
+
+    name: str
+    function: Function
+    column: str
+    window: float | None = None
+    number: int | None = None
+    unitless: bool = False
+
+    def expression(self) -> pl.Expr:
+        """Return the aggregate of the events of a group, in the order of time."""
+        if self.column == EVENTS:
+            return pl.col(EVENT).count().cast(pl.Int64).alias(self.name)
+        values = pl.col(self.column).drop_nulls()
+        made = {
+            "count": lambda: values.len().cast(pl.Int64),
+            "sum": values.sum,
+            "mean": values.mean,
+            "min": values.min,
+            "max": values.max,
+            "distinct": lambda: values.n_unique().cast(pl.Int64),
+            "last": lambda: values.last() if self.number is None else values.tail(self.number),
+        }[self.function]()
+        return made.alias(self.name)
+
+    def of(self, values: Sequence[Any]) -> Any:
+        """Return the aggregate of the values of events, in the order of time."""
+        if self.column == EVENTS:
+            return len(values)
+        return ONLINE[self.function](self, [v for v in values if v is not None])
+
+
+ONLINE: Mapping[str, Callable[[Aggregate, list[Any]], Any]] = {
+    "count": lambda _, v: len(v),
+    "sum": lambda _, v: sum(v),
+    "mean": lambda _, v: math.fsum(v) / len(v) if v else None,
+    "min": lambda _, v: min(v, default=None),
+    "max": lambda _, v: max(v, default=None),
+    "distinct": lambda _, v: len(set(v)),
+    "last": lambda a, v: (v[-1] if v else None) if a.number is None else v[-a.number :],
+}
+
+
+def ticks_per_second(dtype: pl.DataType) -> int:
+    """Return how many ticks a second, or a unit of a number, has: times are compared as whole numbers of ticks."""
+    return 1 if dtype.is_integer() else MICROSECONDS
+
+
+def ticks(time: pl.Expr, dtype: pl.DataType, per_second: int) -> pl.Expr:
+    """Return times as ticks since 1970 or, for numbers, since 0; those between two ticks are the later one."""
+    if dtype.is_temporal():
+        return time.cast(pl.Datetime("us")).dt.epoch("us")
+    return time.cast(pl.Int64) if dtype.is_integer() and per_second == 1 else (time * per_second).ceil().cast(pl.Int64)
+
+
+def window_ticks(window: float, per_second: int) -> int:
+    """Return the length of a window in ticks, at least 1."""
+    return max(1, math.floor(window * per_second))
+
+
+def at_times(
+    events: pl.DataFrame, rows: pl.DataFrame, aggregates: Sequence[Aggregate], per_second: int
+) -> pl.DataFrame:
+    """Return the aggregates at the time of each row, (n, aggregates).
+
+    Args:
+        events: KEY, TICK and the columns of the aggregates.
+        rows: KEY and TICK of each row; a row that lacks one of them has no values.
+        aggregates: what to compute.
+        per_second: ticks of a second.
+    """
+    asked = rows.select(KEY, TICK).drop_nulls().unique()
+    marked = events.with_columns(pl.lit(True).alias(EVENT))
+    both = pl.concat([marked, asked], how="diagonal").sort(KEY, TICK, maintain_order=True)
+    moments = both[TICK].to_numpy()
+    span = int(moments.max() - moments.min()) + 1 if len(moments) else 1
+    found = rows.select(KEY, TICK)
+    for window in dict.fromkeys(a.window for a in aggregates):
+        period = span if window is None else min(span, window_ticks(window, per_second))
+        own = [a.expression() for a in aggregates if a.window == window]
+        rolled = both.rolling(TICK, period=f"{period}i", closed="left", group_by=KEY).agg(own)
+        values = rolled.join(asked, on=[KEY, TICK], how="semi").unique([KEY, TICK])  # equal times have equal values
+        found = found.join(values, on=[KEY, TICK], how="left", maintain_order="left")
+    return found.select(a.name for a in aggregates)
+
+
+def at_time(
+    times: Sequence[int],
+    values: Mapping[str, Sequence[Any]],
+    aggregates: Sequence[Aggregate],
+    now: int,
+    per_second: int,
+) -> dict[str, Any]:
+    """Return the aggregates of one entity at a time.
+
+    Args:
+        times: ticks of its events, ascending.
+        values: their columns.
+        aggregates: what to compute.
+        now: the time, in ticks.
+        per_second: ticks of a second.
+    """
+    stop, found = bisect_left(times, now), {}
+    for a in aggregates:
+        start = 0 if a.window is None else bisect_left(times, now - window_ticks(a.window, per_second))
+        found[a.name] = a.of(times[start:stop] if a.column == EVENTS else values[a.column][start:stop])
+    return found
+
+
+def longest(aggregates: Sequence[Aggregate]) -> float | None:
+    """Return the longest window, None if an aggregate other than `last` reads all events."""
+    windows = [a.window for a in aggregates if a.window is not None or a.function != "last"]
+    return None if None in windows else max((w for w in windows if w is not None), default=0.0)
+
+
+def lasts(aggregates: Sequence[Aggregate]) -> dict[str, int]:
+    """Return how many of the last values of each column are needed however old they are."""
+    found: dict[str, int] = {}
+    for a in aggregates:
+        if a.function == "last" and a.window is None:
+            found[a.column] = max(found.get(a.column, 0), a.number or 1)
+    return found
