@@ -109,7 +109,7 @@ def _merged(
     events = list(zip(*(row[c] for c in columns), strict=True))
     if stored is not None:
         kept = zip(*(stored[c] for c in columns), strict=True)
-        events = sorted([e for e in kept if e[1] not in read] + events, key=lambda e: e[0])  # sorting keeps the order
+        events = sorted([e for e in kept if e[1] not in read] + events, key=lambda e: e[:2])
     newest, needed = events[-1][0], _needed(view, events, oldest)
     events = [e for e, keep in zip(events, needed, strict=True) if keep]
     values = {c: [e[i] for e in events] for i, c in enumerate(columns)}
