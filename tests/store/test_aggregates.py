@@ -69,9 +69,10 @@ def view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> View:
     return load_views("f.yaml")["clicks"]
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> FeatureStore:
-    return open_store(f"sqlite:///{tmp_path / 'f.db'}", write=True)
+@pytest.fixture(params=["sqlite", "redis"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> FeatureStore:
+    url = f"sqlite:///{tmp_path / 'f.db'}" if request.param == "sqlite" else request.getfixturevalue("redis_url")
+    return open_store(url, write=True)
 
 
 def same(a: Any, b: Any) -> bool:
