@@ -64,11 +64,12 @@ class ItemIndex:
         self._row_of = np.full(int(items.max(initial=-1)) + 1, -1, np.int64)
         rows = np.flatnonzero(items >= 0)
         self._row_of[items[rows]] = rows
+        self._count = len(rows)
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         """Return the number of items."""
-        return int((self._items >= 0).sum())
+        return self._count
 
     def __contains__(self, item: int) -> bool:
         return 0 <= item < len(self._row_of) and bool(self._row_of[item] >= 0)
@@ -148,6 +149,7 @@ class ItemIndex:
                     grown[: len(self._row_of)] = self._row_of
                     self._row_of = grown
                 self._row_of[some] = np.arange(first, first + len(some))
+                self._count += len(some)
 
     def remove(self, items: np.ndarray) -> int:
         """Remove items (n,) and return the number of those that were there."""
@@ -215,6 +217,7 @@ class ItemIndex:
         rows = rows[rows >= 0]
         self._row_of[self._items[rows]] = -1
         self._items[rows] = -1
+        self._count -= len(rows)
         return len(rows)
 
     def _products(self, queries: np.ndarray, rows: np.ndarray) -> np.ndarray:
