@@ -124,6 +124,8 @@ def aucs() -> Iterator[tuple[str, str, str]]:
         found: dict[str, list[float]] = defaultdict(list)
         with file.open() as lines:
             for row in csv.DictReader(lines):
+                if row.get("history") == "no":  # the same model without what it is for
+                    continue
                 found[row["model"]].append(float(row[column]))
         for model, values in found.items():
             deviation = f" ± {statistics.stdev(values):.5f}" if len(values) > 1 else ""
