@@ -67,6 +67,7 @@ def test_yaml(path: Path, tmp_path: Path) -> None:
         with torch.device("meta"):
             data = data_config(cfg)
             ranked = SEVERAL if len(data.labels) > 1 else SPEC
-            names = any(a.startswith("model.") for a in arguments)  # it may name features of its data
+            # it may name features of its data
+            names = group == Path("experiment") or any(a.startswith("model.") for a in arguments)
             spec = ranked if kind_of(cfg).scores_rows and not names else feature_spec(data, lambda *_: 7)
             assert isinstance(build_model(cfg, spec, torch.device("meta")), torch.nn.Module)
