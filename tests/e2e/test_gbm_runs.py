@@ -104,6 +104,7 @@ def test_evaluate_and_predict_give_the_same_figures(home: Path) -> None:
     np.testing.assert_allclose(found["click"], stored, rtol=1e-6)
 
 
+@pytest.mark.slow  # tests/export/test_trees.py has the parts
 def test_an_artefact_serves_the_trees(home: Path, commands: Commands) -> None:
     """Exporting compares its outputs with the run's, row by row."""
     assert commands("export", "run=gbm", "output=artefact", "triton=true", "dense_backend=fil")[0] == 0
