@@ -258,7 +258,7 @@ def hit_rate(model: nn.Module, histories: Ids, targets: list[int]) -> float:
     return hits / len(histories)
 
 
-# users -> floors 10% below what was measured
+# 10% below what was measured
 FLOORS = {Popularity: 0.032, ItemKNN: 0.072, EASE: 0.098, SessionKNN: 0.088}
 
 

@@ -208,6 +208,24 @@ def test_a_run_that_was_killed_is_repeated(
     assert everything(view, store, now) == everything(view, whole, now)
 
 
+def test_a_file_that_grows_while_it_is_read_is_read_again(
+    view: View, store: FeatureStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, put = events(1000), materialising._put_events
+    log[:900].write_parquet("events-0.parquet")
+
+    def put_and_grow(*arguments: Any, **more: Any) -> int:
+        written = put(*arguments, **more)
+        log.write_parquet("events-0.parquet")
+        return written
+
+    with monkeypatch.context() as patch:
+        patch.setattr(materialising, "_put_events", put_and_grow)
+        materialise({"clicks": view}, store)
+    assert materialise({"clicks": view}, store) == {"clicks": 25}
+    assert materialise({"clicks": view}, store) == {"clicks": 0}
+
+
 def test_a_changed_definition_reads_all_files(view: View, store: FeatureStore) -> None:
     events(300).write_parquet("events-0.parquet")
     materialise({"clicks": view}, store)

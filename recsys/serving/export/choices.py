@@ -2,10 +2,12 @@
 
 from typing import Literal, get_args
 
+from recsys.serving.index.engines import KINDS
+
 TableType = Literal["fp32", "fp16", "int8", "int4"]
 
 FORMATS = ("onnx", "single_graph", "torchscript", "aoti")
 PRECISIONS = ("fp32", "fp16", "bf16")
-INDEXES = ("auto", "exact", "ivf", "ivf_pq", "hnsw", "usearch")
+INDEXES = ("auto", *KINDS)
 TABLES: tuple[str, ...] = get_args(TableType)
 DENSE_BACKENDS = ("onnxruntime", "pytorch", "python", "fil")

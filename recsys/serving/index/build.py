@@ -19,7 +19,7 @@ QUERIES = 1000  # of a measurement, at most
 
 @dataclass(frozen=True)
 class Measured:
-    """What searches with an effort find: the mean share of the exact best k, and queries per second of CPU time."""
+    """Result of searches with an effort: the mean share of the exact best k found, and queries per CPU second."""
 
     effort: int
     recall: float
@@ -34,7 +34,6 @@ def build(
     queries: np.ndarray | None = None,
     k: int = 100,
     recall_target: float = 0.98,
-    source: str | None = None,
     threads: int = 1,
     seed: int = 0,
 ) -> ItemIndex:
@@ -47,7 +46,6 @@ def build(
         queries: (Q, dim) queries that are like those to come; without any, item vectors stand for them.
         k: the length of lists for which recall is measured.
         recall_target: the least mean share of the exact k best that a search shall find.
-        source: where the vectors are from; `ItemIndex.about` keeps it.
 
     Raises UserError if no effort reaches the target.
     """
@@ -60,7 +58,7 @@ def build(
         kind = "exact" if len(vectors) < SMALL else "ivf" if len(vectors) < LARGE else "ivf_pq"
     stored = Vectors(vectors)
     engine = engines.make(kind, stored, threads=threads, seed=seed)  # type: ignore[arg-type]
-    index = ItemIndex(About(engine.kind, engine.efforts[-1], source), engine, stored, items)
+    index = ItemIndex(About(engine.kind, engine.efforts[-1]), engine, stored, items)
     if engine.kind == "exact":
         return index.with_about(effort=1, recall=1.0, recall_at=k, queries=0)
     if queries is None:

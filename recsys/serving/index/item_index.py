@@ -2,7 +2,7 @@
 
 A folder of an index:
 
-    manifest.json     the description (kind, effort, recall, source), and the digests of all other files
+    manifest.json     the description (kind, effort, recall), and the digests of all other files
     vectors.npy       (n, dim) float32, a row for each version of an item's vector; memory-mapped. Left out if the
                       vectors are in another file, such as that of an artefact
     items.npy         (n,) int64, the item of each row, -1 for rows that have been replaced or removed
@@ -38,7 +38,6 @@ class About:
 
     kind: the engine
     effort: how much of the index a search reads, in the engine's own unit (cells, or rows of a graph's search)
-    source: where the vectors are from, such as the digest of an artefact's item vectors
     recall: the share of the exact best `recall_at` items that searches found when the index was tuned, None if it
         was not
     queries: number of queries of that measurement
@@ -46,7 +45,6 @@ class About:
 
     kind: Kind
     effort: int
-    source: str | None = None
     recall: float | None = None
     recall_at: int | None = None
     queries: int | None = None
@@ -232,7 +230,7 @@ def read_about(folder: Path) -> About:
     file = folder / manifest.FILE
     found: Mapping[str, Any] | None = manifest.read_json(file).get(KEY) if file.is_file() else None
     if found is None:
-        raise UserError(f"{folder}: is no index; build one with python -m recsys.index build")
+        raise UserError(f"{folder}: is no index; ItemIndex.save writes one")
     if found.get("format") != VERSION:
         raise UserError(f"{folder}: has format {found.get('format')} of indexes, not {VERSION}; build it again")
     return About(**{k: v for k, v in found.items() if k in About.__dataclass_fields__})

@@ -16,6 +16,7 @@ import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -40,23 +41,39 @@ def materialise(views: Mapping[str, View], store: FeatureStore, until: Any = Non
 
 
 def _materialise(view: View, store: FeatureStore, until: Any) -> int:
-    before = _Progress.read(view, store)
-    paths = view.paths()
-    new = paths if until is not None else [p for p in paths if not before.has(p)]
+    paths, known = view.paths(), _read_files(view, store)
+    files = known | _files_now(paths, known)
+    new = paths if until is not None else [p for p in paths if files[p] != known.get(p)]
     if not new:
         return 0
-    numbers = before.numbered(paths)
-    count = 0
+    written = 0
     if view.columns:
         latest = view.latest(until, new)
         with bar(f"writing {view.name}", latest.height, "entities") as shown:
-            count = store.put(view.name, _entries(view, latest, shown.advance))
+            written = store.put(view.name, _entries(view, latest, shown.advance))
     if view.aggregates:
-        fresh = until is not None or not before.known
-        count = max(count, _put_events(view, store, until, {p: numbers[p] for p in new}, fresh=fresh))
+        numbers = {p: files[p][0] for p in new}
+        written = max(written, _put_events(view, store, until, numbers, fresh=until is not None or not known))
     if until is None:  # last: until then, the next run reads the same files again
-        before.write(store, numbers)
-    return count
+        progress = {"digest": _digest(view), "files": files}
+        store.put(files_of(view.name), iter([(ALL, time.time(), progress)]))
+    return written
+
+
+def _read_files(view: View, store: FeatureStore) -> dict[str, list[int]]:
+    """Return number, size and time of each file that was read by this definition."""
+    [entry] = store.get(files_of(view.name), [ALL])
+    return dict(entry[1]["files"]) if entry is not None and entry[1]["digest"] == _digest(view) else {}
+
+
+def _files_now(paths: Sequence[str], known: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
+    """Return number, size and time of each file; a file that is not known gets a new number."""
+    free = count(1 + max((n for n, *_ in known.values()), default=-1))
+    found = {}
+    for path in paths:
+        state = Path(path).stat()
+        found[path] = [known[path][0] if path in known else next(free), state.st_size, state.st_mtime_ns]
+    return found
 
 
 def _entries(view: View, latest: pl.DataFrame, advance: Any) -> Iterator[Entry]:
@@ -74,7 +91,7 @@ def seconds_of(times: pl.Series) -> pl.Series:
 
 
 def _put_events(view: View, store: FeatureStore, until: Any, numbers: Mapping[str, int], *, fresh: bool) -> int:
-    """Merge the events of files into those of each entity. fresh: the store has no events that are of use"""
+    """Merge the events of files into those of each entity. fresh: whether to ignore the events in the store"""
     parts = []
     for path, number in numbers.items():
         frame = view.until(view.scan([path]), until)
@@ -127,45 +144,6 @@ def _needed(view: View, events: Sequence[tuple[Any, ...]], oldest: int | None) -
         for i in with_value[-number:]:
             needed[i] = True
     return needed
-
-
-class _Progress:
-    """The files of a view that a store has, with their numbers."""
-
-    def __init__(self, view: View, files: dict[str, list[int]]) -> None:
-        self._view, self._files = view, files
-
-    @classmethod
-    def read(cls, view: View, store: FeatureStore) -> _Progress:
-        """Read the progress; none if the definition has changed since."""
-        [entry] = store.get(files_of(view.name), [ALL])
-        return cls(view, dict(entry[1]["files"]) if entry is not None and entry[1]["digest"] == _digest(view) else {})
-
-    @property
-    def known(self) -> bool:
-        """Whether the store has files of this definition."""
-        return bool(self._files)
-
-    def has(self, path: str) -> bool:
-        return path in self._files and self._files[path][1:] == _state(path)
-
-    def numbered(self, paths: Sequence[str]) -> dict[str, int]:
-        """Return the number of each file; a new file gets a new one."""
-        numbers = {p: n for p, (n, *_) in self._files.items()}
-        for path in paths:
-            numbers.setdefault(path, 1 + max(numbers.values(), default=-1))
-        return numbers
-
-    def write(self, store: FeatureStore, numbers: Mapping[str, int]) -> None:
-        files = {p: [n, *_state(p)] if Path(p).exists() else self._files[p] for p, n in numbers.items()}
-        store.put(
-            files_of(self._view.name), iter([(ALL, time.time(), {"digest": _digest(self._view), "files": files})])
-        )
-
-
-def _state(path: str) -> list[int]:
-    found = Path(path).stat()
-    return [found.st_size, found.st_mtime_ns]
 
 
 def _digest(view: View) -> str:
