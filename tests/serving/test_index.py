@@ -35,7 +35,7 @@ def by_sorting(queries: np.ndarray, vectors: dict[int, np.ndarray], k: int) -> t
 
 def share_found(index: ItemIndex, queries: np.ndarray, k: int) -> float:
     """The share of the exact best k items that a search returns."""
-    found, best = index.search(queries, k)[0], index.exact().search(queries, k)[0]
+    found, best = index.search(queries, k)[0], index.search(queries, k, exact=True)[0]
     return float(np.mean([np.isin(b, f).mean() for b, f in zip(best, found, strict=True)]))
 
 
@@ -79,7 +79,7 @@ def test_finds_what_an_exact_search_finds(kind: str, tmp_path: Path) -> None:
     assert share_found(index, queries, 20) >= 0.98
     items, products = index.search(queries, 20)
     np.testing.assert_allclose(products, np.einsum("qkd,qd->qk", vectors[items], queries), rtol=1e-5)
-    best = np.unique(index.exact().search(queries, 3)[0])
+    best = np.unique(index.search(queries, 3, exact=True)[0])
     assert index.remove(best) == len(best)
     index.add(np.arange(6000, 6600), clusters(600, seed=2) * 3)  # longer than all before
     index.add(np.arange(0, 300), clusters(300, seed=3))

@@ -87,7 +87,7 @@ class RetrievalModel:
             k = min(query.k or self._k, self._items - len(left_out))
             items, scores = _without(left_out, *index.search(vector[None], max(1, k + len(left_out))))
             if len(items) < k:  # the search did not come by so many
-                items, scores = _without(left_out, *index.exact().search(vector[None], k + len(left_out)))
+                items, scores = _without(left_out, *index.search(vector[None], k + len(left_out), exact=True))
             yield place, (self._names(items[:k]), scores[:k].tolist())
 
     def _best(self, query: Query, scores: np.ndarray, history: np.ndarray) -> tuple[list[Any], list[float]]:

@@ -85,7 +85,7 @@ def tune(index: ItemIndex, queries: np.ndarray, k: int, target: float) -> ItemIn
 
 def least_products(index: ItemIndex, queries: np.ndarray, k: int) -> np.ndarray:
     """Return the inner product (Q,) of each query with the last of its exact best k items."""
-    _, products = index.exact().search(queries, min(k, len(index)))
+    _, products = index.search(queries, min(k, len(index)), exact=True)
     return products[:, -1]
 
 

@@ -93,7 +93,9 @@ class ItemIndex:
             raise UserError(f"index: has no item {items[rows < 0][0]}")
         return self._vectors.take(rows)
 
-    def search(self, queries: np.ndarray, k: int, effort: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    def search(
+        self, queries: np.ndarray, k: int, effort: int | None = None, *, exact: bool = False
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return the k best items of each query and their inner products, best first; equal products by item.
 
         Which of several items with equal products end a list is not defined.
@@ -102,6 +104,7 @@ class ItemIndex:
             queries: (Q, dim)
             k: length of the lists.
             effort: by default, the one that the index was tuned to.
+            exact: whether to compare the queries with all items.
 
         Returns:
             Items (Q, k) int64, -1 where there is none, and products (Q, k) float32, -inf there.
@@ -111,13 +114,14 @@ class ItemIndex:
         if k < 1:
             raise UserError(f"k={k}: must be at least 1")
         effort = self.about.effort if effort is None else effort
+        engine = engines.Exact(self._vectors) if exact else self._engine
         queries = np.ascontiguousarray(queries, np.float32)
         with self._lock:
             total = len(self._items)
             gone = total - len(self)
             wanted = min(k + min(gone, 16 + int(2 * k * self.stale)), total)
             while True:
-                rows, _ = self._engine.search(queries, wanted, effort)
+                rows, _ = engine.search(queries, wanted, effort)
                 items = np.where(rows >= 0, self._items[rows], -1)
                 short = gone and wanted < total and ((items >= 0).sum(1) < k).any()
                 if not short or (rows < 0).any():  # a search of more rows would read no more of the index
@@ -196,10 +200,6 @@ class ItemIndex:
         stored = Vectors(vectors)
         engine = engines.load(about.kind, folder, stored, threads)
         return cls(about, engine, stored, np.load(folder / ITEMS, allow_pickle=False))
-
-    def exact(self) -> ItemIndex:
-        """Return an index that shares the vectors of this one and compares a query with all of them."""
-        return ItemIndex(About("exact", 1), engines.Exact(self._vectors), self._vectors, self._items)
 
     def with_about(self, **changes: Any) -> ItemIndex:
         """Return this index with another description, such as the effort that it was tuned to."""

@@ -25,6 +25,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -189,6 +190,7 @@ class View:
                 raise UserError(f"{self.name}.aggregates.{a.name}.window: {hint}")
 
 
+@lru_cache  # asked for each request
 def seconds_of_age(age: str | None) -> float | None:
     """Return a max_age in seconds; a number is one of seconds. Raises ValueError if it is neither."""
     if age is None:
