@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -30,11 +31,14 @@ HYDRAS = (*VALUED, "help", "version", "resolve", "run", "multirun")
 KINDS = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
 
 
-def run(command: str, function: Callable[[DictConfig], None]) -> None:
-    """Compose the config of `command` from sys.argv, call `function` on it, and exit with its status."""
+def run(command: str, function: Callable[[DictConfig], None], file: Path | None = None) -> None:
+    """Compose the config of `command` from sys.argv, call `function` on it, and exit with its status.
+
+    file: a YAML file of the user's that is composed instead of the command's
+    """
     interrupts.install()
     try:
-        code = status(command, function)
+        code = status(command, function, file)
     except interrupts.Interrupted as e:
         code = say_error(interrupts.message(), status=e.status)
     exit_process(code)
@@ -68,12 +72,12 @@ def strings(value: Any) -> list[str]:
     return [str(v) for v in value] if OmegaConf.is_list(value) else [str(value)]
 
 
-def status(command: str, function: Callable[[DictConfig], None]) -> int:
+def status(command: str, function: Callable[[DictConfig], None], file: Path | None = None) -> int:
     """Run `function` as `run` does, and return the exit status."""
     import hydra
 
     from recsys import command_help
-    from recsys.config.compose import conf_dir, free_keys, register
+    from recsys.config.compose import conf_dir, file_overrides, free_keys, register
 
     silence()
     register()
@@ -96,9 +100,11 @@ def status(command: str, function: Callable[[DictConfig], None]) -> int:
     if command == "train" and (sweep_key := next((a for a in sys.argv[1:] if re.match(r"sweep[=.]", a)), None)):
         return say_error(f"{sweep_key}: applies only to sweeps; add -m: python -m recsys.train -m ...")
     sys.argv[1:] = free_keys(sys.argv[1:], command)
+    folder, name = (conf_dir(), command) if file is None else (file.resolve().parent, file.stem)
+    sys.argv[1:] += [] if file is None else file_overrides(file)
     try:
         with explained(sys.argv[1:], command):
-            hydra.main(version_base="1.3", config_path=str(conf_dir()), config_name=command)(guarded)()
+            hydra.main(version_base="1.3", config_path=str(folder), config_name=name)(guarded)()
     except UserError as e:
         return say_error(str(e))
     return code
@@ -215,21 +221,21 @@ def _unknown_key(key: str, command: str, arguments: Sequence[str]) -> str:
         if command == "new":  # the keys of `create` are typed without it
             valid = [*cfg.create, *valid[1:]]
     except Exception:  # another override is wrong too, or the key is in a YAML file
-        valid = _schema_keys(parent)
+        valid = _schema_keys(parent, command)
     if name in valid:
         return f"{key}: exists already; leave out the + in front of it"
     return f"{key}: no such key{did_you_mean(name, valid)}"
 
 
-def _schema_keys(key: str) -> list[str]:
-    """Return the keys of a part of the config of `train` in its schema; none if users choose them."""
+def _schema_keys(key: str, command: str = "train") -> list[str]:
+    """Return the keys of a part of a command's config in its schema; none if users choose them."""
     from dataclasses import fields, is_dataclass
     from typing import get_args, get_type_hints
 
-    from recsys.config.schema_run import TrainConfig
+    from recsys.config.compose import COMMANDS
     from recsys.ranges import without_none
 
-    hint: Any = TrainConfig
+    hint: Any = COMMANDS[command]
     for part in filter(None, key.split(".")):
         if is_dataclass(hint):
             hint = without_none(get_type_hints(hint).get(part))[1]

@@ -14,12 +14,13 @@ from recsys.config.targets import bind, locate
 from recsys.errors import UserError, did_you_mean
 
 
-def make(node: DictConfig, key: str) -> Callable[..., Any]:
+def make(node: DictConfig, key: str, base: type | None = None) -> Callable[..., Any]:
     """Return a function that takes run-time objects (a FeatureSpec, parameters) and builds the object of the node.
 
     key: the key of the config that holds the node, which decides the classes that it may name (targets.py)
+    base: the class that it must name a subclass of, if the key does not decide it
     """
-    named, values = bind(node, key)
+    named, values = bind(node, key, base)
     return partial(named, **values)
 
 

@@ -236,14 +236,15 @@ def check_processes(cfg: DictConfig, processes: int) -> None:
         raise UserError(f"trainer.devices={processes}: {why}")
 
 
-def check_target(node: Any, path: str, given: Sequence[str] = ()) -> None:
+def check_target(node: Any, path: str, given: Sequence[str] = (), base: type | None = None) -> None:
     """Check the values of a `_target_` node against the signature of its target.
 
     Raises UserError for unknown, missing and ill-typed parameters.
 
     given: names of parameters that the caller passes, which the config may not set
+    base: the class that it must name a subclass of, if the path does not decide it
     """
-    function, values = bind(node, path)
+    function, values = bind(node, path, base)
     target = node["_target_"]
     parameters = inspect.signature(function).parameters
     valid = [n for n, p in parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and n not in given]

@@ -17,7 +17,7 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf, open_dict
 from yaml import YAMLError
 
-from recsys.config import schema_commands, schema_run
+from recsys.config import schema_commands, schema_run, schema_stages
 from recsys.config.targets import check_run_config
 from recsys.console import say_once
 from recsys.errors import UserError
@@ -38,6 +38,7 @@ COMMANDS = {
     "report": schema_commands.ReportConfig,
     "serve": schema_commands.ServeConfig,
     "loadtest": schema_commands.LoadTestConfig,
+    "pipeline": schema_stages.PipelineConfig,
 }
 
 
@@ -85,6 +86,41 @@ def compose(command: str = "train", overrides: Sequence[str] = ()) -> DictConfig
     """
     with composing():
         return hydra_compose(command, free_keys(overrides, command))
+
+
+def file_overrides(file: Path) -> list[str]:
+    """Return the overrides with which Hydra composes a file of the user's as it does those of conf/.
+
+    Groups are looked up beside the file, and then in the folder of conf/ that has files of its kind.
+    """
+    own = conf_dir() / "pipeline"
+    quiet = ["hydra/job_logging=none", "hydra/hydra_logging=none", "hydra.output_subdir=null", "hydra.run.dir=."]
+    elsewhere = file.resolve().parent != own.resolve()
+    return quiet + ([f"hydra.searchpath=['file://{own}']"] if elsewhere else [])
+
+
+def compose_file(file: Path, overrides: Sequence[str] = ()) -> DictConfig:
+    """Return the config of a file of a pipeline with overrides. Raises UserError if there is no such file."""
+    check_file(file)
+    register()
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(file.resolve().parent), version_base="1.3"):
+        cfg = hydra_compose(file.stem, [*overrides, *file_overrides(file)])
+    check_schema(cfg, file)
+    return cfg
+
+
+def check_file(file: Path, key: str = "run") -> None:
+    """Raise UserError if a YAML file is not there."""
+    if file.suffix != ".yaml" or not file.is_file():
+        there = ", ".join(sorted(f.name for f in (conf_dir() / "pipeline").glob("*.yaml")))
+        raise UserError(f"{key}={file}: no such YAML file; name that of a pipeline (conf/pipeline has {there})")
+
+
+def check_schema(cfg: DictConfig, file: Path) -> None:
+    """Raise UserError if a pipeline's file does not begin with its schema."""
+    if OmegaConf.get_type(cfg) is not schema_stages.PipelineConfig:
+        raise UserError(f"{file}: lacks the schema; let it begin with defaults: [pipeline_schema, _self_]")
 
 
 # prefixes of keys whose last part the user chooses

@@ -22,17 +22,18 @@ MOVED = {"recsys.schedules.": "recsys.training.schedules."}  # old prefix of a `
 HYDRAS = ("_args_", "_convert_", "_partial_", "_recursive_")  # keys of Hydra's instantiate, which have no use here
 
 
-def locate(target: str, key: str) -> Callable[..., Any]:
+def locate(target: str, key: str, base: type | None = None) -> Callable[..., Any]:
     """Return the class, or the function that makes a schedule, that the `_target_` of `key` names.
 
     Args:
         key: the key of the config that holds the `_target_`, such as model or optim.dense.
+        base: the class that it must be a subclass of; by default, the one that the key needs.
 
     Raises:
         UserError: there is no such class, or it is not of the kind that the key needs.
     """
     named = _find(target, f"{key}._target_={target}")
-    needed, what = _needed(key)
+    needed, what = _needed(key) if base is None else ((base,), f"a subclass of {base.__module__}.{base.__name__}")
     made = named
     if key == "optim.scheduler" and inspect.isfunction(named):
         made = _hints(named).get("return")
@@ -42,8 +43,8 @@ def locate(target: str, key: str) -> Callable[..., Any]:
     return named
 
 
-def bind(node: DictConfig, key: str) -> tuple[Callable[..., Any], dict[str, Any]]:
-    """Return the class that a node names and the values of its parameters.
+def bind(node: DictConfig, key: str, base: type | None = None) -> tuple[Callable[..., Any], dict[str, Any]]:
+    """Return the class that a node names and the values of its parameters. base: as in `locate`
 
     A value may be a node itself, if the parameter is annotated with the class that it needs; it is built.
 
@@ -53,7 +54,7 @@ def bind(node: DictConfig, key: str) -> tuple[Callable[..., Any], dict[str, Any]
     if not OmegaConf.is_dict(node) or "_target_" not in node:
         raise UserError(f"{key}: needs a _target_, the class to build")
     values: dict[str, Any] = OmegaConf.to_container(node, resolve=True)  # type: ignore[assignment]
-    named = locate(values.pop("_target_"), key)
+    named = locate(values.pop("_target_"), key, base)
     return named, _built(named, values, key)
 
 

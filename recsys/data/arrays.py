@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import polars as pl
@@ -58,6 +59,31 @@ class Arrays:
         """Return arrays of `rows` rows whose dense values and ids are not set, without multi-valued features."""
         ids = np.empty((rows, len(single_valued(features))), np.int32)
         return cls(np.empty((rows, features.dense_width), np.float32), ids, {}, {})
+
+    @classmethod
+    def concatenated(cls, parts: Sequence[Arrays]) -> Arrays:
+        """Return the rows of all parts, which have the same features, one part after another."""
+        values, lengths = (
+            {n: np.concatenate([getattr(p, what)[n] for p in parts]) for n in parts[0].values}
+            for what in ("values", "lengths")
+        )
+        return cls(np.concatenate([p.dense for p in parts]), np.concatenate([p.ids for p in parts]), values, lengths)
+
+    @cached_property
+    def _starts(self) -> dict[str, np.ndarray]:
+        """The place of each row's first id in the values, for each multi-valued feature."""
+        return {n: np.cumsum(x, dtype=np.int64) - x for n, x in self.lengths.items()}
+
+    def take(self, rows: np.ndarray) -> Arrays:
+        """Return some rows, (n,) numbers; a row may be taken several times."""
+        values, lengths = {}, {}
+        for name, starts in self._starts.items():
+            lengths[name] = self.lengths[name][rows]
+            ends = np.cumsum(lengths[name], dtype=np.int64)
+            total = int(ends[-1]) if len(ends) else 0
+            places = np.repeat(starts[rows] - ends + lengths[name], lengths[name]) + np.arange(total)
+            values[name] = self.values[name][places]
+        return Arrays(self.dense[rows], self.ids[rows], values, lengths)
 
     @property
     def rows(self) -> int:

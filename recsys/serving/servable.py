@@ -38,6 +38,7 @@ class Query:
     filter_history: whether to leave out the items of the history; None for the model's default
     exclude: further items to leave out
     candidates: the only items to rank; None for all
+    context: columns of the request itself, such as the user and the device, for pipelines of stages
     """
 
     rows: Sequence[Row]
@@ -45,6 +46,7 @@ class Query:
     filter_history: bool | None = None
     exclude: Sequence[str] = ()
     candidates: Sequence[str] | None = None
+    context: Row | None = None
 
 
 class Servable(Protocol):

@@ -116,14 +116,34 @@ class Teacher:
     def expect(self, rows: Shown) -> Expected:
         """Return what the teacher expects of rows that include all earlier rows of their users."""
         u, i = rows.user, rows.item
-        click, buy, rating = self._taste[:, self.country[u], self.kind[i]]
-        price, age = _standardised(np.log(self.price))[i], _standardised(self.age.astype(float))[u]
-        recent = (self._share_of_kind(rows) - self._share_mean) / self._share_std
-        click = click + self._user[u] + self._item[i] + self._device[rows.device] + SLOPE * age * price
-        click += RECENT * recent + self._bias[0]
+        _, buy, rating = self._taste[:, self.country[u], self.kind[i]]
+        price = _standardised(np.log(self.price))[i]
         buy = buy + self._user[u] - self._slope[rows.device] * price + self._bias[1]
         rating = rating + self._user[u] + 2 * self._item[i]
-        return Expected(_sigmoid(click), _sigmoid(buy), _sigmoid(rating[:, None] - np.array(CUTS)))
+        click = self._click(u, i, rows.device, self._share_of_kind(rows))
+        return Expected(click, _sigmoid(buy), _sigmoid(rating[:, None] - np.array(CUTS)))
+
+    def _click(self, u: Ints, i: Ints, device: Ints, share: Floats) -> Floats:
+        """Return P(click) of users, items and devices. share: that of the kind among the user's last rows"""
+        price, age = _standardised(np.log(self.price))[i], _standardised(self.age.astype(float))[u]
+        recent = (share - self._share_mean) / self._share_std
+        logit = self._taste[0, self.country[u], self.kind[i]] + self._user[u] + self._item[i] + self._device[device]
+        return _sigmoid(logit + SLOPE * age * price + (RECENT * recent + self._bias[0]))
+
+    def expect_next(self, rows: Shown, device: Ints) -> Floats:
+        """Return P(click) of each user and item if the user were shown the item after these rows: (USERS, ITEMS).
+
+        device: (USERS,)
+        """
+        of_kind = np.zeros((USERS, KINDS))
+        order = np.argsort(rows.user, kind="stable")
+        user = rows.user[order]
+        from_end = np.searchsorted(user, user, side="right") - np.arange(len(user))
+        last = order[from_end <= LAST]
+        np.add.at(of_kind, (rows.user[last], self.kind[rows.item[last]]), 1)
+        shares = of_kind / np.maximum(of_kind.sum(1, keepdims=True), 1)
+        u, i = np.divmod(np.arange(USERS * ITEMS), ITEMS)
+        return self._click(u, i, device[u], shares[u, self.kind[i]]).reshape(USERS, ITEMS)
 
 
 def _zipf(rng: np.random.Generator, n: int) -> Floats:
@@ -156,13 +176,7 @@ def write_sample(folder: Path, *, rows: int, seed: int, progress: Callable[[int]
     `progress` is called with the number of rows written so far.
     """
     teacher = Teacher(seed)
-    blocks, draws = [], []
-    for block in range(-(-rows // BLOCK)):
-        rng = np.random.default_rng([seed, 1, block])
-        blocks.append(teacher.draw(rng, BLOCK))
-        draws.append(rng.random((BLOCK, 3)))
-    shown = Shown(*(np.concatenate(column)[:rows] for column in zip(*blocks, strict=True)))
-    draw = np.concatenate(draws)[:rows]
+    shown, draw = _shown(teacher, rows, seed)
     expected = teacher.expect(shown)
     click = draw[:, 0] < expected.click
     buy = click & (draw[:, 1] < expected.buy)
@@ -190,6 +204,38 @@ def write_sample(folder: Path, *, rows: int, seed: int, progress: Callable[[int]
     ).write_parquet(folder / "teacher.parquet")
     if progress is not None:
         progress(rows)
+
+
+def _shown(teacher: Teacher, rows: int, seed: int) -> tuple[Shown, Floats]:
+    """Return what the rows show, and the draws (rows, 3) that decide click, buy and rating."""
+    blocks, draws = [], []
+    for block in range(-(-rows // BLOCK)):
+        rng = np.random.default_rng([seed, 1, block])
+        blocks.append(teacher.draw(rng, BLOCK))
+        draws.append(rng.random((BLOCK, 3)))
+    shown = Shown(*(np.concatenate(column)[:rows] for column in zip(*blocks, strict=True)))
+    return shown, np.concatenate(draws)[:rows]
+
+
+def write_next(folder: Path, *, rows: int, seed: int) -> None:
+    """Write what each user would click if shown each item after the log that `write_sample` writes.
+
+        requests.csv     user,time,device: one row for each user
+        next.parquet     user, item, click (0 or 1, drawn) and expected, P(click): USERS x ITEMS rows
+    """
+    teacher = Teacher(seed)
+    shown, _ = _shown(teacher, rows, seed)
+    rng = np.random.default_rng([seed, 2])
+    device = rng.choice(3, USERS, p=[0.6, 0.1, 0.3])
+    expected = teacher.expect_next(shown, device).ravel()
+    now = START + int(shown.seconds.sum()) + 1
+    requests = {"user": np.arange(USERS), "time": now, "device": np.array(DEVICES)[device]}
+    pl.DataFrame(requests).with_columns(_names("user", "u")).write_csv(folder / "requests.csv")
+    user, item = np.divmod(np.arange(USERS * ITEMS), ITEMS)
+    click = (rng.random(len(expected)) < expected).astype(np.int8)
+    pl.DataFrame({"user": user, "item": item, "click": click, "expected": expected}).with_columns(
+        _names("user", "u"), _names("item", "i")
+    ).write_parquet(folder / "next.parquet")
 
 
 def _names(column: str, prefix: str) -> pl.Expr:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from recsys.data.arrays import single_valued
+from recsys.data.arrays import Arrays, single_valued
 from recsys.errors import UserError
 from recsys.serving.artefact.folder import GRAPH, PIPELINE, Artefact
 from recsys.serving.artefact.inputs import GraphInputs, check_feed, graph_inputs
@@ -32,7 +32,7 @@ class RankingModel:
         self.pipeline = Pipeline(raw_rows)
         self.columns = self.pipeline.columns
         self.example = artefact.example
-        self._shared = SharedColumns(raw_rows, self.pipeline)
+        self.shared_columns = SharedColumns(raw_rows, self.pipeline)
         self._features = self.pipeline.features
         self._session = open_session(artefact.folder / GRAPH, threads)
         self._names = [s.name for s in self.outputs]
@@ -44,7 +44,7 @@ class RankingModel:
 
     def features(self, rows: Sequence[Row], shared: Row | None = None) -> GraphInputs:
         """Transform raw rows. shared: values that all rows have, too; they are transformed once."""
-        arrays = self.pipeline.arrays(rows) if shared is None else self._shared.arrays(shared, rows)
+        arrays = self.pipeline.arrays(rows) if shared is None else self.shared_columns.arrays(shared, rows)
         return graph_inputs(arrays, self._features)
 
     def features_of_columns(self, columns: Mapping[str, Sequence[Any]], rows: int) -> GraphInputs:
@@ -56,6 +56,10 @@ class RankingModel:
         if not features.rows:
             return {name: np.zeros(0, np.float32) for name in self._names}
         return dict(zip(self._names, self._session.run(self._names, features.feed), strict=True))
+
+    def run_arrays(self, arrays: Arrays) -> Outputs:
+        """Return the predictions of transformed rows, (rows,) each."""
+        return self.run(graph_inputs(arrays, self._features))
 
     def run_tensors(self, tensors: Mapping[str, np.ndarray]) -> Outputs:
         """Return the predictions for features that the client has computed."""

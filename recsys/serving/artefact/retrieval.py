@@ -21,6 +21,7 @@ from recsys.serving.row_frames import RowFrames
 from recsys.serving.servable import Outputs, Query, Row, TensorSpec
 
 UNKNOWN = "\0"  # an item that no vocabulary holds, for rows that describe a user without items
+Found = tuple[np.ndarray, np.ndarray]  # places of items (n,), best first, and their scores (n,)
 BLOCK = 1 << 24  # largest number of scores in memory
 
 
@@ -49,11 +50,30 @@ class RetrievalModel:
         self._candidates = self._fitted.candidates
         self._item_type = self._types.get(self._item, pl.String())
 
+    @property
+    def names(self) -> pl.Series:
+        """The items that can be listed, (n,) String; an item's place here is its number."""
+        return self._candidates[: self._items]
+
+    @property
+    def vectors(self) -> np.ndarray | None:
+        """The vectors (n, d) of these items, None if the model has none."""
+        return self._scorer.items if isinstance(self._scorer, VectorScorer) else None
+
+    @property
+    def item_type(self) -> pl.DataType:
+        """The type that the items have in raw rows."""
+        return self._item_type
+
     def recommend(self, queries: Sequence[Query]) -> list[tuple[list[Any], list[float]]]:
         """Return items and scores of each query, best first.
 
         Raises UserError for a row that cannot be read and for a k that is out of range.
         """
+        return [(self._names(places), scores.tolist()) for places, scores in self.find(queries)]
+
+    def find(self, queries: Sequence[Query]) -> list[Found]:
+        """Return what `recommend` does, with items as their places in `names`."""
         for query in queries:
             if query.k is not None and not 1 <= query.k <= self._items:
                 raise UserError(f"k={query.k}: must be from 1 to {self._items:,}, the number of items")
@@ -62,11 +82,11 @@ class RetrievalModel:
         lists = dict(self._lists(queries))
         return [lists.get(i) or self._popular(query) for i, query in enumerate(queries)]
 
-    def _popular(self, query: Query) -> tuple[list[Any], list[float]]:
+    def _popular(self, query: Query) -> Found:
         """Return the most popular items, for a query whose rows data.where filters out."""
         return self._best(query, np.zeros(self._items, np.float32), np.zeros(0, np.int64))
 
-    def _lists(self, queries: Sequence[Query]) -> Iterator[tuple[int, tuple[list[Any], list[float]]]]:
+    def _lists(self, queries: Sequence[Query]) -> Iterator[tuple[int, Found]]:
         """Yield the place and the list of each query that was made of at least one row."""
         for made in in_batches(self._fitted, self._parsed(queries), max(1, BLOCK // (1 + self._items))):
             places = [int(group) for group in made.groups]
@@ -78,7 +98,7 @@ class RetrievalModel:
 
     def _by_index(
         self, index: ItemIndex, queries: Sequence[Query], made: Queries, places: Sequence[int]
-    ) -> Iterator[tuple[int, tuple[list[Any], list[float]]]]:
+    ) -> Iterator[tuple[int, Found]]:
         """Yield the place and the list of each query, with the items that a search of the index finds."""
         assert isinstance(self._scorer, VectorScorer)
         for place, vector, history in zip(places, self._scorer.vectors(made), made.histories, strict=True):
@@ -88,10 +108,10 @@ class RetrievalModel:
             items, scores = _without(left_out, *index.search(vector[None], max(1, k + len(left_out))))
             if len(items) < k:  # the search did not come by so many
                 items, scores = _without(left_out, *index.search(vector[None], k + len(left_out), exact=True))
-            yield place, (self._names(items[:k]), scores[:k].tolist())
+            yield place, (items[:k], scores[:k])
 
-    def _best(self, query: Query, scores: np.ndarray, history: np.ndarray) -> tuple[list[Any], list[float]]:
-        """Return items and scores of one query. scores: (N - 1,), beginning with candidate 1"""
+    def _best(self, query: Query, scores: np.ndarray, history: np.ndarray) -> Found:
+        """Return places and scores of one query. scores: (N - 1,), beginning with candidate 1"""
         scores[np.isnan(scores)] = -np.inf
         scores[self._left_out(query, history)] = -np.inf
         if query.candidates is not None:
@@ -101,7 +121,7 @@ class RetrievalModel:
             scores = others
         places = top_k(scores, query.k or self._k)
         places = places[scores[places] > -np.inf]
-        return self._names(places), scores[places].tolist()
+        return places, scores[places]
 
     def _left_out(self, query: Query, history: np.ndarray) -> np.ndarray:
         """Return the places of the items that a list must not have."""

@@ -1,0 +1,72 @@
+"""python -m recsys.pipeline run=FILE.yaml input=REQUESTS output=LISTS.parquet
+python -m recsys.pipeline evaluate run=FILE.yaml output=DIR
+python -m recsys.pipeline demo output=DIR
+
+Retrieves, filters, scores and orders items for the users of a file, by one YAML (conf/pipeline). `evaluate` says which
+stage loses what, on one page. `demo` trains a small two-tower model and a ranker, and runs a pipeline of both.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from recsys import cli
+from recsys.errors import UserError, did_you_mean
+
+ACTIONS = ("run", "evaluate", "demo")
+USAGE = "python -m recsys.pipeline run=FILE.yaml input=REQUESTS output=LISTS.parquet; see --help"
+
+
+def _command(cfg: DictConfig) -> None:
+    from recsys.config.compose import check_schema
+
+    check_schema(cfg, Path(cfg.get("run", "the file")))
+    if cfg.output is None:
+        raise UserError(f"output: is missing; usage: {USAGE}")
+    output = Path(cfg.output)
+    if cfg.action == "evaluate":
+        from recsys.stages.evaluate.command import evaluate
+
+        evaluate(cfg, output)
+        return
+    if output.exists():
+        raise UserError(f"output={output}: already exists; name a file that does not exist yet")
+    from recsys.stages.run_files import run_files
+
+    run_files(cfg, output)
+
+
+def _demo(cfg: DictConfig) -> None:
+    from recsys.stages.demo import demo
+
+    if cfg.output is None:
+        raise UserError("output: is missing; usage: python -m recsys.pipeline demo output=DIR")
+    demo(Path(cfg.output))
+
+
+def main() -> None:
+    """Run the command with the overrides of sys.argv; the action may come first."""
+    from recsys.config.compose import check_file
+
+    cli.name_words(("action",), f"usage: {USAGE}")
+    given = dict(a.partition("=")[::2] for a in sys.argv[1:] if "=" in a)
+    action = given.get("action", "run")
+    if action not in ACTIONS:
+        sys.exit(cli.say_error(f"{action}: no such action{did_you_mean(action, ACTIONS)}; usage: {USAGE}"))
+    if action == "demo" or any(a in cli.HELP for a in sys.argv[1:]):
+        cli.run("pipeline", _demo)
+        return
+    if "run" not in given:
+        sys.exit(cli.say_error(f"run: is missing; usage: {USAGE}"))
+    try:
+        check_file(Path(given["run"]))
+    except UserError as e:
+        sys.exit(cli.say_error(str(e)))
+    cli.run("pipeline", _command, Path(given["run"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""Build a pipeline from its config, and check it: first what the config and the manifests say, then the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+from omegaconf import DictConfig, OmegaConf
+
+from recsys.config.build import make
+from recsys.config.check import check_target
+from recsys.config.plain import from_plain
+from recsys.config.schema_stages import PipelineConfig
+from recsys.errors import UserError
+from recsys.serving.store.online import OnlineFeatures
+from recsys.stages.catalogue import Catalogue, unit
+from recsys.stages.filters import Filter
+from recsys.stages.merge import Merge, ReciprocalRank
+from recsys.stages.models import Models
+from recsys.stages.order import Order
+from recsys.stages.resources import Resources
+from recsys.stages.score import Score
+from recsys.stages.sources import Source
+from recsys.stages.staged import Settings, StagedRecommender
+from recsys.stages.tables import distinct_rows, read_table
+from recsys.stages.visitor import Events, rows_by
+
+COMMAND_KEYS = ("run", "input", "output")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of a pipeline, built but not loaded."""
+
+    sources: Mapping[str, Source]
+    merge: Merge
+    filters: Mapping[str, Filter]
+    score: Score | None
+    order: Mapping[str, Order]
+
+
+def build_parts(cfg: DictConfig) -> Parts:
+    """Build the parts that a config names. Raises UserError for a mistake, before anything is loaded."""
+    if missing := sorted(k for k in OmegaConf.missing_keys(cfg) if k not in COMMAND_KEYS):
+        raise UserError(f"{missing[0]}: is missing; add {missing[0]}=VALUE, or write it in the pipeline's YAML")
+    if not cfg.sources:
+        raise UserError("sources: is empty; add one, such as sources.mine._target_=recsys.stages.sources.Model")
+    order = _named(cfg.order, "order", Order)
+    if early := next((n for n in list(order)[:-1] if order[n].explores), None):
+        raise UserError(f"order.{early}: explores, and its probabilities hold only if no part follows; move it last")
+    return Parts(
+        _named(cfg.sources, "sources", Source),
+        _part(cfg.merge, "merge", Merge) if cfg.merge is not None else ReciprocalRank(),
+        _named(cfg.filters, "filters", Filter),
+        _part(cfg.score, "score", Score) if cfg.score is not None else None,
+        order,
+    )
+
+
+def _named(node: Any, key: str, base: type) -> dict[str, Any]:
+    return {str(n): _part(part, f"{key}.{n}", base) for n, part in node.items() if part is not None}
+
+
+def _part(node: Any, key: str, base: type) -> Any:
+    check_target(node, key, base=base)
+    try:
+        return make(node, key, base)()
+    except ValueError as e:
+        raise UserError(f"{key}: {e}") from e
+
+
+def plain_config(cfg: DictConfig) -> PipelineConfig:
+    """Return the config as an object, without the parts that `build_parts` builds."""
+    plain: Any = OmegaConf.to_container(cfg, resolve=True)
+    if OmegaConf.is_missing(cfg, "run"):
+        plain["run"] = ""
+    return from_plain(PipelineConfig, plain)
+
+
+def load(cfg: DictConfig, until: float | None = None) -> StagedRecommender:
+    """Build and load a pipeline. Raises UserError for a mistake.
+
+    until: a time; later events, and those of this time, are left out
+    """
+    parts = build_parts(cfg)
+    config = plain_config(cfg)
+    root = Path(config.root).expanduser()
+    models = Models(root, config.threads)
+    items = users = events = None
+    if config.items is not None:
+        items = distinct_rows(read_table(config.items, root, "items", (config.item,)), config.item, "items")
+    if config.users is not None:
+        users = distinct_rows(read_table(config.users, root, "users", (config.user,)), config.user, "users")
+    if config.events is not None:
+        needs = (config.user, config.item)
+        frame = read_table(config.events, root, "events", needs)
+        if config.time is not None and config.time not in frame.columns:
+            raise UserError(f"events: has no column {config.time}, which the key time names")
+        if until is not None:
+            frame = frame.filter(pl.col(config.time or "") < until)
+        events = Events(frame, config.user, config.item, config.time, config.history)
+    opened = {name: source.open(models, f"sources.{name}") for name, source in parts.sources.items()}
+    if parts.score is not None:
+        parts.score.open(models, "score")
+    catalogue = make_catalogue(items, config.item, opened, parts.sources)
+    features = None if config.features is None else _features(config)
+    stored = [] if config.features is None else _stored(config)
+    user_columns = [] if users is None else users.columns
+    context = [config.user, *([config.time] if config.time else []), *config.context]
+    resources = Resources(catalogue, models, [*user_columns, *stored], context, events)
+    for name, source in parts.sources.items():
+        source.bind(resources, f"sources.{name}")
+    for name, part in parts.filters.items():
+        part.bind(resources, f"filters.{name}")
+    for name, order in parts.order.items():
+        order.bind(resources, f"order.{name}")
+    if parts.score is not None:
+        parts.score.bind(resources, "score", config.item, config.user, config.time)
+    settings = Settings(config.user, config.item, config.time, config.k, config.candidates, config.history, config.seed)
+    rows = {} if users is None else rows_by(users, config.user)
+    return StagedRecommender(
+        settings, catalogue, parts.sources, parts.merge, parts.filters, parts.score, parts.order, rows, events,
+        features, models.item_type,
+    )  # fmt: skip
+
+
+def make_catalogue(
+    items: pl.DataFrame | None, item: str, opened: Mapping[str, pl.Series | None], sources: Mapping[str, Source]
+) -> Catalogue:
+    """Return all items of the table and of the sources, with the columns of the table and the sources' vectors.
+
+    Raises UserError if there are none, or if the sources know none of the table's.
+    """
+    table = items if items is not None else pl.DataFrame({item: pl.Series([], dtype=pl.String)})
+    lists = [table[item], *(names.cast(pl.String) for names in opened.values() if names is not None)]
+    names = pl.concat([x.rename("") for x in lists]).unique(maintain_order=True)
+    if not len(names):
+        raise UserError("items: there are none; name the table of items, or a source that has some")
+    if items is not None:
+        for source, known in opened.items():
+            if known is not None and not known.is_in(table[item].implode()).any():
+                raise UserError(
+                    f"sources.{source}: lists items such as {known[0]}, and the table of items has none of them, but "
+                    f"{table[item][0]}; name the column of its items with item="
+                )
+    columns = pl.DataFrame({item: names}).join(table, on=item, how="left", maintain_order="left")
+    catalogue = Catalogue(names, columns)
+    for source, known in opened.items():
+        vectors = sources[source].vectors()
+        if known is not None and vectors is not None:
+            whole = np.zeros((len(names), vectors.shape[1]), np.float32)
+            whole[catalogue.numbers(known)] = unit(vectors)
+            catalogue.embeddings[source] = whole
+    return catalogue
+
+
+def _features(config: PipelineConfig) -> OnlineFeatures:
+    from recsys.serving.store.stores import open_store
+    from recsys.serving.store.views import load_views
+
+    assert config.features is not None
+    views = {n: v for n, v in load_views(config.features.definition).items() if v.key == config.user}
+    return OnlineFeatures(views, open_store(config.features.store, write=False))
+
+
+def _stored(config: PipelineConfig) -> list[str]:
+    from recsys.serving.store.views import load_views
+
+    assert config.features is not None
+    views = load_views(config.features.definition).values()
+    return [name for v in views if v.key == config.user for name in v.names]

@@ -1,0 +1,70 @@
+"""Show a pipeline at work on built-in data: users, items and clicks, whose teacher tells the best possible lists."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from recsys.config.compose import conf_dir
+from recsys.console import say
+from recsys.data.samples.interactions import write_next, write_sample
+from recsys.errors import UserError
+
+ROWS = 200_000
+FILES = ("requests.csv", "next.parquet")
+
+
+def demo(output: Path, seed: int = 0) -> None:
+    """Write data, train a two-tower model and a ranker, and run and evaluate conf/pipeline/sample.yaml.
+
+    Raises UserError if the folder exists, or if a command fails.
+    """
+    if output.exists():
+        raise UserError(f"output={output}: already exists; name a folder that does not exist yet")
+    data = output / "data"
+    data.mkdir(parents=True)
+    write_sample(data, rows=ROWS, seed=seed)
+    write_next(data, rows=ROWS, seed=seed)
+    say(f"a log of {ROWS:,} shown items is in {data}/log.csv; next.parquet has what each user would click next")
+    own = conf_dir() / "pipeline" / "sample.yaml"
+    pipeline = own.relative_to(Path.cwd()) if own.is_relative_to(Path.cwd()) else own
+    log = f"data.sample=null data.root={shlex.quote(str(data))} data.prepared={shlex.quote(str(output / 'prepared'))}"
+    run = f"run={shlex.quote(str(pipeline))} root={shlex.quote(str(output))}"
+    here = shlex.quote(str(output))
+    for title, command in (
+        (
+            "1. Retrieval: a two-tower model of the clicks",
+            f"recsys.train model=two_tower data=sample_interactions_retrieval {log} protocol.filter_history=false "
+            f"seed={seed} run_dir={here}/two_tower",
+        ),
+        (
+            "   and the most popular items",
+            f"recsys.train model=popularity data=sample_interactions_retrieval {log} run_dir={here}/popularity",
+        ),
+        (
+            "2. Ranking: P(click), with the user's behaviour",
+            f"recsys.train model=dlrm data=sample_behaviour {log} trainer.max_epochs=3 seed={seed} "
+            f"run_dir={here}/ranker",
+        ),
+        (
+            "3. Lists for all users: retrieve, filter, score, order",
+            f"recsys.pipeline {run} input={here}/data/requests.csv output={here}/lists.parquet",
+        ),
+        (
+            "4. Which stage loses what",
+            f"recsys.pipeline evaluate {run} input={here}/data/requests.csv output={here}",
+        ),
+    ):
+        _run(title, command)
+    say(f"the page is {output}/evaluation.html; change a stage and compare, for example:")
+    say(f"  python -m recsys.pipeline evaluate {run} input={here}/data/requests.csv order=dpp output={here}/dpp")
+    say(f"serve it with: python -m recsys.serve pipeline={pipeline} overrides=[root={output}]")
+
+
+def _run(title: str, command: str) -> None:
+    say(f"\n{title}\n$ python -m {command}")
+    done = subprocess.run([sys.executable, "-m", *shlex.split(command)], check=False)
+    if done.returncode:
+        raise UserError(f"this command failed (status {done.returncode}): python -m {command}")

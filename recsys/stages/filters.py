@@ -1,0 +1,161 @@
+"""Filters: candidates that a list must not have."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Annotated
+
+import numpy as np
+import polars as pl
+
+from recsys.errors import UserError
+from recsys.ranges import Range
+from recsys.stages.expressions import Condition
+from recsys.stages.resources import Resources
+from recsys.stages.visitor import Visitor
+
+
+class Filter(ABC):
+    """Says which candidates stay."""
+
+    @abstractmethod
+    def bind(self, resources: Resources, key: str) -> None:
+        """Get ready for the items of a catalogue. key: the config key of the filter, for messages"""
+
+    @abstractmethod
+    def keep(self, visitor: Visitor, items: np.ndarray) -> np.ndarray:
+        """Return which candidates stay, (n,) numbers, best first -> (n,) bool."""
+
+
+class Seen(Filter):
+    """Leaves out what the user has seen, by exact lists or, beyond a size, by one Bloom filter of all users.
+
+    A Bloom filter takes about 10 bits an event and also leaves out `errors` of what was not seen.
+
+    Args:
+        where: SQL over the columns of events: the events that count as seen, such as "buy = 1"; null: all.
+        bloom: number of events from which a Bloom filter replaces the lists.
+        errors: share of items that a Bloom filter takes for seen.
+    """
+
+    def __init__(
+        self, where: str | None = None, bloom: Annotated[int, Range(at_least=1, limit=2**53)] = 50_000_000,
+        errors: Annotated[float, Range(above=0, below=1)] = 0.01,
+    ) -> None:  # fmt: skip
+        self._where, self._bloom, self._errors = where, bloom, errors
+
+    def bind(self, resources: Resources, key: str) -> None:
+        events = resources.events
+        self._catalogue, self._events, self._filter = resources.catalogue, events, None
+        self._counts: np.ndarray | None = None
+        self._row_expr: pl.Expr | None = None
+        if self._where is None and (events is None or events.frame.height < self._bloom):
+            return
+        if events is None:
+            raise UserError(f"{key}.where: needs the pipeline's events; set events.file")
+        counts = event_condition(self._where, f"{key}.where", events.frame)
+        if events.frame.height < self._bloom:
+            self._counts = counts
+            return
+        from rbloom import Bloom  # an extra: recsys[stages]
+
+        self._filter = Bloom(int(counts.sum()), self._errors)
+        pairs = events.pairs(counts)
+        self._filter.update(pairs)
+
+    def keep(self, visitor: Visitor, items: np.ndarray) -> np.ndarray:
+        if self._filter is not None:
+            names = self._catalogue.names.gather(items).to_list()
+            return np.array([(visitor.key, name) not in self._filter for name in names], bool)
+        seen = visitor.seen
+        if self._counts is not None and self._events is not None and visitor.key is not None:
+            counted = self._counts[self._events.places(visitor.key)]
+            seen = seen[: len(counted)][counted] if len(seen) == len(counted) else seen
+        return ~np.isin(items, seen)
+
+
+class Where(Filter):
+    """Keeps items for which a condition is true, such as item.stock > 0 and item.region = user.region.
+
+    Args:
+        sql: the condition, over item., user. and context. columns; NULL counts as false.
+    """
+
+    def __init__(self, sql: str) -> None:
+        self._sql = sql
+
+    def bind(self, resources: Resources, key: str) -> None:
+        self._condition = Condition(self._sql, f"{key}.sql", resources)
+
+    def keep(self, visitor: Visitor, items: np.ndarray) -> np.ndarray:
+        return self._condition(visitor, items)
+
+
+class MostPer(Filter):
+    """Keeps the first `most` candidates of each value of a column, such as a seller or a category.
+
+    Args:
+        column: a column of the table of items; items without a value all stay.
+        most: number of candidates of one value.
+    """
+
+    def __init__(self, column: str, most: Annotated[int, Range(at_least=1)]) -> None:
+        self._column, self._most = column, most
+
+    def bind(self, resources: Resources, key: str) -> None:
+        column = resources.catalogue.column(self._column, f"{key}.column")
+        self._codes = column.cast(pl.String).rank("dense").fill_null(0).to_numpy().astype(np.int64)
+
+    def keep(self, visitor: Visitor, items: np.ndarray) -> np.ndarray:
+        codes = self._codes[items]
+        order = np.argsort(codes, kind="stable")
+        ordered = codes[order]
+        starts = np.maximum.accumulate(
+            np.where(np.append(True, ordered[1:] != ordered[:-1]), np.arange(len(ordered)), 0)
+        ) if len(items) else order  # fmt: skip
+        place = np.empty(len(items), np.int64)
+        place[order] = np.arange(len(items)) - starts
+        return (place < self._most) | (codes == 0)
+
+
+class Blocked(Filter):
+    """Leaves out the items of a list.
+
+    Args:
+        items: names of items.
+        file: a text file with a name on each line; null: none.
+    """
+
+    def __init__(self, items: list[str] | None = None, file: str | None = None) -> None:
+        self._items, self._file = items or [], file
+
+    def bind(self, resources: Resources, key: str) -> None:
+        names = [str(i) for i in self._items]
+        if self._file is not None:
+            path = resources.models.root / self._file
+            try:
+                names += [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+            except (OSError, UnicodeDecodeError) as e:
+                why = e.strerror if isinstance(e, OSError) else "not text"
+                raise UserError(f"{key}.file={self._file}: cannot be read ({why}); name a text file") from e
+        if not names:
+            raise UserError(f"{key}: blocks nothing; set items or file")
+        numbers = resources.catalogue.numbers(names)
+        self._blocked = np.unique(numbers[numbers >= 0])
+
+    def keep(self, visitor: Visitor, items: np.ndarray) -> np.ndarray:
+        return ~np.isin(items, self._blocked)
+
+
+def event_condition(sql: str | None, key: str, events: pl.DataFrame) -> np.ndarray:
+    """Return whether SQL over the columns of events is true for each, (n,) bool; null: for all."""
+    if sql is None:
+        return np.ones(events.height, bool)
+    from recsys.data.raw.derive import add_derived_column
+
+    frame = add_derived_column("__counts__", sql, events, key)
+    counts = frame["__counts__"]
+    if counts.dtype != pl.Boolean:
+        raise UserError(f"{key}: {sql!r}: is {counts.dtype}, not a condition; write one such as rating >= 4")
+    kept: np.ndarray = counts.fill_null(False).to_numpy()
+    return kept

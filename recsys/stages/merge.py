@@ -1,0 +1,73 @@
+"""Make one list of the candidates of several sources."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy as np
+
+from recsys.ranges import Range
+from recsys.stages.sources import Found
+
+
+class Merge(ABC):
+    """Gives each candidate of some lists a score; the highest come first."""
+
+    def __call__(self, lists: Sequence[Found], weights: Sequence[float], k: int) -> Found:
+        """Return the best k items of all lists, each once, and their scores; equal scores in the lists' order."""
+        items = np.concatenate([found for found, _ in lists])
+        names, first, place = np.unique(items, return_index=True, return_inverse=True)
+        scores = np.zeros(len(names))
+        start = 0
+        for number, ((found, theirs), weight) in enumerate(zip(lists, weights, strict=True)):
+            stop = start + len(found)
+            if len(found):
+                np.add.at(scores, place[start:stop], self.scores(theirs, weight, number, len(lists)))
+            start = stop
+        order = np.lexsort((first, -scores))[:k]
+        return names[order], scores[order]
+
+    @abstractmethod
+    def scores(self, scores: np.ndarray, weight: float, number: int, sources: int) -> np.ndarray:
+        """Return what a list adds to the scores of its items (n,), best first."""
+
+
+class ReciprocalRank(Merge):
+    """Reciprocal rank fusion: the sum over lists of weight / (c + rank) (Cormack, Clarke & Buettcher, SIGIR 2009).
+
+    Args:
+        c: lowers the lead of the first ranks.
+    """
+
+    def __init__(self, c: Annotated[float, Range(at_least=0)] = 60.0) -> None:
+        self._c = c
+
+    def scores(self, scores: np.ndarray, weight: float, number: int, sources: int) -> np.ndarray:
+        return weight / (self._c + 1 + np.arange(len(scores)))
+
+
+class Weighted(Merge):
+    """The sum over lists of weight times the score, scaled to 0 ... 1 within the list."""
+
+    def scores(self, scores: np.ndarray, weight: float, number: int, sources: int) -> np.ndarray:
+        low, high = scores.min(), scores.max()
+        scaled: np.ndarray = weight * (1 + (scores - low) / (high - low or 1.0)) / 2  # the last of a list counts, too
+        return scaled
+
+
+class RoundRobin(Merge):
+    """The first of each list, then the second of each, and so on; an item keeps its best place."""
+
+    def __call__(self, lists: Sequence[Found], weights: Sequence[float], k: int) -> Found:
+        items = np.concatenate([found for found, _ in lists])
+        turn = np.concatenate([np.arange(len(found)) for found, _ in lists])
+        number = np.repeat(np.arange(len(lists)), [len(found) for found, _ in lists])
+        order = items[np.lexsort((number, turn))]
+        _, first = np.unique(order, return_index=True)
+        merged = order[np.sort(first)[:k]]
+        return merged, -np.arange(len(merged), dtype=np.float64)
+
+    def scores(self, scores: np.ndarray, weight: float, number: int, sources: int) -> np.ndarray:
+        raise AssertionError("places decide")

@@ -1,0 +1,27 @@
+"""What the parts of a pipeline share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from recsys.stages.catalogue import Catalogue
+from recsys.stages.models import Models
+from recsys.stages.visitor import Events
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What the parts of a pipeline share.
+
+    catalogue: the items
+    user, context: names of the columns of users and of requests
+    events: what users did, None if requests bring their histories
+    models: loads models
+    """
+
+    catalogue: Catalogue
+    models: Models
+    user: Sequence[str] = ()
+    context: Sequence[str] = ()
+    events: Events | None = None

@@ -1,0 +1,186 @@
+"""Score candidates with a ranking artefact, and combine its predictions by a formula.
+
+The features of the user and of the past are computed once for a request. Those of items alone are computed once for
+all requests, when the pipeline is loaded.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+
+from recsys.data.arrays import Arrays
+from recsys.data.raw.derive import FeatureInputs
+from recsys.data.transforms.columns import ResolvedData
+from recsys.errors import UserError, did_you_mean
+from recsys.serving.artefact.ranking import RankingModel
+from recsys.serving.servable import Row
+from recsys.stages.expressions import Formula
+from recsys.stages.models import Models
+from recsys.stages.resources import Resources
+from recsys.stages.visitor import Visitor
+
+CHUNK = 1 << 16  # items whose features are computed at a time
+SHOWN = 3  # names in a message
+
+
+class Score(ABC):
+    """Gives candidates scores."""
+
+    @abstractmethod
+    def open(self, models: Models, key: str) -> None:
+        """Load what the stage needs."""
+
+    @abstractmethod
+    def bind(self, resources: Resources, key: str, item: str, user: str, time: str | None) -> None:
+        """Get ready for the items of a catalogue. item, user, time: the columns that name them in rows"""
+
+    @abstractmethod
+    def scores(self, visitor: Visitor, items: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return the score of each candidate, (n,) numbers -> (n,), and what it was made of, (n,) each."""
+
+
+class Ranking(Score):
+    """The predictions of a ranking model, combined by a formula.
+
+    Args:
+        run: a run, or an artefact that recsys.export wrote.
+        formula: the score, such as p_click * p_buy ** 0.3 * item.price; null: the first prediction. p_NAME is the
+            prediction of a label; a single label has the name of its column.
+        unknown: largest share of the catalogue's items that the model may not know.
+    """
+
+    def __init__(self, run: str, formula: str | None = None, unknown: float = 0.1) -> None:
+        self.run, self._text, self._unknown = run, formula, unknown
+        self._model: RankingModel | None = None
+
+    @property
+    def model(self) -> RankingModel:
+        assert self._model is not None
+        return self._model
+
+    def open(self, models: Models, key: str) -> None:
+        self._model = models.ranking(self.run, f"{key}.run")
+
+    def bind(self, resources: Resources, key: str, item: str, user: str, time: str | None) -> None:
+        data = self.model.pipeline.fitted.data
+        names = {there: here for here, there in data.source.rename.items()}
+        self._columns = Columns(names.get(item, item), names.get(user, user), time and names.get(time, time))
+        self._order = None if data.group is None else data.group.order
+        self._last = _longest_past(data)
+        self._catalogue, self._resources = resources.catalogue, resources
+        reads = self.model.pipeline.fitted
+        needs = FeatureInputs.from_config(reads.data).raw
+        of_items = {self._columns.item, *(needs & set(resources.catalogue.columns.columns))}
+        self._of_items = sorted(of_items)
+        provided = {self._columns.user, *resources.user, *resources.context, *of_items}
+        provided |= {self._columns.time} if self._columns.time else set()
+        provided |= set(resources.events.frame.columns) & self._past() if resources.events is not None else self._past()
+        provided |= set(data.source.optional_columns)
+        if missing := sorted(needs - provided - {self._order}):
+            known = did_you_mean(missing[0], provided)
+            raise UserError(
+                f"{key}.run={self.run}: the model reads the column {missing[0]}, which no table and no request has"
+                f"{known}; add it to items, users or context"
+            )
+        self._shared = frozenset(needs - of_items)
+        self._division = self.model.shared_columns.division(self._shared)
+        self._check_items(key)
+        self._predictions = {n: n if n.startswith("p_") else f"p_{n}" for n in (o.name for o in self.model.outputs)}
+        if len(self._predictions) == 1 and not data.labels and data.label.column:
+            self._predictions = dict.fromkeys(self._predictions, f"p_{data.label.column}")
+        names_of = list(self._predictions.values())
+        text = names_of[0] if self._text is None else self._text
+        self._formula = Formula(text, f"{key}.formula", names_of, resources)
+        alone = not self._division.needed and not self._division.past
+        self._items = self._item_features() if alone else None
+
+    def _past(self) -> set[str]:
+        """Return the columns that only features of earlier rows read."""
+        data = self.model.pipeline.fitted.data
+        if data.group is None:
+            return set()
+        looks_back = [c.column or n for n, c in data.sparse_columns.items() if c.last is not None]
+        looks_back += [c.column or n for n, c in data.dense.items() if c and (c.lag is not None)]
+        return {*looks_back, data.group.by, *filter(None, [data.group.order])}
+
+    def _check_items(self, key: str) -> None:
+        """Raise UserError if the model does not know many items of the catalogue."""
+        fitted = self.model.pipeline.fitted
+        item = next((n for n, c in fitted.data.sparse_columns.items()
+                     if (c.column or n) in (self._columns.item,) and c.last is None), None)  # fmt: skip
+        vocabulary = fitted.vocabularies.get((fitted.data.sparse_columns[item].table or item) if item else "")
+        if vocabulary is None:
+            return
+        unknown = ~self._catalogue.names.is_in(vocabulary["value"].implode()).to_numpy()
+        self.unknown_items = int(unknown.sum())
+        if unknown.mean() > self._unknown:
+            some = ", ".join(self._catalogue.names.filter(unknown)[:SHOWN])
+            raise UserError(
+                f"{key}.run={self.run}: the model does not know {unknown.sum():,} of the {len(unknown):,} items that "
+                f"the sources and the table of items have, such as {some}; train it on them, or raise {key}.unknown"
+            )
+
+    def _item_features(self) -> Arrays:
+        parts = [
+            self._division.each.arrays(self._item_rows(np.arange(start, min(start + CHUNK, len(self._catalogue)))))
+            for start in range(0, len(self._catalogue), CHUNK)
+        ]
+        return Arrays.concatenated(parts)
+
+    def _item_rows(self, items: np.ndarray) -> list[dict[str, Any]]:
+        """Return raw rows with the columns of items that the model reads."""
+        columns = {n: self._catalogue.columns[n][items].to_list() for n in self._of_items if n != self._columns.item}
+        columns[self._columns.item] = self._catalogue.names[items].to_list()
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+    def predictions(self, visitor: Visitor, items: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the predictions for candidates, (n,) each, by the names that formulas use."""
+        shared = self._row(visitor)
+        past = visitor.events[-self._last :] if self._last else ()
+        history = [{self._columns.user: visitor.key or "", **row} for row in past]
+        try:
+            once = self._division.once.arrays(shared, history)
+            if self._items is not None:
+                each = self._items.take(items)
+            else:
+                rows = self._item_rows(items)
+                each = self.model.shared_columns.each(self._division, shared, rows, history)
+        except UserError as e:
+            raise UserError(f"score: {e}") from e
+        outputs = self.model.run_arrays(self.model.shared_columns.joined(once, each, self._division))
+        return {self._predictions[n]: values for n, values in outputs.items()}
+
+    def scores(self, visitor: Visitor, items: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        predictions = self.predictions(visitor, items)
+        return self._formula(visitor, items, predictions), predictions
+
+    def _row(self, visitor: Visitor) -> Row:
+        """Return the raw row that all candidates share."""
+        row: dict[str, Any] = {n: v for n, v in {**visitor.user, **visitor.context}.items() if n in self._shared}
+        row[self._columns.user] = visitor.key
+        if self._order is not None and row.get(self._order) is None:
+            row[self._order] = visitor.events[-1].get(self._order) if visitor.events else _now()
+        return row
+
+
+def _longest_past(data: ResolvedData) -> int:
+    """Return the number of earlier rows that features read, 0 if none reads any."""
+    if data.group is None:
+        return 0
+    dense = [c.lag or c.difference or 0 for c in data.dense.values() if c is not None]
+    return max([*dense, *(c.last or 0 for c in data.sparse_columns.values())], default=0)
+
+
+class Columns:
+    """The columns that name the item, the user and the time in a model's raw rows."""
+
+    def __init__(self, item: str, user: str, time: str | None) -> None:
+        self.item, self.user, self.time = item, user, time
+
+
+def _now() -> int:
+    return int(time.time())

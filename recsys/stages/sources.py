@@ -1,0 +1,194 @@
+"""Sources of candidates: retrieval models, items like those that the user saw, and rows of the table of items."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Annotated
+
+import numpy as np
+import polars as pl
+
+from recsys.errors import UserError
+from recsys.ranges import Range
+from recsys.serving.artefact.retrieval import RetrievalModel, top_k
+from recsys.serving.servable import Query
+from recsys.stages.catalogue import ABSENT, unit
+from recsys.stages.expressions import Condition
+from recsys.stages.models import Models
+from recsys.stages.resources import Resources
+from recsys.stages.visitor import Visitor
+
+Found = tuple[np.ndarray, np.ndarray]  # items (n,) as numbers, best first, and their scores (n,)
+Count = Annotated[int, Range(at_least=1, limit=1_000_000)]
+Weight = Annotated[float, Range(above=0)]
+NOTHING: Found = (np.zeros(0, np.int64), np.zeros(0))
+
+
+class Source(ABC):
+    """A source of candidates.
+
+    k: number of candidates that a request gets from it at first
+    weight: its weight when sources are merged
+    """
+
+    k: int
+    weight: float
+
+    def open(self, models: Models, key: str) -> pl.Series | None:
+        """Load what the source needs, and return the names of its items, None if it lists those of the table."""
+        return None
+
+    def vectors(self) -> np.ndarray | None:
+        """Return the vectors (n, d) of the items that `open` returned, None if the source has none."""
+        return None
+
+    @abstractmethod
+    def bind(self, resources: Resources, key: str) -> None:
+        """Get ready for the items of a catalogue. key: the config key of the source, for messages"""
+
+    @abstractmethod
+    def retrieve(self, visitors: Sequence[Visitor], k: int) -> list[Found]:
+        """Return at most k candidates of each visitor, best first."""
+
+
+class Model(Source):
+    """The best items of a retrieval model.
+
+    Args:
+        run: a run, or an artefact that recsys.export wrote.
+        k: number of candidates.
+        weight: weight when sources are merged.
+        filter_history: whether to leave out the items of the history; null: as the artefact does.
+        history: whether the model sees what the user did; false for one that lists the same items for all.
+    """
+
+    def __init__(
+        self, run: str, k: Count = 100, weight: Weight = 1.0, filter_history: bool | None = False, history: bool = True
+    ) -> None:
+        self.run, self.k, self.weight, self._filter, self._history = run, k, weight, filter_history, history
+        self._model: RetrievalModel | None = None
+        self._numbers = np.zeros(0, np.int64)
+
+    @property
+    def model(self) -> RetrievalModel:
+        assert self._model is not None
+        return self._model
+
+    def open(self, models: Models, key: str) -> pl.Series | None:
+        self._model = models.retrieval(self.run, f"{key}.run")
+        return self._model.names
+
+    def vectors(self) -> np.ndarray | None:
+        return self.model.vectors
+
+    def bind(self, resources: Resources, key: str) -> None:
+        self._numbers = resources.catalogue.numbers(self.model.names)
+
+    def retrieve(self, visitors: Sequence[Visitor], k: int) -> list[Found]:
+        queries = [
+            Query(
+                [{**v.context, **row} for row in v.events] if self._history and v.events else [dict(v.context)],
+                k=min(k, len(self._numbers)),
+                filter_history=self._filter,
+            )
+            for v in visitors
+        ]
+        found = self.model.find(queries)
+        return [(self._numbers[places], scores.astype(np.float64)) for places, scores in found]
+
+
+class Similar(Source):
+    """The items whose vectors are nearest to those of the last items that the user saw; the best of each, in turns.
+
+    Args:
+        run: a run, or an artefact, of a model with item vectors.
+        k: number of candidates.
+        weight: weight when sources are merged.
+        last: number of seen items that are looked at.
+    """
+
+    def __init__(self, run: str, k: Count = 50, weight: Weight = 1.0, last: Count = 5) -> None:
+        self.run, self.k, self.weight, self._last = run, k, weight, last
+        self._model: RetrievalModel | None = None
+        self._numbers = np.zeros(0, np.int64)
+
+    def open(self, models: Models, key: str) -> pl.Series | None:
+        self._model = models.retrieval(self.run, f"{key}.run")
+        if self._model.vectors is None:
+            raise UserError(f"{key}.run={self.run}: its model has no item vectors; name another, or leave {key} out")
+        return self._model.names
+
+    def vectors(self) -> np.ndarray | None:
+        assert self._model is not None
+        return self._model.vectors
+
+    def bind(self, resources: Resources, key: str) -> None:
+        from recsys.serving.index import build
+
+        assert self._model is not None and self._model.vectors is not None
+        self._numbers = resources.catalogue.numbers(self._model.names)
+        self._place = np.full(len(resources.catalogue), ABSENT, np.int64)
+        self._place[self._numbers] = np.arange(len(self._numbers))
+        self._unit = unit(self._model.vectors)
+        self._index = build(self._unit, k=min(100, len(self._unit)))
+
+    def retrieve(self, visitors: Sequence[Visitor], k: int) -> list[Found]:
+        return [self._of_one(v, k) for v in visitors]
+
+    def _of_one(self, visitor: Visitor, k: int) -> Found:
+        seen = visitor.seen[visitor.seen >= 0][::-1]
+        places = self._place[seen]
+        _, first = np.unique(places, return_index=True)
+        places = places[np.sort(first)]
+        places = places[places >= 0][: self._last]
+        if not len(places):
+            return NOTHING
+        items, products = self._index.search(self._unit[places], min(k + len(places), len(self._unit)))
+        turns, scores = items.T.ravel(), products.T.ravel()  # the nearest of each, then the second nearest, ...
+        kept = (turns >= 0) & ~np.isin(turns, places)
+        turns, scores = turns[kept], scores[kept]
+        _, first = np.unique(turns, return_index=True)
+        first = np.sort(first)[:k]
+        order = first[np.argsort(-scores[first], kind="stable")]
+        return self._numbers[turns[order]], scores[order].astype(np.float64)
+
+
+class Items(Source):
+    """Items of the table, such as the newest or the cheapest.
+
+    Args:
+        by: column whose largest values come first.
+        where: a condition in SQL over item., user. and context. columns; null: all items.
+        descending: false lists the smallest values first.
+        k: number of candidates.
+        weight: weight when sources are merged.
+    """
+
+    def __init__(
+        self, by: str, where: str | None = None, descending: bool = True, k: Count = 20, weight: Weight = 1.0
+    ) -> None:
+        self._by, self._where, self._descending, self.k, self.weight = by, where, descending, k, weight
+
+    def bind(self, resources: Resources, key: str) -> None:
+        column = resources.catalogue.column(self._by, f"{key}.by")
+        self._condition = Condition(self._where, f"{key}.where", resources) if self._where else None
+        there = column.is_not_null().to_numpy()
+        order = column.arg_sort(descending=self._descending, nulls_last=True).to_numpy().astype(np.int64)
+        self._order = order[there[order]]
+        if not len(self._order):
+            raise UserError(f"{key}.by={self._by}: no item has a value, so that the source is empty")
+
+    def retrieve(self, visitors: Sequence[Visitor], k: int) -> list[Found]:
+        found = []
+        for v in visitors:
+            items = self._order if self._condition is None else self._order[self._condition(v, self._order)]
+            items = items[:k]
+            found.append((items, -np.arange(len(items), dtype=np.float64)))
+        return found
+
+
+def best(items: np.ndarray, scores: np.ndarray, k: int) -> Found:
+    """Return the k items with the highest scores, best first."""
+    places = top_k(scores, k)
+    return items[places], scores[places]

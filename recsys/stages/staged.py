@@ -1,0 +1,220 @@
+"""Run the stages of a pipeline for the users of requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from recsys.errors import UserError
+from recsys.serving.servable import Query, Row
+from recsys.serving.store.online import OnlineFeatures
+from recsys.stages.catalogue import Catalogue
+from recsys.stages.filters import Filter
+from recsys.stages.merge import Merge
+from recsys.stages.order import Order, Ranked
+from recsys.stages.score import Score
+from recsys.stages.sources import Found, Source
+from recsys.stages.visitor import Events, Visitor, as_key
+
+MORE = 4  # how many times as many candidates are wanted if filters leave too few
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The settings of a pipeline.
+
+    user, item, time: columns that name the user, the item and the time in rows
+    k: length of the lists
+    candidates: most items that are left when sources are merged
+    history: most events of a user that models read
+    seed: of exploration
+    """
+
+    user: str
+    item: str
+    time: str | None
+    k: int
+    candidates: int
+    history: int
+    seed: int = 0
+
+
+@dataclass
+class Trace:
+    """What the stages did for one request. All items are numbers, best first.
+
+    found: the candidates of each source
+    merged, kept, scored: the candidates after each stage, before the list is ordered
+    predictions: what the scores of `scored` were made of, (n,) each
+    removed: number of candidates that each filter removed
+    rounds: how often the sources were asked
+    seconds: time of each stage
+    """
+
+    found: dict[str, np.ndarray] = field(default_factory=dict)
+    merged: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    kept: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    scored: Ranked = field(default_factory=lambda: Ranked(np.zeros(0, np.int64), np.zeros(0)))
+    predictions: dict[str, np.ndarray] = field(default_factory=dict)
+    removed: dict[str, int] = field(default_factory=dict)
+    rounds: int = 1
+    seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The list for one request.
+
+    items: (m,) numbers, best first, m <= k
+    scores: (m,) the scores of the third stage
+    propensities: (m,) probability that each item was put at its place, None if nothing was drawn
+    ranked: all candidates in their last order
+    trace: what the stages did
+    """
+
+    items: np.ndarray
+    scores: np.ndarray
+    propensities: np.ndarray | None
+    ranked: Ranked
+    trace: Trace
+
+
+class StagedRecommender:
+    """Retrieves, filters, scores and orders items. Threads may share it.
+
+    Args:
+        settings: names and sizes.
+        catalogue: the items.
+        sources, filters, order: the parts by name, in their order.
+        merge: makes one list of the candidates of several sources.
+        score: gives scores; None keeps those of the merge.
+        users: the columns of users by name.
+        events: what users did, None if requests bring their histories.
+        features: stored features of users, None if there are none.
+    """
+
+    def __init__(
+        self, settings: Settings, catalogue: Catalogue, sources: Mapping[str, Source], merge: Merge,
+        filters: Mapping[str, Filter], score: Score | None, order: Mapping[str, Order],
+        users: Mapping[str, Row] | None = None, events: Events | None = None,
+        features: OnlineFeatures | None = None, item_type: pl.DataType | None = None,
+    ) -> None:  # fmt: skip
+        self.settings, self.catalogue, self.sources, self.filters = settings, catalogue, sources, filters
+        self.score, self.order, self.events = score, order, events
+        self._merge, self._users, self._features = merge, users or {}, features
+        self.item_type = item_type or pl.String()
+        self._rng = np.random.default_rng(settings.seed)
+
+    def visitor(self, query: Query) -> Visitor:
+        """Return the user of a request, with columns, features and events.
+
+        Raises UserError for a k that is out of range.
+        """
+        s = self.settings
+        k = s.k if query.k is None else query.k
+        if not 1 <= k <= len(self.catalogue):
+            raise UserError(f"k={k}: must be from 1 to {len(self.catalogue):,}, the number of items")
+        context = dict(query.context or {})
+        if not context and query.rows:  # a history alone: its rows name the user
+            context = {s.user: query.rows[-1].get(s.user)}
+        key = as_key(context.get(s.user))
+        user: Row = self._users.get(key or "", {})
+        if self._features is not None:
+            [user] = self._features.join([{**user, s.user: key}], shared=True)
+        if query.rows or self.events is None or key is None:
+            events: Sequence[Row] = list(query.rows)[-s.history :]
+            seen = self.catalogue.numbers([as_key(row.get(s.item)) or "" for row in query.rows])
+        else:
+            events = self.events.rows(key)
+            seen = self._seen[self.events.places(key)]
+        exclude = self.catalogue.numbers([str(i) for i in query.exclude])
+        wanted = None if query.candidates is None else self.catalogue.numbers([str(i) for i in query.candidates])
+        return Visitor(key, user, context, events, seen, k, exclude, wanted)
+
+    @property
+    def _seen(self) -> np.ndarray:
+        """The number of the item of each event (n,)."""
+        if not hasattr(self, "_seen_numbers"):
+            assert self.events is not None
+            self._seen_numbers = self.catalogue.numbers(self.events.frame[self.settings.item])
+        return self._seen_numbers
+
+    def answers(self, queries: Sequence[Query]) -> list[Answer]:
+        """Return the list for each request."""
+        visitors = [self.visitor(q) for q in queries]
+        started = perf_counter()
+        found = self._retrieve(visitors, 1)
+        seconds = (perf_counter() - started) / max(1, len(visitors))
+        return [self._answer(v, f, seconds) for v, f in zip(visitors, found, strict=True)]
+
+    def names(self, items: np.ndarray) -> list[Any]:
+        """Return the names of items, of the type that they have in raw rows."""
+        names = self.catalogue.names.gather(items)
+        return (names if self.item_type == pl.String else names.cast(self.item_type, strict=False)).to_list()
+
+    def _retrieve(self, visitors: Sequence[Visitor], factor: int) -> list[dict[str, Found]]:
+        """Return the candidates of each source for each visitor."""
+        by_source = {name: s.retrieve(visitors, s.k * factor) for name, s in self.sources.items()}
+        return [{name: lists[i] for name, lists in by_source.items()} for i in range(len(visitors))]
+
+    def _answer(self, visitor: Visitor, found: Mapping[str, Found], retrieve_seconds: float) -> Answer:
+        trace = Trace(seconds={"retrieve": retrieve_seconds})
+        factor = 1
+        while True:
+            kept, scores = self._candidates(visitor, found, factor, trace)
+            if len(kept) >= visitor.k or not self._has_more(found, factor):
+                break
+            factor *= MORE
+            trace.rounds += 1
+            started = perf_counter()
+            [found] = self._retrieve([visitor], factor)
+            trace.seconds["retrieve"] += perf_counter() - started
+        started = perf_counter()
+        if self.score is not None and len(kept):
+            scores, trace.predictions = self.score.scores(visitor, kept)
+            order = np.argsort(-scores, kind="stable")
+            trace.predictions = {n: values[order] for n, values in trace.predictions.items()}
+            kept, scores = kept[order], scores[order]
+        trace.seconds["score"] = perf_counter() - started
+        trace.scored = ranked = Ranked(kept, scores)
+        started = perf_counter()
+        for part in self.order.values():
+            ranked = part.apply(visitor, ranked, visitor.k, self._rng)
+        trace.seconds["order"] = perf_counter() - started
+        k = visitor.k
+        items = ranked.items[:k]
+        drawn = None if ranked.draw is None else ranked.probability(items, np.arange(len(items)))
+        return Answer(items, ranked.scores[:k], drawn, ranked, trace)
+
+    def _candidates(
+        self, visitor: Visitor, found: Mapping[str, Found], factor: int, trace: Trace
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Merge and filter; return items and scores."""
+        started = perf_counter()
+        weights = [s.weight for s in self.sources.values()]
+        items, scores = self._merge(list(found.values()), weights, self.settings.candidates * factor)
+        trace.found = {name: their for name, (their, _) in found.items()}
+        trace.merged = items
+        trace.seconds["merge"] = trace.seconds.get("merge", 0.0) + perf_counter() - started
+        started = perf_counter()
+        stays = ~np.isin(items, visitor.exclude)
+        if visitor.candidates is not None:
+            stays &= np.isin(items, visitor.candidates)
+        items, scores = items[stays], scores[stays]
+        trace.removed = {}
+        for name, part in self.filters.items():
+            stays = part.keep(visitor, items)
+            trace.removed[name] = int((~stays).sum())
+            items, scores = items[stays], scores[stays]
+        trace.kept = items
+        trace.seconds["filter"] = trace.seconds.get("filter", 0.0) + perf_counter() - started
+        return items, scores
+
+    def _has_more(self, found: Mapping[str, Found], factor: int) -> bool:
+        """Return whether a source could have listed more items."""
+        return any(len(their) >= self.sources[n].k * factor < len(self.catalogue) for n, (their, _) in found.items())

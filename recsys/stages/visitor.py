@@ -1,0 +1,87 @@
+"""The user of one request, and what the user did before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from recsys.serving.servable import Row
+
+
+@dataclass(frozen=True)
+class Visitor:
+    """The user of one request.
+
+    key: the user's name, None if the request names none
+    user: the user's columns
+    context: the columns of the request, the user's key and the time among them
+    events: what the user did, oldest first, as raw rows of at most `history` events
+    seen: numbers of the items of all of the user's events, (P,), in their order; -1 for items of no catalogue
+    k: length of the list
+    exclude, candidates: numbers of items that the request leaves out, and of the only ones that it wants
+    """
+
+    key: str | None
+    user: Row
+    context: Row
+    events: Sequence[Row]
+    seen: np.ndarray
+    k: int
+    exclude: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    candidates: np.ndarray | None = None
+
+
+class Events:
+    """What users did, by user and in the order of time.
+
+    Args:
+        frame: the events, whose column of users is text.
+        user, item, time: names of columns; without a time, events are in the order of time.
+        history: most events of `rows`.
+    """
+
+    def __init__(self, frame: pl.DataFrame, user: str, item: str, time: str | None, history: int) -> None:
+        frame = frame.sort(time, maintain_order=True) if time is not None else frame
+        self.frame = frame.with_row_index("__row__").sort(user, "__row__").drop("__row__")
+        self._user, self._item, self._time, self._history = user, item, time, history
+        lengths = self.frame.select(pl.col(user).rle()).unnest(user)
+        stops = np.cumsum(lengths["len"].to_numpy().astype(np.int64))
+        bounds = zip(lengths["value"].to_list(), np.append(0, stops).tolist(), stops.tolist(), strict=False)
+        self._bounds: dict[str, tuple[int, int]] = {key: (start, stop) for key, start, stop in bounds}
+
+    @property
+    def users(self) -> list[str]:
+        return list(self._bounds)
+
+    def of_user(self, user: str | None) -> pl.DataFrame:
+        """Return all events of a user, oldest first."""
+        start, stop = self._bounds.get(user or "", (0, 0))
+        return self.frame[start:stop]
+
+    def rows(self, user: str | None) -> list[dict[str, Any]]:
+        """Return the last events of a user, oldest first."""
+        start, stop = self._bounds.get(user or "", (0, 0))
+        return self.frame[max(start, stop - self._history) : stop].to_dicts()
+
+    def pairs(self, kept: np.ndarray) -> Iterator[tuple[str, str]]:
+        """Yield the user and the item of each event that is kept, (n,) bool."""
+        frame = self.frame.select(self._user, pl.col(self._item).cast(pl.String)).filter(pl.Series(kept))
+        return frame.iter_rows()
+
+    def places(self, user: str | None) -> slice:
+        """Return the rows of `frame` that are a user's."""
+        return slice(*self._bounds.get(user or "", (0, 0)))
+
+
+def as_key(value: Any) -> str | None:
+    """Return a user's or an item's name as text, as tables have it; None if it is missing."""
+    return None if value is None or value == "" else str(value)
+
+
+def rows_by(frame: pl.DataFrame, key: str) -> Mapping[str, Row]:
+    """Return the rows of a table by a column of text."""
+    return {row[key]: row for row in frame.iter_rows(named=True)}
