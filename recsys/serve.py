@@ -1,13 +1,15 @@
 """python -m recsys.serve MODEL [port=8000] [grpc_port=8001] [workers=1]
+python -m recsys.serve pipeline=FILE.yaml [overrides=[root=DIR]]
 
-Serves an exported model, or a folder of models NAME/VERSION, over HTTP and gRPC: JSON, the open inference protocol v2,
-metrics, several versions. Ctrl-C or SIGTERM ends the server once it has answered what it has.
+Serves an exported model, a folder of models NAME/VERSION, or a pipeline of stages, over HTTP and gRPC: JSON, the open
+inference protocol v2, metrics, several versions. Ctrl-C or SIGTERM ends the server once it has answered what it has.
 """
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -21,11 +23,26 @@ def _command(cfg: DictConfig) -> None:
     from recsys.config.schema_commands import ServeConfig
     from recsys.serving.server.processes import serve
 
-    if OmegaConf.is_missing(cfg, "models"):
-        raise UserError(f"no model given; usage: {USAGE}")
-    settings = OmegaConf.to_object(cfg)
-    assert isinstance(settings, ServeConfig)
-    serve(settings)
+    if cfg.pipeline_file is None:
+        if OmegaConf.is_missing(cfg, "models"):
+            raise UserError(f"no model given; usage: {USAGE}")
+        if cfg.overrides:
+            raise UserError(f"overrides={list(cfg.overrides)}: applies to a pipeline; leave it out")
+        settings = OmegaConf.to_object(cfg)
+        assert isinstance(settings, ServeConfig)
+        serve(settings)
+        return
+    if not OmegaConf.is_missing(cfg, "models"):
+        raise UserError(f"pipeline={cfg.pipeline_file}: serves a pipeline instead of the model {cfg.models}; leave one out")
+    from recsys.stages.servable import write_folder
+
+    with TemporaryDirectory(prefix="recsys-pipeline-") as folder:
+        with cli.explained(list(cfg.overrides), "pipeline"):
+            write_folder(Path(cfg.pipeline_file), list(cfg.overrides), Path(folder))
+        cfg.models, cfg.loader = folder, "recsys.stages.servable:load"
+        settings = OmegaConf.to_object(cfg)
+        assert isinstance(settings, ServeConfig)
+        serve(settings)
 
 
 def main() -> None:

@@ -145,8 +145,9 @@ def free_keys(overrides: Sequence[str], command: str = "train") -> list[str]:
     """
     if command == "new":
         return [_new_key(o) for o in overrides]
-    if command == "serve":  # names a folder there, and no choice of the group `model`
-        return [re.sub(r"^model=", "models=", o) for o in overrides]
+    if command == "serve":  # they name a folder and a file there, and no choices of the groups of conf/
+        overrides = [re.sub(r"^model=", "models=", o) for o in overrides]
+        return [_quoted(re.sub(r"^pipeline=", "pipeline_file=", o)) for o in overrides]
     if command == "loadtest":  # names a model of the server there, and no choice of the group `model`
         return [re.sub(r"^model=", "model_name=", o) for o in overrides]
     overrides = [_renamed(o) for o in overrides]
@@ -187,6 +188,15 @@ def compose_sweep(overrides: Sequence[str]) -> tuple[DictConfig, str]:
     with open_dict(cfg):
         del cfg["hydra"]
     return cfg, folder
+
+
+def _quoted(override: str) -> str:
+    """Quote the elements of overrides=[root=DIR,order=dpp], in which Hydra takes no = without quotes."""
+    found = re.fullmatch(r"overrides=\[([^'\"]*)\]", override)
+    if found is None:
+        return override
+    elements = re.findall(r"(?:\[[^\]]*\]|[^,])+", found[1])  # a comma inside brackets divides nothing
+    return f"overrides=[{','.join(repr(e.strip()) for e in elements)}]"
 
 
 def typed(cfg: Any) -> DictConfig:

@@ -235,6 +235,9 @@ class ServeConfig:
 
     # An exported model, or a folder of models NAME/VERSION; typed as FOLDER or model=FOLDER, which is a group in conf/.
     models: str = folder(MISSING, "name the folder of an exported model")
+    # Instead of a model: the YAML file of a pipeline of stages (recsys.pipeline); typed as pipeline=FILE.
+    pipeline_file: str | None = folder(None, "name the YAML file of a pipeline")
+    overrides: list[str] = field(default_factory=list)  # of the pipeline's keys, such as [root=DIR,order=dpp]
     host: str = folder("127.0.0.1", "name an address, such as 127.0.0.1")  # address of this machine to listen on
     port: int = number(8000, at_least=0, at_most=65535)  # HTTP; 0: a free port
     grpc_port: int | None = number(8001, at_least=0, at_most=65535)  # 0: a free port; null: no gRPC

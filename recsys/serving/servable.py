@@ -63,6 +63,7 @@ class Servable(Protocol):
     inputs: tuple[TensorSpec, ...]  # the raw columns
     tensors: tuple[TensorSpec, ...]  # the features, for clients that transform rows themselves
     outputs: tuple[TensorSpec, ...]
+    context: tuple[str, ...]  # columns that a request for items has of its own (Query.context); none for a model alone
 
     @property
     def columns(self) -> frozenset[str]:
@@ -102,6 +103,9 @@ class Servable(Protocol):
         """Return the share of out-of-vocabulary ids of each sparse feature."""
         ...
 
-    def recommend(self, queries: Sequence[Query]) -> list[tuple[list[Any], list[float]]]:
-        """Return items and scores of each query, best first. Raises UserError if the model scores rows."""
+    def recommend(self, queries: Sequence[Query]) -> Sequence[tuple[list[Any], ...]]:
+        """Return the lists of each query that `outputs` names: items, best first, and scores.
+
+        Raises UserError if the model scores rows.
+        """
         ...

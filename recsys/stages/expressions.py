@@ -21,7 +21,7 @@ from recsys.stages.visitor import Visitor
 
 SCOPES = ("item", "user", "context")
 NAME = re.compile(rf"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|\b({'|'.join(SCOPES)})\.(\w+)")
-SELECT = "SELECT "
+SELECT = "SELECT ("
 AT = re.compile(r" at Line: (\d+), Column: (\d+)")
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "log": np.log, "log1p": np.log1p, "exp": np.exp, "sqrt": np.sqrt, "abs": np.abs,
@@ -68,7 +68,8 @@ class Condition:
             return self._items_alone[items]
         rows = {"user": visitor.user, "context": visitor.context}
         values = {f"{scope}.{name}": rows[scope].get(name) for scope, name in self._other}
-        return self._evaluated(self._catalogue.columns.select(self._item)[items], values, len(items))
+        columns = self._catalogue.columns.select(self._item)
+        return self._evaluated(columns[items] if self._item else columns, values, len(items))
 
     def _evaluated(self, columns: pl.DataFrame, values: Mapping[str, Any], rows: int | None = None) -> np.ndarray:
         frame = columns.select(pl.col(n).alias(f"item.{n}") for n in self._item)
@@ -93,17 +94,21 @@ def _parsed(sql: str, key: str) -> pl.Expr:
         return pl.sql_expr(quoted)
     except pl.exceptions.PolarsError as e:
         first = e
-    try:  # this parser says where it stopped
-        pl.SQLContext().execute(f"{SELECT}{quoted}")
+    try:  # this parser says where it stopped, unless that is the end
+        pl.SQLContext().execute(f"{SELECT}{quoted})")
         why, where = _line(first), ""
     except pl.exceptions.PolarsError as e:
-        why, where = _line(e), ""
+        why = _line(e)
+        where = f" at character {len(sql) + 1}" if "EOF" in why else ""
         if m := AT.search(why):
             line, column = int(m[1]), int(m[2]) - (len(SELECT) if int(m[1]) == 1 else 0)
             before = quoted.splitlines()[line - 1][: column - 1] if line <= len(quoted.splitlines()) else ""
             column -= 2 * sum(1 for m in NAME.finditer(before.replace('"', "")) if m[1])
-            why, where = AT.sub("", why), f" at character {min(column, len(sql) + 1)}"
-            why = why.removeprefix("sql parser error: ").replace("found: EOF", "found: its end")
+            column = min(column, len(sql) + 1)
+            why, where = AT.sub("", why), f" at character {column}"
+            if column > len(sql):
+                why = why.replace("found: )", "found: its end")
+        why = why.removeprefix("sql parser error: ").replace("found: EOF", "found: its end")
     raise UserError(f"{key}: {sql!r}: cannot be read{where}: {why}")
 
 

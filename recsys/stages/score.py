@@ -17,6 +17,7 @@ from recsys.data.raw.derive import FeatureInputs
 from recsys.data.transforms.columns import ResolvedData
 from recsys.errors import UserError, did_you_mean
 from recsys.serving.artefact.ranking import RankingModel
+from recsys.serving.python_values import RowError
 from recsys.serving.servable import Row
 from recsys.stages.expressions import Formula
 from recsys.stages.models import Models
@@ -141,7 +142,10 @@ class Ranking(Score):
         """Return the predictions for candidates, (n,) each, by the names that formulas use."""
         shared = self._row(visitor)
         past = visitor.events[-self._last :] if self._last else ()
-        history = [{self._columns.user: visitor.key or "", **row} for row in past]
+        own: dict[str, Any] = {self._columns.user: visitor.key}
+        if self._order is not None and any(row.get(self._order) is None for row in past):
+            past = [{**row, self._order: shared[self._order]} for row in past]  # they are in order
+        history = [{**own, **row} for row in past]
         try:
             once = self._division.once.arrays(shared, history)
             if self._items is not None:
@@ -149,8 +153,10 @@ class Ranking(Score):
             else:
                 rows = self._item_rows(items)
                 each = self.model.shared_columns.each(self._division, shared, rows, history)
-        except UserError as e:
-            raise UserError(f"score: {e}") from e
+        except RowError as e:
+            of_history = e.row is not None and e.row < len(history)
+            where, row = ("history", e.row) if of_history else ("context", None)
+            raise RowError(e.column, e.value, e.why, row, where) from e
         outputs = self.model.run_arrays(self.model.shared_columns.joined(once, each, self._division))
         return {self._predictions[n]: values for n, values in outputs.items()}
 

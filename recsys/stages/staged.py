@@ -122,13 +122,13 @@ class StagedRecommender:
         context = dict(query.context or {})
         if not context and query.rows:  # a history alone: its rows name the user
             context = {s.user: query.rows[-1].get(s.user)}
-        key = as_key(context.get(s.user))
+        key = as_key(context.get(s.user), s.user)
         user: Row = self._users.get(key or "", {})
         if self._features is not None:
             [user] = self._features.join([{**user, s.user: key}], shared=True)
         if query.rows or self.events is None or key is None:
             events: Sequence[Row] = list(query.rows)[-s.history :]
-            seen = self.catalogue.numbers([as_key(row.get(s.item)) or "" for row in query.rows])
+            seen = self.catalogue.numbers([as_key(row.get(s.item), s.item) or "" for row in query.rows])
         else:
             events = self.events.rows(key)
             seen = self._seen[self.events.places(key)]

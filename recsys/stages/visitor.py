@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from recsys.serving.python_values import RowError
 from recsys.serving.servable import Row
 
 
@@ -77,9 +78,16 @@ class Events:
         return slice(*self._bounds.get(user or "", (0, 0)))
 
 
-def as_key(value: Any) -> str | None:
-    """Return a user's or an item's name as text, as tables have it; None if it is missing."""
-    return None if value is None or value == "" else str(value)
+def as_key(value: Any, column: str) -> str | None:
+    """Return a user's or an item's name as text, as tables have it; None if it is missing.
+
+    Raises RowError if it is not one value.
+    """
+    if value is None or value == "":
+        return None
+    if not isinstance(value, str | int):
+        raise RowError(column, value, "must be text or a whole number", None)
+    return str(value)
 
 
 def rows_by(frame: pl.DataFrame, key: str) -> Mapping[str, Row]:

@@ -45,6 +45,7 @@ class Scorer:
     """probability = sigmoid(a + b + bias); a is a number, b the number in a text such as "b7"."""
 
     kind = "ranking"
+    context = ()
     inputs = (
         TensorSpec("a", "FP64", (-1, 1), optional=True),
         TensorSpec("b", "BYTES", (-1, 1), optional=True),
@@ -102,6 +103,7 @@ class Recommender(Scorer):
     """Recommends item0, item1, ... with the scores 1, 1/2, ..., without those in the history."""
 
     kind = "retrieval"
+    context = ()
     inputs = (TensorSpec("item", "BYTES", (-1, 1)),)
     tensors = ()
     columns = frozenset({"item"})

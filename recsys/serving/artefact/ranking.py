@@ -22,6 +22,7 @@ class RankingModel:
     """A Servable that predicts the labels of rows. Threads may share it."""
 
     kind: Literal["ranking"] = "ranking"
+    context: tuple[str, ...] = ()
 
     def __init__(self, artefact: Artefact, threads: int = 1) -> None:
         self.name, self.version = artefact.name, str(artefact.about["version"])

@@ -30,6 +30,7 @@ class RetrievalModel:
 
     kind: Literal["retrieval"] = "retrieval"
     rows_depend_on_others = True
+    context: tuple[str, ...] = ()
 
     def __init__(self, artefact: Artefact, threads: int = 1, *, exact: bool = False) -> None:
         self.name, self.version = artefact.name, str(artefact.about["version"])

@@ -96,7 +96,9 @@ def _people(loaded: Loaded, verb: str) -> dict[str, Any]:
     else:
         keys = {"k": {"type": "integer", "minimum": 1}, "filter_history": {"type": "boolean"}}
         keys |= {"exclude": {"type": "array"}, "candidates": {"type": "array"}}
-        body = {"required": ["history"], "properties": {"history": rows, **keys}}
+        context = {"description": "columns of the request, such as the user's", **row}
+        own = {"context": context, "history": {"type": "array"}} if loaded.servable.context else {"history": rows}
+        body = {"required": list(own)[:1], "properties": {**own, **keys}}
         answer = {"properties": {"items": {"type": "array"}, "scores": {"type": "array", "items": {"type": "number"}}}}
     return {
         "summary": "Score rows" if verb == "predict" else "Recommend items for a history",
@@ -113,7 +115,9 @@ def _responses(schema: dict[str, Any], kind: str = "application/json") -> dict[s
 def example(loaded: Loaded) -> dict[str, Any]:
     """Return an example of a request of /predict or /recommend."""
     rows = [{column: value for column, value in row.items() if value is not None} for row in loaded.servable.example]
-    return {"rows": rows} if loaded.servable.kind == "ranking" else {"history": rows, "k": 10}
+    if loaded.servable.kind == "ranking":
+        return {"rows": rows}
+    return {"context": rows[0], "k": 10} if loaded.servable.context else {"history": rows, "k": 10}
 
 
 _STYLE = """

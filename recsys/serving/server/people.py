@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from recsys.serving.server.request_error import RequestError
 from recsys.serving.server.rest_v2 import QUERY_KEYS, check_keys, make_query, parse_json
 from recsys.serving.server.tensors import bad, to_json
 
-BODY_KEYS = ("history", *QUERY_KEYS)
+BODY_KEYS = ("history", "context", *QUERY_KEYS)
+LISTS = ("items", "scores", "propensities")
 
 
 async def predict(core: Core, call: Call, name: str | None, version: str | None, body: bytes) -> bytes:
@@ -47,23 +49,33 @@ async def recommend(core: Core, call: Call, name: str | None, version: str | Non
     if type(bodies) is not list:
         raise bad('queries: must be a list, such as [{"history": [...], "k": 10}]')
     core.check_rows(len(bodies), "queries")
-    payload = Queries([_query(core, b, f"queries[{i}]." if several else "") for i, b in enumerate(bodies)])
+    payload = Queries([_query(core, loaded, b, f"queries[{i}]." if several else "") for i, b in enumerate(bodies)])
     core.check_rows(payload.weight)
     for i, query in enumerate(payload.queries):
         if query.rows:
             core.check_columns(loaded, query.rows[0], f"queries[{i}].history[0]" if several else "history[0]")
     lists = await core.compute(call, loaded, payload, explicit=version is not None)
-    answers = [{"items": items, "scores": scores} for items, scores in lists]
+    answers = [dict(zip(LISTS, own, strict=False)) for own in lists]
     return orjson.dumps(
         {"recommendations": answers} if several else answers[0], option=orjson.OPT_SERIALIZE_NUMPY, default=str
     )
 
 
-def _query(core: Core, body: Any, where: str) -> Query:
+def _query(core: Core, loaded: Loaded, body: Any, where: str) -> Query:
     if type(body) is not dict:
         raise bad(f"{where.rstrip('.')}: must be a JSON object with a history")
     check_keys(body, BODY_KEYS, where)
-    return make_query(_rows(core, body.get("history"), f"{where}history"), body, where)
+    known, context = loaded.servable.context, body.get("context")
+    if context is None:
+        return make_query(_rows(core, body.get("history"), f"{where}history"), body, where)
+    if not known:
+        raise bad(f"{where}context: model {loaded.name} takes none; it is for pipelines")
+    if type(context) is not dict:
+        raise bad(f"{where}context: must be a JSON object of columns and values")
+    check_keys(context, known, f"{where}context.")
+    _rows(core, [context], f"{where}context")
+    history = [] if body.get("history") is None else _rows(core, body["history"], f"{where}history")
+    return replace(make_query(history, body, where), context=context)
 
 
 def _rows(core: Core, rows: Any, key: str) -> list[Any]:

@@ -252,7 +252,7 @@ class _Supervisor:
         grpc = f", gRPC at {host}:{s.grpc_port}" if s.grpc_port is not None else ""
         scheme = "https" if s.tls_cert else "http"
         workers = f"{s.workers} worker{'s' * (s.workers > 1)}"
-        say(f"serving {s.models} at {scheme}://{host}:{s.port}{grpc}, {workers}; docs at /docs")
+        say(f"serving {s.pipeline_file or s.models} at {scheme}://{host}:{s.port}{grpc}, {workers}; docs at /docs")
 
 
 def _ending(status: int | None) -> str:

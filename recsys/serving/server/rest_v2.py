@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -135,7 +136,7 @@ def make_payload(loaded: Loaded, inputs: Sequence[Tensor], parameters: Mapping[s
     """Return what inputs ask a model to compute: raw columns, or features if all names are those of `tensors`.
 
     For a retrieval model, raw columns are the history of one query, with its k, filter_history and exclude in the
-    parameters.
+    parameters; for a pipeline, they are the context of one request.
     """
     servable = loaded.servable
     names = {t.name for t in inputs}
@@ -148,7 +149,11 @@ def make_payload(loaded: Loaded, inputs: Sequence[Tensor], parameters: Mapping[s
         return Columns(columns, rows)
     check_keys(parameters, QUERY_KEYS, "parameters.", PROTOCOL_KEYS)
     history = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    return Queries([make_query(history, parameters)])
+    if not servable.context:
+        return Queries([make_query(history, parameters)])
+    if rows != 1:
+        raise bad(f"{rows} rows: pipeline {loaded.name} takes one, the context of a request")
+    return Queries([replace(make_query([], parameters), context=history[0])])
 
 
 def make_query(history: list[Any], parameters: Mapping[str, Any], where: str = "") -> Query:
@@ -176,9 +181,10 @@ def output_arrays(outputs: Any) -> dict[str, np.ndarray]:
     """Return outputs as arrays; items and scores of one query are (k,)."""
     if isinstance(outputs, dict):
         return outputs
-    items, scores = outputs[0]
+    items, *numbers = outputs[0]
     texts = np.array([str(i) for i in items], dtype=object)
-    return {"items": texts, "scores": np.asarray(scores, np.float32)}
+    names = ("scores", "propensities")
+    return {"items": texts} | {n: np.asarray(x, np.float32) for n, x in zip(names, numbers, strict=False)}
 
 
 async def infer(

@@ -108,6 +108,6 @@ class WithFeatures:
     def run(self, features: Features) -> Outputs:
         return self._model.run(features)
 
-    def recommend(self, queries: Sequence[Query]) -> list[tuple[list[Any], list[float]]]:
+    def recommend(self, queries: Sequence[Query]) -> Sequence[tuple[list[Any], ...]]:
         """Join stored features to the rows of each query and list items."""
         return self._model.recommend([replace(q, rows=self._features.join(q.rows)) for q in queries])

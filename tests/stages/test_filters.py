@@ -1,0 +1,108 @@
+"""What filters leave out."""
+
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import small_stages
+
+from recsys.errors import UserError
+from recsys.serving.servable import Query
+from recsys.stages.filters import Blocked, MostPer, Seen, Where
+from recsys.stages.visitor import Events
+
+ITEMS = small_stages.catalogue({"seller": ["a", "a", "b", None, "a", None], "stock": [1, 0, 1, 1, 1, 0]})
+EVERY = np.arange(6)
+LOG = pl.DataFrame(
+    {
+        "user": ["u", "v", "u", "u", "w"],
+        "item": ["i1", "i0", "i4", "gone", "i2"],
+        "buy": [1, 1, 0, 1, 0],
+        "time": [3, 1, 1, 2, 9],
+    }
+)
+
+
+def events() -> Events:
+    return Events(LOG, "user", "item", "time", 10)
+
+
+def kept(part: Seen, user: str, **settings: int) -> list[int]:
+    found = small_stages.recommender(
+        ITEMS, {"all": small_stages.Listed(range(6))}, {"seen": part}, events=events(), time="time", **settings
+    )
+    [answer] = found.answers([Query([], k=6, context={"user": user})])
+    return sorted(answer.items.tolist())
+
+
+def test_events_are_in_the_order_of_time() -> None:
+    assert [row["item"] for row in events().rows("u")] == ["i4", "gone", "i1"]
+    assert events().rows("nobody") == [] and events().rows(None) == []
+
+
+def test_seen() -> None:
+    assert kept(Seen(), "u") == [0, 2, 3, 5]
+    assert kept(Seen(), "w") == [0, 1, 3, 4, 5]
+    assert kept(Seen(), "nobody") == [0, 1, 2, 3, 4, 5]
+    assert kept(Seen(where="buy = 1"), "u") == [0, 2, 3, 4, 5]
+    assert kept(Seen(), "u", history=1) == [0, 2, 3, 5]  # models read one event, the filter all
+
+
+def test_seen_by_a_bloom_filter() -> None:
+    pytest.importorskip("rbloom")
+    assert kept(Seen(bloom=1, errors=1e-6), "u") == [0, 2, 3, 5]
+    assert kept(Seen(bloom=1, errors=1e-6, where="buy = 1"), "u") == [0, 2, 3, 4, 5]
+
+
+def test_a_history_in_the_request_counts() -> None:
+    found = small_stages.recommender(ITEMS, {"all": small_stages.Listed(range(6))}, {"seen": Seen()})
+    [answer] = found.answers([Query([{"item": "i2"}, {"item": "i5"}, {"item": None}], k=6)])
+    assert sorted(answer.items.tolist()) == [0, 1, 3, 4]
+
+
+def test_mistakes_of_seen() -> None:
+    resources = small_stages.resources(ITEMS)
+    with pytest.raises(UserError, match="needs the pipeline's events"):
+        Seen(where="buy = 1").bind(resources, "filters.seen")
+    resources = small_stages.resources(ITEMS, events=events())
+    with pytest.raises(UserError, match=r"filters.seen.where: 'bought = 1': there is no column bought"):
+        Seen(where="bought = 1").bind(resources, "filters.seen")
+
+
+def test_most_per() -> None:
+    part = MostPer("seller", 1)
+    part.bind(small_stages.resources(ITEMS), "filters.sellers")
+    assert part.keep(small_stages.visitor(), np.array([4, 0, 3, 2, 5, 1])).tolist() == [True, False, True, True, True, False]
+    assert part.keep(small_stages.visitor(), EVERY[:0]).tolist() == []
+    with pytest.raises(UserError, match="filters.sellers.column: the table of items has no column selller"):
+        MostPer("selller", 1).bind(small_stages.resources(ITEMS), "filters.sellers")
+
+
+def test_blocked(tmp_path: Path) -> None:
+    (tmp_path / "blocked.txt").write_text("i1\n\nunheard of\ni5\n")
+    part = Blocked(items=["i0"], file="blocked.txt")
+    part.bind(small_stages.resources(ITEMS, root=tmp_path), "filters.blocked")
+    assert part.keep(small_stages.visitor(), EVERY).tolist() == [False, False, True, True, True, False]
+    for wrong, message in ((Blocked(), "blocks nothing"), (Blocked(file="none.txt"), "cannot be read")):
+        with pytest.raises(UserError, match=message):
+            wrong.bind(small_stages.resources(ITEMS, root=tmp_path), "filters.blocked")
+
+
+def test_sources_are_asked_for_more_if_filters_leave_too_few() -> None:
+    """Of the first 3 items one is in stock; the list needs 3."""
+    items = small_stages.catalogue({"stock": [0, 0, 1] + [0] * 20 + [1] * 5})
+    source = small_stages.Listed(range(28), k=3)
+    found = small_stages.recommender(items, {"all": source}, {"stock": Where("item.stock > 0")}, candidates=3)
+    [answer] = found.answers([Query([])])
+    assert answer.items.tolist() == [2, 23, 24] and answer.trace.rounds == 3  # 3, 12, 48
+    [answer] = found.answers([Query([], k=8)])
+    assert answer.items.tolist() == [2, 23, 24, 25, 26, 27]
+
+
+def test_excluded_and_wanted_items() -> None:
+    found = small_stages.recommender(ITEMS, {"all": small_stages.Listed(range(6))})
+    [a, b] = found.answers([Query([], k=6, exclude=["i0", "nosuch"]), Query([], k=6, candidates=["i3", "i1"])])
+    assert a.items.tolist() == [1, 2, 3, 4, 5] and b.items.tolist() == [1, 3]
+    with pytest.raises(UserError, match="k=7: must be from 1 to 6"):
+        found.answers([Query([], k=7)])
