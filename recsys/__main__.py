@@ -13,6 +13,7 @@ COMMANDS = {
     "export": "Write a run's model, transforms and tables as one folder; verify such a folder.",
     "serve": "Serve exported models over HTTP and gRPC.",
     "feature_store": "Write the latest features of users and items to a store; join them to training rows.",
+    "pipeline": "Retrieve, filter, score and order items by one YAML; say which stage loses what.",
     "loadtest": "Measure how fast a server answers, and how much load it can take.",
     "preprocess": "Prepare data without training; report=true writes an HTML page that describes it.",
     "plan": "Plan sharding for a cluster, without access to its machines.",

@@ -33,7 +33,7 @@ def _command(cfg: DictConfig) -> None:
         serve(settings)
         return
     if not OmegaConf.is_missing(cfg, "models"):
-        raise UserError(f"pipeline={cfg.pipeline_file}: serves a pipeline instead of the model {cfg.models}; leave one out")
+        raise UserError(f"pipeline={cfg.pipeline_file}: is served instead of a model; leave out {cfg.models}")
     from recsys.stages.servable import write_folder
 
     with TemporaryDirectory(prefix="recsys-pipeline-") as folder:

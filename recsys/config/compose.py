@@ -105,7 +105,7 @@ def compose_file(file: Path, overrides: Sequence[str] = ()) -> DictConfig:
     register()
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(file.resolve().parent), version_base="1.3"):
-        cfg = hydra_compose(file.stem, [*overrides, *file_overrides(file)])
+        cfg = hydra_compose(file.stem, [*free_keys(overrides, "pipeline"), *file_overrides(file)])
     check_schema(cfg, file)
     return cfg
 
@@ -134,6 +134,8 @@ FREE_PREFIXES = (
 )
 
 
+PARTS = ("sources.", "merge.", "filters.", "score.", "order.", "items.columns.", "users.columns.", "events.columns.")
+
 RENAMED = {"ranking.protocols": "protocol.candidates", "ranking": "protocol"}  # old key: new one, longest first
 
 
@@ -150,6 +152,8 @@ def free_keys(overrides: Sequence[str], command: str = "train") -> list[str]:
         return [_quoted(re.sub(r"^pipeline=", "pipeline_file=", o)) for o in overrides]
     if command == "loadtest":  # names a model of the server there, and no choice of the group `model`
         return [re.sub(r"^model=", "model_name=", o) for o in overrides]
+    if command == "pipeline":
+        return [f"++{o}" if o.startswith(PARTS) else o for o in overrides]
     overrides = [_renamed(o) for o in overrides]
     overrides = [re.sub(r"^(engine\.master)=(local\[.*)$", r'\1="\2"', o) for o in overrides]
     return [f"++{o}" if o.startswith(FREE_PREFIXES) else o for o in overrides]

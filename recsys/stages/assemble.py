@@ -62,7 +62,11 @@ def build_parts(cfg: DictConfig) -> Parts:
 
 
 def _named(node: Any, key: str, base: type) -> dict[str, Any]:
-    return {str(n): _part(part, f"{key}.{n}", base) for n, part in node.items() if part is not None}
+    parts = {str(n): part for n, part in node.items() if part is not None}
+    for name, part in parts.items():
+        if not OmegaConf.is_dict(part) or "_target_" not in part:
+            raise UserError(f"{key}.{name}: has no _target_; write its class, or leave it out with ~{key}.{name}")
+    return {name: _part(part, f"{key}.{name}", base) for name, part in parts.items()}
 
 
 def _part(node: Any, key: str, base: type) -> Any:

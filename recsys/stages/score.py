@@ -169,7 +169,8 @@ class Ranking(Score):
         row: dict[str, Any] = {n: v for n, v in {**visitor.user, **visitor.context}.items() if n in self._shared}
         row[self._columns.user] = visitor.key
         if self._order is not None and row.get(self._order) is None:
-            row[self._order] = visitor.events[-1].get(self._order) if visitor.events else _now()
+            last = visitor.events[-1].get(self._order) if visitor.events else None
+            row[self._order] = last if last is not None else int(time.time())
         return row
 
 
@@ -186,7 +187,3 @@ class Columns:
 
     def __init__(self, item: str, user: str, time: str | None) -> None:
         self.item, self.user, self.time = item, user, time
-
-
-def _now() -> int:
-    return int(time.time())

@@ -51,7 +51,8 @@ class PipelineServable:
         self.pipeline, self.name, self.version = pipeline, name, version
         s = pipeline.settings
         self.context = (s.user, *([s.time] if s.time else []), *context)
-        self.inputs: tuple[TensorSpec, ...] = tuple(TensorSpec(n, "BYTES", (-1, 1), optional=True) for n in self.context)
+        columns = (TensorSpec(name, "BYTES", (-1, 1), optional=True) for name in self.context)
+        self.inputs: tuple[TensorSpec, ...] = tuple(columns)
         self._explores = any(part.explores for part in pipeline.order.values())
         numbers = ("scores", "propensities") if self._explores else ("scores",)
         self.outputs = (TensorSpec("items", "BYTES", (-1,)), *(TensorSpec(n, "FP32", (-1,)) for n in numbers))

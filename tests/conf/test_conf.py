@@ -11,12 +11,13 @@ import torch
 
 from recsys.config.build import build_model
 from recsys.config.check import check
-from recsys.config.compose import compose, conf_dir
+from recsys.config.compose import compose, compose_file, conf_dir
 from recsys.config.kinds import kind_of
 from recsys.config.settings import data_config
 from recsys.data.transforms import feature_spec
 from recsys.errors import UserError
 from recsys.features import DenseFeature, FeatureSpec, Label, SparseFeature
+from recsys.stages.assemble import build_parts
 from recsys.sweep.begin import _config
 from recsys.sweep.search import check_method
 from recsys.sweep.space import read_space
@@ -26,6 +27,14 @@ SINGLE = (SparseFeature("a", 10**9, "a"), SparseFeature("b", 7, "b"))
 HISTORY = tuple(SparseFeature(f"{f.name}s", f.cardinality, f.table, multi_valued=True, sequence=True) for f in SINGLE)
 SPEC = FeatureSpec(dense=(DenseFeature("x", unit=True),), sparse=SINGLE + HISTORY)
 SEVERAL = replace(SPEC, labels=(Label("click"), Label("bought")))
+
+
+def check_pipeline(path: Path, overrides: list[str]) -> None:
+    """Compose and build a pipeline's file, or the sample with the choice of a group."""
+    group = path.parent.relative_to(conf_dir() / "pipeline")
+    file = path if group == Path() else conf_dir() / "pipeline" / "sample.yaml"
+    assert group == Path() or f"{group}={path.stem}" in overrides, "the command does not use it"
+    build_parts(compose_file(file, ["root=DIR", *overrides]))
 
 
 def test_a_list_is_a_tuple() -> None:
@@ -50,6 +59,11 @@ def test_yaml(path: Path, tmp_path: Path) -> None:
         rows = feature_specs.rows(10)
         feature_specs.split_binary(tmp_path, {"train": rows, "test": rows})
     command, arguments = found[1], shlex.split(found[2].replace("DIR/", f"{tmp_path}/"))
+    if path.parent != conf_dir() and path.is_relative_to(conf_dir() / "pipeline"):
+        check_pipeline(
+            path, [a for a in arguments if a not in ("demo", "...") and not a.startswith(("run=", "output="))]
+        )
+        return
     if "-m" in arguments:
         arguments.remove("-m")
         space = read_space(arguments)

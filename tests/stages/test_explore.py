@@ -79,7 +79,9 @@ def test_the_logged_list_itself() -> None:
     """Of a policy that draws nothing, all estimates are the mean reward."""
     reward = np.array([1.0, 0.0, 0.0, 1.0])
     ones = np.ones(4)
-    logged = Logged(np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1]), ones, reward, ones, np.full(4, np.nan), np.zeros((2, 2)))
+    logged = Logged(
+        np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1]), ones, reward, ones, np.full(4, np.nan), np.zeros((2, 2))
+    )
     assert {n: x.mean() for n, x in estimates(logged).items()} == pytest.approx({"logged": 1, "ips": 1, "snips": 1})
     assert effective_size(logged) == 4
 

@@ -73,9 +73,16 @@ def test_mistakes_of_seen() -> None:
 def test_most_per() -> None:
     part = MostPer("seller", 1)
     part.bind(small_stages.resources(ITEMS), "filters.sellers")
-    assert part.keep(small_stages.visitor(), np.array([4, 0, 3, 2, 5, 1])).tolist() == [True, False, True, True, True, False]
+    assert part.keep(small_stages.visitor(), np.array([4, 0, 3, 2, 5, 1])).tolist() == [
+        True,
+        False,
+        True,
+        True,
+        True,
+        False,
+    ]
     assert part.keep(small_stages.visitor(), EVERY[:0]).tolist() == []
-    with pytest.raises(UserError, match="filters.sellers.column: the table of items has no column selller"):
+    with pytest.raises(UserError, match=r"filters.sellers.column: the table of items has no column selller"):
         MostPer("selller", 1).bind(small_stages.resources(ITEMS), "filters.sellers")
 
 

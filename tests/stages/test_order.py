@@ -47,7 +47,9 @@ def test_mmr_is_the_definition(seed: int, relevance: float) -> None:
     same = vectors.astype(np.float64) @ vectors.T.astype(np.float64)
     for _ in range(5):
         left = [i for i in range(8) if i not in chosen]
-        value = [relevance * scaled(scores)[i] - (1 - relevance) * max((same[i, j] for j in chosen), default=0) for i in left]
+        value = [
+            relevance * scaled(scores)[i] - (1 - relevance) * max((same[i, j] for j in chosen), default=0) for i in left
+        ]
         chosen.append(left[int(np.argmax(value))])
     assert found == chosen
 

@@ -220,8 +220,8 @@ def _shown(teacher: Teacher, rows: int, seed: int) -> tuple[Shown, Floats]:
 def write_next(folder: Path, *, rows: int, seed: int) -> None:
     """Write what each user would click if shown each item after the log that `write_sample` writes.
 
-        requests.csv     user,time,device: one row for each user
-        next.parquet     user, item, click (0 or 1, drawn) and expected, P(click): USERS x ITEMS rows
+    requests.csv     user,time,device: one row for each user
+    next.parquet     user, item, click (0 or 1, drawn) and expected, P(click): USERS x ITEMS rows
     """
     teacher = Teacher(seed)
     shown, _ = _shown(teacher, rows, seed)

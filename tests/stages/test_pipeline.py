@@ -1,0 +1,217 @@
+"""A pipeline of real models: its lists, its evaluation, and every mistake in one line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from forks import ok, run_forked
+
+from recsys.config.compose import compose, compose_file, conf_dir
+from recsys.data.samples.interactions import write_next, write_sample
+from recsys.errors import UserError
+from recsys.serving.artefact import load as load_artefact
+from recsys.serving.servable import Query
+from recsys.stages.assemble import load
+from recsys.stages.servable import PipelineServable
+from recsys.stages.staged import StagedRecommender
+from recsys.training.run import train
+
+ROWS = 20_000
+FILE = conf_dir() / "pipeline" / "sample.yaml"
+SMALL = ["trainer.threads=1", "trainer.max_epochs=1", "trainer.batch_size=512"]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the demo, smaller."""
+    folder = tmp_path_factory.mktemp("world")
+    data = folder / "data"
+    data.mkdir()
+    write_sample(data, rows=ROWS, seed=0)
+    write_next(data, rows=ROWS, seed=0)
+    log = ["data.sample=null", f"data.root={data}", f"data.prepared={folder / 'prepared'}"]
+    clicks = ["data=sample_interactions_retrieval", *log, *SMALL]
+    train(compose("train", ["model=two_tower", *clicks, "model.out=16", f"run_dir={folder / 'two_tower'}"]))
+    train(compose("train", ["model=popularity", *clicks, f"run_dir={folder / 'popularity'}"]))
+    train(compose("train", ["model=dlrm", "data=sample_behaviour", *log, *SMALL, f"run_dir={folder / 'ranker'}"]))
+    loaded(folder)  # exports the three
+    return folder
+
+
+def loaded(world: Path, *overrides: str) -> StagedRecommender:
+    return load(compose_file(FILE, [f"root={world}", *overrides]))
+
+
+def queries(world: Path, users: int = 20, **parameters: Any) -> list[Query]:
+    requests = pl.read_csv(world / "data" / "requests.csv").head(users)
+    return [Query([], context=row, **parameters) for row in requests.iter_rows(named=True)]
+
+
+def test_lists(world: Path) -> None:
+    pipeline = loaded(world)
+    answers = pipeline.answers(queries(world))
+    assert len(pipeline.catalogue) == 300
+    for answer in answers:
+        assert len(answer.items) == 10 == len(set(answer.items.tolist()))
+        assert set(answer.items) <= set(answer.trace.merged) and answer.propensities is None
+        assert (np.diff(answer.trace.scored.scores) <= 0).all()
+    assert len({tuple(a.items) for a in answers}) > 10  # not the same list for all
+    one_by_one = [pipeline.answers([q])[0] for q in queries(world)]
+    for a, b in zip(answers, one_by_one, strict=True):
+        assert a.items.tolist() == b.items.tolist() and a.scores == pytest.approx(b.scores, abs=1e-6)
+
+
+def test_scores_are_those_of_the_ranker(world: Path) -> None:
+    """Features of the past and of items, computed apart, are those of whole rows after the user's history."""
+    pipeline = loaded(world, "order=none")
+    ranker: Any = load_artefact(world / "ranker" / "artefact")
+    log = pl.read_csv(world / "data" / "log.csv")
+    for query in queries(world, 5):
+        assert query.context is not None
+        [answer] = pipeline.answers([query])
+        history = log.filter(pl.col("user") == query.context["user"]).to_dicts()
+        for item, score in zip(pipeline.names(answer.items[:3]), answer.scores[:3], strict=True):
+            arrays = ranker.pipeline.arrays([{**query.context, "item": item}], history)
+            [[expected]] = [x.tolist() for x in ranker.run_arrays(arrays).values()]
+            assert score == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_first_source_is_the_model_alone(world: Path) -> None:
+    only = ["~sources.similar", "~sources.popular", "~filters.price", "~filters.kinds", "score=null", "order=none"]
+    pipeline = loaded(world, *only)
+    model: Any = load_artefact(world / "two_tower" / "artefact")
+    log = pl.read_csv(world / "data" / "log.csv")
+    for query in queries(world, 5):
+        assert query.context is not None
+        [answer] = pipeline.answers([query])
+        history = log.filter(pl.col("user") == query.context["user"]).to_dicts()
+        [(expected, _)] = model.recommend([Query(history, k=10, filter_history=False)])
+        assert pipeline.names(answer.items) == expected
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "merge=weighted", "merge=round_robin", "order=dpp", "order=none", "score=null", "k=3", "~sources.popular",
+        "order=epsilon", "order=thompson", "order.mmr.relevance=0.5",
+        "score.formula='p_click * item.price ** 0.5'",
+        "sources.cheap={_target_:recsys.stages.sources.Items,by:price,descending:false,where:'item.kind = \\'k3\\''}",
+        "filters.seen={_target_:recsys.stages.filters.Seen,where:'click = 1'}",
+        "order.first={_target_:recsys.stages.order.Slot,position:1,item:i7}",
+    ],
+)  # fmt: skip
+def test_one_override_swaps_a_stage(override: str, world: Path) -> None:
+    pipeline = loaded(world, override)
+    answers = pipeline.answers(queries(world, 3))
+    assert all(len(a.items) == pipeline.settings.k for a in answers)
+    drawn = override in ("order=epsilon", "order=thompson")
+    assert all((a.propensities is not None) == drawn for a in answers)
+    if drawn:
+        assert all(((a.propensities > 0) & (a.propensities <= 1)).all() for a in answers)  # type: ignore[operator]
+
+
+def test_calibrated_lists_have_the_historys_kinds(world: Path) -> None:
+    overrides = ["order=calibrated", "order.calibrated.column=kind", "order.calibrated.calibration=1"]
+    pipeline, plain = loaded(world, *overrides), loaded(world, "order=none")
+    kinds = pipeline.catalogue.categories("kind", None, "")
+    distance = []
+    for p in (pipeline, plain):
+        found = p.answers(queries(world, 20))
+        seen = [kinds.shares(p.visitor(q).seen).mean(0) for q in queries(world, 20)]
+        distance.append(
+            np.mean([np.abs(kinds.shares(a.items).mean(0) - s).sum() for a, s in zip(found, seen, strict=True)])
+        )
+    assert distance[0] < 0.8 * distance[1]
+
+
+def test_a_served_pipeline(world: Path) -> None:
+    """A user without events, and a history in the request."""
+    pipeline = PipelineServable(loaded(world), "sample", ["device"])
+    assert pipeline.context == ("user", "time", "device")
+    [known, unknown, history] = pipeline.recommend(
+        [
+            *queries(world, 1, k=4),
+            Query([], k=5, context={"user": "nobody"}),
+            Query([{"user": "u1", "item": "i3", "click": 1}, {"user": "u1", "item": "i4", "click": 1}], k=6),
+        ]
+    )
+    assert [len(x) for x, _ in (known, unknown, history)] == [4, 5, 6]
+    assert all(item.startswith("i") for items, _ in (known, unknown, history) for item in items)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["~sources.two_tower", "~sources.similar", "~sources.popular"], "sources: is empty"),
+        (["sources.two_tower.run=nosuch"], "sources.two_tower.run=nosuch: no such folder"),
+        (["sources.two_tower.run=ranker"], "sources.two_tower.run=ranker: its model scores rows and cannot retrieve"),
+        (["score.run=two_tower"], "score.run=two_tower: its model retrieves items and cannot score rows"),
+        (["sources.similar.run=popularity"], "its model has no item vectors"),
+        (["sources.two_tower.kk=3"], "sources.two_tower.kk: recsys.stages.sources.Model has no such parameter"),
+        (["sources.two_tower.k=0"], "sources.two_tower.k=0: must be at least 1"),
+        (["sources.two_tower._target_=recsys.stages.sources.Modell"], "recsys.stages.sources has no Modell"),
+        (["sources.two_tower._target_=recsys.stages.filters.Where"], "must be a subclass of recsys.stages.sources.Source"),
+        (["filters.price.sql='item.prise > 3'"], "did you mean price?"),
+        (["filters.price.sql='item.price >'"], "cannot be read at character 13"),
+        (["score.formula=p_clik"], "did you mean p_click?"),
+        (["context=[]"], "the model reads the column device, which no table and no request has"),
+        (["items.file=data/nosuch.csv"], "items.file=data/nosuch.csv: no such file in"),
+        (["items.file=data/users.csv"], "items: "),
+        (["events.file=data/items.csv"], "has no column user"),
+        (["order.mmr.vectors=popular"], "order.mmr.vectors=popular: is no source whose model has item vectors"),
+        (["order=calibrated"], "order.calibrated.column: is missing"),
+        (["order=none", "order.mmr.relevance=0.5"], "order.mmr: has no _target_; write its class"),
+        (["time=when"], "events: has no column when"),
+        (
+            ["order=epsilon", "order.more={_target_:recsys.stages.order.MMR}"],
+            "order.explore: explores, and its probabilities hold only if no part follows",
+        ),
+    ],
+)  # fmt: skip
+def test_mistakes(overrides: list[str], message: str, world: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        loaded(world, *overrides)
+    assert message in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_items_that_the_ranker_does_not_know(world: Path, tmp_path: Path) -> None:
+    items = pl.read_csv(world / "data" / "items.csv")
+    more = pl.concat([items, items.with_columns(pl.format("new_{}", "item").alias("item"))])
+    more.write_csv(tmp_path / "items.csv")
+    with pytest.raises(UserError, match=r"does not know 300 of the 600 items .* such as new_i0"):
+        loaded(world, f"items.file={tmp_path / 'items.csv'}")
+    other = items.with_columns(pl.format("x{}", "item").alias("item"))
+    other.write_csv(tmp_path / "other.csv")
+    with pytest.raises(UserError, match=r"sources.two_tower: lists items such as \w+, and the table of items has none"):
+        loaded(world, f"items.file={tmp_path / 'other.csv'}")
+    assert len(loaded(world, f"items.file={tmp_path / 'items.csv'}", "score.unknown=0.5").catalogue) == 600
+
+
+def test_the_command_writes_lists_and_an_evaluation(world: Path, tmp_path: Path) -> None:
+    requests = world / "data" / "requests.csv"
+    common = [f"run={FILE}", f"root={world}", f"input={requests}"]
+    ok(run_forked("recsys.pipeline", *common, f"output={tmp_path / 'lists.parquet'}", cwd=tmp_path))
+    lists = pl.read_parquet(tmp_path / "lists.parquet")
+    assert lists.height == 1000 and lists["items"].list.len().unique().to_list() == [10]
+    assert lists.columns == ["user", "time", "device", "items", "scores", "sources"]
+    small = ["evaluate.users=150", "evaluate.resamples=100", "evaluate.group=country"]
+    evaluate = ["evaluate", *common, *small, f"output={tmp_path / 'evaluation'}"]
+    ok(run_forked("recsys.pipeline", *evaluate, cwd=tmp_path))
+    found = json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())
+    assert found["counts"]["users"] == 150
+    ndcg = {n: found[n]["ndcg@10"] for n in ("popularity", "retriever", "ranker", "final", "best_possible")}
+    assert ndcg["popularity"] < ndcg["best_possible"] and ndcg["final"] < ndcg["best_possible"]
+    assert ndcg["final"] > ndcg["retriever"]  # the teacher's clicks, by a ranker of one epoch
+    funnel = found["funnel"]
+    steps = [funnel[n]["recall"] for n in ("retrieved", "merged", "filtered", "ranked")]
+    assert steps == sorted(steps, reverse=True)
+    assert len(found["calibration"]) == 8 and sum(r["users"] for r in found["calibration"]) == 150
+    page = (tmp_path / "evaluation" / "evaluation.html").read_text()
+    assert "The funnel" in page and "best possible" in page
+    again = run_forked("recsys.pipeline", *evaluate, cwd=tmp_path)
+    assert again.returncode == 2 and "already has an evaluation.json" in again.stderr
