@@ -1,9 +1,11 @@
 """python -m recsys.pipeline run=FILE.yaml input=REQUESTS output=LISTS.parquet
 python -m recsys.pipeline evaluate run=FILE.yaml output=DIR
+python -m recsys.pipeline candidates run=FILE.yaml output=ROWS.parquet
 python -m recsys.pipeline demo output=DIR
 
 Retrieves, filters, scores and orders items for the users of a file, by one YAML (conf/pipeline). `evaluate` says which
-stage loses what, on one page. `demo` trains a small two-tower model and a ranker, and runs a pipeline of both.
+stage loses what, on one page. `candidates` writes rows to train a ranker on: what the sources retrieve for users of
+the past, and whether they wanted it. `demo` trains a two-tower model and a ranker, and runs a pipeline of both.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from omegaconf import DictConfig
 from recsys import cli
 from recsys.errors import UserError, did_you_mean
 
-ACTIONS = ("run", "evaluate", "demo")
+ACTIONS = ("run", "evaluate", "candidates", "demo")
 USAGE = "python -m recsys.pipeline run=FILE.yaml input=REQUESTS output=LISTS.parquet; see --help"
 
 
@@ -34,6 +36,11 @@ def _command(cfg: DictConfig) -> None:
         return
     if output.exists():
         raise UserError(f"output={output}: already exists; name a file that does not exist yet")
+    if cfg.action == "candidates":
+        from recsys.stages.candidates import write_candidates
+
+        write_candidates(cfg, output)
+        return
     from recsys.stages.run_files import run_files
 
     run_files(cfg, output)
@@ -44,7 +51,7 @@ def _demo(cfg: DictConfig) -> None:
 
     if cfg.output is None:
         raise UserError("output: is missing; usage: python -m recsys.pipeline demo output=DIR")
-    demo(Path(cfg.output))
+    demo(Path(cfg.output), cfg.seed)
 
 
 def main() -> None:

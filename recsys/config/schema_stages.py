@@ -32,8 +32,12 @@ class FeaturesConfig:
 class EvaluateStagesConfig:
     """What lists are compared with."""
 
-    test: float = number(0.1, above=0, below=1)  # the last events, as data.split by time with this share
-    start: float | None = None  # time of the first event of the test; null: as `test` says
+    split: str = "test"  # test | validation: the events whose items are the targets
+    by: str = "time"  # time | leave_one_out, as data.split.by of the models
+    validation: float = number(0.1, at_least=0, below=1)  # shares of events, as data.split by time has them
+    test: float = number(0.1, above=0, below=1)
+    start: float | None = None  # time of the first event of the split; null: as the shares say
+    stop: float | None = None  # time of the first event after it; null: as the shares say
     relevant: str | None = None  # SQL over event columns: the events that are targets; null: all of the test
     targets: TableConfig | None = None  # user, item: the targets, if they are no events
     # user, item and `expected`: the gain that an item is expected to have, which tells the best possible list
@@ -52,13 +56,14 @@ class EvaluateStagesConfig:
 class PipelineConfig:
     """Config of `python -m recsys.pipeline run=FILE` and of the file itself."""
 
-    action: str = "run"  # run | evaluate | demo
+    action: str = "run"  # run | evaluate | candidates | demo
     run: str = folder(MISSING, "name the YAML file of a pipeline")
     input: Any = None  # run: a file of requests, with the user's column and columns of the request
     output: str | None = folder(None, "name a file or a folder to write")
     # the pipeline
     name: str = "pipeline"
-    root: str = "."  # folder from which the paths of tables and runs start
+    root: str = "."  # folder from which the paths of runs, and of tables, start
+    data_root: str | None = None  # folder from which the paths of tables start; null: root
     user: str = "user"  # column that names the user in events, users and requests
     item: str = "item"  # column that names the item in events and items
     time: str | None = None  # column with the time of events and requests

@@ -85,15 +85,19 @@ def plain_config(cfg: DictConfig) -> PipelineConfig:
     return from_plain(PipelineConfig, plain)
 
 
-def load(cfg: DictConfig, until: float | None = None) -> StagedRecommender:
+def tables_root(config: PipelineConfig) -> Path:
+    """Return the folder from which the paths of tables start."""
+    return Path(config.root if config.data_root is None else config.data_root).expanduser()
+
+
+def load(cfg: DictConfig, past: pl.DataFrame | None = None) -> StagedRecommender:
     """Build and load a pipeline. Raises UserError for a mistake.
 
-    until: a time; later events, and those of this time, are left out
+    past: events that replace those of the config, such as those before a test
     """
     parts = build_parts(cfg)
     config = plain_config(cfg)
-    root = Path(config.root).expanduser()
-    models = Models(root, config.threads)
+    models, root = Models(Path(config.root).expanduser(), config.threads), tables_root(config)
     items = users = events = None
     if config.items is not None:
         items = distinct_rows(read_table(config.items, root, "items", (config.item,)), config.item, "items")
@@ -104,9 +108,7 @@ def load(cfg: DictConfig, until: float | None = None) -> StagedRecommender:
         frame = read_table(config.events, root, "events", needs)
         if config.time is not None and config.time not in frame.columns:
             raise UserError(f"events: has no column {config.time}, which the key time names")
-        if until is not None:
-            frame = frame.filter(pl.col(config.time or "") < until)
-        events = Events(frame, config.user, config.item, config.time, config.history)
+        events = Events(frame if past is None else past, config.user, config.item, config.time, config.history)
     opened = {name: source.open(models, f"sources.{name}") for name, source in parts.sources.items()}
     if parts.score is not None:
         parts.score.open(models, "score")
@@ -115,7 +117,7 @@ def load(cfg: DictConfig, until: float | None = None) -> StagedRecommender:
     stored = [] if config.features is None else _stored(config)
     user_columns = [] if users is None else users.columns
     context = [config.user, *([config.time] if config.time else []), *config.context]
-    resources = Resources(catalogue, models, [*user_columns, *stored], context, events)
+    resources = Resources(catalogue, models, [*user_columns, *stored], context, events, list(parts.sources))
     for name, source in parts.sources.items():
         source.bind(resources, f"sources.{name}")
     for name, part in parts.filters.items():

@@ -18,6 +18,7 @@ class Resources:
     user, context: names of the columns of users and of requests
     events: what users did, None if requests bring their histories
     models: loads models
+    sources: names of the sources
     """
 
     catalogue: Catalogue
@@ -25,3 +26,4 @@ class Resources:
     user: Sequence[str] = ()
     context: Sequence[str] = ()
     events: Events | None = None
+    sources: Sequence[str] = ()

@@ -6,6 +6,7 @@ all requests, when the pipeline is loaded.
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from typing import Any
@@ -22,6 +23,7 @@ from recsys.serving.servable import Row
 from recsys.stages.expressions import Formula
 from recsys.stages.models import Models
 from recsys.stages.resources import Resources
+from recsys.stages.retrieved import Retrieved, column_names
 from recsys.stages.visitor import Visitor
 
 CHUNK = 1 << 16  # items whose features are computed at a time
@@ -40,8 +42,13 @@ class Score(ABC):
         """Get ready for the items of a catalogue. item, user, time: the columns that name them in rows"""
 
     @abstractmethod
-    def scores(self, visitor: Visitor, items: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return the score of each candidate, (n,) numbers -> (n,), and what it was made of, (n,) each."""
+    def scores(
+        self, visitor: Visitor, items: np.ndarray, retrieved: Retrieved
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return the score of each candidate, (n,) numbers -> (n,), and what it was made of, (n,) each.
+
+        retrieved: what the sources said of these candidates
+        """
 
 
 class Ranking(Score):
@@ -80,14 +87,15 @@ class Ranking(Score):
         provided = {self._columns.user, *resources.user, *resources.context, *of_items}
         provided |= {self._columns.time} if self._columns.time else set()
         provided |= set(resources.events.frame.columns) & self._past() if resources.events is not None else self._past()
-        provided |= set(data.source.optional_columns)
+        self._of_sources = sorted(needs & set(column_names(resources.sources)))
+        provided |= {*data.source.optional_columns, *self._of_sources}
         if missing := sorted(needs - provided - {self._order}):
             known = did_you_mean(missing[0], provided)
             raise UserError(
                 f"{key}.run={self.run}: the model reads the column {missing[0]}, which no table and no request has"
                 f"{known}; add it to items, users or context"
             )
-        self._shared = frozenset(needs - of_items)
+        self._shared = frozenset(needs - of_items - set(self._of_sources))
         self._division = self.model.shared_columns.division(self._shared)
         self._check_items(key)
         self._predictions = {n: n if n.startswith("p_") else f"p_{n}" for n in (o.name for o in self.model.outputs)}
@@ -96,7 +104,7 @@ class Ranking(Score):
         names_of = list(self._predictions.values())
         text = names_of[0] if self._text is None else self._text
         self._formula = Formula(text, f"{key}.formula", names_of, resources)
-        alone = not self._division.needed and not self._division.past
+        alone = not self._division.needed and not self._division.past and not self._of_sources
         self._items = self._item_features() if alone else None
 
     def _past(self) -> set[str]:
@@ -126,11 +134,19 @@ class Ranking(Score):
             )
 
     def _item_features(self) -> Arrays:
-        parts = [
-            self._division.each.arrays(self._item_rows(np.arange(start, min(start + CHUNK, len(self._catalogue)))))
-            for start in range(0, len(self._catalogue), CHUNK)
-        ]
+        parts = []
+        for start in range(0, len(self._catalogue), CHUNK):
+            items = np.arange(start, min(start + CHUNK, len(self._catalogue)))
+            try:
+                parts.append(self._division.each.arrays(self._item_rows(items)))
+            except RowError as e:
+                raise self._item_error(e, items) from e
         return Arrays.concatenated(parts)
+
+    def _item_error(self, error: RowError, items: np.ndarray) -> UserError:
+        """Return the error of an item's row, with the item's name."""
+        name = self._catalogue.names[int(items[error.row or 0])]
+        return UserError(f"items: {self._columns.item} {name}: column {error.column}: {error.value!r} {error.why}")
 
     def _item_rows(self, items: np.ndarray) -> list[dict[str, Any]]:
         """Return raw rows with the columns of items that the model reads."""
@@ -138,7 +154,7 @@ class Ranking(Score):
         columns[self._columns.item] = self._catalogue.names[items].to_list()
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
-    def predictions(self, visitor: Visitor, items: np.ndarray) -> dict[str, np.ndarray]:
+    def predictions(self, visitor: Visitor, items: np.ndarray, retrieved: Retrieved) -> dict[str, np.ndarray]:
         """Return the predictions for candidates, (n,) each, by the names that formulas use."""
         shared = self._row(visitor)
         past = visitor.events[-self._last :] if self._last else ()
@@ -148,20 +164,28 @@ class Ranking(Score):
         history = [{**own, **row} for row in past]
         try:
             once = self._division.once.arrays(shared, history)
+        except RowError as e:
+            if e.row is not None and e.row < len(history):
+                raise RowError(e.column, e.value, e.why, e.row, "history") from e
+            raise RowError(f"context.{e.column}", e.value, e.why, None) from e
+        try:
             if self._items is not None:
                 each = self._items.take(items)
             else:
                 rows = self._item_rows(items)
+                for name in self._of_sources:
+                    for row, value in zip(rows, retrieved.column(name).tolist(), strict=True):
+                        row[name] = None if math.isnan(value) else value
                 each = self.model.shared_columns.each(self._division, shared, rows, history)
         except RowError as e:
-            of_history = e.row is not None and e.row < len(history)
-            where, row = ("history", e.row) if of_history else ("context", None)
-            raise RowError(e.column, e.value, e.why, row, where) from e
+            raise self._item_error(e, items) from e
         outputs = self.model.run_arrays(self.model.shared_columns.joined(once, each, self._division))
         return {self._predictions[n]: values for n, values in outputs.items()}
 
-    def scores(self, visitor: Visitor, items: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        predictions = self.predictions(visitor, items)
+    def scores(
+        self, visitor: Visitor, items: np.ndarray, retrieved: Retrieved
+    ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        predictions = self.predictions(visitor, items, retrieved)
         return self._formula(visitor, items, predictions), predictions
 
     def _row(self, visitor: Visitor) -> Row:

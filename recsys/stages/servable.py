@@ -27,7 +27,9 @@ def write_folder(file: Path, overrides: Sequence[str], folder: Path) -> None:
     """Write what `load` reads: the composed config, with absolute paths. Raises UserError for a mistake in it."""
     cfg = compose_file(file, overrides)
     build_parts(cfg)
-    cfg.root = str(Path(cfg.root).expanduser().resolve())
+    for key in ("root", "data_root"):
+        if cfg[key] is not None:
+            cfg[key] = str(Path(cfg[key]).expanduser().resolve())
     write_text(folder / CONFIG, OmegaConf.to_yaml(cfg, resolve=True))
     manifest.write(folder, manifest.entries_of(folder), {KEY: cfg.name})
 

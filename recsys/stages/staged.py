@@ -17,6 +17,7 @@ from recsys.stages.catalogue import Catalogue
 from recsys.stages.filters import Filter
 from recsys.stages.merge import Merge
 from recsys.stages.order import Order, Ranked
+from recsys.stages.retrieved import Retrieved
 from recsys.stages.score import Score
 from recsys.stages.sources import Found, Source
 from recsys.stages.visitor import Events, Visitor, as_key
@@ -152,6 +153,14 @@ class StagedRecommender:
         seconds = (perf_counter() - started) / max(1, len(visitors))
         return [self._answer(v, f, seconds) for v, f in zip(visitors, found, strict=True)]
 
+    def found(self, queries: Sequence[Query]) -> list[dict[str, Found]]:
+        """Return the candidates of each source for each request."""
+        return self._retrieve([self.visitor(q) for q in queries], 1)
+
+    def candidates(self, visitor: Visitor, found: Mapping[str, Found]) -> np.ndarray:
+        """Return the candidates of all sources that the filters leave, in the order of the merge."""
+        return self._candidates(visitor, found, 1, Trace())[0]
+
     def names(self, items: np.ndarray) -> list[Any]:
         """Return the names of items, of the type that they have in raw rows."""
         names = self.catalogue.names.gather(items)
@@ -176,7 +185,7 @@ class StagedRecommender:
             trace.seconds["retrieve"] += perf_counter() - started
         started = perf_counter()
         if self.score is not None and len(kept):
-            scores, trace.predictions = self.score.scores(visitor, kept)
+            scores, trace.predictions = self.score.scores(visitor, kept, Retrieved(found, kept))
             order = np.argsort(-scores, kind="stable")
             trace.predictions = {n: values[order] for n, values in trace.predictions.items()}
             kept, scores = kept[order], scores[order]
@@ -214,6 +223,12 @@ class StagedRecommender:
         trace.kept = items
         trace.seconds["filter"] = trace.seconds.get("filter", 0.0) + perf_counter() - started
         return items, scores
+
+    def kept(self, visitor: Visitor, items: np.ndarray) -> np.ndarray:
+        """Return the items (n,) that the filters leave, in their order."""
+        for part in self.filters.values():
+            items = items[part.keep(visitor, items)]
+        return items
 
     def _has_more(self, found: Mapping[str, Found], factor: int) -> bool:
         """Return whether a source could have listed more items."""

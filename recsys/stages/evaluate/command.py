@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ from recsys.config.schema_stages import PipelineConfig
 from recsys.console import results, say
 from recsys.errors import UserError
 from recsys.serving.predict_files import input_files
-from recsys.stages.assemble import load, plain_config
+from recsys.serving.servable import Query
+from recsys.stages.assemble import load, plain_config, tables_root
 from recsys.stages.evaluate.held_out import HeldOut, held_out
 from recsys.stages.evaluate.measure import calibration, collect, latency, measured
 from recsys.stages.evaluate.metrics import interval
@@ -35,9 +37,9 @@ def evaluate(cfg: DictConfig, output: Path) -> dict[str, Any]:
     if output.is_file() or (output / JSON).exists():
         raise UserError(f"output={output}: already has an {JSON}; name another folder")
     config = plain_config(cfg)
-    root = Path(config.root).expanduser()
+    root = tables_root(config)
     wanted = held_out(config, root)
-    pipeline = load(cfg, until=wanted.start)
+    pipeline = load(cfg, past=wanted.past)
     found = evaluated(pipeline, config, wanted, requests_of(config))
     output.mkdir(parents=True, exist_ok=True)
     write_text(output / HTML, page(found))
@@ -61,48 +63,51 @@ def evaluated(
     catalogue = pipeline.catalogue
     targets = [catalogue.numbers(t) for t in wanted.targets]
     unknown = sum(int((t < 0).sum()) for t in targets)
-    collected = collect(pipeline, queries, targets, k, e.group)
     counts = np.zeros(len(catalogue))
     if pipeline.events is not None:
         seen = catalogue.numbers(pipeline.events.frame[config.item])
         chosen = event_condition(e.relevant, "evaluate.relevant", pipeline.events.frame)
         counts = np.bincount(seen[(seen >= 0) & chosen], minlength=len(catalogue)).astype(np.float64)
     vectors = next(iter(catalogue.embeddings.values()), None)
-    best = best_lists(config, wanted, pipeline) if e.best is not None else None
+    collected = collect(pipeline, queries, targets, counts, k, e.group)
+    best = best_lists(config, wanted, pipeline, queries) if e.best is not None else None
     found = measured(collected, counts, vectors, best, k=k, resamples=e.resamples, seed=e.seed)
     found["latency_ms"] = latency(pipeline, queries)
     found["calibration"] = calibration(collected) if e.group is not None else []
     found["counts"] = {
         "users": len(queries), "items": len(catalogue), "targets": sum(map(len, targets)), "targets_no_item": unknown,
     }  # fmt: skip
-    found["k"], found["name"], found["start"] = k, config.name, wanted.start
+    found["k"], found["name"] = k, config.name
     if e.log is not None:
         found["off_policy"] = off_policy(pipeline, config)
     return found
 
 
-def best_lists(config: PipelineConfig, wanted: HeldOut, pipeline: StagedRecommender) -> list[np.ndarray]:
-    """Return the items with the largest expected gains for each user. Raises UserError for a missing column."""
+def best_lists(
+    config: PipelineConfig, wanted: HeldOut, pipeline: StagedRecommender, queries: Sequence[Query]
+) -> list[np.ndarray]:
+    """Return the items with the largest expected gains for each user, of those that the filters leave.
+
+    Raises UserError for a missing column.
+    """
     assert config.evaluate.best is not None
-    frame = read_table(
-        config.evaluate.best, Path(config.root).expanduser(), "evaluate.best", (config.user, config.item)
-    )
+    frame = read_table(config.evaluate.best, tables_root(config), "evaluate.best", (config.user, config.item))
     if "expected" not in frame.columns:
         raise UserError("evaluate.best: has no column expected, the gain that an item is expected to have")
-    top = (
-        frame.sort("expected", descending=True)
-        .group_by(config.user, maintain_order=True)
-        .agg(pl.col(config.item).head(config.evaluate.k))
-    )
+    top = frame.sort("expected", descending=True).group_by(config.user, maintain_order=True).agg(pl.col(config.item))
     lists = dict(zip(top[config.user].to_list(), top[config.item], strict=True))
-    return [pipeline.catalogue.numbers(lists.get(u, pl.Series([], dtype=pl.String))) for u in wanted.users]
+    found = (pipeline.catalogue.numbers(lists.get(u, pl.Series([], dtype=pl.String))) for u in wanted.users)
+    return [
+        pipeline.kept(pipeline.visitor(query), items)[: config.evaluate.k]
+        for query, items in zip(queries, found, strict=True)
+    ]
 
 
 def off_policy(pipeline: StagedRecommender, config: PipelineConfig) -> dict[str, Any]:
     """Return what the pipeline would have earned for the requests of a log."""
     e = config.evaluate
     assert e.log is not None
-    frame = read_table(e.log, Path(config.root).expanduser(), "evaluate.log", (config.user, config.item))
+    frame = read_table(e.log, tables_root(config), "evaluate.log", (config.user, config.item))
     check_log(frame, config.user)
     frame = frame.with_columns(pl.col("request").rank("dense").cast(pl.Int64) - 1).sort("request", "position")
     requests = frame.unique("request", keep="first", maintain_order=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,26 +11,28 @@ import numpy as np
 import polars as pl
 
 from recsys.config.schema_stages import PipelineConfig
-from recsys.errors import UserError
+from recsys.errors import UserError, did_you_mean
 from recsys.serving.servable import Query
 from recsys.stages.filters import event_condition
 from recsys.stages.tables import read_table
 
+SHORTEST = 3  # events of a user whose last ones are held out, as data.split has it
+
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What users wanted, and how the log looked before.
+    """What users wanted, and what they had done before.
 
     users: (Q,) names
     targets: (Q,) names of the items that each wanted
-    start: time of the test; None if the targets are no events
-    contexts: by user, the columns of the first event of the test
+    contexts: by user, the columns of the first event of the split
+    past: the events before, None if the targets are no events
     """
 
     users: Sequence[str]
     targets: Sequence[pl.Series]
-    start: float | None
     contexts: dict[str, dict[str, object]]
+    past: pl.DataFrame | None = None
 
     def chosen(self, users: int | None, seed: int) -> HeldOut:
         """Return at most some of the users, drawn at random."""
@@ -57,17 +60,14 @@ def held_out(config: PipelineConfig, root: Path) -> HeldOut:
     Raises UserError if there is no target, or neither a table of targets nor one of events.
     """
     e, needs = config.evaluate, (config.user, config.item)
-    start, contexts = None, dict[str, dict[str, object]]()
+    past, contexts = None, dict[str, dict[str, object]]()
     if e.targets is not None:
         frame, key = read_table(e.targets, root, "evaluate.targets", needs), "evaluate.targets"
     elif config.events is not None:
-        if config.time is None:
-            raise UserError("time: is missing; name the events' column of times, by which the test is split")
         frame, key = read_table(config.events, root, "events", needs), "evaluate.relevant"
-        start = test_start(frame, config)
-        frame = frame.filter(pl.col(config.time) >= start)
-        first = frame.sort(config.time, maintain_order=True).unique(config.user, keep="first", maintain_order=True)
-        there = [n for n in (config.user, config.time, *config.context) if n in frame.columns]
+        past, frame = divided(frame, config)
+        first = frame.unique(config.user, keep="first", maintain_order=True)
+        there = [n for n in (config.user, config.time, *config.context) if n is not None and n in frame.columns]
         contexts = {str(row[config.user]): row for row in first.select(there).iter_rows(named=True)}
     else:
         raise UserError("evaluate: set events.file, or evaluate.targets.file with the items that users wanted")
@@ -75,16 +75,46 @@ def held_out(config: PipelineConfig, root: Path) -> HeldOut:
     lists = wanted.group_by(config.user, maintain_order=True).agg(pl.col(config.item).unique(maintain_order=True))
     if not lists.height:
         raise UserError(f"{key}: leaves no target; {frame.height:,} rows were looked at")
-    found = HeldOut(lists[config.user].to_list(), list(lists[config.item]), start, contexts)
+    found = HeldOut(lists[config.user].to_list(), list(lists[config.item]), contexts, past)
     return found.chosen(e.users, e.seed)
 
 
-def test_start(events: pl.DataFrame, config: PipelineConfig) -> float:
-    """Return the time of the first event of the test: the bound that data.split by time has for the same rows."""
-    if config.evaluate.start is not None:
-        return config.evaluate.start
-    times = events[config.time or ""].sort()
+def divided(events: pl.DataFrame, config: PipelineConfig) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Return the events before those of the split, and those of the split, both in the order of time.
+
+    Raises UserError for a split that cannot be made.
+    """
+    e = config.evaluate
+    for key, value, choices in (("split", e.split, ("test", "validation")), ("by", e.by, ("time", "leave_one_out"))):
+        if value not in choices:
+            raise UserError(f"evaluate.{key}={value}: must be {' or '.join(choices)}{did_you_mean(value, choices)}")
+    if config.time is not None:
+        events = events.sort(config.time, maintain_order=True)
+    if e.by == "time":
+        start, stop = bounds(events, config)
+        time = pl.col(config.time or "")
+        return events.filter(time < start), events.filter(time.is_between(start, stop, closed="left"))
+    from_end = pl.col(config.item).cum_count(reverse=True).over(config.user) - 1
+    size = pl.len().over(config.user)
+    own = 0 if e.split == "test" else 1
+    return (
+        events.filter((from_end > own) | (size < SHORTEST)),
+        events.filter((from_end == own) & (size >= SHORTEST)),
+    )
+
+
+def bounds(events: pl.DataFrame, config: PipelineConfig) -> tuple[float, float]:
+    """Return the times of the first event of the split and of the first one after it.
+
+    For the same rows they are those of data.split by time with the same shares.
+    """
+    e = config.evaluate
+    if config.time is None:
+        raise UserError("time: is missing; name the events' column of times, or set evaluate.by=leave_one_out")
+    times = events[config.time].sort()
     if not times.dtype.is_numeric():
-        raise UserError(f"time={config.time}: is {times.dtype}; set evaluate.start, or make the times numbers")
-    place = min(len(times) - round(len(times) * config.evaluate.test), len(times) - 1)
-    return float(times[place])
+        raise UserError(f"time={config.time}: is {times.dtype}, and must be a number, such as seconds since 1970")
+    n = len(times)
+    first, second = (float(times[min(n - round(n * share), n - 1)]) for share in (e.validation + e.test, e.test))
+    start, stop = (first, second) if e.split == "validation" else (second, math.inf)
+    return (start if e.start is None else e.start), (stop if e.stop is None else e.stop)

@@ -12,6 +12,7 @@ import numpy as np
 from recsys.console import bar
 from recsys.serving.servable import Query
 from recsys.stages.evaluate.metrics import Lists, by_user, interval, means, of_lists, recall
+from recsys.stages.retrieved import Retrieved
 from recsys.stages.staged import Answer, StagedRecommender
 
 BATCH = 256
@@ -30,7 +31,9 @@ class Collected:
     kept: list[np.ndarray] = field(default_factory=list)
     scored: list[np.ndarray] = field(default_factory=list)
     final: list[np.ndarray] = field(default_factory=list)
-    everything: list[np.ndarray] = field(default_factory=list)  # the ranker over all items
+    retriever: list[np.ndarray] = field(default_factory=list)  # the first source, filtered
+    popular: list[np.ndarray] = field(default_factory=list)  # the most popular items, filtered
+    everything: list[np.ndarray] = field(default_factory=list)  # the ranker over all items, filtered
     removed: dict[str, list[int]] = field(default_factory=dict)
     lost: dict[str, list[int]] = field(default_factory=dict)  # targets among them
     predictions: list[dict[str, np.ndarray]] = field(default_factory=list)  # of the final lists
@@ -39,22 +42,28 @@ class Collected:
 
 
 def collect(
-    pipeline: StagedRecommender, queries: Sequence[Query], targets: Lists, k: int, group: str | None = None
-) -> Collected:
-    """Return what each stage does with each request. group: a column of users that divides them"""
+    pipeline: StagedRecommender, queries: Sequence[Query], targets: Lists, counts: np.ndarray, k: int,
+    group: str | None = None,
+) -> Collected:  # fmt: skip
+    """Return what each stage does with each request.
+
+    counts: (n,) how often each item was chosen before the test
+    group: a column of users that divides them
+    """
+    popular = np.argsort(-counts, kind="stable")
     c = Collected(targets=list(targets))
     with bar("evaluating", len(queries), unit="users") as shown:
         for start in range(0, len(queries), BATCH):
             some = queries[start : start + BATCH]
             for query, answer, wanted in zip(some, pipeline.answers(some), targets[start:], strict=False):
-                _add(c, pipeline, query, answer, wanted, k, group)
+                _add(c, pipeline, query, answer, wanted, popular, k, group)
             shown.advance(len(some))
     return c
 
 
 def _add(
-    c: Collected, pipeline: StagedRecommender, query: Query, answer: Answer, wanted: np.ndarray, k: int,
-    group: str | None,
+    c: Collected, pipeline: StagedRecommender, query: Query, answer: Answer, wanted: np.ndarray,
+    popular: np.ndarray, k: int, group: str | None,
 ) -> None:  # fmt: skip
     trace = answer.trace
     visitor = pipeline.visitor(query)
@@ -76,9 +85,13 @@ def _add(
     rows = [place[int(item)] for item in answer.items]
     c.predictions.append({n: values[rows] for n, values in trace.predictions.items()})
     c.groups.append(visitor.user.get(group) if group is not None else None)
+    first = next(iter(trace.found))
+    c.retriever.append(pipeline.kept(visitor, trace.found[first])[:k])
+    c.popular.append(pipeline.kept(visitor, popular)[:k])
     if pipeline.score is not None:
-        every = np.arange(len(pipeline.catalogue))
-        scores, _ = pipeline.score.scores(visitor, every)
+        every = pipeline.kept(visitor, popular)
+        found = {n: s.retrieve([visitor], len(every))[0] for n, s in pipeline.sources.items()}
+        scores, _ = pipeline.score.scores(visitor, every, Retrieved(found, every))
         c.everything.append(every[np.argsort(-scores, kind="stable")][:k])
 
 
@@ -110,10 +123,8 @@ def measured(
         k: length of the lists.
         resamples, seed: of intervals.
     """
-    order = np.argsort(-counts, kind="stable")[:k]
-    lists: dict[str, Lists] = {"popularity": [order] * len(c.targets)}
-    first = next(iter(c.sources))
-    lists |= {"retriever": c.sources[first], "merged": c.merged, "ranker": c.scored, "final": c.final}
+    lists: dict[str, Lists] = {"popularity": c.popular, "retriever": c.retriever}
+    lists |= {"merged": c.kept, "ranker": c.scored, "final": c.final}
     lists |= {"ranker_all_items": c.everything} if c.everything else {}
     lists |= {"best_possible": best} if best is not None else {}
     values = {name: by_user(found, c.targets, k) for name, found in lists.items()}

@@ -19,13 +19,14 @@ STAGES = {  # name in evaluation.json: label, meaning
     "merged": ("sources, merged", "all sources, in the order of the merge"),
     "ranker": ("ranker", "the candidates that filters leave, by score"),
     "final": ("final list", "after the fourth stage"),
-    "ranker_all_items": ("ranker over all items", "every item scored, without retrieval and filters"),
+    "ranker_all_items": ("ranker over all items", "every item that filters leave, scored"),
     "best_possible": ("best possible", "the items with the largest expected gains"),
 }
 LABEL, WIDE, ROW, VALUE = 210, 440, 30, 200  # pixels of the funnel
 NOTES = (
     "Intervals: 95 %, percentiles of resamples of the users (bootstrap); differences are paired, since all lists are "
     "those of the same users. They tell how much chance is in the choice of users, not in the training of models.",
+    "All lists are those that the pipeline's filters leave.",
     "NDCG, hit rate, recall and MRR: see the metrics of retrieval models. Targets that no stage knows count as missed.",
     "Latency: requests answered one at a time in one process.",
 )
