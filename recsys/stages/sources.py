@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import polars as pl
@@ -69,6 +69,8 @@ class Model(Source):
         self.run, self.k, self.weight, self._filter, self._history = run, k, weight, filter_history, history
         self._model: RetrievalModel | None = None
         self._numbers = np.zeros(0, np.int64)
+        self._longest: int | None = None
+        self._same: dict[int, Found] = {}  # lists that are the same for all, by k
 
     @property
     def model(self) -> RetrievalModel:
@@ -77,6 +79,7 @@ class Model(Source):
 
     def open(self, models: Models, key: str) -> pl.Series | None:
         self._model = models.retrieval(self.run, f"{key}.run")
+        self._longest = None if self._filter else self._model.longest_history
         return self._model.names
 
     def vectors(self) -> np.ndarray | None:
@@ -86,16 +89,21 @@ class Model(Source):
         self._numbers = resources.catalogue.numbers(self.model.names)
 
     def retrieve(self, visitors: Sequence[Visitor], k: int) -> list[Found]:
-        queries = [
-            Query(
-                [{**v.context, **row} for row in v.events] if self._history and v.events else [dict(v.context)],
-                k=min(k, len(self._numbers)),
-                filter_history=self._filter,
-            )
-            for v in visitors
-        ]
-        found = self.model.find(queries)
-        return [(self._numbers[places], scores.astype(np.float64)) for places, scores in found]
+        k = min(k, len(self._numbers))
+        if not self._history:
+            if k not in self._same:
+                self._same[k] = self._named(self.model.find([Query([{}], k=k, filter_history=False)])[0])
+            return [self._same[k]] * len(visitors)
+        queries = [Query(self._rows(v), k=k, filter_history=self._filter) for v in visitors]
+        return [self._named(found) for found in self.model.find(queries)]
+
+    def _rows(self, visitor: Visitor) -> list[dict[str, Any]]:
+        """Return the user's events as raw rows; what an event lacks, the request has."""
+        events = visitor.events if self._longest is None else visitor.events[-self._longest :]
+        return [{**visitor.context, **row} for row in events] or [dict(visitor.context)]
+
+    def _named(self, found: Found) -> Found:
+        return self._numbers[found[0]], found[1].astype(np.float64)
 
 
 class Similar(Source):

@@ -66,6 +66,15 @@ class RetrievalModel:
         """The type that the items have in raw rows."""
         return self._item_type
 
+    @property
+    def longest_history(self) -> int | None:
+        """The number of last rows of a history that the model reads; None if it may read all."""
+        data = self._fitted.data
+        closed_form = not isinstance(self._scorer, VectorScorer)
+        if closed_form or data.sequences is None or data.where is not None:
+            return None
+        return data.sequences.max_length
+
     def recommend(self, queries: Sequence[Query]) -> list[tuple[list[Any], list[float]]]:
         """Return items and scores of each query, best first.
 
