@@ -1,6 +1,6 @@
 """python benchmarks/stages/world.py DIR [ITEMS]: a pipeline of a million items, whose models are trained on clicks.
 
-Writes a log of 100,000 users' clicks on ITEMS items (each item at least once), items with a kind, a brand, a price and
+Writes a log of 20,000 users' clicks on ITEMS items (each item at least once), items with a kind, a brand, a price and
 a stock, users with an age and a country; trains a two-tower model (64 numbers a vector) and a DLRM on it; exports them,
 with an index; and writes the users' features to SQLite. run.py measures the result.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-USERS, KINDS, BRANDS, LIKED, NOW = 100_000, 1_000, 20_000, 3, 1_600_000_000
+USERS, KINDS, BRANDS, LIKED, NOW = 20_000, 1_000, 20_000, 3, 1_600_000_000
 RETRIEVAL = """
 name: million
 source:
@@ -58,7 +58,7 @@ features: {definition: features.yaml, store: "sqlite:///features.db"}
 sources: {two_tower: {_target_: recsys.stages.sources.Model, run: two_tower, k: 500}}
 filters:
   stock: {_target_: recsys.stages.filters.Where, sql: "item.stock > 0 and item.price <= context.budget"}
-score: {_target_: recsys.stages.score.Ranking, run: ranker}
+score: {_target_: recsys.stages.score.Ranking, run: ranker, unknown: 0.5}
 order: {mmr: {relevance: 0.8, vectors: two_tower}}
 """
 FEATURES = """
@@ -123,7 +123,7 @@ def main() -> None:
     data.mkdir(exist_ok=True)
     if not (data / "shown.parquet").exists():
         write_data(data, items, np.random.default_rng(0))
-    epochs = "trainer.max_epochs=1 protocol.lists=[] trainer.validate_every=1"
+    epochs = "trainer.max_epochs=1 protocol.lists=[] protocol.candidates=[uniform]"
     call(
         f"train model=two_tower data=million data.root=data {epochs} run_dir=runs/two_tower",
         folder,

@@ -164,18 +164,23 @@ def make_catalogue(
     return catalogue
 
 
+def _definition(config: PipelineConfig) -> Path:
+    """Return the file of the views; its path starts where those of tables start."""
+    assert config.features is not None
+    return tables_root(config) / config.features.definition
+
+
 def _features(config: PipelineConfig) -> OnlineFeatures:
     from recsys.serving.store.stores import open_store
     from recsys.serving.store.views import load_views
 
     assert config.features is not None
-    views = {n: v for n, v in load_views(config.features.definition).items() if v.key == config.user}
+    views = {n: v for n, v in load_views(_definition(config)).items() if v.key == config.user}
     return OnlineFeatures(views, open_store(config.features.store, write=False))
 
 
 def _stored(config: PipelineConfig) -> list[str]:
     from recsys.serving.store.views import load_views
 
-    assert config.features is not None
-    views = load_views(config.features.definition).values()
+    views = load_views(_definition(config)).values()
     return [name for v in views if v.key == config.user for name in v.names]

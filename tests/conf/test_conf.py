@@ -61,7 +61,8 @@ def test_yaml(path: Path, tmp_path: Path) -> None:
     command, arguments = found[1], shlex.split(found[2].replace("DIR/", f"{tmp_path}/"))
     if path.parent != conf_dir() and path.is_relative_to(conf_dir() / "pipeline"):
         check_pipeline(
-            path, [a for a in arguments if a not in ("demo", "...") and not a.startswith(("run=", "output="))]
+            path,
+            [a for a in arguments if a not in ("demo", "evaluate", "...") and not a.startswith(("run=", "output="))],
         )
         return
     if "-m" in arguments:

@@ -2,9 +2,11 @@
 
 import gzip
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+import polars as pl
 
 ROWS = 60
 USERS, ITEMS = 10, 6
@@ -157,6 +159,33 @@ def gowalla(folder: Path) -> None:
     lines(folder / "loc-gowalla_totalCheckins.txt", rows[::-1], "\t")
 
 
+def candidates(folder: Path, sources: Sequence[str], rest: Callable[[int], dict[str, Any]]) -> None:
+    """Write what `recsys.pipeline candidates` writes: columns of users and items, scores and ranks, and the label."""
+    found = {f"{s}_{what}": lambda i, j=j, what=what: None if i % 7 == j else (i % 5) / 3 if what == "score" else 1.0 + i % 9
+             for j, s in enumerate(sources) for what in ("score", "rank")}  # fmt: skip
+    rows = [{**rest(i), **{n: f(i) for n, f in found.items()}, "wanted": int(i % 3 == 0)} for i in range(ROWS)]
+    pl.DataFrame(rows).write_parquet(folder / "candidates.parquet")
+
+
+def movielens_100k_candidates(folder: Path) -> None:
+    def rest(i: int) -> dict[str, Any]:
+        own = {"user_id": str(user(i)), "item_id": str(item(i)), "age": 20 + user(i), "gender": "FM"[user(i) % 2]}
+        return {
+            **own,
+            "occupation": "artist",
+            "year": str(1990 + item(i)),
+            "genres": GENRES[item(i) - 1].replace("|", " "),
+        }
+
+    candidates(folder, ("ease", "item_knn", "two_tower", "popular"), rest)
+
+
+def movielens_1m_candidates(folder: Path) -> None:
+    candidates(
+        folder, ("sasrec", "ease", "item_knn", "popular"), lambda i: {"user": str(user(i)), "item": str(item(i))}
+    )
+
+
 def steam(folder: Path) -> None:
     header = ["app_id", "helpful", "funny", "date", "is_recommended", "hours", "user_id", "review_id"]
     rows: list[Row] = [
@@ -246,6 +275,7 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     write.__name__: write
     for write in (
         *(movielens_1m_ratings, movielens, amazon_reviews_2018, amazon_reviews_2018_ratings, amazon_reviews_2023),
+        *(movielens_100k_candidates, movielens_1m_candidates),
         *(amazon_reviews_2023_ratings, taobao_ads, ali_ccp, kuairec, yelp, gowalla, steam, steam_reviews, diginetica),
         *(yoochoose, census_income, adult, rossmann),
     )

@@ -384,6 +384,21 @@ def check_triton(repository: Path, history: list[dict[str, Any]], model: Any) ->
     assert wrong.startswith("k=0: must be from 1 to ") and strange == "parameter filter_history: must be true or false"
 
 
+def test_a_user_without_items_whose_items_are_numbers(tmp_path: Path) -> None:
+    """A column of whole numbers has no text that stands for an unknown item."""
+    data = tmp_path / "data"
+    data.mkdir()
+    log = {"user": [u for u in range(30) for _ in range(5)], "item": [i % 7 for i in range(150)], "time": range(150)}
+    pl.DataFrame(log).write_parquet(data / "log.parquet")
+    (data / "items.csv").write_text("item,kind,price\n" + "".join(f"{i},k,{i + 1}\n" for i in range(7)))
+    source = ["data.source.format=parquet", "data.source.files=[log.parquet]", f"data.root={data}"]
+    run = trained(tmp_path / "out", "model=item_knn", *SEQUENCES, "data.sample=null", *source)
+    assert export_run(run, tmp_path / "artefact") is None
+    model = load(tmp_path / "artefact")
+    [(nothing, _), (known, _)] = model.recommend([Query([{"user": 3}], 3), Query([{"user": 3, "item": 2}], 3)])
+    assert len(nothing) == 3 and all(isinstance(i, int) for i in nothing) and 2 not in known
+
+
 def test_data_without_a_form_in_one_graph_is_named(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Several labels, groups, joins and lists; the message names all that has no form, and the artefact still works."""
     folder = tmp_path_factory.mktemp("tasks")

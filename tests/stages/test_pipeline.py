@@ -16,6 +16,9 @@ from recsys.data.samples.interactions import write_next, write_sample
 from recsys.errors import UserError
 from recsys.serving.artefact import load as load_artefact
 from recsys.serving.servable import Query
+from recsys.serving.store.materialise import materialise
+from recsys.serving.store.stores import open_store
+from recsys.serving.store.views import load_views
 from recsys.stages.assemble import load
 from recsys.stages.servable import PipelineServable
 from recsys.stages.staged import StagedRecommender
@@ -127,6 +130,24 @@ def test_calibrated_lists_have_the_historys_kinds(world: Path) -> None:
             np.mean([np.abs(kinds.shares(a.items).mean(0) - s).sum() for a, s in zip(found, seen, strict=True)])
         )
     assert distance[0] < 0.8 * distance[1]
+
+
+def test_stored_features_of_users(world: Path, tmp_path: Path) -> None:
+    """A rule reads a column that only the store has, as of the last materialise."""
+    limits = pl.DataFrame({"user": ["u0", "u1"], "time": [1, 1], "limit": [20.0, 1e9]})
+    limits.write_parquet(tmp_path / "limits.parquet")
+    view = f"limits: {{files: ['{tmp_path}/limits.parquet'], key: user, time: time, columns: [limit]}}"
+    (tmp_path / "features.yaml").write_text(view)
+    store = f"sqlite:///{tmp_path}/features.db"
+    materialise(load_views(tmp_path / "features.yaml"), open_store(store, write=True))
+    rule = "filters.limit={_target_:recsys.stages.filters.Where,sql:'item.price < user.limit'}"
+    lines = f"definition: {tmp_path}/features.yaml\n  store: {store}"
+    (tmp_path / "mine.yaml").write_text(f"defaults: [sample, _self_]\nfeatures:\n  {lines}\n")
+    pipeline = load(compose_file(tmp_path / "mine.yaml", [f"root={world}", rule, "k=5"]))
+    prices = dict(pl.read_csv(world / "data" / "items.csv").select("item", "price").iter_rows())
+    shown = [[prices[i] for i in pipeline.names(a.items)] for a in pipeline.answers(queries(world, 3))]
+    assert shown[0] and max(shown[0]) < 20  # u0
+    assert max(shown[1]) > 20 and shown[2] == []  # u2 has no limit: NULL counts as false
 
 
 def test_a_served_pipeline(world: Path) -> None:

@@ -15,6 +15,7 @@ from recsys.serving.artefact.folder import PIPELINE, Artefact
 from recsys.serving.artefact.inputs import GraphInputs, check_feed, graph_inputs
 from recsys.serving.artefact.scorers import VectorScorer, scorer_of
 from recsys.serving.index import ItemIndex
+from recsys.serving.python_values import integer_bounds
 from recsys.serving.queries import Queries, in_batches
 from recsys.serving.raw_rows import RawRows
 from recsys.serving.row_frames import RowFrames
@@ -50,6 +51,7 @@ class RetrievalModel:
         self._group, self._order = data.group.by, data.group.order
         self._candidates = self._fitted.candidates
         self._item_type = self._types.get(self._item, pl.String())
+        self._unknown_item = _unknown_item(self._item_type)
 
     @property
     def names(self) -> pl.Series:
@@ -152,7 +154,7 @@ class RetrievalModel:
                 if row.get(self._group) is None:
                     row[self._group] = str(i) if self._types.get(self._group) == pl.String else i
                 if row.get(self._item) in (None, ""):
-                    row[self._item] = UNKNOWN if self._item_type == pl.String else None
+                    row[self._item] = self._unknown_item
                 if self._order is not None and row.get(self._order) in (None, ""):
                     row[self._order] = "0" if self._types.get(self._order) == pl.String else 0
                     unordered.add(i)
@@ -192,6 +194,14 @@ class RetrievalModel:
     def unknown_shares(self, features: GraphInputs) -> dict[str, float]:
         """Return nothing: histories may hold unknown items."""
         return {}
+
+
+def _unknown_item(dtype: pl.DataType) -> Any:
+    """Return a value of an item's type that no vocabulary holds, None if the type has none."""
+    if dtype.is_integer():
+        least, largest = integer_bounds(dtype)
+        return least if least < 0 else largest
+    return UNKNOWN if dtype == pl.String else None
 
 
 def _without(left_out: np.ndarray, items: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
