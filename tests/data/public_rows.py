@@ -164,7 +164,8 @@ def candidates(folder: Path, sources: Sequence[str], rest: Callable[[int], dict[
     found = {f"{s}_{what}": lambda i, j=j, what=what: None if i % 7 == j else (i % 5) / 3 if what == "score" else 1.0 + i % 9
              for j, s in enumerate(sources) for what in ("score", "rank")}  # fmt: skip
     rows = [{**rest(i), **{n: f(i) for n, f in found.items()}, "wanted": int(i % 3 == 0)} for i in range(ROWS)]
-    pl.DataFrame(rows).write_parquet(folder / "candidates.parquet")
+    frame = pl.DataFrame(rows)  # those of a user lie one after another
+    frame.sort(frame.columns[0], maintain_order=True).write_parquet(folder / "candidates.parquet")
 
 
 def movielens_100k_candidates(folder: Path) -> None:
