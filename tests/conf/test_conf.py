@@ -48,7 +48,13 @@ def test_some_were_found() -> None:
     assert len(YAMLS) > 20
 
 
-@pytest.mark.parametrize("path", YAMLS, ids=lambda p: str(p.relative_to(conf_dir())))
+ALIKE = [p for p in YAMLS if p.parent.name == "experiment" and re.match(r"frappe_(?!dlrm)|beauty_(?!sasrec$)", p.stem)]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [pytest.param(p, marks=pytest.mark.slow if p in ALIKE else [], id=str(p.relative_to(conf_dir()))) for p in YAMLS],
+)
 def test_yaml(path: Path, tmp_path: Path) -> None:
     first, *others = path.read_text().splitlines()
     if first.startswith("# @package"):

@@ -97,17 +97,22 @@ def test_the_first_source_is_the_model_alone(world: Path) -> None:
         assert pipeline.names(answer.items) == expected
 
 
-@pytest.mark.parametrize(
-    "override",
-    [
-        "merge=weighted", "merge=round_robin", "order=dpp", "order=none", "score=null", "k=3", "~sources.popular",
-        "order=epsilon", "order=thompson", "order.mmr.relevance=0.5",
-        "score.formula='p_click * item.price ** 0.5'",
-        "sources.cheap={_target_:recsys.stages.sources.Items,by:price,descending:false,where:'item.kind = \\'k3\\''}",
-        "filters.seen={_target_:recsys.stages.filters.Seen,where:'click = 1'}",
-        "order.first={_target_:recsys.stages.order.Slot,position:1,item:i7}",
-    ],
-)  # fmt: skip
+SWAPS = [
+    "merge=weighted",
+    "order=dpp",
+    "score=null",
+    "order=epsilon",
+    "sources.cheap={_target_:recsys.stages.sources.Items,by:price,descending:false,where:'item.kind = \\'k3\\''}",
+]
+MORE_SWAPS = [
+    *("merge=round_robin", "order=none", "k=3", "~sources.popular", "order=thompson", "order.mmr.relevance=0.5"),
+    "score.formula='p_click * item.price ** 0.5'",
+    "filters.seen={_target_:recsys.stages.filters.Seen,where:'click = 1'}",
+    "order.first={_target_:recsys.stages.order.Slot,position:1,item:i7}",
+]
+
+
+@pytest.mark.parametrize("override", [*SWAPS, *(pytest.param(o, marks=pytest.mark.slow) for o in MORE_SWAPS)])
 def test_one_override_swaps_a_stage(override: str, world: Path) -> None:
     pipeline = loaded(world, override)
     answers = pipeline.answers(queries(world, 3))
