@@ -50,11 +50,19 @@ def name_words(keys: Sequence[str], usage: str) -> None:
     Exits with an error if there are more words than keys.
     """
     check_flags()
-    words = [a for a in sys.argv[1:] if "=" not in a and not a.startswith("-")]
+    words = bare_words(sys.argv[1:])
     if len(words) > len(keys):
         sys.exit(say_error(f"{words[len(keys)]}: unexpected argument; {usage}"))
     named = [f"{key}={word}" for key, word in zip(keys, words, strict=False)]
     sys.argv[1:] = named + [a for a in sys.argv[1:] if a not in words]
+
+
+def bare_words(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments that are neither KEY=VALUE nor options, nor values of options: not the job of --cfg job."""
+    before = ["", *arguments]
+    values = (*(f"--{name}" for name in VALUED), "-c", "-p", "-i")
+    pairs = zip(before, arguments, strict=False)
+    return [a for last, a in pairs if "=" not in a and not a.startswith("-") and last not in values]
 
 
 def check_flags() -> None:
@@ -101,7 +109,7 @@ def status(command: str, function: Callable[[DictConfig], None], file: Path | No
         return say_error(f"{sweep_key}: applies only to sweeps; add -m: python -m recsys.train -m ...")
     sys.argv[1:] = free_keys(sys.argv[1:], command)
     folder, name = (conf_dir(), command) if file is None else (file.resolve().parent, file.stem)
-    sys.argv[1:] += [] if file is None else file_overrides(file)
+    sys.argv[1:1] = [] if file is None else file_overrides(file)  # first: argparse takes them in one row
     try:
         with explained(sys.argv[1:], command):
             hydra.main(version_base="1.3", config_path=str(folder), config_name=name)(guarded)()
@@ -186,6 +194,10 @@ def _explain(error: Exception, command: str, arguments: Sequence[str]) -> str:
         return _unknown_key(full[1] if full else m[1], command, arguments)
     if m := re.search(r"Error parsing override '([\w.@/+~-]+)=(.*?)'\s*$", text.splitlines()[0]):
         return f"{m[1]}={m[2]}: cannot be parsed; write the value in quotes: \"{m[1]}='{m[2]}'\""
+    if re.match("mismatched input|no viable alternative|token recognition", text):  # Hydra does not name the override
+        spaced = next((a.partition("=") for a in arguments if re.fullmatch(r"[^=]+=[^'\"\[{]*[ '\"].*", a)), None)
+        if spaced is not None:
+            return f"{''.join(spaced)}: cannot be parsed; write the value in quotes: \"{spaced[0]}='{spaced[2]}'\""
     if m := re.search(r"override (\S+?)=(.*?)\s*\n?.*is not a subclass of (\w+)", text):
         return _has_keys(m[1], m[2].split(" Invalid type")[0], m[3])
     if m := re.search(r"override \S+=(.*?)\s+Value .* of type '\w+' could not be converted to (\w+)", text):

@@ -241,3 +241,11 @@ def test_the_command_writes_lists_and_an_evaluation(world: Path, tmp_path: Path)
     assert "The funnel" in page and "best possible" in page
     again = run_forked("recsys.pipeline", *evaluate, cwd=tmp_path)
     assert again.returncode == 2 and "already has an evaluation.json" in again.stderr
+
+
+def test_the_config_is_printed(tmp_path: Path) -> None:
+    """Hydra's options have values, which are no actions; overrides may lie on both sides of them."""
+    printed = ok(run_forked("recsys.pipeline", f"run={FILE}", "k=7", "--cfg", "job", cwd=tmp_path)).stdout
+    assert "k: 7" in printed and "recsys.stages.sources.Model" in printed
+    wrong = run_forked("recsys.pipeline", f"run={FILE}", "evaluate.relevant=clik = 1", cwd=tmp_path)
+    assert wrong.returncode == 2 and "in quotes: \"evaluate.relevant='clik = 1'\"" in wrong.stderr
