@@ -1,7 +1,7 @@
 """python benchmarks/stages/run.py DIR [SECONDS]: search, requests and updates of the pipeline that world.py made.
 
-    search    recall@100 and queries per CPU second of the index, for queries of users that it was not tuned with, and
-              of faiss alone with the same index; for the first 10,000, 100,000 and all items
+    search    recall@100 and queries per CPU second of the index, for queries of users that it was not tuned with; for
+              the first 10,000, 100,000 and all items
     requests  p50 and p99 of single requests, and requests a second of as many processes as there are cores:
               history and features of the user (SQLite), 500 candidates, filter, DLRM, MMR to 20
     update    the time in which 1 % of the items get new vectors, and the slowest search meanwhile
@@ -54,9 +54,7 @@ def query_vectors(model: RetrievalModel, folder: Path, users: np.ndarray) -> np.
 
 
 def search(folder: Path, rounds: int) -> list[dict[str, Any]]:
-    """Measure searches of the first n items, and of faiss alone."""
-    import faiss
-
+    """Measure searches of the first n items."""
     model: Any = load_artefact(folder / "two_tower", digests=False)
     vectors = np.array(model.vectors)
     users = pl.read_parquet(folder / "data" / "clicks.parquet", columns=["user"])["user"].unique().sort().to_numpy()
@@ -69,21 +67,12 @@ def search(folder: Path, rounds: int) -> list[dict[str, Any]]:
         index = build(vectors[:n], queries=tuned, k=K, recall_target=0.98)
         built = time.process_time() - started
         least = least_products(index, tested, K)
-        ours, alone = [], []
-        engine = getattr(index._engine, "_index", None)
-        for _ in range(rounds):
-            ours.append(measure(index, tested, least, K, index.about.effort))
-            if isinstance(engine, faiss.Index):
-                started = time.process_time()
-                for query in tested:
-                    engine.search(query[None], K)
-                alone.append(len(tested) / (time.process_time() - started))
+        ours = [measure(index, tested, least, K, index.about.effort) for _ in range(rounds)]
         found.append(
             {
                 "items": n, "kind": index.about.kind, "effort": index.about.effort, "build_cpu_s": round(built, 1),
                 "recall@100": round(ours[0].recall, 4),
                 "queries_per_cpu_s": round(median(m.per_cpu_second for m in ours)),
-                "faiss_alone_per_cpu_s": round(median(alone)) if alone else None,
             }
         )  # fmt: skip
         print(found[-1], flush=True)
