@@ -11,7 +11,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from recsys.config.compose import compose
+from recsys.config.compose import compose, compose_file, conf_dir
+from recsys.stages.assemble import build_parts
 from recsys.sweep.space import read_space
 
 ROOT = Path(__file__).parents[1]
@@ -49,6 +50,10 @@ def test_command_composes(command: str, arguments: str, tmp_path: Path, monkeypa
         (own / config.name).write_bytes(config.read_bytes())
     monkeypatch.chdir(tmp_path)
     overrides = arguments.split()
+    if command == "pipeline":  # whose keys are those of the file that run= names
+        keys = [o for o in overrides if "=" in o and not o.startswith("run=")]
+        build_parts(compose_file(conf_dir() / "pipeline" / "sample.yaml", ["root=DIR", *keys]))
+        return
     words = [w for w in overrides if "=" not in w and not w.startswith("-")]
     if command in WORDS:  # whose first arguments are bare words
         overrides = [f"{k}={w}" for k, w in zip(WORDS[command], words, strict=False)] + overrides[len(words) :]
