@@ -30,7 +30,7 @@ class FeaturesConfig:
 
 @dataclass
 class EvaluateStagesConfig:
-    """What lists are compared with."""
+    """Targets, splits and logs that lists are compared with."""
 
     split: str = "test"  # test | validation: the events whose items are the targets
     by: str = "time"  # time | leave_one_out, as data.split.by of the models

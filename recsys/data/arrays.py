@@ -79,15 +79,19 @@ class Arrays:
         values, lengths = {}, {}
         for name, starts in self._starts.items():
             lengths[name] = self.lengths[name][rows]
-            ends = np.cumsum(lengths[name], dtype=np.int64)
-            total = int(ends[-1]) if len(ends) else 0
-            places = np.repeat(starts[rows] - ends + lengths[name], lengths[name]) + np.arange(total)
-            values[name] = self.values[name][places]
+            values[name] = self.values[name][places_of_ranges(starts[rows], lengths[name])]
         return Arrays(self.dense[rows], self.ids[rows], values, lengths)
 
     @property
     def rows(self) -> int:
         return self.dense.shape[0]
+
+
+def places_of_ranges(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+    """Return the numbers from each start on, one range after another: (n,), (n,) -> (P,)."""
+    ends = np.cumsum(lengths, dtype=np.int64)
+    places: np.ndarray = np.repeat(starts - ends + lengths, lengths) + np.arange(int(lengths.sum()))
+    return places
 
 
 def single_valued(features: FeatureSpec) -> list[str]:

@@ -14,6 +14,7 @@ from recsys.config.schema_data import (
     SparseConfig,
     SplitConfig,
 )
+from recsys.data.arrays import places_of_ranges
 from recsys.data.transforms import (
     GROUP,
     HISTORY,
@@ -154,19 +155,16 @@ def _lag(x: pl.Series, starts: np.ndarray, lag: int) -> pl.Series:
 def _ages(x: pl.Series, first: np.ndarray) -> pl.Series:
     """Return the list x[i] - x[first[i]:i] for each row i: (n,) -> (n,) lists. It is null where either is missing."""
     rows = np.arange(len(first))
-    return _lists(x.gather(np.repeat(rows, rows - first)) - x.gather(_places(first, rows)), rows - first)
+    return _lists(
+        x.gather(np.repeat(rows, rows - first)) - x.gather(places_of_ranges(first, rows - first)), rows - first
+    )
 
 
 def slices(x: pl.Series, first: np.ndarray, stop: np.ndarray) -> pl.Series:
     """Return the list x[first:stop] for each pair: (n,), (n,) -> (n,) lists. Missing text becomes the empty text."""
-    return _lists((x.fill_null("") if x.dtype == pl.String else x).gather(_places(first, stop)), stop - first)
-
-
-def _places(first: np.ndarray, stop: np.ndarray) -> np.ndarray:
-    """Return the numbers from first to stop - 1 of each pair, one after another: (n,), (n,) -> (P,)."""
-    lengths = stop - first
-    ends = np.cumsum(lengths)
-    return np.repeat(first - ends + lengths, lengths) + np.arange(lengths.sum())
+    return _lists(
+        (x.fill_null("") if x.dtype == pl.String else x).gather(places_of_ranges(first, stop - first)), stop - first
+    )
 
 
 def _lists(values: pl.Series, lengths: np.ndarray) -> pl.Series:

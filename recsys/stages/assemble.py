@@ -17,6 +17,8 @@ from recsys.config.plain import from_plain
 from recsys.config.schema_stages import PipelineConfig
 from recsys.errors import UserError
 from recsys.serving.store.online import OnlineFeatures
+from recsys.serving.store.stores import open_store
+from recsys.serving.store.views import View, load_views
 from recsys.stages.catalogue import Catalogue, unit
 from recsys.stages.filters import Filter
 from recsys.stages.merge import Merge, ReciprocalRank
@@ -104,17 +106,17 @@ def load(cfg: DictConfig, past: pl.DataFrame | None = None) -> StagedRecommender
     if config.users is not None:
         users = distinct_rows(read_table(config.users, root, "users", (config.user,)), config.user, "users")
     if config.events is not None:
-        needs = (config.user, config.item)
-        frame = read_table(config.events, root, "events", needs)
+        frame = read_table(config.events, root, "events", (config.user, config.item)) if past is None else past
         if config.time is not None and config.time not in frame.columns:
             raise UserError(f"events: has no column {config.time}, which the key time names")
-        events = Events(frame if past is None else past, config.user, config.item, config.time, config.history)
+        events = Events(frame, config.user, config.item, config.time, config.history)
     opened = {name: source.open(models, f"sources.{name}") for name, source in parts.sources.items()}
     if parts.score is not None:
         parts.score.open(models, "score")
     catalogue = make_catalogue(items, config.item, opened, parts.sources)
-    features = None if config.features is None else _features(config)
-    stored = [] if config.features is None else _stored(config)
+    views = _views(config)
+    stored = [name for view in views.values() for name in view.names]
+    features = _features(config, views) if config.features is not None else None
     user_columns = [] if users is None else users.columns
     context = [config.user, *([config.time] if config.time else []), *config.context]
     resources = Resources(catalogue, models, [*user_columns, *stored], context, events, list(parts.sources))
@@ -164,23 +166,14 @@ def make_catalogue(
     return catalogue
 
 
-def _definition(config: PipelineConfig) -> Path:
-    """Return the file of the views; its path starts where those of tables start."""
+def _views(config: PipelineConfig) -> dict[str, View]:
+    """Return the views of users; the path of their file starts where those of tables start."""
+    if config.features is None:
+        return {}
+    views = load_views(tables_root(config) / config.features.definition)
+    return {name: view for name, view in views.items() if view.key == config.user}
+
+
+def _features(config: PipelineConfig, views: Mapping[str, View]) -> OnlineFeatures:
     assert config.features is not None
-    return tables_root(config) / config.features.definition
-
-
-def _features(config: PipelineConfig) -> OnlineFeatures:
-    from recsys.serving.store.stores import open_store
-    from recsys.serving.store.views import load_views
-
-    assert config.features is not None
-    views = {n: v for n, v in load_views(_definition(config)).items() if v.key == config.user}
     return OnlineFeatures(views, open_store(config.features.store, write=False))
-
-
-def _stored(config: PipelineConfig) -> list[str]:
-    from recsys.serving.store.views import load_views
-
-    views = load_views(_definition(config)).values()
-    return [name for v in views if v.key == config.user for name in v.names]

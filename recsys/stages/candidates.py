@@ -21,9 +21,9 @@ from recsys.stages.assemble import load, plain_config, tables_root
 from recsys.stages.evaluate.command import requests_of
 from recsys.stages.evaluate.held_out import held_out
 from recsys.stages.retrieved import Retrieved, column_names
+from recsys.stages.run_files import BATCH
 from recsys.stages.staged import StagedRecommender
 
-BATCH = 256
 WANTED = "wanted"  # the label
 
 

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 
+from recsys.data.arrays import places_of_ranges
 from recsys.data.transforms.index import Index
 from recsys.errors import UserError, did_you_mean
 
@@ -27,8 +28,7 @@ class Categories:
         """Return each item's share of each category, (n,) -> (n, C) float64; zeros for an item without one."""
         lengths = self.starts[items + 1] - self.starts[items]
         rows = np.repeat(np.arange(len(items)), lengths)
-        ends = np.cumsum(lengths)
-        places = np.repeat(self.starts[items] - ends + lengths, lengths) + np.arange(int(lengths.sum()))
+        places = places_of_ranges(self.starts[items], lengths)
         found = np.zeros((len(items), len(self.names)))
         np.add.at(found, (rows, self.values[places]), 1 / lengths[rows])
         return found

@@ -8,6 +8,7 @@ from typing import Annotated
 import numpy as np
 import polars as pl
 
+from recsys.data.raw.derive import is_true
 from recsys.errors import UserError
 from recsys.ranges import Range
 from recsys.stages.expressions import Condition
@@ -48,7 +49,6 @@ class Seen(Filter):
         events = resources.events
         self._catalogue, self._events, self._filter = resources.catalogue, events, None
         self._counts: np.ndarray | None = None
-        self._row_expr: pl.Expr | None = None
         if self._where is None and (events is None or events.frame.height < self._bloom):
             return
         if events is None:
@@ -60,8 +60,7 @@ class Seen(Filter):
         from rbloom import Bloom  # an extra: recsys[stages]
 
         self._filter = Bloom(int(counts.sum()), self._errors)
-        pairs = events.pairs(counts)
-        self._filter.update(pairs)
+        self._filter.update(events.pairs(counts))
 
     def keep(self, visitor: Visitor, items: np.ndarray) -> np.ndarray:
         if self._filter is not None:
@@ -151,11 +150,5 @@ def event_condition(sql: str | None, key: str, events: pl.DataFrame) -> np.ndarr
     """Return whether SQL over the columns of events is true for each, (n,) bool; null: for all."""
     if sql is None:
         return np.ones(events.height, bool)
-    from recsys.data.raw.derive import add_derived_column
-
-    frame = add_derived_column("__counts__", sql, events, key)
-    counts = frame["__counts__"]
-    if counts.dtype != pl.Boolean:
-        raise UserError(f"{key}: {sql!r}: is {counts.dtype}, not a condition; write one such as rating >= 4")
-    kept: np.ndarray = counts.fill_null(False).to_numpy()
-    return kept
+    found: np.ndarray = is_true(sql, events, key).fill_null(False).to_numpy()
+    return found

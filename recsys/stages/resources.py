@@ -1,4 +1,4 @@
-"""What the parts of a pipeline share."""
+"""Resources that the parts of a pipeline share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from recsys.stages.visitor import Events
 
 @dataclass(frozen=True)
 class Resources:
-    """What the parts of a pipeline share.
+    """Resources that the parts of a pipeline share.
 
     catalogue: the items
     user, context: names of the columns of users and of requests

@@ -1,4 +1,4 @@
-"""What the sources said of candidates: columns that a ranking model may read."""
+"""Scores and ranks that sources gave to candidates, as columns that a ranking model may read."""
 
 from __future__ import annotations
 

@@ -76,16 +76,16 @@ class Ranking(Score):
     def bind(self, resources: Resources, key: str, item: str, user: str, time: str | None) -> None:
         data = self.model.pipeline.fitted.data
         names = {there: here for here, there in data.source.rename.items()}
-        self._columns = Columns(names.get(item, item), names.get(user, user), time and names.get(time, time))
+        self._item, self._user = names.get(item, item), names.get(user, user)
         self._order = None if data.group is None else data.group.order
         self._last = _longest_past(data)
-        self._catalogue, self._resources = resources.catalogue, resources
+        self._catalogue = resources.catalogue
         reads = self.model.pipeline.fitted
         needs = FeatureInputs.from_config(reads.data).raw
-        of_items = {self._columns.item, *(needs & set(resources.catalogue.columns.columns))}
+        of_items = {self._item, *(needs & set(resources.catalogue.columns.columns))}
         self._of_items = sorted(of_items)
-        provided = {self._columns.user, *resources.user, *resources.context, *of_items}
-        provided |= {self._columns.time} if self._columns.time else set()
+        provided = {self._user, *resources.user, *resources.context, *of_items}
+        provided |= {names.get(time, time)} if time else set()
         provided |= set(resources.events.frame.columns) & self._past() if resources.events is not None else self._past()
         self._of_sources = sorted(needs & set(column_names(resources.sources)))
         provided |= {*data.source.optional_columns, *self._of_sources}
@@ -120,12 +120,11 @@ class Ranking(Score):
         """Raise UserError if the model does not know many items of the catalogue."""
         fitted = self.model.pipeline.fitted
         item = next((n for n, c in fitted.data.sparse_columns.items()
-                     if (c.column or n) in (self._columns.item,) and c.last is None), None)  # fmt: skip
+                     if (c.column or n) == self._item and c.last is None), None)  # fmt: skip
         vocabulary = fitted.vocabularies.get((fitted.data.sparse_columns[item].table or item) if item else "")
         if vocabulary is None:
             return
         unknown = ~self._catalogue.names.is_in(vocabulary["value"].implode()).to_numpy()
-        self.unknown_items = int(unknown.sum())
         if unknown.mean() > self._unknown:
             some = ", ".join(self._catalogue.names.filter(unknown)[:SHOWN])
             raise UserError(
@@ -146,19 +145,19 @@ class Ranking(Score):
     def _item_error(self, error: RowError, items: np.ndarray) -> UserError:
         """Return the error of an item's row, with the item's name."""
         name = self._catalogue.names[int(items[error.row or 0])]
-        return UserError(f"items: {self._columns.item} {name}: column {error.column}: {error.value!r} {error.why}")
+        return UserError(f"items: {self._item} {name}: column {error.column}: {error.value!r} {error.why}")
 
     def _item_rows(self, items: np.ndarray) -> list[dict[str, Any]]:
         """Return raw rows with the columns of items that the model reads."""
-        columns = {n: self._catalogue.columns[n][items].to_list() for n in self._of_items if n != self._columns.item}
-        columns[self._columns.item] = self._catalogue.names[items].to_list()
+        columns = {n: self._catalogue.columns[n][items].to_list() for n in self._of_items if n != self._item}
+        columns[self._item] = self._catalogue.names[items].to_list()
         return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
     def predictions(self, visitor: Visitor, items: np.ndarray, retrieved: Retrieved) -> dict[str, np.ndarray]:
         """Return the predictions for candidates, (n,) each, by the names that formulas use."""
         shared = self._row(visitor)
         past = visitor.events[-self._last :] if self._last else ()
-        own: dict[str, Any] = {self._columns.user: visitor.key}
+        own: dict[str, Any] = {self._user: visitor.key}
         if self._order is not None and any(row.get(self._order) is None for row in past):
             past = [{**row, self._order: shared[self._order]} for row in past]  # they are in order
         history = [{**own, **row} for row in past]
@@ -191,7 +190,7 @@ class Ranking(Score):
     def _row(self, visitor: Visitor) -> Row:
         """Return the raw row that all candidates share."""
         row: dict[str, Any] = {n: v for n, v in {**visitor.user, **visitor.context}.items() if n in self._shared}
-        row[self._columns.user] = visitor.key
+        row[self._user] = visitor.key
         if self._order is not None and row.get(self._order) is None:
             last = visitor.events[-1].get(self._order) if visitor.events else None
             row[self._order] = last if last is not None else int(time.time())
@@ -204,10 +203,3 @@ def _longest_past(data: ResolvedData) -> int:
         return 0
     dense = [c.lag or c.difference or 0 for c in data.dense.values() if c is not None]
     return max([*dense, *(c.last or 0 for c in data.sparse_columns.values())], default=0)
-
-
-class Columns:
-    """The columns that name the item, the user and the time in a model's raw rows."""
-
-    def __init__(self, item: str, user: str, time: str | None) -> None:
-        self.item, self.user, self.time = item, user, time

@@ -11,7 +11,7 @@ import polars as pl
 
 from recsys.errors import UserError
 from recsys.ranges import Range
-from recsys.serving.artefact.retrieval import RetrievalModel, top_k
+from recsys.serving.artefact.retrieval import RetrievalModel
 from recsys.serving.servable import Query
 from recsys.stages.catalogue import ABSENT, unit
 from recsys.stages.expressions import Condition
@@ -194,9 +194,3 @@ class Items(Source):
             items = items[:k]
             found.append((items, -np.arange(len(items), dtype=np.float64)))
         return found
-
-
-def best(items: np.ndarray, scores: np.ndarray, k: int) -> Found:
-    """Return the k items with the highest scores, best first."""
-    places = top_k(scores, k)
-    return items[places], scores[places]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from time import perf_counter
 from typing import Any
 
@@ -47,7 +48,7 @@ class Settings:
 
 @dataclass
 class Trace:
-    """What the stages did for one request. All items are numbers, best first.
+    """Record of the stages for one request. All items are numbers, best first.
 
     found: the candidates of each source
     merged, kept, scored: the candidates after each stage, before the list is ordered
@@ -137,13 +138,11 @@ class StagedRecommender:
         wanted = None if query.candidates is None else self.catalogue.numbers([str(i) for i in query.candidates])
         return Visitor(key, user, context, events, seen, k, exclude, wanted)
 
-    @property
+    @cached_property
     def _seen(self) -> np.ndarray:
         """The number of the item of each event (n,)."""
-        if not hasattr(self, "_seen_numbers"):
-            assert self.events is not None
-            self._seen_numbers = self.catalogue.numbers(self.events.frame[self.settings.item])
-        return self._seen_numbers
+        assert self.events is not None
+        return self.catalogue.numbers(self.events.frame[self.settings.item])
 
     def answers(self, queries: Sequence[Query]) -> list[Answer]:
         """Return the list for each request."""

@@ -10,8 +10,6 @@ import polars as pl
 from recsys.config.schema_stages import TableConfig
 from recsys.errors import UserError, did_you_mean
 
-READERS = (".parquet", ".csv", ".tsv", ".txt", ".jsonl", ".ndjson")
-
 
 def read_table(table: TableConfig, root: Path, key: str, needs: tuple[str, ...] = ()) -> pl.DataFrame:
     """Return a table with the names of its columns in the pipeline.

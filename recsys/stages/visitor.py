@@ -37,7 +37,7 @@ class Visitor:
 
 
 class Events:
-    """What users did, by user and in the order of time.
+    """Events of users, by user and in the order of time.
 
     Args:
         frame: the events, whose column of users is text.
@@ -48,20 +48,11 @@ class Events:
     def __init__(self, frame: pl.DataFrame, user: str, item: str, time: str | None, history: int) -> None:
         frame = frame.sort(time, maintain_order=True) if time is not None else frame
         self.frame = frame.with_row_index("__row__").sort(user, "__row__").drop("__row__")
-        self._user, self._item, self._time, self._history = user, item, time, history
+        self._user, self._item, self._history = user, item, history
         lengths = self.frame.select(pl.col(user).rle()).unnest(user)
         stops = np.cumsum(lengths["len"].to_numpy().astype(np.int64))
         bounds = zip(lengths["value"].to_list(), np.append(0, stops).tolist(), stops.tolist(), strict=False)
         self._bounds: dict[str, tuple[int, int]] = {key: (start, stop) for key, start, stop in bounds}
-
-    @property
-    def users(self) -> list[str]:
-        return list(self._bounds)
-
-    def of_user(self, user: str | None) -> pl.DataFrame:
-        """Return all events of a user, oldest first."""
-        start, stop = self._bounds.get(user or "", (0, 0))
-        return self.frame[start:stop]
 
     def rows(self, user: str | None) -> list[dict[str, Any]]:
         """Return the last events of a user, oldest first."""

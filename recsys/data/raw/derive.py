@@ -80,12 +80,15 @@ def add_derived_column(column: str, sql: str, frame: pl.DataFrame, key: str | No
 
 def filter_rows(sql: str, frame: pl.DataFrame) -> pl.DataFrame:
     """Return the rows for which `sql` is true."""
-    condition = "__where__"
-    frame = add_derived_column(condition, sql, frame, "data.where")
-    if frame.schema[condition] != pl.Boolean:
-        dtype = frame.schema[condition]
-        raise UserError(f"data.where: {sql!r}: is {dtype}, not a condition; write one such as rating >= 4")
-    return frame.filter(pl.col(condition)).drop(condition)
+    return frame.filter(is_true(sql, frame, "data.where"))
+
+
+def is_true(sql: str, frame: pl.DataFrame, key: str) -> pl.Series:
+    """Return whether `sql` is true for each row, (rows,) Boolean. key: the config key of `sql`, for messages"""
+    result = add_derived_column("__where__", sql, frame, key)["__where__"]
+    if result.dtype != pl.Boolean:
+        raise UserError(f"{key}: {sql!r}: is {result.dtype}, not a condition; write one such as rating >= 4")
+    return result
 
 
 @lru_cache

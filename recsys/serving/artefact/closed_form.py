@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from recsys.data.arrays import places_of_ranges
+
 STATE = "state"  # the folder of the arrays, NAME.npy
 
 History = np.ndarray
@@ -96,9 +98,8 @@ class SessionKNN:
 
 def _ranges(begin: np.ndarray, stop: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Concatenate ranges of integers: begin (B,), stop (B,) -> the integers (P,), the range of each (P,)."""
-    owner = np.repeat(np.arange(len(begin)), stop - begin)
-    before = np.cumsum(stop - begin) - (stop - begin)
-    return begin[owner] + np.arange(len(owner)) - before[owner], owner
+    lengths = stop - begin
+    return places_of_ranges(begin, lengths), np.repeat(np.arange(len(begin)), lengths)
 
 
 METHODS: dict[str, Callable[[Path, Mapping[str, Any]], Callable[[History], np.ndarray]]] = {

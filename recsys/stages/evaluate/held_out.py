@@ -21,7 +21,7 @@ SHORTEST = 3  # events of a user whose last ones are held out, as data.split has
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What users wanted, and what they had done before.
+    """Targets of users, and the events before them.
 
     users: (Q,) names
     targets: (Q,) names of the items that each wanted

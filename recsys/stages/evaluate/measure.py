@@ -13,9 +13,9 @@ from recsys.console import bar
 from recsys.serving.servable import Query
 from recsys.stages.evaluate.metrics import Lists, by_user, interval, means, of_lists, recall
 from recsys.stages.retrieved import Retrieved
+from recsys.stages.run_files import BATCH
 from recsys.stages.staged import Answer, StagedRecommender
 
-BATCH = 256
 TIMED = 200  # requests that are answered one at a time
 STEPS = ("retrieve", "merge", "filter", "score", "order")
 
@@ -87,9 +87,9 @@ def _add(
     c.groups.append(visitor.user.get(group) if group is not None else None)
     first = next(iter(trace.found))
     c.retriever.append(pipeline.kept(visitor, trace.found[first])[:k])
-    c.popular.append(pipeline.kept(visitor, popular)[:k])
+    every = pipeline.kept(visitor, popular)
+    c.popular.append(every[:k])
     if pipeline.score is not None:
-        every = pipeline.kept(visitor, popular)
         found = {n: s.retrieve([visitor], len(every))[0] for n, s in pipeline.sources.items()}
         scores, _ = pipeline.score.scores(visitor, every, Retrieved(found, every))
         c.everything.append(every[np.argsort(-scores, kind="stable")][:k])

@@ -1,4 +1,4 @@
-"""What a pipeline would have earned, from logged lists of another: IPS, SNIPS and doubly robust estimates.
+"""Estimate the reward of a pipeline from logged lists of another: IPS, SNIPS and doubly robust.
 
 A log has a row for each shown item: request, item, position (from 1), propensity (the probability with which the item
 was put there) and reward. The value of a policy is the expected sum of rewards over the positions of a list. The
