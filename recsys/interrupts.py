@@ -5,12 +5,14 @@ A command installs the handlers; a program that imports recsys keeps its own.
 
 import os
 import signal
+import sys
 import threading
 from types import FrameType
 from typing import NoReturn
 
 QUIET = "RECSYS_LAUNCHED"  # in the environment of ranks whose launcher says that the job was interrupted
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
+RETRY = 0.02  # seconds after which an interruption that Python has swallowed is raised again
 
 
 class Interrupted(BaseException):
@@ -32,6 +34,7 @@ def install() -> None:
     global _installed
     if threading.current_thread() is threading.main_thread():
         _installed = True
+        sys.unraisablehook = _raise_again
         for number in SIGNALS:
             signal.signal(number, _handle)
 
@@ -82,6 +85,20 @@ def _handle(number: int, _: FrameType | None) -> None:
     for other in SIGNALS:  # a second signal does not wait for what the first one ends
         signal.signal(other, _last)
     raise Interrupted(number)
+
+
+def _raise_again(unraisable: "sys.UnraisableHookArgs") -> None:
+    """Raise Interrupted again soon: Python swallows what is raised in __del__, weak references and hooks of fork."""
+    error = unraisable.exc_value
+    if not isinstance(error, Interrupted):
+        sys.__unraisablehook__(unraisable)
+        return
+
+    def again(*_: object) -> NoReturn:
+        raise error
+
+    signal.signal(signal.SIGALRM, again)
+    signal.setitimer(signal.ITIMER_REAL, RETRY)
 
 
 def _last(number: int, _: FrameType | None) -> NoReturn:

@@ -276,12 +276,14 @@ WRITERS: dict[str, Callable[[Path], None]] = {
     write.__name__: write
     for write in (
         *(movielens_1m_ratings, movielens, amazon_reviews_2018, amazon_reviews_2018_ratings, amazon_reviews_2023),
-        *(movielens_100k_candidates, movielens_1m_candidates),
         *(amazon_reviews_2023_ratings, taobao_ads, ali_ccp, kuairec, yelp, gowalla, steam, steam_reviews, diginetica),
         *(yoochoose, census_income, adult, rossmann),
     )
 }  # fmt: skip
 WRITERS["movielens_retrieval"] = movielens
+CANDIDATES: dict[str, Callable[[Path], None]] = {  # written by recsys.pipeline, in no published format
+    write.__name__: write for write in (movielens_100k_candidates, movielens_1m_candidates)
+}
 
 SESSIONS = ("data.split.validation=0.2", "data.split.test=0.2")  # two of ten sessions
 OVERRIDES = {"ali_ccp": ("data.split.by=order",), "diginetica": SESSIONS, "yoochoose": SESSIONS}  # for so few rows

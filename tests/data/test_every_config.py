@@ -86,8 +86,8 @@ def write_raw(name: str, real_data: RealData, folder: Path) -> Path:
         (folder / "train.tsv").unlink()
     elif name in BUILT_IN:
         SAMPLES[BUILT_IN[name]](folder, rows=2000, seed=0)
-    elif name in public_rows.WRITERS:
-        public_rows.WRITERS[name](folder)
+    elif write := public_rows.WRITERS.get(name) or public_rows.CANDIDATES.get(name):
+        write(folder)
     else:
         for file in real_data(FOLDERS[name]).iterdir():
             if file.suffix in (".item", ".user", ".json"):

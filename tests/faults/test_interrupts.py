@@ -115,6 +115,32 @@ def test_no_signal_is_lost_while_text_is_read() -> None:
     assert done.returncode == 0, done.stderr
 
 
+SIGNALS_WHERE_PYTHON_SWALLOWS = """
+import os, signal, time
+from recsys import interrupts
+interrupts.install()
+
+class Freed:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(0.01)
+
+try:
+    Freed()
+    time.sleep(5)
+except interrupts.Interrupted as error:
+    raise SystemExit(error.status)
+raise SystemExit("the signal was lost")
+"""
+
+
+def test_a_signal_that_comes_while_an_object_is_freed_is_not_lost() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SIGNALS_WHERE_PYTHON_SWALLOWS], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (128 + signal.SIGTERM, "")
+
+
 @pytest.mark.slow
 def test_two_processes_end_together(tmp_path: Path) -> None:
     running = start(tmp_path, "trainer.devices=2")
