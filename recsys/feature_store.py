@@ -1,9 +1,11 @@
 """python -m recsys.feature_store materialise definition=features.yaml store=sqlite:///features.db [until=2026-01-31]
+python -m recsys.feature_store follow definition=features.yaml store=sqlite:///features.db [views=[clicks]]
 python -m recsys.feature_store join definition=features.yaml input=rows.parquet time=ts output=train.parquet
 python -m recsys.feature_store get definition=features.yaml store=sqlite:///features.db keys=[u1,u2]
 
 Keeps features of users, items and the like: `materialise` writes their latest values to the store that
-`recsys.serve` reads; `join` gives rows of a training set the values at the time of each row, by the same definition.
+`recsys.serve` reads, and `follow` keeps it up to date from streams of events; `join` gives rows of a training set the
+values at the time of each row, by the same definition.
 """
 
 from __future__ import annotations
@@ -22,9 +24,10 @@ from recsys.console import say
 from recsys.errors import UserError, did_you_mean
 
 if TYPE_CHECKING:
+    from recsys.serving.store.stores import FeatureStore
     from recsys.serving.store.views import View
 
-ACTIONS = ("materialise", "join", "get")
+ACTIONS = ("materialise", "follow", "join", "get")
 
 
 def _command(cfg: DictConfig) -> None:
@@ -47,7 +50,10 @@ def _command(cfg: DictConfig) -> None:
     from recsys.serving.store.online import values_at
     from recsys.serving.store.stores import open_store
 
-    store = open_store(cfg.store, write=cfg.action == "materialise")
+    store = open_store(cfg.store, write=cfg.action in ("materialise", "follow"))
+    if cfg.action == "follow":
+        _follow(cfg, views, store)
+        return
     if cfg.action == "materialise":
         for name, count in materialise(views, store, cfg.until).items():
             new = f"the latest values of {count:,} entities are in {cfg.store}" if count else "no file is new"
@@ -57,6 +63,30 @@ def _command(cfg: DictConfig) -> None:
         found = values_at(view, store, keys, time.time())
         for key in keys:
             sys.stdout.write(json.dumps({"view": view.name, "key": key, "values": found.get(key)}) + "\n")
+
+
+def _follow(cfg: DictConfig, views: Mapping[str, View], store: FeatureStore) -> None:
+    from recsys import interrupts
+    from recsys.serving.store.follow import follow
+
+    names = cli.strings(cfg.views) or [v.name for v in views.values() if v.stream is not None]
+    for name in names:
+        if name not in views:
+            raise UserError(f"views={name}: no such view{did_you_mean(name, views)}")
+        if views[name].stream is None:
+            raise UserError(
+                f"{cfg.definition}: {name}.stream: is missing; add a file of JSON lines or kafka://HOST/TOPIC"
+            )
+    if not names:
+        raise UserError(
+            f"{cfg.definition}: no view has a stream; add stream: a file of JSON lines or kafka://HOST/TOPIC"
+        )
+    interrupts.advise("the store has all events until then; run the command again to go on")
+    for name in names:
+        say(f"{name}: following {views[name].stream}; writing to {cfg.store}")
+    rejected = None if cfg.rejected is None else Path(cfg.rejected)
+    followed = [views[name] for name in names]
+    follow(followed, store, rejected=rejected, properties=cfg.kafka_properties, until_end=cfg.until_end)
 
 
 def _join(cfg: DictConfig, views: Mapping[str, View]) -> None:

@@ -145,12 +145,16 @@ class ExportConfig:
 
 @dataclass
 class FeatureStoreConfig:
-    """Config of `python -m recsys.feature_store materialise|join|get`."""
+    """Config of `python -m recsys.feature_store materialise|follow|join|get`."""
 
-    action: str = MISSING  # materialise | join | get
+    action: str = MISSING  # materialise | follow | join | get
     definition: str = MISSING  # a YAML file of views
     store: str = "sqlite:///features.db"  # sqlite:///PATH | redis://HOST:PORT/DB
     until: str | None = None  # materialise: leave out values of later times
+    views: Any = None  # follow: a view, or a list of them; null: all that have a stream
+    rejected: str | None = None  # follow: append events that cannot be read to this file, instead of ending
+    until_end: bool = False  # follow: end after the events that are there now
+    kafka_properties: str | None = None  # follow: a file of key=value lines, such as Kafka's --command-config
     keys: Any = None  # get: a key, or a list of them, to look up
     input: str | None = None  # join: a Parquet file of rows
     time: str | None = None  # join: the column with the time of each row

@@ -7,13 +7,13 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
 from examples import examples
 from forks import ok, run_forked
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from shop_events import START, YAML, events, everything, same
 
 from recsys.errors import UserError
 from recsys.serving.store import materialise as materialising
@@ -22,44 +22,6 @@ from recsys.serving.store.materialise import materialise
 from recsys.serving.store.online import OnlineFeatures, values_at
 from recsys.serving.store.stores import FeatureStore, open_store
 from recsys.serving.store.views import View, load_views
-
-START = datetime(2026, 1, 1)
-HOUR, DAYS = 3600, 86_400
-YAML = """
-clicks:
-  files: "events-*.parquet"
-  key: user
-  time: at
-  columns: [country]
-  aggregates:
-    clicks_1h: {count: "*", window: 1h}
-    priced_1d: {count: price, window: 1d}
-    spent_7d: {sum: price, window: 7d}
-    price_30d: {mean: price, window: 30d}
-    cheapest: {min: price, window: 1d}
-    dearest: {max: price, window: 1d}
-    shops_7d: {distinct: shop, window: 7d}
-    last_shop: {last: shop}
-    history: {last: item, number: 5}
-    today: {last: item, number: 20, window: 1d}
-"""
-
-
-def events(rows: int, seed: int = 0, users: int = 25) -> pl.DataFrame:
-    """Events of 40 days, many of them at the same times, with missing values."""
-    rng = np.random.default_rng(seed)
-    at = np.sort(rng.integers(0, 40 * 24 * 4, rows)) * 900
-    price = pl.Series(rng.integers(1, 5000, rows) / 4).scatter(rng.choice(rows, rows // 10, replace=False), None)
-    return pl.DataFrame(
-        {
-            "user": [f"u{u}" for u in rng.integers(0, users, rows)],
-            "at": [START + timedelta(seconds=int(t)) for t in at],
-            "country": [f"c{c}" for c in rng.integers(0, 4, rows)],
-            "price": price,
-            "shop": [None if s == 9 else f"s{s}" for s in rng.integers(0, 10, rows)],
-            "item": rng.integers(0, 500, rows),
-        }
-    )
 
 
 @pytest.fixture
@@ -73,10 +35,6 @@ def view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> View:
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> FeatureStore:
     url = f"sqlite:///{tmp_path / 'f.db'}" if request.param == "sqlite" else request.getfixturevalue("redis_url")
     return open_store(url, write=True)
-
-
-def same(a: Any, b: Any) -> bool:
-    return a == pytest.approx(b, rel=1e-9) if isinstance(a, float) and isinstance(b, float) else bool(a == b)
 
 
 def test_offline_and_online_are_equal_at_10_000_points(view: View, store: FeatureStore) -> None:
@@ -156,11 +114,6 @@ def test_no_value_from_the_future(view: View) -> None:
     assert not view.join(rows, "ts").filter(~past).select(names).equals(before.filter(~past).select(names))
 
 
-def everything(view: View, store: FeatureStore, now: datetime) -> dict[str, Any]:
-    users = [f"u{i}" for i in range(40)]
-    return values_at(view, store, users, now.timestamp() - datetime(1970, 1, 1).timestamp())
-
-
 def test_new_files_add_what_all_files_give(view: View, store: FeatureStore, tmp_path: Path) -> None:
     """Files come one by one, and late; a run that is repeated, or was killed, changes nothing."""
     log, now = events(3000), START + timedelta(days=41)
@@ -190,18 +143,18 @@ def test_a_run_that_was_killed_is_repeated(
     materialise({"clicks": view}, store)
     log[1000:].write_parquet("events-1.parquet")
     monkeypatch.setattr(materialising, "ENTITIES", 7)
-    put, calls = store.put, [0]
+    update, calls = store.update, [0]
 
-    def killed(name: str, entries: Any) -> int:
+    def killed(name: str, keys: Any, change: Any) -> int:
         calls[0] += 1
         if calls[0] == 3:
             raise KeyboardInterrupt
-        return put(name, entries)
+        return update(name, keys, change)
 
-    monkeypatch.setattr(store, "put", killed)
+    monkeypatch.setattr(store, "update", killed)
     with pytest.raises(KeyboardInterrupt):
         materialise({"clicks": view}, store)
-    monkeypatch.setattr(store, "put", put)
+    monkeypatch.setattr(store, "update", update)
     assert materialise({"clicks": view}, store)["clicks"] == 25
     whole = open_store(f"sqlite:///{tmp_path / 'whole.db'}", write=True)
     materialise({"clicks": view}, whole)

@@ -201,7 +201,8 @@ def test_the_commands(log: Path, tmp_path: Path) -> None:
     assert pl.read_parquet(tmp_path / "out.parquet")["age"].to_list() == [10]
     done = run_forked("recsys.feature_store", "materialize", "definition=f.yaml", cwd=tmp_path)
     assert (
-        done.returncode == 2 and "materialize: must be materialise, join, get; did you mean materialise?" in done.stderr
+        done.returncode == 2
+        and "materialize: must be materialise, follow, join, get; did you mean materialise?" in done.stderr
     )
 
 

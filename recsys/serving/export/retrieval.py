@@ -22,7 +22,7 @@ from recsys.serving.artefact import folder as files
 from recsys.serving.artefact import signature
 from recsys.serving.artefact.closed_form import METHODS, STATE
 from recsys.serving.export.choices import TableType
-from recsys.serving.export.examples import Examples
+from recsys.serving.export.examples import RECORDED, Examples
 from recsys.serving.export.graphs import example_inputs, features_of, to_onnx, trace
 from recsys.serving.export.lookups import ItemVectors, Tables, replace_lookups
 from recsys.serving.export.restored import StoredTask
@@ -32,6 +32,7 @@ from recsys.serving.servable import TensorSpec
 from recsys.sharding.tables import tables as table_infos
 
 ITEMS = "items"  # the part of the item vectors
+PRODUCTS = 10**9  # of queries and items, that are compared when a model is exported
 
 
 class QueryGraph(nn.Module):
@@ -116,11 +117,16 @@ def write_closed_form(model: nn.Module, candidates: int, folder: Path) -> dict[s
 
 
 def recommended(recommender: Recommender, raw: pl.DataFrame) -> Examples:
-    """Return the rows of each group of raw rows and the items that the run recommends for it."""
+    """Return the rows of each group of raw rows and the items that the run recommends for it.
+
+    Of many items, the first groups only, so that comparing them takes seconds.
+    """
     rows = recommender.rows
     complete = rows.keep_history(rows.from_frame(raw))
     parsed, _ = rows.parse(complete)
     groups = parsed.select(GROUP, LINE).group_by(GROUP, maintain_order=True).agg(LINE)
+    groups = groups.head(max(RECORDED, PRODUCTS // max(1, len(rows.fitted.candidates))))
+    parsed = parsed.join(groups.select(GROUP), on=GROUP, how="semi", maintain_order="left")
     values = raw.to_dicts()
     histories = [[values[line] for line in lines] for lines in groups[LINE]]
     k = recommender.k

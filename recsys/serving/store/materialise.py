@@ -23,13 +23,13 @@ from typing import Any
 import polars as pl
 
 from recsys.console import bar
-from recsys.serving.store.aggregates import PER_SECOND, TICK, lasts, longest, ticks, ticks_per_second, window_ticks
+from recsys.serving.store.aggregates import TICK, ticks, ticks_per_second
+from recsys.serving.store.events import FILE, Event, EventMerger
 from recsys.serving.store.stores import Entry, FeatureStore, Values, events_of, files_of
 from recsys.serving.store.views import View
 
 ALL = "*"
 ENTITIES = 5000  # that are merged at a time
-FILE = "__file__"
 
 
 def materialise(views: Mapping[str, View], store: FeatureStore, until: Any = None) -> dict[str, int]:
@@ -41,7 +41,7 @@ def materialise(views: Mapping[str, View], store: FeatureStore, until: Any = Non
 
 
 def _materialise(view: View, store: FeatureStore, until: Any) -> int:
-    paths, known = view.paths(), _read_files(view, store)
+    paths, (known, other) = view.paths(), _read_files(view, store)
     files = known | _files_now(paths, known)
     new = paths if until is not None else [p for p in paths if files[p] != known.get(p)]
     if not new:
@@ -53,17 +53,20 @@ def _materialise(view: View, store: FeatureStore, until: Any) -> int:
             written = store.put(view.name, _entries(view, latest, shown.advance))
     if view.aggregates:
         numbers = {p: files[p][0] for p in new}
-        written = max(written, _put_events(view, store, until, numbers, fresh=until is not None or not known))
+        written = max(written, _put_events(view, store, until, numbers, fresh=other))
     if until is None:  # last: until then, the next run reads the same files again
-        progress = {"digest": _digest(view), "files": files}
+        progress = {"digest": digest_of(view), "files": files}
         store.put(files_of(view.name), iter([(ALL, time.time(), progress)]))
     return written
 
 
-def _read_files(view: View, store: FeatureStore) -> dict[str, list[int]]:
-    """Return number, size and time of each file that was read by this definition."""
+def _read_files(view: View, store: FeatureStore) -> tuple[dict[str, list[int]], bool]:
+    """Return number, size and time of each file that was read, and whether another definition read files."""
     [entry] = store.get(files_of(view.name), [ALL])
-    return dict(entry[1]["files"]) if entry is not None and entry[1]["digest"] == _digest(view) else {}
+    if entry is None:
+        return {}, False
+    same = entry[1]["digest"] == digest_of(view)
+    return (dict(entry[1]["files"]), False) if same else ({}, True)
 
 
 def _files_now(paths: Sequence[str], known: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
@@ -101,50 +104,24 @@ def _put_events(view: View, store: FeatureStore, until: Any, numbers: Mapping[st
         parts.append(frame.select(view.key, time_, *view.event_columns, pl.lit(number).alias(FILE)))
     events = pl.concat(parts).sort(TICK, maintain_order=True)
     grouped = events.group_by(view.key).agg(pl.all()).collect(engine="streaming")
-    newest = grouped.select(pl.col(TICK).list.max().max()).item()
-    window = longest(view.aggregates)
-    oldest = None if window is None or newest is None else newest - window_ticks(window, per_second)
+    merger = EventMerger(view, per_second, grouped.select(pl.col(TICK).list.max().max()).item())
+    read = set(numbers.values())
     with bar(f"writing {view.name}", grouped.height, "entities") as shown:
         for some in grouped.iter_slices(ENTITIES):
-            keys = some[view.key].to_list()
-            stored = [None] * len(keys) if fresh else store.get(events_of(view.name), keys)
-            rows = zip(keys, stored, some.iter_rows(named=True), strict=True)
-            merged = (
-                (key, *_merged(view, entry and entry[1], row, set(numbers.values()), oldest, per_second))
-                for key, entry, row in rows
-            )
-            store.put(events_of(view.name), merged)
-            shown.advance(len(keys))
+            rows = {
+                key: list(zip(*lists, strict=True))
+                for key, *lists in some.select(view.key, TICK, FILE, *view.event_columns).iter_rows()
+            }
+
+            def merged(key: str, stored: Values | None, rows: dict[str, list[Event]] = rows) -> tuple[float, Values]:
+                return merger.files(None if fresh else stored, rows[key], read)
+
+            store.update(events_of(view.name), list(rows), merged)
+            shown.advance(len(rows))
     return grouped.height
 
 
-def _merged(
-    view: View, stored: Values | None, row: Mapping[str, Any], read: set[int], oldest: int | None, per_second: int
-) -> tuple[float, Values]:
-    """Return the newest time and the events of an entity: those of other files than `read`, and those of a row."""
-    columns = [TICK, FILE, *view.event_columns]
-    events = list(zip(*(row[c] for c in columns), strict=True))
-    if stored is not None:
-        kept = zip(*(stored[c] for c in columns), strict=True)
-        events = sorted([e for e in kept if e[1] not in read] + events, key=lambda e: e[:2])
-    newest, needed = events[-1][0], _needed(view, events, oldest)
-    events = [e for e, keep in zip(events, needed, strict=True) if keep]
-    values = {c: [e[i] for e in events] for i, c in enumerate(columns)}
-    return newest / per_second, {PER_SECOND: per_second, **values}
-
-
-def _needed(view: View, events: Sequence[tuple[Any, ...]], oldest: int | None) -> list[bool]:
-    """Return which events an aggregate can still read: those of the longest window, and the last of some columns."""
-    if oldest is None:
-        return [True] * len(events)
-    needed = [e[0] >= oldest for e in events]
-    for column, number in lasts(view.aggregates).items():
-        place = 2 + view.event_columns.index(column)
-        with_value = [i for i, e in enumerate(events) if e[place] is not None]
-        for i in with_value[-number:]:
-            needed[i] = True
-    return needed
-
-
-def _digest(view: View) -> str:
-    return hashlib.sha256(repr(sorted(asdict(view).items())).encode()).hexdigest()
+def digest_of(view: View) -> str:
+    """Return a digest of what a definition computes, and from which files."""
+    defined = {k: v for k, v in asdict(view).items() if k != "stream"}
+    return hashlib.sha256(repr(sorted(defined.items())).encode()).hexdigest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -17,6 +17,8 @@ BATCH = 500  # keys of one query; SQLite takes 32,766 at most
 
 Values = dict[str, Any]  # the features of one entity, by column
 Entry = tuple[str, float, Values]  # key, time as a number, and values
+# (key, stored values or None) -> the time and values to store, None to leave what is there
+Change = Callable[[str, Values | None], tuple[float, Values] | None]
 
 
 def events_of(view: str) -> str:
@@ -38,6 +40,13 @@ class FeatureStore(Protocol):
 
     def put(self, view: str, entries: Iterator[Entry]) -> int:
         """Store entries and return their number. An entry that is older than the stored one does not replace it."""
+        ...
+
+    def update(self, view: str, keys: Sequence[str], change: Change) -> int:
+        """Change entries, each in one step that no other writer can come between, and return how many changed.
+
+        `change` may be called several times for a key.
+        """
         ...
 
 
@@ -87,6 +96,17 @@ class SQLiteStore:
                 count += 1
         return count
 
+    def update(self, view: str, keys: Sequence[str], change: Change) -> int:
+        connection, count = self._connection, 0
+        with connection:
+            connection.execute("BEGIN IMMEDIATE")
+            for key, entry in zip(keys, self.get(view, keys), strict=True):
+                if (changed := change(key, entry and entry[1])) is not None:
+                    row = (view, key, changed[0], json.dumps(changed[1], default=str))
+                    connection.execute("INSERT OR REPLACE INTO features VALUES (?, ?, ?, ?)", row)
+                    count += 1
+        return count
+
 
 # Sets a key unless the stored entry is newer, in one step.
 PUT = """
@@ -129,6 +149,32 @@ class RedisStore:
                 pipeline.execute()
         pipeline.execute()
         return count
+
+    def update(self, view: str, keys: Sequence[str], change: Change) -> int:
+        count = 0
+        for first in range(0, len(keys), BATCH):
+            count += self._update(view, keys[first : first + BATCH], change)
+        return count
+
+    def _update(self, view: str, keys: Sequence[str], change: Change) -> int:
+        import redis
+
+        while True:
+            with self._client.pipeline() as pipeline:
+                pipeline.watch(*(f"recsys:{view}:{key}" for key in keys))
+                changes = {
+                    key: made
+                    for key, entry in zip(keys, self.get(view, keys), strict=True)
+                    if (made := change(key, entry and entry[1])) is not None
+                }
+                pipeline.multi()
+                for key, entry in changes.items():
+                    pipeline.set(f"recsys:{view}:{key}", json.dumps(entry, default=str))
+                try:
+                    pipeline.execute()
+                except redis.WatchError:  # another writer came between
+                    continue
+                return len(changes)
 
 
 def open_store(url: str, *, write: bool = False) -> FeatureStore:

@@ -9,6 +9,7 @@ users:
 
 clicks:                          # what the user did, as features
   files: logs/clicks/*.parquet   # a row for each event
+  stream: logs/clicks.jsonl      # optional: events that come before their files; or kafka://HOST:PORT/TOPIC
   key: user
   time: at
   aggregates:
@@ -63,6 +64,7 @@ class View:
     aggregates: features that are computed from all rows of an entity in a window of time
     max_age: the longest time that a value is used: numbers with units of UNITS (30d, 1d12h); for times that are
         numbers, a number
+    stream: a file of JSON lines, or kafka://HOST:PORT/TOPIC, with events that may not be in the files yet
     """
 
     name: str
@@ -72,6 +74,7 @@ class View:
     columns: tuple[str, ...] = ()
     max_age: str | None = None
     aggregates: tuple[Aggregate, ...] = ()
+    stream: str | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -237,7 +240,7 @@ def _view(name: str, value: Any, file: str | Path) -> View:
     if not isinstance(value, Mapping):
         raise UserError(f"{where}: must have the keys files, key, time and columns")
     known = [f.name for f in fields(View) if f.name != "name"]
-    optional = ("max_age", "columns", "aggregates")
+    optional = ("max_age", "columns", "aggregates", "stream")
     if wrong := next((k for k in value if k not in known), None):
         raise UserError(f"{where}.{wrong}: no such key{did_you_mean(str(wrong), known)}")
     if missing := next((k for k in known if k not in value and k not in optional), None):
@@ -255,8 +258,8 @@ def _view(name: str, value: Any, file: str | Path) -> View:
     except ValueError as e:
         hint = "write a number and a unit, such as 30d or 12h"
         raise UserError(f"{where}.max_age={age}: {e}; {hint}") from e
-    max_age = None if age is None else str(age)
-    return View(name, files, str(value["key"]), str(value["time"]), columns, max_age, made)
+    max_age, stream = (None if v is None else str(v) for v in (age, value.get("stream")))
+    return View(name, files, str(value["key"]), str(value["time"]), columns, max_age, made, stream)
 
 
 def _texts(value: Any) -> tuple[str, ...]:

@@ -1,0 +1,257 @@
+"""Streams of events as JSON: a file that grows, or a topic of Kafka.
+
+logs/clicks.jsonl                      an object on each line
+kafka://HOST:PORT[,HOST:PORT]/TOPIC    an object in each message
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple, Protocol
+from urllib.parse import urlsplit
+
+from recsys.console import say
+from recsys.errors import UserError
+
+WAIT = 0.2  # seconds between two looks at a file
+LINES = 1 << 20  # bytes of a file that are read at a time
+TIMEOUT = 5.0  # seconds for Kafka to answer at the start
+LOOK = 60.0  # seconds between two looks for new partitions
+ONLY = "0"  # the partition of a file
+Positions = Callable[[str], Mapping[str, Any] | None]  # partition -> what Stream.position returned, None at the start
+
+
+class Message(NamedTuple):
+    """One event: where it is, and its JSON. Offsets of a partition ascend."""
+
+    partition: str
+    offset: int
+    value: bytes
+
+
+class Stream(Protocol):
+    """Reads events in the order of each partition."""
+
+    name: str
+
+    def read(self, most: int, wait: float) -> list[Message]:
+        """Return the next events, at most `most`; wait for the first of them for at most `wait` seconds."""
+        ...
+
+    @property
+    def ended(self) -> bool:
+        """Whether all events that are there now were read."""
+        ...
+
+    def position(self, partition: str, offset: int) -> dict[str, Any]:
+        """Return what `open_stream` needs to go on after the event at an offset."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class LinesFile:
+    """A file to which lines are appended. If it is replaced or cut, reading goes on at the beginning of the new one.
+
+    An offset is the number of bytes before a line, in this file and in those that it replaced.
+    """
+
+    def __init__(self, path: Path, position: Mapping[str, Any] | None) -> None:
+        self.name, self._path, self._rest, self._lines = str(path), path, b"", list[bytes]()
+        try:
+            self._file: BinaryIO = path.open("rb")
+        except OSError as e:
+            raise UserError(
+                f"stream={path}: {e.strerror}; name a file of JSON lines, or kafka://HOST:PORT/TOPIC"
+            ) from e
+        self._before = self._next = 0  # the offset of the file's first byte, and of the next line
+        if position is not None:
+            self._before, self._next = position["before"], position["next"]
+            if position["file"] != self._identity() or self._size() < self._next - self._before:
+                say(f"{path}: is not the file that was read before, whose last lines may be missing")
+                self._before = self._next
+            self._file.seek(self._next - self._before)
+
+    def read(self, most: int, wait: float) -> list[Message]:
+        self._fill()
+        if not self._lines and wait:
+            time.sleep(wait)
+            self._fill()
+        messages = []
+        for line in self._lines[:most]:
+            if line.strip():
+                messages.append(Message(ONLY, self._next, line))
+            self._next += len(line)
+        del self._lines[:most]
+        return messages
+
+    def _fill(self) -> None:
+        """Read whole lines; what a writer has not ended yet waits."""
+        if self._lines:
+            return
+        found = self._file.read(LINES)
+        if not found and self._replaced():
+            if self._rest:
+                say(f"{self._path}: the file before ended within a line, which was left out")
+            self._file.close()
+            self._file, self._before, self._rest = self._path.open("rb"), self._next, b""
+            found = self._file.read(LINES)
+        *self._lines, self._rest = (self._rest + found).splitlines(keepends=True) or [b""]
+        if self._rest.endswith(b"\n"):
+            self._lines.append(self._rest)
+            self._rest = b""
+
+    def _replaced(self) -> bool:
+        try:
+            there = self._path.stat()
+        except FileNotFoundError:  # between two files
+            return False
+        return there.st_ino != os.fstat(self._file.fileno()).st_ino or there.st_size < self._file.tell()
+
+    @property
+    def ended(self) -> bool:
+        return not self._lines and self._file.tell() >= self._size() and not self._replaced()
+
+    def _identity(self) -> int:
+        return os.fstat(self._file.fileno()).st_ino
+
+    def _size(self) -> int:
+        return os.fstat(self._file.fileno()).st_size
+
+    def position(self, partition: str, offset: int) -> dict[str, Any]:
+        return {"before": self._before, "next": self._next, "file": self._identity()}
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class KafkaTopic:
+    """All partitions of a topic of Kafka, also those that are added to it.
+
+    Args:
+        url: kafka://HOST:PORT[,HOST:PORT]/TOPIC
+        positions: partition -> where to go on; others are read from their beginning.
+        properties: a file of further settings, as Kafka's own commands take (--command-config): key=value lines.
+
+    Raises:
+        UserError: the brokers cannot be reached, or have no such topic.
+    """
+
+    def __init__(self, url: str, positions: Positions, properties: str | None) -> None:
+        try:
+            import confluent_kafka as kafka
+        except ImportError as e:
+            raise UserError(f"stream={url}: needs confluent-kafka; run: pip install 'recsys[kafka]'") from e
+        parts = urlsplit(url)
+        self.name, self._topic = url, parts.path.strip("/")
+        if not parts.netloc or not self._topic or "/" in self._topic:
+            raise UserError(f"stream={url}: must be kafka://HOST:PORT/TOPIC")
+        self._kafka, self._positions = kafka, positions
+        self._ends: dict[str, bool] = {}
+        self._down, self._looked = False, 0.0
+        settings = {
+            **_properties(properties),
+            "bootstrap.servers": parts.netloc,
+            "group.id": "recsys",  # unused, though needed: partitions are assigned here, and the store keeps offsets
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",
+            "enable.partition.eof": True,
+            "error_cb": self._failed,
+            "log_level": 0,  # failures come to error_cb
+        }
+        try:
+            self._consumer = kafka.Consumer(settings)
+            self._look()
+        except (kafka.KafkaException, ValueError) as e:
+            problem = e.args[0].str() if e.args and hasattr(e.args[0], "str") else str(e)
+            raise UserError(f"stream={url}: {problem}; see that Kafka runs there, and kafka_properties") from e
+
+    def _look(self) -> None:
+        """Assign the partitions that are there."""
+        self._looked = time.monotonic()
+        topic = self._consumer.list_topics(self._topic, timeout=TIMEOUT).topics[self._topic]
+        if topic.error is not None:
+            raise UserError(f"stream={self.name}: {topic.error.str()}; create the topic first")
+        new = []
+        for number in sorted(topic.partitions):
+            if str(number) not in self._ends:
+                position = self._positions(str(number))
+                offset = self._kafka.OFFSET_BEGINNING if position is None else position["next"]
+                new.append(self._kafka.TopicPartition(self._topic, number, offset))
+                self._ends[str(number)] = False
+        if new:
+            self._consumer.incremental_assign(new)
+
+    def _failed(self, error: Any) -> None:
+        if not self._down and error.code() == self._kafka.KafkaError._ALL_BROKERS_DOWN:
+            self._down = True
+            say(f"{self.name}: no broker can be reached; trying again")
+
+    def read(self, most: int, wait: float) -> list[Message]:
+        if time.monotonic() - self._looked > LOOK and not self._down:
+            with suppress(self._kafka.KafkaException):  # error_cb says that no broker can be reached
+                self._look()
+        messages = []
+        for found in self._consumer.consume(most, wait or 0.001):
+            if (error := found.error()) is None:
+                self._down = False
+                messages.append(Message(str(found.partition()), found.offset() or 0, found.value() or b""))
+                self._ends[str(found.partition())] = False
+            elif error.code() == self._kafka.KafkaError._PARTITION_EOF:
+                self._ends[str(found.partition())] = True
+            elif not error.retriable() and not self._down:
+                raise UserError(f"stream={self.name}: {error.str()}")
+        return messages
+
+    @property
+    def ended(self) -> bool:
+        return bool(self._ends) and all(self._ends.values())
+
+    def position(self, partition: str, offset: int) -> dict[str, Any]:
+        return {"next": offset + 1}
+
+    def close(self) -> None:
+        self._consumer.close()
+
+
+def _properties(file: str | None) -> dict[str, str]:
+    if file is None:
+        return {}
+    try:
+        lines = Path(file).read_text().splitlines()
+    except OSError as e:
+        raise UserError(f"kafka_properties={file}: {e.strerror}") from e
+    found = {}
+    for number, line in enumerate(lines, 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            key, equal, value = line.partition("=")
+            if not equal:
+                raise UserError(f"kafka_properties={file}, line {number}: is no key=value")
+            found[key.strip()] = value.strip()
+    return found
+
+
+@contextmanager
+def open_stream(url: str, positions: Positions, properties: str | None = None) -> Iterator[Stream]:
+    """Open a stream.
+
+    Args:
+        url: a file, or kafka://HOST:PORT/TOPIC.
+        positions: partition -> what `Stream.position` returned, None to begin at the beginning.
+        properties: a file with more settings of Kafka.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    if url.startswith("kafka:"):
+        stream: Stream = KafkaTopic(url, positions, properties)
+    else:
+        stream = LinesFile(Path(url), positions(ONLY))
+    try:
+        yield stream
+    finally:
+        stream.close()

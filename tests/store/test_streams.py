@@ -1,0 +1,286 @@
+"""Streams of events: each event counts once, whatever is killed, cut or repeated, and files say what they say."""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from subprocess import PIPE, Popen
+from typing import Any
+
+import polars as pl
+import pytest
+from forks import ok, run_forked
+from shop_events import START, YAML, events, everything, same
+
+from recsys.errors import UserError
+from recsys.serving.store import follow as following
+from recsys.serving.store.follow import follow
+from recsys.serving.store.materialise import materialise
+from recsys.serving.store.stores import FeatureStore, open_store
+from recsys.serving.store.views import View, load_views
+
+NOW = START + timedelta(days=41)
+STREAM = YAML.replace("  key: user\n", "  stream: clicks.jsonl\n  key: user\n")
+
+
+def to_json(frame: pl.DataFrame) -> str:
+    return "".join(json.dumps(row, default=datetime.isoformat) + "\n" for row in frame.iter_rows(named=True))
+
+
+@pytest.fixture
+def view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> View:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(following, "WAIT", 0.05)
+    Path("f.yaml").write_text(STREAM)
+    return load_views("f.yaml")["clicks"]
+
+
+@pytest.fixture(params=["sqlite", "redis"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> FeatureStore:
+    url = f"sqlite:///{tmp_path / 'f.db'}" if request.param == "sqlite" else request.getfixturevalue("redis_url")
+    return open_store(url, write=True)
+
+
+def from_files(view: View, log: pl.DataFrame, folder: Path) -> dict[str, Any]:
+    """Return the features of all users by files alone."""
+    folder.mkdir()
+    log.write_parquet(folder / "events-0.parquet")
+    whole = open_store(f"sqlite:///{folder / 'whole.db'}", write=True)
+    old = Path.cwd()
+    os.chdir(folder)
+    try:
+        materialise({"clicks": view}, whole)
+    finally:
+        os.chdir(old)
+    return everything(view, whole, NOW)
+
+
+def equal(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    return a.keys() == b.keys() and all(same(a[u][n], b[u][n]) for u in a for n in a[u])
+
+
+def test_files_and_a_stream_give_what_files_give(view: View, store: FeatureStore, tmp_path: Path) -> None:
+    """The stream holds events that the files have, too, and is read in parts; later, files have all of it."""
+    log = events(3000)
+    log[:1500].write_parquet("events-0.parquet")
+    materialise({"clicks": view}, store)
+    text = to_json(log[1000:])
+    cut = len(text) // 2  # within a line
+    Path("clicks.jsonl").write_text(text[:cut])
+    first = follow([view], store, until_end=True)["clicks"]
+    with Path("clicks.jsonl").open("a") as file:
+        file.write(text[cut:])
+    assert first + follow([view], store, until_end=True)["clicks"] == 2000
+    wanted = from_files(view, log, tmp_path / "whole")
+    assert equal(everything(view, store, NOW), wanted)
+    assert follow([view], store, until_end=True) == {"clicks": 0}
+
+    log[1500:].write_parquet("events-1.parquet")
+    materialise({"clicks": view}, store)
+    assert equal(everything(view, store, NOW), wanted)
+
+
+def test_what_was_written_before_a_kill_is_not_written_twice(
+    view: View, store: FeatureStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = events(2000)
+    log[:10].write_parquet("events-0.parquet")
+    Path("clicks.jsonl").write_text(to_json(log[10:]))
+    materialise({"clicks": view}, store)
+    monkeypatch.setattr(following, "BATCH", 300)
+    put, calls = store.put, [0]
+
+    def killed(name: str, entries: Any) -> int:
+        calls[0] += name.endswith("#streams")
+        if calls[0] == 3:  # the events of this batch are in the store, and the position is not
+            raise KeyboardInterrupt
+        return put(name, entries)
+
+    monkeypatch.setattr(store, "put", killed)
+    with pytest.raises(KeyboardInterrupt):
+        follow([view], store, until_end=True)
+    monkeypatch.setattr(store, "put", put)
+    assert follow([view], store, until_end=True) == {"clicks": 1990 - 600}
+    assert equal(everything(view, store, NOW), from_files(view, log, tmp_path / "whole"))
+
+
+def test_a_file_that_is_replaced_or_cut(view: View, tmp_path: Path) -> None:
+    """As log rotation does: the new file is read from its beginning, and the rest of the old one first."""
+    store = open_store(f"sqlite:///{tmp_path / 'f.db'}", write=True)
+    log = events(1000)
+    log[:1].write_parquet("events-0.parquet")
+    path = Path("clicks.jsonl")
+    path.write_text(to_json(log[1:400]))
+    follower_ended = threading.Event()
+
+    def run() -> None:
+        own = open_store(f"sqlite:///{tmp_path / 'f.db'}", write=True)
+        with pytest.raises(UserError, match="Expecting value"):
+            follow([view], own)
+        follower_ended.set()
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    wait_for(lambda: read(store) == len(to_json(log[1:400])))
+    path.rename("clicks.1.jsonl")
+    with Path("clicks.1.jsonl").open("a") as file:  # the writer has not noticed yet
+        file.write(to_json(log[400:500]))
+    path.write_text(to_json(log[500:700]))
+    wait_for(lambda: read(store) == len(to_json(log[1:700])))
+    path.write_text("")  # cut
+    time.sleep(0.6)
+    path.write_text(to_json(log[700:]))
+    wait_for(lambda: read(store) == len(to_json(log[1:])))
+    with path.open("a") as file:
+        file.write("stop\n")
+    thread.join(30)
+    assert follower_ended.is_set()
+    log[:1].write_parquet("events-0.parquet")
+    materialise({"clicks": view}, store)
+    assert equal(everything(view, store, NOW), from_files(view, log, tmp_path / "whole"))
+
+
+def read(store: FeatureStore) -> int:
+    """Return the number of bytes of the file, and of those before it, whose events are in the store."""
+    [seen] = store.get("clicks#streams", ["clicks.jsonl 0"])
+    return 0 if seen is None else int(seen[1]["next"])
+
+
+def wait_for(condition: Any) -> None:
+    stop = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < stop
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def kafka() -> Iterator[str]:
+    """The address of librdkafka's own cluster for tests."""
+    confluent_kafka = pytest.importorskip("confluent_kafka", reason="pip install 'recsys[kafka]'")
+    producer = confluent_kafka.Producer({"test.mock.num.brokers": 2, "log_level": 0})
+    brokers = producer.list_topics(timeout=10).brokers.values()
+    yield ",".join(f"{b.host}:{b.port}" for b in brokers)
+    del producer
+
+
+def produce(address: str, topic: str, frame: pl.DataFrame) -> None:
+    from confluent_kafka import Producer
+
+    producer = Producer({"bootstrap.servers": address})
+    for line in to_json(frame).splitlines():
+        producer.produce(topic, value=line, key=json.loads(line)["user"])
+    producer.flush()
+
+
+def test_kafka(view: View, store: FeatureStore, tmp_path: Path, kafka: str) -> None:
+    """Partitions by user; two times that the process runs; what files have already counts once."""
+    topic = f"clicks-{type(store).__name__}"
+    Path("f.yaml").write_text(STREAM.replace("clicks.jsonl", f"kafka://{kafka}/{topic}"))
+    view = load_views("f.yaml")["clicks"]
+    log = events(2000)
+    log[:300].write_parquet("events-0.parquet")
+    materialise({"clicks": view}, store)
+    produce(kafka, topic, log[200:1200])
+    assert follow([view], store, until_end=True) == {"clicks": 1000}
+    produce(kafka, topic, log[1200:])
+    assert follow([view], store, until_end=True) == {"clicks": 800}
+    assert equal(everything(view, store, NOW), from_files(view, log, tmp_path / "whole"))
+
+
+def test_the_command_ends_with_one_line_and_goes_on(view: View, tmp_path: Path) -> None:
+    log = events(600)
+    log[:1].write_parquet("events-0.parquet")
+    Path("clicks.jsonl").write_text(to_json(log[:500]))
+    store = f"store=sqlite:///{tmp_path / 'f.db'}"
+    command = [sys.executable, "-m", "recsys.feature_store", "follow", "definition=f.yaml", store]
+    with Popen(command, stderr=PIPE, text=True) as running:
+        try:
+            wait_for(lambda: read(open_store(f"sqlite:///{tmp_path / 'f.db'}", write=True)) > 0)
+            running.send_signal(signal.SIGTERM)
+            _, err = running.communicate(timeout=30)
+        finally:
+            running.kill()
+    assert running.returncode == 128 + signal.SIGTERM
+    assert err.splitlines()[-1].endswith("the store has all events until then; run the command again to go on"), err
+    with Path("clicks.jsonl").open("a") as file:
+        file.write(to_json(log[500:]) + '{"user": null}\n{"user": "u1", "at": "yesterday"}\n[]\n{"user"\n')
+    done = run_forked("recsys.feature_store", "follow", "definition=f.yaml", store, "until_end=true", cwd=tmp_path)
+    assert done.returncode == 2 and done.stderr.splitlines()[-1].endswith(
+        "user is null; correct it, or set rejected=FILE to go on and keep such events there"
+    ), done.stderr
+    more = ("until_end=true", "rejected=bad.jsonl")
+    ok(run_forked("recsys.feature_store", "follow", "definition=f.yaml", store, *more, cwd=tmp_path))
+    bad = [json.loads(line) for line in Path("bad.jsonl").read_text().splitlines()]
+    assert [b["why"] for b in bad] == [
+        "user is null",
+        'at="yesterday": is no time such as 2026-01-31T12:00:00',
+        "is no JSON object",
+        "Expecting ':' delimiter: line 2 column 1 (char 8)",
+    ]
+    assert bad[3]["text"] == '{"user"' and "clicks.jsonl, partition 0, offset" in bad[0]["event"]
+    reader = open_store(f"sqlite:///{tmp_path / 'f.db'}")
+    assert equal(everything(view, reader, NOW), from_files(view, log, tmp_path / "whole"))
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "message"),
+    [
+        ({"price": "cheap"}, None, 'price="cheap": is no Float64, the type of the files'),
+        ({"at": 5}, None, "at=5: is no time such as 2026-01-31T12:00:00"),
+        ({"user": None}, None, "user is null"),
+        ({}, '{"usr": 1}', "has no user; did you mean usr?"),
+    ],
+)
+def test_events_that_cannot_be_read(
+    change: dict[str, Any], line: str | None, message: str, view: View, tmp_path: Path
+) -> None:
+    log = events(5)
+    log.write_parquet("events-0.parquet")
+    bad = {**json.loads(to_json(log[4:])), **change}
+    Path("clicks.jsonl").write_text(to_json(log[:4]) + (line or json.dumps(bad)) + "\n")
+    offset = len(to_json(log[:4]))
+    store = open_store(f"sqlite:///{tmp_path / 'f.db'}", write=True)
+    with pytest.raises(UserError) as found:
+        follow([view], store, until_end=True)
+    assert str(found.value).startswith(f"clicks.jsonl, partition 0, offset {offset}: {message}"), found.value
+
+
+@pytest.mark.parametrize(
+    ("stream", "override", "message"),
+    [
+        ("", "", "f.yaml: no view has a stream; add stream: a file of JSON lines or kafka://HOST/TOPIC"),
+        ("", "views=clicks", "f.yaml: clicks.stream: is missing; add a file of JSON lines or kafka://HOST/TOPIC"),
+        ("  stream: a.jsonl\n", "views=[click]", "views=click: no such view; did you mean clicks?"),
+        ("  stream: a.jsonl\n", "", "stream=a.jsonl: No such file or directory; name a file of JSON lines, or kafka"),
+        ("  stream: kafka://a\n", "", "stream=kafka://a: must be kafka://HOST:PORT/TOPIC"),
+        ("  stream: kafka://127.0.0.1:9/a\n", "kafka_properties=none", "kafka_properties=none: No such file"),
+    ],
+)
+def test_mistakes(stream: str, override: str, message: str, view: View, tmp_path: Path) -> None:
+    events(5).write_parquet("events-0.parquet")
+    Path("f.yaml").write_text(YAML.replace("  key: user\n", f"{stream}  key: user\n"))
+    store = f"store=sqlite:///{tmp_path / 'f.db'}"
+    more = [override] if override else []
+    done = run_forked("recsys.feature_store", "follow", "definition=f.yaml", store, *more, cwd=tmp_path)
+    assert done.returncode == 2 and message in done.stderr.splitlines()[-1], done.stderr
+
+
+def test_brokers_that_are_not_there_and_wrong_settings(view: View, tmp_path: Path, kafka: str) -> None:
+    store = open_store(f"sqlite:///{tmp_path / 'f.db'}", write=True)
+    events(5).write_parquet("events-0.parquet")
+    for url, settings, message in (
+        ("kafka://127.0.0.1:9/a", "", "Broker transport failure; see that Kafka runs there"),
+        (f"kafka://{kafka}/nothing-there", "", "Unknown topic or partition; create the topic first"),
+        (f"kafka://{kafka}/a", "no.such.setting=1", 'No such configuration property: "no.such.setting"'),
+        (f"kafka://{kafka}/a", "# fine\n\nwrong", "kafka.properties, line 3: is no key=value"),
+    ):
+        Path("f.yaml").write_text(STREAM.replace("clicks.jsonl", url))
+        Path("kafka.properties").write_text(settings)
+        with pytest.raises(UserError) as found:
+            follow([load_views("f.yaml")["clicks"]], store, properties="kafka.properties", until_end=True)
+        assert message in str(found.value), found.value
