@@ -21,6 +21,7 @@ from recsys.atomic import write_text
 from recsys.errors import UserError
 
 FILE = "manifest.json"
+MADE_FROM = "made_from"  # in manifest.json: globs of files elsewhere; when they change, a server loads the folder again
 UNREADABLE = "is damaged and cannot be read"
 BLOCK_BYTES = 1 << 22
 THREADS = max(2, (os.cpu_count() or 1) // 2)

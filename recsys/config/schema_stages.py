@@ -24,8 +24,11 @@ class TableConfig:
 class FeaturesConfig:
     """Stored features of users and items (recsys.feature_store)."""
 
-    definition: str = folder(MISSING, "name a YAML file of views")
+    definition: str | None = folder(None, "name a YAML file of views")  # null: nothing is stored
     store: str = "sqlite:///features.db"  # sqlite:///PATH | redis://HOST:PORT/DB
+    # a list of the user's last items, oldest first (last: ITEM, number: N), which requests get as their history
+    # instead of `events`
+    history: str | None = None
 
 
 @dataclass
@@ -74,7 +77,7 @@ class PipelineConfig:
     events: TableConfig | None = None  # what users did; null: requests bring their histories
     users: TableConfig | None = None  # columns of users, for rules and models
     items: TableConfig | None = None  # columns of items, for rules, formulas and orders
-    features: FeaturesConfig | None = None
+    features: FeaturesConfig = field(default_factory=FeaturesConfig)
     sources: dict[str, Any] = field(default_factory=dict)  # name -> _target_: recsys.stages.sources
     merge: Any = None  # _target_: recsys.stages.merge; null: reciprocal ranks
     filters: dict[str, Any] = field(default_factory=dict)  # name -> _target_: recsys.stages.filters

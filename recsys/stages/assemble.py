@@ -15,7 +15,7 @@ from recsys.config.build import make
 from recsys.config.check import check_target
 from recsys.config.plain import from_plain
 from recsys.config.schema_stages import PipelineConfig
-from recsys.errors import UserError
+from recsys.errors import UserError, did_you_mean
 from recsys.serving.store.online import OnlineFeatures
 from recsys.serving.store.stores import open_store
 from recsys.serving.store.views import View, load_views
@@ -105,7 +105,9 @@ def load(cfg: DictConfig, past: pl.DataFrame | None = None) -> StagedRecommender
         items = distinct_rows(read_table(config.items, root, "items", (config.item,)), config.item, "items")
     if config.users is not None:
         users = distinct_rows(read_table(config.users, root, "users", (config.user,)), config.user, "users")
-    if config.events is not None:
+    views = _views(config)
+    kept_history = config.features.history
+    if config.events is not None and (past is not None or kept_history is None):
         frame = read_table(config.events, root, "events", (config.user, config.item)) if past is None else past
         if config.time is not None and config.time not in frame.columns:
             raise UserError(f"events: has no column {config.time}, which the key time names")
@@ -114,12 +116,14 @@ def load(cfg: DictConfig, past: pl.DataFrame | None = None) -> StagedRecommender
     if parts.score is not None:
         parts.score.open(models, "score")
     catalogue = make_catalogue(items, config.item, opened, parts.sources)
-    views = _views(config)
-    stored = [name for view in views.values() for name in view.names]
-    features = _features(config, views) if config.features is not None else None
+    of_users, of_items = ({n: v for n, v in views.items() if v.key == key} for key in (config.user, config.item))
+    stored = [name for view in of_users.values() for name in view.names]
+    features, item_features = _features(config, of_users), _features(config, of_items)
     user_columns = [] if users is None else users.columns
     context = [config.user, *([config.time] if config.time else []), *config.context]
-    resources = Resources(catalogue, models, [*user_columns, *stored], context, events, list(parts.sources))
+    resources = Resources(
+        catalogue, models, [*user_columns, *stored], context, events, list(parts.sources), item_features
+    )
     for name, source in parts.sources.items():
         source.bind(resources, f"sources.{name}")
     for name, part in parts.filters.items():
@@ -128,7 +132,9 @@ def load(cfg: DictConfig, past: pl.DataFrame | None = None) -> StagedRecommender
         order.bind(resources, f"order.{name}")
     if parts.score is not None:
         parts.score.bind(resources, "score", config.item, config.user, config.time)
-    settings = Settings(config.user, config.item, config.time, config.k, config.candidates, config.history, config.seed)
+    settings = Settings(
+        config.user, config.item, config.time, config.k, config.candidates, config.history, config.seed, kept_history
+    )
     rows = {} if users is None else rows_by(users, config.user)
     return StagedRecommender(
         settings, catalogue, parts.sources, parts.merge, parts.filters, parts.score, parts.order, rows, events,
@@ -167,13 +173,25 @@ def make_catalogue(
 
 
 def _views(config: PipelineConfig) -> dict[str, View]:
-    """Return the views of users; the path of their file starts where those of tables start."""
-    if config.features is None:
+    """Return the views of users and items; the path of their file starts where those of tables start."""
+    if config.features.definition is None:
+        if config.features.history is not None:
+            raise UserError(
+                f"features.history={config.features.history}: needs features.definition, a YAML file of views"
+            )
         return {}
     views = load_views(tables_root(config) / config.features.definition)
-    return {name: view for name, view in views.items() if view.key == config.user}
+    name = config.features.history
+    lists = [a.name for v in views.values() if v.key == config.user for a in v.aggregates if a.number is not None]
+    if name is not None and name not in lists:
+        raise UserError(
+            f"features.history={name}: is no list of a view of users in {config.features.definition}"
+            f"{did_you_mean(name, lists)}; add an aggregate such as {name}: {{last: {config.item}, number: 50}}"
+        )
+    return {n: view for n, view in views.items() if view.key in (config.user, config.item)}
 
 
-def _features(config: PipelineConfig, views: Mapping[str, View]) -> OnlineFeatures:
-    assert config.features is not None
+def _features(config: PipelineConfig, views: Mapping[str, View]) -> OnlineFeatures | None:
+    if not views:
+        return None
     return OnlineFeatures(views, open_store(config.features.store, write=False))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from recsys.serving.store.online import OnlineFeatures
 from recsys.stages.catalogue import Catalogue
 from recsys.stages.models import Models
 from recsys.stages.visitor import Events
@@ -19,6 +20,7 @@ class Resources:
     events: what users did, None if requests bring their histories
     models: loads models
     sources: names of the sources
+    items: stored features of items, None if there are none
     """
 
     catalogue: Catalogue
@@ -27,3 +29,4 @@ class Resources:
     context: Sequence[str] = ()
     events: Events | None = None
     sources: Sequence[str] = ()
+    items: OnlineFeatures | None = None

@@ -83,7 +83,9 @@ class Ranking(Score):
         reads = self.model.pipeline.fitted
         needs = FeatureInputs.from_config(reads.data).raw
         of_items = {self._item, *(needs & set(resources.catalogue.columns.columns))}
-        self._of_items = sorted(of_items)
+        self._of_items, self._stored = sorted(of_items), resources.items
+        self._of_store = sorted(needs & resources.items.names - of_items) if resources.items is not None else []
+        of_items |= set(self._of_store)
         provided = {self._user, *resources.user, *resources.context, *of_items}
         provided |= {names.get(time, time)} if time else set()
         provided |= set(resources.events.frame.columns) & self._past() if resources.events is not None else self._past()
@@ -104,7 +106,8 @@ class Ranking(Score):
         names_of = list(self._predictions.values())
         text = names_of[0] if self._text is None else self._text
         self._formula = Formula(text, f"{key}.formula", names_of, resources)
-        alone = not self._division.needed and not self._division.past and not self._of_sources
+        alone = not self._division.needed and not self._division.past
+        alone = alone and not self._of_sources and not self._of_store
         self._items = self._item_features() if alone else None
 
     def _past(self) -> set[str]:
@@ -151,7 +154,15 @@ class Ranking(Score):
         """Return raw rows with the columns of items that the model reads."""
         columns = {n: self._catalogue.columns[n][items].to_list() for n in self._of_items if n != self._item}
         columns[self._item] = self._catalogue.names[items].to_list()
-        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        rows: list[dict[str, Any]] = [
+            dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+        ]
+        if self._of_store and self._stored is not None:
+            [key] = self._stored.keys
+            found = self._stored.join([{key: name} for name in columns[self._item]])
+            for row, values in zip(rows, found, strict=True):
+                row |= {n: values[n] for n in self._of_store if n in values}
+        return rows
 
     def predictions(self, visitor: Visitor, items: np.ndarray, retrieved: Retrieved) -> dict[str, np.ndarray]:
         """Return the predictions for candidates, (n,) each, by the names that formulas use."""

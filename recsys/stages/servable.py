@@ -15,8 +15,9 @@ from recsys.config.compose import compose_file
 from recsys.config.schema_stages import PipelineConfig
 from recsys.errors import UserError
 from recsys.serving.servable import Features, Outputs, Query, Row, TensorSpec
-from recsys.stages.assemble import build_parts
+from recsys.stages.assemble import build_parts, plain_config, tables_root
 from recsys.stages.assemble import load as load_pipeline
+from recsys.stages.models import EXPORTED
 from recsys.stages.staged import StagedRecommender
 
 CONFIG = "pipeline.yaml"
@@ -31,7 +32,20 @@ def write_folder(file: Path, overrides: Sequence[str], folder: Path) -> None:
         if cfg[key] is not None:
             cfg[key] = str(Path(cfg[key]).expanduser().resolve())
     write_text(folder / CONFIG, OmegaConf.to_yaml(cfg, resolve=True))
-    manifest.write(folder, manifest.entries_of(folder), {KEY: cfg.name})
+    manifest.write(folder, manifest.entries_of(folder), {KEY: cfg.name, manifest.MADE_FROM: _made_from(cfg)})
+
+
+def _made_from(cfg: DictConfig) -> list[str]:
+    """Return globs of the files from which a pipeline is loaded: a server loads it again when they change."""
+    config, root = plain_config(cfg), Path(str(cfg.root))
+    tables = tables_root(config)
+    found = [t.file for t in (config.items, config.users, config.events) if t is not None]
+    files = [str(tables / name) for file in found for name in ([file] if isinstance(file, str) else file)]
+    if config.features.definition is not None:
+        files.append(str(tables / config.features.definition))
+    parts = [*cfg.sources.values(), *([cfg.score] if cfg.score is not None else [])]
+    runs = sorted({str(part.run) for part in parts if part is not None and part.get("run")})
+    return files + [str(root / run / below / manifest.FILE) for run in runs for below in ("", EXPORTED)]
 
 
 def load(folder: str | Path, *, threads: int = 1) -> PipelineServable:

@@ -35,6 +35,7 @@ class Settings:
     candidates: most items that are left when sources are merged
     history: most events of a user that models read
     seed: of exploration
+    stored_history: the stored feature that lists the user's last items, None if there is none
     """
 
     user: str
@@ -44,6 +45,7 @@ class Settings:
     candidates: int
     history: int
     seed: int = 0
+    stored_history: str | None = None
 
 
 @dataclass
@@ -125,11 +127,16 @@ class StagedRecommender:
         if not context and query.rows:  # a history alone: its rows name the user
             context = {s.user: query.rows[-1].get(s.user)}
         key = as_key(context.get(s.user), s.user)
+        events: Sequence[Row]
         user: Row = self._users.get(key or "", {})
         if self._features is not None:
             [user] = self._features.join([{**user, s.user: key}], shared=True)
-        if query.rows or self.events is None or key is None:
-            events: Sequence[Row] = list(query.rows)[-s.history :]
+        if not query.rows and self.events is None and s.stored_history is not None:
+            names = [str(i) for i in user.get(s.stored_history) or []]
+            events = [{s.user: key, s.item: name} for name in names[-s.history :]]
+            seen = self.catalogue.numbers(names)
+        elif query.rows or self.events is None or key is None:
+            events = list(query.rows)[-s.history :]
             seen = self.catalogue.numbers([as_key(row.get(s.item), s.item) or "" for row in query.rows])
         else:
             events = self.events.rows(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,12 @@ from recsys.data.samples.interactions import write_next, write_sample
 from recsys.errors import UserError
 from recsys.serving.artefact import load as load_artefact
 from recsys.serving.servable import Query
+from recsys.serving.server.models import _signature
 from recsys.serving.store.materialise import materialise
 from recsys.serving.store.stores import open_store
 from recsys.serving.store.views import load_views
 from recsys.stages.assemble import load
-from recsys.stages.servable import PipelineServable
+from recsys.stages.servable import PipelineServable, write_folder
 from recsys.stages.staged import StagedRecommender
 from recsys.training.run import train
 
@@ -153,6 +155,67 @@ def test_stored_features_of_users(world: Path, tmp_path: Path) -> None:
     shown = [[prices[i] for i in pipeline.names(a.items)] for a in pipeline.answers(queries(world, 3))]
     assert shown[0] and max(shown[0]) < 20  # u0
     assert max(shown[1]) > 20 and shown[2] == []  # u2 has no limit: NULL counts as false
+
+
+def stored(folder: Path, views: str) -> list[str]:
+    """Materialise views, and return the overrides that name them."""
+    (folder / "features.yaml").write_text(views)
+    store = f"sqlite:///{folder}/features.db"
+    materialise(load_views(folder / "features.yaml"), open_store(store, write=True))
+    return [f"features.definition={folder}/features.yaml", f"features.store={store}"]
+
+
+def test_histories_from_the_store(world: Path, tmp_path: Path) -> None:
+    """Users get the lists that their events give, without the table of events."""
+    log = pl.read_csv(world / "data" / "log.csv").with_columns(pl.col("item").cast(pl.String))
+    log.write_parquet(tmp_path / "log.parquet")
+    view = f"""
+log:
+  files: {tmp_path}/log.parquet
+  key: user
+  time: time
+  aggregates: {{recent: {{last: item, number: 200}}}}
+"""
+    pipeline, wanted = loaded(world, *stored(tmp_path, view), "features.history=recent"), loaded(world)
+    assert pipeline.events is None
+    for query in queries(world, 5):
+        kept, full = pipeline.visitor(query), wanted.visitor(query)
+        assert kept.seen.tolist() == full.seen.tolist() and len(kept.seen)
+        assert [e["item"] for e in kept.events] == [str(e["item"]) for e in full.events]
+    lists = [pipeline.names(a.items) for a in pipeline.answers(queries(world, 5))]
+    assert lists != [pipeline.names(a.items) for a in pipeline.answers([Query([], context={"user": "nobody"})] * 5)]
+    with pytest.raises(UserError, match=r"features\.history=recnt: is no list of a view of users .*mean recent"):
+        loaded(world, *stored(tmp_path, view), "features.history=recnt")
+
+
+def test_the_ranker_reads_stored_features_of_items(world: Path, tmp_path: Path) -> None:
+    """A column that leaves the table of items for the store gives the same scores."""
+    items = pl.read_csv(world / "data" / "items.csv")
+    items.with_columns(pl.col("item").cast(pl.String), pl.lit(1).alias("time")).write_parquet(tmp_path / "i.parquet")
+    overrides = stored(tmp_path, f"prices: {{files: '{tmp_path}/i.parquet', key: item, time: time, columns: [price]}}")
+    items.drop("price").write_csv(tmp_path / "items.csv")
+    more = ["filters.price=null", f"items.file={tmp_path}/items.csv"]
+    wanted = loaded(world, more[0]).answers(queries(world, 3))
+    found = loaded(world, *overrides, *more).answers(queries(world, 3))
+    for a, b in zip(found, wanted, strict=True):
+        assert a.items.tolist() == b.items.tolist()
+        np.testing.assert_allclose(a.scores, b.scores, rtol=1e-5)
+    with pytest.raises(UserError, match="the model reads the column price, which no table and no request has"):
+        loaded(world, *more)
+
+
+def test_a_changed_table_is_another_signature(world: Path, tmp_path: Path) -> None:
+    """So SIGHUP, or POST .../load, makes a server load the pipeline again."""
+    data = tmp_path / "data"
+    shutil.copytree(world / "data", data)
+    folder = tmp_path / "served"
+    folder.mkdir()
+    write_folder(conf_dir() / "pipeline" / "sample.yaml", [f"root={world}", f"data_root={tmp_path}"], folder)
+    before = _signature(folder)
+    assert _signature(folder) == before and len(before) > 4
+    lines = (data / "items.csv").read_text().splitlines()
+    (data / "items.csv").write_text("\n".join(lines[:-1]) + "\n")
+    assert _signature(folder) != before
 
 
 def test_a_served_pipeline(world: Path) -> None:

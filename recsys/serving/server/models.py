@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import glob
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,6 +13,7 @@ from typing import Any
 
 import xxhash
 
+from recsys import manifest
 from recsys.errors import UserError, did_you_mean
 from recsys.serving.servable import Query, Servable
 from recsys.serving.server.batcher import Batcher, BatchLimits
@@ -23,7 +25,7 @@ from recsys.serving.server.request_error import RequestError
 from recsys.serving.server.versions import ALIAS, MANIFEST, Choice, Source
 
 Loader = Callable[..., Servable]  # of a folder, with the number of `threads`
-Signature = tuple[str, int, int, int]
+Signature = tuple[tuple[str, int, int, int], ...]  # path, time, inode and size of each file
 MOST_KEYS = 1000  # sets of keys that are remembered
 
 
@@ -263,9 +265,11 @@ class Registry:
 
 
 def _signature(folder: Path) -> Signature:
-    """Return what changes if a folder, or the folder that a link names, gets another model."""
+    """Return what changes if a folder, or the folder that a link names, gets another model, or its sources change."""
     try:
-        stat = (folder / MANIFEST).stat()
+        patterns = manifest.read_json(folder / MANIFEST).get(manifest.MADE_FROM, [])
+        files = [folder / MANIFEST, *(Path(f) for p in patterns for f in sorted(glob.glob(p)))]
+        states = [(f, f.stat()) for f in files]
     except OSError as e:
         raise UserError(f"{folder / MANIFEST}: cannot be read ({e.strerror})") from e
-    return str(folder.resolve()), stat.st_mtime_ns, stat.st_ino, stat.st_size
+    return tuple((str(f.resolve()), stat.st_mtime_ns, stat.st_ino, stat.st_size) for f, stat in states)

@@ -30,6 +30,11 @@ class OnlineFeatures:
         """The columns by which values are looked up."""
         return frozenset(v.key for v in self._views)
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The names of the features."""
+        return frozenset(n for v in self._views for n in v.names)
+
     def join(self, rows: Sequence[Row], *, shared: bool = False) -> Sequence[Row]:
         """Return the rows with stored features. Raises RowError for a key that is not one value.
 
