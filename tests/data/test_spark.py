@@ -297,7 +297,7 @@ def test_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"engine\.master, engine\.options: apply only to engine=spark"):
         check_engine(EngineConfig(options={"a": 1}))
     monkeypatch.setattr(engines, "find_spec", lambda _: None)
-    with pytest.raises(UserError, match=r"engine=spark needs PySpark: pip install recsys\[spark\]"):
+    with pytest.raises(UserError, match=r"engine=spark needs PySpark: pip install 'recsys\[spark\]"):
         check_engine(EngineConfig("spark"))
     given = {"spark": {"executor": {"memory": "4g"}, "eventLog.enabled": True}, "spark.x": 3}
     expected = {"spark.executor.memory": "4g", "spark.eventLog.enabled": "true", "spark.x": "3"}

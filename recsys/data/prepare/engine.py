@@ -75,7 +75,8 @@ def check_engine(config: EngineConfig) -> None:
     if config.name == "polars" and (config.master is not None or config.options):
         raise UserError("engine.master, engine.options: apply only to engine=spark; this is engine=polars")
     if config.name == "spark" and find_spec("pyspark") is None:
-        raise UserError("engine=spark needs PySpark: pip install recsys[spark] (in a checkout: uv sync --extra spark)")
+        hint = "pip install 'recsys[spark]' (in a checkout: uv sync --extra spark)"
+        raise UserError(f"engine=spark needs PySpark: {hint}")
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from recsys.data.prepare.spark_tasks import (
 from recsys.data.raw.blocks import one_line
 from recsys.data.transforms import sum_tables
 from recsys.errors import UserError
+from recsys.spark_urls import file_url
 
 POLL_SECONDS = 0.05
 STOPPING_SECONDS = 10  # time for which tasks of a job that has ended may continue to write
@@ -94,9 +95,9 @@ class Spark(Engine):
         target = self._home / f"spark-{uuid.uuid4().hex[:8]}"
         try:
             # recursive, so that folders named like x=1 are not taken for partitions
-            tables = self.session.read.option("recursiveFileLookup", "true").parquet(*map(_url, files))
+            tables = self.session.read.option("recursiveFileLookup", "true").parquet(*map(file_url, files))
             sums = [F.sum(c).alias(c) for c in schema if c not in keys]
-            tables.groupBy(*keys).agg(*sums).where(F.col("count") >= least).write.parquet(_url(target))
+            tables.groupBy(*keys).agg(*sums).where(F.col("count") >= least).write.parquet(file_url(target, globs=False))
             parts = [pl.scan_parquet(f, glob=False) for f in sorted(target.glob("*.parquet"))]
             empty = pl.LazyFrame(schema=schema)
             # cast back: Spark has fewer types than polars
@@ -161,6 +162,18 @@ def start_session(config: EngineConfig) -> SparkSession:
         raise UserError(f"engine=spark: Spark does not start ({one_line(e)}): {hint}") from e
 
 
+@contextmanager
+def borrowed_session(config: EngineConfig) -> Iterator[SparkSession]:
+    """Yield the active session, which stays, or a new one, which is stopped. Raises UserError if it does not start."""
+    ours = SparkSession.getActiveSession() is None
+    session = start_session(config)
+    try:
+        yield session
+    finally:
+        if ours:
+            session.stop()
+
+
 def _alone() -> bool:
     """Return whether neither spark-submit nor spark-defaults.conf sets a master, so that Spark runs on this machine."""
     if any(name in os.environ for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_SUBMIT_ARGS", "MASTER")):
@@ -177,8 +190,3 @@ def flatten_options(options: dict[str, Any], prefix: str = "") -> Iterator[tuple
             yield from flatten_options(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _url(file: Path) -> str:
-    """Return a URL on the machines' own file system, whatever Spark's default is, with globs escaped."""
-    return "file://" + "".join(f"\\{c}" if c in "\\{}[]*?^" else c for c in str(file.absolute()))
