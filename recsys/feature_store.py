@@ -1,11 +1,12 @@
 """python -m recsys.feature_store materialise definition=features.yaml store=sqlite:///features.db [until=2026-01-31]
 python -m recsys.feature_store follow definition=features.yaml store=sqlite:///features.db [views=[clicks]]
 python -m recsys.feature_store join definition=features.yaml input=rows.parquet time=ts output=train.parquet
+python -m recsys.feature_store join definition=features.yaml input=rows/ time=ts output=train/ engine=spark
 python -m recsys.feature_store get definition=features.yaml store=sqlite:///features.db keys=[u1,u2]
 
 Keeps features of users, items and the like: `materialise` writes their latest values to the store that
 `recsys.serve` reads, and `follow` keeps it up to date from streams of events; `join` gives rows of a training set the
-values at the time of each row, by the same definition.
+values at the time of each row, by the same definition, and engine=spark joins rows beyond one machine.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ def _command(cfg: DictConfig) -> None:
     keys = cli.strings(cfg["keys"])
     if cfg.action == "get" and not keys:
         raise UserError("keys: is missing; name the keys to look up, such as keys=[u1,u2]")
+    if cfg.action != "join" and cfg.engine.name != "polars":
+        raise UserError(f"engine={cfg.engine.name}: applies to join, not to {cfg.action}; leave it out")
     views = load_views(cfg.definition)
     if cfg.action == "join":
         _join(cfg, views)
@@ -93,12 +96,20 @@ def _join(cfg: DictConfig, views: Mapping[str, View]) -> None:
     import polars as pl
 
     from recsys.atomic import whole_file
+    from recsys.config.settings import engine_config
+    from recsys.data.prepare.engine import check_engine
     from recsys.outputs import check_output
 
     for key in ("input", "time", "output"):
         if cfg[key] is None:
             raise UserError(f"{key}: is missing; join needs input=ROWS.parquet time=COLUMN output=FILE.parquet")
+    check_engine(engine_config(cfg))
     source, output = Path(cfg.input), Path(cfg.output)
+    if cfg.engine.name == "spark":
+        _join_by_spark(cfg, views, source, output)
+        return
+    if source.is_dir():
+        raise UserError(f"input={source}: is a folder; name a file, or add engine=spark")
     if not source.is_file():
         raise UserError(f"input={source}: no such file")
     check_output(output, (".parquet",), inputs=[source])
@@ -109,7 +120,26 @@ def _join(cfg: DictConfig, views: Mapping[str, View]) -> None:
         rows = view.join(rows, cfg.time)
     with whole_file(output) as building:
         rows.write_parquet(building)
-    say(f"{rows.height:,} rows with {sum(len(v.names) for v in views.values())} more columns written to {output}")
+    _say_joined(rows.height, views, output)
+
+
+def _join_by_spark(cfg: DictConfig, views: Mapping[str, View], source: Path, output: Path) -> None:
+    from recsys.config.settings import engine_config
+    from recsys.data.prepare.spark import borrowed_session
+    from recsys.outputs import check_output
+    from recsys.serving.store.spark import join
+
+    if not source.exists():
+        raise UserError(f"input={source}: no such file or folder")
+    check_output(output, inputs=[source])
+    if output.exists():
+        raise UserError(f"output={output}: already exists; name a folder that does not exist yet")
+    with borrowed_session(engine_config(cfg)) as session:
+        _say_joined(join(session, views, source, cfg.time, output), views, output)
+
+
+def _say_joined(rows: int, views: Mapping[str, View], output: Path) -> None:
+    say(f"{rows:,} rows with {sum(len(v.names) for v in views.values())} more columns written to {output}")
 
 
 def main() -> None:

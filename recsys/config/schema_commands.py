@@ -156,9 +156,11 @@ class FeatureStoreConfig:
     until_end: bool = False  # follow: end after the events that are there now
     kafka_properties: str | None = None  # follow: a file of key=value lines, such as Kafka's --command-config
     keys: Any = None  # get: a key, or a list of them, to look up
-    input: str | None = None  # join: a Parquet file of rows
+    input: str | None = None  # join: a Parquet file of rows or, for engine=spark, a folder of them
     time: str | None = None  # join: the column with the time of each row
-    output: str | None = None  # join: the Parquet file to write, which must not exist yet
+    # join: the Parquet file (for engine=spark, folder) to write, which must not exist yet
+    output: str | None = None
+    engine: EngineConfig = field(default_factory=EngineConfig)  # join: engine=polars | engine=spark
 
 
 @dataclass

@@ -101,12 +101,12 @@ class View:
         paths = self.paths() if paths is None else list(paths)
         wanted = list(dict.fromkeys([self.key, self.time, *self.columns, *self.event_columns]))
         for path in paths:
-            there = pl.read_parquet_schema(path)
+            there = columns_of(path)
             if missing := next((c for c in wanted if c not in there), None):
                 raise UserError(f"{self.name}: {path} has no column {missing}{did_you_mean(missing, there)}")
             self.age(there[self.time])
             self._check_windows(there[self.time])
-        frame = pl.scan_parquet(paths).select(wanted)
+        frame = pl.scan_parquet(paths, glob=False).select(wanted)  # their names are no globs
         frame = frame.filter(pl.col(self.key).is_not_null() & pl.col(self.time).is_not_null())
         return frame.with_columns(pl.col(self.key).cast(pl.String))
 
@@ -131,11 +131,7 @@ class View:
         A value counts from its own time on, and an event for later rows only. Raises UserError if the rows lack a
         column, or already have one.
         """
-        for column in (self.key, time):
-            if column not in rows.columns:
-                raise UserError(f"input: has no column {column}{did_you_mean(column, rows.columns)}")
-        if taken := next((c for c in self.names if c in rows.columns), None):
-            raise UserError(f"input: already has a column {taken}, which {self.name} adds; drop it first")
+        self.check_rows(rows.columns, time)
         values = self.scan().collect(engine="streaming").rename({self.time: "__time__", self.key: "__key__"})
         if rows.schema[time] != values.schema["__time__"]:
             try:
@@ -143,8 +139,7 @@ class View:
                     raise pl.exceptions.SchemaError
                 values = values.with_columns(pl.col("__time__").cast(rows.schema[time]))
             except pl.exceptions.PolarsError as e:
-                kinds = f"{rows.schema[time]} there and {values.schema['__time__']} in {self.name}"
-                raise UserError(f"time={time}: is {kinds}; convert one of them") from e
+                raise self.unlike(time, rows.schema[time], values.schema["__time__"]) from e
         joined = self._join_columns(rows, values, time) if self.columns else rows
         if not self.aggregates:
             return joined
@@ -158,6 +153,18 @@ class View:
             ticks(pl.col(time), rows.schema[time], per_second).alias(TICK),
         )
         return pl.concat([joined, at_times(events, at, self.aggregates, per_second)], how="horizontal")
+
+    def check_rows(self, columns: Sequence[str], time: str) -> None:
+        """Raise UserError if rows lack the key or their time, or already have a feature."""
+        for column in (self.key, time):
+            if column not in columns:
+                raise UserError(f"input: has no column {column}{did_you_mean(column, columns)}")
+        if taken := next((c for c in self.names if c in columns), None):
+            raise UserError(f"input: already has a column {taken}, which {self.name} adds; drop it first")
+
+    def unlike(self, time: str, theirs: Any, own: Any) -> UserError:
+        """Return the error for rows whose times cannot be compared with those of the view."""
+        return UserError(f"time={time}: is {theirs} there and {own} in {self.name}; convert one of them")
 
     def _join_columns(self, rows: pl.DataFrame, values: pl.DataFrame, time: str) -> pl.DataFrame:
         place = "__place__"
@@ -191,6 +198,16 @@ class View:
             if a.window is not None and dtype.is_temporal() == a.unitless:
                 hint = "write a unit, such as 1h or 7d" if a.unitless else f"write a number, as the times are ({dtype})"
                 raise UserError(f"{self.name}.aggregates.{a.name}.window: {hint}")
+
+
+def columns_of(path: str | Path) -> pl.Schema:
+    """Return the columns of a Parquet file, whose name is no glob."""
+    return pl.scan_parquet(path, glob=False).collect_schema()
+
+
+def microseconds_of_age(age: str) -> int:
+    """Return a max_age with units in whole microseconds, exactly; what is less than one is cut off."""
+    return sum(int(count) * round(UNITS[unit] * 1e9) for count, unit in PART.findall(age)) // 1000
 
 
 @lru_cache  # asked for each request
