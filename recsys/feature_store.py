@@ -3,10 +3,12 @@ python -m recsys.feature_store follow definition=features.yaml store=sqlite:///f
 python -m recsys.feature_store join definition=features.yaml input=rows.parquet time=ts output=train.parquet
 python -m recsys.feature_store join definition=features.yaml input=rows/ time=ts output=train/ engine=spark
 python -m recsys.feature_store get definition=features.yaml store=sqlite:///features.db keys=[u1,u2]
+python -m recsys.feature_store feast definition=features.yaml output=feast_repo
 
 Keeps features of users, items and the like: `materialise` writes their latest values to the store that
 `recsys.serve` reads, and `follow` keeps it up to date from streams of events; `join` gives rows of a training set the
 values at the time of each row, by the same definition, and engine=spark joins rows beyond one machine.
+`feast` writes the definition as a repository for Feast.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from recsys.serving.store.stores import FeatureStore
     from recsys.serving.store.views import View
 
-ACTIONS = ("materialise", "follow", "join", "get")
+ACTIONS = ("materialise", "follow", "join", "get", "feast")
 
 
 def _command(cfg: DictConfig) -> None:
@@ -46,8 +48,8 @@ def _command(cfg: DictConfig) -> None:
     if cfg.action != "join" and cfg.engine.name != "polars":
         raise UserError(f"engine={cfg.engine.name}: applies to join, not to {cfg.action}; leave it out")
     views = load_views(cfg.definition)
-    if cfg.action == "join":
-        _join(cfg, views)
+    if cfg.action in ("join", "feast"):
+        (_join if cfg.action == "join" else _feast)(cfg, views)
         return
     from recsys.serving.store.materialise import materialise
     from recsys.serving.store.online import values_at
@@ -140,6 +142,16 @@ def _join_by_spark(cfg: DictConfig, views: Mapping[str, View], source: Path, out
 
 def _say_joined(rows: int, views: Mapping[str, View], output: Path) -> None:
     say(f"{rows:,} rows with {sum(len(v.names) for v in views.values())} more columns written to {output}")
+
+
+def _feast(cfg: DictConfig, views: Mapping[str, View]) -> None:
+    from recsys.serving.store.feast import write_repository
+
+    if cfg.output is None:
+        raise UserError("output: is missing; name the folder to write, such as output=feast_repo")
+    for line in write_repository(views, Path(cfg.output)):
+        say(line)
+    say(f"a Feast repository is in {cfg.output}; go there and run: feast apply")
 
 
 def main() -> None:

@@ -145,9 +145,9 @@ class ExportConfig:
 
 @dataclass
 class FeatureStoreConfig:
-    """Config of `python -m recsys.feature_store materialise|follow|join|get`."""
+    """Config of `python -m recsys.feature_store materialise|follow|join|get|feast`."""
 
-    action: str = MISSING  # materialise | follow | join | get
+    action: str = MISSING  # materialise | follow | join | get | feast
     definition: str = MISSING  # a YAML file of views
     store: str = "sqlite:///features.db"  # sqlite:///PATH | redis://HOST:PORT/DB
     until: str | None = None  # materialise: leave out values of later times
@@ -158,7 +158,7 @@ class FeatureStoreConfig:
     keys: Any = None  # get: a key, or a list of them, to look up
     input: str | None = None  # join: a Parquet file of rows or, for engine=spark, a folder of them
     time: str | None = None  # join: the column with the time of each row
-    # join: the Parquet file (for engine=spark, folder) to write, which must not exist yet
+    # join: the Parquet file (for engine=spark, folder) to write; feast: the folder; it must not exist yet
     output: str | None = None
     engine: EngineConfig = field(default_factory=EngineConfig)  # join: engine=polars | engine=spark
 

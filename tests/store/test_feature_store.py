@@ -202,7 +202,7 @@ def test_the_commands(log: Path, tmp_path: Path) -> None:
     done = run_forked("recsys.feature_store", "materialize", "definition=f.yaml", cwd=tmp_path)
     assert (
         done.returncode == 2
-        and "materialize: must be materialise, follow, join, get; did you mean materialise?" in done.stderr
+        and "materialize: must be materialise, follow, join, get, feast; did you mean materialise?" in done.stderr
     )
 
 
