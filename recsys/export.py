@@ -16,6 +16,7 @@ from recsys import cli
 from recsys.console import say
 from recsys.errors import UserError, did_you_mean
 from recsys.run_files import CONFIG
+from recsys.secrets import mask_text
 
 USAGE = "python -m recsys.export run=RUN_DIR output=DIR, or python -m recsys.export verify DIR"
 
@@ -58,7 +59,7 @@ def _write(cfg: DictConfig) -> None:
     from recsys.serving.export.write import Form, IndexOptions, Source, write_artefact
     from recsys.serving.triton.repository import Options
 
-    index = None if cfg.index is None else IndexOptions(cfg.index, cfg.recall_target)
+    index = None if cfg.index is None else IndexOptions(cfg.index, cfg.recall_target, cfg.index_url)
     name = cfg.name or str(trained.model["_target_"]).rpartition(".")[2].lower()
     triton = Options(dense_backend=cfg.dense_backend, python_path=cfg.python_path) if cfg.triton else None
     form = Form(name, str(cfg.version), cfg.precision, cfg.tables, formats, triton, index)
@@ -71,6 +72,7 @@ def _write(cfg: DictConfig) -> None:
 def _checked(cfg: DictConfig) -> tuple[str, ...]:
     """Check what needs no slow import; return the forms beside the ONNX graph."""
     from recsys.serving.export.choices import DENSE_BACKENDS, FORMATS, INDEXES, PRECISIONS, TABLES
+    from recsys.serving.index.build import check_server
 
     for key in ("run", "output"):
         if OmegaConf.is_missing(cfg, key):
@@ -92,6 +94,10 @@ def _checked(cfg: DictConfig) -> tuple[str, ...]:
     for key, value, choices in given:
         if value not in choices:
             raise UserError(f"{key}={value}: no such choice{did_you_mean(value, choices)}")
+    if cfg.index_url is not None and cfg.index is None:
+        raise UserError(f"index_url={mask_text(cfg.index_url)}: also write index=milvus")
+    if cfg.index is not None:
+        check_server(cfg.index, cfg.index_url)
     if Path(cfg.output).exists():
         raise UserError(f"output={cfg.output}: already exists; name a folder that does not exist yet")
     if cfg.triton and cfg.dense_backend == "pytorch" and "torchscript" not in formats:

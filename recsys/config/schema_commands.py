@@ -133,8 +133,9 @@ class ExportConfig:
     format: Any = "onnx"  # onnx, and further forms: single_graph | torchscript | aoti, or a list of them
     precision: str = "fp32"  # type of the dense weights: fp32 | fp16 | bf16
     tables: str = "fp32"  # type of the tables' rows: fp32 | fp16 | int8 | int4
-    # index of a retrieval model's item vectors: auto | exact | ivf | ivf_pq | hnsw | usearch; null: none
+    # index of a retrieval model's item vectors: auto | exact | ivf | ivf_pq | hnsw | usearch | milvus; null: none
     index: str | None = None
+    index_url: str | None = None  # the server of index=milvus, http://HOST:PORT
     recall_target: float = number(0.98, above=0, at_most=1)  # share of the best items that a search of it shall find
     # files of raw rows, which are recorded and compared; null: those of the run
     rows: Any = None

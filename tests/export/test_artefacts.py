@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 from forks import ok, run_forked
 from google.protobuf import text_format
+from milvus_servers import free_port, lite, whole
 from tritonclient.grpc import model_config_pb2
 
 from recsys import export, manifest
@@ -26,7 +27,7 @@ from recsys.serving.artefact.session import TableSession, open_session
 from recsys.serving.artefact.single_graph import SingleGraph
 from recsys.serving.artefact.verify import verify
 from recsys.serving.export.write import Form, Source, write_artefact
-from recsys.serving.index.engines import KINDS
+from recsys.serving.index.build import KINDS
 from recsys.serving.predictor import Predictor
 from recsys.serving.python_values import RowError
 from recsys.serving.recommender import Recommender
@@ -417,9 +418,42 @@ def test_an_index_of_the_items(kind: str, run_of_items: Path, tmp_path: Path) ->
     assert export_run(run_of_items, tmp_path / "artefact", f"index={kind}", "recall_target=0.9") is None
     about = Artefact.open(tmp_path / "artefact").about
     assert about["index"]["kind"] == kind and about["index"]["recall"] >= 0.9 and about["index"]["queries"] > 100
-    verify(tmp_path / "artefact")
-    model, exact = load(tmp_path / "artefact"), model_of(Artefact.open(tmp_path / "artefact"), exact=True)
-    histories = json.loads((tmp_path / "artefact" / "examples.json").read_text())["rows"][:60]
+    check_lists_of_an_index(tmp_path / "artefact")
+
+
+@pytest.mark.parametrize("server", [lite, pytest.param(whole, marks=pytest.mark.slow)])
+def test_items_in_a_server(server: Any, run_of_items: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same with an index in Milvus. What is wrong about the server is said before anything is written."""
+    pytest.importorskip("pymilvus", reason="pymilvus is not installed: pip install 'recsys[milvus]'")
+    nowhere, output = f"http://127.0.0.1:{free_port()}", tmp_path / "artefact"
+    with server(tmp_path / "milvus") as (url, _):
+        for wrong, message in [
+            (["index=milvus"], "index=milvus: also name the server, index_url=http://HOST:19530"),
+            ([f"index_url={url}"], f"index_url={url}: also write index=milvus"),
+            (
+                ["index=auto", f"index_url={url}"],
+                f"index_url={url}: an index of kind auto has no server; write index=milvus",
+            ),
+            (["index=milvus", f"index_url={nowhere}"], f"{nowhere}: no Milvus server can be reached there"),
+        ]:
+            assert (export_run(run_of_items, output, *wrong) or "").startswith(message) and not output.exists()
+        assert export_run(run_of_items, output, "index=milvus", f"index_url={url}", "recall_target=0.9") is None
+        about = Artefact.open(output).about["index"]
+        assert about["kind"] == "milvus" and about["recall"] >= 0.9 and about["queries"] > 100
+        stored = json.loads((output / "index" / "manifest.json").read_text())["index"]["server"]
+        assert stored["url"] == url and set(stored) == {"url", "digest"}
+        check_lists_of_an_index(output)
+        monkeypatch.setenv("RECSYS_INDEX_URL", nowhere)
+        with pytest.raises(UserError, match=f"^{nowhere}: no Milvus server can be reached there"):
+            load(output)
+        verify(output)  # which needs no index
+
+
+def check_lists_of_an_index(folder: Path) -> None:
+    verify(folder)
+    model, exact = load(folder), model_of(Artefact.open(folder), exact=True)
+    n = Artefact.open(folder).about["items"]
+    histories = json.loads((folder / "examples.json").read_text())["rows"][:60]
     shared = []
     for history in histories:
         [(items, scores)], [(all_items, all_scores)] = (m.recommend([Query(history, 10)]) for m in (model, exact))
@@ -431,8 +465,8 @@ def test_an_index_of_the_items(kind: str, run_of_items: Path, tmp_path: Path) ->
     [(items, _)] = model.recommend([Query(histories[0], 10)])
     [(others, _)] = model.recommend([Query(histories[0], 10, exclude=items[:4])])
     assert not set(others) & set(items[:4]) and len(others) == 10
-    [(every, _)] = model.recommend([Query(histories[0], about["items"], filter_history=False)])
-    assert len(every) == len(set(every)) == about["items"]
+    [(every, _)] = model.recommend([Query(histories[0], n, filter_history=False)])
+    assert len(every) == len(set(every)) == n
     chosen = items[2:5]
     assert model.recommend([Query(histories[0], 3, candidates=chosen)]) == exact.recommend(
         [Query(histories[0], 3, candidates=chosen)]

@@ -14,7 +14,7 @@ from recsys.errors import UserError
 from recsys.serving.artefact.folder import PIPELINE, Artefact
 from recsys.serving.artefact.inputs import GraphInputs, check_feed, graph_inputs
 from recsys.serving.artefact.scorers import VectorScorer, scorer_of
-from recsys.serving.index import ItemIndex
+from recsys.serving.index import Index
 from recsys.serving.python_values import integer_bounds
 from recsys.serving.queries import Queries, in_batches
 from recsys.serving.raw_rows import RawRows
@@ -109,7 +109,7 @@ class RetrievalModel:
                 yield place, self._best(queries[place], row[1 : 1 + self._items].copy(), history)
 
     def _by_index(
-        self, index: ItemIndex, queries: Sequence[Query], made: Queries, places: Sequence[int]
+        self, index: Index, queries: Sequence[Query], made: Queries, places: Sequence[int]
     ) -> Iterator[tuple[int, Found]]:
         """Yield the place and the list of each query, with the items that a search of the index finds."""
         assert isinstance(self._scorer, VectorScorer)

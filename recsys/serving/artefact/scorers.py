@@ -11,7 +11,7 @@ from recsys.serving.artefact.closed_form import METHODS
 from recsys.serving.artefact.folder import GRAPH, INDEX, SCORER, Artefact
 from recsys.serving.artefact.inputs import GraphInputs, graph_inputs
 from recsys.serving.artefact.session import open_session
-from recsys.serving.index import ItemIndex
+from recsys.serving.index import Index, load
 from recsys.serving.queries import Queries
 
 ITEM_VECTORS = "tables/items.bin"
@@ -46,10 +46,10 @@ class VectorScorer:
         self.items: np.ndarray = self._items[1 : 1 + about["items"]]  # those that can be listed
         file = artefact.folder / SCORER
         self._pairs = open_session(file, threads) if file.is_file() else None
-        self.index: ItemIndex | None = None
+        self.index: Index | None = None
         if about.get("index") and not exact:
             places = artefact.folder / INDEX
-            self.index = ItemIndex.load(places, vectors=self.items, threads=threads, digests=False)
+            self.index = load(places, vectors=self.items, threads=threads, digests=False)
 
     def queries(self, inputs: GraphInputs) -> np.ndarray:
         feed = {n: x for n, x in inputs.feed.items() if n in self._names}

@@ -2,7 +2,7 @@
 
 from typing import Literal, get_args
 
-from recsys.serving.index.engines import KINDS
+from recsys.serving.index.build import KINDS
 
 TableType = Literal["fp32", "fp16", "int8", "int4"]
 

@@ -44,6 +44,7 @@ from recsys.serving.export.retrieval import recommended, signature_of, write_clo
 from recsys.serving.export.single_graph import check_single_graph
 from recsys.serving.export.trees import write_steps, write_trees
 from recsys.serving.index import build
+from recsys.serving.index.milvus import connect
 from recsys.serving.queries import in_batches
 from recsys.serving.raw_rows import RawRows
 from recsys.serving.recommender import Recommender
@@ -63,6 +64,7 @@ class IndexOptions:
 
     kind: str
     recall_target: float
+    url: str | None = None
 
 
 @dataclass(frozen=True)
@@ -153,6 +155,8 @@ def check_forms(source: Source, form: Form, rows: RawRows) -> None:
     if form.index is not None and (source.kind.scores_rows or source.kind.fitted_at_once):
         why = "this model has no item vectors"
         raise UserError(f"index={form.index.kind}: {why}; leave it out")
+    if form.index is not None and form.index.url is not None:
+        connect(form.index.url)
     if source.kind.scores_rows and source.kind.fitted_at_once:
         given = {"precision": form.precision, "tables": form.tables}
         if wrong := [f"{key}={value}" for key, value in given.items() if value != "fp32"]:
@@ -236,7 +240,7 @@ def _write_index(artefact: Artefact, rows: RawRows, raw: Any, options: IndexOpti
     queries = np.concatenate([scorer.vectors(part) for part in in_batches(rows.fitted, parsed, 1024)])
     index = build(
         scorer.items, kind=options.kind, queries=queries, k=max(artefact.about["k"], 100),
-        recall_target=options.recall_target, threads=torch.get_num_threads(),
+        recall_target=options.recall_target, threads=torch.get_num_threads(), url=options.url,
     )  # fmt: skip
     index.save(artefact.folder / files.INDEX, vectors=False)
     found = index.about

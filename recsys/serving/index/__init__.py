@@ -2,5 +2,7 @@
 
 from recsys.serving.index.build import build
 from recsys.serving.index.item_index import ItemIndex
+from recsys.serving.index.load import load
+from recsys.serving.index.protocol import Index
 
-__all__ = ["ItemIndex", "build"]
+__all__ = ["Index", "ItemIndex", "build", "load"]
