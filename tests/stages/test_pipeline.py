@@ -188,20 +188,39 @@ log:
         loaded(world, *stored(tmp_path, view), "features.history=recnt")
 
 
-def test_the_ranker_reads_stored_features_of_items(world: Path, tmp_path: Path) -> None:
+SHOWN = """
+name: shown
+source: {format: parquet, files: [shown.parquet]}
+label: {column: click}
+split: {by: order, validation: 0.1, test: 0.1}
+dense: {price: {transform: [log, standardise]}}
+sparse: {item: {}, device: {}}
+"""
+
+
+def test_the_ranker_reads_stored_features_of_items(
+    world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A column that leaves the table of items for the store gives the same scores."""
-    items = pl.read_csv(world / "data" / "items.csv")
-    items.with_columns(pl.col("item").cast(pl.String), pl.lit(1).alias("time")).write_parquet(tmp_path / "i.parquet")
-    overrides = stored(tmp_path, f"prices: {{files: '{tmp_path}/i.parquet', key: item, time: time, columns: [price]}}")
+    items = pl.read_csv(world / "data" / "items.csv").with_columns(pl.lit(1).alias("time"))
+    items.write_parquet(tmp_path / "i.parquet")
+    pl.read_csv(world / "data" / "log.csv").join(items, on="item").write_parquet(tmp_path / "shown.parquet")
     items.drop("price").write_csv(tmp_path / "items.csv")
-    more = ["filters.price=null", f"items.file={tmp_path}/items.csv"]
-    wanted = loaded(world, more[0]).answers(queries(world, 3))
-    found = loaded(world, *overrides, *more).answers(queries(world, 3))
+    (tmp_path / "conf" / "data").mkdir(parents=True)
+    (tmp_path / "conf" / "data" / "shown.yaml").write_text(SHOWN)
+    monkeypatch.chdir(tmp_path)
+    run = f"run_dir={tmp_path / 'run'}"
+    train(compose("train", ["model=dlrm", "data=shown", "data.root=.", f"data.prepared={tmp_path}/p", *SMALL, run]))
+    ranker = ["filters.price=null", f"score.run={tmp_path / 'run'}"]
+    wanted = loaded(world, *ranker).answers(queries(world, 3))
+    without = [*ranker, f"items.file={tmp_path}/items.csv"]
+    with pytest.raises(UserError, match="the model reads the column price, which no table and no request has"):
+        loaded(world, *without)
+    views = f"prices: {{files: '{tmp_path}/i.parquet', key: item, time: time, columns: [price]}}"
+    found = loaded(world, *without, *stored(tmp_path, views)).answers(queries(world, 3))
     for a, b in zip(found, wanted, strict=True):
         assert a.items.tolist() == b.items.tolist()
         np.testing.assert_allclose(a.scores, b.scores, rtol=1e-5)
-    with pytest.raises(UserError, match="the model reads the column price, which no table and no request has"):
-        loaded(world, *more)
 
 
 def test_a_changed_table_is_another_signature(world: Path, tmp_path: Path) -> None:
