@@ -89,6 +89,7 @@ def test_finds_what_an_exact_search_finds_through_changes(url: str, tmp_path: Pa
     index.drop()
 
 
+@pytest.mark.slow
 def test_small_ones_long_lists_and_mistakes(url: str, tmp_path: Path) -> None:
     vectors = clusters(3, seed=5)
     index = built(url, vectors, queries=vectors)
@@ -140,6 +141,7 @@ def test_only_the_vectors_of_its_build_are_searched(url: str, tmp_path: Path, mo
         load_index(tmp_path / "index")
 
 
+@pytest.mark.slow
 def test_searches_while_items_change(url: str) -> None:
     """A search sees an item with its old vector or its new one, and never another item's."""
     vectors = clusters(2000)

@@ -153,6 +153,7 @@ def few(kind: str) -> list[Aggregate]:
     return [next(a for a in made[i % 2 :] if a.name.startswith(name)) for i, name in enumerate(names)]
 
 
+@pytest.mark.slow
 def test_no_value_from_the_future_and_odd_values(session: SparkSession, tmp_path: Path) -> None:
     """What happens at the time of a row, or later, is in no aggregate, and values only count from their time on."""
     nan = float("nan")
@@ -192,6 +193,7 @@ def test_ages_are_whole_microseconds() -> None:
     assert {age: microseconds_of_age(age) for age in ages} == ages
 
 
+@pytest.mark.slow
 def test_no_rows(session: SparkSession, tmp_path: Path) -> None:
     pl.DataFrame({"k": ["a"], "t": [1], "x": [1]}).write_parquet(tmp_path / "v.parquet")
     pl.DataFrame(schema={"k": pl.String, "ts": pl.Int64}).write_parquet(tmp_path / "rows.parquet")
@@ -199,6 +201,7 @@ def test_no_rows(session: SparkSession, tmp_path: Path) -> None:
     check(session, {"v": view}, tmp_path / "rows.parquet", "ts", tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_mistakes(session: SparkSession, tmp_path: Path) -> None:
     at = {"k": ["a"], "t": [START], "f": [1.5], "x": ["one"]}
     pl.DataFrame(at).write_parquet(tmp_path / "v.parquet")
@@ -247,6 +250,7 @@ def test_mistakes(session: SparkSession, tmp_path: Path) -> None:
         join(session, {"v": view}, tmp_path / "empty", "t", tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_the_command(session: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, whose session it leaves running."""
     monkeypatch.chdir(tmp_path)

@@ -100,10 +100,8 @@ class LinesFile:
             self._file.close()
             self._file, self._before, self._rest = self._path.open("rb"), self._next, b""
             found = self._file.read(LINES)
-        *self._lines, self._rest = (self._rest + found).splitlines(keepends=True) or [b""]
-        if self._rest.endswith(b"\n"):
-            self._lines.append(self._rest)
-            self._rest = b""
+        *whole, self._rest = (self._rest + found).split(b"\n")
+        self._lines = [line + b"\n" for line in whole]
 
     def _replaced(self) -> bool:
         try:
