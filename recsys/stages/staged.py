@@ -55,7 +55,7 @@ class Trace:
     found: the candidates of each source
     merged, kept, scored: the candidates after each stage, before the list is ordered
     predictions: what the scores of `scored` were made of, (n,) each
-    removed: number of candidates that each filter removed
+    removed: the candidates that each filter removed
     rounds: how often the sources were asked
     seconds: time of each stage
     """
@@ -65,7 +65,7 @@ class Trace:
     kept: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     scored: Ranked = field(default_factory=lambda: Ranked(np.zeros(0, np.int64), np.zeros(0)))
     predictions: dict[str, np.ndarray] = field(default_factory=dict)
-    removed: dict[str, int] = field(default_factory=dict)
+    removed: dict[str, np.ndarray] = field(default_factory=dict)
     rounds: int = 1
     seconds: dict[str, float] = field(default_factory=dict)
 
@@ -224,7 +224,7 @@ class StagedRecommender:
         trace.removed = {}
         for name, part in self.filters.items():
             stays = part.keep(visitor, items)
-            trace.removed[name] = int((~stays).sum())
+            trace.removed[name] = items[~stays]
             items, scores = items[stays], scores[stays]
         trace.kept = items
         trace.seconds["filter"] = trace.seconds.get("filter", 0.0) + perf_counter() - started

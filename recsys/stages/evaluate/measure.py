@@ -75,12 +75,9 @@ def _add(
     c.scored.append(trace.scored.items)
     c.final.append(answer.items)
     c.rounds.append(trace.rounds)
-    left = trace.merged
-    for name, part in pipeline.filters.items():
-        stays = part.keep(visitor, left)
-        c.removed.setdefault(name, []).append(int((~stays).sum()))
-        c.lost.setdefault(name, []).append(int(np.isin(left[~stays], wanted).sum()))
-        left = left[stays]
+    for name, removed in trace.removed.items():
+        c.removed.setdefault(name, []).append(len(removed))
+        c.lost.setdefault(name, []).append(int(np.isin(removed, wanted).sum()))
     place = {int(item): i for i, item in enumerate(trace.scored.items)}
     rows = [place[int(item)] for item in answer.items]
     c.predictions.append({n: values[rows] for n, values in trace.predictions.items()})
