@@ -40,6 +40,8 @@ def evaluate(cfg: DictConfig, output: Path) -> dict[str, Any]:
     root = tables_root(config)
     wanted = held_out(config, root)
     pipeline = load(cfg, past=wanted.past)
+    if config.features.definition is not None:
+        say("features: all requests get the values that the store has now, which may come from after the split")
     found = evaluated(pipeline, config, wanted, requests_of(config))
     output.mkdir(parents=True, exist_ok=True)
     write_text(output / HTML, page(found))
