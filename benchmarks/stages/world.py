@@ -18,7 +18,9 @@ name: million
 source:
   format: parquet
   files: [clicks.parquet]
-  joins: [{file: people.parquet, key: user, columns: {age: age, country: country}}]
+  joins:
+    - {file: people.parquet, key: user, columns: {age: age, country: country}}
+    - {file: items.parquet, key: item, columns: {kind: kind}}
 group: {by: user, order: time}
 sequences: {max_length: 20, stride: 4}
 split: {by: hash, column: user, validation: 0.002, test: 0.002}
@@ -30,6 +32,7 @@ items:
   sparse: {kind: {}, brand: {}}
 sparse:
   item: {min_count: 0}
+  kind: {}
   country: {per: group}
   age: {per: group, quantiles: 10}
 """
