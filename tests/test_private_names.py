@@ -12,9 +12,11 @@ import pytest
 
 ROOT = Path(__file__).parents[1] / "recsys"
 USED = {  # name: the files that may use it
+    "_ALL_BROKERS_DOWN": {"serving/store/streams.py"},  # of confluent_kafka, which documents its codes of errors
     "_best_plan": {"plan.py"},
     "_enumerator": {"sharding/infeasible.py"},
     "_exit": {"distributed/failures.py", "interrupts.py"},  # of os, which documents it
+    "_PARTITION_EOF": {"serving/store/streams.py"},
     "_StorageInfo": {"sharding/safe_reader.py"},
     "_feature_table_map": {"sharding/dense_lookups.py"},
     "_get_layout": {"sharding/safe_reader.py"},

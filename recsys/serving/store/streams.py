@@ -185,6 +185,7 @@ class KafkaTopic:
             self._consumer.incremental_assign(new)
 
     def _failed(self, error: Any) -> None:
+        # private: of confluent_kafka, which documents its codes of errors
         if not self._down and error.code() == self._kafka.KafkaError._ALL_BROKERS_DOWN:
             self._down = True
             say(f"{self.name}: no broker can be reached; trying again")
