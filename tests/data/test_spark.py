@@ -33,12 +33,15 @@ from recsys.data.raw import formats
 from recsys.data.transforms import resolve
 from recsys.errors import UserError
 from recsys.preprocess import preprocess
+from recsys.serving.store.aggregates import Aggregate
+from recsys.serving.store.views import View
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: uv sync --extra spark")
 
 from recsys.data.prepare import spark
-from recsys.data.prepare.spark import Spark, flatten_options, start_session
+from recsys.data.prepare.spark import Spark, borrowed_session, flatten_options, start_session
 from recsys.data.prepare.spark_tasks import ItemRunner, write_pickle
+from recsys.serving.store.spark import join
 
 ROOT = Path(__file__).resolve().parents[2]
 OPTIONS = {"spark.sql.shuffle.partitions": 3, "spark.executorEnv.PYTHONPATH": str(Path(__file__).parent)}
@@ -280,6 +283,24 @@ def test_killed_it_goes_on_where_it_was(tmp_path: Path, small_chunks: None, monk
     assert read == {f: f.stat().st_mtime_ns for f in (tmp_path / "spark").rglob("chunk.json")}
 
 
+def test_stored_features_join_as_by_polars(tmp_path: Path) -> None:
+    """tests/store/test_spark_join.py has every function and kind of time."""
+    log = {"user": ["a", "b", "a", "a"], "at": [1, 2, 3, 5], "price": [1.0, 2.0, 4.0, 8.0]}
+    pl.DataFrame(log).write_parquet(tmp_path / "log.parquet")
+    rows = pl.DataFrame({"user": ["a", "c", "b", "a"], "ts": [3, 3, 2, 6]})
+    rows.write_parquet(tmp_path / "rows.parquet")
+    spent = (
+        Aggregate("n", "count", "*", 4.0, unitless=True),
+        Aggregate("last_price", "last", "price", 4.0, unitless=True),
+    )
+    view = View("log", (f"{tmp_path}/log.parquet",), "user", "at", ("price",), None, spent)
+    with borrowed_session(LOCAL) as session:
+        assert join(session, {"log": view}, tmp_path / "rows.parquet", "ts", tmp_path / "out") == 4
+    found = pl.concat(pl.read_parquet(f) for f in sorted((tmp_path / "out").iterdir()))
+    assert found.select("user", "ts", "price", "n", "last_price").rows() == view.join(rows, "ts").rows()
+    assert found["n"].to_list() == [1, 0, 0, 2]
+
+
 def test_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a user calls it: relative folders, options of Spark's; what polars has prepared is found."""
     monkeypatch.chdir(tmp_path)
@@ -311,6 +332,8 @@ def test_spark_that_does_not_start_is_told_in_one_line(tmp_path: Path) -> None:
 import sys
 from recsys import cli
 from recsys.preprocess import preprocess
+from recsys.serving.store.aggregates import Aggregate
+from recsys.serving.store.views import View
 sys.argv[1:] = ["engine=spark", *sys.argv[1:]]
 sys.exit(cli.status("preprocess", lambda cfg: preprocess(cfg) and None))
 """

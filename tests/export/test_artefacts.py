@@ -421,7 +421,8 @@ def test_an_index_of_the_items(kind: str, run_of_items: Path, tmp_path: Path) ->
     check_lists_of_an_index(tmp_path / "artefact")
 
 
-@pytest.mark.parametrize("server", [lite, pytest.param(whole, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("server", [lite, whole])
 def test_items_in_a_server(server: Any, run_of_items: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same with an index in Milvus. What is wrong about the server is said before anything is written."""
     pytest.importorskip("pymilvus", reason="pymilvus is not installed: pip install 'recsys[milvus]'")

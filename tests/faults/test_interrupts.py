@@ -30,12 +30,12 @@ from recsys.data.raw.dialect import _fields
 for n in range(100):
     interrupts.install()  # as the signal before was the last that is handled
     parent = os.getpid()
-    if os.fork() == 0:
-        time.sleep(0.001 + n % 50 * 3e-5)
-        os.kill(parent, signal.SIGTERM)
-        os._exit(0)
     end = time.monotonic() + 5
     try:
+        if os.fork() == 0:
+            time.sleep(0.001 + n % 50 * 3e-5)
+            os.kill(parent, signal.SIGTERM)
+            os._exit(0)
         while time.monotonic() < end:
             _fields(SourceConfig(format="csv"), b"1,2,3")
     except interrupts.Interrupted:

@@ -301,24 +301,25 @@ def test_items_that_the_ranker_does_not_know(world: Path, tmp_path: Path) -> Non
 
 
 def test_the_command_writes_lists_and_an_evaluation(world: Path, tmp_path: Path) -> None:
-    requests = world / "data" / "requests.csv"
+    requests = tmp_path / "requests.csv"
+    pl.read_csv(world / "data" / "requests.csv").head(150).write_csv(requests)
     common = [f"run={FILE}", f"root={world}", f"input={requests}"]
     ok(run_forked("recsys.pipeline", *common, f"output={tmp_path / 'lists.parquet'}", cwd=tmp_path))
     lists = pl.read_parquet(tmp_path / "lists.parquet")
-    assert lists.height == 1000 and lists["items"].list.len().unique().to_list() == [10]
+    assert lists.height == 150 and lists["items"].list.len().unique().to_list() == [10]
     assert lists.columns == ["user", "time", "device", "items", "scores", "sources"]
-    small = ["evaluate.users=150", "evaluate.resamples=100", "evaluate.group=country"]
+    small = ["evaluate.users=100", "evaluate.resamples=100", "evaluate.group=country"]
     evaluate = ["evaluate", *common, *small, f"output={tmp_path / 'evaluation'}"]
     ok(run_forked("recsys.pipeline", *evaluate, cwd=tmp_path))
     found = json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())
-    assert found["counts"]["users"] == 150
+    assert found["counts"]["users"] == 100
     ndcg = {n: found[n]["ndcg@10"] for n in ("popularity", "retriever", "ranker", "final", "best_possible")}
     assert ndcg["popularity"] < ndcg["best_possible"] and ndcg["final"] < ndcg["best_possible"]
     assert ndcg["final"] > ndcg["retriever"]  # the teacher's clicks, by a ranker of one epoch
     funnel = found["funnel"]
     steps = [funnel[n]["recall"] for n in ("retrieved", "merged", "filtered", "ranked")]
     assert steps == sorted(steps, reverse=True)
-    assert len(found["calibration"]) == 8 and sum(r["users"] for r in found["calibration"]) == 150
+    assert len(found["calibration"]) == 8 and sum(r["users"] for r in found["calibration"]) == 100
     page = (tmp_path / "evaluation" / "evaluation.html").read_text()
     assert "The funnel" in page and "best possible" in page
     again = run_forked("recsys.pipeline", *evaluate, cwd=tmp_path)

@@ -177,6 +177,7 @@ def test_no_value_from_the_future_and_odd_values(session: SparkSession, tmp_path
     )
 
 
+@pytest.mark.slow
 def test_joins_by_spark_are_those_by_polars(session: SparkSession, tmp_path: Path) -> None:
     found = compare(session, tmp_path, "datetime", 300, few("datetime"))
     assert found["price"].null_count() < 300 and found["item.id"].null_count() < 300
