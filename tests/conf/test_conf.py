@@ -23,6 +23,7 @@ from recsys.sweep.search import check_method
 from recsys.sweep.space import read_space
 
 YAMLS = sorted(conf_dir().rglob("*.yaml"))
+NAMED = {str(p.relative_to(conf_dir())): p for p in YAMLS}
 SINGLE = (SparseFeature("a", 10**9, "a"), SparseFeature("b", 7, "b"))
 HISTORY = tuple(SparseFeature(f"{f.name}s", f.cardinality, f.table, multi_valued=True, sequence=True) for f in SINGLE)
 SPEC = FeatureSpec(dense=(DenseFeature("x", unit=True),), sparse=SINGLE + HISTORY)
@@ -48,12 +49,14 @@ def test_some_were_found() -> None:
     assert len(YAMLS) > 20
 
 
-ALIKE = [p for p in YAMLS if p.parent.name == "experiment" and re.match(r"frappe_(?!dlrm)|beauty_(?!sasrec$)", p.stem)]
+ALIKE = re.compile(
+    r"experiment/(frappe_(?!dlrm)|beauty_(?!sasrec.yaml)|movielens_100k_ctr)|data/criteo_1tb_t|schedule/(?!cosine)|debug/(?!fast)"
+)
 
 
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(p, marks=pytest.mark.slow if p in ALIKE else [], id=str(p.relative_to(conf_dir()))) for p in YAMLS],
+    [pytest.param(p, marks=pytest.mark.slow if ALIKE.match(n) else [], id=n) for n, p in NAMED.items()],
 )
 def test_yaml(path: Path, tmp_path: Path) -> None:
     first, *others = path.read_text().splitlines()

@@ -31,7 +31,7 @@ def view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> View:
     return load_views("f.yaml")["clicks"]
 
 
-@pytest.fixture(params=["sqlite", "redis"])
+@pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.slow)])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> FeatureStore:
     url = f"sqlite:///{tmp_path / 'f.db'}" if request.param == "sqlite" else request.getfixturevalue("redis_url")
     return open_store(url, write=True)
