@@ -45,6 +45,7 @@ def _made_from(cfg: DictConfig) -> list[str]:
         files.append(str(tables / config.features.definition))
     parts = [*cfg.sources.values(), *([cfg.score] if cfg.score is not None else [])]
     runs = sorted({str(part.run) for part in parts if part is not None and part.get("run")})
+    files += [str(root / str(part.file)) for part in cfg.filters.values() if part is not None and part.get("file")]
     return files + [str(root / run / below / manifest.FILE) for run in runs for below in ("", EXPORTED)]
 
 

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from subprocess import PIPE, Popen
@@ -97,7 +98,7 @@ def test_what_was_written_before_a_kill_is_not_written_twice(
 
     def killed(name: str, entries: Any) -> int:
         calls[0] += name.endswith("#streams")
-        if calls[0] == 3:  # the events of this batch are in the store, and the position is not
+        if calls[0] == 6:  # the events of the third batch are in the store, and the position is not
             raise KeyboardInterrupt
         return put(name, entries)
 
@@ -106,6 +107,53 @@ def test_what_was_written_before_a_kill_is_not_written_twice(
         follow([view], store, until_end=True)
     monkeypatch.setattr(store, "put", put)
     assert follow([view], store, until_end=True) == {"clicks": 1990 - 600}
+    assert equal(everything(view, store, NOW), from_files(view, log, tmp_path / "whole"))
+
+
+@pytest.mark.parametrize("first", ["materialise", "follow"])
+def test_a_changed_definition_reads_all_again(first: str, view: View, store: FeatureStore, tmp_path: Path) -> None:
+    log = events(1000)
+    log[:500].write_parquet("events-0.parquet")
+    Path("clicks.jsonl").write_text(to_json(log[500:]))
+    materialise({"clicks": view}, store)
+    follow([view], store, until_end=True)
+    Path("f.yaml").write_text(STREAM.replace("window: 1h", "window: 36d"))
+    changed = load_views("f.yaml")["clicks"]
+    if first == "follow":
+        assert follow([changed], store, until_end=True) == {"clicks": 500}
+    materialise({"clicks": changed}, store)
+    assert follow([changed], store, until_end=True) == {"clicks": 0 if first == "follow" else 500}
+    assert equal(everything(changed, store, NOW), from_files(changed, log, tmp_path / "whole"))
+
+
+def test_a_kill_before_the_file_is_replaced_and_another_name_of_it(
+    view: View, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(f"sqlite:///{tmp_path / 'f.db'}", write=True)
+    log = events(900)
+    log[:1].write_parquet("events-0.parquet")
+    materialise({"clicks": view}, store)
+    path = Path("clicks.jsonl")
+    path.write_text(to_json(log[1:300]))
+    put, calls = store.put, [0]
+
+    def killed(name: str, entries: Any) -> int:
+        calls[0] += name.endswith("#streams")
+        if calls[0] == 2:  # after the events, before the position
+            raise KeyboardInterrupt
+        return put(name, entries)
+
+    monkeypatch.setattr(store, "put", killed)
+    with pytest.raises(KeyboardInterrupt):
+        follow([view], store, until_end=True)
+    monkeypatch.setattr(store, "put", put)
+    path.unlink()
+    path.write_text(to_json(log[300:600]))  # perhaps with the same inode
+    assert follow([view], store, until_end=True) == {"clicks": 300}
+    with path.open("a") as file:
+        file.write(to_json(log[600:]))
+    other = replace(view, stream=f"{tmp_path}/./clicks.jsonl")
+    assert follow([other], store, until_end=True) == {"clicks": 300}
     assert equal(everything(view, store, NOW), from_files(view, log, tmp_path / "whole"))
 
 
@@ -147,7 +195,7 @@ def test_a_file_that_is_replaced_or_cut(view: View, tmp_path: Path) -> None:
 
 def read(store: FeatureStore) -> int:
     """Return the number of bytes of the file, and of those before it, whose events are in the store."""
-    [seen] = store.get("clicks#streams", ["clicks.jsonl 0"])
+    [seen] = store.get("clicks#streams", [f"{Path('clicks.jsonl').resolve()} 0"])
     return 0 if seen is None else int(seen[1]["next"])
 
 
@@ -230,6 +278,10 @@ def test_the_command_ends_with_one_line_and_goes_on(view: View, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("change", "line", "message"),
     [
+        ({}, '{"user": "u1", "at": "2026-01-01", "price": NaN}', "NaN is no JSON"),
+        ({"at": "0001-01-01T00:00:00+23:00"}, None, "date value out of range"),
+        ({"item": 10**400}, None, ""),
+        ({}, "[" * 100_000, ""),
         ({"price": "cheap"}, None, 'price="cheap": is no Float64, the type of the files'),
         ({"at": 5}, None, "at=5: is no time such as 2026-01-31T12:00:00"),
         ({"user": None}, None, "user is null"),

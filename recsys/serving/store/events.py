@@ -6,6 +6,7 @@ streams count only after its last event of the files: what a log covers, it alon
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from recsys.serving.store.views import View
 
 FILE = "__file__"  # the number of the file of each event
 STREAM = -1  # the number of events of a stream
+DEFINITION = "__definition__"  # the digest of the view that the events were kept for
 APPLIED = "__applied__"  # the offset after the last event of each partition of a stream that was merged
 Event = tuple[Any, ...]  # time in ticks, number of the file, and the values of View.event_columns
 
@@ -25,11 +27,14 @@ class EventMerger:
     Args:
         view: the view whose aggregates read the events.
         per_second: ticks of a second.
-        newest: ticks of a time; events that no aggregate reads from then on are left out.
+        newest: ticks of the newest event; events that no aggregate reads from then on are left out. A time that is
+            still to come counts as now, so that one clock that is ahead does not make all other events old.
     """
 
     def __init__(self, view: View, per_second: int, newest: int | None) -> None:
-        window = longest(view.aggregates)
+        window, now = longest(view.aggregates), int(time.time() * per_second)
+        newest = None if newest is None else min(newest, now)
+        self._digest = view.digest
         self._oldest = None if window is None or newest is None else newest - window_ticks(window, per_second)
         self._columns = [TICK, FILE, *view.event_columns]
         self._last = [(2 + view.event_columns.index(c), n) for c, n in lasts(view.aggregates).items()]
@@ -55,19 +60,25 @@ class EventMerger:
         return self._stored(events, applied) if count and events else None
 
     def _applied(self, stored: Values | None) -> dict[str, int]:
-        return dict((stored or {}).get(APPLIED, {}))
+        return dict(stored.get(APPLIED, {})) if stored is not None and self._is_own(stored) else {}
 
     def _events(self, stored: Values | None) -> list[Event]:
-        if stored is None or any(c not in stored for c in self._columns):  # of another definition
+        if stored is None or not self._is_own(stored):
             return []
         return list(zip(*(stored[c] for c in self._columns), strict=True))
+
+    def _is_own(self, stored: Values) -> bool:
+        """Return whether the events were kept for this definition: another may have left out what this one reads."""
+        return stored.get(DEFINITION) == self._digest
 
     def _stored(self, events: list[Event], applied: Mapping[str, int]) -> tuple[float, Values]:
         events = sorted(events, key=lambda e: e[:2])
         newest = events[-1][0]
         events = [e for e, keep in zip(events, self._needed(events), strict=True) if keep]
         values: Values = {c: [e[i] for e in events] for i, c in enumerate(self._columns)}
-        values |= {PER_SECOND: self._per_second} | ({APPLIED: dict(applied)} if applied else {})
+        values |= {PER_SECOND: self._per_second, DEFINITION: self._digest} | (
+            {APPLIED: dict(applied)} if applied else {}
+        )
         return newest / self._per_second, values
 
     def _needed(self, events: Sequence[Event]) -> list[bool]:

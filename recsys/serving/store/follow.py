@@ -4,14 +4,14 @@ A store also keeps how far it has read each stream, and, with the events of an e
 that was killed goes on where it was, and what it reads again changes nothing.
 
     store key                       value
-    VIEW#streams, URL partition     the definition's digest, and the position in the stream
+    VIEW#streams, stream partition  the definition's digest, and the position in the stream
 """
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,11 +23,12 @@ from recsys.console import say
 from recsys.errors import UserError, did_you_mean
 from recsys.serving.store.aggregates import TICK, ticks, ticks_per_second
 from recsys.serving.store.events import STREAM, EventMerger
-from recsys.serving.store.materialise import digest_of, seconds_of
+from recsys.serving.store.materialise import seconds_of
 from recsys.serving.store.stores import FeatureStore, Values, events_of
 from recsys.serving.store.streams import Message, Stream, open_stream
 from recsys.serving.store.views import View
 
+UNREADABLE = (ValueError, OverflowError, RecursionError, pl.exceptions.PolarsError)  # what an event can raise
 BATCH, WAIT, REPORT = 2000, 0.5, 10.0  # events of a write; seconds that it waits for events, and between two reports
 
 
@@ -57,6 +58,11 @@ def follow(
         The number of events for each view.
     """
     counts = {view.name: 0 for view in views}
+    if rejected is not None:
+        try:
+            rejected.open("a").close()
+        except OSError as e:
+            raise UserError(f"rejected={rejected}: cannot be written ({e.strerror}); name another file") from e
     with ExitStack() as stack:
         open_ = [stack.enter_context(_opened(view, store, properties)) for view in views]
         followers = [Follower(v, s, store, rejected) for v, s in zip(views, open_, strict=True)]
@@ -75,13 +81,11 @@ def follow(
 
 
 def _opened(view: View, store: FeatureStore, properties: str | None) -> AbstractContextManager[Stream]:
-    url, digest = str(view.stream), digest_of(view)
+    def position(key: str) -> Any:
+        [entry] = store.get(streams_of(view.name), [key])
+        return entry[1] if entry is not None and entry[1]["digest"] == view.digest else None
 
-    def position(partition: str) -> Any:
-        [entry] = store.get(streams_of(view.name), [f"{url} {partition}"])
-        return entry[1] if entry is not None and entry[1]["digest"] == digest else None
-
-    return open_stream(url, position, properties)
+    return open_stream(str(view.stream), position, properties)
 
 
 class Follower:
@@ -89,7 +93,7 @@ class Follower:
 
     def __init__(self, view: View, stream: Stream, store: FeatureStore, rejected: Path | None) -> None:
         self.view, self.stream, self.last = view, stream, ""
-        self._store, self._rejected, self._digest = store, rejected, digest_of(view)
+        self._store, self._rejected = store, rejected
         schema = pl.read_parquet_schema(view.paths()[0])
         wanted = dict.fromkeys([view.key, view.time, *view.columns, *view.event_columns])
         view.scan(view.paths()[:1])  # raises UserError if a column is missing
@@ -100,16 +104,18 @@ class Follower:
         messages = self.stream.read(BATCH, wait)
         if not messages:
             return 0
+        before, after = self.stream.positions(messages)
+        self._put(before)
         read = list(self._parsed(messages))
         if read:
             self._write([m for m, _ in read], self._frame([values for _, values in read]))
-        ends = {m.partition: m.offset for m in messages}
-        positions = [
-            (f"{self.stream.name} {p}", time.time(), {"digest": self._digest, **self.stream.position(p, offset)})
-            for p, offset in ends.items()
-        ]
-        self._store.put(streams_of(self.view.name), iter(positions))
+        self._put(after)
         return len(messages)
+
+    def _put(self, positions: Mapping[str, Mapping[str, Any]]) -> None:
+        now = time.time()
+        entries = ((key, now, {"digest": self.view.digest, **position}) for key, position in positions.items())
+        self._store.put(streams_of(self.view.name), entries)
 
     def _write(self, messages: Sequence[Message], frame: pl.DataFrame) -> None:
         view, dtype = self.view, self._schema[self.view.time]
@@ -127,13 +133,12 @@ class Follower:
         if not view.aggregates:
             return
         per_second = ticks_per_second(dtype)
-        at = frame.select(ticks(pl.col(view.time), dtype, per_second).alias(TICK))[TICK]
-        now = int(time.time() * per_second)  # a clock that is ahead must not make all other events old
-        merger = EventMerger(view, per_second, min(now, int(at.max())))  # type: ignore[arg-type]
+        at = frame[TICK]
+        merger = EventMerger(view, per_second, at.max())  # type: ignore[arg-type]
         by_key: dict[str, list[Any]] = {}
         values = frame.select(view.event_columns).iter_rows() if view.event_columns else ((),) * frame.height
         for message, key, tick, own in zip(messages, frame[view.key], at, values, strict=True):
-            event = (f"{self.stream.name} {message.partition}", message.offset, (tick, STREAM, *own))
+            event = (message.key, message.offset, (tick, STREAM, *own))
             by_key.setdefault(key, []).append(event)
 
         def merged(key: str, stored: Values | None) -> tuple[float, Values] | None:
@@ -146,12 +151,12 @@ class Follower:
         try:
             values = [self._values(m.value) for m in messages]
             self._frame(values)
-        except (ValueError, pl.exceptions.PolarsError):  # find out which one it is
+        except UNREADABLE:  # find out which one it is
             for message in messages:
                 try:
                     one = self._values(message.value)
                     self._frame([one])
-                except (ValueError, pl.exceptions.PolarsError) as e:
+                except UNREADABLE as e:
                     self._reject(message, str(e).partition("\n")[0])
                 else:
                     yield message, one
@@ -159,7 +164,7 @@ class Follower:
             yield from zip(messages, values, strict=True)
 
     def _values(self, text: bytes) -> dict[str, Any]:
-        found = json.loads(text)
+        found = json.loads(text, parse_constant=_no_json)
         if not isinstance(found, dict):
             raise ValueError("is no JSON object")
         for name in (self.view.key, self.view.time):
@@ -170,12 +175,14 @@ class Follower:
         return {name: found.get(name) for name in self._schema}
 
     def _frame(self, rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
-        """Return events with the types of the files, the key as text. Raises ValueError for another type."""
+        """Return events with the types of the files, the key as text, and TICK. Raises one of UNREADABLE."""
         columns = [_column(name, [row[name] for row in rows], dtype) for name, dtype in self._schema.items()]
-        return pl.DataFrame(columns).with_columns(pl.col(self.view.key).cast(pl.String))
+        dtype = self._schema[self.view.time]
+        tick = ticks(pl.col(self.view.time), dtype, ticks_per_second(dtype)).alias(TICK)
+        return pl.DataFrame(columns).with_columns(pl.col(self.view.key).cast(pl.String), tick)
 
     def _reject(self, message: Message, why: str) -> None:
-        where = f"{self.stream.name}, partition {message.partition}, offset {message.offset}"
+        where = f"{self.stream.url}, partition {message.partition}, offset {message.offset}"
         if self._rejected is None:
             raise UserError(f"{where}: {why}; correct it, or set rejected=FILE to go on and keep such events there")
         with self._rejected.open("a") as file:
@@ -201,7 +208,11 @@ def _time(name: str, text: Any) -> datetime:
         found = datetime.fromisoformat(text)
     except (TypeError, ValueError):
         raise ValueError(f"{name}={json.dumps(text)}: is no time such as 2026-01-31T12:00:00") from None
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+
+
+def _no_json(text: str) -> Any:
+    raise ValueError(f"{text} is no JSON")
 
 
 def _fits(value: Any, dtype: pl.DataType) -> bool:

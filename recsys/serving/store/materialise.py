@@ -12,10 +12,8 @@ written again with more events, such as the log of today, but must not lose even
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -41,7 +39,7 @@ def materialise(views: Mapping[str, View], store: FeatureStore, until: Any = Non
 
 
 def _materialise(view: View, store: FeatureStore, until: Any) -> int:
-    paths, (known, other) = view.paths(), _read_files(view, store)
+    paths, known = view.paths(), _read_files(view, store)
     files = known | _files_now(paths, known)
     new = paths if until is not None else [p for p in paths if files[p] != known.get(p)]
     if not new:
@@ -53,20 +51,17 @@ def _materialise(view: View, store: FeatureStore, until: Any) -> int:
             written = store.put(view.name, _entries(view, latest, shown.advance))
     if view.aggregates:
         numbers = {p: files[p][0] for p in new}
-        written = max(written, _put_events(view, store, until, numbers, fresh=other))
+        written = max(written, _put_events(view, store, until, numbers))
     if until is None:  # last: until then, the next run reads the same files again
-        progress = {"digest": digest_of(view), "files": files}
+        progress = {"digest": view.digest, "files": files}
         store.put(files_of(view.name), iter([(ALL, time.time(), progress)]))
     return written
 
 
-def _read_files(view: View, store: FeatureStore) -> tuple[dict[str, list[int]], bool]:
-    """Return number, size and time of each file that was read, and whether another definition read files."""
+def _read_files(view: View, store: FeatureStore) -> dict[str, list[int]]:
+    """Return number, size and time of each file that was read by this definition."""
     [entry] = store.get(files_of(view.name), [ALL])
-    if entry is None:
-        return {}, False
-    same = entry[1]["digest"] == digest_of(view)
-    return (dict(entry[1]["files"]), False) if same else ({}, True)
+    return dict(entry[1]["files"]) if entry is not None and entry[1]["digest"] == view.digest else {}
 
 
 def _files_now(paths: Sequence[str], known: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
@@ -93,8 +88,8 @@ def seconds_of(times: pl.Series) -> pl.Series:
     return times.cast(pl.Float64)
 
 
-def _put_events(view: View, store: FeatureStore, until: Any, numbers: Mapping[str, int], *, fresh: bool) -> int:
-    """Merge the events of files into those of each entity. fresh: whether to ignore the events in the store"""
+def _put_events(view: View, store: FeatureStore, until: Any, numbers: Mapping[str, int]) -> int:
+    """Merge the events of files into those of each entity."""
     parts = []
     for path, number in numbers.items():
         frame = view.until(view.scan([path]), until)
@@ -104,7 +99,8 @@ def _put_events(view: View, store: FeatureStore, until: Any, numbers: Mapping[st
         parts.append(frame.select(view.key, time_, *view.event_columns, pl.lit(number).alias(FILE)))
     events = pl.concat(parts).sort(TICK, maintain_order=True)
     grouped = events.group_by(view.key).agg(pl.all()).collect(engine="streaming")
-    merger = EventMerger(view, per_second, grouped.select(pl.col(TICK).list.max().max()).item())
+    newest = grouped.select(pl.col(TICK).list.max().max()).item()
+    merger = EventMerger(view, per_second, newest)
     read = set(numbers.values())
     with bar(f"writing {view.name}", grouped.height, "entities") as shown:
         for some in grouped.iter_slices(ENTITIES):
@@ -114,14 +110,8 @@ def _put_events(view: View, store: FeatureStore, until: Any, numbers: Mapping[st
             }
 
             def merged(key: str, stored: Values | None, rows: dict[str, list[Event]] = rows) -> tuple[float, Values]:
-                return merger.files(None if fresh else stored, rows[key], read)
+                return merger.files(stored, rows[key], read)
 
             store.update(events_of(view.name), list(rows), merged)
             shown.advance(len(rows))
     return grouped.height
-
-
-def digest_of(view: View) -> str:
-    """Return a digest of what a definition computes, and from which files."""
-    defined = {k: v for k, v in asdict(view).items() if k != "stream"}
-    return hashlib.sha256(repr(sorted(defined.items())).encode()).hexdigest()

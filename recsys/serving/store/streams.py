@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple, Protocol
@@ -19,24 +19,30 @@ from recsys.errors import UserError
 
 WAIT = 0.2  # seconds between two looks at a file
 LINES = 1 << 20  # bytes of a file that are read at a time
+TAIL = 64  # bytes before a position, by which a file is known again
 TIMEOUT = 5.0  # seconds for Kafka to answer at the start
 LOOK = 60.0  # seconds between two looks for new partitions
 ONLY = "0"  # the partition of a file
-Positions = Callable[[str], Mapping[str, Any] | None]  # partition -> what Stream.position returned, None at the start
+Positions = dict[str, dict[str, Any]]  # by key
+Known = Callable[[str], Mapping[str, Any] | None]  # key -> its position, None at the start
 
 
 class Message(NamedTuple):
-    """One event: where it is, and its JSON. Offsets of a partition ascend."""
+    """One event: where it is, and its JSON. Offsets of a partition ascend.
 
+    key: the partition among those of all streams, however they are reached
+    """
+
+    key: str
     partition: str
     offset: int
     value: bytes
 
 
 class Stream(Protocol):
-    """Reads events in the order of each partition."""
+    """Reads events in the order of each partition. url: as the definition names it"""
 
-    name: str
+    url: str
 
     def read(self, most: int, wait: float) -> list[Message]:
         """Return the next events, at most `most`; wait for the first of them for at most `wait` seconds."""
@@ -47,8 +53,8 @@ class Stream(Protocol):
         """Whether all events that are there now were read."""
         ...
 
-    def position(self, partition: str, offset: int) -> dict[str, Any]:
-        """Return what `open_stream` needs to go on after the event at an offset."""
+    def positions(self, read: Sequence[Message]) -> tuple[Positions, Positions]:
+        """Return, for each key of events just read, what `open_stream` needs to go on: before them, and after them."""
         ...
 
     def close(self) -> None: ...
@@ -60,8 +66,9 @@ class LinesFile:
     An offset is the number of bytes before a line, in this file and in those that it replaced.
     """
 
-    def __init__(self, path: Path, position: Mapping[str, Any] | None) -> None:
-        self.name, self._path, self._rest, self._lines = str(path), path, b"", list[bytes]()
+    def __init__(self, path: Path, known: Known) -> None:
+        self.url, self._path, self._key = str(path), path, f"{path.resolve()} {ONLY}"
+        self._rest, self._lines = b"", list[bytes]()
         try:
             self._file: BinaryIO = path.open("rb")
         except OSError as e:
@@ -69,25 +76,45 @@ class LinesFile:
                 f"stream={path}: {e.strerror}; name a file of JSON lines, or kafka://HOST:PORT/TOPIC"
             ) from e
         self._before = self._next = 0  # the offset of the file's first byte, and of the next line
+        self._tail = b""  # the bytes before the next line
+        position = known(self._key)
         if position is not None:
-            self._before, self._next = position["before"], position["next"]
-            if position["file"] != self._identity() or self._size() < self._next - self._before:
+            self._before, self._next, self._tail = position["before"], position["next"], bytes.fromhex(position["tail"])
+            if not self._goes_on(int(position["file"])):
                 say(f"{path}: is not the file that was read before, whose last lines may be missing")
-                self._before = self._next
+                # above all offsets that a process which was killed may have written
+                self._before = self._next = max(self._next, position["end"])
+                self._tail = b""
             self._file.seek(self._next - self._before)
+
+    def _goes_on(self, file: int) -> bool:
+        """Return whether this is the file that was read, and still has what was read last."""
+        if file != self._identity() or self._size() < self._next - self._before:
+            return False
+        self._file.seek(self._next - self._before - len(self._tail))
+        return self._file.read(len(self._tail)) == self._tail
 
     def read(self, most: int, wait: float) -> list[Message]:
         self._fill()
         if not self._lines and wait:
             time.sleep(wait)
             self._fill()
+        self._start = self._position()
         messages = []
         for line in self._lines[:most]:
             if line.strip():
-                messages.append(Message(ONLY, self._next, line))
+                messages.append(Message(self._key, ONLY, self._next, line))
             self._next += len(line)
+            self._tail = (self._tail + line)[-TAIL:]
         del self._lines[:most]
         return messages
+
+    def positions(self, read: Sequence[Message]) -> tuple[Positions, Positions]:
+        return {self._key: self._start | {"end": self._next}}, {self._key: self._position()}
+
+    def _position(self) -> dict[str, Any]:
+        own = {"before": self._before, "next": self._next, "end": self._next}
+        return {**own, "file": self._identity(), "tail": self._tail.hex()}
 
     def _fill(self) -> None:
         """Read whole lines; what a writer has not ended yet waits."""
@@ -95,11 +122,14 @@ class LinesFile:
             return
         found = self._file.read(LINES)
         if not found and self._replaced():
-            if self._rest:
-                say(f"{self._path}: the file before ended within a line, which was left out")
-            self._file.close()
-            self._file, self._before, self._rest = self._path.open("rb"), self._next, b""
-            found = self._file.read(LINES)
+            found = self._file.read(LINES)  # written between the two
+            if not found:
+                if self._rest:
+                    say(f"{self._path}: the file before ended within a line, which was left out")
+                self._file.close()
+                self._file, self._before = self._path.open("rb"), self._next
+                self._rest = self._tail = b""
+                found = self._file.read(LINES)
         *whole, self._rest = (self._rest + found).split(b"\n")
         self._lines = [line + b"\n" for line in whole]
 
@@ -120,10 +150,9 @@ class LinesFile:
     def _size(self) -> int:
         return os.fstat(self._file.fileno()).st_size
 
-    def position(self, partition: str, offset: int) -> dict[str, Any]:
-        return {"before": self._before, "next": self._next, "file": self._identity()}
-
     def close(self) -> None:
+        if self._rest:
+            say(f"{self._path}: the last line has no end yet, and waits")
         self._file.close()
 
 
@@ -132,23 +161,23 @@ class KafkaTopic:
 
     Args:
         url: kafka://HOST:PORT[,HOST:PORT]/TOPIC
-        positions: partition -> where to go on; others are read from their beginning.
-        properties: a file of further settings, as Kafka's own commands take (--command-config): key=value lines.
+        known: key of a partition -> where to go on; others are read from their beginning.
+        properties: a file of further settings of librdkafka: key=value lines.
 
     Raises:
         UserError: the brokers cannot be reached, or have no such topic.
     """
 
-    def __init__(self, url: str, positions: Positions, properties: str | None) -> None:
+    def __init__(self, url: str, known: Known, properties: str | None) -> None:
         try:
             import confluent_kafka as kafka
         except ImportError as e:
             raise UserError(f"stream={url}: needs confluent-kafka; run: pip install 'recsys[kafka]'") from e
         parts = urlsplit(url)
-        self.name, self._topic = url, parts.path.strip("/")
+        self.url, self._topic = url, parts.path.strip("/")
         if not parts.netloc or not self._topic or "/" in self._topic:
             raise UserError(f"stream={url}: must be kafka://HOST:PORT/TOPIC")
-        self._kafka, self._positions = kafka, positions
+        self._kafka, self._known, self._name = kafka, known, self._topic
         self._ends: dict[str, bool] = {}
         self._down, self._looked = False, 0.0
         settings = {
@@ -171,13 +200,14 @@ class KafkaTopic:
     def _look(self) -> None:
         """Assign the partitions that are there."""
         self._looked = time.monotonic()
-        topic = self._consumer.list_topics(self._topic, timeout=TIMEOUT).topics[self._topic]
+        cluster = self._consumer.list_topics(self._topic, timeout=TIMEOUT)
+        topic, self._name = cluster.topics[self._topic], f"kafka {cluster.cluster_id} {self._topic}"
         if topic.error is not None:
-            raise UserError(f"stream={self.name}: {topic.error.str()}; create the topic first")
+            raise UserError(f"stream={self.url}: {topic.error.str()}; create the topic first")
         new = []
         for number in sorted(topic.partitions):
             if str(number) not in self._ends:
-                position = self._positions(str(number))
+                position = self._known(f"{self._name} {number}")
                 offset = self._kafka.OFFSET_BEGINNING if position is None else position["next"]
                 new.append(self._kafka.TopicPartition(self._topic, number, offset))
                 self._ends[str(number)] = False
@@ -188,7 +218,7 @@ class KafkaTopic:
         # private: of confluent_kafka, which documents its codes of errors
         if not self._down and error.code() == self._kafka.KafkaError._ALL_BROKERS_DOWN:
             self._down = True
-            say(f"{self.name}: no broker can be reached; trying again")
+            say(f"{self.url}: no broker can be reached; trying again")
 
     def read(self, most: int, wait: float) -> list[Message]:
         if time.monotonic() - self._looked > LOOK and not self._down:
@@ -198,20 +228,21 @@ class KafkaTopic:
         for found in self._consumer.consume(most, wait or 0.001):
             if (error := found.error()) is None:
                 self._down = False
-                messages.append(Message(str(found.partition()), found.offset() or 0, found.value() or b""))
+                partition, offset = str(found.partition()), found.offset() or 0
+                messages.append(Message(f"{self._name} {partition}", partition, offset, found.value() or b""))
                 self._ends[str(found.partition())] = False
             elif error.code() == self._kafka.KafkaError._PARTITION_EOF:
                 self._ends[str(found.partition())] = True
             elif not error.retriable() and not self._down:
-                raise UserError(f"stream={self.name}: {error.str()}")
+                raise UserError(f"stream={self.url}: {error.str()}")
         return messages
 
     @property
     def ended(self) -> bool:
         return bool(self._ends) and all(self._ends.values())
 
-    def position(self, partition: str, offset: int) -> dict[str, Any]:
-        return {"next": offset + 1}
+    def positions(self, read: Sequence[Message]) -> tuple[Positions, Positions]:
+        return {}, {m.key: {"next": m.offset + 1} for m in read}
 
     def close(self) -> None:
         self._consumer.close()
@@ -235,21 +266,21 @@ def _properties(file: str | None) -> dict[str, str]:
 
 
 @contextmanager
-def open_stream(url: str, positions: Positions, properties: str | None = None) -> Iterator[Stream]:
+def open_stream(url: str, known: Known, properties: str | None = None) -> Iterator[Stream]:
     """Open a stream.
 
     Args:
         url: a file, or kafka://HOST:PORT/TOPIC.
-        positions: partition -> what `Stream.position` returned, None to begin at the beginning.
+        known: key -> what `Stream.positions` returned, None to begin at the beginning.
         properties: a file with more settings of Kafka.
 
     Raises:
         UserError: it cannot be read.
     """
     if url.startswith("kafka:"):
-        stream: Stream = KafkaTopic(url, positions, properties)
+        stream: Stream = KafkaTopic(url, known, properties)
     else:
-        stream = LinesFile(Path(url), positions(ONLY))
+        stream = LinesFile(Path(url), known)
     try:
         yield stream
     finally:

@@ -22,10 +22,11 @@ clicks:                          # what the user did, as features
 from __future__ import annotations
 
 import glob
+import hashlib
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,12 @@ class View:
     max_age: str | None = None
     aggregates: tuple[Aggregate, ...] = ()
     stream: str | None = None
+
+    @property
+    def digest(self) -> str:
+        """A digest of what the definition computes, and from which files."""
+        defined = {k: v for k, v in asdict(self).items() if k != "stream"}
+        return hashlib.sha256(repr(sorted(defined.items())).encode()).hexdigest()
 
     @property
     def names(self) -> tuple[str, ...]:
