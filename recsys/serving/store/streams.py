@@ -76,30 +76,30 @@ class LinesFile:
                 f"stream={path}: {e.strerror}; name a file of JSON lines, or kafka://HOST:PORT/TOPIC"
             ) from e
         self._before = self._next = 0  # the offset of the file's first byte, and of the next line
+        self._start: dict[str, Any] = {}  # where the last events that were read begin
         self._tail = b""  # the bytes before the next line
         position = known(self._key)
         if position is not None:
-            self._before, self._next, self._tail = position["before"], position["next"], bytes.fromhex(position["tail"])
-            if not self._goes_on(int(position["file"])):
+            self._before, self._next = position["before"], position["next"]
+            if not self._goes_on(position):
                 say(f"{path}: is not the file that was read before, whose last lines may be missing")
-                # above all offsets that a process which was killed may have written
-                self._before = self._next = max(self._next, position["end"])
-                self._tail = b""
+                self._before = self._next = position["end"]  # above all offsets that may be in the store
             self._file.seek(self._next - self._before)
 
-    def _goes_on(self, file: int) -> bool:
+    def _goes_on(self, position: Mapping[str, Any]) -> bool:
         """Return whether this is the file that was read, and still has what was read last."""
-        if file != self._identity() or self._size() < self._next - self._before:
+        tail, end = bytes.fromhex(position["tail"]), position["end"] - position["before"]
+        if position["file"] != self._identity() or self._size() < end:
             return False
-        self._file.seek(self._next - self._before - len(self._tail))
-        return self._file.read(len(self._tail)) == self._tail
+        self._file.seek(end - len(tail))
+        return self._file.read(len(tail)) == tail
 
     def read(self, most: int, wait: float) -> list[Message]:
         self._fill()
         if not self._lines and wait:
             time.sleep(wait)
             self._fill()
-        self._start = self._position()
+        self._start = {"before": self._before, "next": self._next}
         messages = []
         for line in self._lines[:most]:
             if line.strip():
@@ -110,7 +110,7 @@ class LinesFile:
         return messages
 
     def positions(self, read: Sequence[Message]) -> tuple[Positions, Positions]:
-        return {self._key: self._start | {"end": self._next}}, {self._key: self._position()}
+        return {self._key: self._position() | self._start}, {self._key: self._position()}
 
     def _position(self) -> dict[str, Any]:
         own = {"before": self._before, "next": self._next, "end": self._next}
