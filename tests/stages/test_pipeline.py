@@ -301,15 +301,16 @@ def test_items_that_the_ranker_does_not_know(world: Path, tmp_path: Path) -> Non
 
 
 def test_the_command_writes_lists_and_an_evaluation(world: Path, tmp_path: Path) -> None:
-    requests = tmp_path / "requests.csv"
-    pl.read_csv(world / "data" / "requests.csv").head(150).write_csv(requests)
-    common = [f"run={FILE}", f"root={world}", f"input={requests}"]
-    ok(run_forked("recsys.pipeline", *common, f"output={tmp_path / 'lists.parquet'}", cwd=tmp_path))
+    requests = world / "data" / "requests.csv"
+    pl.read_csv(requests).head(150).write_csv(tmp_path / "few.csv")
+    run = [f"run={FILE}", f"root={world}"]
+    few, lists_file = f"input={tmp_path / 'few.csv'}", f"output={tmp_path / 'lists.parquet'}"
+    ok(run_forked("recsys.pipeline", *run, few, lists_file, cwd=tmp_path))
     lists = pl.read_parquet(tmp_path / "lists.parquet")
     assert lists.height == 150 and lists["items"].list.len().unique().to_list() == [10]
     assert lists.columns == ["user", "time", "device", "items", "scores", "sources"]
     small = ["evaluate.users=100", "evaluate.resamples=100", "evaluate.group=country"]
-    evaluate = ["evaluate", *common, *small, f"output={tmp_path / 'evaluation'}"]
+    evaluate = ["evaluate", *run, f"input={requests}", *small, f"output={tmp_path / 'evaluation'}"]
     ok(run_forked("recsys.pipeline", *evaluate, cwd=tmp_path))
     found = json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())
     assert found["counts"]["users"] == 100
