@@ -48,6 +48,7 @@ from recsys.serving.store.aggregates import (
 
 # Seconds of a unit. Months and years are none: their lengths differ, and joins by time cannot use them.
 UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+FORMAT = 2  # of the events in a store; those of another format are read again from the files
 MOST = 100_000  # values of a list
 LONGEST = 100 * 366 * UNITS["d"]  # of a max_age; polars counts in nanoseconds, of which 64 bits hold 292 years
 PART = re.compile(f"([0-9]{{1,18}})({'|'.join(UNITS)})")
@@ -79,9 +80,9 @@ class View:
 
     @property
     def digest(self) -> str:
-        """A digest of what the definition computes, and from which files."""
+        """A digest of what the definition computes, from which files, and of the format in which a store keeps it."""
         defined = {k: v for k, v in asdict(self).items() if k != "stream"}
-        return hashlib.sha256(repr(sorted(defined.items())).encode()).hexdigest()
+        return hashlib.sha256(repr((FORMAT, sorted(defined.items()))).encode()).hexdigest()
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -129,8 +130,12 @@ class View:
             paths: the files to read; by default, all.
         """
         frame = self.until(self.scan(paths), until).select(self.key, self.time, *self.columns)
+        return self.last_rows(frame).collect(engine="streaming")
+
+    def last_rows(self, frame: pl.LazyFrame) -> pl.LazyFrame:
+        """Return the last row of each entity; of equal times, the last one of the frame."""
         last = pl.all().exclude(self.key).sort_by(self.time, maintain_order=True).last()
-        return frame.group_by(self.key).agg(last).collect(engine="streaming")
+        return frame.group_by(self.key).agg(last)
 
     def join(self, rows: pl.DataFrame, time: str) -> pl.DataFrame:
         """Add the features with the values that they had at the time of each row: (n, ...) -> (n, ...).
