@@ -155,7 +155,7 @@ class FeatureStoreConfig:
     views: Any = None  # follow: a view, or a list of them; null: all that have a stream
     rejected: str | None = None  # follow: append events that cannot be read to this file, instead of ending
     until_end: bool = False  # follow: end after the events that are there now
-    kafka_properties: str | None = None  # follow: a file of key=value lines, such as Kafka's --command-config
+    kafka_properties: str | None = None  # follow: a file of key=value lines, settings of librdkafka
     keys: Any = None  # get: a key, or a list of them, to look up
     input: str | None = None  # join: a Parquet file of rows or, for engine=spark, a folder of them
     time: str | None = None  # join: the column with the time of each row

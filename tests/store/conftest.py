@@ -1,12 +1,15 @@
-"""A Redis server on this machine."""
+"""A Redis server on this machine, and stores of features."""
 
 import shutil
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+
+from recsys.serving.store.stores import FeatureStore, open_store
 
 
 @pytest.fixture
@@ -27,3 +30,9 @@ def redis_url() -> Iterator[str]:
     yield f"redis://127.0.0.1:{port}/0"
     server.terminate()
     server.wait()
+
+
+@pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.slow)])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> FeatureStore:
+    url = f"sqlite:///{tmp_path / 'f.db'}" if request.param == "sqlite" else request.getfixturevalue("redis_url")
+    return open_store(url, write=True)

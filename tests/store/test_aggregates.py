@@ -31,12 +31,6 @@ def view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> View:
     return load_views("f.yaml")["clicks"]
 
 
-@pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.slow)])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> FeatureStore:
-    url = f"sqlite:///{tmp_path / 'f.db'}" if request.param == "sqlite" else request.getfixturevalue("redis_url")
-    return open_store(url, write=True)
-
-
 def test_offline_and_online_are_equal_at_10_000_points(view: View, store: FeatureStore) -> None:
     """A store as it was at each of many times answers what the join gives for that time."""
     events(4000).write_parquet("events-0.parquet")

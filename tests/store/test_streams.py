@@ -41,12 +41,6 @@ def view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> View:
     return load_views("f.yaml")["clicks"]
 
 
-@pytest.fixture(params=["sqlite", pytest.param("redis", marks=pytest.mark.slow)])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> FeatureStore:
-    url = f"sqlite:///{tmp_path / 'f.db'}" if request.param == "sqlite" else request.getfixturevalue("redis_url")
-    return open_store(url, write=True)
-
-
 def from_files(view: View, log: pl.DataFrame, folder: Path) -> dict[str, Any]:
     """Return the features of all users by files alone."""
     folder.mkdir()
@@ -86,6 +80,22 @@ def test_files_and_a_stream_give_what_files_give(view: View, store: FeatureStore
     assert equal(everything(view, store, NOW), wanted)
 
 
+def follow_until_killed(view: View, store: FeatureStore, call: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """End the process where it writes a position for the n-th time; each batch does so twice."""
+    put, calls = store.put, [0]
+
+    def killed(name: str, entries: Any) -> int:
+        calls[0] += name.endswith("#streams")
+        if calls[0] == call:
+            raise KeyboardInterrupt
+        return put(name, entries)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "put", killed)
+        with pytest.raises(KeyboardInterrupt):
+            follow([view], store, until_end=True)
+
+
 def test_what_was_written_before_a_kill_is_not_written_twice(
     view: View, store: FeatureStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -94,18 +104,7 @@ def test_what_was_written_before_a_kill_is_not_written_twice(
     Path("clicks.jsonl").write_text(to_json(log[10:]))
     materialise({"clicks": view}, store)
     monkeypatch.setattr(following, "BATCH", 300)
-    put, calls = store.put, [0]
-
-    def killed(name: str, entries: Any) -> int:
-        calls[0] += name.endswith("#streams")
-        if calls[0] == 6:  # the events of the third batch are in the store, and the position is not
-            raise KeyboardInterrupt
-        return put(name, entries)
-
-    monkeypatch.setattr(store, "put", killed)
-    with pytest.raises(KeyboardInterrupt):
-        follow([view], store, until_end=True)
-    monkeypatch.setattr(store, "put", put)
+    follow_until_killed(view, store, 6, monkeypatch)  # the events of the third batch are there, and the position is not
     assert follow([view], store, until_end=True) == {"clicks": 1990 - 600}
     assert equal(everything(view, store, NOW), from_files(view, log, tmp_path / "whole"))
 
@@ -135,18 +134,7 @@ def test_a_kill_before_the_file_is_replaced_and_another_name_of_it(
     materialise({"clicks": view}, store)
     path = Path("clicks.jsonl")
     path.write_text(to_json(log[1:300]))
-    put, calls = store.put, [0]
-
-    def killed(name: str, entries: Any) -> int:
-        calls[0] += name.endswith("#streams")
-        if calls[0] == 2:  # after the events, before the position
-            raise KeyboardInterrupt
-        return put(name, entries)
-
-    monkeypatch.setattr(store, "put", killed)
-    with pytest.raises(KeyboardInterrupt):
-        follow([view], store, until_end=True)
-    monkeypatch.setattr(store, "put", put)
+    follow_until_killed(view, store, 2, monkeypatch)  # after the events, before the position
     path.unlink()
     path.write_text(to_json(log[300:600]))  # perhaps with the same inode
     assert follow([view], store, until_end=True) == {"clicks": 300}

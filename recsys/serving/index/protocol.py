@@ -1,4 +1,4 @@
-"""What all indexes have in common: their interface, their description, and the checks of what they get."""
+"""The interface and the description that all indexes share, and the checks of their arguments."""
 
 from __future__ import annotations
 

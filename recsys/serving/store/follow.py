@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +23,7 @@ from recsys.console import say
 from recsys.errors import UserError, did_you_mean
 from recsys.serving.store.aggregates import TICK, ticks, ticks_per_second
 from recsys.serving.store.events import STREAM, EventMerger
-from recsys.serving.store.materialise import seconds_of
+from recsys.serving.store.materialise import entries
 from recsys.serving.store.stores import FeatureStore, Values, events_of
 from recsys.serving.store.streams import Message, Stream, open_stream
 from recsys.serving.store.views import View
@@ -106,30 +106,24 @@ class Follower:
             return 0
         before, after = self.stream.positions(messages)
         self._put(before)
-        read = list(self._parsed(messages))
+        read, frame = self._parsed(messages)
         if read:
-            self._write([m for m, _ in read], self._frame([values for _, values in read]))
+            self._write(read, frame)
         self._put(after)
         return len(messages)
 
     def _put(self, positions: Mapping[str, Mapping[str, Any]]) -> None:
         now = time.time()
-        entries = ((key, now, {"digest": self.view.digest, **position}) for key, position in positions.items())
-        self._store.put(streams_of(self.view.name), entries)
+        made = ((key, now, {"digest": self.view.digest, **position}) for key, position in positions.items())
+        self._store.put(streams_of(self.view.name), made)
 
     def _write(self, messages: Sequence[Message], frame: pl.DataFrame) -> None:
         view, dtype = self.view, self._schema[self.view.time]
         latest = frame[view.time].max()
         self.last = str(latest)
         if view.columns:
-            last = pl.all().sort_by(view.time, maintain_order=True).last()
-            newest = frame.group_by(view.key).agg(last)
-            rows = newest.select(view.key, *view.columns).iter_rows()
-            entries = (
-                (key, at, dict(zip(view.columns, values, strict=True)))
-                for (key, *values), at in zip(rows, seconds_of(newest[view.time]), strict=True)
-            )
-            self._store.put(view.name, entries)
+            newest = view.last_rows(frame.lazy()).collect()
+            self._store.put(view.name, entries(view, newest))
         if not view.aggregates:
             return
         per_second = ticks_per_second(dtype)
@@ -146,22 +140,22 @@ class Follower:
 
         self._store.update(events_of(view.name), list(by_key), merged)
 
-    def _parsed(self, messages: Sequence[Message]) -> Iterator[tuple[Message, dict[str, Any]]]:
-        """Yield the messages that can be read; the others are rejected."""
+    def _parsed(self, messages: Sequence[Message]) -> tuple[Sequence[Message], pl.DataFrame]:
+        """Return the messages that can be read, and their events; the others are rejected."""
         try:
-            values = [self._values(m.value) for m in messages]
-            self._frame(values)
+            return messages, self._frame([self._values(m.value) for m in messages])
         except UNREADABLE:  # find out which one it is
+            read, rows = [], []
             for message in messages:
                 try:
-                    one = self._values(message.value)
-                    self._frame([one])
+                    values = self._values(message.value)
+                    self._frame([values])
                 except UNREADABLE as e:
                     self._reject(message, str(e).partition("\n")[0])
                 else:
-                    yield message, one
-        else:
-            yield from zip(messages, values, strict=True)
+                    read.append(message)
+                    rows.append(values)
+            return read, self._frame(rows)
 
     def _values(self, text: bytes) -> dict[str, Any]:
         found = json.loads(text, parse_constant=_no_json)

@@ -13,7 +13,7 @@ written again with more events, such as the log of today, but must not lose even
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -48,7 +48,7 @@ def _materialise(view: View, store: FeatureStore, until: Any) -> int:
     if view.columns:
         latest = view.latest(until, new)
         with bar(f"writing {view.name}", latest.height, "entities") as shown:
-            written = store.put(view.name, _entries(view, latest, shown.advance))
+            written = store.put(view.name, entries(view, latest, shown.advance))
     if view.aggregates:
         numbers = {p: files[p][0] for p in new}
         written = max(written, _put_events(view, store, until, numbers))
@@ -74,7 +74,8 @@ def _files_now(paths: Sequence[str], known: Mapping[str, Sequence[int]]) -> dict
     return found
 
 
-def _entries(view: View, latest: pl.DataFrame, advance: Any) -> Iterator[Entry]:
+def entries(view: View, latest: pl.DataFrame, advance: Callable[[int], object] = lambda _: None) -> Iterator[Entry]:
+    """Yield what a store keeps of the last row of each entity. advance: called with 1 for each"""
     times = seconds_of(latest[view.time])
     for (key, *values), time_ in zip(latest.select(view.key, *view.columns).iter_rows(), times, strict=True):
         yield key, time_, dict(zip(view.columns, values, strict=True))

@@ -50,7 +50,7 @@ class Stream(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether all events that are there now were read."""
+        """Return whether all events that are there now were read."""
         ...
 
     def positions(self, read: Sequence[Message]) -> tuple[Positions, Positions]:
