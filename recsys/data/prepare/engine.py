@@ -3,7 +3,7 @@
 import os
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -31,7 +31,7 @@ class Engine(ABC):
     @abstractmethod
     def map(
         self, function: Function[Item, Result], items: Sequence[Item], advance: Advance, *, reads: bool = False
-    ) -> Iterator[Result]:
+    ) -> Generator[Result, None, None]:
         """Yield function(item, advance) for every item, in order.
 
         Args:
@@ -51,7 +51,7 @@ class OneMachine(Engine):
 
     def map(
         self, function: Function[Item, Result], items: Sequence[Item], advance: Advance, *, reads: bool = False
-    ) -> Iterator[Result]:
+    ) -> Generator[Result, None, None]:
         cores = os.cpu_count() or 1
         threads = max(1, cores // CORES_PER_CHUNK) if reads else max(2, cores // 2)
         with ThreadPoolExecutor(threads, thread_name_prefix="chunk") as pool:

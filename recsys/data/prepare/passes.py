@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -125,14 +126,16 @@ class Build:
         parsed: list[ParsedChunk] = []
         bad = BadRows(self.data, self.bad_rows)
         with bar("reading", _expected_rows(self.data, [c for c, _ in pending])) as progress:
-            results = self.engine.map(partial(_read_one, self.data), pending, progress.advance, reads=True)
-            for chunk, folder in zip(self.chunks, folders, strict=True):
-                if folder in unread:
-                    next(results)
-                    unread.discard(folder)  # equal chunks are read once
-                first = parsed[-1].first_row + parsed[-1].rows if parsed else 0
-                parsed.append(ParsedChunk(folder, first, chunk.split))
-                bad.add(chunk, parsed[-1])
+            job = partial(_read_one, self.data)
+            # closed here: an error would keep it, and a garbage collection would end the job amid another one
+            with closing(self.engine.map(job, pending, progress.advance, reads=True)) as results:
+                for chunk, folder in zip(self.chunks, folders, strict=True):
+                    if folder in unread:
+                        next(results)
+                        unread.discard(folder)  # equal chunks are read once
+                    first = parsed[-1].first_row + parsed[-1].rows if parsed else 0
+                    parsed.append(ParsedChunk(folder, first, chunk.split))
+                    bad.add(chunk, parsed[-1])
             _finish(progress)
         bad.report()
         return parsed, bad.bad

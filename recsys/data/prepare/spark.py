@@ -5,7 +5,7 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ class Spark(Engine):
 
     def map(
         self, function: Function[Item, Result], items: Sequence[Item], advance: Advance, *, reads: bool = False
-    ) -> Iterator[Result]:
+    ) -> Generator[Result, None, None]:
         """Run one job for all items. Results, which may be large, go through files, so that the driver holds one."""
         if not items:
             return
@@ -74,11 +74,15 @@ class Spark(Engine):
         run = ItemRunner(shipped, outcomes, str(results), os.getcwd(), pl.__version__)
         job = Job(context, str(results.name), context.parallelize(list(enumerate(items)), len(items)), run)
         job.start()
+        arrived = 0
         try:
-            for number, outcome in enumerate(_in_order(job, outcomes, len(items), advance)):
-                yield take_result(results / f"{number}.pickle", outcome)
+            for outcome in _in_order(job, outcomes, len(items), advance):
+                yield take_result(results / f"{arrived}.pickle", outcome)
+                arrived += 1
             if job.error is not None:
                 raise job_failure(results, job.error)
+            if arrived < len(items):  # the connection to Spark's JVM was lost meanwhile
+                raise RuntimeError(f"a Spark job ended, and the results of {len(items) - arrived} items did not arrive")
         finally:
             with suppress(Exception):  # Spark may have stopped
                 if job.is_alive():
