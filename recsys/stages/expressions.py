@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from recsys.data.raw.row_sql import check_sql
 from recsys.errors import UserError, did_you_mean
 from recsys.stages.catalogue import Catalogue
 from recsys.stages.resources import Resources
@@ -89,6 +90,7 @@ class Condition:
 
 def _parsed(sql: str, key: str) -> pl.Expr:
     """Return the expression, with columns named item.NAME. Raises UserError with the place of the mistake."""
+    check_sql(sql, key)
     quoted = NAME.sub(lambda m: f'"{m[0]}"' if m[1] else m[0], sql)
     try:
         return pl.sql_expr(quoted)

@@ -53,7 +53,9 @@ def test_conditions(sql: str, user: dict[str, Any], context: dict[str, Any], exp
         ("item.stock > 0 and (item.price", "cannot be read at character 31"),
         ("item.region = 'eu", "cannot be read at character 15"),
         ("item.stock + 1", "is Int64, not a condition"),
-        ("nosuch(item.stock)", "unsupported function 'nosuch'"),
+        ("nosuch(item.stock)", "nosuch is not one of its functions"),
+        ("item.price > AVG(item.price)", "must read one row at a time"),
+        ("item.stock in (select a from read_csv('none.csv'))", "at character 16: a query has no place"),
     ],
 )
 def test_mistakes_of_conditions(sql: str, message: str) -> None:

@@ -1,14 +1,13 @@
 """Add joined and derived columns to raw rows; list the raw columns that a config's features read."""
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import polars as pl
 
 from recsys.config.schema_data import JoinConfig
 from recsys.data.raw.blocks import one_line
+from recsys.data.raw.row_sql import parse_sql
 from recsys.data.transforms.columns import ResolvedData
 from recsys.errors import UserError, did_you_mean
 
@@ -58,21 +57,17 @@ def join_side_table(frame: pl.DataFrame, join: JoinConfig, side: pl.DataFrame) -
 def add_derived_column(column: str, sql: str, frame: pl.DataFrame, key: str | None = None) -> pl.DataFrame:
     """Add the column that `sql` computes for each row. key: the config key of `sql`, for messages."""
     key = key or f"data.derive.{column}"
+    expr, reads = parse_sql(sql, key)
+    for name in reads:
+        if name not in frame.columns:
+            columns = [c for c in frame.columns if not c.startswith("__")]
+            raise UserError(f"{key}: {sql!r}: there is no column {name}{did_you_mean(name, columns)}")
     try:
-        expr, reads = parse_sql(sql)
-        for name in reads:
-            if name not in frame.columns:
-                columns = [c for c in frame.columns if not c.startswith("__")]
-                raise UserError(f"{key}: {sql!r}: there is no column {name}{did_you_mean(name, columns)}")
-        if reads and not _is_row_wise(sql, tuple((n, frame[n].dtype) for n in reads if n in frame.columns)):
-            raise UserError(f"{key}: {sql!r}: must read one row at a time; remove the aggregate function")
         return frame.with_columns(expr.alias(column))
     except pl.exceptions.PolarsError as e:
         hint = "; TRY_CAST returns null for a value that cannot be converted" if "conversion" in str(e) else ""
         if "cannot compare string with numeric" in str(e):
             hint = "; the file's columns are text: write CAST(COLUMN AS DOUBLE)"
-        if (m := re.search(r"unsupported function '(\w+)'", str(e))) and m[1] in frame.columns:
-            hint = f"; {m[1]} is a word of SQL: write it in double quotes"
         if "to date is not supported" in str(e) or "to datetime" in str(e):
             hint = "; write DATE(COLUMN) or TIMESTAMP(COLUMN)"
         raise UserError(f"{key}: {sql!r}: {one_line(e)}{hint}") from e
@@ -89,19 +84,6 @@ def is_true(sql: str, frame: pl.DataFrame, key: str) -> pl.Series:
     if result.dtype != pl.Boolean:
         raise UserError(f"{key}: {sql!r}: is {result.dtype}, not a condition; write one such as rating >= 4")
     return result
-
-
-@lru_cache
-def parse_sql(sql: str) -> tuple[pl.Expr, list[str]]:
-    """Return the expression and the columns that it reads."""
-    expr = pl.sql_expr(sql)
-    return expr, expr.meta.root_names()
-
-
-@lru_cache
-def _is_row_wise(sql: str, schema: tuple[tuple[str, pl.DataType], ...]) -> bool:
-    """Return True if `sql` returns no row for an empty frame; an aggregate returns one."""
-    return pl.DataFrame(schema=dict(schema)).select(parse_sql(sql)[0]).is_empty()
 
 
 @dataclass(frozen=True)
@@ -125,14 +107,14 @@ class FeatureInputs:
         if data.group is not None:
             columns |= {data.group.by, *filter(None, [data.group.order])}
         if data.where is not None and data.item_feature is not None:
-            columns |= set(parse_sql(data.where)[1])
+            columns |= set(parse_sql(data.where, "data.where")[1])
         derive: dict[str, str] = {}
         sides: dict[int, list[str]] = {}
         for step in reversed(steps(data.source.joins, data.derive)):
             if isinstance(step, str):
                 if step in columns:
                     derive = {step: data.derive[step]} | derive
-                    columns = columns - {step} | set(parse_sql(data.derive[step])[1])
+                    columns = columns - {step} | set(parse_sql(data.derive[step], f"data.derive.{step}")[1])
                 continue
             join = data.source.joins[step]
             if names := [c for c in join.columns if c in columns and c != join.key]:

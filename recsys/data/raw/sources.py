@@ -23,7 +23,6 @@ from recsys.data.raw.derive import (
     complete_rows,
     filter_rows,
     join_side_table,
-    parse_sql,
     steps,
 )
 from recsys.data.raw.formats import column_names, drop_missing_labels, empty_frame, read, repeated, unexploded_frame
@@ -31,6 +30,7 @@ from recsys.data.raw.nested import check_explode
 from recsys.data.raw.outputs import Outputs, is_output
 from recsys.data.raw.ranges import WHOLE, FileRange, Projection
 from recsys.data.raw.reasons import Reasons, judge
+from recsys.data.raw.row_sql import parse_sql
 from recsys.data.raw.storage import is_remote, natural_sort, partitions, resolve_path
 from recsys.data.transforms.columns import ResolvedData
 from recsys.errors import UserError, did_you_mean
@@ -242,8 +242,11 @@ def _check_column(key: str, column: str, file: Path, names: list[str]) -> None:
 def projection(data: ResolvedData, *, labelled: bool) -> Projection:
     """Return the raw columns that features, label, split, joins and SQL read."""
     reads = data.column_reads
-    for sql in [*data.derive.values(), *([data.where] if labelled and data.where else [])]:
-        for column in parse_sql(sql)[1]:
+    expressions = {f"data.derive.{name}": sql for name, sql in data.derive.items()}
+    if labelled and data.where is not None:
+        expressions["data.where"] = data.where
+    for key, sql in expressions.items():
+        for column in parse_sql(sql, key)[1]:
             reads.setdefault(column, set()).add("value")
     for _, column in group_columns(data):
         reads.setdefault(column, set()).add("value")

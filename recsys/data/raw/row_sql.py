@@ -1,0 +1,112 @@
+"""SQL expressions over the columns of one row: the only SQL that a config or a file from elsewhere can run in Polars.
+
+Polars reads files and sends requests while it parses `x IN (SELECT ... FROM read_csv('...'))`. So a text is compared
+with the grammar of this module before Polars sees it: columns, numbers, texts in single quotes, operators, CASE, CAST
+and the functions in FUNCTIONS. Forms that parsers read differently, such as comments, backticks and texts with a
+prefix (E'...', $$...$$), are refused, so that Polars finds no token that was not checked.
+"""
+
+import difflib
+import re
+from functools import lru_cache
+
+import polars as pl
+
+from recsys.data.raw.blocks import one_line
+from recsys.errors import UserError
+
+_FUNCTIONS = """
+abs acos acosd asin asind atan atan2 atan2d atand cbrt ceil ceiling cos cosd cot cotd degrees div exp floor ln log
+log10 log1p log2 mod pi pow power radians round sign sin sind sqrt tan tand trunc
+bit_and bit_count bit_not bit_or bit_xor coalesce greatest if ifnull least nullif
+cast try_cast date date_part date_trunc datetime day dayofmonth dayofweek dayofyear extract hour minute month
+quarter second strftime strptime time timestamp week weekofyear year
+bit_length btrim char_length character_length chr concat concat_ws ends_with initcap left length lower lpad ltrim
+normalize octet_length overlay position regexp_like regexp_replace replace reverse right rpad rtrim split_part
+starts_with string_to_array strpos substr substring trim upper
+array array_contains array_dot_product array_get array_inner_product array_length array_lower array_mean
+array_reverse array_sum array_to_string array_unique array_upper
+"""
+FUNCTIONS = frozenset(_FUNCTIONS.split())
+# words other than functions that an opening parenthesis may follow
+_BEFORE = """
+and between by char decimal distinct else end escape for from ilike in is like not numeric or regexp rlike then varchar
+when
+"""
+BEFORE = frozenset(_BEFORE.split())
+QUERIES = ("select", "with", "values", "from", "table", "insert", "update", "delete", "merge")  # begin a query
+TOKEN = re.compile(
+    r"""\s+
+    | (?P<text>'(?:[^']|'')*')
+    | (?P<name>"(?:[^"]|"")+")
+    | (?P<number>\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)
+    | (?P<word>[^\W\d]\w*)
+    | (?P<operator>::|\|\||->>?|!~\*?|~\*?|<=>|<>|!=|<=|>=|==|-(?!-)|/(?!\*)|[+*%=<>&|^(),.\[\]])""",
+    re.VERBOSE,
+)
+
+
+@lru_cache
+def parse_sql(sql: str, key: str) -> tuple[pl.Expr, list[str]]:
+    """Return the expression and the columns that it reads.
+
+    Args:
+        sql: the expression.
+        key: the config key that holds it, for messages.
+
+    Raises:
+        UserError: the text is not an expression of this grammar.
+    """
+    check_sql(sql, key)
+    try:
+        expr = pl.sql_expr(sql)
+    except pl.exceptions.PolarsError as e:
+        unsupported = re.search(r"unsupported function '(\w+)'", str(e))
+        hint = f"; {unsupported[1]} is a word of SQL: write it in double quotes to name a column" if unsupported else ""
+        raise UserError(f"{key}: {sql!r}: {one_line(e)}{hint}") from e
+    return expr, expr.meta.root_names()
+
+
+def check_sql(sql: str, key: str) -> None:
+    """Raise UserError, with the place of the mistake, for a text that is not an expression of this grammar."""
+    at, before = 0, ""
+    while at < len(sql):
+        token = TOKEN.match(sql, at)
+        if why := _unknown(sql[at:]) if token is None else _refused(token, before, sql[token.end() : token.end() + 1]):
+            raise UserError(f"{key}: {sql!r}: cannot be read at character {at + 1}: {why}")
+        assert token is not None
+        before = before if token[0].isspace() else token[0].lower()
+        if token["word"] and sql[token.end() :].lstrip()[:1] == "(":
+            _check_call(token[0], f"{key}: {sql!r}: ")
+        at = token.end()
+
+
+def _unknown(rest: str) -> str:
+    """Return what is wrong with a text that begins with no token."""
+    if rest.startswith(("--", "/*", "#")):
+        return "an expression has no comments"
+    if rest[0] == "'":
+        return "the text that begins here has no end; write a single quote in a text twice"
+    if rest[0] in '"`':
+        return "write the name of a column in double quotes"
+    return f"{rest[0]!r} is not part of an expression over the columns of one row"
+
+
+def _refused(token: re.Match[str], before: str, after: str) -> str | None:
+    """Return why a token must not follow `before`, or precede the character `after`; None if it may."""
+    word = (token["word"] or "").lower()
+    if word and after in ("'", '"') and after and len(word) < 3 and word not in ("in", "or", "is", "as"):
+        return f"write the text or name without the prefix {token[0]}"
+    if word == "select" or (before == "(" and word in QUERIES):
+        return f'a query has no place in an expression; to name a column, write "{token[0]}" in double quotes'
+    if word == "over" and before == ")":
+        return "an expression must read one row at a time; remove OVER"
+    return None
+
+
+def _check_call(name: str, place: str) -> None:
+    if name.lower() in FUNCTIONS | BEFORE:
+        return
+    near = difflib.get_close_matches(name.lower(), FUNCTIONS, n=1, cutoff=0.6)
+    hint = f"did you mean {near[0]}?" if near else "docs/add_a_data_set.md lists them"
+    raise UserError(f"{place}an expression must read one row at a time, and {name} is not one of its functions; {hint}")
