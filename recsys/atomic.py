@@ -1,17 +1,22 @@
 """Atomic writes of files and folders: each is written under a hidden temporary name, then renamed.
 
-Neither a reader nor the next run after `kill -9` sees a partly written file. A temporary file or folder that a killed
-process leaves behind is replaced by the next writer, unless its name is unique.
+Neither a reader nor the next run after `kill -9` sees a partly written file. The temporary file or folder is locked
+while it is written (flock), and the lock ends with the process. So two processes never write to the same one, and what
+a killed process leaves behind is replaced by the next writer.
 """
 
+import fcntl
 import json
 import math
+import os
 import shutil
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from recsys.errors import UserError
 
 
 def beside(path: Path, *, unique: bool = False) -> Path:
@@ -24,36 +29,107 @@ def beside(path: Path, *, unique: bool = False) -> Path:
 
 @contextmanager
 def whole_file(path: Path, *, unique: bool = False) -> Iterator[Path]:
-    """Yield a path to write to; it becomes `path` when the block ends, and is removed if the block raises."""
+    """Yield a path to write to; it becomes `path` when the block ends, and is removed if the block raises.
+
+    A second writer of the same path waits for the first one.
+    """
     building = beside(path, unique=unique)
-    try:
-        yield building
-        building.replace(path)
-    finally:
-        building.unlink(missing_ok=True)
+    with _locked(building, lambda: os.open(building, os.O_RDWR | os.O_CREAT, 0o666), wait=True):
+        try:
+            os.truncate(building, 0)
+            yield building
+            building.replace(path)
+        except BaseException:  # not after success, when the name may be another process's already
+            building.unlink(missing_ok=True)
+            raise
 
 
 @contextmanager
-def whole_folder(path: Path, *, unique: bool = False) -> Iterator[Path]:
-    """Yield an empty folder to fill; it replaces `path` when the block ends, and is removed if the block raises."""
-    building = beside(path, unique=unique)
-    shutil.rmtree(building, ignore_errors=True)
-    building.mkdir(parents=True)
-    try:
-        yield building
-        put_in_place(building, path)
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
+def whole_folder(path: Path, *, new: bool = False) -> Iterator[Path]:
+    """Yield an empty folder to fill; it becomes `path` when the block ends, and is removed if the block raises.
+
+    Args:
+        path: the folder. One that exists is replaced.
+        new: the folder must not exist.
+
+    Raises:
+        UserError: another process is writing this folder or, with `new`, has written it.
+    """
+    building = beside(path)
+    with _locked(building, lambda: _open_folder(building), wait=False):
+        try:
+            for entry in building.iterdir():  # the folder itself is locked
+                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+            yield building
+            if new and path.exists():
+                raise UserError(f"{path}: was written by another process; name a folder that does not exist yet")
+            put_in_place(building, path)
+        except BaseException:
+            shutil.rmtree(building, ignore_errors=True)
+            raise
 
 
 def put_in_place(building: Path, path: Path) -> None:
-    """Rename the folder `building` to `path`, replacing a folder that exists there."""
+    """Rename the folder `building` to `path`, replacing a folder that exists there. One process at a time may do so.
+
+    If the process is killed between the two renames, the next call puts the old folder back first.
+    """
     old = path.with_name(f".{path.name}.old")
+    if old.exists() and not path.exists():
+        old.rename(path)
     shutil.rmtree(old, ignore_errors=True)
-    if path.exists():
-        path.rename(old)
-    building.rename(path)
+    try:
+        with suppress(FileNotFoundError):
+            path.rename(old)
+        building.rename(path)
+    except BaseException:
+        if old.exists() and not path.exists():
+            old.rename(path)
+        raise
     shutil.rmtree(old, ignore_errors=True)
+
+
+@contextmanager
+def _locked(building: Path, open_: Callable[[], int], *, wait: bool) -> Iterator[None]:
+    """Create and lock a temporary file or folder. Raises UserError if another process has it and `wait` is false."""
+    descriptor = open_()
+    try:
+        _lock(descriptor, building, wait)
+        while not _is(descriptor, building):  # the process that had the lock has renamed or removed it
+            os.close(descriptor)
+            descriptor = open_()
+            _lock(descriptor, building, wait)
+        yield
+    finally:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # also for processes that were forked in the meantime
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, building: Path, wait: bool) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        path = building.with_name(building.name.removeprefix(".").removesuffix(".building"))
+        raise UserError(
+            f"{path}: another process is writing it; wait until it has ended, or name another place"
+        ) from None
+    except OSError:  # a file system without locks
+        return
+
+
+def _is(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _open_folder(folder: Path) -> int:
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # another process has just removed it
+            return os.open(folder, os.O_RDONLY)
 
 
 def remove_folder(path: Path) -> None:

@@ -111,7 +111,7 @@ def reshard(run: Path, stored: StoredCheckpoint, cfg: DictConfig, output: Path, 
     use_dense_kernels(plan, sparse, torch.device("cpu"))
     entries = describe(plan, tables(task))
     cfg.run_dir, cfg.trainer.devices = str(output), devices
-    with whole_folder(output) as building:
+    with whole_folder(output, new=True) as building:
         (building / "checkpoints").mkdir()
         rewrite(stored, building / "checkpoints" / stored.path.name, entries, devices)
         Fitted.copy(run, building)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from recsys.atomic import whole_file
 from recsys.console import bar
 from recsys.errors import UserError
 from recsys.serving.predictor import Predictor
@@ -43,7 +44,7 @@ def predict_files(
     rows = 0
     fitted = predictor.fitted
     unknown = {f.name: 0.0 for f in fitted.features.sparse if f.table in fitted.vocabularies}
-    with bar("predicting", unit="rows") as shown:
+    with out, bar("predicting", unit="rows") as shown:
         for file in files:
             for frame, wrong in file_blocks(predictor.rows, file):
                 pieces = [predictor.score(p) for p in (frame.iter_slices(batch_size) if frame.height else [frame])]
@@ -65,7 +66,6 @@ def predict_files(
                     for name in unknown if scored.height else ():
                         unknown[name] += (share[name].item() or 0.0) * scored.height
                 shown.advance(frame.height)
-    out.close()
     if rows == 0:
         raise UserError(f"input: none of the {out.bad} rows can be read; {out.bad_rows} has the reasons")
     return {
@@ -102,8 +102,8 @@ def predict_mean(
         predictions = [n for n in parts[0].columns if n not in ("file", "line", "element")]
         totals = {n: sum((part[n] for part in parts[1:]), parts[0][n]) for n in predictions}
         mean = parts[0].with_columns((x / len(runs)).alias(n) for n, x in totals.items())
-        mean.write_parquet(part)
-        part.replace(output)
+        with whole_file(output) as building:
+            mean.write_parquet(building)
     return summary
 
 

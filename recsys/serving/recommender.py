@@ -263,10 +263,9 @@ def recommend_files(
         why = why if out.bad else "data.where filters out all rows"
         raise UserError(f"input: {why}")
     groups = cold = 0
-    with bar("recommending", unit="groups") as shown:
+    with out, bar("recommending", unit="groups") as shown:
         for frame, without in recommender.answers(rows, k, filter_history, batch_size):
             out.write(frame)
             groups, cold = groups + frame.height, cold + without
             shown.advance(frame.height)
-    out.close()
     return {"k": k, "groups": groups, "cold": cold, "bad_rows": out.bad, "bad_rows_file": str(out.bad_rows)}

@@ -42,7 +42,7 @@ def write_candidates(cfg: DictConfig, output: Path) -> None:
     queries = wanted.queries(config, requests_of(config), config.k)
     out = Output(output)
     rows = hits = 0
-    with bar("retrieving", len(queries), unit="users") as shown:
+    with out, bar("retrieving", len(queries), unit="users") as shown:
         for start in range(0, len(queries), BATCH):
             some = queries[start : start + BATCH]
             frames = []
@@ -60,7 +60,6 @@ def write_candidates(cfg: DictConfig, output: Path) -> None:
             rows, hits = rows + block.height, hits + int(block[WANTED].sum())
             out.write(block)
             shown.advance(len(some))
-    out.close()
     if not hits:
         raise UserError(f"none of the {rows:,} candidates was wanted; let the sources list more, with a larger k")
     say(f"{rows:,} candidates of {len(queries):,} users written to {output}; {hits:,} of them were wanted")

@@ -39,13 +39,12 @@ def run_files(cfg: DictConfig, output: Path) -> None:
     pipeline = load(cfg)
     out = Output(output)
     counts: Counter[str] = Counter()
-    with bar("recommending", requests.height, unit="requests") as shown:
+    with out, bar("recommending", requests.height, unit="requests") as shown:
         for rows, answers in in_batches(pipeline, requests):
             out.write(rows.with_columns(columns_of(pipeline, answers)))
             for answer in answers:
                 counts.update(notes(answer, pipeline.settings.k))
             shown.advance(rows.height)
-    out.close()
     say(f"{requests.height:,} lists of {pipeline.settings.k} items written to {output}")
     for what, number in counts.items():
         say(f"{number:,} of the {requests.height:,} requests {what}")

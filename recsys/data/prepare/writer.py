@@ -1,12 +1,14 @@
 """Write Parquet: prepared rows as files of equal row groups, which the loader reads, and the output of a command."""
 
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pyarrow.parquet as pq
 
-from recsys.atomic import beside
+from recsys.atomic import whole_file
 from recsys.data.raw.blocks import BadRow
 from recsys.errors import UserError
 from recsys.manifest import Entry, entry_of
@@ -63,7 +65,7 @@ def make_parent(output: Path) -> None:
 
 class Output:
     """Writes one Parquet file atomically, and the rows that could not be read to `bad_rows`, by default
-    NAME.bad_rows.csv next to it.
+    NAME.bad_rows.csv next to it. Without a row, no file is written.
 
     Raises:
         UserError: the file cannot be written.
@@ -74,12 +76,20 @@ class Output:
         self.bad_rows = bad_rows or bad_rows_file(path)
         self.bad_rows.unlink(missing_ok=True)
         self.bad = 0
-        self._path, self._building = path, beside(path)
+        self._path, self._stack = path, ExitStack()
         self._writer: pq.ParquetWriter | None = None
+
+    def __enter__(self) -> "Output":
+        return self
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._stack.__exit__(*error)
 
     def write(self, frame: pl.DataFrame) -> None:
         table = frame.to_arrow()
-        self._writer = self._writer or pq.ParquetWriter(self._building, table.schema)
+        if self._writer is None:
+            building = self._stack.enter_context(whole_file(self._path))
+            self._writer = self._stack.enter_context(pq.ParquetWriter(building, table.schema))
         self._writer.write_table(table)
 
     def keep(self, bad: list[BadRow]) -> None:
@@ -90,8 +100,3 @@ class Output:
                 pl.DataFrame([asdict(b) for b in bad]).select("file", "line", "reason", "text").write_csv(
                     f, include_header=f.tell() == 0
                 )
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._building.replace(self._path)

@@ -128,7 +128,7 @@ def write_artefact(source: Source, form: Form, output: Path) -> dict[str, Any]:
         raise UserError(
             f"rows: {problem}; name files in the format of the run's data ({rows.fitted.data.source.format})"
         ) from e
-    with whole_folder(output) as building:
+    with whole_folder(output, new=True) as building:
         save_pipeline(rows, building / files.PIPELINE)
         write = _ranking if source.kind.scores_rows else _retrieval
         about, examples = write(source, form, rows, raw, building)
