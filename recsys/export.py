@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from recsys import cli
 from recsys.console import say
 from recsys.errors import UserError, did_you_mean
+from recsys.names import check_name
 from recsys.run_files import CONFIG
 from recsys.secrets import mask_text
 
@@ -77,6 +78,8 @@ def _checked(cfg: DictConfig) -> tuple[str, ...]:
     for key in ("run", "output"):
         if OmegaConf.is_missing(cfg, key):
             raise UserError(f"{key}: is missing; usage: {USAGE}")
+    check_name("model" if cfg.name is None else str(cfg.name), "name", "clicks")
+    check_name(str(cfg.version), "version", "1")
     run = Path(cfg.run)
     if not (run / CONFIG).is_file():
         raise UserError(f"run={run}: is not a run folder (it has no {CONFIG})")

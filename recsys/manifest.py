@@ -3,14 +3,15 @@
     FOLDER/manifest.json     {"version": 1, "files": {path in the folder: [bytes, XXH3-128]}}
 
 A checkpoint, prepared data and a run have one each. A digest detects damage (a flipped bit, a file cut short, a file
-copied from another run), not forgery.
+copied from another run), not forgery. `digest` is that of the manifest's other keys.
 """
 
 import json
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from recsys.errors import UserError
 FILE = "manifest.json"
 MADE_FROM = "made_from"  # in manifest.json: globs of files elsewhere; when they change, a server loads the folder again
 UNREADABLE = "is damaged and cannot be read"
+LFS = b"version https://git-lfs"
 BLOCK_BYTES = 1 << 22
 THREADS = max(2, (os.cpu_count() or 1) // 2)
 
@@ -71,18 +73,33 @@ def entries_of(
 def write(folder: Path, entries: Mapping[str, Entry], about: Mapping[str, Any] | None = None) -> None:
     """Write the manifest of a folder. about: further keys, which describe the folder."""
     value = {"version": 1, **(about or {}), "files": dict(sorted(entries.items()))}
+    value["digest"] = _digest(value)
     write_text(folder / FILE, json.dumps(value, indent=1) + "\n")
+
+
+def _digest(value: Mapping[str, Any]) -> str:
+    own = {k: v for k, v in value.items() if k != "digest"}
+    return xxhash.xxh3_128_hexdigest(json.dumps(own, sort_keys=True).encode())
+
+
+def content(folder: Path) -> dict[str, Any] | None:
+    """Return what `write` wrote, None if the folder has no manifest. Raises DamagedFile if it differs."""
+    file = folder / FILE
+    if not file.exists():
+        return None
+    value = read_json(file, "files")
+    if "digest" in value and value["digest"] != _digest(value):  # older manifests have none
+        raise DamagedFile(file, "is damaged; its content differs from what was written")
+    return value
 
 
 def read(folder: Path) -> dict[str, Entry] | None:
     """Return the entries of a folder, None if it was written before there were manifests."""
-    file = folder / FILE
-    if not file.exists():
-        return None
+    value = content(folder)
     try:
-        return {name: (size, digest) for name, (size, digest) in read_json(file, "files")["files"].items()}
+        return None if value is None else {name: (size, digest) for name, (size, digest) in value["files"].items()}
     except (ValueError, TypeError, AttributeError):
-        raise DamagedFile(file, UNREADABLE) from None
+        raise DamagedFile(folder / FILE, UNREADABLE) from None
 
 
 def read_json(file: Path, *keys: str) -> dict[str, Any]:
@@ -91,19 +108,64 @@ def read_json(file: Path, *keys: str) -> dict[str, Any]:
         value = json.loads(file.read_text())
     except FileNotFoundError:
         raise DamagedFile(file, "is missing") from None
-    except ValueError:
-        raise DamagedFile(file, UNREADABLE) from None
+    except (ValueError, RecursionError):
+        raise DamagedFile(file, _why_unreadable(file)) from None
     if not isinstance(value, dict) or not value.keys() >= set(keys):
         raise DamagedFile(file, UNREADABLE)
     return value
 
 
+def is_lfs_pointer(file: Path) -> bool:
+    """Return whether a file stands for one that Git LFS has not fetched."""
+    with file.open("rb") as f:
+        return f.read(len(LFS)) == LFS
+
+
+def _why_unreadable(file: Path) -> str:
+    return "is a pointer of Git LFS, not the file; run git lfs pull" if is_lfs_pointer(file) else UNREADABLE
+
+
+def inside(folder: Path, name: str) -> Path:
+    """Return folder / name, where the name comes out of a file that somebody else may have written.
+
+    Raises:
+        UserError: the path leads out of the folder, also by a link.
+    """
+    path = folder / name
+    try:
+        if name and "\0" not in name and path.resolve().is_relative_to(folder.resolve()):
+            return path
+    except (OSError, RuntimeError):  # a circle of links
+        pass
+    raise UserError(f"{folder}: names the file {name[:200]!r}, which is not in this folder; it is not read")
+
+
+@contextmanager
+def from_elsewhere(folder: Path) -> Iterator[None]:
+    """Raise DamagedFile, in one line, for whatever the content of a folder that somebody else wrote leads to."""
+    try:
+        yield
+    except DamagedFile:
+        raise
+    except UserError as e:
+        if str(folder) in str(e):
+            raise
+        raise UserError(f"{folder}: {e}") from e
+    except BaseException as e:  # Rust's panics are no Exceptions
+        if not isinstance(e, Exception) and type(e).__name__ != "PanicException":
+            raise
+        why = next((line.strip() for line in str(e).splitlines() if line.strip()), "")[:200]
+        raise DamagedFile(folder, f"cannot be loaded ({type(e).__name__}: {why}); write it again") from e
+
+
 def check_file(folder: Path, name: str, entry: Entry, *, size_only: bool = False) -> None:
     """Raise DamagedFile if a file is missing or differs from its entry."""
-    file = folder / name
+    file = inside(folder, name)
     if not file.is_file():
         raise DamagedFile(file, "is missing")
     if (size := file.stat().st_size) != entry[0]:
+        if is_lfs_pointer(file):
+            raise DamagedFile(file, _why_unreadable(file))
         raise DamagedFile(file, f"is damaged; it has {size:,} bytes and was written with {entry[0]:,}")
     if not size_only and entry_of(file)[1] != entry[1]:
         raise DamagedFile(file, "is damaged; its content differs from what was written")

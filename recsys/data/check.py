@@ -30,12 +30,11 @@ from recsys.data.transforms import (
 from recsys.data.transforms.columns import ResolvedData, check_vectors, resolve
 from recsys.data.transforms.labels import check_labels
 from recsys.errors import UserError, did_you_mean
+from recsys.names import check_name, name_problem, shown_name
 from recsys.ranges import check_values
 
 SplitFiles = list[tuple[Path, int | None]]  # raw files, each with its split if data.split.by=files, else None
 RESERVED = ("label", LABEL, TIME, KEY, GROUP, ORDER, SPLIT, PLACE, ROW, LINE, ELEMENT)
-NOT_IN_NAMES = "/\\*?[]"  # names become names of files and of columns, which polars and sharding rules match
-MOST_NAME_BYTES = 150  # with the suffixes that files get, less than the 255 bytes of a file's name
 SAMPLES = {
     "clicks": clicks.write_sample,
     "sequences": sequences.write_sample,
@@ -77,14 +76,13 @@ def check_data(data: DataConfig) -> None:
     if not data.dense and not data.sparse:
         raise UserError(f"{key}: no feature is named, neither under dense nor under sparse")
     tables = {s.table for s in data.sparse.values() if s and s.table}
-    if problem := _name_problem(data.name) or ("begins with a dot" if data.name.startswith(".") else None):
-        raise UserError(f"data.name={_shown(data.name)}: {problem}; choose a plain name, such as my_data")
+    check_name(data.name, "data.name", "my_data")
     for name in [*data.dense, *dense, *data.sparse, *tables, *data.labels]:
-        problem = "is a reserved word" if name in RESERVED else "contains ." if "." in name else _name_problem(name)
+        problem = "is a reserved word" if name in RESERVED else "contains ." if "." in name else name_problem(name)
         if problem:
-            hint = f"choose another name and set column: {_shown(name)}"
+            hint = f"choose another name and set column: {shown_name(name)}"
             raise UserError(
-                f"{key}: {_shown(name)} is not a valid name of a feature, table or label: it {problem}; {hint}"
+                f"{key}: {shown_name(name)} is not a valid name of a feature, table or label: it {problem}; {hint}"
             )
     for where, column in data.raw_columns:
         if column in data.label_columns:
@@ -101,23 +99,6 @@ def check_data(data: DataConfig) -> None:
     if (items := data.item_table) is not None:
         check_data(items)
     check_split(data.split)
-
-
-def _name_problem(name: str) -> str | None:
-    """Return why files and folders cannot have this name, as the predicate of a sentence; None if they can."""
-    if not name or name != name.strip():
-        return "is empty, or begins or ends with a space"
-    if forbidden := [c for c in name if c in NOT_IN_NAMES]:
-        return f"contains {forbidden[0]}"
-    if not name.isprintable():
-        return "contains a character that cannot be printed"
-    size = len(name.encode(errors="replace"))
-    return f"has {size} bytes, more than {MOST_NAME_BYTES}" if size > MOST_NAME_BYTES else None
-
-
-def _shown(name: str) -> str:
-    """Return a name for a message, on one line and cut if it is long."""
-    return repr(name if len(name) <= 40 else f"{name[:40]}...")
 
 
 def _check_values(where: str, s: SparseConfig, own: SparseConfig) -> None:

@@ -15,6 +15,7 @@ from recsys.console import say
 from recsys.data.raw.derive import FeatureInputs
 from recsys.data.transforms.columns import ResolvedData
 from recsys.data.transforms.fitted import RAW_SCHEMA, SIDES
+from recsys.manifest import DamagedFile
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class RawSchema:
         files = {i: folder / SIDES / f"{i}.parquet" for i in inputs.sides}
         if inputs.raw <= set(columns.columns) and all(file.is_file() for file in files.values()):
             return cls(columns, {i: pl.read_parquet(file) for i, file in files.items()})
+        if data.root is None:  # an artefact names no files
+            raise DamagedFile(folder / RAW_SCHEMA, f"lacks a column or a table of {', '.join(sorted(inputs.raw))}")
         return cls.from_data(data)
 
     def save(self, folder: Path) -> None:

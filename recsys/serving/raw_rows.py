@@ -12,6 +12,7 @@ from pathlib import Path
 
 import polars as pl
 
+from recsys import manifest
 from recsys.config.schema_data import JoinConfig
 from recsys.data.group_features import add_group_features
 from recsys.data.raw.blocks import LINE, BadRow, Block
@@ -87,8 +88,9 @@ class RawRows:
         if not (folder / RAW_SCHEMA).is_file():
             hint = "name a folder of prepared data, a run's folder, or a folder that Pipeline.save wrote"
             raise UserError(f"{folder}: has no {RAW_SCHEMA}; {hint}")
-        fitted = Fitted.load(folder)
-        return cls(fitted, RawSchema.load(folder, fitted.data))
+        with manifest.from_elsewhere(folder):
+            fitted = Fitted.load(folder)
+            return cls(fitted, RawSchema.load(folder, fitted.data))
 
     def save(self, folder: Path) -> None:
         """Write all that `load` needs into one folder, which may be copied anywhere."""

@@ -219,10 +219,10 @@ def test_other_folders_are_refused(artefact: Path, run: Path, tmp_path: Path) ->
     (copy / "triton/clicks_model/1/__pycache__").mkdir()
     (copy / "triton/clicks_model/1/__pycache__/model.pyc").touch()  # as Triton's Python does
     load(copy)
-    text = (copy / "manifest.json").read_text()
-    (copy / "manifest.json").write_text(text.replace('"format": 1', '"format": 9'))
+    about = Artefact.open(copy).about
+    manifest.write(copy, manifest.read(copy) or {}, {"artefact": {**about, "format": "1"}})
     with pytest.raises(
-        UserError, match=r"has format 9 of artefacts, and this version of recsys reads format 1; export"
+        UserError, match=r"has format '1' of artefacts, and this version of recsys reads format 1; export"
     ):
         load(copy)
 

@@ -312,10 +312,14 @@ class Fitted:
         state = json.loads((folder / "transforms.json").read_text())
         data = resolve(from_plain(DataConfig, state["data"]))
         tables = {c.table or name for name, c in data.sparse_columns.items() if known_rows(c) is None}
-        vocabularies = {t: pl.read_parquet(folder / VOCABULARIES / f"{t}.parquet") for t in sorted(tables)}
+
+        def table(kind: str, name: str) -> pl.DataFrame:
+            return pl.read_parquet(manifest.inside(folder, f"{kind}/{name}.parquet"), glob=False)
+
+        vocabularies = {t: table(VOCABULARIES, t) for t in sorted(tables)}
         for name, c in data.dense_columns.items():
             if c.reads == "value" and c.vectors is None:
-                state["dense"][name][0]["table"] = pl.read_parquet(folder / ENCODINGS / f"{name}.parquet")
+                state["dense"][name][0]["table"] = table(ENCODINGS, name)
         vectors = {n: Vectors.load(folder / VECTORS, n) for n, c in data.dense_columns.items() if c.vectors is not None}
         items = Items.load(folder / ITEMS) if (folder / ITEMS).is_dir() else None
         labels = tuple(Label.from_json(x) for x in state.get("labels", []))

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from recsys.manifest import inside
+
 EPS = 1e-5  # torch.nn.LayerNorm's
 
 
@@ -35,7 +37,8 @@ class Vectors:
     @classmethod
     def load(cls, folder: Path, name: str) -> "Vectors":
         """Read what `save` wrote. The matrix is memory-mapped: rows are read when they are looked up."""
-        return cls(pl.read_parquet(folder / f"{name}.parquet")["value"], np.load(folder / f"{name}.npy", mmap_mode="r"))
+        values = pl.read_parquet(inside(folder, f"{name}.parquet"), glob=False)["value"]
+        return cls(values, np.load(inside(folder, f"{name}.npy"), mmap_mode="r"))
 
 
 def normalise(matrix: np.ndarray, ways: Sequence[str]) -> np.ndarray:

@@ -16,11 +16,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, NotRequired
+
+from annotated_types import Ge, Len
+from pydantic import Discriminator, TypeAdapter, ValidationError
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
 from recsys import manifest
 from recsys.errors import UserError
-from recsys.serving.servable import Row, TensorSpec
+from recsys.names import check_name
+from recsys.serving.raw_rows import RawRows
+from recsys.serving.servable import Datatype, Row, TensorSpec
 
 VERSION = 1
 GRAPH, SCORER, PIPELINE, EXAMPLES = "model.onnx", "score.onnx", "pipeline", "examples.json"
@@ -29,6 +35,7 @@ FIL = "fil"
 INDEX = "index"
 REPOSITORY = "triton"
 KEY = "artefact"  # in manifest.json
+KINDS = ("ranking", "retrieval")
 
 
 @dataclass(frozen=True)
@@ -50,16 +57,16 @@ class Artefact:
             UserError: the folder is not an artefact, or one that another version of recsys wrote.
             DamagedFile: a file is missing or is not as it was written.
         """
-        file = folder / manifest.FILE
-        about = manifest.read_json(file).get(KEY) if file.is_file() else None
+        about = (manifest.content(folder) or {}).get(KEY)
         if not isinstance(about, dict):
             kind = "a run" if (folder / "config.yaml").is_file() else "not an artefact"
             raise UserError(f"{folder}: is {kind}; write an artefact with python -m recsys.export run=RUN output=DIR")
         if about.get("format") != VERSION:
             raise UserError(
-                f"{folder}: has format {about.get('format')} of artefacts, and this version of recsys reads format "
-                f"{VERSION}; export the run again"
+                f"{folder}: has format {about.get('format')!r} of artefacts, and this version of recsys reads format "
+                f"{VERSION!r}; export the run again"
             )
+        _check_description(folder / manifest.FILE, about)
         entries = manifest.read(folder) or {}
         if unlisted := sorted(_files(folder) - set(entries)):
             raise UserError(f"{folder / unlisted[0]}: is not in {manifest.FILE}; remove it or export the run again")
@@ -74,6 +81,14 @@ class Artefact:
     def kind(self) -> str:
         return str(self.about["kind"])
 
+    def raw_rows(self) -> RawRows:
+        """Load the transforms. Raises UserError if they would read files that are not in the artefact."""
+        folder = self.folder / PIPELINE
+        state = manifest.read_json(folder / "transforms.json", "data")["data"]
+        if not isinstance(state, dict) or state.get("root") is not None:
+            raise UserError(f"{folder}: names a folder of raw data, which no artefact has; export the run again")
+        return RawRows.load(folder)
+
     @property
     def example(self) -> list[Row]:
         """One recorded row or, for retrieval, the rows of one history."""
@@ -87,6 +102,60 @@ class Artefact:
             part: tuple(TensorSpec(s["name"], s["datatype"], tuple(s["shape"]), s["optional"]) for s in specs)
             for part, specs in self.about["signature"].items()
         }
+
+
+class _Tensor(TypedDict):
+    name: str
+    datatype: Datatype
+    shape: list[int]
+    optional: bool
+
+
+class _Signature(TypedDict):
+    inputs: list[_Tensor]
+    tensors: list[_Tensor]
+    outputs: Annotated[list[_Tensor], Len(1)]
+
+
+class _Described(TypedDict):
+    """What every artefact's description has."""
+
+    name: str
+    version: str
+    tolerance: Annotated[float, Ge(0)]
+    signature: _Signature
+
+
+class _Ranking(_Described):
+    kind: Literal["ranking"]
+
+
+class _Retrieval(_Described):
+    """k, filter_history: of a list; items, candidates: their numbers; width: of a vector; method, state: closed form"""
+
+    kind: Literal["retrieval"]
+    k: Annotated[int, Ge(1)]
+    filter_history: bool
+    items: Annotated[int, Ge(0)]
+    candidates: Annotated[int, Ge(1)]
+    width: NotRequired[Annotated[int, Ge(1)]]
+    method: NotRequired[str]
+    state: NotRequired[dict[str, Any]]
+
+
+_DESCRIPTION: TypeAdapter[Any] = TypeAdapter(Annotated[_Ranking | _Retrieval, Discriminator("kind")])
+
+
+def _check_description(file: Path, about: Mapping[str, Any]) -> None:
+    """Raise UserError for a description that an export does not write."""
+    try:
+        _DESCRIPTION.validate_python(about)
+    except ValidationError as e:
+        first = e.errors()[0]
+        key = ".".join([KEY, *(str(part) for part in first["loc"] if part not in KINDS)])
+        raise UserError(f"{file}: {key}: {first['msg']}; export the run again") from e
+    check_name(about["name"], f"{file}: name", "clicks")
+    check_name(about["version"], f"{file}: version", "1")
 
 
 def _files(folder: Path) -> set[str]:

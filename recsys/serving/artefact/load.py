@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from recsys import manifest
 from recsys.serving.artefact.folder import Artefact
+from recsys.serving.servable import Query
 
 if TYPE_CHECKING:
     from recsys.serving.servable import Servable
@@ -31,10 +33,23 @@ def model_of(artefact: Artefact, threads: int = 1, *, exact: bool = False) -> Se
 
     exact: whether a retrieval model compares queries with all items, even if the artefact has an index
     """
-    if artefact.kind == "ranking":
-        from recsys.serving.artefact.ranking import RankingModel
+    with manifest.from_elsewhere(artefact.folder):
+        if artefact.kind == "ranking":
+            from recsys.serving.artefact.ranking import RankingModel
 
-        return RankingModel(artefact, threads)
-    from recsys.serving.artefact.retrieval import RetrievalModel
+            return _tried(RankingModel(artefact, threads))
+        from recsys.serving.artefact.retrieval import RetrievalModel
 
-    return RetrievalModel(artefact, threads, exact=exact)
+        return _tried(RetrievalModel(artefact, threads, exact=exact))
+
+
+def _tried(model: Servable) -> Servable:
+    """Return a model after one call with its recorded example. Raises ValueError if its graph does not fit."""
+    if model.kind == "retrieval":
+        model.recommend([Query(model.example)])
+    elif model.example:
+        features = model.features(model.example)
+        for name, values in model.run(features).items():
+            if values.dtype.kind != "f" or len(values) != features.rows:
+                raise ValueError(f"{name} has shape {list(values.shape)} for {features.rows} rows")
+    return model

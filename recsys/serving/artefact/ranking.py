@@ -9,11 +9,10 @@ import numpy as np
 
 from recsys.data.arrays import Arrays, single_valued
 from recsys.errors import UserError
-from recsys.serving.artefact.folder import GRAPH, PIPELINE, Artefact
+from recsys.serving.artefact.folder import GRAPH, Artefact
 from recsys.serving.artefact.inputs import GraphInputs, check_feed, graph_inputs
 from recsys.serving.artefact.session import open_session
 from recsys.serving.pipeline import Pipeline
-from recsys.serving.raw_rows import RawRows
 from recsys.serving.servable import Outputs, Query, Row, TensorSpec
 from recsys.serving.shared_columns import SharedColumns
 
@@ -29,7 +28,7 @@ class RankingModel:
         self.inputs: tuple[TensorSpec, ...] = artefact.signature["inputs"]
         self.tensors: tuple[TensorSpec, ...] = artefact.signature["tensors"]
         self.outputs: tuple[TensorSpec, ...] = artefact.signature["outputs"]
-        raw_rows = RawRows.load(artefact.folder / PIPELINE)
+        raw_rows = artefact.raw_rows()
         self.pipeline = Pipeline(raw_rows)
         self.columns = self.pipeline.columns
         self.example = artefact.example

@@ -11,13 +11,12 @@ import polars as pl
 from recsys.data.raw.blocks import LINE
 from recsys.data.transforms import GROUP, ORDER
 from recsys.errors import UserError
-from recsys.serving.artefact.folder import PIPELINE, Artefact
+from recsys.serving.artefact.folder import Artefact
 from recsys.serving.artefact.inputs import GraphInputs, check_feed, graph_inputs
 from recsys.serving.artefact.scorers import VectorScorer, scorer_of
 from recsys.serving.index import Index
 from recsys.serving.python_values import integer_bounds
 from recsys.serving.queries import Queries, in_batches
-from recsys.serving.raw_rows import RawRows
 from recsys.serving.row_frames import RowFrames
 from recsys.serving.servable import Outputs, Query, Row, TensorSpec
 
@@ -38,7 +37,7 @@ class RetrievalModel:
         self.inputs: tuple[TensorSpec, ...] = artefact.signature["inputs"]
         self.tensors: tuple[TensorSpec, ...] = artefact.signature["tensors"]
         self.outputs: tuple[TensorSpec, ...] = artefact.signature["outputs"]
-        self._frames = RowFrames(RawRows.load(artefact.folder / PIPELINE))
+        self._frames = RowFrames(artefact.raw_rows())
         self.columns, self.example = self._frames.names, artefact.example
         self._fitted, self._types = self._frames.fitted, self._frames.rows.types
         self._scorer = scorer_of(artefact, threads, exact=exact)
@@ -52,6 +51,8 @@ class RetrievalModel:
         self._candidates = self._fitted.candidates
         self._item_type = self._types.get(self._item, pl.String())
         self._unknown_item = _unknown_item(self._item_type)
+        if not self._items < about["candidates"] or self._items > len(self._candidates):
+            raise ValueError(f"{self._items} items of {len(self._candidates)}, and {about['candidates']} candidates")
 
     @property
     def names(self) -> pl.Series:

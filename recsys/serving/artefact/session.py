@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from recsys import manifest
 from recsys.errors import UserError
 
 OWN_SHARE = 0.5  # of the machine's memory: tables beyond it are mapped here, because ONNX Runtime cannot map them
@@ -97,7 +98,8 @@ def _with_tables_as_inputs(file: Path) -> tuple[bytes, dict[str, np.ndarray]]:
     for tensor in [i for i in graph.initializer if i.external_data]:
         place = {e.key: e.value for e in tensor.external_data}
         dtype, shape = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type), list(tensor.dims)
-        tables[tensor.name] = _mapped(file.parent / place["location"], dtype, shape, int(place.get("offset", 0)))
+        table = manifest.inside(file.parent, place["location"])
+        tables[tensor.name] = _mapped(table, dtype, shape, int(place.get("offset", 0)))
         graph.initializer.remove(tensor)
         graph.input.append(onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, shape))
     return model.SerializeToString(), tables

@@ -42,7 +42,8 @@ def verify(folder: Path, examples: Path | None = None) -> Verified:
     artefact = Artefact.open(folder)
     recorded = manifest.read_json(examples or folder / EXAMPLES, "rows", "outputs")
     model = model_of(artefact, exact=True)  # an index finds most of the items, of which the manifest says the share
-    differences = (_ranking if artefact.kind == "ranking" else _retrieval)(model, recorded)
+    with manifest.from_elsewhere(folder):
+        differences = (_ranking if artefact.kind == "ranking" else _retrieval)(model, recorded)
     tolerance = float(artefact.about["tolerance"])
     worst = int(differences.argmax()) if len(differences) else 0
     largest = float(differences[worst]) if len(differences) else 0.0

@@ -39,6 +39,10 @@ class Engine(Protocol):
         """The values of `effort` that tuning tries, ascending; more effort finds more of the best rows."""
         ...
 
+    def __len__(self) -> int:
+        """Return the number of rows."""
+        ...
+
     def add(self, vectors: np.ndarray) -> None:
         """Add rows (n, dim)."""
         ...
@@ -60,6 +64,9 @@ class Exact:
 
     def __init__(self, vectors: Vectors) -> None:
         self._vectors = vectors
+
+    def __len__(self) -> int:
+        return len(self._vectors)
 
     def add(self, vectors: np.ndarray) -> None:
         """Do nothing: the vectors that this engine reads have the rows already."""
@@ -117,6 +124,9 @@ class Cells:
         index.train(vectors.take(np.sort(sample)))
         return cls(kind, index, threads)
 
+    def __len__(self) -> int:
+        return int(self._index.ntotal)
+
     def add(self, vectors: np.ndarray) -> None:
         self._faiss.omp_set_num_threads(self._threads)
         self._index.add(np.ascontiguousarray(vectors, np.float32))
@@ -158,6 +168,9 @@ class Graph:
     @property
     def efforts(self) -> tuple[int, ...]:
         return tuple(2**i for i in range(7, 14))
+
+    def __len__(self) -> int:
+        return len(self._graph)
 
     def add(self, vectors: np.ndarray) -> None:
         rest = self._longest**2 - (vectors**2).sum(1, keepdims=True)

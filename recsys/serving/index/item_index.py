@@ -28,6 +28,7 @@ from recsys.serving.index.protocol import (
     about_of,
     best,
     check_added,
+    check_items,
     check_search,
     read_manifest,
     write_manifest,
@@ -147,13 +148,19 @@ class ItemIndex(Index):
             UserError: the folder is no index of this version.
             DamagedFile: a file is missing or is not as it was written.
         """
-        about = about_of(read_manifest(folder))
-        manifest.check(folder, size_only=not digests)
-        if vectors is None:
-            vectors = np.load(folder / VECTORS, mmap_mode="r", allow_pickle=False)
-        stored = Vectors(vectors)
-        engine = engines.load(about.kind, folder, stored, threads)
-        return cls(about, engine, stored, np.load(folder / ITEMS, allow_pickle=False))
+        with manifest.from_elsewhere(folder):
+            about = about_of(read_manifest(folder))
+            manifest.check(folder, size_only=not digests)
+            if vectors is None:
+                vectors = np.load(folder / VECTORS, mmap_mode="r", allow_pickle=False)
+            stored, items = Vectors(vectors), np.load(folder / ITEMS, allow_pickle=False)
+            engine = engines.load(about.kind, folder, stored, threads)
+            check_items(items[items >= 0])
+            if not len(engine) == len(items) == len(stored):
+                raise ValueError(f"{len(engine)} rows, {len(items)} items and {len(stored)} vectors")
+            if stored.dim != read_manifest(folder)["dim"]:
+                raise ValueError(f"vectors of {stored.dim} numbers")
+            return cls(about, engine, stored, items)
 
     def _rows(self, items: np.ndarray) -> np.ndarray:
         inside = (items >= 0) & (items < len(self._row_of))

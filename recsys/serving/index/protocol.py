@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from recsys import manifest
 from recsys.errors import UserError
@@ -115,7 +116,7 @@ def read_manifest(folder: Path) -> Mapping[str, Any]:
 
 def about_of(found: Mapping[str, Any]) -> About:
     """Return the description among what `read_manifest` has read."""
-    return About(**{k: v for k, v in found.items() if k in About.__dataclass_fields__})
+    return TypeAdapter(About).validate_python({k: v for k, v in found.items() if k in About.__dataclass_fields__})
 
 
 def best(items: np.ndarray, products: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,260 @@
+"""Artefacts that somebody forged, digests and all: each is refused in one line, and reads no file outside its folder."""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import polars as pl
+import pytest
+
+from recsys import export, manifest
+from recsys.config.compose import compose
+from recsys.errors import UserError
+from recsys.serving.artefact import load, session
+from recsys.serving.artefact.verify import verify
+from recsys.training.run import train
+
+SMALL = ["trainer.threads=1", "trainer.max_epochs=1", "trainer.batch_size=256"]
+
+
+def exported(folder: Path, *overrides: str, options: tuple[str, ...] = ()) -> Path:
+    run, output = folder / "run", folder / "artefact"
+    train(compose("train", [*overrides, *SMALL, f"data.prepared={folder / 'prepared'}", f"run_dir={run}"]))
+    export._command(compose("export", [f"run={run}", f"output={output}", *options]))
+    return output
+
+
+@pytest.fixture(scope="module")
+def ranking(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return exported(tmp_path_factory.mktemp("ranking"), "model=lr", "data=criteo", "data.sample.rows=500")
+
+
+@pytest.fixture(scope="module")
+def retrieval(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("retrieval")
+    data = ["model=sasrec", "data=sample_sequences", "data.sample.rows=300"]
+    return exported(folder, *data, options=("index=ivf", "name=items"))
+
+
+def sealed(folder: Path, change: Callable[[dict[str, Any]], object] = dict) -> None:
+    """Write the manifest of changed files anew, and of a changed description."""
+    value = json.loads((folder / "manifest.json").read_text())
+    change(value["artefact"])
+    manifest.write(folder, manifest.entries_of(folder), {"artefact": value["artefact"]})
+
+
+def edit(file: Path, change: Callable[[Any], object]) -> None:
+    value = json.loads(file.read_text())
+    file.write_text(json.dumps(change(value) or value))
+
+
+def refused(folder: Path) -> str:
+    """Load and verify an artefact, which must fail in one line; return that line."""
+    messages = []
+    for call in (load, verify):
+        with pytest.raises(UserError) as caught:
+            call(folder)
+        messages.append(str(caught.value))
+    assert "\n" not in "".join(messages) and str(folder) in messages[0] and len(messages[0]) < 600
+    return messages[0]
+
+
+def deep(_: Any) -> Any:
+    value: Any = []
+    for _ in range(sys.getrecursionlimit() - 200):
+        value = [value]
+    return {"x": value}
+
+
+def signature(key: str, value: Any) -> Callable[[dict[str, Any]], object]:
+    return lambda about: about["signature"]["outputs"][0].update({key: value})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda about: about.pop("signature"), "artefact.signature: Field required; export the run again"),
+        (lambda about: about.update(signature=None), "artefact.signature"),
+        (lambda about: about["signature"].update(outputs=[]), "artefact.signature.outputs: List should have at least 1"),
+        (signature("datatype", "FLOAT"), "signature.outputs.0.datatype"),
+        (signature("shape", ["x"]), "signature.outputs.0.shape.0"),
+        (signature("name", "other"), "cannot be loaded"),
+        (lambda about: about.update(kind="rankin"), "kind"),
+        (lambda about: about.update(kind="retrieval"), "artefact.k"),
+        (lambda about: about.update(name="../../evil"), "name='../../evil': contains /; choose a plain name"),
+        (lambda about: about.update(name=".evil"), "begins with a dot"),
+        (lambda about: about.update(version="1/../.."), "version='1/../..': contains /"),
+        (lambda about: about.update(name=7), "artefact.name"),
+        (lambda about: about.update(tolerance="large"), "artefact.tolerance"),
+    ],
+)  # fmt: skip
+def test_descriptions(ranking: Path, tmp_path: Path, change: Callable[[Any], object], message: str) -> None:
+    copy = Path(shutil.copytree(ranking, tmp_path / "copy"))
+    sealed(copy, change)
+    assert message in refused(copy)
+
+
+def test_a_changed_name_is_damage(ranking: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(ranking, tmp_path / "copy"))
+    edit(copy / "manifest.json", lambda value: value["artefact"].update(name="another"))
+    assert "manifest.json: is damaged; its content differs" in refused(copy)
+
+
+def first_table(folder: Path) -> Path:
+    return min((folder / "pipeline/vocabularies").glob("*.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda a: edit(a / "manifest.json", deep), "cannot be read"),
+        (lambda a: (a / "manifest.json").write_text("version https://git-lfs.github.com/spec/v1\noid 1"), "git lfs pull"),
+        (lambda a: (a / "manifest.json").write_text("[]"), "cannot be read"),
+    ],
+)  # fmt: skip
+def test_manifests(ranking: Path, tmp_path: Path, change: Callable[[Path], object], message: str) -> None:
+    copy = Path(shutil.copytree(ranking, tmp_path / "copy"))
+    change(copy)
+    assert message in refused(copy)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda a: edit(a / "examples.json", deep),
+        lambda a: edit(a / "examples.json", lambda _: {"rows": 3, "outputs": 4}),
+        lambda a: edit(a / "examples.json", lambda _: {"rows": [3], "outputs": {}}),
+        lambda a: edit(a / "pipeline/transforms.json", deep),
+        lambda a: edit(a / "pipeline/transforms.json", lambda v: v.update(data=3)),
+        lambda a: edit(a / "pipeline/transforms.json", lambda v: v.update(data={})),
+        lambda a: edit(a / "pipeline/transforms.json", lambda v: v["dense"].clear()),
+        lambda a: edit(a / "pipeline/transforms.json", lambda v: v["data"].update(root="/etc")),
+        lambda a: edit(a / "pipeline/transforms.json", lambda v: v["data"].update(nosuch=1)),
+        lambda a: edit(a / "pipeline/transforms.json", lambda v: v["data"]["sparse"].update(x={"table": "../../../y"})),
+        lambda a: edit(a / "pipeline/transforms.json", lambda v: v["data"].update(derive={"int_1": "1 IN (FROM t)"})),
+        lambda a: (a / "pipeline/raw.parquet").write_bytes(b"PAR1"),
+        lambda a: pl.DataFrame().write_parquet(a / "pipeline/raw.parquet"),
+        lambda a: pl.DataFrame({"x": [1]}).write_parquet(first_table(a)),
+        lambda a: first_table(a).unlink(),
+        lambda a: (a / "model.onnx").write_bytes(b""),
+        lambda a: (a / "model.onnx").unlink(),
+    ],
+)
+def test_files(ranking: Path, tmp_path: Path, change: Callable[[Path], object]) -> None:
+    copy = Path(shutil.copytree(ranking, tmp_path / "copy"))
+    change(copy)
+    sealed(copy)
+    refused(copy)
+
+
+def graph_of(inputs: dict[str, list[Any]], make: str, shape: list[int]) -> onnx.ModelProto:
+    """Return a graph with a constant as its output."""
+    given = [onnx.helper.make_tensor_value_info(n, onnx.TensorProto.FLOAT, s) for n, s in inputs.items()]
+    value = onnx.numpy_helper.from_array(np.zeros(shape, np.float32))
+    node = onnx.helper.make_node("Constant", [], [make], value=value)
+    out = onnx.helper.make_tensor_value_info(make, onnx.TensorProto.FLOAT, None)
+    graph = onnx.helper.make_graph([node], "g", given, [out])
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)], ir_version=10)
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        graph_of({}, "probability", [3]),
+        graph_of({"dense": ["n", 13], "ids": ["n", 26]}, "probability", [3]),
+        graph_of({"dense": ["n", 2]}, "probability", [1]),
+        graph_of({"dense": ["n", 13]}, "other", [1]),
+    ],
+)
+def test_graphs_of_another_shape(ranking: Path, tmp_path: Path, graph: onnx.ModelProto) -> None:
+    copy = Path(shutil.copytree(ranking, tmp_path / "copy"))
+    (copy / "model.onnx").write_bytes(graph.SerializeToString())
+    sealed(copy)
+    refused(copy)
+
+
+def with_data_at(artefact: Path, location: str) -> None:
+    """Let the first table of the graph name another file."""
+    model = onnx.load(str(artefact / "model.onnx"), load_external_data=False)
+    tensor = next(i for i in model.graph.initializer if i.external_data)
+    for entry in tensor.external_data:
+        if entry.key == "location":
+            entry.value = location
+    (artefact / "model.onnx").write_bytes(model.SerializeToString())
+
+
+@pytest.mark.parametrize("ours", [True, False], ids=["mapped by us", "mapped by ONNX Runtime"])
+@pytest.mark.parametrize(
+    "location", ["{secret}", "../secret", "tables/../../secret", "tables/link", "tables/folder/secret"]
+)
+def test_tables_outside(
+    ranking: Path, tmp_path: Path, location: str, ours: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = Path(shutil.copytree(ranking, tmp_path / "copy"))
+    size = sum(f.stat().st_size for f in (copy / "tables").iterdir())
+    (tmp_path / "secret").write_bytes(bytes(size))
+    os.symlink(tmp_path / "secret", copy / "tables" / "link")
+    os.symlink(tmp_path, copy / "tables" / "folder")
+    with_data_at(copy, location.format(secret=tmp_path / "secret"))
+    monkeypatch.setattr(session, "_bytes_of_tables", lambda _: (1 << 60) * ours)
+    entries = {n: e for n, e in manifest.entries_of(copy).items() if "folder" not in n}
+    about = json.loads((copy / "manifest.json").read_text())["artefact"]
+    manifest.write(copy, entries, {"artefact": about})
+    assert "which is not in this folder; it is not read" in refused(copy) or "link" not in location
+    (copy / "tables" / "link").unlink()
+    (copy / "tables" / "folder").unlink()
+    sealed(copy)
+    message = refused(copy)
+    if ours and "link" not in location and "folder" not in location:
+        assert "which is not in this folder; it is not read" in message
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda a: np.save(a / "index/items.npy", np.arange(3)),
+        lambda a: np.save(a / "index/items.npy", np.array([[1.5]])),
+        lambda a: np.save(a / "index/items.npy", np.arange(10**6, 10**6 + 10)),
+        lambda a: np.save(a / "index/items.npy", np.array([{}], object), allow_pickle=True),
+        lambda a: (a / "index/engine.faiss").write_bytes(b"IwFl" + bytes(100)),
+        lambda a: (a / "index/engine.faiss").write_bytes((a / "index/engine.faiss").read_bytes()[:-50]),
+        lambda a: edit(a / "index/manifest.json", lambda v: v["index"].update(dim=-1)),
+        lambda a: edit(a / "index/manifest.json", lambda v: v["index"].update(kind="evil")),
+        lambda a: edit(a / "index/manifest.json", lambda v: v["index"].update(effort="much")),
+        lambda a: edit(a / "index/manifest.json", lambda v: v.update(index=[])),
+        lambda a: (a / "tables/items.bin").write_bytes(b"123"),
+    ],
+)
+def test_retrieval(retrieval: Path, tmp_path: Path, change: Callable[[Path], object]) -> None:
+    copy = Path(shutil.copytree(retrieval, tmp_path / "copy"))
+    change(copy)
+    inner = json.loads((copy / "index/manifest.json").read_text())
+    entries = {n: e for n, e in manifest.entries_of(copy / "index").items() if n != "manifest.json"}
+    manifest.write(copy / "index", entries, {"index": inner.get("index")})
+    sealed(copy)
+    with pytest.raises(UserError) as caught:
+        load(copy)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        (lambda about: about.update(k=0), "artefact.k"),
+        (lambda about: about.update(items=10**9), "cannot be loaded"),
+        (lambda about: about.update(candidates=10**9), "cannot be loaded"),
+        (lambda about: about.update(width=3), "cannot be loaded"),
+        (lambda about: about.update(method="os.system", state={}), "cannot be loaded"),
+        (lambda about: about.update(method="EASE", state={}), "cannot be loaded"),
+    ],
+)
+def test_descriptions_of_retrieval(retrieval: Path, tmp_path: Path, change: Callable[[Any], object], key: str) -> None:
+    copy = Path(shutil.copytree(retrieval, tmp_path / "copy"))
+    sealed(copy, change)
+    assert key in refused(copy)
