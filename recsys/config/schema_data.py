@@ -78,6 +78,7 @@ class SourceConfig(TextConfig):
     decimal: str = "."  # the decimal mark of numbers in text
     thousands: str | None = None  # the mark between groups of three digits
     query: str | None = None  # sql: the query whose rows are read; data.root is the database's URL
+    query_timeout_s: float = number(3600.0, above=0)  # seconds after which a query is given up
     # one row for each element of a list: a column, [columns with lists of equal length], or, for text,
     # {column: separator}; columns as the files name them
     explode: Any = None

@@ -1,6 +1,8 @@
 """SQL queries, Delta Lake and Iceberg tables: read once, and read again when they have changed."""
 
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +107,47 @@ def test_mistakes(tmp_path: Path, root: str, query: str, expected: str) -> None:
         prepare(config)
     assert expected in str(e.value) and "\n" not in str(e.value) and "secret12" not in str(e.value)
     assert not [f for f in (tmp_path / "prepared" / "tables").glob("*") if f.is_dir()]
+
+
+WRITES = "WITH old AS (SELECT 1) DELETE FROM log RETURNING *"
+ENDLESS = "WITH RECURSIVE x(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM x) SELECT {} FROM x"
+
+
+GIVEN_UP = """
+import sys
+from recsys.config.schema_data import SourceConfig
+from recsys.data.raw import tables
+from recsys.errors import UserError
+tables.BATCH_ROWS = 1000
+try:
+    for frame in tables.read_table(SourceConfig(format="sql", query=sys.argv[2], query_timeout_s=1), sys.argv[1]):
+        pass
+except UserError as e:
+    print(e)
+"""
+
+
+@pytest.mark.parametrize(("driver", "folder"), [("sqlite", "a#b ?x%20é"), ("sqlite+pysqlite", "a#b x")])
+def test_a_query_cannot_write(tmp_path: Path, driver: str, folder: str) -> None:
+    odd = tmp_path / folder
+    odd.mkdir()
+    file = sqlite_file(odd)
+    before = file.read_bytes()
+    with pytest.raises(UserError, match="attempt to write a readonly database"):
+        prepare(data(tmp_path, f"{driver}:///{file}", format="sql", query=WRITES))
+    assert file.read_bytes() == before and [f.name for f in odd.iterdir()] == [file.name]
+
+
+@pytest.mark.parametrize(
+    ("driver", "columns"), [("sqlite", "count(*)"), ("sqlite", "n"), ("sqlite+pysqlite", "n"), ("duckdb", "count(*)")]
+)
+def test_a_query_without_an_end(tmp_path: Path, driver: str, columns: str) -> None:
+    """It is given up, whether it yields rows or not. In another process: the thread of a driver cannot be ended."""
+    file = duckdb_file(tmp_path) if driver == "duckdb" else sqlite_file(tmp_path)
+    command = [sys.executable, "-c", GIVEN_UP, f"{driver}:///{file}", ENDLESS.format(columns)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stderr == "" and done.returncode == 0
+    assert "the query ran for more than data.source.query_timeout_s=1 seconds; make it shorter" in done.stdout
 
 
 def test_a_query_reaches_no_files(tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ def _write_bad(bad: list[BadRow], file: Path) -> None:
 
 def source_spec(source: SourceConfig) -> dict[str, Any]:
     """Return the settings that determine how rows are read, without names of files; the chunks' digests cover parts."""
-    return {k: v for k, v in asdict(source).items() if k not in ("files", "parts")}
+    return {k: v for k, v in asdict(source).items() if k not in ("files", "parts", "query_timeout_s")}
 
 
 def _parsed_as(c: SparseConfig) -> Any:

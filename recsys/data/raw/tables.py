@@ -4,11 +4,15 @@ Their rows are written to Parquet files first, from which all passes read (recsy
 """
 
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from queue import Empty, Full, Queue
+from threading import Event, Thread
 from typing import Any
 
 import polars as pl
@@ -23,6 +27,8 @@ FORMATS = ("sql", "delta", "iceberg")
 BATCH_ROWS = 1 << 18
 FILES = {"sqlite": "sqlite", "duckdb": "duckdb"}  # databases that are one file
 ADBC = ("sqlite", "postgresql", "snowflake", "flightsql", "bigquery")  # drivers adbc_driver_NAME
+READ_ONLY = "SET TRANSACTION READ ONLY"  # a query WITH ... DELETE ... RETURNING would write
+READ_ONLY_DIALECTS = ("postgresql", "oracle")
 INSTALL = "pip install recsys[{0}] (in a checkout: uv sync --extra {0})"
 
 
@@ -112,33 +118,87 @@ def _query(source: SourceConfig, root: str) -> Iterator[pl.DataFrame]:
     scheme = root.partition(":")[0].partition("+")[0]
     if (file := database_file(source, root)) is not None and not file.is_file():
         raise UserError(f"data.root={shown}: no such file: {file}")
+    if scheme == "duckdb":
+        read = partial(_duckdb, root, query)
+    elif scheme in ADBC and "+" not in root.partition(":")[0] and find_spec(f"adbc_driver_{scheme}"):
+        read = partial(_adbc, scheme, root, query)
+    else:
+        read = partial(_sqlalchemy, root, query)
     try:
-        if scheme == "duckdb":
-            yield from _duckdb(root, query)
-        elif scheme in ADBC and "+" not in root.partition(":")[0] and find_spec(f"adbc_driver_{scheme}"):
-            yield from _adbc(scheme, root, query)
-        else:
-            yield from _sqlalchemy(root, query)
+        yield from _within(source.query_timeout_s, read)
+    except _TooLong:
+        why = f"ran for more than data.source.query_timeout_s={source.query_timeout_s:g} seconds"
+        raise UserError(f"data.root={shown}: the query {why}; make it shorter, or allow more") from None
     except UserError:
         raise
     except Exception as e:  # each driver raises its own exceptions
         raise UserError(f"data.root={shown}: {mask_text(one_line(e))}; data.source.query={query!r}") from e
 
 
-def _duckdb(root: str, query: str) -> Iterator[pl.DataFrame]:
+Cancels = list[Callable[[], object]]  # what ends a query that runs
+
+
+class _TooLong(Exception):
+    """A query runs longer than it may."""
+
+
+def _within(seconds: float, read: Callable[[Cancels], Iterator[pl.DataFrame]]) -> Iterator[pl.DataFrame]:
+    """Yield what `read` yields, from another thread: drivers neither end a query in time nor heed Ctrl-C meanwhile."""
+    ready: Queue[pl.DataFrame | BaseException | None] = Queue(1)
+    left, cancels = Event(), Cancels()
+
+    def put(item: pl.DataFrame | BaseException | None) -> None:
+        while not left.is_set():
+            with suppress(Full):
+                ready.put(item, timeout=0.2)
+                return
+
+    def read_all() -> None:
+        try:
+            for frame in read(cancels):
+                put(frame)
+                if left.is_set():
+                    return
+            put(None)
+        except BaseException as e:
+            put(e)
+
+    thread = Thread(target=read_all, name="query", daemon=True)
+    thread.start()
+    end = time.monotonic() + seconds
+    try:
+        while (item := ready.get(timeout=max(0.0, end - time.monotonic()))) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item
+    except Empty:
+        raise _TooLong from None
+    finally:
+        left.set()
+        for cancel in cancels:
+            with suppress(Exception):  # each driver raises its own exceptions; SQLite's of ADBC cannot be ended
+                cancel()
+        thread.join(1)
+
+
+def _duckdb(root: str, query: str, cancels: Cancels) -> Iterator[pl.DataFrame]:
     _need("duckdb", "sql", root)
     import duckdb
 
     # no external access: a query of a run's config from elsewhere could read and write files, or load extensions
     settings: dict[str, Any] = {"enable_external_access": False}
     with closing(duckdb.connect(root.removeprefix("duckdb:///"), read_only=True, config=settings)) as connection:
+        cancels.append(connection.interrupt)
         yield from _batches(connection.execute(query).to_arrow_reader(BATCH_ROWS))
 
 
-def _adbc(scheme: str, root: str, query: str) -> Iterator[pl.DataFrame]:
-    uri = root.removeprefix("sqlite:///") if scheme == "sqlite" else root
+def _adbc(scheme: str, root: str, query: str, cancels: Cancels) -> Iterator[pl.DataFrame]:
+    uri = f"{Path(root.removeprefix('sqlite:///')).resolve().as_uri()}?mode=ro" if scheme == "sqlite" else root
     connect = import_module(f"adbc_driver_{scheme}.dbapi").connect
     with closing(connect(uri)) as connection, closing(connection.cursor()) as cursor:
+        cancels.append(cursor.adbc_cancel)
+        if scheme == "postgresql":
+            cursor.execute(READ_ONLY)
         cursor.execute(query)
         yield from _batches(cursor.fetch_record_batch())
 
@@ -157,16 +217,28 @@ def _batches(reader: Any) -> Iterator[pl.DataFrame]:
         yield empty
 
 
-def _sqlalchemy(root: str, query: str) -> Iterator[pl.DataFrame]:
+def _sqlalchemy(root: str, query: str, cancels: Cancels) -> Iterator[pl.DataFrame]:
     _need("sqlalchemy", "sql", root)
     import sqlalchemy
 
     engine = sqlalchemy.create_engine(root)
     try:
         with engine.connect().execution_options(stream_results=True) as connection:
+            _make_read_only(engine.name, connection.connection.driver_connection, cancels)
             yield from pl.read_database(
                 sqlalchemy.text(query), connection, iter_batches=True, batch_size=BATCH_ROWS, infer_schema_length=None
             )
     finally:
         with suppress(Exception):
             engine.dispose()
+
+
+def _make_read_only(database: str, connection: Any, cancels: Cancels) -> None:
+    """Let a connection of a driver refuse to write. `execute` of SQLAlchemy would make a cursor of its own for it."""
+    if database == "sqlite":
+        connection.execute("PRAGMA query_only = ON")
+        cancels.append(connection.interrupt)
+    elif database in READ_ONLY_DIALECTS:
+        connection.cursor().execute(READ_ONLY)
+    if hasattr(connection, "cancel"):  # psycopg
+        cancels.append(connection.cancel)
