@@ -50,8 +50,11 @@ def share_found(index: Index, reference: Index, queries: np.ndarray) -> float:
     return float(np.mean([np.isin(b, f).mean() for f, b in pairs]))
 
 
-def test_finds_what_an_exact_search_finds_through_changes(url: str, tmp_path: Path) -> None:
+def test_finds_what_an_exact_search_finds_through_changes(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """After it is built, after items were added, replaced and removed, and after it has been read again."""
+    monkeypatch.setenv("RECSYS_INDEX_URL", url)
     vectors, queries, items = clusters(N), clusters(100, seed=1), np.random.default_rng(0).permutation(2 * N)[:N]
     index, exact = built(url, vectors, items=items), build(vectors, items, kind="exact")
     about = index.about
@@ -121,6 +124,11 @@ def test_only_the_vectors_of_its_build_are_searched(url: str, tmp_path: Path, mo
     index, other = built(url, clusters(50)), built(url, clusters(50, seed=1))
     assert index.collection != other.collection and built(url, clusters(50)).collection == index.collection
     index.save(tmp_path / "index")
+    with pytest.raises(
+        UserError, match=f"is an index in a Milvus server; name the server: set RECSYS_INDEX_URL={url}$"
+    ):
+        load_index(tmp_path / "index")  # a folder does not choose where this machine connects to
+    monkeypatch.setenv("RECSYS_INDEX_URL", url)
     assert "token" not in (tmp_path / "index" / "manifest.json").read_text()
     client = connect(url)
     client.alter_collection_properties(index.collection, {"recsys.digest": "00ff"})
@@ -186,6 +194,7 @@ def test_a_server_that_cannot_be_reached(tmp_path: Path, monkeypatch: pytest.Mon
     with lite(tmp_path / "data") as (address, stop):
         index = built(address, clusters(100))
         index.save(tmp_path / "index")
+        monkeypatch.setenv("RECSYS_INDEX_URL", address)
         stop()
         begun = time.monotonic()
         with pytest.raises(

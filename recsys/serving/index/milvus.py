@@ -44,7 +44,7 @@ from recsys.serving.index.protocol import (
 from recsys.serving.index.vectors import Vectors
 
 KIND = "milvus"
-URL_VARIABLE = "RECSYS_INDEX_URL"  # the server where an index is loaded, if it is not the one that it was built on
+URL_VARIABLE = "RECSYS_INDEX_URL"  # the server that has the index
 TOKEN_VARIABLE = "RECSYS_INDEX_TOKEN"  # nosec B105 # the name of a variable
 EXAMPLE = "http://HOST:19530"
 SERVER = "server"  # key in the manifest of an index
@@ -192,8 +192,8 @@ class MilvusIndex(Index):
     def load(cls, folder: Path, *, digests: bool = True) -> MilvusIndex:
         """Open the collection of an index from the folder that `save` wrote.
 
-        The environment variable RECSYS_INDEX_URL names another server than the one that it was built on, and
-        RECSYS_INDEX_TOKEN has the token, or USER:PASSWORD, of a server that wants one.
+        The environment variable RECSYS_INDEX_URL names the server, and RECSYS_INDEX_TOKEN has the token, or
+        USER:PASSWORD, of a server that wants one.
 
         Args:
             folder: a folder that `save` wrote.
@@ -211,7 +211,10 @@ class MilvusIndex(Index):
         except (KeyError, TypeError):
             raise manifest.DamagedFile(folder / manifest.FILE, manifest.UNREADABLE) from None
         given = os.environ.get(URL_VARIABLE)
-        url = check_url(given, URL_VARIABLE) if given else check_url(its_url, f"{folder / manifest.FILE}: {SERVER}.url")
+        if not given:  # a folder from elsewhere must not choose where this machine connects to
+            built = check_url(its_url, f"{folder / manifest.FILE}: {SERVER}.url")
+            raise UserError(f"{folder}: is an index in a Milvus server; name the server: set {URL_VARIABLE}={built}")
+        url = check_url(given, URL_VARIABLE)
         index = cls(about_of(found), connect(url), url, digest, int(found["dim"]))
         with as_user_errors():
             index._check()
