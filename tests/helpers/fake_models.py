@@ -26,7 +26,10 @@ class FakeFeatures:
 
 
 def write_model(folder: Path, name: str = "ctr", version: str = "1", **more: Any) -> Path:
-    """Write a manifest, and return its folder. more: bias, seconds, kind, outputs, fails"""
+    """Write a manifest, and return its folder.
+
+    more: bias, seconds, kind, outputs, fails, and inputs as NAME, NAME:DATATYPE or NAME:DATATYPE:needed
+    """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "manifest.json").write_text(json.dumps({"name": name, "version": version, **more}))
     return folder
@@ -63,10 +66,13 @@ class Scorer:
         seconds: float = 0.0,
         outputs: Sequence[str] = ("p",),
         fails: bool = False,
+        inputs: Sequence[str] | None = None,
     ) -> None:
         self.name, self.version, self._bias, self._seconds, self._fails = name, version, bias, seconds, fails
         self.outputs = tuple(TensorSpec(o, "FP32", (-1,)) for o in outputs)
         self.batches: list[int] = []
+        if inputs is not None:
+            self.inputs = tuple(_spec(text, {s.name: s for s in self.inputs}) for text in inputs)
 
     def features(self, rows: Sequence[Row], shared: Row | None = None) -> FakeFeatures:
         rows = [{**(shared or {}), **row} for row in rows]
@@ -128,6 +134,11 @@ class Recommender(Scorer):
         allowed = self._items if query.candidates is None else query.candidates
         items = [i for i in allowed if i not in seen and i not in query.exclude][: query.k or 10]
         return items, [1 / (n + 1) for n in range(len(items))]
+
+
+def _spec(text: str, known: Mapping[str, TensorSpec]) -> TensorSpec:
+    name, *more = text.split(":")
+    return TensorSpec(name, more[0], (-1, 1), optional=len(more) < 2) if more else known[name]  # type: ignore[arg-type]
 
 
 def _number(value: Any, column: str, row: int) -> float:

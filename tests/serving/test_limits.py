@@ -98,7 +98,7 @@ def receive(connection: socket.socket) -> bytes:
 
 
 def test_slow_callers_do_not_keep_connections(model: Path) -> None:
-    head = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n"
+    head = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n"
     with serving(model, read_s=0.2) as served:
         address = ("127.0.0.1", served.settings.port)
         for sent, status in ((b"", b"408"), (head, b"408"), (head + b"\r\n{", b"408")):
@@ -128,7 +128,7 @@ def test_large_bodies_are_refused_before_they_are_read(model: Path) -> None:
     with serving(model, max_body_mb=1) as served:
         address = ("127.0.0.1", served.settings.port)
         with socket.create_connection(address, timeout=5) as connection:
-            connection.sendall(b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: 9999999999\r\n\r\n")
+            connection.sendall(b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9999999999\r\n\r\n")
             assert receive(connection).startswith(b"HTTP/1.1 413")
         answer = requests.post(
             f"{served.url}/predict", data=iter([b" " * 2**19] * 3)

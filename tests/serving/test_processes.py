@@ -147,7 +147,7 @@ def test_a_reload_reaches_all_workers_and_ctrl_c_is_quiet(tmp_path: Path) -> Non
 
 def test_a_server_that_drains_answers_requests_that_are_on_their_way(tmp_path: Path) -> None:
     """A caller that does not know yet that the server drains sends on a new or an idle connection."""
-    request = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: 13\r\n\r\n" + b'{"rows":[{}]}'
+    request = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: 13\r\n\r\n" + b'{"rows":[{}]}'
     with serving(fake_models.write_model(tmp_path / "ctr")) as served:
         address = ("127.0.0.1", served.settings.port)
         with socket.create_connection(address, 5) as idle, socket.create_connection(address, 5) as new:
@@ -163,7 +163,7 @@ def test_a_server_that_drains_answers_requests_that_are_on_their_way(tmp_path: P
 
 
 def test_a_server_that_drains_answers_connections_that_wait_to_be_accepted(tmp_path: Path) -> None:
-    request = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: 13\r\n\r\n" + b'{"rows":[{}]}'
+    request = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: 13\r\n\r\n" + b'{"rows":[{}]}'
     settings = ServeConfig(models=str(fake_models.write_model(tmp_path / "ctr")))
 
     async def drain() -> list[bytes]:

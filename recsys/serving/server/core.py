@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from recsys.config.schema_commands import ServeConfig
 from recsys.errors import did_you_mean
 from recsys.serving.server.batcher import Work
+from recsys.serving.server.hosts import Hosts
 from recsys.serving.server.logs import log, log_failure
 from recsys.serving.server.metrics import Metrics
 from recsys.serving.server.models import Loaded, Registry
@@ -23,6 +24,7 @@ from recsys.serving.server.request_log import RequestLog
 if TYPE_CHECKING:
     from recsys.serving.server.tracing import Tracer
 
+BODIES = 16  # number of bodies of the largest size that a worker receives at the same time
 MOST_WARNINGS = 50  # lines a second about requests that were refused
 LONGEST_ID = 128  # characters of a request's id that are kept
 _ids = itertools.count(1)
@@ -87,11 +89,17 @@ class Core:
         self.tracer = tracer
         self.ready = False
         self.announce_reload: Callable[[], None] = lambda: None  # asks the other workers to load what has changed
+        self.hosts = Hosts(settings.host, settings.allowed_hosts, token=bool(settings.token))
         self._token = settings.token.encode() if settings.token else None
         self._log_requests = settings.log == "requests"
         self._default_timeout = settings.timeout_us
         self._unread: set[tuple[str, str]] = set()  # models and columns that were logged
         self._warned = (0, 0)  # a second, and the number of warnings in it
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether requests are answered."""
+        return self.ready and self.registry.serves
 
     def check_token(self, authorization: bytes | None) -> None:
         """Raise RequestError unless the server has no token, or the header is `Bearer TOKEN`."""
@@ -202,8 +210,7 @@ class Core:
             for loaded in self.registry.get(name).versions.values():
                 loaded.metrics.queue_rows.set(loaded.batcher.waiting_rows)
         if self.request_log is not None:
-            dropped, self.request_log.dropped = self.request_log.dropped, 0
-            self.metrics.sample_dropped.inc(dropped)
+            self.metrics.sample_dropped.inc(self.request_log.take_dropped())
 
     def _shadow(self, loaded: Loaded, payload: Payload) -> None:
         """Let the shadow version compute the same payload. Its outputs are only measured."""

@@ -26,6 +26,7 @@ from recsys.run_files import CONFIG
 from recsys.serving.server.versions import open_source
 
 WORKER = "recsys.serving.server.worker"
+AGAIN = "again"  # argument of a worker that replaces one that has ended
 METRICS = "PROMETHEUS_MULTIPROC_DIR"
 LONGEST_PAUSE = 5.0  # seconds before a worker that dies again and again is started again
 EXTRA_SECONDS = 3.0  # after drain_s, before a worker is killed
@@ -165,10 +166,10 @@ class _Supervisor:
         await asyncio.gather(wanted, return_exceptions=True)
         return None
 
-    async def _start(self) -> Process:
+    async def _start(self, *arguments: str) -> Process:
         """Start a worker and wait until it serves. Raises UserError if it cannot."""
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", WORKER),
+            *(sys.executable, "-m", WORKER, *arguments),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=os.environ | {METRICS: str(self._folder)},
@@ -209,7 +210,7 @@ class _Supervisor:
 
     async def _start_again(self) -> Process | None:
         try:
-            return await self._start()
+            return await self._start(AGAIN)
         except UserError as e:
             if not self._stopping.is_set():
                 say(f"a worker cannot be started: {e}")
@@ -256,4 +257,6 @@ class _Supervisor:
 
 
 def _ending(status: int | None) -> str:
+    if status == -signal.SIGBUS:
+        return "SIGBUS: a file of a model was changed in place or cut short; replace folders instead"
     return signal.Signals(-status).name if status is not None and status < 0 else f"status {status}"
