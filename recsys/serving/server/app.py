@@ -10,7 +10,7 @@ import orjson
 
 from recsys.errors import did_you_mean
 from recsys.serving.server import openapi, people, rest_v2
-from recsys.serving.server.core import BODIES, Call, Core
+from recsys.serving.server.core import Call, Core
 from recsys.serving.server.request_error import RequestError, one_line, status_of
 
 Headers = list[tuple[bytes, bytes]]
@@ -19,6 +19,7 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 
 JSON, TEXT, HTML, BINARY = b"application/json", b"text/plain; version=0.0.4", b"text/html", b"application/octet-stream"
 LOAD_TYPES = (b"application/json", b"application/octet-stream", b"application/x-www-form-urlencoded")  # curl's is last
+BODIES = 16  # number of bodies of the largest size that a worker receives at the same time
 OPEN = ("/v2/health/live", "/v2/health/ready")  # without a token, for load balancers
 PLACES = ("/predict", "/recommend", "/v2", "/docs", "/openapi.json", "/metrics", "/models/NAME/predict")
 _PAGE_HEADERS: Headers = [

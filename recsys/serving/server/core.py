@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from recsys.config.schema_commands import ServeConfig
 from recsys.errors import did_you_mean
 from recsys.serving.server.batcher import Work
@@ -17,14 +19,13 @@ from recsys.serving.server.hosts import Hosts
 from recsys.serving.server.logs import log, log_failure
 from recsys.serving.server.metrics import Metrics
 from recsys.serving.server.models import Loaded, Registry
-from recsys.serving.server.payloads import Payload
+from recsys.serving.server.payloads import Payload, Tensors
 from recsys.serving.server.request_error import RequestError, one_line, status_of
 from recsys.serving.server.request_log import RequestLog
 
 if TYPE_CHECKING:
     from recsys.serving.server.tracing import Tracer
 
-BODIES = 16  # number of bodies of the largest size that a worker receives at the same time
 MOST_WARNINGS = 50  # lines a second about requests that were refused
 LONGEST_ID = 128  # characters of a request's id that are kept
 _ids = itertools.count(1)
@@ -68,6 +69,18 @@ class Call:
                 yield "features", self.work.transform_seconds
             if self.work.model_seconds:
                 yield "model", self.work.model_seconds
+
+
+def _check_finite(loaded: Loaded, payload: Payload, outputs: Any) -> None:
+    """Raise RequestError for a prediction that is NaN or infinite, which JSON would show as null."""
+    if not isinstance(outputs, dict):
+        return
+    for name, array in outputs.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            row = int(np.argmin(np.isfinite(array).reshape(len(array), -1).all(axis=1)))
+            sent = isinstance(payload, Tensors)
+            why = "the features are too large" if sent else f"version {loaded.version} of the model may be damaged"
+            raise RequestError(400 if sent else 500, f"rows[{row}]: output {name} is not a finite number; {why}")
 
 
 def _printable(text: str) -> str:
@@ -162,6 +175,7 @@ class Core:
         call.parsed = perf_counter()
         work = call.work = loaded.batcher.submit(payload, call.deadline)
         outputs = await work.future
+        _check_finite(loaded, payload, outputs)
         metrics = loaded.metrics
         metrics.parse.observe(call.parsed - call.started)
         metrics.queue.observe(work.queue_seconds)

@@ -120,9 +120,7 @@ class Registry:
     async def load(self, name: str, version: str | None = None) -> None:
         """Load a model, or let another version answer. Raises UserError."""
         async with self._lock:
-            source_name = self._source_names.get(name, name)
-            if source_name == name and self._source.names() == [""]:
-                raise self._unknown(name)
+            source_name = self._source_name(name)
             choice = await asyncio.to_thread(self._source.choice, source_name, version, load=True)
             before = dict(self._models), dict(self._source_names)
             await self._apply(source_name, choice)
@@ -135,11 +133,16 @@ class Registry:
     async def unload(self, name: str) -> None:
         """Stop serving a model. Raises UserError."""
         async with self._lock:
-            source_name = self._source_names.get(name, name)
-            if source_name == name and self._source.names() == [""]:
-                raise self._unknown(name)
+            source_name = self._source_name(name)
             self._source.unload(source_name)
             self._models.pop(name, None)
+
+    def _source_name(self, name: str) -> str:
+        """Return a model's name in the source. Raises RequestError if it cannot be one."""
+        found = self._source_names.get(name, name)
+        if not name or (found == name and self._source.names() == [""]):
+            raise self._unknown(name)
+        return found
 
     async def reload_changed(self) -> None:
         """Apply the alias files that have changed. Errors are logged, and the loaded versions stay."""

@@ -9,7 +9,7 @@ import numpy as np
 import orjson
 
 from recsys.serving.servable import Query
-from recsys.serving.server.core import BODIES, Call, Core
+from recsys.serving.server.core import Call, Core
 from recsys.serving.server.models import Loaded
 from recsys.serving.server.payloads import Queries, Rows
 from recsys.serving.server.request_error import RequestError
@@ -18,6 +18,7 @@ from recsys.serving.server.tensors import bad, to_json
 
 BODY_KEYS = ("history", "context", *QUERY_KEYS)
 LISTS = ("items", "scores", "propensities")
+COPIES = 4  # largest size of the copies of what rows share, in bodies of the largest size
 LONGEST_UNREAD = 4096  # bytes of shared columns that the model does not read, up to which the log of samples keeps them
 
 
@@ -49,7 +50,7 @@ def _with_shared(core: Core, loaded: Loaded, rows: list[Any], shared: dict[str, 
     if unread:
         shared = {k: v for k, v in shared.items() if k not in unread}
         unread = unread if len(orjson.dumps(unread)) <= LONGEST_UNREAD else {}
-    size, most = len(orjson.dumps(shared)) * len(rows), BODIES * core.settings.max_body_mb * 2**20
+    size, most = len(orjson.dumps(shared)) * len(rows), COPIES * core.settings.max_body_mb * 2**20
     if size > most:
         raise RequestError(413, f"shared: would be {size:,} bytes in {len(rows):,} rows; at most {most:,} are taken")
     return Rows(rows, shared, unread)
