@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import re
 import shutil
 import threading
@@ -19,6 +20,7 @@ from served import Served, serving
 
 from recsys.atomic import write_json
 from recsys.errors import UserError
+from recsys.serving.server.logs import log
 from recsys.serving.server.versions import ALIAS, Repository, open_source, split_share
 
 SESSION = requests.Session()
@@ -60,6 +62,18 @@ def test_the_highest_version_answers_without_an_alias(models: Path) -> None:
     assert Repository(models).choice("ctr").current == "10"
     (models / "ctr" / "notes").mkdir()  # not a version: it has no manifest
     assert Repository(models).versions("ctr") == ["1", "2", "3", "10"]
+
+
+def test_folders_whose_names_cannot_be_written_are_no_models(models: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """They would fail each line of the log, and the page that lists them."""
+    for name in (b"latin-\xe9", b"two\nlines"):
+        fake_models.write_model(models / os.fsdecode(name) / "1")
+        fake_models.write_model(models / "ctr" / os.fsdecode(b"9" + name))
+    with serving(models) as served:
+        assert [m["name"] for m in requests.get(served.url).json()["models"]] == ["ctr"]
+        assert version_of(served) == "3"
+        log("error", "load", folder=os.fsdecode(b"latin-\xe9"))
+    assert json.loads(capfd.readouterr().err.splitlines()[-1])["folder"] == "latin-\udce9"
 
 
 def test_roll_forward_and_back_with_one_call(models: Path) -> None:

@@ -104,7 +104,7 @@ class Repository:
         if not _safe(name):
             return []
         found = [p.parent.name for p in (self._folder / name).glob(f"*/{MANIFEST}")]
-        return sorted((v for v in found if not v.startswith(".")), key=_natural)
+        return sorted(filter(_safe, found), key=_natural)
 
     def choice(self, name: str, version: str | None = None, *, load: bool = False) -> Choice:
         """Return the versions that serving.json names.
@@ -200,7 +200,8 @@ def _natural(version: str) -> list[tuple[int, int, str]]:
 
 
 def _safe(name: str) -> bool:
-    return bool(name) and not name.startswith(".") and "/" not in name and "\0" not in name and len(name) <= 200
+    """Return whether a name is that of a folder which is not hidden, in UTF-8 and without control characters."""
+    return bool(name) and not name.startswith(".") and "/" not in name and name.isprintable() and len(name) <= 200
 
 
 def _checked_alias(alias: Any, path: Path) -> dict[str, Any]:
