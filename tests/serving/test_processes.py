@@ -299,6 +299,11 @@ def test_mistakes_in_settings(tmp_path: Path) -> None:
             {"traces": "localhost:4318"},
             "^traces=localhost:4318: must be the address of a collector, such as http://localhost:4318$",
         ),
+        (
+            {"allowed_hosts": ["https://a.b"]},
+            "^allowed_hosts: https://a.b: write a name without a scheme and a port, such",
+        ),
+        ({"allowed_hosts": ["a.b:80"]}, "^allowed_hosts: a.b:80: write a name without a scheme and a port, such as "),
         ({"preferred_batch": [2000]}, r"^preferred_batch=\[2000\]: numbers from 1 to max_batch=1024$"),
         ({"token": " "}, "^token: must not be empty, and ASCII$"),
         ({"port": 9, "grpc_port": 9}, "^grpc_port=9: is the HTTP port too; choose another, or grpc_port=null$"),

@@ -13,6 +13,7 @@ import socket
 from collections.abc import Sequence
 from functools import lru_cache
 
+from recsys.errors import UserError
 from recsys.serving.server.request_error import RequestError
 
 ANY = "*"
@@ -67,6 +68,14 @@ class Hosts:
         except ValueError:
             return False
         return True
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Check the setting `allowed_hosts`. Raises UserError."""
+    for name in names:
+        if name != ANY and _name(name) != name.lower().rstrip("."):
+            example = "recsys.example.com, or * for any"
+            raise UserError(f"allowed_hosts: {name}: write a name without a scheme and a port, such as {example}")
 
 
 def _name(host: str) -> str | None:

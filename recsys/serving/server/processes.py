@@ -23,6 +23,7 @@ from recsys.config.schema_commands import ServeConfig
 from recsys.console import say
 from recsys.errors import UserError
 from recsys.run_files import CONFIG
+from recsys.serving.server.hosts import check_names
 from recsys.serving.server.versions import open_source
 
 WORKER = "recsys.serving.server.worker"
@@ -72,6 +73,7 @@ def check_settings(settings: ServeConfig) -> None:
             raise UserError(f"traces={settings.traces}: must be the address of a collector, such as {COLLECTOR}")
         if any(find_spec(p) is None for p in ("opentelemetry", "opentelemetry.sdk", "opentelemetry.exporter")):
             raise UserError("traces needs OpenTelemetry; run: pip install 'recsys[otel]'")
+    check_names(settings.allowed_hosts)
     if settings.token is not None and (not settings.token.strip() or not settings.token.isascii()):
         raise UserError("token: must not be empty, and ASCII")
     if settings.port == settings.grpc_port and settings.port != 0:
@@ -137,6 +139,7 @@ class _Supervisor:
         self._ready: set[int] = set()
         self._reloads = 0
         self._stopping = asyncio.Event()
+        self._said = ""  # why the last worker could not be started
         self._line = json.dumps(dataclasses.asdict(settings)).encode() + b"\n"
 
     async def run(self) -> None:
@@ -210,11 +213,14 @@ class _Supervisor:
 
     async def _start_again(self) -> Process | None:
         try:
-            return await self._start(AGAIN)
+            process = await self._start(AGAIN)
         except UserError as e:
-            if not self._stopping.is_set():
-                say(f"a worker cannot be started: {e}")
+            if not self._stopping.is_set() and str(e) != self._said:
+                self._said = str(e)
+                say(f"a worker cannot be started, and is tried again and again: {e}")
             return None
+        self._said = ""
+        return process
 
     def _forget(self, process: Process) -> None:
         """Remove the gauges of a worker that is gone; its counters stay."""
