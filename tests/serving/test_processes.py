@@ -176,8 +176,11 @@ def test_a_worker_that_starts_again_without_its_model_is_not_ready(
             with pytest.raises(RequestError, match="no model is loaded; the server's log says why") as caught:
                 core.registry.get(name)
             assert caught.value.status == 503
+        with pytest.raises(UserError, match="the model is damaged"):
+            await core.registry.load("ctr")
         fake_models.write_model(folder)
-        assert not await core.registry.load_all() and core.is_ready
+        await core.registry.load("ctr")
+        assert core.is_ready and not await core.registry.load_all()
 
     uvloop.run(check())
     [line] = [x for x in capfd.readouterr().err.splitlines() if '"error"' in x]

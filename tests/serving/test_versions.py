@@ -155,7 +155,7 @@ def test_a_version_that_is_unlike_the_one_that_answers_is_refused(
     other = fake_models.write_model(models / "ctr" / "9", **manifest)
     with serving(models) as served:
         answer = load(served, {"parameters": {"version": "9"}})
-        says = f"{other}: {why}, as version 1 does, which answers; serve it under another name, or unload ctr first"
+        says = f"{other}: {why}, so it cannot answer what version 1 is asked; serve it under another name, or unload ctr first"
         assert (answer.status_code, answer.json()["error"]) == (400, says)
         for role in ({"canary": {"version": "9", "share": 0.9}}, {"shadow": "9"}):
             alias(models, version="1", **role)
@@ -185,7 +185,7 @@ def test_another_model_in_the_folder_of_one_is_refused(tmp_path: Path) -> None:
             fake_models.write_model(folder, **manifest)
             answer = load(served)
             assert answer.status_code == 400 and why in answer.json()["error"]
-            assert answer.json()["error"].endswith("which answers; start the server again to serve it")
+            assert answer.json()["error"].endswith("version 1 is asked; start the server again to serve it")
             assert version_of(served) == "1"
 
 

@@ -140,9 +140,10 @@ class Registry:
     def _source_name(self, name: str) -> str:
         """Return a model's name in the source. Raises RequestError if it cannot be one."""
         found = self._source_names.get(name, name)
-        if not name or (found == name and self._source.names() == [""]):
+        alone = found == name and self._source.names() == [""]  # which is known by another name, if it is loaded
+        if not name or (alone and self._models):
             raise self._unknown(name)
-        return found
+        return "" if alone else found
 
     async def reload_changed(self) -> None:
         """Apply the alias files that have changed. Errors are logged, and the loaded versions stay."""
@@ -281,7 +282,8 @@ def _check_alike(name: str, choice: Choice, versions: Mapping[str, Loaded], serv
             fix = "serve it under another name"
             if before is not None:
                 fix = f"{fix}, or unload {name} first" if name else "start the server again to serve it"
-            raise UserError(f"{choice.folders[key]}: {why}, as version {first.version} does, which answers; {fix}")
+            asked = f"so it cannot answer what version {first.version} is asked"
+            raise UserError(f"{choice.folders[key]}: {why}, {asked}; {fix}")
 
 
 def _difference(first: Loaded, new: Loaded, own_name: bool) -> str | None:
