@@ -262,6 +262,8 @@ class ServeConfig:
     shadow: str | None = folder(None, "name the folder of an exported model")
     # security and limits
     token: str | None = None  # requests need `Authorization: Bearer TOKEN`
+    # names that requests may have in `Host` and `Origin`, such as that of a proxy; [*]: any, as with a token
+    allowed_hosts: list[str] = field(default_factory=list)
     tls_cert: str | None = folder(None, "name a PEM file")  # PEM file of the certificate
     tls_key: str | None = folder(None, "name a PEM file")  # PEM file of its key
     max_body_mb: int = number(16, at_least=1, limit=2**11 - 1)  # MiB of a request

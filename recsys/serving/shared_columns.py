@@ -52,6 +52,7 @@ class SharedColumns:
 
         Raises RowError for the first value that cannot be read; it names no row if the value is shared.
         """
+        shared = {n: v for n, v in shared.items() if n in self._pipeline.columns}
         if self._rows.fitted.data.group is not None:  # features may depend on other rows
             return self._pipeline.arrays([{**shared, **row} for row in rows])
         division = self.division(frozenset(shared))

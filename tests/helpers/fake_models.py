@@ -15,6 +15,8 @@ from recsys.errors import UserError
 from recsys.serving.python_values import RowError
 from recsys.serving.servable import Query, Row, TensorSpec
 
+TABLE = "table.bin"
+
 
 @dataclass(frozen=True)
 class FakeFeatures:
@@ -26,8 +28,14 @@ class FakeFeatures:
 
 
 def write_model(folder: Path, name: str = "ctr", version: str = "1", **more: Any) -> Path:
-    """Write a manifest, and return its folder. more: bias, seconds, kind, outputs, fails"""
+    """Write a manifest, and return its folder.
+
+    more: bias, seconds, kind, outputs, fails, inputs as NAME, NAME:DATATYPE or NAME:DATATYPE:needed, and table_rows, the
+        number of rows of a table that the model maps and reads
+    """
     folder.mkdir(parents=True, exist_ok=True)
+    if rows := more.get("table_rows"):
+        np.zeros(rows, np.float32).tofile(folder / TABLE)
     (folder / "manifest.json").write_text(json.dumps({"name": name, "version": version, **more}))
     return folder
 
@@ -37,8 +45,17 @@ def load(folder: Path, threads: int = 1) -> Scorer | Recommender:
     manifest = json.loads((folder / "manifest.json").read_text())
     if manifest.pop("broken", False):
         raise UserError(f"{folder}: the model is damaged; export it again")
-    kind = manifest.pop("kind", "ranking")
-    return Scorer(**manifest) if kind == "ranking" else Recommender(**manifest)
+    kind, rows = manifest.pop("kind", "ranking"), manifest.pop("table_rows", None)
+    model = Scorer(**manifest) if kind == "ranking" else Recommender(**manifest)
+    if rows is not None:
+        model.table = _mapped(folder / TABLE, rows)
+    return model
+
+
+def _mapped(file: Path, rows: int) -> np.ndarray:
+    if (size := file.stat().st_size) != 4 * rows:
+        raise UserError(f"{file}: is damaged; it has {size} bytes and was written with {4 * rows}")
+    return np.memmap(file, np.float32, "r", shape=(rows,))
 
 
 class Scorer:
@@ -63,10 +80,14 @@ class Scorer:
         seconds: float = 0.0,
         outputs: Sequence[str] = ("p",),
         fails: bool = False,
+        inputs: Sequence[str] | None = None,
     ) -> None:
         self.name, self.version, self._bias, self._seconds, self._fails = name, version, bias, seconds, fails
         self.outputs = tuple(TensorSpec(o, "FP32", (-1,)) for o in outputs)
         self.batches: list[int] = []
+        self.table = np.zeros(1, np.float32)
+        if inputs is not None:
+            self.inputs = tuple(_spec(text, {s.name: s for s in self.inputs}) for text in inputs)
 
     def features(self, rows: Sequence[Row], shared: Row | None = None) -> FakeFeatures:
         rows = [{**(shared or {}), **row} for row in rows]
@@ -85,6 +106,7 @@ class Scorer:
         if values.ndim != 2 or values.shape[1] != 2 or values.dtype != np.float32:
             raise UserError(f"input values: has shape {list(values.shape)} of {values.dtype}; send FP32 of [rows, 2]")
         self.batches.append(len(values))
+        values = values + self.table[-1]
         if self._seconds:
             time.sleep(self._seconds)
         if self._fails:
@@ -128,6 +150,11 @@ class Recommender(Scorer):
         allowed = self._items if query.candidates is None else query.candidates
         items = [i for i in allowed if i not in seen and i not in query.exclude][: query.k or 10]
         return items, [1 / (n + 1) for n in range(len(items))]
+
+
+def _spec(text: str, known: Mapping[str, TensorSpec]) -> TensorSpec:
+    name, *more = text.split(":")
+    return TensorSpec(name, more[0], (-1, 1), optional=len(more) < 2) if more else known[name]  # type: ignore[arg-type]
 
 
 def _number(value: Any, column: str, row: int) -> float:

@@ -71,6 +71,54 @@ def test_columns_that_all_rows_share(served: Served) -> None:
     )
 
 
+def test_shared_columns_that_the_model_does_not_read_are_dropped_at_the_door(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy of each in each row would take thousands of times the memory of the request."""
+    model, samples = fake_models.write_model(tmp_path / "ctr"), tmp_path / "samples"
+    seen: list[Any] = []
+    features = fake_models.Scorer.features
+    monkeypatch.setattr(
+        fake_models.Scorer,
+        "features",
+        lambda self, rows, shared=None: seen.append(shared) or features(self, rows, shared),
+    )
+    with serving(model, sample=1.0, sample_dir=str(samples), max_body_mb=1) as served:
+        many = {f"unknown_{i}": i for i in range(16_000)}
+        answer = post(served, "/predict", {"shared": many | {"a": 2}, "rows": [{"b": "b7"}] * 4096})
+        assert answer.json()["predictions"][0] == pytest.approx(sigmoid(2.7)[0], rel=1e-6)
+        assert seen[-1] == {"a": 2}
+        few = post(served, "/predict", {"shared": {"user": "u5", "a": 2}, "rows": [{"b": "b7"}]})
+        assert few.status_code == 200 and seen[-1] == {"a": 2}
+        large = post(served, "/predict", {"shared": {"a": "1" * 2000}, "rows": [{"b": "b7"}] * 4096})
+        assert large.status_code == 413 and large.json()["error"] == (
+            "shared: would be 8,224,768 bytes in 4,096 rows; at most 4,194,304 are taken"
+        )
+    rows = pl.read_parquet(samples / "*.parquet")
+    assert rows["other_columns"].to_list() == [None] * 4096 + ['{"user":"u5"}']
+
+
+def test_predictions_that_are_not_finite_are_errors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JSON would show them as null."""
+    with serving(fake_models.write_model(tmp_path / "ctr")) as served:
+        values = {"name": "values", "datatype": "FP32", "shape": [2, 2], "data": [0, 0, 3e38, 0]}
+        monkeypatch.setattr(
+            fake_models.Scorer, "run_tensors", lambda _, t: {"p": (t["values"].sum(1) * 1e20).astype(np.float32)}
+        )
+        with np.errstate(all="ignore"):
+            answer = post(served, "/v2/models/ctr/infer", {"inputs": [values]})
+        assert (answer.status_code, answer.json()["error"]) == (
+            400,
+            "rows[1]: output p is not a finite number; the features are too large",
+        )
+        monkeypatch.setattr(fake_models.Scorer, "run_tensors", lambda _, __: {"p": np.full(1, np.nan, np.float32)})
+        answer = post(served, "/predict", {"rows": [{}]})
+        assert (answer.status_code, answer.json()["error"]) == (
+            500,
+            "rows[0]: output p is not a finite number; version 1 of the model may be damaged",
+        )
+
+
 def test_stored_features_are_joined(tmp_path: Path) -> None:
     """The server looks up features of the keys in each row; unknown keys have no values."""
     log = pl.DataFrame({"user": ["u1", "u1", "u2"], "at": [1, 2, 1], "a": [9.0, 2.5, -1.0]})
@@ -247,6 +295,10 @@ MISTAKES = [
     ("/v2/repository/models/ctr/load", {"parameters": {"version": []}}, 400, "^parameters.version: must be a text"),
     ("/v2/repository/models/../load", {}, 404, ".*"),
     ("/v2/repository/models/ctrr/load", {}, 400, r"^model ctrr: no such model; did you mean ctr\?$"),
+    ("/v2/repository/models//load", {}, 404, "^no model is named; valid: ctr, defect, items, two$"),
+    ("/v2/repository/models//unload", {}, 404, "^no model is named; valid: ctr, defect, items, two$"),
+    ("/v2/models//infer", {}, 404, "^no model is named; valid: ctr, defect, items, two$"),
+    ("/v2/repository/models/ctr/unload", {"version": "2"}, 400, "^version: no such key; valid: parameters$"),
     ("/v2/repository/models/ctrr/unload", {}, 400, r"^model ctrr: no such model; did you mean ctr\?$"),
 ]
 

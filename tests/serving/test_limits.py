@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import re
 import socket
@@ -9,6 +11,9 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import fake_models
@@ -98,7 +103,7 @@ def receive(connection: socket.socket) -> bytes:
 
 
 def test_slow_callers_do_not_keep_connections(model: Path) -> None:
-    head = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n"
+    head = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: 100\r\n"
     with serving(model, read_s=0.2) as served:
         address = ("127.0.0.1", served.settings.port)
         for sent, status in ((b"", b"408"), (head, b"408"), (head + b"\r\n{", b"408")):
@@ -128,12 +133,95 @@ def test_large_bodies_are_refused_before_they_are_read(model: Path) -> None:
     with serving(model, max_body_mb=1) as served:
         address = ("127.0.0.1", served.settings.port)
         with socket.create_connection(address, timeout=5) as connection:
-            connection.sendall(b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: 9999999999\r\n\r\n")
+            connection.sendall(b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: 9999999999\r\n\r\n")
             assert receive(connection).startswith(b"HTTP/1.1 413")
         answer = requests.post(
             f"{served.url}/predict", data=iter([b" " * 2**19] * 3)
         )  # chunks, of a length that is not said
         assert answer.status_code == 413
+
+
+BODY = 17 * 2**20
+
+
+def of_http_client(served: Served) -> int:
+    connection = http.client.HTTPConnection(served.http, timeout=20)
+    connection.request("POST", "/predict", b" " * BODY)  # sends all before it reads
+    return connection.getresponse().status
+
+
+def of_urllib(served: Served) -> int:
+    try:
+        urllib.request.urlopen(f"{served.url}/predict", b" " * BODY, timeout=20)
+    except urllib.error.HTTPError as e:
+        return e.code
+    return 200
+
+
+def of_curl(*options: str) -> Callable[[Served], int]:
+    def post(served: Served) -> int:
+        command = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "--data-binary", "@-", *options]
+        done = subprocess.run([*command, f"{served.url}/predict"], input=b" " * BODY, capture_output=True)
+        assert done.returncode == 0, done
+        return int(done.stdout)
+
+    return post
+
+
+def of_chunks(served: Served) -> int:
+    return requests.post(f"{served.url}/predict", data=iter([b" " * 2**20] * 17)).status_code
+
+
+CLIENTS = {
+    "http.client": of_http_client,
+    "urllib": of_urllib,
+    "requests": lambda served: requests.post(f"{served.url}/predict", data=b" " * BODY).status_code,
+    "chunks": of_chunks,
+    "curl": of_curl(),
+    "curl without Expect": of_curl("-H", "Expect:"),
+    "curl, chunks": of_curl("-H", "Transfer-Encoding: chunked"),
+}
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(fake_models.write_model(tmp_path_factory.mktemp("models") / "ctr")) as served:
+        yield served
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_every_client_gets_the_answer_to_a_body_that_is_too_large(usual: Served, client: str) -> None:
+    """A server that closes while the body is on its way resets the connection, and the answer is lost."""
+    assert [CLIENTS[client](usual) for _ in range(3)] == [413] * 3
+
+
+def test_large_bodies_to_places_that_take_none(usual: Served) -> None:
+    for path, headers, status in (
+        ("/nix", {}, 404),
+        ("/predict", {"content-encoding": "gzip"}, 415),
+        ("/predict", {"origin": "http://evil.example"}, 403),
+    ):
+        connection = http.client.HTTPConnection(usual.http, timeout=20)
+        connection.request("POST", path, b" " * BODY, headers)
+        assert connection.getresponse().status in (status, 413), path
+
+
+def test_a_refused_body_does_not_keep_its_connection(model: Path) -> None:
+    """The rest of a request that is answered early is read for read_s, and no longer."""
+    length = b"content-length: 99999999\r\n\r\n"
+    with serving(model, read_s=0.3, token="s3cret") as served:
+        for head in (
+            b"POST /predict HTTP/1.1\r\nhost: x\r\n",
+            b"POST /predict HTTP/1.1\r\nauthorization: Bearer s3cret\r\n",
+        ):
+            with socket.create_connection(("127.0.0.1", served.settings.port), timeout=5) as connection:
+                connection.sendall(head + length)
+                started = time.monotonic()
+                with contextlib.suppress(OSError):  # reset, or a broken pipe
+                    while time.monotonic() - started < 5:
+                        connection.sendall(b" " * 1000)
+                        time.sleep(0.02)
+                assert time.monotonic() - started < 3
 
 
 def test_millions_of_small_texts_are_refused_before_they_are_read(model: Path) -> None:

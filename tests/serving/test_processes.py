@@ -29,6 +29,7 @@ from recsys.config.schema_commands import ServeConfig
 from recsys.errors import UserError
 from recsys.serving.server import worker
 from recsys.serving.server.processes import check_settings, hold_port
+from recsys.serving.server.request_error import RequestError
 
 HELPERS = Path(__file__).parents[1] / "helpers"
 ROOT = Path(__file__).parents[2]
@@ -128,6 +129,64 @@ def test_workers_share_ports_and_are_restarted_reloaded_and_drained(tmp_path: Pa
             server.predict()
 
 
+def test_a_table_that_is_cut_short_ends_the_service_of_its_model_alone(tmp_path: Path) -> None:
+    """Its workers end by SIGBUS. Those that follow refuse the model, in one line, and serve the others."""
+    models = tmp_path / "models"
+    for name in ("ctr", "other"):
+        fake_models.write_model(models / name / "1", table_rows=2**20)
+    table = models / "ctr" / "1" / fake_models.TABLE
+    with command(models, tmp_path / "log", "grpc_port=null") as server:
+        assert server.predict() == 0.5
+        os.truncate(table, 4096)
+        with pytest.raises(requests.ConnectionError):
+            server.predict()
+        until(lambda: server.log.read_text().count('"event":"loaded"') == 3 and other(server).status_code == 200)
+        refused = requests.post(f"{server.url}/models/ctr/predict", json={"rows": [{}]})
+        assert refused.status_code == 404 and "model ctr: is not loaded; load it with POST" in refused.text
+        time.sleep(1.5)
+        lines = server.log.read_text().splitlines()
+        assert len([x for x in lines if "is damaged; it has 4096 bytes" in x]) == 1
+        assert len([x for x in lines if "has ended (SIGBUS: a file of a model was changed in place" in x]) == 1
+        assert "raceback" not in server.log.read_text()
+        fake_models.write_model(models / "ctr" / "2", table_rows=2**20)
+        assert requests.post(f"{server.url}/v2/repository/models/ctr/load").status_code == 200
+        assert server.predict() == 0.5
+
+
+def other(server: Command) -> requests.Response:
+    try:
+        return requests.post(f"{server.url}/models/other/predict", json={"rows": [{}]})
+    except requests.ConnectionError:
+        return requests.Response()
+
+
+def test_a_worker_that_starts_again_without_its_model_is_not_ready(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = fake_models.write_model(tmp_path / "ctr", broken=True)
+    settings = ServeConfig(models=str(folder))
+
+    async def check() -> None:
+        with pytest.raises(UserError, match="the model is damaged"):
+            await worker.make_core(settings, fake_models.load)
+        core = await worker.make_core(settings, fake_models.load, again=True)
+        core.ready = True
+        assert not core.is_ready
+        for name in (None, "ctr"):
+            with pytest.raises(RequestError, match="no model is loaded; the server's log says why") as caught:
+                core.registry.get(name)
+            assert caught.value.status == 503
+        with pytest.raises(UserError, match="the model is damaged"):
+            await core.registry.load("ctr")
+        fake_models.write_model(folder)
+        await core.registry.load("ctr")
+        assert core.is_ready and not await core.registry.load_all()
+
+    uvloop.run(check())
+    [line] = [x for x in capfd.readouterr().err.splitlines() if '"error"' in x]
+    assert "the model is damaged" in line and "traceback" not in line
+
+
 def test_a_reload_reaches_all_workers_and_ctrl_c_is_quiet(tmp_path: Path) -> None:
     folder = fake_models.write_model(tmp_path / "ctr")
     with command(folder, tmp_path / "log", "workers=2", "grpc_port=null") as server:
@@ -147,7 +206,7 @@ def test_a_reload_reaches_all_workers_and_ctrl_c_is_quiet(tmp_path: Path) -> Non
 
 def test_a_server_that_drains_answers_requests_that_are_on_their_way(tmp_path: Path) -> None:
     """A caller that does not know yet that the server drains sends on a new or an idle connection."""
-    request = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: 13\r\n\r\n" + b'{"rows":[{}]}'
+    request = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: 13\r\n\r\n" + b'{"rows":[{}]}'
     with serving(fake_models.write_model(tmp_path / "ctr")) as served:
         address = ("127.0.0.1", served.settings.port)
         with socket.create_connection(address, 5) as idle, socket.create_connection(address, 5) as new:
@@ -163,7 +222,7 @@ def test_a_server_that_drains_answers_requests_that_are_on_their_way(tmp_path: P
 
 
 def test_a_server_that_drains_answers_connections_that_wait_to_be_accepted(tmp_path: Path) -> None:
-    request = b"POST /predict HTTP/1.1\r\nhost: x\r\ncontent-length: 13\r\n\r\n" + b'{"rows":[{}]}'
+    request = b"POST /predict HTTP/1.1\r\nhost: localhost\r\ncontent-length: 13\r\n\r\n" + b'{"rows":[{}]}'
     settings = ServeConfig(models=str(fake_models.write_model(tmp_path / "ctr")))
 
     async def drain() -> list[bytes]:
@@ -243,6 +302,11 @@ def test_mistakes_in_settings(tmp_path: Path) -> None:
             {"traces": "localhost:4318"},
             "^traces=localhost:4318: must be the address of a collector, such as http://localhost:4318$",
         ),
+        (
+            {"allowed_hosts": ["https://a.b"]},
+            "^allowed_hosts: https://a.b: write a name without a scheme and a port, such",
+        ),
+        ({"allowed_hosts": ["a.b:80"]}, "^allowed_hosts: a.b:80: write a name without a scheme and a port, such as "),
         ({"preferred_batch": [2000]}, r"^preferred_batch=\[2000\]: numbers from 1 to max_batch=1024$"),
         ({"token": " "}, "^token: must not be empty, and ASCII$"),
         ({"port": 9, "grpc_port": 9}, "^grpc_port=9: is the HTTP port too; choose another, or grpc_port=null$"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -61,5 +62,10 @@ def test_a_retrieval_model(tmp_path: Path) -> None:
         for answer, expected in zip(answers, lists, strict=True):
             np.testing.assert_allclose(answer["scores"], expected["scores"], atol=1e-6)
         assert [a["items"] for a in answers] == [e["items"] for e in lists]
+        metadata = requests.get(f"{served.url}/v2/models/{served.core.registry.names()[0]}").json()
+        shapes = [(t, [1, *(max(n, 1) for n in t["shape"][1:])]) for t in metadata["parameters"]["tensors"]]
+        inputs = [{**t, "shape": shape, "data": [0] * math.prod(shape)} for t, shape in shapes]
+        vector = requests.post(f"{served.url}/v2/models/{metadata['name']}/infer", json={"inputs": inputs}).json()
+        assert [o["name"] for o in vector["outputs"]] == ["query"]  # the model need not read all features
         for result in infer(served, histories[0]):
             assert [i.decode() for i in result.as_numpy("items")] == lists[0]["items"][: len(result.as_numpy("items"))]

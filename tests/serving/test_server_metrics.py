@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import queue
+import shutil
 import time
 from pathlib import Path
 
@@ -16,10 +17,11 @@ import requests
 from prometheus_client.parser import text_string_to_metric_families
 from served import Served, serving
 
+from recsys.serving.servable import Query
 from recsys.serving.server.batcher import Work
 from recsys.serving.server.core import Call
 from recsys.serving.server.observer import Observer
-from recsys.serving.server.payloads import Result, Rows, Tensors
+from recsys.serving.server.payloads import Queries, Result, Rows, Tensors
 from recsys.serving.server.request_log import RequestLog
 
 
@@ -134,9 +136,10 @@ def test_the_log_of_samples_drops_rather_than_waits(tmp_path: Path) -> None:
     started = time.monotonic()
     for _ in range(10):
         record(log, [{}], [0.5])
-    assert log.dropped == 8 and time.monotonic() - started < 0.5
+    assert time.monotonic() - started < 0.5
+    assert log.take_dropped() == 8 and log.take_dropped() == 0
     log.offer(Call("v2"), Tensors({}, 1), {})
-    assert log.dropped == 8
+    assert log.take_dropped() == 0
 
 
 def test_a_share_of_the_requests_is_written(tmp_path: Path) -> None:
@@ -163,3 +166,68 @@ def test_recommendations_are_written(tmp_path: Path) -> None:
         requests.post(f"{served.url}/recommend", json={"history": [{"item": "item0"}], "k": 2})
     [row] = pl.read_parquet(next(folder.glob("*.parquet"))).to_dicts()
     assert (row["history"], row["items"], row["scores"]) == ('[{"item":"item0"}]', ["item1", "item2"], [1.0, 0.5])
+
+
+def offered(log: RequestLog, queries: list[Query], lists: list[tuple[list[object], ...]], name: str = "shop") -> None:
+    class Loaded:
+        version, servable = "1", fake_models.Recommender("shop", "1")
+
+    Loaded.name = name  # type: ignore[attr-defined]
+    call = Call("json", "mine")
+    call.loaded = Loaded()  # type: ignore[assignment]
+    log.offer(call, Queries(queries), lists)
+
+
+def test_samples_of_a_pipeline_have_context_and_propensities(tmp_path: Path) -> None:
+    """With and without exploration: off-policy evaluation needs both."""
+    log = RequestLog(tmp_path, 1.0)
+    queries = [Query([], context={"user": "u1", "time": 7}), Query([{"item": "i1"}])]
+    offered(log, queries, [(["i2", "i3"], [0.5, 0.25], [0.9, 0.05]), ([], [], [])])
+    offered(log, queries[:1], [(["i2"], [0.5])])
+    log.close()
+    frame = pl.read_parquet(tmp_path / "*.parquet")
+    assert frame["context"].to_list() == ['{"user":"u1","time":7}', None, '{"user":"u1","time":7}']
+    assert frame["items"].to_list() == [["i2", "i3"], [], ["i2"]]
+    assert frame["scores"].to_list() == [[0.5, 0.25], [], [0.5]]
+    assert frame["propensities"].to_list() == [[0.9, 0.05], None, None]
+    assert frame["request_row"].to_list() == [0, 1, 0] and log.take_dropped() == 0
+
+
+def test_samples_that_are_lost_are_said_once_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = RequestLog(tmp_path / "log", 1.0)
+    for _ in range(50):
+        offered(log, [Query([])], [])  # a list is missing
+    shutil.rmtree(tmp_path / "log")
+    for _ in range(7):
+        record(log, [{}, {}], [0.5, 0.5])
+    log.close()
+    lines = [json.loads(x) for x in capsys.readouterr().err.splitlines() if '"request log"' in x]
+    assert 1 <= len(lines) <= 2 and sum(x["lost_requests"] for x in lines) in (51, 57)
+    assert "ValueError" in lines[0]["error"] and "traceback" not in lines[0]
+    assert log.take_dropped() in (51, 57)  # the seven have one id
+
+
+def test_files_of_samples_stay_apart_when_clocks_and_process_ids_come_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in a container, whose worker has the same id after each start, when its clock is set back."""
+    monkeypatch.setattr(time, "time", lambda: 1e9)
+    monkeypatch.setattr(time, "strftime", lambda *_: "20260101T000000")
+    for _ in range(3):
+        log = RequestLog(tmp_path, 1.0)
+        record(log, [{"a": 1}], [0.25])
+        offered(log, [Query([])], [([], [])], name="../../evil")
+        log.close()
+    assert len(list(tmp_path.glob("ctr-3-*.parquet"))) == 3 and len(list(tmp_path.glob("*.parquet"))) == 6
+    assert not list(tmp_path.parent.glob("evil*"))
+
+
+def test_much_text_is_written_before_a_file_has_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recsys.serving.server.request_log.FILE_BYTES", 1000)
+    log = RequestLog(tmp_path, 1.0)
+    for _ in range(3):
+        record(log, [{"b": "b" * 1200}], [0.5])
+    log.close()
+    assert len(list(tmp_path.glob("*.parquet"))) == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 import re
 import shutil
 import threading
@@ -19,6 +20,7 @@ from served import Served, serving
 
 from recsys.atomic import write_json
 from recsys.errors import UserError
+from recsys.serving.server.logs import log
 from recsys.serving.server.versions import ALIAS, Repository, open_source, split_share
 
 SESSION = requests.Session()
@@ -62,6 +64,18 @@ def test_the_highest_version_answers_without_an_alias(models: Path) -> None:
     assert Repository(models).versions("ctr") == ["1", "2", "3", "10"]
 
 
+def test_folders_whose_names_cannot_be_written_are_no_models(models: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """They would fail each line of the log, and the page that lists them."""
+    for name in (b"latin-\xe9", b"two\nlines"):
+        fake_models.write_model(models / os.fsdecode(name) / "1")
+        fake_models.write_model(models / "ctr" / os.fsdecode(b"9" + name))
+    with serving(models) as served:
+        assert [m["name"] for m in requests.get(served.url).json()["models"]] == ["ctr"]
+        assert version_of(served) == "3"
+        log("error", "load", folder=os.fsdecode(b"latin-\xe9"))
+    assert json.loads(capfd.readouterr().err.splitlines()[-1])["folder"] == "latin-\udce9"
+
+
 def test_roll_forward_and_back_with_one_call(models: Path) -> None:
     alias(models, version="1")
     with serving(models) as served:
@@ -77,7 +91,102 @@ def test_roll_forward_and_back_with_one_call(models: Path) -> None:
         assert requests.post(f"{served.url}/models/ctr/predict", json={"rows": [{}]}).status_code == 404
         assert requests.get(f"{served.url}/v2/health/ready").status_code == 200
         assert load(served).status_code == 200
+        assert version_of(served) == "1"  # the rollback is not forgotten
+
+
+def test_unload_and_load_forget_nothing(models: Path) -> None:
+    chosen = {"version": "1", "canary": {"version": "2", "share": 0.5}, "shadow": "3", "versions": ["2"]}
+    alias(models, **chosen)
+    with serving(models) as served:
+        before = served.core.registry.get("ctr").choice
+        assert load(served, action="unload").status_code == 200
+        alias_file = models / "ctr" / ALIAS
+        assert json.loads(alias_file.read_text()) == chosen | {"unloaded": True}
+        assert requests.post(f"{served.url}/models/ctr/predict", json={"rows": [{}]}).status_code == 404
+        assert Repository(models).choice("ctr").current is None  # for the next start, too
+        assert load(served).status_code == 200
+        assert json.loads(alias_file.read_text()) == chosen
+        assert served.core.registry.get("ctr").choice == before
+        assert {version_of(served, x_routing_key=f"{n}") for n in range(50)} == {"1", "2"}
+        assert load(served, action="unload").status_code == 200
+        assert load(served, {"parameters": {"version": "2"}}).status_code == 200  # ends the canary of that version
+        assert json.loads(alias_file.read_text()) == {"version": "2", "shadow": "3", "versions": ["2"]}
+
+
+def test_load_alone_pins_no_version(models: Path) -> None:
+    """Later versions answer: only a request that names a version chooses one."""
+    with serving(models) as served:
+        for _ in range(2):
+            assert load(served, action="unload").status_code == 200
+            assert load(served).status_code == 200
         assert version_of(served) == "3"
+        assert "version" not in json.loads((models / "ctr" / ALIAS).read_text())
+        fake_models.write_model(models / "ctr" / "4", bias=2.0)
+        assert load(served).status_code == 200
+        assert version_of(served) == "2"  # has the bias of version 2
+
+
+def test_a_model_that_comes_later_is_watched(models: Path) -> None:
+    with serving(models) as served:
+        fake_models.write_model(models / "new" / "1")
+        fake_models.write_model(models / "new" / "2")
+        assert requests.post(f"{served.url}/v2/repository/models/new/load").status_code == 200
+        write_json(models / "new" / ALIAS, {"version": "1"})
+        served.call(served.core.registry.reload_changed())
+        assert served.core.registry.get("new").choice.current == "1"
+
+
+UNLIKE = [
+    ({"kind": "retrieval"}, "is a retrieval model, not a ranking model"),
+    ({"outputs": ["click"]}, "has the outputs click, not p"),
+    ({"outputs": ["p", "q"]}, "has the outputs p, q, not p"),
+    ({"inputs": ["a"]}, "has no input b"),
+    ({"inputs": ["a", "b:INT64"]}, "takes INT64 for the input b, not BYTES"),
+    ({"inputs": ["a", "b", "c:FP64:needed"]}, "needs the input c"),
+]
+
+
+@pytest.mark.parametrize(("manifest", "why"), UNLIKE)
+def test_a_version_that_is_unlike_the_one_that_answers_is_refused(
+    models: Path, manifest: dict[str, object], why: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """As another version, as a canary and as a shadow: the old versions answer all requests."""
+    alias(models, version="1")
+    other = fake_models.write_model(models / "ctr" / "9", **manifest)
+    with serving(models) as served:
+        answer = load(served, {"parameters": {"version": "9"}})
+        says = f"{other}: {why}, so it cannot answer what version 1 is asked; serve it under another name, or unload ctr first"
+        assert (answer.status_code, answer.json()["error"]) == (400, says)
+        for role in ({"canary": {"version": "9", "share": 0.9}}, {"shadow": "9"}):
+            alias(models, version="1", **role)
+            served.call(served.core.registry.reload_changed())
+            assert {version_of(served, x_routing_key=f"{n}") for n in range(20)} == {"1"}
+            assert says in capfd.readouterr().err
+        alias(models, version="1", versions=["9"])  # only for requests that name it
+        assert load(served).status_code == 200
+        assert load(served, action="unload").status_code == 200
+        assert load(served, {"parameters": {"version": "9"}}).status_code == 200
+    alias(models, version="1", canary={"version": "9", "share": 0.5})
+    with pytest.raises(UserError, match=re.escape(why)), serving(models):
+        pass
+
+
+def test_a_version_with_a_further_column_is_accepted(models: Path) -> None:
+    fake_models.write_model(models / "ctr" / "9", inputs=["a", "b", "c:FP64"], bias=2.0)
+    with serving(models) as served:
+        assert load(served).status_code == 200
+        assert version_of(served) == "2"
+
+
+def test_another_model_in_the_folder_of_one_is_refused(tmp_path: Path) -> None:
+    folder = fake_models.write_model(tmp_path / "model")
+    with serving(folder) as served:
+        for manifest, why in (({"name": "other"}, "is named other, not ctr"), ({"kind": "retrieval"}, "retrieval mod")):
+            fake_models.write_model(folder, **manifest)
+            answer = load(served)
+            assert answer.status_code == 400 and why in answer.json()["error"]
+            assert answer.json()["error"].endswith("version 1 is asked; start the server again to serve it")
+            assert version_of(served) == "1"
 
 
 def test_changes_of_the_alias_file_are_applied(models: Path) -> None:
@@ -255,6 +364,7 @@ def test_canary_and_shadow_of_one_folder(tmp_path: Path) -> None:
         ('{"canary": "2"}', r"canary needs a version and a share from 0 to 1"),
         ('{"canary": {"version": "2", "share": 2}}', r"canary needs a version and a share from 0 to 1"),
         ('{"canary": {"share": 0.1}}', r"canary.version must be the name of a version's folder"),
+        ('{"unloaded": "yes"}', r"unloaded must be true or false"),
         ('{"versions": "2"}', r"versions must be a list of versions to keep loaded"),
     ],
 )

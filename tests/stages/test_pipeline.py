@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+import requests
 from forks import ok, run_forked
+from served import serving
 
 from recsys.config.compose import compose, compose_file, conf_dir
 from recsys.data.samples.interactions import write_next, write_sample
@@ -23,6 +25,7 @@ from recsys.serving.store.stores import open_store
 from recsys.serving.store.views import load_views
 from recsys.stages.assemble import load
 from recsys.stages.servable import PipelineServable, write_folder
+from recsys.stages.servable import load as load_servable
 from recsys.stages.staged import StagedRecommender
 from recsys.training.run import train
 
@@ -53,8 +56,8 @@ def loaded(world: Path, *overrides: str) -> StagedRecommender:
 
 
 def queries(world: Path, users: int = 20, **parameters: Any) -> list[Query]:
-    requests = pl.read_csv(world / "data" / "requests.csv").head(users)
-    return [Query([], context=row, **parameters) for row in requests.iter_rows(named=True)]
+    asked = pl.read_csv(world / "data" / "requests.csv").head(users)
+    return [Query([], context=row, **parameters) for row in asked.iter_rows(named=True)]
 
 
 def test_lists(world: Path) -> None:
@@ -252,6 +255,53 @@ def test_a_served_pipeline(world: Path) -> None:
     assert all(item.startswith("i") for items, _ in (known, unknown, history) for item in items)
 
 
+def test_a_server_of_an_exploring_pipeline(world: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its samples have what off-policy evaluation needs; requests without a user are told what to send."""
+    folder = tmp_path / "served"
+    folder.mkdir()
+    write_folder(FILE, [f"root={world}", "order=epsilon"], folder)
+    samples = tmp_path / "samples"
+    context = {"user": "u1", "time": 1, "device": "phone"}
+    with serving(folder, loader_function=load_servable, sample=1.0, sample_dir=str(samples)) as served:
+        url = f"{served.url}/recommend"
+        answer = requests.post(url, json={"context": context, "k": 3}).json()
+        both = requests.post(url, json={"queries": [{"context": context, "k": k} for k in (2, 4)]}).json()
+        wrong = requests.post(url, json={})
+        assert (wrong.status_code, wrong.json()["error"]) == (
+            400,
+            'context: is missing; send the columns of the request, such as {"context": {"user": ...}}, or a history',
+        )
+        odd: list[Any] = [
+            None,
+            True,
+            -1,
+            1e300,
+            2**63,
+            "",
+            "x" * 100_000,
+            [],
+            [1],
+            {},
+            {"a": 1},
+            "nan",
+            "\u0000",
+            "i1|i2",
+        ]
+        for key in ("user", "time", "device"):
+            for value in odd:
+                assert requests.post(url, json={"context": {**context, key: value}}).status_code in (200, 400)
+        for key in ("k", "exclude", "candidates", "filter_history", "history", "context", "queries", "weights"):
+            for value in odd:
+                assert requests.post(url, json={"context": context, key: value}).status_code in (200, 400)
+    rows = pl.concat([pl.read_parquet(f) for f in samples.glob("*.parquet")]).head(3).to_dicts()
+    lists = [answer, *both["recommendations"]]
+    assert [(r["items"], r["scores"], r["propensities"]) for r in rows] == [
+        (x["items"], x["scores"], x["propensities"]) for x in lists
+    ]
+    assert [json.loads(r["context"]) for r in rows] == [context] * 3 and [r["request_row"] for r in rows] == [0, 0, 1]
+    assert "raceback" not in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -301,8 +351,8 @@ def test_items_that_the_ranker_does_not_know(world: Path, tmp_path: Path) -> Non
 
 
 def test_the_command_writes_lists_and_an_evaluation(world: Path, tmp_path: Path) -> None:
-    requests = world / "data" / "requests.csv"
-    pl.read_csv(requests).head(150).write_csv(tmp_path / "few.csv")
+    asked = world / "data" / "requests.csv"
+    pl.read_csv(asked).head(150).write_csv(tmp_path / "few.csv")
     run = [f"run={FILE}", f"root={world}"]
     few, lists_file = f"input={tmp_path / 'few.csv'}", f"output={tmp_path / 'lists.parquet'}"
     ok(run_forked("recsys.pipeline", *run, few, lists_file, cwd=tmp_path))
@@ -310,7 +360,7 @@ def test_the_command_writes_lists_and_an_evaluation(world: Path, tmp_path: Path)
     assert lists.height == 150 and lists["items"].list.len().unique().to_list() == [10]
     assert lists.columns == ["user", "time", "device", "items", "scores", "sources"]
     small = ["evaluate.users=100", "evaluate.resamples=100", "evaluate.group=country"]
-    evaluate = ["evaluate", *run, f"input={requests}", *small, f"output={tmp_path / 'evaluation'}"]
+    evaluate = ["evaluate", *run, f"input={asked}", *small, f"output={tmp_path / 'evaluation'}"]
     ok(run_forked("recsys.pipeline", *evaluate, cwd=tmp_path))
     found = json.loads((tmp_path / "evaluation" / "evaluation.json").read_text())
     assert found["counts"]["users"] == 100

@@ -77,7 +77,7 @@ def _check_ids(feed: Feed, features: FeatureSpec) -> None:
             for i, f in enumerate(singles):
                 _check_range(f.name, ids[:, i], 0, f.cardinality)
     for f in features.sparse:
-        if f.multi_valued:
+        if f.multi_valued and f.name in feed:  # retrieval models need not read all
             _check_range(f.name, feed[f.name], -1, f.cardinality)
     if "dense" in feed and not np.isfinite(feed["dense"]).all():
         raise UserError("input dense: holds NaN or infinite numbers; fill missing values as the transforms do")

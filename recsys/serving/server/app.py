@@ -18,6 +18,7 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
 
 JSON, TEXT, HTML, BINARY = b"application/json", b"text/plain; version=0.0.4", b"text/html", b"application/octet-stream"
+LOAD_TYPES = (b"application/json", b"application/octet-stream", b"application/x-www-form-urlencoded")  # curl's is last
 BODIES = 16  # number of bodies of the largest size that a worker receives at the same time
 OPEN = ("/v2/health/live", "/v2/health/ready")  # without a token, for load balancers
 PLACES = ("/predict", "/recommend", "/v2", "/docs", "/openapi.json", "/metrics", "/models/NAME/predict")
@@ -36,9 +37,12 @@ class HttpRequest:
         "binary_header",
         "body",
         "call",
+        "content_type",
         "encoding",
+        "hosts",
         "length",
         "method",
+        "origin",
         "path",
         "query",
         "timeout",
@@ -49,8 +53,9 @@ class HttpRequest:
         self.path: str = scope["path"]
         self.query: bytes = scope["query_string"]
         self.authorization = self.binary_header = self.encoding = self.length = self.timeout = None
+        self.content_type = self.origin = None
         self.body = b""
-        self.address = "http://HOST:PORT"
+        self.hosts: list[str] = []
         request_id = routing_key = traceparent = None
         for name, value in scope["headers"]:
             if name == b"content-length":
@@ -68,9 +73,14 @@ class HttpRequest:
             elif name == b"content-encoding":
                 self.encoding = value
             elif name == b"host":
-                self.address = f"{scope['scheme']}://{value.decode('latin-1')}"
+                self.hosts.append(value.decode("latin-1"))
+            elif name == b"origin":
+                self.origin = value.decode("latin-1")
+            elif name == b"content-type":
+                self.content_type = value
             elif name == b"traceparent":
                 traceparent = value.decode("latin-1")
+        self.address = f"{scope['scheme']}://{self.hosts[0] if self.hosts else 'HOST:PORT'}"
         self.call = Call("http", request_id)
         self.call.routing_key, self.call.traceparent = routing_key, traceparent
 
@@ -127,12 +137,21 @@ class App:
 
     async def _answer(self, request: HttpRequest, receive: Receive) -> Answer:
         if request.path not in OPEN:
-            self.core.check_token(request.authorization)
+            self._check_sender(request)
         if request.method == "POST":
             request.body = await self._read(request, receive)
             request.call.protocol = "json"
             self.core.set_timeout(request.call, request.timeout_us())
         return await self._route(request)
+
+    def _check_sender(self, request: HttpRequest) -> None:
+        """Raise RequestError if a page of another site may have sent a request, or if it lacks the token."""
+        hosts = self.core.hosts
+        for host in request.hosts:
+            hosts.check_host(host)
+        if request.method not in ("GET", "HEAD"):
+            hosts.check_origin(request.origin, request.hosts[0] if request.hosts else None)
+        self.core.check_token(request.authorization)
 
     async def _read(self, request: HttpRequest, receive: Receive) -> bytes:
         """Return the body of a request. Raises RequestError if it is too large or takes too long."""
@@ -210,7 +229,7 @@ class App:
             return await self._v2_model(request, parts[1], parts[2:])
         if parts[0] == "health" and len(parts) == 2 and parts[1] in ("live", "ready"):
             _check_method(request, "GET")
-            up = parts[1] == "live" or core.ready
+            up = parts[1] == "live" or core.is_ready
             return Answer(orjson.dumps({parts[1]: up}), status=200 if up else 503)
         if parts == ["repository", "index"]:
             _check_method(request, "POST")
@@ -241,8 +260,12 @@ class App:
         return Answer(orjson.dumps(rest_v2.model_metadata(self.core.registry.get(name), loaded)))
 
     async def _repository(self, request: HttpRequest, name: str, action: str) -> Answer:
+        kind = (request.content_type or LOAD_TYPES[0]).partition(b";")[0].strip().lower()
+        if kind not in LOAD_TYPES:  # such as those of forms
+            raise RequestError(415, f"Content-Type {kind.decode('latin-1')[:80]}: send application/json")
+        version = rest_v2.load_version(request.body, request.query)
         if action == "load":
-            await self.core.registry.load(name, rest_v2.load_version(request.body, request.query))
+            await self.core.registry.load(name, version)
         else:
             await self.core.registry.unload(name)
         self.core.announce_reload()

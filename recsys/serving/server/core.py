@@ -10,13 +10,16 @@ from collections.abc import Callable, Iterator, Mapping
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from recsys.config.schema_commands import ServeConfig
 from recsys.errors import did_you_mean
 from recsys.serving.server.batcher import Work
+from recsys.serving.server.hosts import Hosts
 from recsys.serving.server.logs import log, log_failure
 from recsys.serving.server.metrics import Metrics
 from recsys.serving.server.models import Loaded, Registry
-from recsys.serving.server.payloads import Payload
+from recsys.serving.server.payloads import Payload, Tensors
 from recsys.serving.server.request_error import RequestError, one_line, status_of
 from recsys.serving.server.request_log import RequestLog
 
@@ -68,6 +71,18 @@ class Call:
                 yield "model", self.work.model_seconds
 
 
+def _check_finite(loaded: Loaded, payload: Payload, outputs: Any) -> None:
+    """Raise RequestError for a prediction that is NaN or infinite, which JSON would show as null."""
+    if not isinstance(outputs, dict):
+        return
+    for name, array in outputs.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            row = int(np.argmin(np.isfinite(array).reshape(len(array), -1).all(axis=1)))
+            sent = isinstance(payload, Tensors)
+            why = "the features are too large" if sent else f"version {loaded.version} of the model may be damaged"
+            raise RequestError(400 if sent else 500, f"rows[{row}]: output {name} is not a finite number; {why}")
+
+
 def _printable(text: str) -> str:
     return "".join(c for c in text[:LONGEST_ID] if " " <= c <= "~")
 
@@ -87,11 +102,17 @@ class Core:
         self.tracer = tracer
         self.ready = False
         self.announce_reload: Callable[[], None] = lambda: None  # asks the other workers to load what has changed
+        self.hosts = Hosts(settings.host, settings.allowed_hosts, token=bool(settings.token))
         self._token = settings.token.encode() if settings.token else None
         self._log_requests = settings.log == "requests"
         self._default_timeout = settings.timeout_us
         self._unread: set[tuple[str, str]] = set()  # models and columns that were logged
         self._warned = (0, 0)  # a second, and the number of warnings in it
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether requests are answered."""
+        return self.ready and self.registry.serves
 
     def check_token(self, authorization: bytes | None) -> None:
         """Raise RequestError unless the server has no token, or the header is `Bearer TOKEN`."""
@@ -154,6 +175,7 @@ class Core:
         call.parsed = perf_counter()
         work = call.work = loaded.batcher.submit(payload, call.deadline)
         outputs = await work.future
+        _check_finite(loaded, payload, outputs)
         metrics = loaded.metrics
         metrics.parse.observe(call.parsed - call.started)
         metrics.queue.observe(work.queue_seconds)
@@ -202,8 +224,7 @@ class Core:
             for loaded in self.registry.get(name).versions.values():
                 loaded.metrics.queue_rows.set(loaded.batcher.waiting_rows)
         if self.request_log is not None:
-            dropped, self.request_log.dropped = self.request_log.dropped, 0
-            self.metrics.sample_dropped.inc(dropped)
+            self.metrics.sample_dropped.inc(self.request_log.take_dropped())
 
     def _shadow(self, loaded: Loaded, payload: Payload) -> None:
         """Let the shadow version compute the same payload. Its outputs are only measured."""

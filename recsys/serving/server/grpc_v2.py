@@ -25,6 +25,7 @@ SERVICE = "GRPCInferenceService"
 CODES = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
     401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
     404: grpc.StatusCode.NOT_FOUND,
     413: grpc.StatusCode.INVALID_ARGUMENT,
     429: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -47,7 +48,7 @@ class Service:
         return pb.ServerLiveResponse(live=True)
 
     async def ServerReady(self, request: Any, call: Call, context: Context) -> Message:
-        return pb.ServerReadyResponse(ready=self.core.ready)
+        return pb.ServerReadyResponse(ready=self.core.is_ready)
 
     async def ModelReady(self, request: Any, call: Call, context: Context) -> Message:
         try:

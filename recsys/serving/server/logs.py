@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 import time
@@ -15,7 +16,11 @@ from recsys.secrets import mask_text
 
 def log(level: str, event: str, **fields: Any) -> None:
     """Write one line. level: info, warning or error; the latter two are masked, since they hold messages of errors"""
-    line = orjson.dumps({"time": round(time.time(), 6), "level": level, "event": event, **fields}, default=str).decode()
+    content = {"time": round(time.time(), 6), "level": level, "event": event, **fields}
+    try:
+        line = orjson.dumps(content, default=str).decode()
+    except TypeError:  # the name of a file is not UTF-8
+        line = json.dumps(content, default=str)
     sys.stderr.write((line if level == "info" else mask_text(line)) + "\n")
 
 

@@ -98,36 +98,34 @@ class Registry:
         self._models: dict[str, Model] = {}
         self._source_names: dict[str, str] = {}  # name in requests -> name in the source
         self._lock = asyncio.Lock()
+        self._failed = False  # whether a model could not be loaded when all were
 
-    async def load_all(self) -> None:
-        """Load what is new or has changed. Raises the first UserError, once it has tried all models.
+    @property
+    def serves(self) -> bool:
+        """Return whether a model is served, or none is to be."""
+        return bool(self._models) or not self._failed
 
-        A model that cannot be loaded is served as before.
-        """
-        first: UserError | None = None
+    async def load_all(self) -> list[UserError]:
+        """Load what is new or has changed, and return why models cannot be loaded; they are served as before."""
+        errors: list[UserError] = []
         async with self._lock:
             for name in await asyncio.to_thread(self._source.names):
                 try:
                     await self._apply(name, await asyncio.to_thread(self._source.choice, name))
                 except UserError as e:
-                    first = first or e
-        if first is not None:
-            raise first
+                    errors.append(e)
+        self._failed = bool(errors)
+        return errors
 
     async def load(self, name: str, version: str | None = None) -> None:
         """Load a model, or let another version answer. Raises UserError."""
         async with self._lock:
-            source_name = self._source_names.get(name, name)
-            if source_name == name and self._source.names() == [""]:
-                raise self._unknown(name)
-            choice = await asyncio.to_thread(self._source.choice, source_name, version)
-            if choice.current is None:  # unloaded before: the latest version is wanted again
-                latest = self._source.versions(source_name)[-1]
-                choice = await asyncio.to_thread(self._source.choice, source_name, latest)
+            source_name = self._source_name(name)
+            choice = await asyncio.to_thread(self._source.choice, source_name, version, load=True)
             before = dict(self._models), dict(self._source_names)
             await self._apply(source_name, choice)
             try:
-                self._source.save(source_name, choice)
+                self._source.save(source_name, version)
             except UserError:  # the other workers, and the next start, serve what the file names
                 self._models, self._source_names = before
                 raise
@@ -135,11 +133,17 @@ class Registry:
     async def unload(self, name: str) -> None:
         """Stop serving a model. Raises UserError."""
         async with self._lock:
-            source_name = self._source_names.get(name, name)
-            if source_name == name and self._source.names() == [""]:
-                raise self._unknown(name)
+            source_name = self._source_name(name)
             self._source.unload(source_name)
             self._models.pop(name, None)
+
+    def _source_name(self, name: str) -> str:
+        """Return a model's name in the source. Raises RequestError if it cannot be one."""
+        found = self._source_names.get(name, name)
+        alone = found == name and self._source.names() == [""]  # which is known by another name, if it is loaded
+        if not name or (alone and self._models):
+            raise self._unknown(name)
+        return "" if alone else found
 
     async def reload_changed(self) -> None:
         """Apply the alias files that have changed. Errors are logged, and the loaded versions stay."""
@@ -162,6 +166,8 @@ class Registry:
 
     def get(self, name: str | None) -> Model:
         """Return a model; without a name, the only one. Raises RequestError."""
+        if not self._models and self._source.names() == [""]:
+            raise RequestError(503, "no model is loaded; the server's log says why")
         if name is None:
             if len(self._models) != 1:
                 names = ", ".join(self.names()) or "none"
@@ -197,6 +203,8 @@ class Registry:
         return rows
 
     def _unknown(self, name: str) -> RequestError:
+        if not name:
+            return RequestError(404, f"no model is named; valid: {', '.join(self.names()) or 'none'}")
         if name in self._source.names():
             load = f"load it with POST /v2/repository/models/{name}/load"
             return RequestError(404, f"model {name}: is not loaded; {load}")
@@ -211,12 +219,9 @@ class Registry:
             return
         before = served.versions if served is not None else {}
         versions = {key: await self._version(source_name, key, path, before) for key, path in choice.folders.items()}
+        _check_alike(source_name, choice, versions, served)
         name = versions[choice.current].name
-        if name in self._models and self._source_names[name] != source_name:
-            raise UserError(f"{choice.folders[choice.current]}: a model named {name} is served already")
         versions = {key: self._renamed(key, v, name, choice, versions) for key, v in versions.items()}
-        if served is not None and served.name != name:
-            del self._models[served.name]
         for key, v in versions.items():  # a shadow must not hold up the event loop, nor keep many rows in memory
             aside = key == choice.shadow
             limits = replace(self._limits, inline=False, queue=self._limits.rows) if aside else self._limits
@@ -262,6 +267,52 @@ class Registry:
         batcher = Batcher(servable, self._limits)
         batcher.observe = Observer(servable, metrics)
         return Loaded(name, version, servable, batcher, metrics, signature)
+
+
+def _check_alike(name: str, choice: Choice, versions: Mapping[str, Loaded], served: Model | None) -> None:
+    """Raise UserError if a version would get requests that it cannot answer, or would answer in another form.
+
+    They are compared with the version that answers now and, if there is none, with the one that is to answer. Versions
+    that only requests which name them get may differ.
+    """
+    before = None if served is None else served.loaded(served.choice.current)
+    for key in dict.fromkeys(k for k in (choice.current, choice.canary, choice.shadow) if k is not None):
+        new, first = versions[key], before or versions[str(choice.current)]
+        if new is not first and (why := _difference(first, new, own_name=key != choice.current)):
+            fix = "serve it under another name"
+            if before is not None:
+                fix = f"{fix}, or unload {name} first" if name else "start the server again to serve it"
+            asked = f"so it cannot answer what version {first.version} is asked"
+            raise UserError(f"{choice.folders[key]}: {why}, {asked}; {fix}")
+
+
+def _difference(first: Loaded, new: Loaded, own_name: bool) -> str | None:
+    """Return what keeps a version from answering the requests for the first one, None if nothing does.
+
+    own_name: whether its folder may give it another name
+    """
+    a, b = first.servable, new.servable
+    if a.kind != b.kind or bool(a.context) != bool(b.context):
+        return f"is a {_kind(b)}, not a {_kind(a)}"
+    if not own_name and first.name != new.name:
+        return f"is named {new.name}, not {first.name}"
+    inputs, outputs = ({s.name: s for s in specs} for specs in (b.inputs, b.outputs))
+    given = {s.name: s.datatype for s in a.inputs}
+    for name, datatype in given.items():
+        if name not in inputs:
+            return f"has no input {name}"
+        if inputs[name].datatype != datatype:
+            return f"takes {inputs[name].datatype} for the input {name}, not {datatype}"
+    if needed := next((s.name for s in b.inputs if not s.optional and s.name not in given), None):
+        return f"needs the input {needed}"
+    before = {s.name: (s.datatype, s.shape) for s in a.outputs}
+    if {n: (s.datatype, s.shape) for n, s in outputs.items()} != before:
+        return f"has the outputs {', '.join(outputs)}, not {', '.join(before)}"
+    return None
+
+
+def _kind(servable: Servable) -> str:
+    return "pipeline" if servable.context else f"{servable.kind} model"
 
 
 def _signature(folder: Path) -> Signature:

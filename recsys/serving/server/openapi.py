@@ -16,6 +16,7 @@ from recsys.serving.server.rest_v2 import server_metadata, spec_json
 ERRORS = {
     "400": "The request cannot be read; the message names the row and the column",
     "401": "The token is missing or wrong",
+    "403": "The host, or the page that sent the request, is not one of this server's",
     "404": "No such model, version or path",
     "413": "The body, or the number of rows, is over the server's limit",
     "429": "The queue of the model is full",

@@ -40,10 +40,15 @@ class _ByRow:
 
 @dataclass(slots=True)
 class Rows(_ByRow):
-    """Raw rows, one mapping each. shared: values that all rows have, too; such rows are not merged with others"""
+    """Raw rows, one mapping each.
+
+    shared: values that all rows have, too; such rows are not merged with others
+    unread: further shared values, which only the log of samples keeps
+    """
 
     rows: list[Row]
     shared: Row | None = None
+    unread: Row = field(default_factory=dict)
     count: int = field(init=False)
     weight: int = field(init=False)
 
@@ -62,7 +67,7 @@ class Rows(_ByRow):
 
     def raw_rows(self) -> list[Row]:
         """Return the rows for the log of samples."""
-        return self.rows if self.shared is None else [{**self.shared, **row} for row in self.rows]
+        return self.rows if self.shared is None else [{**self.unread, **self.shared, **row} for row in self.rows]
 
 
 @dataclass(slots=True)

@@ -18,6 +18,8 @@ from recsys.serving.server.tensors import bad, to_json
 
 BODY_KEYS = ("history", "context", *QUERY_KEYS)
 LISTS = ("items", "scores", "propensities")
+COPIES = 4  # largest size of the copies of what rows share, in bodies of the largest size
+LONGEST_UNREAD = 4096  # bytes of shared columns that the model does not read, up to which the log of samples keeps them
 
 
 async def predict(core: Core, call: Call, name: str | None, version: str | None, body: bytes) -> bytes:
@@ -28,14 +30,30 @@ async def predict(core: Core, call: Call, name: str | None, version: str | None,
     _check_kind(loaded, "ranking", "/recommend")
     rows = _rows(core, request.get("rows"), "rows")
     core.check_rows(len(rows))
-    shared = request.get("shared")
+    shared, payload = request.get("shared"), Rows(rows)
     if shared is not None:
         if type(shared) is not dict:
             raise bad("shared: must be a JSON object of columns and values")
         _rows(core, [shared], "shared")
+        payload = _with_shared(core, loaded, rows, shared)
     core.check_columns(loaded, rows[0] if shared is None else {**shared, **rows[0]}, "rows[0]")
-    outputs = await core.compute(call, loaded, Rows(rows, shared), explicit=version is not None)
+    outputs = await core.compute(call, loaded, payload, explicit=version is not None)
     return orjson.dumps({"predictions": _predictions(loaded, outputs)})
+
+
+def _with_shared(core: Core, loaded: Loaded, rows: list[Any], shared: dict[str, Any]) -> Rows:
+    """Return rows with what they share, without the columns that the model does not read.
+
+    Raises RequestError if the copies of the others in each row would be large.
+    """
+    unread = {k: v for k, v in shared.items() if k not in loaded.servable.columns}
+    if unread:
+        shared = {k: v for k, v in shared.items() if k not in unread}
+        unread = unread if len(orjson.dumps(unread)) <= LONGEST_UNREAD else {}
+    size, most = len(orjson.dumps(shared)) * len(rows), COPIES * core.settings.max_body_mb * 2**20
+    if size > most:
+        raise RequestError(413, f"shared: would be {size:,} bytes in {len(rows):,} rows; at most {most:,} are taken")
+    return Rows(rows, shared, unread)
 
 
 async def recommend(core: Core, call: Call, name: str | None, version: str | None, body: bytes) -> bytes:
@@ -66,6 +84,9 @@ def _query(core: Core, loaded: Loaded, body: Any, where: str) -> Query:
         raise bad(f"{where.rstrip('.')}: must be a JSON object with a history")
     check_keys(body, BODY_KEYS, where)
     known, context = loaded.servable.context, body.get("context")
+    if context is None and known and body.get("history") is None:
+        example = f'{{"context": {{"{known[0]}": ...}}}}'
+        raise bad(f"{where}context: is missing; send the columns of the request, such as {example}, or a history")
     if context is None:
         return make_query(_rows(core, body.get("history"), f"{where}history"), body, where)
     if not known:

@@ -23,9 +23,11 @@ from recsys.config.schema_commands import ServeConfig
 from recsys.console import say
 from recsys.errors import UserError
 from recsys.run_files import CONFIG
+from recsys.serving.server.hosts import check_names
 from recsys.serving.server.versions import open_source
 
 WORKER = "recsys.serving.server.worker"
+AGAIN = "again"  # argument of a worker that replaces one that has ended
 METRICS = "PROMETHEUS_MULTIPROC_DIR"
 LONGEST_PAUSE = 5.0  # seconds before a worker that dies again and again is started again
 EXTRA_SECONDS = 3.0  # after drain_s, before a worker is killed
@@ -71,6 +73,7 @@ def check_settings(settings: ServeConfig) -> None:
             raise UserError(f"traces={settings.traces}: must be the address of a collector, such as {COLLECTOR}")
         if any(find_spec(p) is None for p in ("opentelemetry", "opentelemetry.sdk", "opentelemetry.exporter")):
             raise UserError("traces needs OpenTelemetry; run: pip install 'recsys[otel]'")
+    check_names(settings.allowed_hosts)
     if settings.token is not None and (not settings.token.strip() or not settings.token.isascii()):
         raise UserError("token: must not be empty, and ASCII")
     if settings.port == settings.grpc_port and settings.port != 0:
@@ -136,6 +139,7 @@ class _Supervisor:
         self._ready: set[int] = set()
         self._reloads = 0
         self._stopping = asyncio.Event()
+        self._said = ""  # why the last worker could not be started
         self._line = json.dumps(dataclasses.asdict(settings)).encode() + b"\n"
 
     async def run(self) -> None:
@@ -165,10 +169,10 @@ class _Supervisor:
         await asyncio.gather(wanted, return_exceptions=True)
         return None
 
-    async def _start(self) -> Process:
+    async def _start(self, *arguments: str) -> Process:
         """Start a worker and wait until it serves. Raises UserError if it cannot."""
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", WORKER),
+            *(sys.executable, "-m", WORKER, *arguments),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             env=os.environ | {METRICS: str(self._folder)},
@@ -209,11 +213,14 @@ class _Supervisor:
 
     async def _start_again(self) -> Process | None:
         try:
-            return await self._start()
+            process = await self._start(AGAIN)
         except UserError as e:
-            if not self._stopping.is_set():
-                say(f"a worker cannot be started: {e}")
+            if not self._stopping.is_set() and str(e) != self._said:
+                self._said = str(e)
+                say(f"a worker cannot be started, and is tried again and again: {e}")
             return None
+        self._said = ""
+        return process
 
     def _forget(self, process: Process) -> None:
         """Remove the gauges of a worker that is gone; its counters stay."""
@@ -256,4 +263,6 @@ class _Supervisor:
 
 
 def _ending(status: int | None) -> str:
+    if status == -signal.SIGBUS:
+        return "SIGBUS: a file of a model was changed in place or cut short; replace folders instead"
     return signal.Signals(-status).name if status is not None and status < 0 else f"status {status}"

@@ -2,7 +2,7 @@
 
 A folder with a manifest.json is one model. Otherwise the folder is a repository, NAME/VERSION/manifest.json, in which
 NAME/serving.json may choose: {"version": "3", "canary": {"version": "4", "share": 0.05}, "shadow": "5"}. Without it,
-the highest version is served.
+the highest version is served. {"unloaded": true} beside these keys stops serving the model until it is loaded again.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ class OneModel:
     def versions(self, name: str) -> list[str]:
         return []
 
-    def choice(self, name: str, version: str | None = None) -> Choice:
+    def choice(self, name: str, version: str | None = None, *, load: bool = False) -> Choice:
         if version is not None:
             fix = "serve a folder of models NAME/VERSION to choose among versions"
             raise UserError(f"version {version[:80]}: this server has the folder of one model; {fix}")
         return self._choice
 
-    def save(self, name: str, choice: Choice) -> None:
+    def save(self, name: str, version: str | None = None) -> None:
         """Do nothing: the folder itself is the choice."""
 
     def unload(self, name: str) -> None:
@@ -104,19 +104,25 @@ class Repository:
         if not _safe(name):
             return []
         found = [p.parent.name for p in (self._folder / name).glob(f"*/{MANIFEST}")]
-        return sorted((v for v in found if not v.startswith(".")), key=_natural)
+        return sorted(filter(_safe, found), key=_natural)
 
-    def choice(self, name: str, version: str | None = None) -> Choice:
-        """Return the versions that serving.json names. version: replaces the one that answers. Raises UserError."""
-        versions = self.versions(name)
-        if not versions:
-            raise UserError(f"model {name[:80]}: no such model{did_you_mean(name[:80], self.names())}")
+    def choice(self, name: str, version: str | None = None, *, load: bool = False) -> Choice:
+        """Return the versions that serving.json names.
+
+        Args:
+            name: the model.
+            version: replaces the version that answers.
+            load: whether to serve a model that is unloaded.
+
+        Raises:
+            UserError: the file, or a version that it names, cannot be read.
+        """
+        versions = self._existing(name)
+        self._seen.setdefault(name, self._signature(name))
         alias = self._alias(name)
-        if version is not None:
-            alias["version"] = version
-            if (alias.get("canary") or {}).get("version") == version:
-                del alias["canary"]
-        if "version" in alias and alias["version"] is None:
+        if load:
+            alias = _loaded(alias, version)
+        if alias.get("unloaded") or alias.get("version", "") is None:
             return Choice()
         canary = alias.get("canary") or {}
         current, shadow = alias.get("version", versions[-1]), alias.get("shadow")
@@ -127,25 +133,23 @@ class Repository:
         folders = {v: self._folder / name / v for v in wanted}
         return Choice(folders, current, canary.get("version"), canary.get("share", 0.0), shadow)
 
-    def save(self, name: str, choice: Choice) -> None:
-        """Let serving.json name the version that answers, for the other workers and for the next start."""
-        alias = self._alias(name)
-        if not alias and choice.current == self.versions(name)[-1]:
-            return
-        alias["version"] = choice.current
-        if choice.canary is None:
-            alias.pop("canary", None)
-        self._write(name, alias)
+    def save(self, name: str, version: str | None = None) -> None:
+        """Let serving.json say that a model is served, and which version answers, for the next start and all workers.
+
+        version: as for `choice`, which has checked it
+        """
+        before = self._alias(name)
+        if (alias := _loaded(before, version)) != before:
+            self._write(name, alias)
 
     def unload(self, name: str) -> None:
-        """Let serving.json say that no version is served."""
-        if not self.versions(name):
-            raise UserError(f"model {name[:80]}: no such model{did_you_mean(name[:80], self.names())}")
-        self._write(name, {"version": None})
+        """Let serving.json say that no version is served. What it chooses stays, for the next load."""
+        self._existing(name)
+        self._write(name, self._alias(name) | {"unloaded": True})
 
     def changed(self) -> list[str]:
         """Return the models whose serving.json is not the one of the last call."""
-        signatures = {n: self._signature(n) for n in self._seen}
+        signatures = {n: self._signature(n) for n in list(self._seen)}  # other threads add to it
         names = [n for n, s in signatures.items() if s != self._seen[n]]
         self._seen |= signatures
         return names
@@ -153,6 +157,12 @@ class Repository:
     def watch(self, name: str) -> None:
         """Look for changes of a model's serving.json from now on."""
         self._seen[name] = self._signature(name)
+
+    def _existing(self, name: str) -> list[str]:
+        """Return the versions of a model. Raises UserError if it has none."""
+        if not (versions := self.versions(name)):
+            raise UserError(f"model {name[:80]}: no such model{did_you_mean(name[:80], self.names())}")
+        return versions
 
     def _write(self, name: str, alias: dict[str, Any]) -> None:
         path = self._folder / name / ALIAS
@@ -190,7 +200,8 @@ def _natural(version: str) -> list[tuple[int, int, str]]:
 
 
 def _safe(name: str) -> bool:
-    return bool(name) and not name.startswith(".") and "/" not in name and "\0" not in name and len(name) <= 200
+    """Return whether a name is that of a folder which is not hidden, in UTF-8 and without control characters."""
+    return bool(name) and not name.startswith(".") and "/" not in name and name.isprintable() and len(name) <= 200
 
 
 def _checked_alias(alias: Any, path: Path) -> dict[str, Any]:
@@ -198,7 +209,7 @@ def _checked_alias(alias: Any, path: Path) -> dict[str, Any]:
     example = '{"version": "3", "canary": {"version": "4", "share": 0.05}, "shadow": "5"}'
     if not isinstance(alias, dict):
         raise UserError(f"{path}: must hold a JSON object, such as {example}")
-    keys = ("version", "canary", "shadow", "versions")
+    keys = ("version", "canary", "shadow", "versions", "unloaded")
     if unknown := next((k for k in alias if k not in keys), None):
         raise UserError(f"{path}: {unknown[:80]}: no such key{did_you_mean(unknown[:80], keys)}")
     alias = {k: v for k, v in alias.items() if v is not None or k == "version"}
@@ -211,6 +222,21 @@ def _checked_alias(alias: Any, path: Path) -> dict[str, Any]:
         alias["versions"] = [_version(v, path, "versions") for v in alias["versions"]]
     if "canary" in alias:
         alias["canary"] = _canary(alias["canary"], path)
+    if not isinstance(alias.get("unloaded", False), bool):
+        raise UserError(f"{path}: unloaded must be true or false")
+    return alias
+
+
+def _loaded(alias: dict[str, Any], version: str | None) -> dict[str, Any]:
+    """Return the content of serving.json once a model is loaded. version: the one that answers, as a request names it
+
+    A canary of that version ends.
+    """
+    alias = {k: v for k, v in alias.items() if k != "unloaded" and not (k == "version" and v is None)}
+    if version is not None:
+        alias["version"] = version
+        if alias.get("canary", {}).get("version") == version:
+            del alias["canary"]
     return alias
 
 

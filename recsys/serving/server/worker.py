@@ -1,4 +1,4 @@
-"""One process of the server: python -m recsys.serving.server.worker, started by the supervisor (processes.py).
+"""One process of the server: python -m recsys.serving.server.worker [again], started by the supervisor (processes.py).
 
 It reads its settings as one line of JSON from standard input, reports one line of JSON on standard output once it
 serves or has failed, and drains when standard input ends, because the supervisor is gone then.
@@ -14,7 +14,7 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -31,9 +31,10 @@ from recsys.serving.server.app import App
 from recsys.serving.server.batcher import BatchLimits
 from recsys.serving.server.core import Core
 from recsys.serving.server.http_protocol import LimitedProtocol
-from recsys.serving.server.logs import LibraryLog, log_failure
+from recsys.serving.server.logs import LibraryLog, log, log_failure
 from recsys.serving.server.metrics import metrics
 from recsys.serving.server.models import Loader, Registry
+from recsys.serving.server.processes import AGAIN
 from recsys.serving.server.request_log import RequestLog
 from recsys.serving.server.versions import open_source
 
@@ -106,15 +107,27 @@ def _with_features(settings: ServeConfig, load: Loader) -> Loader:
     return lambda folder, **options: WithFeatures(load(folder, **options), features)
 
 
-async def make_core(settings: ServeConfig, loader: Loader | None = None) -> Core:
-    """Load the models. Raises UserError."""
+async def make_core(settings: ServeConfig, loader: Loader | None = None, *, again: bool = False) -> Core:
+    """Load the models. Raises UserError.
+
+    again: whether this worker replaces one that has ended; it serves the models that can be loaded, since a file that
+        was damaged while the server ran must not end the service of the others
+    """
     source = open_source(Path(settings.models), settings.canary, settings.shadow)
     load = _with_features(settings, find_loader(settings.loader) if loader is None else loader)
     registry = Registry(source, load, limits(settings), metrics(), settings.threads)
-    await registry.load_all()
+    errors = await registry.load_all()
+    if errors and not again:
+        raise errors[0]
+    _log_errors("load", errors)
     sampled = settings.sample > 0 and settings.sample_dir is not None
     request_log = RequestLog(Path(str(settings.sample_dir)), settings.sample) if sampled else None
     return Core(settings, registry, metrics(), request_log, _tracer(settings))
+
+
+def _log_errors(event: str, errors: Sequence[UserError]) -> None:
+    for e in errors:
+        log("error", event, error=str(e))
 
 
 def _tracer(settings: ServeConfig) -> Any:
@@ -155,9 +168,9 @@ def shared_socket(host: str, port: int) -> socket.socket:
     return bound
 
 
-async def run(settings: ServeConfig) -> None:
-    """Serve until SIGTERM, or until the supervisor is gone."""
-    core = await make_core(settings)
+async def run(settings: ServeConfig, *, again: bool = False) -> None:
+    """Serve until SIGTERM, or until the supervisor is gone. again: as for `make_core`"""
+    core = await make_core(settings, again=again)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
@@ -192,7 +205,7 @@ def _keep(task: asyncio.Task[Any]) -> None:
 
 async def _reload(core: Core) -> None:
     try:
-        await core.registry.load_all()
+        _log_errors("reload", await core.registry.load_all())
     except Exception as e:
         log_failure("reload", e)
 
@@ -253,7 +266,7 @@ def main() -> int:
     raise_file_limit()
     settings = read_settings()
     try:
-        uvloop.run(run(settings))
+        uvloop.run(run(settings, again=AGAIN in sys.argv[1:]))
     except UserError as e:
         report({"error": str(e)})
         return 2
