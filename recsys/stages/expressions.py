@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from recsys.data.raw.row_sql import check_sql
+from recsys.data.raw.row_sql import FAILURES, check_sql
 from recsys.errors import UserError, did_you_mean
 from recsys.stages.catalogue import Catalogue
 from recsys.stages.resources import Resources
@@ -23,6 +23,7 @@ from recsys.stages.visitor import Visitor
 SCOPES = ("item", "user", "context")
 NAME = re.compile(rf"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|\b({'|'.join(SCOPES)})\.(\w+)")
 SELECT = "SELECT ("
+MOST_PARTS = 300  # numbers, names, operators of a formula, which is computed recursively
 AT = re.compile(r" at Line: (\d+), Column: (\d+)")
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "log": np.log, "log1p": np.log1p, "exp": np.exp, "sqrt": np.sqrt, "abs": np.abs,
@@ -80,7 +81,7 @@ class Condition:
         try:
             frame = frame.with_columns(pl.lit(v).alias(n) for n, v in values.items())
             result = frame.select(self._expr.alias("__result__")).to_series()
-        except pl.exceptions.PolarsError as e:
+        except FAILURES as e:
             raise UserError(f"{self.key}: {self.sql!r}: {_line(e)}") from e
         if result.dtype not in (pl.Boolean, pl.Null):
             raise UserError(f"{self.key}: {self.sql!r}: is {result.dtype}, not a condition")
@@ -140,6 +141,10 @@ class Formula:
             self._tree = ast.parse(text.strip(), mode="eval").body
         except SyntaxError as e:
             raise UserError(f"{key}: {text!r}: cannot be read at character {e.offset or 1}: {e.msg}") from e
+        except (RecursionError, MemoryError, ValueError) as e:  # ValueError: half of a surrogate pair
+            raise UserError(f"{key}: {text[:40]!r}...: cannot be read: {e}") from e
+        if (parts := sum(1 for _ in ast.walk(self._tree))) > MOST_PARTS:
+            raise UserError(f"{key}: {text[:40]!r}...: has {parts:,} parts, more than {MOST_PARTS}; shorten it")
         self._check(self._tree, predictions, resources.catalogue)
 
     def __call__(self, visitor: Visitor, items: np.ndarray, predictions: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from recsys.data.raw.derive import add_derived_column
 from recsys.data.raw.row_sql import FUNCTIONS, parse_sql
 from recsys.errors import UserError
 
@@ -57,6 +58,10 @@ def test_rows_alone(sql: str) -> None:
         ("x; x", "';' is not part of an expression"),
         ("s = 'a", "at character 5: the text that begins here has no end"),
         ("(" * 5000 + "x" + ")" * 5000, "key: "),
+        ("x" + " + 1" * 100_000, "has 100,001 operators and words, more than 1000; shorten it"),
+        ("NOT " * 5000 + "x = 1", "operators and words"),
+        ("CASE WHEN x = 1 THEN " * 300 + "1" + " END" * 300, "operators and words"),
+        ("\ud800", "is not part of an expression"),
     ],
 )  # fmt: skip
 def test_refused(sql: str, why: str, tmp_path: Path) -> None:
@@ -83,6 +88,26 @@ def test_polars_reads_no_file_whatever_the_text(parts: list[str]) -> None:
 def test_the_example_reads_a_file_if_nothing_is_checked() -> None:
     with pytest.raises(FileNotFoundError):
         pl.sql_expr("x IN (SELECT a FROM read_csv('/none/of/this.csv'))")
+
+
+def test_polars_knows_the_functions() -> None:
+    forms = {
+        "cast": "cast(s as int)",
+        "try_cast": "try_cast(s as int)",
+        "position": "position('a' in s)",
+        "extract": "extract(day from s)",
+    }
+    for name in FUNCTIONS:
+        try:
+            parse_sql(forms.get(name, f"{name}(s)"), "key")
+        except UserError as e:  # of the number or the kind of its arguments
+            unknown = "unsupported function" in str(e)
+            assert not unknown, name
+
+
+def test_a_panic_of_polars_is_one_line() -> None:
+    with pytest.raises(UserError, match=r"^data\.derive\.z: 'CAST\(x AS DECIMAL\(99, 3\)\)': "):
+        add_derived_column("z", "CAST(x AS DECIMAL(99, 3))", FRAME)
 
 
 def test_docs_list_the_functions() -> None:

@@ -97,6 +97,10 @@ def test_formulas(text: str, expected: list[float]) -> None:
         ("[p_click]", "character 1: a formula has"),
         ("True", "character 1: a formula has"),
         ("context.device", "context has no column device"),
+        ("-" * 5000 + "1", "cannot be read: "),
+        ("1" + "+1" * 20_000, "cannot be read: "),
+        ("1" + "+1" * 300, "has 901 parts, more than 300; shorten it"),
+        ("\ud800", "cannot be read: "),
     ],
 )
 def test_mistakes_of_formulas(text: str, message: str) -> None:

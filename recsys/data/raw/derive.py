@@ -7,7 +7,7 @@ import polars as pl
 
 from recsys.config.schema_data import JoinConfig
 from recsys.data.raw.blocks import one_line
-from recsys.data.raw.row_sql import parse_sql
+from recsys.data.raw.row_sql import FAILURES, parse_sql
 from recsys.data.transforms.columns import ResolvedData
 from recsys.errors import UserError, did_you_mean
 
@@ -64,7 +64,7 @@ def add_derived_column(column: str, sql: str, frame: pl.DataFrame, key: str | No
             raise UserError(f"{key}: {sql!r}: there is no column {name}{did_you_mean(name, columns)}")
     try:
         return frame.with_columns(expr.alias(column))
-    except pl.exceptions.PolarsError as e:
+    except FAILURES as e:
         hint = "; TRY_CAST returns null for a value that cannot be converted" if "conversion" in str(e) else ""
         if "cannot compare string with numeric" in str(e):
             hint = "; the file's columns are text: write CAST(COLUMN AS DOUBLE)"

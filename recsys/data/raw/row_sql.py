@@ -15,16 +15,17 @@ import polars as pl
 from recsys.data.raw.blocks import one_line
 from recsys.errors import UserError
 
+FAILURES = (pl.exceptions.PolarsError, pl.exceptions.PanicException)  # of an expression
 _FUNCTIONS = """
 abs acos acosd asin asind atan atan2 atan2d atand cbrt ceil ceiling cos cosd cot cotd degrees div exp floor ln log
 log10 log1p log2 mod pi pow power radians round sign sin sind sqrt tan tand trunc
 bit_and bit_count bit_not bit_or bit_xor coalesce greatest if ifnull least nullif
 cast try_cast date date_part date_trunc datetime day dayofmonth dayofweek dayofyear extract hour minute month
-quarter second strftime strptime time timestamp week weekofyear year
-bit_length btrim char_length character_length chr concat concat_ws ends_with initcap left length lower lpad ltrim
-normalize octet_length overlay position regexp_like regexp_replace replace reverse right rpad rtrim split_part
+quarter second strftime strptime time timestamp week year
+bit_length char_length character_length concat concat_ws ends_with initcap left length lower lpad ltrim
+normalize octet_length position regexp_like regexp_replace replace reverse right rpad rtrim split_part
 starts_with string_to_array strpos substr substring trim upper
-array array_contains array_dot_product array_get array_inner_product array_length array_lower array_mean
+array_contains array_dot_product array_get array_inner_product array_length array_lower array_mean
 array_reverse array_sum array_to_string array_unique array_upper
 """
 FUNCTIONS = frozenset(_FUNCTIONS.split())
@@ -35,6 +36,7 @@ when
 """
 BEFORE = frozenset(_BEFORE.split())
 QUERIES = ("select", "with", "values", "from", "table", "insert", "update", "delete", "merge")  # begin a query
+MOST_PARTS = 1000  # operators and words: Polars reads them recursively, and ends the process if there are too many
 TOKEN = re.compile(
     r"""\s+
     | (?P<text>'(?:[^']|'')*')
@@ -60,7 +62,7 @@ def parse_sql(sql: str, key: str) -> tuple[pl.Expr, list[str]]:
     check_sql(sql, key)
     try:
         expr = pl.sql_expr(sql)
-    except pl.exceptions.PolarsError as e:
+    except FAILURES as e:
         unsupported = re.search(r"unsupported function '(\w+)'", str(e))
         hint = f"; {unsupported[1]} is a word of SQL: write it in double quotes to name a column" if unsupported else ""
         raise UserError(f"{key}: {sql!r}: {one_line(e)}{hint}") from e
@@ -69,7 +71,7 @@ def parse_sql(sql: str, key: str) -> tuple[pl.Expr, list[str]]:
 
 def check_sql(sql: str, key: str) -> None:
     """Raise UserError, with the place of the mistake, for a text that is not an expression of this grammar."""
-    at, before = 0, ""
+    at, before, parts = 0, "", 0
     while at < len(sql):
         token = TOKEN.match(sql, at)
         if why := _unknown(sql[at:]) if token is None else _refused(token, before, sql[token.end() : token.end() + 1]):
@@ -79,6 +81,11 @@ def check_sql(sql: str, key: str) -> None:
         if token["word"] and sql[token.end() :].lstrip()[:1] == "(":
             _check_call(token[0], f"{key}: {sql!r}: ")
         at = token.end()
+        parts += bool(token["word"] or token["operator"] not in (None, ",", "(", ")"))
+    if parts > MOST_PARTS:
+        raise UserError(
+            f"{key}: {sql[:40]!r}...: has {parts:,} operators and words, more than {MOST_PARTS}; shorten it"
+        )
 
 
 def _unknown(rest: str) -> str:

@@ -135,6 +135,8 @@ def write_artefact(source: Source, form: Form, output: Path) -> dict[str, Any]:
         compared = examples.compared(dependent=source.kind.scores_rows and rows.fitted.data.group is not None)
         examples.recorded.write(building / files.EXAMPLES)
         about = finite(_description(source, form, about))
+        for table in building.glob("tables/*.bin"):  # servers map them: a change in place would end their workers
+            table.chmod(0o444)
         manifest.write(building, manifest.entries_of(building), {files.KEY: about})
         if form.triton is not None:
             write_repository(Artefact(building, about), building / files.REPOSITORY, form.triton)
