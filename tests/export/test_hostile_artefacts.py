@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ import numpy as np
 import onnx
 import polars as pl
 import pytest
+from damages import DAMAGES, copy
 
 from recsys import export, manifest
 from recsys.config.compose import compose
 from recsys.errors import UserError
 from recsys.serving.artefact import load, session
 from recsys.serving.artefact.verify import verify
+from recsys.serving.servable import Query
 from recsys.training.run import train
 
 SMALL = ["trainer.threads=1", "trainer.max_epochs=1", "trainer.batch_size=256"]
@@ -258,3 +261,39 @@ def test_descriptions_of_retrieval(retrieval: Path, tmp_path: Path, change: Call
     copy = Path(shutil.copytree(retrieval, tmp_path / "copy"))
     sealed(copy, change)
     assert key in refused(copy)
+
+
+@pytest.mark.parametrize("faults", [30, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["ranking", "retrieval"])
+def test_random_damage(kind: str, faults: int, request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """A damaged artefact gives the right answer or one line; with digests that fit the damage, any answer or one line."""
+    whole: Path = request.getfixturevalue(kind)
+    rng, answers = np.random.default_rng(faults), Counter[str]()
+    expected = answer(whole)
+    files = sorted(
+        f.relative_to(whole) for f in whole.rglob("*") if f.is_file() and f.suffix != ".faiss"
+    )  # C++ reads it
+    for i in range(faults):
+        folder, file = copy(whole, tmp_path / "copy"), files[rng.integers(len(files))]
+        what, forged = list(DAMAGES)[rng.integers(len(DAMAGES))], i % 2 == 0 and file.name != "manifest.json"
+        (folder / file).chmod(0o644)
+        DAMAGES[what](folder / file, rng)
+        try:
+            if forged:
+                sealed(folder)
+            found = answer(folder)
+            assert forged or found == expected, (i, what, file)
+            answers["equal" if found == expected else "other"] += 1
+        except UserError as e:
+            in_one_line = "\n" not in str(e) and str(folder) in str(e)
+            assert in_one_line, (i, what, file, e)
+            answers["refused"] += 1
+        shutil.rmtree(folder)
+    assert answers["refused"] > faults / 2 and answers.total() == faults, answers
+
+
+def answer(folder: Path) -> list[Any]:
+    model = load(folder)
+    if model.kind == "retrieval":
+        return model.recommend([Query(model.example, 5)])
+    return [(name, values.tolist()) for name, values in model.run(model.features(model.example)).items()]
