@@ -315,10 +315,14 @@ def _kind(servable: Servable) -> str:
     return "pipeline" if servable.context else f"{servable.kind} model"
 
 
+ARTEFACT = "artefact"  # in the manifests of models from elsewhere
+
+
 def _signature(folder: Path) -> Signature:
     """Return what changes if a folder, or the folder that a link names, gets another model, or its sources change."""
     try:
-        patterns = manifest.read_json(folder / MANIFEST).get(manifest.MADE_FROM, [])
+        about = manifest.read_json(folder / MANIFEST)
+        patterns = [] if ARTEFACT in about else about.get(manifest.MADE_FROM, [])  # a pipeline's, of this machine
         files = [folder / MANIFEST, *(Path(f) for p in patterns for f in sorted(glob.glob(p)))]
         states = [(f, f.stat()) for f in files]
     except OSError as e:
