@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorS
 from torch.distributed.checkpoint.planner import ReadItem
 
 from recsys.errors import UserError
-from recsys.manifest import UNREADABLE, DamagedFile
+from recsys.manifest import UNREADABLE, DamagedFile, inside
 
 METADATA = ".metadata"
 NOT_LOADED = "which is not part of a checkpoint; it is not loaded"
@@ -97,14 +97,17 @@ def read_metadata(checkpoint: Path) -> Metadata:
         metadata = _MetadataUnpickler(io.BytesIO(file.read_bytes())).load()
         tensors, stored = metadata.state_dict_metadata, metadata.storage_data
         plain = all(isinstance(t, TensorStorageMetadata) for t in tensors.values())
-        inside = all(PurePosixPath(s.relative_path).name == s.relative_path for s in stored.values())
+        for name in {s.relative_path for s in stored.values()}:
+            inside(checkpoint, name)
     except FileNotFoundError:
         raise DamagedFile(file, "is missing") from None
     except _Forbidden as e:
         raise DamagedFile(file, f"names {e}, {NOT_LOADED}") from None
+    except UserError:
+        raise
     except Exception:  # whatever the bytes of a damaged pickle lead to
         raise DamagedFile(file, UNREADABLE) from None
-    if not isinstance(metadata, Metadata) or not plain or not inside:
+    if not isinstance(metadata, Metadata) or not plain:
         raise DamagedFile(file, "describes more than the tensors of this checkpoint; it is not loaded")
     if getattr(metadata, "storage_meta", None) is None:
         metadata.storage_meta = StorageMeta()

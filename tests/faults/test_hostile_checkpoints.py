@@ -85,12 +85,14 @@ def test_nothing_runs(home: Home, tmp_path: Path, kind: str) -> None:
 
 def test_paths_outside_the_checkpoint_are_refused(home: Home) -> None:
     file = checkpoints_of(home.run)[0] / METADATA
-    metadata = pickle.loads(file.read_bytes())
-    for stored in metadata.storage_data.values():
-        stored.relative_path = "../../../elsewhere.distcp"
-    file.write_bytes(pickle.dumps(metadata))
-    with pytest.raises(UserError, match="describes more than the tensors"):
-        read_metadata(file.parent)
+    (file.parent / "link.distcp").symlink_to("/etc/passwd")
+    for path in ("../../../elsewhere.distcp", "/etc/passwd", "link.distcp"):
+        metadata = pickle.loads(file.read_bytes())
+        for stored in metadata.storage_data.values():
+            stored.relative_path = path
+        file.write_bytes(pickle.dumps(metadata))
+        with pytest.raises(UserError, match=f"names the file '{path}', which is not in this folder; it is not read"):
+            read_metadata(file.parent)
 
 
 def test_a_random_state_of_older_checkpoints_loads(tmp_path: Path) -> None:
