@@ -1,12 +1,14 @@
-"""python -m recsys.models [data=NAME] [key=value ...]
+"""python -m recsys.models [data=NAME] [key=value ...] [--long]
 
-Lists the models: name, kind, the data that it needs, and paper. With arguments, such as data=mine, it also says which
-models fit this config, why the others do not, and the sweep that trains all that fit.
+Lists the models: name, kind, the data that it needs, and year and link of its paper (--long: the whole reference). With
+arguments, such as data=mine, it also says which models fit this config, why the others do not, and the sweep that trains
+all that fit.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -25,6 +27,9 @@ from recsys.errors import UserError
 if TYPE_CHECKING:
     from omegaconf import DictConfig
 
+PAPER = re.compile(r"(.+?): .*?, ((?:19|20)\d\d), (https://\S+?)(?=[.,]?(?:\s|$))")
+LONG = "--long"
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -35,6 +40,12 @@ class Entry:
     paper: str
     problem: str | None = None
     config: DictConfig | None = None
+
+    @property
+    def reference(self) -> str:
+        """What the model is in one line: its name in the literature, and year and link of its paper, if it has one."""
+        found = PAPER.match(self.paper)
+        return self.paper.partition(":")[0] if found is None else ", ".join(found.groups())
 
     @cached_property
     def needs(self) -> str:
@@ -110,8 +121,8 @@ def fitting(overrides: Sequence[str]) -> list[str]:
     return [e.name for e in fit if e.kind == "ranking"] or [e.name for e in fit]
 
 
-def show(overrides: Sequence[str]) -> None:
-    """Print the list. Raises UserError for a mistake in the overrides."""
+def show(overrides: Sequence[str], *, long: bool = False) -> None:
+    """Print the list. long: with the whole references of papers. Raises UserError for a mistake in the overrides."""
     table = Table("model", "kind", "needs", "what it is", box=None, pad_edge=False, header_style="bold")
     if overrides:
         with cli.explained(overrides):
@@ -121,7 +132,7 @@ def show(overrides: Sequence[str]) -> None:
     for entry in entries(overrides):
         names += [entry.name] if overrides and entry.problem is None else []
         fits = [entry.problem or "yes"] if overrides else []
-        table.add_row(entry.name, entry.kind, entry.needs, entry.paper, *fits)
+        table.add_row(entry.name, entry.kind, entry.needs, entry.paper if long else entry.reference, *fits)
     results.print(table)
     if names:
         command = f"python -m recsys.train -m model={','.join(names)} {' '.join(overrides)}"
@@ -130,11 +141,12 @@ def show(overrides: Sequence[str]) -> None:
 
 def run() -> None:
     """Run the command with sys.argv."""
-    arguments = sys.argv[1:]
+    long = LONG in sys.argv
+    sys.argv[1:] = arguments = [a for a in sys.argv[1:] if a != LONG]
     if any(a in cli.HELP for a in arguments):
         print(__doc__)
         return
     cli.check_flags()
     if named := next((a for a in arguments if a.startswith("model=")), None):
         sys.exit(cli.say_error(f"{named}: all models are listed; leave it out"))
-    sys.exit(cli.call(lambda: show(arguments)))
+    sys.exit(cli.call(lambda: show(arguments, long=long)))

@@ -77,6 +77,21 @@ def test_all_models_need_a_sweep(monkeypatch: pytest.MonkeyPatch, capsys: pytest
     )
 
 
+@pytest.mark.parametrize(
+    ("paper", "reference"),
+    [
+        ("DCN: Wang et al., Deep & Cross, 2017, https://a.b/c.", "DCN, 2017, https://a.b/c"),
+        (
+            "MF: Koren, A, 2009, https://d.e/f.2009.26. With bpr, Rendle, B, 2012, https://g.",
+            "MF, 2009, https://d.e/f.2009.26",
+        ),
+        ("Logistic regression over ids: the floor.", "Logistic regression over ids"),
+    ],
+)
+def test_references_are_short(paper: str, reference: str) -> None:
+    assert model_list.Entry("x", "ranking", paper).reference == reference
+
+
 def test_what_models_need() -> None:
     found = {
         name: model_list.needs(compose("train", [f"model={name}"])) for name in ("dlrm", "mmoe", "din", "ease", "mf")

@@ -569,6 +569,19 @@ def test_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     assert "it&#x27;s [b], c=1" in (tmp_path / "out/r.html").read_text()
 
 
+def test_what_is_no_run_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As with outputs/*, which also names prepared data and older reports."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "b"):
+        write_run(tmp_path / name, len(name) / 10, rows=400)
+    (tmp_path / "prepared").mkdir()
+    (tmp_path / "report.html").touch()
+    assert run(monkeypatch, "a", "b", "prepared", "report.html", "resamples=100", "output=r.html") == 0
+    assert "left out, because they hold no run: 2 of 4 (prepared, report.html)" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -30,6 +30,9 @@ def report(folders: list[str], output: Path, resamples: int = 1000, seed: int = 
     run_set = read(folders)
     if not run_set.runs:
         raise UserError(f"{folders[0]}: no trial of this sweep has a folder yet")
+    if left_out := run_set.left_out:
+        names = ", ".join(map(str, left_out[:3])) + (" ..." if left_out[3:] else "")
+        say(f"left out, because they hold no run: {len(left_out)} of {len(folders)} ({names})")
     say(f"{len(run_set.runs)} runs: resampling the test rows {resamples:,} times")
     groups = compare(run_set.runs, resamples, seed)
     output.parent.mkdir(parents=True, exist_ok=True)

@@ -94,36 +94,47 @@ class Sweep:
 
 @dataclass
 class RunSet:
-    """The runs and sweeps to compare."""
+    """The runs and sweeps to compare. left_out: what was named beside them and holds no run"""
 
     runs: list[Run]
     sweeps: list[Sweep]
+    left_out: list[Path] = field(default_factory=list)
 
 
 def read(folders: Sequence[str]) -> RunSet:
-    """Read runs in the order given, and those of a sweep in its order. Raises UserError if a folder has neither."""
+    """Read runs in the order given, and those of a sweep in its order.
+
+    Files and folders without a run are left out, as outputs/* may name some. Raises UserError if there is no run.
+    """
     paths: list[Path] = []
     sweeps = []
+    left_out: list[Path] = []
     for folder in map(Path, folders):
         if not folder.exists():
             raise UserError(f"{folder}: no such folder")
-        if not folder.is_dir():
-            raise UserError(f"{folder}: is a file, not a run's folder")
         if (folder / "sweep.json").exists():
             sweeps.append(_sweep(folder))
             paths += [run for trial in sweeps[-1].trials for run in trial.paths]
         elif (folder / "config.yaml").exists():
             paths.append(folder)
         else:
-            hint = f"; its subfolders are runs: use {folder}/*" if any(folder.glob("*/config.yaml")) else ""
-            raise UserError(f"{folder}: not a run (it has no config.yaml){hint}")
+            left_out.append(folder)
+    if left_out and not paths and not sweeps:
+        raise UserError(_no_run(left_out[0]))
     unique = list({p.resolve(): p for p in paths}.values())
     runs = {p.resolve(): _run(p, name) for p, name in zip(unique, _names(unique), strict=True)}
     for trial in (t for sweep in sweeps for t in sweep.trials):
         trial.runs = [runs[p.resolve()] for p in trial.paths]
         for run in trial.runs:
             run.name = _trial_name(run.name, trial.values)
-    return RunSet(list(runs.values()), sweeps)
+    return RunSet(list(runs.values()), sweeps, left_out)
+
+
+def _no_run(folder: Path) -> str:
+    if not folder.is_dir():
+        return f"{folder}: is a file, not a run's folder"
+    hint = f"; its subfolders are runs: use {folder}/*" if any(folder.glob("*/config.yaml")) else ""
+    return f"{folder}: not a run (it has no config.yaml){hint}"
 
 
 def _trial_name(name: str, values: dict[str, str]) -> str:
