@@ -1,8 +1,8 @@
 """python -m recsys.models [data=NAME] [key=value ...] [--long]
 
 Lists the models: name, kind, the data that it needs, and year and link of its paper (--long: the whole reference). With
-arguments, such as data=mine, it also says which models fit this config, why the others do not, and the sweep that trains
-all that fit.
+arguments, such as data=mine, it also says which models fit this config, why the others do not, and the sweep that
+trains all that fit.
 """
 
 from __future__ import annotations
