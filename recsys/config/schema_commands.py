@@ -153,7 +153,8 @@ class FeatureStoreConfig:
     store: str = "sqlite:///features.db"  # sqlite:///PATH | redis://HOST:PORT/DB
     until: str | None = None  # materialise: leave out values of later times
     views: Any = None  # follow: a view, or a list of them; null: all that have a stream
-    rejected: str | None = None  # follow: append events that cannot be read to this file, instead of ending
+    # materialise, follow, join: append events that cannot be read to this file, instead of ending
+    rejected: str | None = None
     until_end: bool = False  # follow: end after the events that are there now
     kafka_properties: str | None = None  # follow: a file of key=value lines, settings of librdkafka
     keys: Any = None  # get: a key, or a list of them, to look up
