@@ -15,7 +15,7 @@ def problem_of(path: str | Path, *, opens: bool = True) -> str | None:
 
     A named pipe is not opened, which would wait for its writer.
 
-    opens: whether to look into the file. Not into SQLite's: to close it releases the locks of this process's connections
+    opens: whether to look into the file. Not into one of SQLite: closing it releases the locks of this process
     """
     try:
         mode = os.stat(path).st_mode

@@ -51,7 +51,7 @@ def too_large(values: pl.Expr, dtype: pl.DataType, most: float = sys.float_info.
     if isinstance(dtype, pl.Struct):
         floats = [f for f in dtype.fields if has_floats(f.dtype)]  # type: ignore[arg-type]
         return pl.any_horizontal(too_large(values.struct.field(f.name), f.dtype) for f in floats)  # type: ignore[arg-type]
-    return values.cast(pl.Float64).abs() > most
+    return values.cast(pl.Float64).fill_nan(None).abs() > most  # NaN would be the greatest of all
 
 
 def reject(rejected: Path | None, view: str, where: str, why: str, text: str) -> None:

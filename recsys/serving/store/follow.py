@@ -190,9 +190,9 @@ def _column(name: str, values: list[Any], dtype: pl.DataType) -> pl.Series:
         return (times.dt.convert_time_zone(zone) if zone else times.dt.replace_time_zone(None)).cast(dtype)
     try:
         return pl.Series(name, values, dtype, strict=True)
-    except (TypeError, pl.exceptions.PolarsError):
+    except (TypeError, OverflowError, pl.exceptions.PolarsError):
         wrong = next(v for v in values if not _fits(v, dtype))
-        raise ValueError(f"{name}={json.dumps(wrong)}: is no {dtype}, the type of the files") from None
+        raise ValueError(f"{name}={json.dumps(wrong)[:80]}: is no {dtype}, the type of the files") from None
 
 
 def _time(name: str, text: Any) -> datetime:
@@ -210,7 +210,7 @@ def _no_json(text: str) -> Any:
 def _fits(value: Any, dtype: pl.DataType) -> bool:
     try:
         pl.Series([value], dtype=dtype, strict=True)
-    except (TypeError, pl.exceptions.PolarsError):
+    except (TypeError, OverflowError, pl.exceptions.PolarsError):
         return False
     return True
 
