@@ -9,12 +9,12 @@ import time
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
 
-from recsys.load.answers import AnswerCheck, Expected
+from recsys.load.answers import ANY, AnswerCheck, Expected
 from recsys.load.endpoint import Endpoint
 from recsys.load.http_connection import TIMEOUT
 
@@ -40,7 +40,7 @@ class Job:
     timeout_s: float
     due: np.ndarray | None
     begin: float
-    expected: Expected = Expected()
+    expected: Expected = ANY
 
 
 @dataclass
@@ -127,7 +127,7 @@ class ClosedLoop:
 
     def __init__(self, job: Job) -> None:
         self.record = Record(job.timeout_s)
-        check = AnswerCheck(job.expected)
+        check = AnswerCheck(replace(job.expected, protocol=job.protocol))
         self.lanes = [Lane(job, i * 7, self.record, check, self._next) for i in range(job.connections)]
         self._running = len(self.lanes)
         self._finished = asyncio.Event()
@@ -162,7 +162,7 @@ class OpenLoop:
     def __init__(self, job: Job) -> None:
         assert job.due is not None
         self.record = Record(job.timeout_s)
-        check = AnswerCheck(job.expected)
+        check = AnswerCheck(replace(job.expected, protocol=job.protocol))
         self.lanes = [Lane(job, i * 7, self.record, check, self._free) for i in range(job.connections)]
         self._idle = deque(self.lanes)
         self._offsets = job.due

@@ -101,12 +101,13 @@ class _Stream(asyncio.Protocol):
         self._owner: HttpConnection | None = owner
         self._parser = HttpResponseParser(self)
         self._parts: list[bytes] = []
-        self._size = 0
+        self._size = self._answers = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
+        self._answers = 0
         try:
             self._parser.feed_data(data)
         except HttpParserError:
@@ -123,6 +124,11 @@ class _Stream(asyncio.Protocol):
         parts, self._parts, self._size = self._parts, [], 0
         owner = self._owner
         if owner is None:
+            return
+        self._answers += 1
+        if self._answers > 1:  # the server cannot have read the next request yet
+            owner.drop_stream()
+            owner.done(LOST)
             return
         status = self._parser.get_status_code()
         if not self._parser.should_keep_alive():

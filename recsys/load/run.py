@@ -35,7 +35,7 @@ ARRIVALS = ("poisson", "fixed")
 
 @dataclass(frozen=True)
 class Plan:
-    """The requests and their target. requests, expected: encoded requests, and what their answers must have, by batch size"""
+    """The requests and their target. requests, expected: and what answers must have, by batch size"""
 
     settings: LoadTestConfig
     target: Target

@@ -53,7 +53,8 @@ def right_answer(path: str, head: bytes, body: bytes) -> bytes:
     """Return an answer with a score of 0.5 for each row."""
     if path.endswith("/predict"):
         return json.dumps({"predictions": [0.5] * len(json.loads(body)["rows"])}).encode()
-    size = next((int(x[31:]) for x in head.split(b"\r\n") if x.startswith(b"inference-header-content-length")), None)
+    name = b"inference-header-content-length: "
+    size = next((int(x[len(name) :]) for x in head.split(b"\r\n") if x.startswith(name)), None)
     rows = json.loads(body[:size])["inputs"][0]["shape"][0]
     output: dict[str, Any] = {"name": "score", "datatype": "FP32", "shape": [rows]}
     if size is None:
