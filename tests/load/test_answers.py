@@ -78,7 +78,8 @@ def test_right_answers() -> None:
         assert problem_of(json.dumps(wrong).encode(), lists)
 
 
-def test_other_values_than_the_first() -> None:
+def test_other_values_than_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recsys.load.answers.SAMPLE", 1)
     check, free = AnswerCheck(Expected("http", 2)), AnswerCheck(Expected("http", 2, same_values=False))
     for body, error in (
         (tensor([0.5, 0.25], [2]), None),
