@@ -25,6 +25,7 @@ from omegaconf import DictConfig, OmegaConf
 from recsys import cli
 from recsys.console import say
 from recsys.errors import UserError, did_you_mean
+from recsys.input_files import problem_of
 
 if TYPE_CHECKING:
     from recsys.serving.store.stores import FeatureStore
@@ -42,8 +43,7 @@ def _command(cfg: DictConfig) -> None:
 
     if OmegaConf.is_missing(cfg, "definition"):
         raise UserError("definition: is missing; add definition=features.yaml, a file of views (docs/serving.md)")
-    keys = cli.strings(cfg["keys"])
-    if cfg.action == "get" and not keys:
+    if cfg.action == "get" and not cli.strings(cfg["keys"]):
         raise UserError("keys: is missing; name the keys to look up, such as keys=[u1,u2]")
     if cfg.action != "join" and cfg.engine.name != "polars":
         raise UserError(f"engine={cfg.engine.name}: applies to join, not to {cfg.action}; leave it out")
@@ -51,23 +51,35 @@ def _command(cfg: DictConfig) -> None:
     if cfg.action in ("join", "feast"):
         (_join if cfg.action == "join" else _feast)(cfg, views)
         return
-    from recsys.serving.store.materialise import materialise
-    from recsys.serving.store.online import values_at
-    from recsys.serving.store.stores import open_store
+    from recsys.serving.store.stores import faults_of, open_store
 
     store = open_store(cfg.store, write=cfg.action in ("materialise", "follow"))
-    if cfg.action == "follow":
-        _follow(cfg, views, store)
-        return
-    if cfg.action == "materialise":
-        for name, count in materialise(views, store, cfg.until).items():
-            new = f"the latest values of {count:,} entities are in {cfg.store}" if count else "no file is new"
-            say(f"{name}: {new}")
-        return
+    with faults_of(cfg.store):
+        {"materialise": _materialise, "follow": _follow, "get": _get}[cfg.action](cfg, views, store)
+
+
+def _materialise(cfg: DictConfig, views: Mapping[str, View], store: FeatureStore) -> None:
+    from recsys.serving.store.materialise import materialise
+
+    for name, count in materialise(views, store, cfg.until, _rejected(cfg)).items():
+        new = f"the latest values of {count:,} entities are in {cfg.store}" if count else "no file is new"
+        say(f"{name}: {new}")
+
+
+def _get(cfg: DictConfig, views: Mapping[str, View], store: FeatureStore) -> None:
+    from recsys.atomic import finite
+    from recsys.serving.store.online import values_at
+
+    keys = cli.strings(cfg["keys"])
     for view in views.values():
         found = values_at(view, store, keys, time.time())
         for key in keys:
-            sys.stdout.write(json.dumps({"view": view.name, "key": key, "values": found.get(key)}) + "\n")
+            line = {"view": view.name, "key": key, "values": finite(found.get(key))}
+            sys.stdout.write(json.dumps(line, allow_nan=False) + "\n")
+
+
+def _rejected(cfg: DictConfig) -> Path | None:
+    return None if cfg.rejected is None else Path(cfg.rejected)
 
 
 def _follow(cfg: DictConfig, views: Mapping[str, View], store: FeatureStore) -> None:
@@ -89,9 +101,8 @@ def _follow(cfg: DictConfig, views: Mapping[str, View], store: FeatureStore) -> 
     interrupts.advise("the store has all events until then; run the command again to go on")
     for name in names:
         say(f"{name}: following {views[name].stream}; writing to {cfg.store}")
-    rejected = None if cfg.rejected is None else Path(cfg.rejected)
     followed = [views[name] for name in names]
-    follow(followed, store, rejected=rejected, properties=cfg.kafka_properties, until_end=cfg.until_end)
+    follow(followed, store, rejected=_rejected(cfg), properties=cfg.kafka_properties, until_end=cfg.until_end)
 
 
 def _join(cfg: DictConfig, views: Mapping[str, View]) -> None:
@@ -112,13 +123,19 @@ def _join(cfg: DictConfig, views: Mapping[str, View]) -> None:
         return
     if source.is_dir():
         raise UserError(f"input={source}: is a folder; name a file, or add engine=spark")
-    if not source.is_file():
-        raise UserError(f"input={source}: no such file")
+    if problem := problem_of(source):
+        raise UserError(f"input={source}: {problem}")
     check_output(output, (".parquet",), inputs=[source])
     if output.exists():
         raise UserError(f"output={output}: already exists; name a file that does not exist yet")
-    rows = pl.read_parquet(source)
+    from recsys.serving.store.fitting import check_rejected
+    from recsys.serving.store.views import readable
+
+    check_rejected(_rejected(cfg))
+    with readable(f"input={source}"):
+        rows = pl.read_parquet(source, glob=False)
     for view in views.values():
+        view.check_values(rejected=_rejected(cfg))
         rows = view.join(rows, cfg.time)
     with whole_file(output) as building:
         rows.write_parquet(building)
@@ -131,11 +148,13 @@ def _join_by_spark(cfg: DictConfig, views: Mapping[str, View], source: Path, out
     from recsys.outputs import check_output
     from recsys.serving.store.spark import join
 
-    if not source.exists():
-        raise UserError(f"input={source}: no such file or folder")
+    if (problem := problem_of(source)) and not source.is_dir():
+        raise UserError(f"input={source}: {problem}")
     check_output(output, inputs=[source])
     if output.exists():
         raise UserError(f"output={output}: already exists; name a folder that does not exist yet")
+    for view in views.values():
+        view.check_values()
     with borrowed_session(engine_config(cfg)) as session:
         _say_joined(join(session, views, source, cfg.time, output), views, output)
 
@@ -147,6 +166,8 @@ def _say_joined(rows: int, views: Mapping[str, View], output: Path) -> None:
 def _feast(cfg: DictConfig, views: Mapping[str, View]) -> None:
     from recsys.serving.store.feast import write_repository
 
+    for view in views.values():
+        view.check_values()
     if cfg.output is None:
         raise UserError("output: is missing; name the folder to write, such as output=feast_repo")
     for line in write_repository(views, Path(cfg.output)):

@@ -153,7 +153,8 @@ class FeatureStoreConfig:
     store: str = "sqlite:///features.db"  # sqlite:///PATH | redis://HOST:PORT/DB
     until: str | None = None  # materialise: leave out values of later times
     views: Any = None  # follow: a view, or a list of them; null: all that have a stream
-    rejected: str | None = None  # follow: append events that cannot be read to this file, instead of ending
+    # materialise, follow, join: append events that cannot be read to this file, instead of ending
+    rejected: str | None = None
     until_end: bool = False  # follow: end after the events that are there now
     kafka_properties: str | None = None  # follow: a file of key=value lines, settings of librdkafka
     keys: Any = None  # get: a key, or a list of them, to look up
@@ -308,6 +309,7 @@ class LoadTestConfig:
     seconds: float = number(5.0, above=0, limit=86400)  # of each measurement
     warmup_s: float = number(1.0, at_least=0, limit=86400)  # before each measurement, with the same load
     timeout_s: float = number(5.0, above=0, limit=86400)  # of a request, from when it is due
+    same_values: bool = True  # count an answer as an error whose values are not those of the first one; false: do not
     processes: int = number(1, at_least=1, limit=1024)  # client processes
     slo_ms: float | None = number(None, above=0)  # report the most rows per second whose p99 is within this
     metrics: str | None = folder(None, "write an address, such as http://127.0.0.1:8002/metrics")  # of the server

@@ -9,11 +9,12 @@ import time
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
 
+from recsys.load.answers import ANY, AnswerCheck, Expected
 from recsys.load.endpoint import Endpoint
 from recsys.load.http_connection import TIMEOUT
 
@@ -27,6 +28,7 @@ class Job:
 
     connections: in a closed loop, each sends its next request once the answer has come
     due: seconds, after the beginning, at which requests are due, in increasing order; None for a closed loop
+    expected: what the answers must have
     begin: time.monotonic() at which all processes begin
     """
 
@@ -38,6 +40,7 @@ class Job:
     timeout_s: float
     due: np.ndarray | None
     begin: float
+    expected: Expected = ANY
 
 
 @dataclass
@@ -81,9 +84,8 @@ class Record:
     completed: int = 0
     errors: Counter[str] = field(default_factory=Counter)
 
-    def add(self, due: float, sent: float, error: str | None) -> float:
-        """Note that a request is done; return the time."""
-        now = time.monotonic()
+    def add(self, due: float, sent: float, now: float, error: str | None) -> None:
+        """Note that a request is done."""
         if error is None and now - due > self.timeout_s:  # it has waited for a connection, too
             error = TIMEOUT
         if error is None:
@@ -92,28 +94,32 @@ class Record:
             self.completed += now <= self.end
         else:
             self.errors[error] += 1
-        return now
 
 
 class Lane:
     """A connection with the times of the request that is under way."""
 
-    def __init__(self, job: Job, first: int, record: Record, on_free: Callable[[Lane, float], None]) -> None:
+    def __init__(
+        self, job: Job, first: int, record: Record, check: AnswerCheck, on_free: Callable[[Lane, float], None]
+    ) -> None:
         """first: number of the first request that is sent; on_free: called with the time after each request"""
+        self._check = check
         self.connection = _connection_class(job.protocol)(job.endpoint, job.timeout_s, self._done)
-        self._requests, self._next = job.requests, first
+        self._requests, self._next = job.requests, first % len(job.requests)
         self._record, self._on_free = record, on_free
         self._due = self._sent = 0.0
 
     def start(self, due: float, now: float) -> None:
         """Send the next request, which was due at `due`."""
         self._due, self._sent = due, now
-        request = self._requests[self._next % len(self._requests)]
-        self._next += 1
-        self.connection.send(request)
+        self.connection.send(self._requests[self._next])
 
-    def _done(self, error: str | None) -> None:
-        self._on_free(self, self._record.add(self._due, self._sent, error))
+    def _done(self, error: str | None, body: bytes) -> None:
+        now = time.monotonic()  # before the answer is checked
+        error = self._check.error(self._next, body) if error is None else error
+        self._next = (self._next + 1) % len(self._requests)
+        self._record.add(self._due, self._sent, now, error)
+        self._on_free(self, now)
 
 
 class ClosedLoop:
@@ -121,7 +127,8 @@ class ClosedLoop:
 
     def __init__(self, job: Job) -> None:
         self.record = Record(job.timeout_s)
-        self.lanes = [Lane(job, i * 7, self.record, self._next) for i in range(job.connections)]
+        check = AnswerCheck(replace(job.expected, protocol=job.protocol))
+        self.lanes = [Lane(job, i * 7, self.record, check, self._next) for i in range(job.connections)]
         self._running = len(self.lanes)
         self._finished = asyncio.Event()
 
@@ -155,7 +162,8 @@ class OpenLoop:
     def __init__(self, job: Job) -> None:
         assert job.due is not None
         self.record = Record(job.timeout_s)
-        self.lanes = [Lane(job, i * 7, self.record, self._free) for i in range(job.connections)]
+        check = AnswerCheck(replace(job.expected, protocol=job.protocol))
+        self.lanes = [Lane(job, i * 7, self.record, check, self._free) for i in range(job.connections)]
         self._idle = deque(self.lanes)
         self._offsets = job.due
         self._due = np.empty(0)

@@ -86,11 +86,15 @@ def _check_ca(tls_ca: str, endpoint: Endpoint, scheme: str) -> None:
 
 @dataclass(frozen=True)
 class Model:
-    """The model that requests are for. name: None with the only model of a server that takes rows"""
+    """The model that requests are for. name: None with the only model of a server that takes rows
+
+    outputs: names, none if the server does not say
+    """
 
     name: str | None
     version: str | None
     inputs: tuple[InputSpec, ...]
+    outputs: tuple[str, ...] = ()
 
     @property
     def path(self) -> str:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 import grpc
 
 from recsys.load.endpoint import Endpoint
 from recsys.load.grpc_target import INFER, OPTIONS, credentials, metadata
-from recsys.load.http_connection import LOST, RETRY_S, TIMEOUT
+from recsys.load.http_connection import LOST, RETRY_S, TIMEOUT, OnDone
 
 
 class GrpcConnection:
     """A channel with a connection of its own."""
 
-    def __init__(self, endpoint: Endpoint, timeout_s: float, on_done: Callable[[str | None], None]) -> None:
-        """on_done: called with None once a request is answered, otherwise with the kind of the error"""
+    def __init__(self, endpoint: Endpoint, timeout_s: float, on_done: OnDone) -> None:
         self._timeout, self._on_done, self._metadata = timeout_s, on_done, metadata(endpoint)
         if endpoint.tls:
             self._channel = grpc.aio.secure_channel(endpoint.address, credentials(endpoint), OPTIONS)
@@ -37,9 +35,9 @@ class GrpcConnection:
         self._call = asyncio.get_running_loop().create_task(self._send(request))
 
     async def _send(self, request: bytes) -> None:
-        error = None
+        error, body = None, b""
         try:
-            await self._infer(request, timeout=self._timeout, metadata=self._metadata)
+            body = await self._infer(request, timeout=self._timeout, metadata=self._metadata)
         except grpc.aio.AioRpcError as e:
             if e.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 error = TIMEOUT
@@ -48,7 +46,7 @@ class GrpcConnection:
                 await asyncio.sleep(RETRY_S)
             else:
                 error = f"status {e.code().name}"
-        self._on_done(error)
+        self._on_done(error, body)
 
     def expire(self, now: float) -> None:
         """Do nothing: each call has a deadline."""

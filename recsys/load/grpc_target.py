@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from recsys.errors import UserError
+from recsys.load.answers import MOST_BYTES
 from recsys.load.endpoint import Endpoint
-from recsys.load.target import SECONDS, no_such_model, refused_token, untrusted
+from recsys.load.target import SECONDS, Check, no_such_model, refused_token, untrusted
 from recsys.load.tensors import InputSpec
 
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 OPTIONS = (
     ("grpc.enable_http_proxy", 0),
-    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_receive_message_length", MOST_BYTES),
     ("grpc.max_send_message_length", -1),
     ("grpc.use_local_subchannel_pool", 1),  # each channel has a connection of its own
 )
@@ -101,12 +102,18 @@ class GrpcTarget:
             return tuple(InputSpec(i.name, i.datatype, tuple(i.shape)) for i in answer.inputs)
         raise no_such_model(name, version, self)
 
-    def refusal(self, request: bytes) -> str | None:
+    def outputs(self, name: str, version: str | None) -> tuple[str, ...]:
+        from tritonclient.grpc.service_pb2 import ModelMetadataRequest, ModelMetadataResponse
+
+        answer = self._call(self._stub.ModelMetadata, ModelMetadataRequest(name=name, version=version or ""))
+        return tuple(o.name for o in answer.outputs) if isinstance(answer, ModelMetadataResponse) else ()
+
+    def refusal(self, request: bytes, check: Check) -> str | None:
         import grpc
 
         answer = self._call(self._channel.unary_unary(INFER), request)
         if not isinstance(answer, grpc.RpcError):
-            return None
+            return check(answer)
         return f"{answer.code().name}, {' '.join(str(answer.details()).split())[:300]}"
 
     def statistics(self, name: str) -> Any:

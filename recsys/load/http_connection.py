@@ -1,4 +1,4 @@
-"""A connection that sends HTTP/1.1 requests of ready bytes, one at a time, and reads only the status of the answer."""
+"""A connection that sends HTTP/1.1 requests of ready bytes, one at a time, and reads their answers, of bounded size."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import cast
 
 from httptools import HttpParserError, HttpResponseParser
 
+from recsys.load.answers import LARGE, MOST_BYTES
 from recsys.load.endpoint import Endpoint, tls_context
 
 RETRY_S = 0.05  # before another attempt to connect
 LOST = "connection"  # kind of the errors of lost and refused connections
 TIMEOUT = "timeout"
+OnDone = Callable[[str | None, bytes], None]  # called with None and the answer, or the kind of the error
 
 
 class HttpConnection:
     """A connection that is opened again if it is lost, and after a timeout."""
 
-    def __init__(self, endpoint: Endpoint, timeout_s: float, on_done: Callable[[str | None], None]) -> None:
-        """on_done: called with None once a request is answered, otherwise with the kind of the error"""
+    def __init__(self, endpoint: Endpoint, timeout_s: float, on_done: OnDone) -> None:
         self._endpoint, self._timeout, self._on_done = endpoint, timeout_s, on_done
         self._tls = tls_context(endpoint.tls_ca) if endpoint.tls else None
         self._stream: _Stream | None = None
@@ -53,16 +54,23 @@ class HttpConnection:
         if self._busy and self._stream is not None:
             self._stream.transport.write(request)
 
-    def done(self, error: str | None) -> None:
+    def done(self, error: str | None, body: bytes = b"") -> None:
         """End the request that is under way."""
         if self._busy:
             self._busy = False
-            self._on_done(error)
+            self._on_done(error, body)
+        else:  # an answer that nobody asked for would be taken for that to the next request
+            self.drop_stream()
 
     def lost(self) -> None:
         """Note that the stream is closed, which ends the request that is under way."""
         self._stream = None
         self.done(LOST)
+
+    def too_large(self) -> None:
+        """End the request that is under way, and its connection: the answer has too many bytes."""
+        self.drop_stream()
+        self.done(LARGE)
 
     def expire(self, now: float) -> None:
         """End the request that is under way, and its connection, if it has taken too long."""
@@ -92,24 +100,41 @@ class _Stream(asyncio.Protocol):
     def __init__(self, owner: HttpConnection) -> None:
         self._owner: HttpConnection | None = owner
         self._parser = HttpResponseParser(self)
+        self._parts: list[bytes] = []
+        self._size = self._answers = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
+        self._answers = 0
         try:
             self._parser.feed_data(data)
         except HttpParserError:
             self.transport.abort()
 
+    def on_body(self, part: bytes) -> None:
+        self._parts.append(part)
+        self._size += len(part)
+        if self._size > MOST_BYTES and self._owner is not None:
+            self._parts.clear()
+            self._owner.too_large()
+
     def on_message_complete(self) -> None:
+        parts, self._parts, self._size = self._parts, [], 0
         owner = self._owner
         if owner is None:
+            return
+        self._answers += 1
+        if self._answers > 1:  # the server cannot have read the next request yet
+            owner.drop_stream()
+            owner.done(LOST)
             return
         status = self._parser.get_status_code()
         if not self._parser.should_keep_alive():
             owner.drop_stream()
-        owner.done(None if 200 <= status < 300 else f"status {status}")
+        body = parts[0] if len(parts) == 1 else b"".join(parts)
+        owner.done(None if 200 <= status < 300 else f"status {status}", body)
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._owner is not None:

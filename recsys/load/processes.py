@@ -13,6 +13,7 @@ from multiprocessing.pool import Pool
 import numpy as np
 
 from recsys.errors import UserError
+from recsys.load.answers import Expected
 from recsys.load.drive import Job, Timings, drive
 from recsys.load.endpoint import Endpoint
 
@@ -67,7 +68,7 @@ class Clients:
         self._pool.terminate()
         self._pool.join()
 
-    def measure(self, load: Load, requests: Sequence[bytes], seconds: float, tick: Tick) -> Timings:
+    def measure(self, load: Load, requests: Sequence[bytes], seconds: float, tick: Tick, expected: Expected) -> Timings:
         """Send requests for some seconds, and wait for their answers.
 
         Args:
@@ -75,11 +76,12 @@ class Clients:
             requests: the requests, which are repeated.
             seconds: how long to send.
             tick: called again and again with the seconds that have passed, together `seconds`.
+            expected: what the answers must have.
 
         Raises:
             UserError: the server does not take the connections.
         """
-        jobs = self._jobs(load, requests, seconds)
+        jobs = self._jobs(load, requests, seconds, expected)
         outcome = self._pool.map_async(drive, jobs, chunksize=1)
         last, end = jobs[0].begin, jobs[0].begin + seconds
         while not outcome.ready():
@@ -96,7 +98,7 @@ class Clients:
             where = f"target={self._endpoint.address}"
             raise UserError(f"{where}: does not take {load.connections} connections ({e.strerror or e})") from e
 
-    def _jobs(self, load: Load, requests: Sequence[bytes], seconds: float) -> list[Job]:
+    def _jobs(self, load: Load, requests: Sequence[bytes], seconds: float, expected: Expected) -> list[Job]:
         parts = min(self._number, load.connections)
         begin = time.monotonic() + CONNECT_S + PER_CONNECTION_S * load.connections
         jobs = []
@@ -104,7 +106,7 @@ class Clients:
             connections = len(range(part, load.connections, parts))
             due = None if load.rate is None else due_times(load.rate, seconds, load.poisson, part, parts)
             timing = (seconds, self._timeout, due, begin)
-            jobs.append(Job(self._protocol, self._endpoint, requests, connections, *timing))
+            jobs.append(Job(self._protocol, self._endpoint, requests, connections, *timing, expected))
         return jobs
 
 

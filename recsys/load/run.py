@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from recsys.config.schema_commands import LoadTestConfig
 from recsys.console import bar, say
 from recsys.errors import UserError, did_you_mean
+from recsys.load.answers import Expected, problem_of
 from recsys.load.endpoint import Endpoint, Model, parse_target
 from recsys.load.processes import Clients, Load, Tick
 from recsys.load.requests import (
@@ -33,12 +35,13 @@ ARRIVALS = ("poisson", "fixed")
 
 @dataclass(frozen=True)
 class Plan:
-    """The requests and their target. requests: encoded requests by batch size"""
+    """The requests and their target. requests, expected: and what answers must have, by batch size"""
 
     settings: LoadTestConfig
     target: Target
     model: Model
     requests: dict[int, list[bytes]]
+    expected: dict[int, Expected]
     loads: list[Load]
 
 
@@ -77,11 +80,11 @@ def run(settings: LoadTestConfig) -> Outcome:
 
 def _measure(plan: Plan, load: Load, clients: Clients, tick: Tick, times: Callable[[], Sums] | None) -> Measurement:
     """Warm up, then measure one load."""
-    settings, requests = plan.settings, plan.requests[load.batch_size]
+    settings, requests, expected = plan.settings, plan.requests[load.batch_size], plan.expected[load.batch_size]
     if settings.warmup_s:
-        clients.measure(load, requests, settings.warmup_s, tick)
+        clients.measure(load, requests, settings.warmup_s, tick, expected)
     before = times() if times else {}
-    timings = clients.measure(load, requests, settings.seconds, tick)
+    timings = clients.measure(load, requests, settings.seconds, tick, expected)
     server = mean_times(before, times()) if times else None
     return measurement(load, settings.seconds, timings, server)
 
@@ -108,11 +111,17 @@ def prepare(settings: LoadTestConfig) -> Plan:
         say(f"rows: column {column}: {count:,} missing values are sent as 0; its type, or JSON, has no missing values")
     encode = _make_encoder(settings, endpoint, model, bool(histories))
     requests = {size: make_requests(histories or rows, size, encode) for size in sizes}
+    expected = {size: _expected(settings, model, size, bool(histories)) for size in sizes}
     for size, encoded in requests.items():
-        if reason := target.refusal(encoded[0]):
+        if reason := target.refusal(encoded[0], partial(problem_of, expected=expected[size])):
             hint = "correct rows or batch_sizes" + (", or use protocol=http" if settings.protocol == "rows" else "")
             raise UserError(f"the server refuses a request with batch size {size}: {reason}; {hint}")
-    return Plan(settings, target, model, requests, loads)
+    return Plan(settings, target, model, requests, expected, loads)
+
+
+def _expected(settings: LoadTestConfig, model: Model, size: int, retrieval: bool) -> Expected:
+    rows = None if retrieval and settings.protocol != "rows" else size  # an output has a row for each item
+    return Expected(settings.protocol, rows, model.outputs, retrieval, settings.same_values)
 
 
 def make_loads(settings: LoadTestConfig) -> Iterator[Load]:
@@ -160,7 +169,7 @@ def _find_model(settings: LoadTestConfig, target: Target) -> Model:
         return Model(name, version, ())
     target.check()
     name = name or only_model(target)
-    return Model(name, version, target.inputs(name, version))
+    return Model(name, version, target.inputs(name, version), target.outputs(name, version))
 
 
 def _check_histories(settings: LoadTestConfig, histories: Sequence[History], sizes: Iterable[int]) -> None:

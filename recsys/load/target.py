@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import socket
 import ssl
+import time
+from collections.abc import Callable
 from http.client import HTTPException, HTTPResponse
 from typing import Any, Protocol
 
 from recsys.errors import UserError, did_you_mean
+from recsys.load.answers import MOST_BYTES
 from recsys.load.endpoint import Endpoint, Model, tls_context
 from recsys.load.tensors import InputSpec
 
 SECONDS = 10.0  # to wait for an answer to a question about a model
+Check = Callable[[bytes], str | None]  # answer -> what is wrong with it
 
 
 class Target(Protocol):
@@ -32,8 +36,11 @@ class Target(Protocol):
     def inputs(self, name: str, version: str | None) -> tuple[InputSpec, ...]:
         """Return the inputs of a model. Raises UserError if there is no such model."""
 
-    def refusal(self, request: bytes) -> str | None:
-        """Send one request, and return why the server refuses it, None if it answers."""
+    def outputs(self, name: str, version: str | None) -> tuple[str, ...]:
+        """Return the names of the outputs of a model, none if the server does not say."""
+
+    def refusal(self, request: bytes, check: Check) -> str | None:
+        """Send one request, and return why the server refuses it, or what is wrong with the answer."""
 
     def statistics(self, name: str) -> Any:
         """Return the statistics of a model as Triton writes them, None if the server has none."""
@@ -95,7 +102,7 @@ class HttpTarget:
                 connection.sendall(request)
                 response = HTTPResponse(connection)
                 response.begin()
-                return response.status, response.read()
+                return response.status, _read(response)
         except ssl.SSLCertVerificationError as e:
             raise untrusted(self.endpoint, e.verify_message) from e
         except ssl.SSLError as e:
@@ -110,6 +117,12 @@ class HttpTarget:
             ) from e
         except OSError as e:
             raise UserError(f"{where}: cannot be reached ({e.strerror or e})") from e
+
+    def outputs(self, name: str, version: str | None) -> tuple[str, ...]:
+        status, body = self.get(Model(name, version, ()).path)
+        about = _json(body) if status == 200 else None
+        listed = about.get("outputs") if isinstance(about, dict) else None
+        return tuple(str(o["name"]) for o in listed if "name" in _dict(o)) if isinstance(listed, list) else ()
 
     def _connected(self) -> socket.socket:
         plain = socket.create_connection((self.endpoint.host, self.endpoint.port), timeout=SECONDS)
@@ -136,21 +149,25 @@ class HttpTarget:
         status, body = self.exchange(self.endpoint.http_request("POST", "/v2/repository/index"))
         found = _json(body) if status == 200 else None
         if isinstance(found, list):
-            return sorted({str(m["name"]) for m in found if "name" in m})
-        found = _json(self.get("/v2/models")[1])  # KServe's
-        return sorted(map(str, found["models"])) if isinstance(found, dict) and "models" in found else []
+            return sorted({str(m["name"]) for m in found if "name" in _dict(m)})
+        found = _dict(_json(self.get("/v2/models")[1])).get("models")  # KServe's
+        return sorted(map(str, found)) if isinstance(found, list) else []
 
     def inputs(self, name: str, version: str | None) -> tuple[InputSpec, ...]:
         status, body = self.get(Model(name, version, ()).path)
         about = _json(body) if status == 200 else None
         if isinstance(about, dict) and isinstance(about.get("inputs"), list):
-            return tuple(InputSpec(i["name"], i["datatype"], tuple(map(int, i["shape"]))) for i in about["inputs"])
+            try:
+                return tuple(InputSpec(i["name"], i["datatype"], tuple(map(int, i["shape"]))) for i in about["inputs"])
+            except (KeyError, TypeError, ValueError) as e:
+                why = f"its inputs of the model {name} have no name, datatype and shape"
+                raise UserError(f"target={self.endpoint.address}: {why}; correct the server") from e
         raise no_such_model(name, version, self)
 
-    def refusal(self, request: bytes) -> str | None:
+    def refusal(self, request: bytes, check: Check) -> str | None:
         status, body = self.exchange(request)
         if 200 <= status < 300:
-            return None
+            return check(body)
         if status in (401, 403):
             raise refused_token(self.endpoint)
         answer = _json(body)
@@ -165,5 +182,24 @@ class HttpTarget:
 def _json(body: bytes) -> Any:
     try:
         return json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _read(response: HTTPResponse) -> bytes:
+    """Return the body of an answer. Raises TimeoutError or HTTPException if it does not end."""
+    parts, size, end = list[bytes](), 0, time.monotonic() + SECONDS
+    while part := response.read1(1 << 20):
+        parts.append(part)
+        size += len(part)
+        if time.monotonic() > end:
+            raise TimeoutError
+        if size > MOST_BYTES:
+            raise HTTPException(f"has more than {MOST_BYTES:,} bytes")
+    if response.length:  # it was cut off
+        raise HTTPException("is cut off")
+    return b"".join(parts)

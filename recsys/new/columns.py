@@ -2,11 +2,14 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import polars as pl
 
+from recsys.console import bar
 from recsys.new.dialect import NULLS
 from recsys.new.names import CODES, ITEMS, QUANTITIES, TIMES, USERS, has_word, names_an_id_of, words
 from recsys.new.statistics import largest, least, mean
@@ -24,7 +27,10 @@ STOP_WORDS = frozenset(
 DECIMAL_COMMA = r"^[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?$"
 THOUSANDS_COMMA = r"^[+-]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?$"
 EXACT = 2.0**53  # whole numbers below are exact as floats
+MANY = 1000  # columns from which a progress bar is shown
 COMMON_SHARE = 0.5  # share of values that occur once, from which rare values share a row
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -87,7 +93,16 @@ class Marks:
 def columns_of(frame: pl.DataFrame) -> tuple[list[Column], Marks]:
     """Return the columns of a sample with their kinds."""
     marks = _marks(frame)
-    return [column_of(frame[name], marks) for name in frame.columns], marks
+    return [column_of(values, marks) for values in watched("looking at", frame.get_columns())], marks
+
+
+def watched(what: str, columns: Sequence[T]) -> Iterator[T]:
+    """Yield columns and, if they are many, show a progress bar."""
+    with bar(what, len(columns), "columns") if len(columns) >= MANY else nullcontext() as shown:
+        for column in columns:
+            yield column
+            if shown is not None:
+                shown.advance(1)
 
 
 def count_partitions(columns: Sequence[Column], values: Mapping[str, Sequence[str | None]]) -> None:
@@ -148,7 +163,8 @@ def _as_numbers(values: pl.Series, marks: Marks) -> pl.Series:
             values = values.str.replace_all(marks.thousands, "", literal=True)
         if marks.decimal != ".":
             values = values.str.replace(marks.decimal, ".", literal=True)
-    return values.cast(pl.Float64, strict=False).fill_nan(None)
+    numbers = values.cast(pl.Float64, strict=False).fill_nan(None)
+    return numbers.set(numbers.is_infinite(), None)  # 1e400 is none, as for those who read the rows
 
 
 def column_of(raw: pl.Series, marks: Marks) -> Column:
@@ -206,9 +222,8 @@ def _numbers_of(c: Column, marks: Marks) -> pl.Series | None:
         return None
     numbers = _as_numbers(c.values, marks)
     other = c.values.filter(numbers.is_null() & c.values.is_not_null())
-    if not other.len():
-        numbers = _without_sentinels(c, numbers)
-        return numbers
+    if not other.len() or c.values.dtype.is_numeric():
+        return _without_sentinels(c, numbers)
     kinds = other.unique()
     if other.len() <= (1 - MOSTLY) * c.rows and kinds.len() <= 3 and numbers.drop_nulls().n_unique() > 10:
         c.nulls = sorted(str(k).strip() for k in kinds)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ def explode(frame: pl.DataFrame, layout: Layout, asked: str | None) -> Exploded 
     whole = [n for n, dtype in frame.schema.items() if not isinstance(dtype, pl.List | pl.Array)]
     if (tokens := next((n for n in whole if _are_tokens(frame[n])), None)) is not None:
         return _of_tokens(frame, layout, tokens)
-    lists = [n for n in frame.columns if isinstance(frame.schema[n], pl.List)]
+    lists = [n for n, dtype in frame.schema.items() if isinstance(dtype, pl.List)]
     if asked in whole or any(_says_row(frame[n]) for n in whole):
         return None
     kinds: tuple[Callable[[pl.DataFrame, list[str], list[str]], tuple[Any, str] | None], ...]
@@ -61,7 +62,8 @@ def explode(frame: pl.DataFrame, layout: Layout, asked: str | None) -> Exploded 
         made.frame = made.frame.drop(LIST)
     prefix = f"{settings}." if isinstance(settings, str) else "."
     short = {n: n.removeprefix(prefix) for n in made.frame.columns if n.startswith(prefix)}
-    short = {n: new for n, new in short.items() if new not in made.frame.columns and "." not in new}
+    taken = set(made.frame.columns)
+    short = {n: new for n, new in short.items() if new not in taken and "." not in new}
     made.frame, made.rename = made.frame.rename(short), {new: n for n, new in short.items()}
     made.elements = [short.get(n, n) for n in made.elements]
     return made
@@ -116,8 +118,8 @@ def _names(frame: pl.DataFrame, impressions: str) -> dict[str, str]:
 def _exploded(frame: pl.DataFrame, settings: Any, why: str) -> Exploded:
     """Return the rows of the sample, as the reader makes them."""
     source = SourceConfig(explode=settings)
-    names = [settings] if isinstance(settings, str) else list(settings)
-    own = [n for n in frame.columns if any(n == x or n.startswith(f"{x}.") for x in names)]
+    names = {settings} if isinstance(settings, str) else set(settings)
+    own = [n for n in frame.columns if not names.isdisjoint(accumulate(n.split("."), "{}.{}".format))]
     one, file = own[0], Path("sample")
     lengths = frame[one].str.count_matches(" ") + 1 if frame.schema[one] == pl.String else frame[one].list.len()
     if (total := int(lengths.sum() or 0)) > MOST_ROWS:
@@ -128,8 +130,8 @@ def _exploded(frame: pl.DataFrame, settings: Any, why: str) -> Exploded:
 
 def _of_objects(frame: pl.DataFrame, lists: Sequence[str], _: Sequence[str]) -> tuple[Any, str] | None:
     """Lists of objects: the one with most elements."""
-    paths = {n.rpartition(".")[0]: n for n in lists if "." in n}
-    sizes = {path: mean(frame[n].list.len().fill_null(0)) for path, n in paths.items() if path not in frame.columns}
+    paths, names = {n.rpartition(".")[0]: n for n in lists if "." in n}, set(frame.columns)
+    sizes = {path: mean(frame[n].list.len().fill_null(0)) for path, n in paths.items() if path not in names}
     best = max(sizes, key=lambda path: sizes[path], default=None)
     return None if best is None else (best, "each element of these lists is a row")
 
@@ -141,7 +143,8 @@ def _parallel(frame: pl.DataFrame, lists: Sequence[str], _: Sequence[str]) -> tu
 
 def _parallel_text(frame: pl.DataFrame, _: Sequence[str], whole: Sequence[str]) -> tuple[Any, str] | None:
     """Text with the same number of separated values in every row."""
-    texts = [n for n in whole if frame.schema[n] == pl.String]
+    schema = frame.schema  # polars makes another one at each call
+    texts = [n for n in whole if schema[n] == pl.String]
     for separator in SEPARATORS:
         counts = {n: frame[n].str.strip_chars().str.count_matches(separator, literal=True).fill_null(0) for n in texts}
         several = {n: c for n, c in counts.items() if mean(c > 0) > 0.5}
@@ -151,21 +154,24 @@ def _parallel_text(frame: pl.DataFrame, _: Sequence[str], whole: Sequence[str]) 
 
 
 def _same_lengths(lengths: dict[str, pl.Series]) -> tuple[list[str], str] | None:
-    for first, own in lengths.items():
-        same = [n for n, other in lengths.items() if (other == own).all()]
-        if len(same) > 1 and own.n_unique() > 2:
-            return same, f"{first} and {same[1]} have the same length in every row"
+    groups: dict[bytes, list[str]] = {}
+    for name, own in lengths.items():
+        groups.setdefault(own.to_numpy().tobytes(), []).append(name)
+    for same in groups.values():
+        if len(same) > 1 and lengths[same[0]].n_unique() > 2:
+            return same, f"{same[0]} and {same[1]} have the same length in every row"
     return None
 
 
 def _single(frame: pl.DataFrame, lists: Sequence[str], whole: Sequence[str]) -> tuple[Any, str] | None:
     """The only list, if its name says that it holds items."""
     why = "its elements are the items of a row, in order"
+    schema = frame.schema
     if lists:
-        dtype = frame.schema[lists[0]]
+        dtype = schema[lists[0]]
         several = len(lists) > 1 or (isinstance(dtype, pl.List) and dtype.inner.is_float())
         return None if several or not _names_items(lists[0]) else (lists[0], why)
-    texts = [column_of(frame[n], Marks()) for n in whole if frame.schema[n] == pl.String and _names_items(n)]
+    texts = [column_of(frame[n], Marks()) for n in whole if schema[n] == pl.String and _names_items(n)]
     texts = [c for c in texts if c.kind == "list"]
     return ({texts[0].name: texts[0].split or ","}, why) if len(texts) == 1 else None
 

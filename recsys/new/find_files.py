@@ -10,6 +10,7 @@ from pathlib import Path
 from recsys.data.raw.outputs import DEFAULT, Outputs
 from recsys.data.raw.storage import is_remote, natural_sort
 from recsys.errors import UserError
+from recsys.input_files import problem_of
 
 HINT = "files='logs/*.csv', files=FOLDER or files=[a.csv,b.csv]"
 NO_DATA = frozenset(  # suffixes of files that a folder holds beside its data
@@ -70,6 +71,9 @@ def find(given: Sequence[str]) -> Found:
     files, globs = list[Path](), list[str]()
     for path in paths:
         matches = [Path(path)] if Path(path).is_file() else [Path(p) for p in glob.glob(path, recursive=True)]
+        problem = next(
+            (why for p in matches or [Path(path)] if not p.is_dir() and (why := problem_of(p))), "no such file"
+        )
         inside = [p / "**" / "*" if p.is_dir() else p for p in matches]
         matches = [f for p in inside for f in ([p] if p.is_file() else map(Path, glob.glob(str(p), recursive=True)))]
         matches = [p for p in matches if p.is_file() and not _hidden(Path(os.path.relpath(p, root)))]
@@ -77,7 +81,7 @@ def find(given: Sequence[str]) -> Found:
             folder = _fixed_parent(path)
             names = sorted(p.name for p in folder.iterdir())[:8] if folder.is_dir() else []
             near = f" ({folder} holds {', '.join(names)})" if names else ""
-            raise UserError(f"files={path}: no such file{near}; type {HINT}")
+            raise UserError(f"files={path}: {problem}{near}; type {HINT}")
         files += matches
         relative = os.path.relpath(path, root)
         globs.append(glob.escape(relative) if Path(path).is_file() else relative)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from recsys.new.columns import Column
+from recsys.new.columns import Column, watched
 from recsys.new.label import Label, label_of
 from recsys.new.statistics import mean
 from recsys.new.yaml_text import flow
@@ -37,7 +37,7 @@ def leaks(columns: Sequence[Column], label: Label) -> dict[str, str]:
     step = max(y.len() * len(columns) // 4_000_000, 1)
     picked = rows & (pl.int_range(y.len(), eager=True) % step == 0)
     truth, found = y.filter(picked), dict[str, str]()
-    for c in _comparable(columns, label):
+    for c in watched("comparing with the label", _comparable(columns, label)):
         auc = 0.0
         if c.kind == "number" and c.numbers is not None and not c.missing:
             by_value = _auc(c.numbers.filter(picked), truth)

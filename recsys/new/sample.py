@@ -21,6 +21,7 @@ from recsys.data.raw.nested import plain
 from recsys.data.raw.ranges import is_compressed
 from recsys.data.raw.storage import partitions
 from recsys.errors import UserError
+from recsys.input_files import problem_of
 from recsys.new import quoted, raw_bytes
 from recsys.new.dialect import Dialect, dialect_of, encoding_of, fields, without_excel
 
@@ -88,6 +89,8 @@ def _readable(file: Path) -> Iterator[None]:
 
 def layout_of(file: Path) -> Layout:
     """Return the format of a file by its first bytes. Raises UserError if it is of no known format."""
+    if problem := problem_of(file):
+        raise UserError(f"{file}: {problem}")
     with _readable(file):
         return _layout(file)
 
@@ -331,7 +334,7 @@ def _svmlight_frame(lines: Sequence[str]) -> pl.DataFrame:
         rows.append({svmlight.LABEL: label} | {svmlight.column(key): value for key, _, value in pairs})
     frame = pl.DataFrame(rows, infer_schema_length=None)
     numbers = [c for c in frame.columns if c[1:].isdigit()]
-    names = [c for c in frame.columns if c not in numbers]
+    names = [c for c in frame.columns if not c[1:].isdigit()]
     return frame.select(*names, pl.col(sorted(numbers, key=lambda c: int(c[1:]))).fill_null("0"))
 
 

@@ -1,6 +1,6 @@
 """Recognise columns that hold times: those that the reader knows, and formats that SQL can translate."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
@@ -65,7 +65,12 @@ def time_of(values: pl.Series, numbers: pl.Series | None) -> TimeGuess | None:
     if dtype in (pl.Time, pl.Duration, pl.Boolean) or dtype.is_nested():
         return None
     if numbers is not None:
-        return _of_numbers(name, numbers.drop_nulls())
+        guess = _of_numbers(name, numbers.drop_nulls())
+        if guess is not None and guess.moments is not None and numbers.null_count():  # each to its row again
+            rows = numbers.is_not_null().arg_true()
+            moments = pl.Series(name, [None], guess.moments.dtype).new_from_index(0, numbers.len())
+            return replace(guess, moments=moments.scatter(rows, guess.moments))
+        return guess
     sample = values.drop_nulls()
     if not sample.len() or sample.dtype != pl.String or not _like_times(sample):
         return None

@@ -34,6 +34,8 @@ def new_data(name: str, files: Any, label: str | None) -> None:
     if len(proposal.unused) > MOST_FILES:
         say(f"left out: {len(proposal.unused) - MOST_FILES} more files")
     _write({path: document(proposal, name)})
+    if len(proposal.columns) > SHOWN:
+        say(f"{path}: checking it on the first rows")
     rows, bad = verify(name, path)
     say(f"{path}: written, and checked on the first {rows:,} rows")
     if bad:

@@ -5,6 +5,7 @@ It runs in a thread of its own. Its model `toy` takes a text and a number a row,
 
 import asyncio
 import json
+import struct
 import threading
 import time
 from collections.abc import Iterator
@@ -35,6 +36,9 @@ class Toy:
     stats: dict[str, Any] | None = None
     metrics: str = ""
     token: str | None = None
+    answer: bytes = b""  # to every inference request, instead of the right one
+    raw: bytes = b""  # sent as it is, head and all, as the answer to the inference requests after the first `right`
+    right: int = 0
     port: int = 0
     transports: list[Any] = field(default_factory=list)
 
@@ -43,6 +47,20 @@ class Toy:
         if number == self.stall_at:
             time.sleep(self.stall_s)  # blocks the whole server, as a garbage collection does
         return number
+
+
+def right_answer(path: str, head: bytes, body: bytes) -> bytes:
+    """Return an answer with a score of 0.5 for each row."""
+    if path.endswith("/predict"):
+        return json.dumps({"predictions": [0.5] * len(json.loads(body)["rows"])}).encode()
+    name = b"inference-header-content-length: "
+    size = next((int(x[len(name) :]) for x in head.split(b"\r\n") if x.startswith(name)), None)
+    rows = json.loads(body[:size])["inputs"][0]["shape"][0]
+    output: dict[str, Any] = {"name": "score", "datatype": "FP32", "shape": [rows]}
+    if size is None:
+        return json.dumps({"outputs": [output | {"data": [0.5] * rows}]}).encode()
+    output |= {"parameters": {"binary_data_size": 4 * rows}}
+    return json.dumps({"outputs": [output]}).encode() + struct.pack(f"<{rows}f", *[0.5] * rows)
 
 
 class Stream(asyncio.Protocol):
@@ -76,7 +94,8 @@ class Stream(asyncio.Protocol):
                 self.answer(b"404 Not Found", b'{"error": "no such model"}')
                 return
             toy.seen.append((head, body))
-            asyncio.get_running_loop().call_later(toy.delay, self.infer, toy.next_number())
+            answer = toy.answer or right_answer(path, head, body)
+            asyncio.get_running_loop().call_later(toy.delay, self.infer, toy.next_number(), answer)
             return
         pages: dict[str, Any] = {
             "/v2": {"name": "toy server"}
@@ -97,17 +116,21 @@ class Stream(asyncio.Protocol):
         else:
             self.answer(b"404 Not Found", b'{"error": "no such path"}')
 
-    def infer(self, number: int) -> None:
+    def infer(self, number: int, answer: bytes) -> None:
         how = self.toy.status.get(number, "200")
         if how == "drop":
             self.transport.abort()
         elif how == "close":
-            self.answer(b"200 OK", b"{}", b"connection: close\r\n")
+            self.answer(b"200 OK", answer, b"connection: close\r\n")
             self.transport.close()
         elif how != "hang":
-            self.answer(how.encode() + b" x", b'{"error": "row 0: column price is wrong"}' if how != "200" else b"{}")
+            wrong = b'{"error": "row 0: column price is wrong"}'
+            self.answer(how.encode() + b" x", answer if how == "200" else wrong)
 
     def answer(self, status: bytes, body: bytes, more: bytes = b"") -> None:
+        if self.toy.raw and len(self.toy.seen) > self.toy.right:
+            self.transport.write(self.toy.raw)
+            return
         head = b"HTTP/1.1 %s\r\n%scontent-length: %d\r\n\r\n" % (status, more, len(body))
         self.transport.write(head + body)
 
@@ -141,7 +164,13 @@ class Servicer(GRPCInferenceServiceServicer):
         await asyncio.sleep(60 if how == "hang" else self.toy.delay)
         if how == "503":
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "the queue is full")
-        return pb.ModelInferResponse(model_name="toy")
+        if self.toy.answer:
+            return pb.ModelInferResponse.FromString(self.toy.answer)
+        answer = pb.ModelInferResponse(model_name="toy")
+        rows = request.inputs[0].shape[0]
+        answer.outputs.add(name="score", datatype="FP32", shape=[rows])
+        answer.raw_output_contents.append(struct.pack(f"<{rows}f", *[0.5] * rows))
+        return answer
 
 
 @contextmanager

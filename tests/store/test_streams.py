@@ -82,16 +82,16 @@ def test_files_and_a_stream_give_what_files_give(view: View, store: FeatureStore
 
 def follow_until_killed(view: View, store: FeatureStore, call: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """End the process where it writes a position for the n-th time; each batch does so twice."""
-    put, calls = store.put, [0]
+    update, calls = store.update, [0]
 
-    def killed(name: str, entries: Any) -> int:
+    def killed(name: str, keys: Any, change: Any) -> int:
         calls[0] += name.endswith("#streams")
         if calls[0] == call:
             raise KeyboardInterrupt
-        return put(name, entries)
+        return update(name, keys, change)
 
     with monkeypatch.context() as patch:
-        patch.setattr(store, "put", killed)
+        patch.setattr(store, "update", killed)
         with pytest.raises(KeyboardInterrupt):
             follow([view], store, until_end=True)
 

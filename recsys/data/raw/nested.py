@@ -126,9 +126,10 @@ def explode_blocks(
     """
     paths = exploded_paths(source)
     for block in blocks:
-        separators = {n: sep for path, sep in paths.items() for n in columns_at(path, block.frame.columns)}
+        schema = block.frame.schema  # polars makes another one at each call
+        separators = {n: sep for path, sep in paths.items() for n in columns_at(path, list(schema))}
         whole = block.frame.with_columns(
-            pl.col(n).arr.to_list() if isinstance(block.frame.schema[n], pl.Array) else pl.col(n) for n in separators
+            pl.col(n).arr.to_list() if isinstance(schema[n], pl.Array) else pl.col(n) for n in separators
         ).with_columns(_parts(n, sep, alone=len(separators) == 1) for n, sep in separators.items() if sep is not None)
         if LIST not in whole.columns and (projection.columns is None or LIST in projection.columns):
             place = pl.lit(f"{block.file}:{file_range.start}:")
@@ -154,9 +155,7 @@ def _parts(name: str, separator: str, *, alone: bool) -> pl.Expr:
 def _without_unequal(file: Path, frame: pl.DataFrame, names: list[str]) -> tuple[pl.DataFrame, list[BadRow]]:
     """Return the rows whose lists have the same length, and the others as bad rows."""
     first, *others = names
-    unequal = pl.lit(value=False)
-    for name in others:
-        unequal = unequal | (_length(name) != _length(first))
+    unequal = pl.any_horizontal(pl.lit(value=False), *(_length(name) != _length(first) for name in others))
     wrong = frame.select(unequal).to_series()
     if not wrong.any():
         return frame, []

@@ -42,11 +42,13 @@ class Aggregate:
     number: int | None = None
     unitless: bool = False
 
-    def expression(self) -> pl.Expr:
-        """Return the aggregate of the events of a group, in the order of time."""
+    def expression(self, dtype: pl.DataType) -> pl.Expr:
+        """Return the aggregate of the events of a group, in the order of time. dtype: of the column"""
         if self.column == EVENTS:
             return pl.col(EVENT).count().cast(pl.Int64).alias(self.name)
         values = pl.col(self.column).drop_nulls()
+        if self.function in ("sum", "mean") and dtype.is_float():
+            values = values.cast(pl.Float64)  # as requests sum: a sum of Float32 could be infinite
         made = {
             "count": lambda: values.len().cast(pl.Int64),
             "sum": values.sum,
@@ -112,7 +114,7 @@ def at_times(
     found = rows.select(KEY, TICK)
     for window in dict.fromkeys(a.window for a in aggregates):
         period = span if window is None else min(span, window_ticks(window, per_second))
-        own = [a.expression() for a in aggregates if a.window == window]
+        own = [a.expression(both.schema.get(a.column, pl.Null())) for a in aggregates if a.window == window]
         rolled = both.rolling(TICK, period=f"{period}i", closed="left", group_by=KEY).agg(own)
         values = rolled.join(asked, on=[KEY, TICK], how="semi").unique([KEY, TICK])  # equal times have equal values
         found = found.join(values, on=[KEY, TICK], how="left", maintain_order="left")

@@ -20,13 +20,14 @@ from typing import Any
 import polars as pl
 
 from recsys.console import say
-from recsys.errors import UserError, did_you_mean
+from recsys.errors import did_you_mean
 from recsys.serving.store.aggregates import TICK, ticks, ticks_per_second
 from recsys.serving.store.events import STREAM, EventMerger
+from recsys.serving.store.fitting import check_rejected, reject
 from recsys.serving.store.materialise import entries
-from recsys.serving.store.stores import FeatureStore, Values, events_of
+from recsys.serving.store.stores import FeatureStore, Values, events_of, replace
 from recsys.serving.store.streams import Message, Stream, open_stream
-from recsys.serving.store.views import View
+from recsys.serving.store.views import View, columns_of
 
 UNREADABLE = (ValueError, OverflowError, RecursionError, pl.exceptions.PolarsError)  # what an event can raise
 BATCH, WAIT, REPORT = 2000, 0.5, 10.0  # events of a write; seconds that it waits for events, and between two reports
@@ -58,11 +59,7 @@ def follow(
         The number of events for each view.
     """
     counts = {view.name: 0 for view in views}
-    if rejected is not None:
-        try:
-            rejected.open("a").close()
-        except OSError as e:
-            raise UserError(f"rejected={rejected}: cannot be written ({e.strerror}); name another file") from e
+    check_rejected(rejected)
     with ExitStack() as stack:
         open_ = [stack.enter_context(_opened(view, store, properties)) for view in views]
         followers = [Follower(v, s, store, rejected) for v, s in zip(views, open_, strict=True)]
@@ -94,9 +91,10 @@ class Follower:
     def __init__(self, view: View, stream: Stream, store: FeatureStore, rejected: Path | None) -> None:
         self.view, self.stream, self.last = view, stream, ""
         self._store, self._rejected = store, rejected
-        schema = pl.read_parquet_schema(view.paths()[0])
+        first = view.paths()[:1]
         wanted = dict.fromkeys([view.key, view.time, *view.columns, *view.event_columns])
-        view.scan(view.paths()[:1])  # raises UserError if a column is missing
+        view.scan(first)  # raises UserError if a column is missing
+        schema = columns_of(first[0], view.name)
         self._schema = {name: schema[name] for name in wanted}
 
     def step(self, wait: float) -> int:
@@ -113,9 +111,8 @@ class Follower:
         return len(messages)
 
     def _put(self, positions: Mapping[str, Mapping[str, Any]]) -> None:
-        now = time.time()
-        made = ((key, now, {"digest": self.view.digest, **position}) for key, position in positions.items())
-        self._store.put(streams_of(self.view.name), made)
+        for key, position in positions.items():
+            replace(self._store, streams_of(self.view.name), key, {"digest": self.view.digest, **position})
 
     def _write(self, messages: Sequence[Message], frame: pl.DataFrame) -> None:
         view, dtype = self.view, self._schema[self.view.time]
@@ -170,18 +167,19 @@ class Follower:
 
     def _frame(self, rows: Sequence[dict[str, Any]]) -> pl.DataFrame:
         """Return events with the types of the files, the key as text, and TICK. Raises one of UNREADABLE."""
-        columns = [_column(name, [row[name] for row in rows], dtype) for name, dtype in self._schema.items()]
+        frame = pl.DataFrame(
+            [_column(name, [row[name] for row in rows], dtype) for name, dtype in self._schema.items()]
+        )
+        large = frame.select(flag.any().alias(name) for name, flag in self.view.too_large(self._schema).items())
+        if wrong := next((flag.name for flag in large if flag[0]), None):
+            raise ValueError(f"{wrong}={rows[0][wrong]}: is infinite, or too large to be summed")
         dtype = self._schema[self.view.time]
         tick = ticks(pl.col(self.view.time), dtype, ticks_per_second(dtype)).alias(TICK)
-        return pl.DataFrame(columns).with_columns(pl.col(self.view.key).cast(pl.String), tick)
+        return frame.with_columns(pl.col(self.view.key).cast(pl.String), tick)
 
     def _reject(self, message: Message, why: str) -> None:
         where = f"{self.stream.url}, partition {message.partition}, offset {message.offset}"
-        if self._rejected is None:
-            raise UserError(f"{where}: {why}; correct it, or set rejected=FILE to go on and keep such events there")
-        with self._rejected.open("a") as file:
-            text = message.value.decode(errors="replace").rstrip("\n")
-            file.write(json.dumps({"view": self.view.name, "event": where, "why": why, "text": text}) + "\n")
+        reject(self._rejected, self.view.name, where, why, message.value.decode(errors="replace").rstrip("\n"))
 
 
 def _column(name: str, values: list[Any], dtype: pl.DataType) -> pl.Series:
@@ -192,9 +190,9 @@ def _column(name: str, values: list[Any], dtype: pl.DataType) -> pl.Series:
         return (times.dt.convert_time_zone(zone) if zone else times.dt.replace_time_zone(None)).cast(dtype)
     try:
         return pl.Series(name, values, dtype, strict=True)
-    except (TypeError, pl.exceptions.PolarsError):
+    except (TypeError, OverflowError, pl.exceptions.PolarsError):
         wrong = next(v for v in values if not _fits(v, dtype))
-        raise ValueError(f"{name}={json.dumps(wrong)}: is no {dtype}, the type of the files") from None
+        raise ValueError(f"{name}={json.dumps(wrong)[:80]}: is no {dtype}, the type of the files") from None
 
 
 def _time(name: str, text: Any) -> datetime:
@@ -212,7 +210,7 @@ def _no_json(text: str) -> Any:
 def _fits(value: Any, dtype: pl.DataType) -> bool:
     try:
         pl.Series([value], dtype=dtype, strict=True)
-    except (TypeError, pl.exceptions.PolarsError):
+    except (TypeError, OverflowError, pl.exceptions.PolarsError):
         return False
     return True
 

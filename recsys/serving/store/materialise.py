@@ -1,77 +1,109 @@
 """Write the latest values of views, and the events that aggregates read, to a store.
 
-The store also keeps which files of a view were read, so that the next time only new ones are. To read a file again
-changes nothing: the events of an entity are kept with the number of their file, and replaced by file. So a file may be
-written again with more events, such as the log of today, but must not lose events.
+The store also keeps which files of a view were read, so that the next time only new ones are (`log_files`). To read a
+file again changes nothing: the events of an entity are kept with the number of their file, and replaced by file. A
+file gets its number before its events are written, so that a process that is killed, and others at the same time, use
+the same one.
 
     store key                       value
     VIEW, entity                    the latest values of the columns
     VIEW#events, entity             times (in ticks), the columns of the events, and the number of each event's file
-    VIEW#files, *                   the definition's digest, and number, size and time of each file that was read
+    VIEW#files, *                   the definition's digest, and the files that were read
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import count
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 
-from recsys.console import bar
+from recsys.console import bar, say
 from recsys.serving.store.aggregates import TICK, ticks, ticks_per_second
 from recsys.serving.store.events import FILE, Event, EventMerger
-from recsys.serving.store.stores import Entry, FeatureStore, Values, events_of, files_of
-from recsys.serving.store.views import View
+from recsys.serving.store.fitting import check_rejected
+from recsys.serving.store.log_files import LogFile, Reading, from_json, look, to_json
+from recsys.serving.store.stores import Entry, FeatureStore, Values, events_of, files_of, replace
+from recsys.serving.store.views import View, readable
 
 ALL = "*"
 ENTITIES = 5000  # that are merged at a time
 
 
-def materialise(views: Mapping[str, View], store: FeatureStore, until: Any = None) -> dict[str, int]:
+def materialise(
+    views: Mapping[str, View], store: FeatureStore, until: Any = None, rejected: Path | None = None
+) -> dict[str, int]:
     """Write the entities that new files name and return their number for each view.
 
-    until: a time; later values are left out, and all files are read
+    Args:
+        views: the views.
+        store: the store.
+        until: a time; later values are left out, and all files are read.
+        rejected: a file to which rows whose values do not fit are appended; None makes the first of them an error.
+
+    Raises:
+        UserError: a file is missing, cannot be read, or holds a value that does not fit.
     """
-    return {view.name: _materialise(view, store, until) for view in views.values()}
+    check_rejected(rejected)
+    return {view.name: _materialise(view, store, until, rejected) for view in views.values()}
 
 
-def _materialise(view: View, store: FeatureStore, until: Any) -> int:
-    paths, known = view.paths(), _read_files(view, store)
-    files = known | _files_now(paths, known)
-    new = paths if until is not None else [p for p in paths if files[p] != known.get(p)]
+def _materialise(view: View, store: FeatureStore, until: Any, rejected: Path | None) -> int:
+    for copy, original in view.copies().items():
+        say(f"{view.name}: {copy} has the content of {original}; its events count once")
+    reading = _reserved(view, store, until, rejected)
+    for note in reading.notes:
+        say(note)
+    new = list(reading.numbers)
     if not new:
         return 0
     written = 0
     if view.columns:
-        latest = view.latest(until, new)
+        with readable(view.name):
+            latest = view.latest(until, new)
         with bar(f"writing {view.name}", latest.height, "entities") as shown:
             written = store.put(view.name, entries(view, latest, shown.advance))
     if view.aggregates:
-        numbers = {p: files[p][0] for p in new}
-        written = max(written, _put_events(view, store, until, numbers))
+        written = max(written, _put_events(view, store, until, reading))
     if until is None:  # last: until then, the next run reads the same files again
-        progress = {"digest": view.digest, "files": files}
-        store.put(files_of(view.name), iter([(ALL, time.time(), progress)]))
+        _finish(view, store, reading)
     return written
 
 
-def _read_files(view: View, store: FeatureStore) -> dict[str, list[int]]:
-    """Return number, size and time of each file that was read by this definition."""
-    [entry] = store.get(files_of(view.name), [ALL])
-    return dict(entry[1]["files"]) if entry is not None and entry[1]["digest"] == view.digest else {}
+def _reserved(view: View, store: FeatureStore, until: Any, rejected: Path | None) -> Reading:
+    """Return what is to be read, after the store has the numbers of new files."""
+    while True:
+        [entry] = store.get(files_of(view.name), [ALL])
+        stored = {} if entry is None else entry[1]
+        known = _files(view, stored)
+        reading = look(view, known, whole=until is not None)
+        if reading.files == known:
+            return reading
+        view.check_values(list(reading.numbers), rejected)
+        if replace(store, files_of(view.name), ALL, _kept(view, reading.files), expected=stored):
+            return reading
 
 
-def _files_now(paths: Sequence[str], known: Mapping[str, Sequence[int]]) -> dict[str, list[int]]:
-    """Return number, size and time of each file; a file that is not known gets a new number."""
-    free = count(1 + max((n for n, *_ in known.values()), default=-1))
-    found = {}
-    for path in paths:
-        state = Path(path).stat()
-        found[path] = [known[path][0] if path in known else next(free), state.st_size, state.st_mtime_ns]
-    return found
+def _finish(view: View, store: FeatureStore, reading: Reading) -> None:
+    """Store which files were read; another process may have read others at the same time."""
+    done = {f.number: f for f in reading.done()}
+
+    def finished(_: str, stored: Values | None) -> tuple[float, Values]:
+        files = [done.get(f.number, f) for f in _files(view, stored or {}) if f.number not in reading.replaced]
+        return time.time(), _kept(view, files)
+
+    store.update(files_of(view.name), [ALL], finished)
+
+
+def _files(view: View, stored: Values) -> list[LogFile]:
+    """Return the files that were read by this definition."""
+    return from_json(stored["files"]) if stored.get("digest") == view.digest else []
+
+
+def _kept(view: View, files: list[LogFile]) -> Values:
+    return {"digest": view.digest, "files": to_json(files)}
 
 
 def entries(view: View, latest: pl.DataFrame, advance: Callable[[int], object] = lambda _: None) -> Iterator[Entry]:
@@ -89,20 +121,21 @@ def seconds_of(times: pl.Series) -> pl.Series:
     return times.cast(pl.Float64)
 
 
-def _put_events(view: View, store: FeatureStore, until: Any, numbers: Mapping[str, int]) -> int:
+def _put_events(view: View, store: FeatureStore, until: Any, reading: Reading) -> int:
     """Merge the events of files into those of each entity."""
     parts = []
-    for path, number in numbers.items():
+    for path, number in reading.numbers.items():
         frame = view.until(view.scan([path]), until)
         dtype = frame.collect_schema()[view.time]
         per_second = ticks_per_second(dtype)
         time_ = ticks(pl.col(view.time), dtype, per_second).alias(TICK)
         parts.append(frame.select(view.key, time_, *view.event_columns, pl.lit(number).alias(FILE)))
     events = pl.concat(parts).sort(TICK, maintain_order=True)
-    grouped = events.group_by(view.key).agg(pl.all()).collect(engine="streaming")
+    with readable(view.name):
+        grouped = events.group_by(view.key).agg(pl.all()).collect(engine="streaming")
     newest = grouped.select(pl.col(TICK).list.max().max()).item()
     merger = EventMerger(view, per_second, newest)
-    read = set(numbers.values())
+    read = {*reading.numbers.values(), *reading.replaced}
     with bar(f"writing {view.name}", grouped.height, "entities") as shown:
         for some in grouped.iter_slices(ENTITIES):
             rows = {

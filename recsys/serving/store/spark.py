@@ -23,6 +23,7 @@ from pyspark.sql import types as T
 from recsys.atomic import whole_folder
 from recsys.errors import UserError
 from recsys.serving.store.aggregates import EVENTS, Aggregate, ticks_per_second, window_ticks
+from recsys.serving.store.fitting import has_floats
 from recsys.serving.store.views import View, columns_of, microseconds_of_age
 from recsys.spark_urls import file_url
 
@@ -214,6 +215,8 @@ def _with_features(
     types = _schema(paths, view.name, list(dict.fromkeys([view.key, view.time, *columns])))
     clock = _clock(view, time, schema[time], types[view.time])
     read = _read(session, paths, types, view.name)
+    missing = F.struct(*(_without_nan(_column(c, VALUE), types[c]).alias(c) for c in types))
+    read = read.select(missing.alias(VALUE), PLACE)
     _check_keys(view, rows, read)
     at = clock.at(_column(view.time, VALUE), types[view.time])
     values = read.select(
@@ -232,6 +235,18 @@ def _with_features(
     both = values.unionByName(asked, allowMissingColumns=True).withColumn(TICK, clock.tick(F.col(AT)))
     features = _Features(view, clock, {c: F.col(f"{VALUE}.c{i}") for i, c in enumerate(columns)}, both)
     return features.frame()
+
+
+def _without_nan(values: Column, dtype: pl.DataType) -> Column:
+    """Return values of a file with missing values instead of NaN, as View.scan gives them."""
+    if not has_floats(dtype):
+        return values
+    if isinstance(dtype, (pl.List, pl.Array)):
+        return F.transform(values, lambda v: _without_nan(v, dtype.inner))  # type: ignore[arg-type]
+    if isinstance(dtype, pl.Struct):
+        made = (_without_nan(values[f.name], f.dtype).alias(f.name) for f in dtype.fields)  # type: ignore[arg-type]
+        return F.when(values.isNotNull(), F.struct(*made))
+    return F.when(~F.isnan(values), values)
 
 
 def _check_keys(view: View, rows: DataFrame, values: DataFrame) -> None:

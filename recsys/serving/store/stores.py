@@ -5,15 +5,30 @@ from __future__ import annotations
 import json
 import sqlite3
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 from recsys.errors import UserError
+from recsys.input_files import problem_of
 from recsys.secrets import masked
 
 BATCH = 500  # keys of one query; SQLite takes 32,766 at most
+FORMAT = 1  # of the table or keys; a store of a later one is not touched
+COLUMNS = ["view", "key", "time", "value"]
+AGAIN = "write another one with python -m recsys.feature_store materialise"
+FAULTS = {
+    sqlite3.SQLITE_NOTADB: f"is no SQLite database; {AGAIN}",
+    sqlite3.SQLITE_CORRUPT: f"is damaged; {AGAIN}",
+    sqlite3.SQLITE_CANTOPEN: "cannot be opened; see that its folder exists and can be written, as readers share a log",
+    sqlite3.SQLITE_READONLY: "cannot be written; see who owns the file and its folder",
+    sqlite3.SQLITE_PERM: "cannot be written; see who owns the file and its folder",
+    sqlite3.SQLITE_FULL: "the disk is full; make room, and run the command again",
+    sqlite3.SQLITE_IOERR: "the disk fails, or is full; see to it, and run the command again",
+    sqlite3.SQLITE_BUSY: "is locked by another process; end it, or run the command again later",
+}
 
 Values = dict[str, Any]  # the features of one entity, by column
 Entry = tuple[str, float, Values]  # key, time as a number, and values
@@ -29,6 +44,11 @@ def events_of(view: str) -> str:
 def files_of(view: str) -> str:
     """Return the name under which it is stored which files of a view were read."""
     return f"{view}#files"
+
+
+def encoded(values: Any) -> str:
+    """Return values as JSON. Raises ValueError for NaN and infinities, which JSON lacks: no event brings them here."""
+    return json.dumps(values, default=str, allow_nan=False)
 
 
 class FeatureStore(Protocol):
@@ -50,29 +70,69 @@ class FeatureStore(Protocol):
         ...
 
 
+def replace(store: FeatureStore, view: str, key: str, values: Values, expected: Values | None = None) -> bool:
+    """Store values whatever the clock said when the stored ones were written, and return whether it was done.
+
+    expected: what must be stored until then; None for anything
+    """
+
+    def replaced(_: str, stored: Values | None) -> tuple[float, Values] | None:
+        return (time.time(), values) if expected is None or (stored or {}) == expected else None
+
+    return bool(store.update(view, [key], replaced))
+
+
 class SQLiteStore:
     """A SQLite file in WAL mode: many processes read while one writes. url: sqlite:///PATH"""
 
     def __init__(self, path: Path, *, write: bool = False) -> None:
-        self._path, self._write, self._local = path, write, threading.local()
-        if not write and not path.is_file():
-            raise UserError(f"store=sqlite:///{path}: no such file; write it with python -m recsys.feature_store")
+        self._path, self._write, self._local = path.absolute(), write, threading.local()
+        self._shown = f"store=sqlite:///{path}"
+        problem = problem_of(path, opens=False)
+        if problem is not None and not (write and problem == "no such file"):
+            hint = "; write it with python -m recsys.feature_store" if problem == "no such file" else ""
+            raise UserError(f"{self._shown}: {problem}{hint}")
+        with faults_of(f"sqlite:///{path}"):
+            assert self._connection
 
     @property
     def _connection(self) -> sqlite3.Connection:
         if not hasattr(self._local, "connection"):
-            mode = "rwc" if self._write else "ro"
-            connection = sqlite3.connect(f"file:{self._path}?mode={mode}", uri=True, timeout=30)
-            if self._write:
-                connection.execute("PRAGMA journal_mode=WAL")
-                connection.execute(
-                    "CREATE TABLE IF NOT EXISTS features (view TEXT, key TEXT, time REAL, value TEXT, "
-                    "PRIMARY KEY (view, key)) WITHOUT ROWID"
-                )
-            self._local.connection = connection
+            self._local.connection = self._connected()
         connection = self._local.connection
         assert isinstance(connection, sqlite3.Connection)
         return connection
+
+    def _connected(self) -> sqlite3.Connection:
+        uri = f"{self._path.as_uri()}?mode={'rwc' if self._write else 'ro'}"  # as_uri escapes ?, # and %
+        connection = sqlite3.connect(uri, uri=True, timeout=30)
+        version = self._check(connection)
+        if self._write:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute(
+                "CREATE TABLE IF NOT EXISTS features (view TEXT, key TEXT, time REAL, value TEXT, "
+                "PRIMARY KEY (view, key)) WITHOUT ROWID"
+            )
+            if version < FORMAT:
+                connection.execute(f"PRAGMA user_version={FORMAT}")
+        return connection
+
+    def _check(self, connection: sqlite3.Connection) -> int:
+        """Return the format. Raises UserError for a database of something else, of a later recsys, or without features.
+
+        An empty one can be written.
+        """
+        [[version]] = connection.execute("PRAGMA user_version")
+        columns = [row[1] for row in connection.execute("PRAGMA table_info(features)")]
+        [[tables]] = connection.execute("SELECT count(*) FROM sqlite_master")
+        if columns == COLUMNS and version > FORMAT:
+            why = f"has format {version}, of a later recsys than this one, which reads up to {FORMAT}"
+            raise UserError(f"{self._shown}: {why}; install that one, or {AGAIN}")
+        if columns != COLUMNS and tables:
+            raise UserError(f"{self._shown}: is a database of something else; name another file")
+        if not tables and not self._write:
+            raise UserError(f"{self._shown}: is empty; {AGAIN}")
+        return int(version)
 
     def get(self, view: str, keys: Sequence[str]) -> list[tuple[float, Values] | None]:
         found: dict[str, tuple[float, Values]] = {}
@@ -80,8 +140,8 @@ class SQLiteStore:
             part = keys[first : first + BATCH]
             marks = ",".join("?" * len(part))
             query = f"SELECT key, time, value FROM features WHERE view = ? AND key IN ({marks})"  # nosec B608
-            for key, time, value in self._connection.execute(query, [view, *part]):
-                found[key] = time, json.loads(value)
+            for key, when, value in self._connection.execute(query, [view, *part]):
+                found[key] = when, json.loads(value)
         return [found.get(key) for key in keys]
 
     def put(self, view: str, entries: Iterator[Entry]) -> int:
@@ -91,8 +151,8 @@ class SQLiteStore:
         )
         connection, count = self._connection, 0
         with connection:
-            for key, time, values in entries:
-                connection.execute(query, (view, key, time, json.dumps(values, default=str)))
+            for key, when, values in entries:
+                connection.execute(query, (view, key, when, encoded(values)))
                 count += 1
         return count
 
@@ -102,7 +162,7 @@ class SQLiteStore:
             connection.execute("BEGIN IMMEDIATE")
             for key, entry in zip(keys, self.get(view, keys), strict=True):
                 if (changed := change(key, entry and entry[1])) is not None:
-                    row = (view, key, changed[0], json.dumps(changed[1], default=str))
+                    row = (view, key, changed[0], encoded(changed[1]))
                     connection.execute("INSERT OR REPLACE INTO features VALUES (?, ?, ?, ?)", row)
                     count += 1
         return count
@@ -125,11 +185,12 @@ class RedisStore:
             import redis
         except ImportError as e:
             raise UserError(f"store={masked(url)}: needs redis; run: pip install 'recsys[redis]'") from e
-        self._client = redis.Redis.from_url(url, socket_timeout=5, socket_connect_timeout=5)
         try:
+            self._client = redis.Redis.from_url(url, socket_timeout=5, socket_connect_timeout=5)
+        except ValueError as e:
+            raise UserError(f"store={masked(url)}: must be redis://HOST:PORT/DB ({e})") from e
+        with faults_of(url):
             self._client.ping()
-        except redis.RedisError as e:
-            raise UserError(f"store={masked(url)}: cannot be reached: {e}") from e
         self._put = self._client.register_script(PUT)
 
     def get(self, view: str, keys: Sequence[str]) -> list[tuple[float, Values] | None]:
@@ -141,9 +202,9 @@ class RedisStore:
 
     def put(self, view: str, entries: Iterator[Entry]) -> int:
         count, pipeline = 0, self._client.pipeline(transaction=False)
-        for key, time, values in entries:
-            value = json.dumps([time, values], default=str)
-            self._put(keys=[f"recsys:{view}:{key}"], args=[time, value], client=pipeline)
+        for key, when, values in entries:
+            value = encoded([when, values])
+            self._put(keys=[f"recsys:{view}:{key}"], args=[when, value], client=pipeline)
             count += 1
             if count % BATCH == 0:
                 pipeline.execute()
@@ -169,7 +230,7 @@ class RedisStore:
                 }
                 pipeline.multi()
                 for key, entry in changes.items():
-                    pipeline.set(f"recsys:{view}:{key}", json.dumps(entry, default=str))
+                    pipeline.set(f"recsys:{view}:{key}", encoded(entry))
                 try:
                     pipeline.execute()
                 except redis.WatchError:  # another writer came between
@@ -177,14 +238,32 @@ class RedisStore:
                 return len(changes)
 
 
+@contextmanager
+def faults_of(url: str) -> Iterator[None]:
+    """Turn the errors of a store into a UserError of one line."""
+    where = f"store={masked(url)}"
+    try:
+        yield
+    except sqlite3.Error as e:
+        code = getattr(e, "sqlite_errorcode", 0) & 0xFF  # the primary one
+        raise UserError(f"{where}: {FAULTS.get(code, f'fails: {e}')}") from e
+    except UnicodeEncodeError as e:
+        raise UserError(f"{where}: the key {e.object!r} is not UTF-8 text; correct it") from e
+    except Exception as e:
+        if not type(e).__module__.startswith("redis."):  # which need not be installed
+            raise
+        what = "cannot be reached" if type(e).__name__ in ("ConnectionError", "TimeoutError") else "fails"
+        raise UserError(f"{where}: {what}: {' '.join(str(e).split())[:200]}") from e
+
+
 def open_store(url: str, *, write: bool = False) -> FeatureStore:
-    """Open a store. Raises UserError if it cannot be opened.
+    """Open a store. Raises UserError if it cannot be opened, or is something else.
 
     Args:
         url: sqlite:///PATH or redis://HOST:PORT/DB.
         write: whether to write to it; a SQLite file is then created.
     """
-    kind = urlsplit(url).scheme
+    kind = url.partition(":")[0]
     if kind == "sqlite" and url.startswith("sqlite:///"):
         return SQLiteStore(Path(url.removeprefix("sqlite:///")), write=write)
     if kind in ("redis", "rediss"):

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from recsys.console import say
 from recsys.errors import UserError
+from recsys.input_files import problem_of
 
 WAIT = 0.2  # seconds between two looks at a file
 LINES = 1 << 20  # bytes of a file that are read at a time
@@ -69,6 +70,9 @@ class LinesFile:
     def __init__(self, path: Path, known: Known) -> None:
         self.url, self._path, self._key = str(path), path, f"{path.resolve()} {ONLY}"
         self._rest, self._lines = b"", list[bytes]()
+        problem = problem_of(path)
+        if problem not in (None, "no such file"):  # a named pipe would wait for its writer
+            raise UserError(f"stream={path}: {problem}; name a file of JSON lines, or kafka://HOST:PORT/TOPIC")
         try:
             self._file: BinaryIO = path.open("rb")
         except OSError as e:

@@ -23,9 +23,12 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
@@ -35,6 +38,7 @@ import polars as pl
 import yaml
 
 from recsys.errors import UserError, did_you_mean
+from recsys.input_files import copies_of, problem_of
 from recsys.serving.store.aggregates import (
     EVENTS,
     FUNCTIONS,
@@ -45,10 +49,11 @@ from recsys.serving.store.aggregates import (
     ticks,
     ticks_per_second,
 )
+from recsys.serving.store.fitting import MOST_SUMMED, MOST_TIME, has_floats, reject, too_large, without_nan
 
 # Seconds of a unit. Months and years are none: their lengths differ, and joins by time cannot use them.
 UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
-FORMAT = 2  # of the events in a store; those of another format are read again from the files
+FORMAT = 3  # of the events in a store; those of another format are read again from the files
 MOST = 100_000  # values of a list
 LONGEST = 100 * 366 * UNITS["d"]  # of a max_age; polars counts in nanoseconds, of which 64 bits hold 292 years
 PART = re.compile(f"([0-9]{{1,18}})({'|'.join(UNITS)})")
@@ -95,10 +100,23 @@ class View:
         return tuple(dict.fromkeys(a.column for a in self.aggregates if a.column != EVENTS))
 
     def paths(self) -> list[str]:
-        """Return the files. Raises UserError if there are none."""
-        paths = sorted({p for pattern in self.files for p in glob.glob(pattern, recursive=True)})
-        if not paths:
+        """Return the files, without copies and links. Raises UserError if there are none, or one cannot be read."""
+        paths = self._matches()
+        copies = copies_of(paths)
+        return [p for p in paths if p not in copies]
+
+    def copies(self) -> dict[str, str]:
+        """Return the files that are left out, as another one has the same content: path -> path of that one."""
+        return copies_of(self._matches())
+
+    def _matches(self) -> list[str]:
+        found = {p for f in self.files for p in glob.glob(f, recursive=True) if p == f or not Path(p).is_dir()}
+        if not found:
             raise UserError(f"{self.name}.files={', '.join(self.files)}: no file matches")
+        paths = sorted(found)
+        for path in paths:
+            if problem := problem_of(path):
+                raise UserError(f"{self.name}.files: {path} {problem}")
         return paths
 
     def scan(self, paths: Sequence[str] | None = None) -> pl.LazyFrame:
@@ -109,14 +127,45 @@ class View:
         paths = self.paths() if paths is None else list(paths)
         wanted = list(dict.fromkeys([self.key, self.time, *self.columns, *self.event_columns]))
         for path in paths:
-            there = columns_of(path)
+            there = columns_of(path, self.name)
             if missing := next((c for c in wanted if c not in there), None):
                 raise UserError(f"{self.name}: {path} has no column {missing}{did_you_mean(missing, there)}")
             self.age(there[self.time])
             self._check_windows(there[self.time])
+            self._check_sums(there)
+        types = {c: there[c] for c in wanted}
         frame = pl.scan_parquet(paths, glob=False).select(wanted)  # their names are no globs
+        if large := self.too_large(types):
+            frame = frame.filter(~pl.any_horizontal(*large.values()).fill_null(False))
+        frame = frame.with_columns(without_nan(types))
         frame = frame.filter(pl.col(self.key).is_not_null() & pl.col(self.time).is_not_null())
         return frame.with_columns(pl.col(self.key).cast(pl.String))
+
+    def too_large(self, types: Mapping[str, pl.DataType]) -> dict[str, pl.Expr]:
+        """Return, for each column with floats, whether its value is so large that its row is a bad event."""
+        limits = {**dict.fromkeys(self.summed, MOST_SUMMED), self.time: MOST_TIME}
+        return {
+            name: too_large(pl.col(name), dtype, limits.get(name, sys.float_info.max))
+            for name, dtype in types.items()
+            if has_floats(dtype)
+        }
+
+    def check_values(self, paths: Sequence[str] | None = None, rejected: Path | None = None) -> None:
+        """Append the rows whose values are too large to a file; by default, raise UserError for the first of them."""
+        wanted = {self.key, self.time, *self.columns, *self.event_columns}
+        for path in self.paths() if paths is None else paths:
+            large = self.too_large({c: t for c, t in columns_of(path, self.name).items() if c in wanted})
+            if not large:
+                continue
+            rows = pl.scan_parquet(path, glob=False).with_row_index("__row__")
+            with readable(f"{self.name}: {path}"):
+                bad = rows.filter(pl.any_horizontal(*large.values())).collect(engine="streaming")
+            which = bad.select(large_.alias(name) for name, large_ in large.items())
+            for row, flags in zip(bad.iter_rows(named=True), which.iter_rows(named=True), strict=True):
+                name = next(n for n, flag in flags.items() if flag)
+                why = f"{name}={row[name]}: is infinite, or too large for a {'time' if name == self.time else 'sum'}"
+                where = f"{self.name}: {path}, row {row.pop('__row__')}"
+                reject(rejected, self.name, where, why, json.dumps(row, default=str))
 
     def until(self, frame: pl.LazyFrame, until: Any) -> pl.LazyFrame:
         """Leave out the rows of `scan` that are later than a time; None keeps all. Raises UserError for no time."""
@@ -144,7 +193,9 @@ class View:
         column, or already have one.
         """
         self.check_rows(rows.columns, time)
-        values = self.scan().collect(engine="streaming").rename({self.time: "__time__", self.key: "__key__"})
+        with readable(self.name):
+            values = self.scan().collect(engine="streaming")
+        values = values.rename({self.time: "__time__", self.key: "__key__"})
         if rows.schema[time] != values.schema["__time__"]:
             try:
                 if rows.schema[time].is_temporal() != values.schema["__time__"].is_temporal():
@@ -204,6 +255,18 @@ class View:
             raise UserError(f"{where}: must be a number, as the times are ({dtype})")
         return float(self.max_age) if dtype.is_float() else math.floor(float(self.max_age))
 
+    def _check_sums(self, types: Mapping[str, pl.DataType]) -> None:
+        """Raise UserError if a sum or mean is of something else than numbers."""
+        for a in self.aggregates:
+            if a.function in ("sum", "mean") and not (types[a.column].is_numeric() or types[a.column] == pl.Boolean):
+                where = f"{self.name}.aggregates.{a.name}.{a.function}={a.column}"
+                raise UserError(f"{where}: the column is {types[a.column]}; name one of numbers")
+
+    @property
+    def summed(self) -> frozenset[str]:
+        """The columns of which an aggregate is a sum or mean."""
+        return frozenset(a.column for a in self.aggregates if a.function in ("sum", "mean"))
+
     def _check_windows(self, dtype: Any) -> None:
         """Raise UserError if the windows of aggregates do not fit times of a type."""
         for a in self.aggregates:
@@ -212,9 +275,20 @@ class View:
                 raise UserError(f"{self.name}.aggregates.{a.name}.window: {hint}")
 
 
-def columns_of(path: str | Path) -> pl.Schema:
-    """Return the columns of a Parquet file, whose name is no glob."""
-    return pl.scan_parquet(path, glob=False).collect_schema()
+def columns_of(path: str | Path, where: str = "input") -> pl.Schema:
+    """Return the columns of a Parquet file, whose name is no glob. Raises UserError if it is something else."""
+    with readable(f"{where}: {path}"):
+        return pl.scan_parquet(path, glob=False).collect_schema()
+
+
+@contextmanager
+def readable(where: str) -> Iterator[None]:
+    """Turn the errors of polars about files into a UserError."""
+    try:
+        yield
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as e:
+        why = str(e).partition("\n")[0][:200]
+        raise UserError(f"{where}: cannot be read as Parquet ({why}); unpack or correct it, or leave it out") from e
 
 
 def microseconds_of_age(age: str) -> int:
@@ -251,8 +325,8 @@ def _is_number(text: str) -> bool:
 def load_views(file: str | Path) -> dict[str, View]:
     """Read a definition. Raises UserError for a mistake."""
     path = Path(file)
-    if not path.is_file():
-        raise UserError(f"definition={file}: no such file")
+    if problem := problem_of(path):
+        raise UserError(f"definition={file}: {problem}")
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as e:
@@ -266,6 +340,8 @@ def load_views(file: str | Path) -> dict[str, View]:
 
 def _view(name: str, value: Any, file: str | Path) -> View:
     where = f"{file}: {name}"
+    if not name.strip() or set(name) & set("#:"):  # a store has VIEW#events and, in Redis, recsys:VIEW:KEY
+        raise UserError(f"{file}: {name!r}: cannot be the name of a view; write one without # and :")
     if not isinstance(value, Mapping):
         raise UserError(f"{where}: must have the keys files, key, time and columns")
     known = [f.name for f in fields(View) if f.name != "name"]

@@ -1,0 +1,71 @@
+"""Values that fit into a store: JSON has neither NaN nor infinities, and a sum must not become one.
+
+NaN of a file is a missing value, as pandas writes it. Infinities, and numbers so large that a sum of them could be
+infinite, make their row a bad event.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import polars as pl
+
+from recsys.errors import UserError
+
+MOST_SUMMED = 2.0**960  # 2 ** 63 values of this size have a finite sum
+MOST_TIME = 2.0**43  # seconds, whose microseconds are 64 bits
+
+
+def without_nan(types: Mapping[str, pl.DataType]) -> list[pl.Expr]:
+    """Return the columns that hold floats, with missing values instead of NaN."""
+    return [_without_nan(pl.col(name), dtype).alias(name) for name, dtype in types.items() if has_floats(dtype)]
+
+
+def _without_nan(values: pl.Expr, dtype: pl.DataType) -> pl.Expr:
+    if isinstance(dtype, pl.List):
+        return values.list.eval(_without_nan(pl.element(), dtype.inner))  # type: ignore[arg-type]
+    if isinstance(dtype, pl.Array):
+        return _without_nan(values.arr.to_list(), pl.List(dtype.inner)).list.to_array(dtype.size)
+    if isinstance(dtype, pl.Struct):
+        made = [_without_nan(values.struct.field(f.name), f.dtype).alias(f.name) for f in dtype.fields]  # type: ignore[arg-type]
+        return pl.when(values.is_not_null()).then(pl.struct(made))
+    return values.fill_nan(None) if dtype.is_float() else values
+
+
+def has_floats(dtype: pl.DataType) -> bool:
+    """Return whether values of a type are floats, or hold some."""
+    if isinstance(dtype, pl.Struct):
+        return any(has_floats(f.dtype) for f in dtype.fields)  # type: ignore[arg-type]
+    return has_floats(dtype.inner) if isinstance(dtype, pl.List | pl.Array) else dtype.is_float()  # type: ignore[arg-type]
+
+
+def too_large(values: pl.Expr, dtype: pl.DataType, most: float = sys.float_info.max) -> pl.Expr:
+    """Return whether values are, or hold, floats beyond a limit, (n,)."""
+    if isinstance(dtype, pl.List):
+        return values.list.eval(too_large(pl.element(), dtype.inner)).list.any()  # type: ignore[arg-type]
+    if isinstance(dtype, pl.Array):
+        return too_large(values.arr.to_list(), pl.List(dtype.inner))
+    if isinstance(dtype, pl.Struct):
+        floats = [f for f in dtype.fields if has_floats(f.dtype)]  # type: ignore[arg-type]
+        return pl.any_horizontal(too_large(values.struct.field(f.name), f.dtype) for f in floats)  # type: ignore[arg-type]
+    return values.cast(pl.Float64).fill_nan(None).abs() > most  # NaN would be the greatest of all
+
+
+def reject(rejected: Path | None, view: str, where: str, why: str, text: str) -> None:
+    """Append an event that cannot be read to a file. Raises UserError if there is none."""
+    if rejected is None:
+        raise UserError(f"{where}: {why}; correct it, or set rejected=FILE to go on and keep such events there")
+    with rejected.open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"view": view, "event": where, "why": why, "text": text}) + "\n")
+
+
+def check_rejected(rejected: Path | None) -> None:
+    """Raise UserError if a file for rejected events cannot be written."""
+    try:
+        if rejected is not None:
+            rejected.open("a").close()
+    except OSError as e:
+        raise UserError(f"rejected={rejected}: cannot be written ({e.strerror}); name another file") from e

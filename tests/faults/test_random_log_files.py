@@ -1,0 +1,111 @@
+"""Random sequences of materialise, rename, append, rotate, follow and kill give the counts of plain Python."""
+
+import json
+import os
+import random
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from recsys.serving.store import materialise as materialising
+from recsys.serving.store.follow import follow
+from recsys.serving.store.materialise import materialise
+from recsys.serving.store.online import values_at
+from recsys.serving.store.stores import open_store
+from recsys.serving.store.views import load_views
+
+YAML = """
+v:
+  files: "logs/*.parquet"
+  stream: stream.jsonl
+  key: user
+  time: at
+  aggregates: {events: {count: "*"}, total: {sum: x}}
+"""
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_each_event_counts_once(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(seed)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(materialising, "ENTITIES", 3)
+    Path("logs").mkdir()
+    Path("f.yaml").write_text(YAML)
+    Path("stream.jsonl").touch()
+    view = load_views("f.yaml")["v"]
+    store = open_store("sqlite:///s.db", write=True)
+    files: dict[str, list[dict[str, Any]]] = {}
+    events: list[dict[str, Any]] = []
+    pending: list[dict[str, Any]] = []  # of the stream, and of no file yet
+
+    def new(number: int) -> list[dict[str, Any]]:
+        made = []
+        for _ in range(number):
+            made.append({"user": f"u{rng.randrange(12)}", "at": 1000 + len(events), "x": rng.randrange(100)})
+            events.append(made[-1])
+        return made
+
+    def write(name: str, rows: list[dict[str, Any]]) -> None:
+        files[name] = rows
+        pl.DataFrame(rows).write_parquet(f"logs/{name}.parquet")
+
+    def act(step: str) -> None:
+        name = rng.choice(sorted(files)) if files else None
+        if step == "new":
+            rows = [*pending, *new(rng.randrange(9, 40))]  # what the stream held comes to the files first
+            pending.clear()
+            write(f"f{rng.random()}", rows)
+        elif step == "stream":
+            pending.extend(rows := new(rng.randrange(1, 20)))
+            with Path("stream.jsonl").open("a") as file:
+                file.writelines(json.dumps(row) + "\n" for row in rows)
+            follow([view], store, until_end=True)
+        elif name is not None and step == "append" and not pending:
+            write(name, [*files[name], *new(5)])
+        elif name is not None and step == "rename":
+            other = f"f{rng.random()}"
+            os.rename(f"logs/{name}.parquet", f"logs/{other}.parquet")
+            files[other] = files.pop(name)
+        elif name is not None and step == "rotate" and not pending:
+            other, old = f"f{rng.random()}", files[name]
+            os.rename(f"logs/{name}.parquet", f"logs/{other}.parquet")
+            files[other] = old
+            write(name, new(len(old) + 3))
+        elif name is not None and step == "copy":
+            Path(f"logs/copy{rng.random()}.parquet").hardlink_to(f"logs/{name}.parquet")
+            for copy in Path("logs").glob("copy*"):
+                materialise({"v": view}, store)
+                copy.unlink()
+        elif step == "kill":
+            _killed(rng.randrange(1, 5))
+        elif files:
+            materialise({"v": view}, store)
+
+    def _killed(call: int) -> None:
+        update, calls = store.update, [0]
+
+        def killed(*arguments: Any) -> int:
+            calls[0] += 1
+            if calls[0] == call:
+                raise KeyboardInterrupt
+            return update(*arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(store, "update", killed)
+            with suppress(KeyboardInterrupt):
+                materialise({"v": view}, store)
+
+    act("new")
+    act("materialise")
+    for _ in range(25):
+        act(rng.choice(["new", "stream", "append", "rename", "rotate", "copy", "kill", "materialise"]))
+    act("materialise")
+    found = values_at(view, store, [f"u{i}" for i in range(12)], 1e6)
+    counts, totals = Counter(e["user"] for e in events), Counter[str]()
+    for event in events:
+        totals[event["user"]] += event["x"]
+    assert {u: (v["events"], v["total"]) for u, v in found.items()} == {u: (counts[u], totals[u]) for u in found}

@@ -1,0 +1,159 @@
+"""Answers that are none, or other ones, count as errors; a server that never ends one costs no more than timeout_s."""
+
+import json
+import struct
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_drive import MODEL, ROWS
+from v2_server import Toy, serving
+
+from recsys.config.schema_commands import LoadTestConfig
+from recsys.errors import UserError
+from recsys.load.answers import AnswerCheck, Expected, problem_of
+from recsys.load.drive import Job, Timings, drive
+from recsys.load.endpoint import Endpoint
+from recsys.load.requests import encode_binary, encode_json, encode_rows
+from recsys.load.run import prepare
+
+
+def tensor(values: list[Any], shape: list[int], name: str = "score") -> bytes:
+    return json.dumps({"outputs": [{"name": name, "datatype": "FP32", "shape": shape, "data": values}]}).encode()
+
+
+def binary(values: list[float], shape: list[int], size: int | None = None) -> bytes:
+    size = 4 * len(values) if size is None else size
+    output = {"name": "score", "datatype": "FP32", "shape": shape, "parameters": {"binary_data_size": size}}
+    return json.dumps({"outputs": [output]}).encode() + struct.pack(f"<{len(values)}f", *values)
+
+
+WRONG = [
+    b"<html>200</html>",
+    b"{}",
+    b"",
+    b"[]",
+    b"null",
+    b'{"outputs": []}',
+    b'{"outputs": 7}',
+    b'{"outputs": [7]}',
+    b"[" * 100_000,
+    tensor([], [0]),
+    tensor([0.5], [1]),
+    tensor([0.5] * 3, [3]),
+    tensor([0.5], [2]),
+    tensor([0.5, None], [2]),
+    tensor([0.5, "x"], [2]),
+    tensor([0.5, 0.5], [2], "other"),
+    binary([0.5, float("nan")], [2]),
+    binary([0.5, float("inf")], [2]),
+    binary([0.5, 0.5], [2], 7),
+    binary([0.5], [2]),
+    b"\xff" * 100,
+]
+
+
+@pytest.mark.parametrize("body", WRONG, ids=range(len(WRONG)))
+def test_answers_that_are_none(body: bytes) -> None:
+    for protocol in ("http", "rows", "grpc"):
+        assert problem_of(body, Expected(protocol, 2, ("score",)))
+    assert AnswerCheck(Expected("http", 2, ("score",))).error(0, body) == "wrong answer"
+
+
+def test_right_answers() -> None:
+    expected = Expected("http", 2, ("score",))
+    for body in (tensor([0.5, 1], [2]), binary([0.5, 1], [2]), binary([0.5, 1], [2, 1]), tensor([[0.5], [1]], [2, 1])):
+        assert problem_of(body, expected) is None
+    rows = Expected("rows", 2)
+    for answer in ([0.5, 1], [[0.1, 0.2], [0.3, 0.4]], [{"a": 1, "b": 2}] * 2):
+        assert problem_of(json.dumps({"predictions": answer}).encode(), rows) is None
+    for answer in ([0.5], [0.5, None], [{"a": 1, "b": None}] * 2, [{"a": 1}, {}], "ab"):
+        assert problem_of(json.dumps({"predictions": answer}).encode(), rows)
+    lists = Expected("rows", 2, retrieval=True)
+    own = {"items": ["a", "b"], "scores": [2.0, 1.0]}
+    assert problem_of(json.dumps({"recommendations": [own, own]}).encode(), lists) is None
+    assert problem_of(json.dumps(own).encode(), Expected("rows", 1, retrieval=True)) is None
+    for wrong in ({"recommendations": [own]}, {"items": 3}, {"recommendations": [{**own, "scores": [1, None]}] * 2}):
+        assert problem_of(json.dumps(wrong).encode(), lists)
+
+
+def test_other_values_than_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recsys.load.answers.SAMPLE", 1)
+    check, free = AnswerCheck(Expected("http", 2)), AnswerCheck(Expected("http", 2, same_values=False))
+    for body, error in (
+        (tensor([0.5, 0.25], [2]), None),
+        (tensor([0.500001, 0.25], [2]), None),
+        (tensor([0.5, 0.26], [2]), "other values"),
+        (tensor([0.5, 0.25], [2]), None),
+    ):
+        assert check.error(0, body) == error and free.error(0, body) is None
+    assert check.error(1, tensor([0.5, 0.26], [2])) is None  # another request
+
+
+def run(toy: Toy, kind: str = "binary", **changes: Any) -> Timings:
+    endpoint = Endpoint("127.0.0.1", toy.port)
+    encode = {"binary": encode_binary, "json": encode_json, "rows": encode_rows}[kind]
+    expected = Expected("rows" if kind == "rows" else "http", 1)
+    job = {"connections": 2, "seconds": 0.3, "timeout_s": 1.0, "due": None, "begin": time.monotonic()} | changes
+    return drive(Job(expected.protocol, endpoint, [encode(endpoint, MODEL, ROWS)], **job, expected=expected))
+
+
+@pytest.mark.parametrize("kind", ["binary", "json", "rows"])
+def test_every_answer_is_checked(kind: str) -> None:
+    with serving(Toy(delay=0.002)) as toy:
+        timings = run(toy, kind)
+        assert not timings.errors and len(timings.latencies) > 20
+        for body in (b"<html></html>", b"{}", b'{"predictions": []}', tensor([], [0])):
+            toy.answer = body
+            timings = run(toy, kind)
+            assert timings.errors.keys() == {"wrong answer"} and not len(timings.latencies)
+
+
+HEAD = b"HTTP/1.1 200 OK\r\n"
+
+
+@pytest.mark.parametrize(
+    ("raw", "kinds"),
+    [
+        (HEAD + b"content-length: 9999999999\r\n\r\n{", {"timeout"}),
+        (HEAD + b"content-length: 99999999999999999999999999\r\n\r\n{", {"connection"}),
+        (HEAD + b"content-length: -1\r\n\r\n{", {"connection"}),
+        (HEAD + b"transfer-encoding: chunked\r\n\r\n5\r\nhello\r\n", {"timeout"}),
+        (HEAD + b"transfer-encoding: chunked\r\n\r\n" + b"100000\r\n" + bytes(1 << 20) + b"\r\n", {"timeout"}),
+        (HEAD + b"x: " + b"y" * 100_000, {"timeout", "connection"}),
+        (b"nonsense\r\n\r\n", {"connection"}),
+    ],
+    ids=range(7),
+)
+def test_answers_that_do_not_end(raw: bytes, kinds: set[str]) -> None:
+    with serving(Toy(raw=raw)) as toy:
+        started = time.monotonic()
+        timings = run(toy, timeout_s=0.3)
+    assert timings.errors.keys() <= kinds and timings.errors and not len(timings.latencies)
+    assert time.monotonic() - started < 5
+
+
+def test_an_answer_of_too_many_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recsys.load.http_connection.MOST_BYTES", 100_000)
+    with serving(Toy(answer=b"x" * 200_000)) as toy:
+        assert run(toy).errors.keys() == {"answer too large"}
+
+
+def test_two_answers_to_one_request_are_not_taken_for_that_to_the_next() -> None:
+    answer = HEAD + b"content-length: 2\r\n\r\n{}"
+    with serving(Toy(raw=answer + answer)) as toy:
+        timings = run(toy, connections=1)
+    assert timings.errors.keys() == {"wrong answer", "connection"}
+
+
+def test_the_first_answer_ends_the_command_if_it_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "r.csv").write_text("name,price\na,1\n")
+    with serving(Toy(answer=b"<html>hello</html>")) as toy:
+        for protocol in ("http", "rows"):
+            config = LoadTestConfig(
+                target=f"127.0.0.1:{toy.port}", rows=str(tmp_path / "r.csv"), concurrency=[1], batch_sizes=[1]
+            )
+            config.protocol = protocol
+            with pytest.raises(UserError, match=r"refuses a request with batch size 1: is no answer .*<html>hello"):
+                prepare(config)

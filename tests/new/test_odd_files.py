@@ -1,0 +1,97 @@
+"""Infinite numbers, missing times, very many columns, and paths that are no files."""
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pytest
+from omegaconf import OmegaConf
+
+from recsys.errors import UserError
+from recsys.new.document import document
+from recsys.new.explode import explode
+from recsys.new.propose import propose
+from recsys.new.sample import Layout
+
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 7\n"
+
+
+def table(change: Callable[[int], dict[str, str]]) -> str:
+    rows = [
+        {
+            "label": str(int(i % 3 == 0)),
+            "user": f"u{i % 50}",
+            "price": f"{i % 97 / 7:.2f}",
+            "at": str(1_700_000_000 + i),
+        }
+        | change(i)
+        for i in range(500)
+    ]
+    return "label,user,price,at\n" + "".join(",".join(r.values()) + "\n" for r in rows)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda i: {"label": "1e400"} if i % 2 else {},
+        lambda i: {"label": "-1e400"} if i == 3 else {},
+        lambda i: {"price": "1e400"} if i == 7 else {},
+        lambda _: {"price": "1e400"},
+        lambda i: {"price": "-inf" if i % 2 else "1e400"},
+        lambda i: {"at": "1e400"} if i == 5 else {},
+        lambda i: {"at": ""} if i == 5 else {},
+        lambda i: {"at": "9" * 25} if i == 5 else {},
+    ],
+)
+def test_infinite_and_missing_values(change: Callable[[int], dict[str, str]], tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text(table(change))
+    written = document(propose([str(file)], "auto"), "x")
+    assert OmegaConf.create(written).label and "inf" not in written.replace("-inf", "").split("label", 1)[1][:40]
+
+
+def test_a_label_that_is_infinite_in_json(tmp_path: Path) -> None:
+    file = tmp_path / "a.jsonl"
+    file.write_text("".join(f'{{"label": {"1e400" if i % 2 else 0}, "n": {i % 7}}}\n' for i in range(300)))
+    label = propose([str(file)], "label").label
+    assert label is not None and "inf" not in str(label.settings.get("at_least"))
+
+
+def test_missing_times_stay_in_their_rows(tmp_path: Path) -> None:
+    """The time of each row is its own, also after a row without one."""
+    file = tmp_path / "a.csv"
+    file.write_text(table(lambda i: {"at": ""} if i == 5 else {}))
+    proposal = propose([str(file)], "label")
+    [c] = [c for c in proposal.columns if c.name == "at"]
+    assert c.time is not None and c.time.moments is not None
+    assert c.time.moments[5] is None and c.time.moments.dt.epoch("s")[6] == 1_700_000_006
+    assert proposal.split.settings["by"] == "time"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (os.mkfifo, "is a named pipe; write what comes out of it to a file first"),
+        (lambda p: os.symlink("gone", p), "is a link to gone, which does not exist"),
+        (lambda p: p.write_bytes(LFS), "is a pointer of Git LFS, not the file itself; run: git lfs pull"),
+    ],
+)
+@pytest.mark.parametrize("glob", ["a.csv", "*.csv"])
+def test_paths_that_are_no_files(make: Callable[[Path], None], message: str, glob: str, tmp_path: Path) -> None:
+    make(tmp_path / "a.csv")
+    with pytest.raises(UserError) as found:
+        propose([str(tmp_path / glob)], "auto")
+    assert message in str(found.value) and "no such file" not in str(found.value)
+
+
+def test_the_time_for_many_columns_grows_with_their_number() -> None:
+    """Lists and text in 2,500 columns; comparing each with each took minutes."""
+    width = 2500
+    frame = pl.DataFrame({f"c{i}": ["a b c", "a b", "a", "d e f"] for i in range(width)})
+    started = time.process_time()
+    explode(frame, Layout("csv", frame.columns), None)
+    lists = pl.DataFrame({f"l{i}": [[i] * (1 + (i + k) % 5) for k in range(6)] for i in range(width)})
+    explode(lists, Layout("parquet", lists.columns), None)
+    assert time.process_time() - started < 30

@@ -1,0 +1,161 @@
+"""Values that do not fit are bad events, with their place; no sum of a store is infinite, and all output is JSON."""
+
+import json
+import math
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from forks import ok, run_forked
+from shop_events import START, events, everything
+
+from recsys.errors import UserError
+from recsys.serving.store.follow import follow
+from recsys.serving.store.materialise import materialise
+from recsys.serving.store.stores import FeatureStore, open_store
+from recsys.serving.store.views import View, load_views
+
+NOW = START + timedelta(days=41)
+INF, NAN = math.inf, math.nan
+LIKE = {"user": "u1", "at": START + timedelta(days=40), "price": 1.0, "small": 1.0, "vector": [1.0]}
+YAML = """
+clicks:
+  files: "events-*.parquet"
+  stream: clicks.jsonl
+  key: user
+  time: at
+  columns: [vector]
+  aggregates:
+    spent: {sum: price}
+    price: {mean: price, window: 7d}
+    small: {sum: small}
+    dearest: {max: price}
+"""
+
+
+@pytest.fixture
+def view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> View:
+    monkeypatch.chdir(tmp_path)
+    Path("f.yaml").write_text(YAML)
+    return load_views("f.yaml")["clicks"]
+
+
+def frame(*changes: dict[str, Any]) -> pl.DataFrame:
+    return pl.DataFrame([LIKE | c for c in changes], schema_overrides={"small": pl.Float32})
+
+
+def no_constant(text: str) -> Any:
+    raise AssertionError(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('"price": 1e400', "price=inf: is infinite, or too large"),
+        ('"price": -1e400', "price=-inf: is infinite, or too large"),
+        ('"price": 1e300', "price=1e+300: is infinite, or too large"),
+        ('"small": 1e39', "small=1e+39: is infinite, or too large"),
+        ('"vector": [1, 1e400]', "vector=[1, inf]: is infinite, or too large"),
+        ('"price": ' + "9" * 400, "price=9"),
+    ],
+)
+def test_events_of_a_stream(text: str, message: str, view: View, store: FeatureStore) -> None:
+    frame({}).write_parquet("events-0.parquet")
+    materialise({"clicks": view}, store)
+    good = '{"user": "u1", "at": "2026-02-10T12:00:00", "price": 2, "vector": [3]}\n'
+    bad = '{"user": "u1", "at": "2026-02-10T12:00:00", ' + text + "}\n"
+    Path("clicks.jsonl").write_text(good + bad + good)
+    with pytest.raises(UserError, match=r"^clicks.jsonl, partition 0, offset \d+: ") as found:
+        follow([view], store, until_end=True)
+    assert message in str(found.value) and f"offset {len(good)}:" in str(found.value)
+    follow([view], store, until_end=True, rejected=Path("bad.jsonl"))
+    [line] = Path("bad.jsonl").read_text().splitlines()
+    assert json.loads(line, parse_constant=no_constant)["text"] == bad.strip()
+    found_ = everything(view, store, NOW)["u1"]
+    assert found_ == {"spent": 5.0, "price": 5 / 3, "small": 1.0, "dearest": 2.0, "vector": [3.0]}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"price": INF}, "price=inf: is infinite, or too large for a sum"),
+        ({"price": 1e300}, "price=1e+300: is infinite, or too large for a sum"),
+        ({"vector": [1.0, -INF]}, "vector=[1.0, -inf]: is infinite, or too large for a sum"),
+        ({"small": INF}, "small=inf: is infinite, or too large for a sum"),
+    ],
+)
+def test_rows_of_files(change: dict[str, Any], message: str, view: View, store: FeatureStore) -> None:
+    frame({}, change).write_parquet("events-0.parquet")
+    place = "clicks: events-0.parquet, row 1: "
+    with pytest.raises(UserError) as found:
+        materialise({"clicks": view}, store)
+    assert str(found.value).startswith(place + message)
+    rows = frame({"at": NOW}).select("user", pl.col("at").alias("ts"))
+    rows.write_parquet("rows.parquet")
+    arguments = ["definition=f.yaml", "input=rows.parquet", "time=ts", "output=out.parquet"]
+    done = run_forked("recsys.feature_store", "join", *arguments, cwd=Path.cwd())
+    assert done.returncode == 2 and place + message in done.stderr
+    ok(run_forked("recsys.feature_store", "join", *arguments, "rejected=bad.jsonl", cwd=Path.cwd()))
+    [line] = [json.loads(x, parse_constant=no_constant) for x in Path("bad.jsonl").read_text().splitlines()]
+    assert (line["event"] + ": ", line["why"]) == (place, message)
+    materialise({"clicks": view}, store, rejected=Path("bad.jsonl"))
+    wanted = {"spent": 1.0, "price": 1.0, "small": 1.0, "dearest": 1.0, "vector": [1.0]}
+    assert everything(view, store, NOW)["u1"] == wanted
+    assert pl.read_parquet("out.parquet").select(view.names).row(0, named=True) == wanted | {"vector": [1.0]}
+
+
+def test_nan_is_a_missing_value(view: View, store: FeatureStore) -> None:
+    """As pandas writes it, also within lists."""
+    frame({}, {"price": NAN, "small": NAN, "vector": [NAN, 2.0]}).write_parquet("events-0.parquet")
+    materialise({"clicks": view}, store)
+    found = everything(view, store, NOW)["u1"]
+    assert found == {"spent": 1.0, "price": 1.0, "small": 1.0, "dearest": 1.0, "vector": [None, 2.0]}
+    rows = pl.DataFrame({"user": ["u1"], "ts": [NOW]})
+    assert view.join(rows, "ts").select(view.names).row(0, named=True) == found
+
+
+def test_sums_of_the_largest_values_are_finite(view: View, store: FeatureStore) -> None:
+    small = 3e38  # of Float32, whose sums are Float64
+    frame(*[{"price": 9e288, "small": small}] * 1000).write_parquet("events-0.parquet")
+    materialise({"clicks": view}, store)
+    found = everything(view, store, NOW)["u1"]
+    joined = view.join(pl.DataFrame({"user": ["u1"], "ts": [NOW]}), "ts").row(0, named=True)
+    for name in ("spent", "price", "small"):
+        assert math.isfinite(found[name]) and found[name] == pytest.approx(joined[name])
+
+
+@pytest.mark.parametrize("time", [INF, 1e13, -1e300])
+def test_times_that_are_no_seconds(time: float, tmp_path: Path, store: FeatureStore) -> None:
+    pl.DataFrame({"user": ["a", "a"], "at": [1.0, time], "x": [1.0, 2.0]}).write_parquet(tmp_path / "e.parquet")
+    (tmp_path / "f.yaml").write_text(
+        f"v: {{files: {tmp_path}/e.parquet, key: user, time: at, aggregates: {{s: {{sum: x}}}}}}"
+    )
+    views = load_views(tmp_path / "f.yaml")
+    with pytest.raises(UserError, match=r"e.parquet, row 1: at=.*: is infinite, or too large for a time; correct it"):
+        materialise(views, store)
+    materialise(views, store, rejected=tmp_path / "bad.jsonl")
+    assert everything(views["v"], store, NOW) and store.get("v#events", ["a"])[0][1]["x"] == [1.0]  # type: ignore[index]
+
+
+def test_sums_of_text_are_refused(view: View, store: FeatureStore) -> None:
+    events(5).with_columns(price=pl.col("shop"), small=1.0, vector=pl.lit(None)).write_parquet("events-0.parquet")
+    with pytest.raises(
+        UserError, match=r"^clicks.aggregates.spent.sum=price: the column is String; name one of numbers"
+    ):
+        materialise({"clicks": view}, store)
+
+
+def test_get_prints_json_of_a_store_that_was_poisoned_before(view: View, tmp_path: Path) -> None:
+    """As earlier versions could."""
+    frame({}).write_parquet("events-0.parquet")
+    url = f"sqlite:///{tmp_path / 'f.db'}"
+    store = open_store(url, write=True)
+    materialise({"clicks": view}, store)
+    import sqlite3
+
+    with sqlite3.connect(tmp_path / "f.db") as connection:
+        connection.execute("UPDATE features SET value = replace(value, '[1.0]', '[Infinity]')")
+    done = ok(run_forked("recsys.feature_store", "get", "definition=f.yaml", f"store={url}", "keys=u1", cwd=tmp_path))
+    assert json.loads(done.stdout, parse_constant=no_constant)["values"]["spent"] is None

@@ -1,0 +1,298 @@
+"""Files that are renamed, copied, joined, split, cut and written again count once, or the command says what it cannot know."""
+
+import gzip
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+from shop_events import START, YAML, events, everything
+
+from recsys.errors import UserError
+from recsys.serving.store import materialise as materialising
+from recsys.serving.store.materialise import materialise
+from recsys.serving.store.stores import FeatureStore, open_store
+from recsys.serving.store.views import View, load_views
+
+NOW = START + timedelta(days=41)
+LOG = events(1200)
+A, B = LOG[:800], LOG[800:]
+
+
+@pytest.fixture
+def view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> View:
+    monkeypatch.chdir(tmp_path)
+    Path("logs").mkdir()
+    Path("f.yaml").write_text(YAML.replace('"events-*.parquet"', '"logs/**/*.parquet"'))
+    return load_views("f.yaml")["clicks"]
+
+
+def whole(view: View, folder: Path, frame: pl.DataFrame = LOG) -> dict[str, Any]:
+    """Return what a store has that read all events from one file."""
+    folder.mkdir()
+    frame.write_parquet(folder / "all.parquet")
+    store = open_store(f"sqlite:///{folder / 'whole.db'}", write=True)
+    materialise({"clicks": View(**{**vars(view), "files": (str(folder / "all.parquet"),)})}, store)
+    return everything(view, store, NOW)
+
+
+def rename() -> None:
+    os.rename("logs/a.parquet", "logs/z.parquet")
+
+
+def move_the_folder() -> None:
+    os.rename("logs", "old")
+    os.makedirs("logs/2026")
+    os.rename("old/a.parquet", "logs/2026/a.parquet")
+
+
+def copy_and_touch() -> None:
+    shutil.copy("logs/a.parquet", "logs/z.parquet")
+    os.utime("logs/a.parquet")
+
+
+def hard_link_then_unlink() -> None:
+    os.link("logs/a.parquet", "logs/z.parquet")
+    os.unlink("logs/a.parquet")
+
+
+def link() -> None:
+    os.symlink("a.parquet", "logs/z.parquet")
+
+
+def rename_and_grow() -> None:
+    os.unlink("logs/a.parquet")
+    LOG[:1000].write_parquet("logs/z.parquet")
+
+
+def rotate_and_begin_anew() -> None:
+    """The name has other events now, as after a rotation."""
+    os.rename("logs/a.parquet", "logs/1.parquet")
+    B.write_parquet("logs/a.parquet")
+
+
+def pack_again() -> None:
+    os.unlink("logs/a.parquet")
+    A.write_parquet("logs/z.parquet", compression="gzip", row_group_size=50)
+
+
+def split() -> None:
+    os.unlink("logs/a.parquet")
+    A[:333].write_parquet("logs/y.parquet")
+    A[333:].write_parquet("logs/z.parquet")
+
+
+def swap() -> None:
+    B[:100].write_parquet("logs/b.parquet")
+    os.rename("logs/a.parquet", "logs/x")
+    os.rename("logs/b.parquet", "logs/a.parquet")
+    os.rename("logs/x", "logs/b.parquet")
+
+
+def sort_and_grow() -> None:
+    LOG.sort("user", maintain_order=True).write_parquet("logs/a.parquet")
+
+
+CHANGES = [rename, move_the_folder, copy_and_touch, hard_link_then_unlink, link, rename_and_grow]
+CHANGES += [rotate_and_begin_anew, pack_again, split, swap, sort_and_grow]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda f: f.__name__)
+def test_events_count_once(change: Callable[[], None], view: View, store: FeatureStore, tmp_path: Path) -> None:
+    A.write_parquet("logs/a.parquet")
+    materialise({"clicks": view}, store)
+    change()
+    materialise({"clicks": view}, store)
+    there = pl.read_parquet(view.paths())
+    missing = LOG.join(there, on=LOG.columns, how="anti", nulls_equal=True)
+    missing.write_parquet("logs/last.parquet")
+    materialise({"clicks": view}, store)
+    assert everything(view, store, NOW) == whole(view, tmp_path / "whole")
+    assert materialise({"clicks": view}, store) == {"clicks": 0}
+
+
+def test_joined_files_count_once(view: View, store: FeatureStore, tmp_path: Path) -> None:
+    for i in range(6):
+        LOG[i * 200 : (i + 1) * 200].write_parquet(f"logs/{i}.parquet")
+        materialise({"clicks": view}, store)
+    for i in range(5):
+        os.unlink(f"logs/{i}.parquet")
+    LOG[:1000].write_parquet("logs/day.parquet")
+    materialise({"clicks": view}, store)
+    assert everything(view, store, NOW) == whole(view, tmp_path / "whole")
+
+
+def test_a_name_with_other_events_keeps_those_of_the_file_before(
+    view: View, store: FeatureStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file before was cut in place, and has grown beyond its old length."""
+    B.write_parquet("logs/a.parquet")
+    materialise({"clicks": view}, store)
+    A.write_parquet("logs/a.parquet")
+    materialise({"clicks": view}, store)
+    assert "logs/a.parquet: is not the file that was read before, whose events stay" in capsys.readouterr().err
+    assert everything(view, store, NOW) == whole(view, tmp_path / "whole")
+
+
+def test_what_is_gone_or_has_lost_rows_is_said(
+    view: View, store: FeatureStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    A.write_parquet("logs/a.parquet")
+    B.write_parquet("logs/b.parquet")
+    materialise({"clicks": view}, store)
+    before = everything(view, store, NOW)
+    os.unlink("logs/a.parquet")
+    capsys.readouterr()
+    assert materialise({"clicks": view}, store) == {"clicks": 0}
+    said = "clicks: a file that was read is gone: logs/a.parquet; the store keeps the events\n"
+    assert capsys.readouterr().err == said and everything(view, store, NOW) == before
+    materialise({"clicks": view}, store)
+    assert not capsys.readouterr().err  # once
+    B[:300].write_parquet("logs/b.parquet")
+    materialise({"clicks": view}, store)
+    assert "logs/b.parquet: has lost rows since it was read" in capsys.readouterr().err
+    shutil.copy("logs/b.parquet", "logs/c.parquet")
+    materialise({"clicks": view}, store)
+    assert "clicks: logs/c.parquet has the content of logs/b.parquet; its events count once" in capsys.readouterr().err
+    A.write_parquet("logs/a.parquet")  # it is back
+    materialise({"clicks": view}, store)
+    assert materialise({"clicks": view}, store) == {"clicks": 0}
+
+
+def test_a_copy_counts_once_in_a_join(view: View) -> None:
+    A.write_parquet("logs/a.parquet")
+    rows = pl.DataFrame({"user": ["u1", "u2"], "ts": [NOW, NOW]})
+    once = view.join(rows, "ts")
+    shutil.copy("logs/a.parquet", "logs/b.parquet")
+    assert view.join(rows, "ts").equals(once)
+
+
+def test_until_leaves_the_rest_to_the_next_run(view: View, store: FeatureStore, tmp_path: Path) -> None:
+    LOG.write_parquet("logs/a.parquet")
+    materialise({"clicks": view}, store)
+    materialise({"clicks": view}, store, until=str(START + timedelta(days=3)))
+    os.rename("logs/a.parquet", "logs/b.parquet")
+    materialise({"clicks": view}, store)
+    assert everything(view, store, NOW) == whole(view, tmp_path / "whole")
+
+
+def test_a_kill_and_then_a_rename(
+    view: View, store: FeatureStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files have their numbers before their events are written, so that the next run knows what a killed one did."""
+    A.write_parquet("logs/a.parquet")
+    materialise({"clicks": view}, store)
+    B.write_parquet("logs/m.parquet")
+    monkeypatch.setattr(materialising, "ENTITIES", 5)
+    update, calls = store.update, [0]
+
+    def killed(name: str, keys: Any, change: Any) -> int:
+        calls[0] += name.endswith("#events")
+        if calls[0] == 3:
+            raise KeyboardInterrupt
+        return update(name, keys, change)
+
+    monkeypatch.setattr(store, "update", killed)
+    with pytest.raises(KeyboardInterrupt):
+        materialise({"clicks": view}, store)
+    monkeypatch.setattr(store, "update", update)
+    os.rename("logs/m.parquet", "logs/1.parquet")
+    os.rename("logs/a.parquet", "logs/0.parquet")
+    materialise({"clicks": view}, store)
+    assert everything(view, store, NOW) == whole(view, tmp_path / "whole")
+
+
+def test_two_at_once(view: View, tmp_path: Path) -> None:
+    """Processes that see different files, and are killed and started again, give what one process gives."""
+    url, rng = f"sqlite:///{tmp_path / 'f.db'}", random.Random(0)
+    for i in range(12):
+        LOG[i * 100 : (i + 1) * 100].write_parquet(f"logs/{rng.random()}.parquet")
+        pids = [_forked(view, url) for _ in range(3)]
+        if i % 3 == 0:
+            os.kill(pids[0], signal.SIGKILL)
+        for pid in pids[i % 3 == 0 :]:
+            assert os.waitpid(pid, 0)[1] == 0
+        if i % 3 == 0:
+            os.waitpid(pids[0], 0)
+    store = open_store(url, write=True)
+    materialise({"clicks": view}, store)
+    assert everything(view, store, NOW) == whole(view, tmp_path / "whole")
+
+
+def _forked(view: View, url: str) -> int:
+    code = (
+        "import sys\nfrom recsys.serving.store.materialise import materialise\n"
+        "from recsys.serving.store.stores import open_store\nfrom recsys.serving.store.views import load_views\n"
+        "materialise({'clicks': load_views('f.yaml')['clicks']}, open_store(sys.argv[1], write=True))\n"
+    )
+    return subprocess.Popen([sys.executable, "-c", code, url], stderr=subprocess.DEVNULL).pid
+
+
+@pytest.mark.parametrize("seconds", [-10 * 366 * 86_400, 10 * 366 * 86_400])
+def test_a_clock_that_jumps(
+    seconds: float, view: View, store: FeatureStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    A.write_parquet("logs/a.parquet")
+    materialise({"clicks": view}, store)
+    now = time.time()
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: now + seconds)
+        B.write_parquet("logs/b.parquet")
+        materialise({"clicks": view}, store)
+        assert materialise({"clicks": view}, store) == {"clicks": 0}
+    os.rename("logs/b.parquet", "logs/c.parquet")
+    materialise({"clicks": view}, store)
+    assert materialise({"clicks": view}, store) == {"clicks": 0}
+    assert everything(view, store, NOW) == whole(view, tmp_path / "whole")
+
+
+LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 7\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (LFS, "is a pointer of Git LFS, not the file itself; run: git lfs pull"),
+        (b"", "cannot be read as Parquet"),
+        (b"PAR1" + bytes(100) + b"PAR1", "cannot be read as Parquet"),
+        (gzip.compress(b"PAR1", mtime=0), "cannot be read as Parquet"),
+        (b"user,at\n", "cannot be read as Parquet"),
+        ("fifo", "is a named pipe; write what comes out of it to a file first"),
+        ("link", "is a link to gone.parquet, which does not exist"),
+        ("folder", "no file matches"),
+    ],
+)
+def test_files_that_are_none(content: bytes | str, message: str, view: View, store: FeatureStore) -> None:
+    path = Path("logs/a.parquet")
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        {"fifo": os.mkfifo, "folder": os.mkdir, "link": lambda p: os.symlink("gone.parquet", p)}[content](path)
+    for act in (lambda: materialise({"clicks": view}, store), lambda: view.latest()):
+        with pytest.raises(UserError, match=message) as found:
+            act()
+        assert "\n" not in str(found.value)
+
+
+def test_etc_passwd(store: FeatureStore) -> None:
+    view = View("v", ("/etc/passwd",), "user", "at", ("a",))
+    with pytest.raises(UserError, match=r"^v: /etc/passwd: cannot be read as Parquet \(.*; unpack or correct it"):
+        materialise({"v": view}, store)
+
+
+def test_files_that_are_damaged_further_in(view: View, store: FeatureStore) -> None:
+    A.write_parquet("logs/a.parquet", compression="uncompressed")
+    data = bytearray(Path("logs/a.parquet").read_bytes())
+    data[100:4000] = bytes(3900)
+    Path("logs/a.parquet").write_bytes(data)
+    with pytest.raises(UserError, match=r"^clicks: logs/a.parquet: cannot be read as Parquet \("):
+        materialise({"clicks": view}, store)
