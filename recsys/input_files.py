@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 LFS = b"version https://git-lfs.github.com/spec/"
+POINTER = "is a pointer of Git LFS, not the file itself; run: git lfs pull"
 END = 1 << 16  # bytes of both ends of a file that are compared before all of it
 
 
@@ -33,11 +34,15 @@ def problem_of(path: str | Path, *, opens: bool = True) -> str | None:
     if not opens:
         return None
     try:
-        with open(path, "rb") as file:
-            first = file.read(len(LFS))
+        return POINTER if is_pointer(path) else None
     except OSError as e:
         return f"cannot be read ({e.strerror})"
-    return "is a pointer of Git LFS, not the file itself; run: git lfs pull" if first == LFS else None
+
+
+def is_pointer(path: str | Path) -> bool:
+    """Return whether a file stands for one that Git LFS has not fetched."""
+    with open(path, "rb") as file:
+        return file.read(len(LFS)) == LFS
 
 
 def copies_of(paths: Sequence[str]) -> dict[str, str]:

@@ -20,11 +20,11 @@ import xxhash
 
 from recsys.atomic import write_text
 from recsys.errors import UserError
+from recsys.input_files import POINTER, is_pointer
 
 FILE = "manifest.json"
 MADE_FROM = "made_from"  # in manifest.json: globs of files elsewhere; when they change, a server loads the folder again
 UNREADABLE = "is damaged and cannot be read"
-LFS = b"version https://git-lfs"
 BLOCK_BYTES = 1 << 22
 THREADS = max(2, (os.cpu_count() or 1) // 2)
 
@@ -115,14 +115,8 @@ def read_json(file: Path, *keys: str) -> dict[str, Any]:
     return value
 
 
-def is_lfs_pointer(file: Path) -> bool:
-    """Return whether a file stands for one that Git LFS has not fetched."""
-    with file.open("rb") as f:
-        return f.read(len(LFS)) == LFS
-
-
 def _why_unreadable(file: Path) -> str:
-    return "is a pointer of Git LFS, not the file; run git lfs pull" if is_lfs_pointer(file) else UNREADABLE
+    return POINTER if is_pointer(file) else UNREADABLE
 
 
 def inside(folder: Path, name: str) -> Path:
@@ -164,8 +158,8 @@ def check_file(folder: Path, name: str, entry: Entry, *, size_only: bool = False
     if not file.is_file():
         raise DamagedFile(file, "is missing")
     if (size := file.stat().st_size) != entry[0]:
-        if is_lfs_pointer(file):
-            raise DamagedFile(file, _why_unreadable(file))
+        if is_pointer(file):
+            raise DamagedFile(file, POINTER)
         raise DamagedFile(file, f"is damaged; it has {size:,} bytes and was written with {entry[0]:,}")
     if not size_only and entry_of(file)[1] != entry[1]:
         raise DamagedFile(file, "is damaged; its content differs from what was written")

@@ -22,7 +22,7 @@ NOTES = (
     "Latency: from when a request was due to the end of its answer. In a closed loop a request is due when the answer "
     "before it has come; in an open loop it is due on a schedule that does not wait for answers, so that a server that "
     "stalls delays all requests that were due meanwhile.",
-    "Requests are encoded before the clock starts, and answers are not decoded.",
+    "Requests are encoded before the clock starts, and answers are checked after it has stopped.",
     "client: from when a request was due to when it was sent. network: the latency less the client's and the server's "
     "times. queue, compute and other: in the server, as it counts them; compute may be a mean over batches.",
 )

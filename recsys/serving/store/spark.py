@@ -87,7 +87,7 @@ def join(session: SparkSession, views: Mapping[str, View], source: Path, time: s
 
 def _write(rows: DataFrame, output: Path) -> None:
     """Write a folder that holds nothing but Parquet files."""
-    with whole_folder(output) as building:
+    with whole_folder(output, new=True) as building:
         options = {"mapreduce.fileoutputcommitter.marksuccessfuljobs": "false"}
         rows.write.mode("append").options(**options).parquet(file_url(building, globs=False))
         for checksum in building.glob(".*.crc"):
