@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from recsys.errors import UserError
+from recsys.input_files import problem_of
 
 Row = dict[str, Any]
 History = list[Row]  # of a query of a retrieval model
@@ -28,8 +29,8 @@ def read_rows(path: Path) -> list[Row]:
         path = path / EXAMPLES
         if not path.is_file():
             raise UserError(f"rows={path.parent}: has no {EXAMPLES}; name a file, or the folder of an exported model")
-    if not path.is_file():
-        raise UserError(f"rows={path}: no such file; name a CSV, JSON lines or Parquet file, or an exported model")
+    if problem := problem_of(path):
+        raise UserError(f"rows={path}: {problem}; name a CSV, JSON lines or Parquet file, or an exported model")
     reader = _examples if path.name == EXAMPLES else READERS.get(path.suffix.lower())
     if reader is None:
         raise UserError(f"rows={path}: must end in {', '.join(READERS)}, or be the folder of an exported model")

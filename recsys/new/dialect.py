@@ -240,9 +240,9 @@ def _colons(lines: Sequence[str]) -> bool:
 def _as_list(d: Dialect, lines: Sequence[str]) -> None:
     """Lines with different numbers of fields, all short words: lists of items. Sets width to 0 if they are not."""
     for separator in LIST_SEPARATORS:
-        parts = [[p for p in line.strip().split(separator) if p] for line in lines]
+        parts = [row for line in lines if (row := [p for p in line.strip().split(separator) if p])]
         tokens = [p for row in parts for p in row]
-        if sum(len(row) > 1 for row in parts) < 0.5 * len(parts):
+        if sum(len(row) > 1 for row in parts) < 0.5 * len(lines):
             continue
         simple = sum(bool(re.fullmatch(r"[\w.:-]{1,40}", p)) for p in tokens)
         ids = sum(bool(re.search(r"\d", p)) for p in tokens)

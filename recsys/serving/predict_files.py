@@ -13,6 +13,7 @@ import polars as pl
 from recsys.atomic import whole_file
 from recsys.console import bar
 from recsys.errors import UserError
+from recsys.input_files import problem_of
 from recsys.serving.predictor import Predictor
 
 if TYPE_CHECKING:
@@ -144,6 +145,8 @@ def input_files(patterns: list[str], key: str = "input") -> list[Path]:
             raise UserError(f"{key}={pattern}: no such file")
         files += matches
     for file in files:
+        if not is_remote(str(file)) and (problem := problem_of(file)):
+            raise UserError(f"{key}={file}: {problem}")
         if file.stat().st_size == 0:
             raise UserError(f"{key}={file}: the file is empty")
     return files

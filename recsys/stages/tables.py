@@ -9,6 +9,7 @@ import polars as pl
 
 from recsys.config.schema_stages import TableConfig
 from recsys.errors import UserError, did_you_mean
+from recsys.input_files import problem_of
 
 
 def read_table(table: TableConfig, root: Path, key: str, needs: tuple[str, ...] = ()) -> pl.DataFrame:
@@ -43,8 +44,10 @@ def _files(name: str, root: Path, key: str) -> list[Path]:
     found = sorted(Path(f) for f in glob.glob(str(root / name)))
     if not found:
         raise UserError(f"{key}.file={name}: no such file in {root.resolve()}")
-    if wrong := next((f for f in found if not f.is_file()), None):
-        raise UserError(f"{key}.file={name}: {wrong} is a folder; name its files, such as {name.rstrip('/')}/*.parquet")
+    for file in found:
+        if problem := problem_of(file):
+            hint = f"; name its files, such as {name.rstrip('/')}/*.parquet" if file.is_dir() else ""
+            raise UserError(f"{key}.file={name}: {file} {problem}{hint}")
     return found
 
 

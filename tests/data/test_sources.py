@@ -1,6 +1,7 @@
 """Raw files: every oddity gives rows with their lines, rows set aside, or one clear line."""
 
 import gzip
+import os
 import random
 from dataclasses import replace
 from pathlib import Path
@@ -424,3 +425,15 @@ def test_lists_cut_anywhere(tmp_path: Path) -> None:
         frame = pl.concat([b.frame for b in blocks])
         assert frame.select("y", "a").rows() == [(w[0], x) for w in map(str.split, lines) for x in w[1:]]
         assert frame["list"].n_unique() == 50 and not any(b.bad for b in blocks)
+
+
+def test_what_is_no_file(tmp_path: Path) -> None:
+    """A named pipe, a link to nothing, and a pointer of Git LFS are said; none is waited for, left out or parsed."""
+    os.mkfifo(tmp_path / "pipe.csv")
+    os.symlink("/none/of/this", tmp_path / "link.csv")
+    (tmp_path / "lfs.csv").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 7\n")
+    for name, why in (("pipe", "is a named pipe"), ("link", "is a link to /none/of/this"), ("lfs", "git lfs pull")):
+        with pytest.raises(UserError, match=rf"{name}.csv: .*{why}"):
+            sources.find_files(config(tmp_path, files=[f"*{name[1:]}.csv"]))
+    with pytest.raises(UserError, match=r"pipe.csv: is a named pipe"):
+        sources.find_files(replace(config(tmp_path), root=str(tmp_path / "pipe.csv")))

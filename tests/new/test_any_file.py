@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 import pytest
 from examples import examples
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
@@ -77,6 +77,7 @@ def understood(file: Path) -> None:
     st.sampled_from([",", "\t", ";", " ", "::", ", "]),
     st.integers(1, 20),
 )
+@example([["a1", "b2"], ["c3", "d4", "e5"], ["", ""]], ";", 3)  # a line of separators alone
 def test_any_text(tmp_path_factory: pytest.TempPathFactory, rows: list[list[str]], separator: str, times: int) -> None:
     file = tmp_path_factory.mktemp("text") / "a.csv"
     file.write_text("\n".join(separator.join(r) for r in rows * times) + "\n")

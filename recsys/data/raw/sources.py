@@ -34,6 +34,7 @@ from recsys.data.raw.row_sql import parse_sql
 from recsys.data.raw.storage import is_remote, natural_sort, partitions, resolve_path
 from recsys.data.transforms.columns import ResolvedData
 from recsys.errors import UserError, did_you_mean
+from recsys.input_files import problem_of
 
 # formats of side tables, by suffix
 SIDE_FORMATS = {".parquet": "parquet", ".json": "json", ".jsonl": "jsonl", ".ndjson": "jsonl", ".arrow": "arrow"}
@@ -48,7 +49,7 @@ def find_files(data: ResolvedData, globs: list[str] | None = None) -> list[Path]
         return [Path(f) for f in data.source.parts if globs is None or f in globs]
     assert data.root is not None
     root = resolve_path(data.root, "data.root")
-    if root.is_file():
+    if not root.is_dir():
         files = [root]
     else:
         globs = globs or list(data.source.files)
@@ -65,6 +66,8 @@ def find_files(data: ResolvedData, globs: list[str] | None = None) -> list[Path]
                 + ("; files of runs and of data.prepared are not data" if found else "")
             )
     for path in files:
+        if not is_remote(str(path)) and (problem := problem_of(path)):
+            raise UserError(f"{path}: {problem}")
         if path.stat().st_size == 0:
             raise UserError(f"{path}: the file is empty")
     return files
@@ -85,7 +88,7 @@ def _without_outputs(data: ResolvedData, root: Path, files: set[Path]) -> set[Pa
 def _matches(root: Path, glob: str) -> Iterator[Path]:
     """Yield the files that a glob matches, and all files in the partition folders (`day=...`) that it matches."""
     for path in root.glob(glob):
-        if path.is_file():
+        if not path.is_dir():  # also links to nothing and named pipes, which find_files refuses
             yield from [] if _is_hidden(path, glob) else [path]
         elif "=" in path.name:
             yield from (p for p in path.rglob("*") if p.is_file() and not _is_hidden(p, glob))
@@ -306,8 +309,8 @@ def side_file(data: ResolvedData, join: JoinConfig, key: str = "data.source.join
     """Return the path of a side table. key: its config key, for messages."""
     root = resolve_path(data.root or ".", "data.root")
     path = (root.parent if root.is_file() else root) / join.file
-    if not path.is_file():
-        raise UserError(f"{key}: no such file: {path}")
+    if problem := "no such file" if is_remote(str(path)) and not path.is_file() else problem_of(path):
+        raise UserError(f"{key}: {problem}: {path}")
     return path
 
 
