@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 from served import Served, serving
+from tritonclient.grpc import model_config_pb2, service_pb2_grpc
 from tritonclient.grpc import service_pb2 as pb
-from tritonclient.grpc import service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 
@@ -64,6 +64,21 @@ def test_health_and_metadata(client: triton.InferenceServerClient) -> None:
     ]
     assert [(o.name, o.datatype, list(o.shape)) for o in metadata.outputs] == [("p", "FP32", [-1])]
     assert {(m.name, m.version) for m in client.get_model_repository_index().models} >= {("ctr", "2"), ("items", "7")}
+
+
+def test_configuration_and_statistics(client: triton.InferenceServerClient) -> None:
+    config = client.get_model_config("ctr").config
+    assert (config.name, config.max_batch_size) == ("ctr", 100)
+    assert [(i.name, i.data_type, list(i.dims), i.optional) for i in config.input] == [
+        ("a", model_config_pb2.TYPE_FP64, [1], True), ("b", model_config_pb2.TYPE_STRING, [1], True),
+    ]  # fmt: skip
+    counts = []
+    for _ in range(2):
+        [found] = client.get_inference_statistics("ctr", "1").model_stats
+        counts.append((found.inference_count, found.inference_stats.success.count))
+        client.infer("ctr", raw_inputs(np.array([[1.0], [2.0]]), ["b1", "b2"]), model_version="1")
+    assert counts[1] == (counts[0][0] + 2, counts[0][1] + 1)
+    assert len(client.get_inference_statistics().model_stats) == 5
 
 
 def test_infers_raw_columns(client: triton.InferenceServerClient) -> None:

@@ -447,6 +447,36 @@ def test_triton_health_and_metadata(client: triton.InferenceServerClient) -> Non
     assert {(m["name"], m["version"]) for m in index if m["state"] == "READY"} >= {("ctr", "1"), ("items", "7")}
 
 
+def test_triton_gets_configuration_and_statistics(client: triton.InferenceServerClient, served: Served) -> None:
+    assert {"model_configuration", "statistics"} <= set(client.get_server_metadata()["extensions"])
+    config = client.get_model_config("ctr")
+    assert (config["name"], config["max_batch_size"]) == ("ctr", served.settings.max_rows)
+    assert config["input"][0] | {"name": "a", "data_type": "TYPE_FP64", "dims": [1]} == config["input"][0]
+    assert config["output"][0]["data_type"] == "TYPE_FP32" and config["output"][0]["dims"] == []
+    assert client.get_model_config("items", "7")["max_batch_size"] == 0  # the rows are one history
+    before = statistics(client, "ctr")
+    for a, status in ((1, 200), ("x", 400)):
+        rows = {"rows": [{"a": a}] * 3}
+        assert requests.post(f"{served.url}/models/ctr/versions/1/predict", json=rows).status_code == status
+    after = statistics(client, "ctr")
+    assert after["inference_count"] - before["inference_count"] == 3
+    for name, n in (("success", 1), ("fail", 1), ("queue", 1), ("compute_infer", 1)):
+        old, new = (s["inference_stats"][name] for s in (before, after))
+        assert new["count"] - old["count"] == n and new["ns"] > old["ns"], name
+    every = client.get_inference_statistics()["model_stats"]
+    assert {(s["name"], s["version"]) for s in every} >= {("ctr", "1"), ("ctr", "2"), ("items", "7")}
+    for call in (client.get_model_config, client.get_inference_statistics):
+        with pytest.raises(InferenceServerException, match="nosuch: no such model"):
+            call("nosuch")
+        with pytest.raises(InferenceServerException, match="has no version 9"):
+            call("ctr", "9")
+
+
+def statistics(client: triton.InferenceServerClient, name: str) -> dict[str, Any]:
+    [found] = client.get_inference_statistics(name, "1")["model_stats"]
+    return found
+
+
 @pytest.mark.parametrize("binary_in", [True, False])
 @pytest.mark.parametrize("binary_out", [True, False])
 def test_triton_infers_raw_columns(client: triton.InferenceServerClient, binary_in: bool, binary_out: bool) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from recsys.errors import did_you_mean
-from recsys.serving.server import openapi, people, rest_v2
+from recsys.serving.server import openapi, people, rest_v2, triton_extensions
 from recsys.serving.server.core import Call, Core
 from recsys.serving.server.request_error import RequestError, one_line, status_of
 
@@ -225,6 +225,8 @@ class App:
         if not parts:
             _check_method(request, "GET")
             return Answer(orjson.dumps(rest_v2.server_metadata()))
+        if parts == ["models", "stats"] and core.registry.find("stats") is None:
+            return self._statistics(request, None, None)
         if parts[0] == "models" and len(parts) > 1:
             return await self._v2_model(request, parts[1], parts[2:])
         if parts[0] == "health" and len(parts) == 2 and parts[1] in ("live", "ready"):
@@ -251,13 +253,23 @@ class App:
             if size is None:
                 return Answer(body)
             return Answer(body, BINARY, headers=[(rest_v2.BINARY_HEADER, b"%d" % size)])
-        if rest not in ([], ["ready"]):
+        if rest == ["stats"]:
+            return self._statistics(request, name, version)
+        if rest not in ([], ["ready"], ["config"]):
             raise RequestError(404, f"{request.path[:80]}: no such path of the open inference protocol")
         _check_method(request, "GET")
         loaded = rest_v2.metadata_version(self.core, name, version)
         if rest == ["ready"]:
             return Answer(orjson.dumps({"name": name, "ready": True}))
+        if rest == ["config"]:
+            config = triton_extensions.model_config(loaded, self.core.settings)
+            return Answer(orjson.dumps(triton_extensions.to_json(config)))
         return Answer(orjson.dumps(rest_v2.model_metadata(self.core.registry.get(name), loaded)))
+
+    def _statistics(self, request: HttpRequest, name: str | None, version: str | None) -> Answer:
+        _check_method(request, "GET")
+        found = triton_extensions.statistics_of(self.core, name, version)
+        return Answer(orjson.dumps(triton_extensions.to_json(found)))
 
     async def _repository(self, request: HttpRequest, name: str, action: str) -> Answer:
         kind = (request.content_type or LOAD_TYPES[0]).partition(b";")[0].strip().lower()

@@ -194,6 +194,8 @@ class Core:
         self.metrics.count(model, version, call.protocol, status)
         if loaded is not None:
             loaded.metrics.total.observe(seconds)
+            if error is not None:
+                loaded.metrics.failed.observe(seconds)
         trace = None
         if self.tracer is not None:
             trace = self.tracer.record(call, status, None if error is None else one_line(error))

@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2 as pb
 
 from recsys.errors import UserError
 from recsys.serving.servable import TensorSpec
-from recsys.serving.server import rest_v2
+from recsys.serving.server import rest_v2, triton_extensions
 from recsys.serving.server import tensors as v2
 from recsys.serving.server.core import Call, Core
 from recsys.serving.server.request_error import RequestError, one_line, status_of
@@ -70,6 +70,13 @@ class Service:
             inputs=map(_spec, loaded.servable.inputs),
             outputs=map(_spec, loaded.servable.outputs),
         )
+
+    async def ModelConfig(self, request: Any, call: Call, context: Context) -> Message:
+        loaded = rest_v2.metadata_version(self.core, request.name, request.version or None)
+        return pb.ModelConfigResponse(config=triton_extensions.model_config(loaded, self.core.settings))
+
+    async def ModelStatistics(self, request: Any, call: Call, context: Context) -> Message:
+        return triton_extensions.statistics_of(self.core, request.name or None, request.version or None)
 
     async def RepositoryIndex(self, request: Any, call: Call, context: Context) -> Message:
         rows = [r for r in self.core.registry.index() if r["state"] == "READY" or not request.ready]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.samples import Sample
 
 FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # environment variable of prometheus_client; the supervisor sets it
 SECONDS = (5e-5, 1e-4, 2.5e-4, 5e-4, 1e-3, 2.5e-3, 5e-3, 1e-2, 2.5e-2, 5e-2, 0.1, 0.25, 0.5, 1, 2.5, 5, math.inf)
@@ -28,8 +29,8 @@ class ModelMetrics:
         self.rows = metrics.rows.labels(model, version)
         self.batch_rows = metrics.batch_rows.labels(model, version)
         self.queue_rows = metrics.queue_rows.labels(model, version)
-        parts = ("parse", "queue", "features", "model", "total")
-        self.parse, self.queue, self.features, self.model, self.total = (
+        parts = ("parse", "queue", "features", "model", "total", "failed")
+        self.parse, self.queue, self.features, self.model, self.total, self.failed = (
             metrics.seconds.labels(model, version, part) for part in parts
         )
         self.shadow_dropped = metrics.shadow_dropped.labels(model, version)
@@ -61,7 +62,9 @@ class Metrics:
         requests = ("model", "version", "protocol", "status")
         self._requests = Counter("recsys_requests", "Requests", requests, **to)
         self.rows = Counter("recsys_rows", "Rows, or queries for items, that were answered", MODEL, **to)
-        help_seconds = "Seconds of a request, by part; features and model count once per batch"
+        help_seconds = (
+            "Seconds of a request, by part; features and model count once per batch, failed requests in total, too"
+        )
         self.seconds = Histogram("recsys_seconds", help_seconds, (*MODEL, "part"), buckets=SECONDS, **to)
         self.batch_rows = Histogram("recsys_batch_rows", "Rows of a batch", MODEL, buckets=ROWS, **to)
         help_queue = "Rows that wait for a model"
@@ -93,11 +96,19 @@ class Metrics:
 
     def page(self) -> bytes:
         """Return the metrics of all workers in Prometheus' text format."""
+        return generate_latest(self._of_all_workers())
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the same, each number with its name and its labels."""
+        for family in self._of_all_workers().collect():
+            yield from family.samples
+
+    def _of_all_workers(self) -> CollectorRegistry:
         if FOLDER not in os.environ:
-            return generate_latest(self.registry)
+            return self.registry
         combined = CollectorRegistry()
         MultiProcessCollector(combined)
-        return generate_latest(combined)
+        return combined
 
 
 @cache

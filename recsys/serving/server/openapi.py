@@ -30,6 +30,8 @@ OTHER_PATHS = {
     "/v2/repository/models/{model}/load": ("post", "Load a model, or let another version answer"),
     "/v2/repository/models/{model}/unload": ("post", "Stop serving a model"),
     "/v2/models/{model}": ("get", "Metadata of a model"),
+    "/v2/models/{model}/config": ("get", "Configuration of a model, as Triton's clients ask for it"),
+    "/v2/models/{model}/stats": ("get", "Numbers and times of a model's requests, as Triton's clients ask for them"),
     "/v2/models/{model}/ready": ("get", "Whether a model is ready"),
     "/v2/models/{model}/infer": ("post", "Inference with tensors (open inference protocol v2)"),
     "/metrics": ("get", "Prometheus metrics"),

@@ -19,7 +19,10 @@ from recsys.serving.server.payloads import Columns, Payload, Queries, Tensors
 from recsys.serving.server.request_error import RequestError
 from recsys.serving.server.tensors import Tensor, bad
 
-EXTENSIONS = ["binary_tensor_data", "model_repository", "model_repository(unload_dependents)", "parameters"]
+EXTENSIONS = [
+    "binary_tensor_data", "model_configuration", "model_repository", "model_repository(unload_dependents)",
+    "parameters", "statistics",
+]  # fmt: skip
 QUERY_KEYS = ("k", "filter_history", "exclude", "candidates")
 LOAD_KEYS = ("version", "unload_dependents")
 PROTOCOL_KEYS = ("timeout", "priority", "binary_data_output", "sequence_id", "sequence_start", "sequence_end")
