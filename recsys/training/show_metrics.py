@@ -5,11 +5,9 @@ from typing import Any
 
 from recsys.console import results, say
 from recsys.evaluation.metrics_table import by_protocol, is_retrieval, of_label, shown_tables
+from recsys.training.advice import too_good, too_weak
 
 UNCALIBRATED = "_uncalibrated"  # the end of the names of metrics before the calibration
-
-
-SUSPICIOUS = 0.98  # AUC on real data from which a feature may give the label away
 
 
 def show_tables(rows: dict[str, Any]) -> None:
@@ -53,8 +51,9 @@ def show(metrics: dict[str, Any], path: Path, *, real: bool) -> None:
     if "bayes" in metrics:
         rows["Bayes (test)"] = metrics["bayes"]
     show_tables(rows)
-    if real and (odd := too_good(metrics["test"])) is not None:
-        say(odd)
+    for line in (too_good(metrics["test"]), too_weak(metrics)) if real else ():
+        if line is not None:
+            say(line)
     for name, value in metrics["test"].items():
         if name.endswith((f"ece{UNCALIBRATED}", f"rmse{UNCALIBRATED}")):
             own = name.removesuffix(UNCALIBRATED)
@@ -84,14 +83,3 @@ def show(metrics: dict[str, Any], path: Path, *, real: bool) -> None:
         if (path / n).exists()
     ]
     say(f"files in {path}: {' '.join(files)} train.log")
-
-
-def too_good(test: dict[str, Any]) -> str | None:
-    """Return a line about test metrics that are better than real data usually allow, None if none is."""
-    for label, own in of_label(test).items():
-        shown = {"auc": "AUC", "gauc": "GAUC"} if "auc" in own else {"accuracy": "accuracy"}  # of classes
-        for name in shown:
-            if own.get(name, 0.0) >= SUSPICIOUS:
-                of = f" of {label}" if label else ""
-                return f"test {shown[name]}{of} {own[name]:.3f}: check that no feature is known only after the label"
-    return None

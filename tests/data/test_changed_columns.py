@@ -16,7 +16,6 @@ from recsys.data.transforms import ResolvedData
 from recsys.errors import UserError
 from recsys.new.propose import propose
 from recsys.serving.pipeline import Pipeline
-from recsys.training.show_metrics import too_good
 
 OLD, NEW = pl.DataFrame({"y": [0, 1], "user": ["a", "b"]}), pl.DataFrame({"y": [1], "user": ["a"], "n": [7]})
 
@@ -80,16 +79,6 @@ def test_python_dicts_are_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"holds Python dicts .* python -c .*ast.literal_eval") as e:
         propose([str(tmp_path / "a.json")], "auto")
     assert "\n" not in str(e.value)
-
-
-def test_metrics_that_are_too_good() -> None:
-    assert too_good({"auc": 0.97, "gauc": 0.99}) == (
-        "test GAUC 0.990: check that no feature is known only after the label"
-    )
-    assert too_good({"click/auc": 0.7, "buy/auc": 0.995}) == (
-        "test AUC of buy 0.995: check that no feature is known only after the label"
-    )
-    assert too_good({"auc": 0.9, "accuracy": 0.99}) is None and too_good({"rmse": 1.0}) is None
 
 
 def test_spaces_around_the_parts_of_a_text_are_ignored(tmp_path: Path) -> None:

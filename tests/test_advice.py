@@ -1,0 +1,45 @@
+"""Lines about metrics that no finished model should have."""
+
+import math
+import re
+from typing import Any
+
+import pytest
+
+from recsys.training.advice import too_good, too_weak
+
+
+def test_metrics_that_are_too_good() -> None:
+    assert too_good({"auc": 0.97, "gauc": 0.99}) == (
+        "test GAUC 0.990: check that no feature is known only after the label"
+    )
+    assert too_good({"click/auc": 0.7, "buy/auc": 0.995}) == (
+        "test AUC of buy 0.995: check that no feature is known only after the label"
+    )
+    assert too_good({"auc": 0.9, "accuracy": 0.99}) is None and too_good({"rmse": 1.0}) is None
+
+
+@pytest.mark.parametrize(("positives", "alarm"), [(4, False), (30, True), (170, True), (196, False)])
+def test_few_positives_are_no_alarm(positives: int, alarm: bool) -> None:
+    p = positives / 200
+    entropy = -p * math.log(p) - (1 - p) * math.log(1 - p)
+    assert (too_good({"auc": 1.0, "logloss": 0.3 * entropy, "ne": 0.3, "rows": 200}) is not None) == alarm
+
+
+@pytest.mark.parametrize(
+    ("test", "train", "line"),
+    [
+        ({"ne": 1.08}, {"steps": 15, "epochs": 1}, "test NE 1.080: the mean of the label predicts better than this model, "
+         "after 15 steps only; try trainer=until_best, or a smaller trainer.batch_size"),
+        ({"buy/ne": 1.5, "click/ne": 0.9}, {"steps": 999, "epochs": 1}, "test NE of buy 1.500: .*, after one epoch; try"),
+        ({"ne": 0.9, "calibration": 0.4}, {"steps": 999, "epochs": 3}, "predictions sum to 0.4 times the labels; try model=gbm"),
+        ({"ne": 0.9, "calibration": 2.5}, {}, "predictions sum to 2.5 times the labels; check the label"),
+        ({"ne": 0.9, "calibration": 1.9}, {"steps": 15, "epochs": 1}, None),
+        ({"ne": math.nan, "calibration": math.nan}, {"steps": 15}, None),
+        ({"rmse": 3.0}, {"steps": 15}, None),
+        ({"hr@10": 0.0}, {"steps": 15}, None),
+    ],
+)  # fmt: skip
+def test_models_that_are_too_weak(test: dict[str, Any], train: dict[str, Any], line: str | None) -> None:
+    found = too_weak({"test": test, "train": train})
+    assert found is None if line is None else re.search(line, str(found)), found
