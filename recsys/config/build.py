@@ -43,6 +43,10 @@ def build_model(cfg: DictConfig, features: Any, device: Any) -> Any:
         model = make(cfg.model, "model")(features if numeric is None else numeric.features, device=device)
     except ValueError as e:
         raise UserError(f"model: {e}") from e
+    except TypeError as e:  # the config of a run from elsewhere; that of a command has been checked
+        if "__init__()" not in str(e):
+            raise
+        raise UserError(f"model: {str(e).partition('__init__() ')[2]}") from e
     if numeric is None:
         return model
     from recsys.models.common.numeric import WithNumericEmbedding

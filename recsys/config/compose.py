@@ -21,6 +21,7 @@ from recsys.config import schema_commands, schema_run, schema_stages
 from recsys.config.targets import check_run_config
 from recsys.console import say_once
 from recsys.errors import UserError
+from recsys.ranges import check_values
 from recsys.secrets import masked, remember, restored
 
 COMMANDS = {
@@ -235,7 +236,12 @@ def load_config(path: Path) -> DictConfig:
     if not OmegaConf.is_dict(loaded) or "model" not in loaded:
         raise UserError(f"{path}: is not the config of a run; it has no key model")
     check_run_config(loaded, path.parent)  # first, because the schema reads values, which resolves interpolations
-    return typed(restored(OmegaConf.to_container(loaded)))
+    cfg = typed(restored(OmegaConf.to_container(loaded)))
+    try:
+        check_values(OmegaConf.to_container(cfg), OmegaConf.get_type(cfg))
+    except UserError as e:
+        raise UserError(f"{path}: {e}") from e
+    return cfg
 
 
 def yaml_mistake(error: YAMLError, path: Path | None = None) -> str:

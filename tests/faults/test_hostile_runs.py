@@ -15,6 +15,7 @@ from recsys.config.check import check
 from recsys.config.compose import compose, load_config
 from recsys.config.targets import bind, locate
 from recsys.errors import UserError
+from recsys.serving.predictor import Predictor
 from recsys.training.run import train
 
 OVERRIDES = ["data.sample.rows=1200", "trainer.batch_size=300", "trainer.threads=1", "model.dim=4", "model=deepfm"]
@@ -159,3 +160,20 @@ def test_users_own_classes_and_the_objects_that_they_need(tmp_path: Path, monkey
     assert [type(v).__name__ for v in (values["tower"], *values["others"])] == ["Linear", "Linear"]
     with pytest.raises(UserError, match=r"model.tower._target_=torch.optim.SGD: must be a subclass of Module"):
         bind(OmegaConf.create(own | {"tower": {"_target_": "torch.optim.SGD"}}), "model")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("model.bottom", [8], "model: got an unexpected keyword argument 'bottom'"),
+        ("trainer.eval_batch_size", 0, "config.yaml: trainer.eval_batch_size=0: must be at least 1"),
+        ("trainer.batch_size", 0, "config.yaml: trainer.batch_size=0: must be at least 1"),
+    ],
+)
+def test_values_that_no_command_would_take(hostile: Path, key: str, value: Any, message: str) -> None:
+    cfg = OmegaConf.load(hostile / "config.yaml")
+    OmegaConf.update(cfg, key, value, force_add=True)
+    OmegaConf.save(cfg, hostile / "config.yaml")
+    with pytest.raises(UserError) as caught:
+        Predictor.load(str(hostile))
+    assert message in str(caught.value)

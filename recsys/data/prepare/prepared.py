@@ -170,7 +170,10 @@ def plan_build(config: DataConfig, engine: Engine | None = None, files: SplitFil
         )
     check_root(data)
     home = Path(data.prepared)
-    home.mkdir(parents=True, exist_ok=True)
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as e:
+        raise UserError(f"data.prepared={home}: cannot be created ({e.strerror}); name another folder") from e
     if data.root is None:
         data = _with_sample(data, home)
     elif is_table(data):
