@@ -1,4 +1,10 @@
-"""Names of the files in a run folder, on which other programs rely."""
+"""Names of the files in a run folder, on which other programs rely, and the text of its config."""
+
+from pathlib import Path
+
+import yaml
+
+from recsys.errors import UserError
 
 CONFIG = "config.yaml"
 DATA = "data.json"
@@ -20,3 +26,17 @@ OWN = (
     ),
     *("profile", "tensorboard", "wandb", "wandb_id", ".owner.json", CONFIG),
 )
+
+
+def config_text(path: Path) -> str:
+    """Return the text of a run's config.yaml.
+
+    Raises UserError if it has aliases, which no run writes: a few nested ones stand for a config of any size.
+    """
+    text = path.read_text(encoding="utf-8")
+    if "&" in text and "*" in text:
+        loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+        alias = next((e for e in yaml.parse(text, Loader=loader) if isinstance(e, yaml.AliasEvent)), None)
+        if alias is not None:
+            raise UserError(f"{path}, line {alias.start_mark.line + 1}: has an alias of YAML; write the value itself")
+    return text

@@ -22,6 +22,7 @@ from recsys.config.targets import check_run_config
 from recsys.console import say_once
 from recsys.errors import UserError
 from recsys.ranges import check_values
+from recsys.run_files import config_text
 from recsys.secrets import masked, remember, restored
 
 COMMANDS = {
@@ -228,9 +229,11 @@ def load_config(path: Path) -> DictConfig:
     Raises UserError if the file is not the config of a run, or could execute something (see targets.py).
     """
     try:
-        loaded = OmegaConf.load(path)
+        loaded = OmegaConf.create(config_text(path))
     except YAMLError as e:
         raise UserError(yaml_mistake(e, path)) from e
+    except RecursionError as e:
+        raise UserError(f"{path}: is nested too deeply") from e
     except (OSError, UnicodeDecodeError) as e:
         raise UserError(f"{path}: cannot be read ({e.strerror if isinstance(e, OSError) else 'not text'})") from e
     if not OmegaConf.is_dict(loaded) or "model" not in loaded:

@@ -17,7 +17,7 @@ from recsys import manifest
 from recsys.config.flatten import flatten_config
 from recsys.errors import UserError
 from recsys.evaluation import metrics_table
-from recsys.run_files import RESULTS
+from recsys.run_files import RESULTS, config_text
 from recsys.secrets import mask_overrides, mask_text, masked
 
 UNCOMPARED = {"seed", "run_dir", "resume"}  # keys that differ between seeds of the same config
@@ -161,7 +161,7 @@ def _run(path: Path, name: str) -> Run:
     from omegaconf import OmegaConf
 
     try:
-        text = (path / "config.yaml").read_text()
+        text = config_text(path / "config.yaml")
         config = OmegaConf.to_container(OmegaConf.create(text))
     except Exception as e:  # errors of YAML, OmegaConf, or of decoding
         raise UserError(f"{path / 'config.yaml'}: cannot be read: {str(e).splitlines()[0]}") from e

@@ -4,6 +4,7 @@ environment variable."""
 import shutil
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from recsys.config.check import check
 from recsys.config.compose import compose, load_config
 from recsys.config.targets import bind, locate
 from recsys.errors import UserError
+from recsys.report.runs import read as read_runs
 from recsys.serving.predictor import Predictor
 from recsys.training.run import train
 
@@ -177,3 +179,14 @@ def test_values_that_no_command_would_take(hostile: Path, key: str, value: Any, 
     with pytest.raises(UserError) as caught:
         Predictor.load(str(hostile))
     assert message in str(caught.value)
+
+
+def test_aliases_of_yaml(hostile: Path) -> None:
+    """Nine lines that stand for a billion values."""
+    names = "abcdefghi"
+    lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"{n}: &{n} [{', '.join(9 * [f'*{m}'])}]" for m, n in pairwise(names)]
+    (hostile / "config.yaml").write_text("model: {}\n" + "\n".join(lines) + "\n")
+    for read_config in (lambda: load_config(hostile / "config.yaml"), lambda: read_runs([str(hostile)])):
+        with pytest.raises(UserError, match=r"config.yaml, line 3: has an alias of YAML; write the value itself"):
+            read_config()
