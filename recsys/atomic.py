@@ -13,10 +13,13 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from recsys.errors import UserError
+
+MOST_ATTEMPTS = 100  # to create a folder that other processes remove at the same time
 
 
 def beside(path: Path, *, unique: bool = False) -> Path:
@@ -126,10 +129,14 @@ def _is(descriptor: int, path: Path) -> bool:
 
 
 def _open_folder(folder: Path) -> int:
-    while True:
-        folder.mkdir(parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):  # another process has just removed it
+    for attempt in count():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
             return os.open(folder, os.O_RDONLY)
+        except (FileNotFoundError, FileExistsError):  # another process has just removed it
+            if attempt > MOST_ATTEMPTS:  # as in /proc
+                raise UserError(f"{folder.parent}: no folder can be created here; name another place") from None
+    raise AssertionError
 
 
 def remove_folder(path: Path) -> None:

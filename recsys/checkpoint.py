@@ -164,7 +164,7 @@ def _parquet(run: Path, path: Path, entry: dict[str, Any], rows: Iterator[np.nda
 
     vocabulary = pl.DataFrame(schema={"value": pl.String, "count": pl.UInt32, "id": pl.Int32})
     if _vocabulary(run, entry).exists():
-        vocabulary = pl.read_parquet(_vocabulary(run, entry))
+        vocabulary = pl.read_parquet(_vocabulary(run, entry), glob=False)
     writer, first = None, 0
     with whole_file(path) as building:
         for block in rows:

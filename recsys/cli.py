@@ -44,6 +44,9 @@ def run(command: str, function: Callable[[DictConfig], None], file: Path | None 
     exit_process(code)
 
 
+PLAIN = re.compile(r"[\w./~-]+", re.ASCII)  # words that Hydra takes as they are
+
+
 def name_words(keys: Sequence[str], usage: str) -> None:
     """Give the bare words of sys.argv, which come in the order of `keys`, the form KEY=WORD.
 
@@ -53,8 +56,13 @@ def name_words(keys: Sequence[str], usage: str) -> None:
     words = bare_words(sys.argv[1:])
     if len(words) > len(keys):
         sys.exit(say_error(f"{words[len(keys)]}: unexpected argument; {usage}"))
-    named = [f"{key}={word}" for key, word in zip(keys, words, strict=False)]
+    named = [f"{key}={word if PLAIN.fullmatch(word) else quoted(word)}" for key, word in zip(keys, words, strict=False)]
     sys.argv[1:] = named + [a for a in sys.argv[1:] if a not in words]
+
+
+def quoted(word: str) -> str:
+    """Return a word as Hydra's text, whatever characters a path has."""
+    return "'" + word.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def bare_words(arguments: Sequence[str]) -> list[str]:

@@ -87,9 +87,10 @@ def _checked(cfg: DictConfig) -> tuple[str, ...]:
         raise UserError(
             f"run={run}: has no checkpoint, so there is nothing to export; train it to its first checkpoint"
         )
-    if cfg.checkpoint not in ("best", "last") and not (run / "checkpoints" / cfg.checkpoint).is_dir():
-        there = ", ".join(sorted(p.name for p in (run / "checkpoints").glob("[!.]*")))
-        raise UserError(f"checkpoint={cfg.checkpoint}: not in {run}/checkpoints; write best, last or one of: {there}")
+    there = sorted(p.name for p in (run / "checkpoints").glob("[!.]*"))
+    if cfg.checkpoint not in ("best", "last", *there):
+        hint = f"write best, last or one of: {', '.join(there)}"
+        raise UserError(f"checkpoint={cfg.checkpoint}: not in {run}/checkpoints; {hint}")
     formats = cli.strings(cfg.format)
     given = [("precision", cfg.precision, PRECISIONS), ("tables", cfg.tables, TABLES)]
     given += [("dense_backend", cfg.dense_backend, DENSE_BACKENDS), *(("format", f, FORMATS) for f in formats)]

@@ -20,12 +20,13 @@ import xxhash
 
 from recsys.atomic import write_text
 from recsys.errors import UserError
-from recsys.input_files import POINTER, is_pointer
+from recsys.input_files import POINTER, is_pointer, problem_of
 
 FILE = "manifest.json"
 MADE_FROM = "made_from"  # in manifest.json: globs of files elsewhere; when they change, a server loads the folder again
 UNREADABLE = "is damaged and cannot be read"
 BLOCK_BYTES = 1 << 22
+MOST_PATH = 4000  # bytes of a path in a folder
 THREADS = max(2, (os.cpu_count() or 1) // 2)
 
 Entry = tuple[int, str]  # bytes and digest of a file
@@ -104,19 +105,15 @@ def read(folder: Path) -> dict[str, Entry] | None:
 
 def read_json(file: Path, *keys: str) -> dict[str, Any]:
     """Read a JSON object with these keys. Raises DamagedFile if the file is missing or holds anything else."""
+    if problem := problem_of(file):
+        raise DamagedFile(file, "is missing" if problem == "no such file" else problem)
     try:
-        value = json.loads(file.read_text())
-    except FileNotFoundError:
-        raise DamagedFile(file, "is missing") from None
+        value = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
-        raise DamagedFile(file, _why_unreadable(file)) from None
+        raise DamagedFile(file, UNREADABLE) from None
     if not isinstance(value, dict) or not value.keys() >= set(keys):
         raise DamagedFile(file, UNREADABLE)
     return value
-
-
-def _why_unreadable(file: Path) -> str:
-    return POINTER if is_pointer(file) else UNREADABLE
 
 
 def inside(folder: Path, name: str) -> Path:
@@ -127,9 +124,13 @@ def inside(folder: Path, name: str) -> Path:
     """
     path = folder / name
     try:
-        if name and "\0" not in name and path.resolve().is_relative_to(folder.resolve()):
+        if (
+            0 < len(os.fsencode(name)) < MOST_PATH
+            and "\0" not in name
+            and path.resolve().is_relative_to(folder.resolve())
+        ):
             return path
-    except (OSError, RuntimeError):  # a circle of links
+    except (OSError, RuntimeError, ValueError):  # a name that is too long or no text, a circle of links
         pass
     raise UserError(f"{folder}: names the file {name[:200]!r}, which is not in this folder; it is not read")
 
@@ -155,7 +156,7 @@ def from_elsewhere(folder: Path) -> Iterator[None]:
 def check_file(folder: Path, name: str, entry: Entry, *, size_only: bool = False) -> None:
     """Raise DamagedFile if a file is missing or differs from its entry."""
     file = inside(folder, name)
-    if not file.is_file():
+    if not os.path.isfile(file):
         raise DamagedFile(file, "is missing")
     if (size := file.stat().st_size) != entry[0]:
         if is_pointer(file):

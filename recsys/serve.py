@@ -52,8 +52,7 @@ def main() -> None:
     rest = [a for a in sys.argv[1:] if a not in words]
     if len(words) > 1:
         sys.exit(cli.say_error(f"{words[1]}: one folder is served; put several models into one folder, NAME/VERSION"))
-    quoted = ["model='" + w.replace("\\", "\\\\").replace("'", "\\'") + "'" for w in words]
-    sys.argv[1:] = quoted + rest
+    sys.argv[1:] = [f"model={cli.quoted(w)}" for w in words] + rest
     cli.run("serve", _command)
 
 

@@ -124,3 +124,8 @@ def test_an_error_of_the_writer_is_not_taken_for_a_lock(tmp_path: Path) -> None:
     with pytest.raises(BlockingIOError), whole_file(tmp_path / "out"):
         raise BlockingIOError
     assert os.listdir(tmp_path) == []
+
+
+def test_a_place_where_no_folder_can_be(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="/proc: no folder can be created here"), whole_folder(Path("/proc/none")):
+        raise AssertionError

@@ -598,6 +598,7 @@ def test_what_is_no_run_is_left_out(
         (["broken"], "broken/config.yaml: cannot be read: "),
         (["half"], "half/sweep.json: cannot be read: "),
         (["odd"], "odd/sweep.json: has no list of trials"),
+        (["nothing"], "nothing/config.yaml: cannot be read: it has no key model"),
         (["young"], "young: no trial of this sweep has a folder yet"),
     ],
 )
@@ -611,8 +612,9 @@ def test_mistakes(
     monkeypatch.chdir(tmp_path)
     write_run(Path("a"), rows=200)
     (tmp_path / "file").write_text("")
-    for name in ("empty", "broken", "half", "odd", "young"):
+    for name in ("empty", "broken", "nothing", "half", "odd", "young"):
         (tmp_path / name).mkdir()
+    (tmp_path / "nothing/config.yaml").touch()
     (tmp_path / "broken/config.yaml").write_text("a: [")
     (tmp_path / "half/sweep.json").write_text("[")
     (tmp_path / "odd/sweep.json").write_text("3")

@@ -16,7 +16,7 @@ def load_factors(folder: Path, hit_rate: float) -> dict[str, float]:
     """
     factors = {}
     for file in sorted((folder / "vocabularies").glob("*.parquet")):
-        counts = pl.read_parquet(file, columns=["count"])["count"].cast(pl.Float64).sort(descending=True)
+        counts = pl.read_parquet(file, columns=["count"], glob=False)["count"].cast(pl.Float64).sort(descending=True)
         hot = int((counts.cum_sum() < hit_rate * float(counts.sum())).sum()) + 1
         factors[file.stem] = (1 + min(hot, len(counts))) / (1 + len(counts))
     return factors

@@ -44,10 +44,10 @@ class RawSchema:
     @classmethod
     def load(cls, folder: Path, data: ResolvedData) -> RawSchema:
         """Read what `save` wrote. Older folders lack what only data.where reads: it comes from data.root."""
-        inputs, columns = FeatureInputs.from_config(data), pl.read_parquet(folder / RAW_SCHEMA)
+        inputs, columns = FeatureInputs.from_config(data), pl.read_parquet(folder / RAW_SCHEMA, glob=False)
         files = {i: folder / SIDES / f"{i}.parquet" for i in inputs.sides}
         if inputs.raw <= set(columns.columns) and all(file.is_file() for file in files.values()):
-            return cls(columns, {i: pl.read_parquet(file) for i, file in files.items()})
+            return cls(columns, {i: pl.read_parquet(file, glob=False) for i, file in files.items()})
         if data.root is None:  # an artefact names no files
             raise DamagedFile(folder / RAW_SCHEMA, f"lacks a column or a table of {', '.join(sorted(inputs.raw))}")
         return cls.from_data(data)

@@ -68,7 +68,7 @@ def _parquet(path: Path) -> list[Row]:
     from polars.exceptions import PolarsError
 
     try:
-        return pl.scan_parquet(path).head(MOST).collect().to_dicts()
+        return pl.scan_parquet(path, glob=False).head(MOST).collect().to_dicts()
     except (PolarsError, OSError) as e:
         raise ValueError(str(e)) from e
 

@@ -103,7 +103,7 @@ def _layout(file: Path) -> Layout:
     if first.startswith(b"PAR1"):
         return Layout("parquet", pq.read_schema(file).names)
     if first.startswith(b"ARROW1"):
-        return Layout("arrow", list(pl.read_ipc_schema(file)))
+        return Layout("arrow", list(pl.read_ipc_schema(file.read_bytes())))
     if first.startswith(b"\x93NUMPY"):
         return Layout("npy", [file.stem])
     for magic, kind in MAGIC.items():
@@ -364,7 +364,7 @@ def _parquet(file: Path, _: Layout, most: int, share: float) -> Sample:
 
 
 def _arrow(file: Path, _: Layout, most: int, _share: float) -> Sample:
-    frame = pl.read_ipc(file)
+    frame = pl.read_ipc(file.read_bytes())
     return Sample(thinned(frame, most), frame.height)
 
 

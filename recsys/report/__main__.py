@@ -67,8 +67,7 @@ def main() -> None:
     """Run the command with sys.argv, which has folders or runs=[...]. A folder's name may contain a =."""
     words = [a for a in sys.argv[1:] if not a.startswith("-") and ("=" not in a or Path(a).is_dir())]
     rest = [a for a in sys.argv[1:] if a not in words]
-    quoted = ["'" + w.replace("\\", "\\\\").replace("'", "\\'") + "'" for w in words]
-    sys.argv[1:] = ([f"runs=[{','.join(quoted)}]"] if words else []) + rest
+    sys.argv[1:] = ([f"runs=[{','.join(map(cli.quoted, words))}]"] if words else []) + rest
     cli.run("report", _command)
 
 

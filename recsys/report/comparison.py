@@ -232,7 +232,7 @@ def _read(run: Run) -> dict[str, tuple[bytes, Measured]]:
     for i, label in enumerate(metrics_table.of_label(run.test)):
         name = RANKS if run.retrieves else f"{PREDICTIONS}_{label}" if i else PREDICTIONS
         try:
-            frame = pl.read_parquet(run.path / f"{name}.parquet")
+            frame = pl.read_parquet(run.path / f"{name}.parquet", glob=False)
             if frame.height:
                 found[label] = _ranks(run, frame) if run.retrieves else _predictions(frame)
                 if "group" in frame.columns:

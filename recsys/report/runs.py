@@ -163,6 +163,8 @@ def _run(path: Path, name: str) -> Run:
     try:
         text = config_text(path / "config.yaml")
         config = OmegaConf.to_container(OmegaConf.create(text))
+        if not isinstance(config, dict) or "model" not in config:
+            raise UserError("it has no key model")
     except Exception as e:  # errors of YAML, OmegaConf, or of decoding
         raise UserError(f"{path / 'config.yaml'}: cannot be read: {str(e).splitlines()[0]}") from e
     labels = [p.name for p in path.glob("test_predictions_*.parquet")]

@@ -95,7 +95,7 @@ def predict_mean(
         parts, part = list[pl.DataFrame](), Path(folder) / "part.parquet"
         for run in runs:
             summary = predict_files(run, files, part, **how)
-            parts.append(pl.read_parquet(part, memory_map=False))
+            parts.append(pl.read_parquet(part, memory_map=False, glob=False))
             if parts[-1].columns != parts[0].columns:
                 raise UserError(
                     f"run={run}: predicts {', '.join(parts[-1].columns)}, and {runs[0]} {', '.join(parts[0].columns)}"
@@ -140,7 +140,7 @@ def input_files(patterns: list[str], key: str = "input") -> list[Path]:
         elif path.is_dir():
             matches = sorted(p for p in path.iterdir() if p.is_file())
         else:
-            matches = [Path(p) for p in sorted(glob.glob(pattern))]
+            matches = [path] if path.is_file() else [Path(p) for p in sorted(glob.glob(pattern))]
         if not matches:
             raise UserError(f"{key}={pattern}: no such file")
         files += matches

@@ -130,7 +130,7 @@ class Formula:
         predictions: names of the predictions.
         resources: the items, and the names of the columns of users and requests.
 
-    Raises UserError for a mistake, with its place.
+    Raises UserError for a mistake, with its place; a call, if no item has a finite value.
     """
 
     def __init__(self, text: str, key: str, predictions: Sequence[str], resources: Resources) -> None:
@@ -151,7 +151,10 @@ class Formula:
         """Return the value of each item, (n,) numbers -> (n,) float64; -inf where it is not a number."""
         with np.errstate(all="ignore"):
             values = np.broadcast_to(self._value(self._tree, visitor, items, predictions), items.shape)
-        return np.where(np.isfinite(values), values, -np.inf)
+        finite = np.isfinite(values)
+        if len(items) and not finite.any():
+            raise UserError(f"{self.key}: {self.text!r}: is not a finite number for any of {len(items):,} items")
+        return np.where(finite, values, -np.inf)
 
     def _fail(self, node: ast.AST, why: str) -> UserError:
         return UserError(f"{self.key}: {self.text!r}: character {getattr(node, 'col_offset', 0) + 1}: {why}")

@@ -41,7 +41,8 @@ def read_table(table: TableConfig, root: Path, key: str, needs: tuple[str, ...] 
 
 
 def _files(name: str, root: Path, key: str) -> list[Path]:
-    found = sorted(Path(f) for f in glob.glob(str(root / name)))
+    named = root / name
+    found = [named] if named.is_file() else sorted(root / f for f in glob.glob(name, root_dir=root))
     if not found:
         raise UserError(f"{key}.file={name}: no such file in {root.resolve()}")
     for file in found:
@@ -54,9 +55,9 @@ def _files(name: str, root: Path, key: str) -> list[Path]:
 def _read(file: Path, table: TableConfig, key: str) -> pl.DataFrame:
     try:
         if file.suffix == ".parquet":
-            return pl.read_parquet(file)
+            return pl.read_parquet(file, glob=False)
         if file.suffix in (".jsonl", ".ndjson"):
-            return pl.read_ndjson(file, infer_schema_length=None)
+            return pl.read_ndjson(file.read_bytes(), infer_schema_length=None)
         names, quote = table.names, table.quote
         separator = table.separator or ("\t" if file.suffix == ".tsv" else ",")
         source: Path | bytes = file
@@ -67,7 +68,7 @@ def _read(file: Path, table: TableConfig, key: str) -> pl.DataFrame:
             source = text.encode()
         return pl.read_csv(
             source, separator=separator, quote_char=quote, has_header=names is None, new_columns=names,
-            infer_schema_length=None,
+            infer_schema_length=None, glob=False,
         )  # fmt: skip
     except (pl.exceptions.PolarsError, OSError, UnicodeError, LookupError) as e:
         first = next((line for line in str(e).splitlines() if line.strip()), type(e).__name__)

@@ -31,8 +31,8 @@ def best_metrics(prepared: Prepared) -> dict[str, float] | None:
     if data.sample is None or data.split.by not in ("order", "time") or not file.exists():
         return None
     rows = prepared.rows("test")
-    teacher, columns = pl.read_parquet(file).tail(rows), label_columns(data)
-    test = pl.concat(pl.read_parquet(f, columns=list(columns)) for f in prepared.files("test"))
+    teacher, columns = pl.read_parquet(file, glob=False).tail(rows), label_columns(data)
+    test = pl.concat(pl.read_parquet(f, columns=list(columns), glob=False) for f in prepared.files("test"))
     metrics: dict[str, float] = {}
     for (column, c), name in zip(columns.items(), data.label_configs, strict=True):
         if c.at_least is not None or c.positive or c.kind == "classes":

@@ -35,7 +35,7 @@ def fit_model(cfg: DictConfig, prepared: Prepared) -> Any:
     check = prepared.check_in_background(files)
     check.start()
     check.finish()
-    rows = pl.concat([pl.read_parquet(f, columns=[HISTORY]) for f in files])[HISTORY]
+    rows = pl.concat([pl.read_parquet(f, columns=[HISTORY], glob=False) for f in files])[HISTORY]
     rows = rows.filter(rows.list.len() > 0)
     items = rows.explode(empty_as_null=False, keep_nulls=False)
     model.fit(JaggedIds(*(torch.from_numpy(x.cast(pl.Int64).to_numpy().copy()) for x in (items, rows.list.len()))))

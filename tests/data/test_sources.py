@@ -28,6 +28,7 @@ from recsys.data.raw.blocks import LINE, BadRow
 from recsys.data.raw.ranges import FileRange
 from recsys.data.transforms import ResolvedData
 from recsys.errors import UserError
+from recsys.serving.predict_files import input_files
 
 
 def config(
@@ -437,3 +438,17 @@ def test_what_is_no_file(tmp_path: Path) -> None:
             sources.find_files(config(tmp_path, files=[f"*{name[1:]}.csv"]))
     with pytest.raises(UserError, match=r"pipe.csv: is a named pipe"):
         sources.find_files(replace(config(tmp_path), root=str(tmp_path / "pipe.csv")))
+
+
+def test_brackets_in_names_are_no_globs(tmp_path: Path) -> None:
+    """log[1].csv is that file, not log1.csv; in any folder."""
+    home = tmp_path / "a[1]"
+    home.mkdir()
+    (tmp_path / "a1").mkdir()
+    for folder in (home, tmp_path / "a1"):
+        (folder / "log[1].csv").write_text("y,a\n" + "1,7\n0,8\n" * 50)
+        (folder / "log1.csv").write_text("y,a\n" + "1,1\n0,2\n" * 90)
+    data = replace(config(home, files=["log[1].csv"]), prepared=str(tmp_path / "p[1]"))
+    prepared = prepare(data)
+    assert sum(prepared.info["rows"].values()) == 100 and Path(prepared.folder).is_relative_to(tmp_path / "p[1]")
+    assert input_files([str(home / "log[1].csv")]) == [home / "log[1].csv"]

@@ -52,6 +52,14 @@ def sealed(folder: Path, change: Callable[[dict[str, Any]], object] = dict) -> N
     manifest.write(folder, manifest.entries_of(folder), {"artefact": value["artefact"]})
 
 
+def seal_index(folder: Path) -> None:
+    """Write the manifest of a changed index, and that of its artefact."""
+    inner = json.loads((folder / "index/manifest.json").read_text())
+    entries = {n: e for n, e in manifest.entries_of(folder / "index").items() if n != "manifest.json"}
+    manifest.write(folder / "index", entries, {"index": inner.get("index")})
+    sealed(folder)
+
+
 def edit(file: Path, change: Callable[[Any], object]) -> None:
     value = json.loads(file.read_text())
     file.write_text(json.dumps(change(value) or value))
@@ -237,10 +245,7 @@ def test_tables_outside(
 def test_retrieval(retrieval: Path, tmp_path: Path, change: Callable[[Path], object]) -> None:
     copy = Path(shutil.copytree(retrieval, tmp_path / "copy"))
     change(copy)
-    inner = json.loads((copy / "index/manifest.json").read_text())
-    entries = {n: e for n, e in manifest.entries_of(copy / "index").items() if n != "manifest.json"}
-    manifest.write(copy / "index", entries, {"index": inner.get("index")})
-    sealed(copy)
+    seal_index(copy)
     with pytest.raises(UserError) as caught:
         load(copy)
     assert "\n" not in str(caught.value)
@@ -261,6 +266,44 @@ def test_descriptions_of_retrieval(retrieval: Path, tmp_path: Path, change: Call
     copy = Path(shutil.copytree(retrieval, tmp_path / "copy"))
     sealed(copy, change)
     assert key in refused(copy)
+
+
+def test_cells_in_another_file(retrieval: Path, tmp_path: Path) -> None:
+    """faiss maps the file that an index with OnDiskInvertedLists names: any of this machine, for writing."""
+    import faiss
+
+    copy = Path(shutil.copytree(retrieval, tmp_path / "copy"))
+    index = faiss.read_index(str(copy / "index/engine.faiss"))
+    ivf = faiss.extract_index_ivf(index)
+    victim = tmp_path / "victim"
+    cells = faiss.OnDiskInvertedLists(ivf.nlist, ivf.code_size, str(victim))
+    for i in range(ivf.nlist):
+        cells.add_entries(i, ivf.invlists.list_size(i), ivf.invlists.get_ids(i), ivf.invlists.get_codes(i))
+    ivf.replace_invlists(cells, False)
+    faiss.write_index(index, str(copy / "index/engine.faiss"))
+    for beside in (False, True):  # also in the folder of the index, where faiss may look for it
+        if beside:
+            shutil.copy(victim, copy / "index" / "victim")
+        seal_index(copy)
+        before = victim.stat()
+        with pytest.raises(UserError) as caught:
+            load(copy)
+        assert "cannot be loaded" in str(caught.value) and victim.stat().st_mtime_ns == before.st_mtime_ns
+
+
+def test_a_manifest_that_is_a_named_pipe(ranking: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copytree(ranking, tmp_path / "copy"))
+    (copy / "manifest.json").unlink()
+    os.mkfifo(copy / "manifest.json")
+    assert "manifest.json: is a named pipe" in refused(copy)
+
+
+@pytest.mark.parametrize("name", ["a/" * 2500, "\ud800", "x\0y", "", "..", "/etc/passwd", "a/../../b", "n" * 300])
+def test_names_in_a_manifest(ranking: Path, tmp_path: Path, name: str) -> None:
+    copy = Path(shutil.copytree(ranking, tmp_path / "copy"))
+    about = json.loads((copy / "manifest.json").read_text())["artefact"]
+    manifest.write(copy, {**manifest.entries_of(copy), name: (3, "0")}, {"artefact": about})
+    refused(copy)
 
 
 @pytest.mark.parametrize("faults", [30, pytest.param(400, marks=pytest.mark.slow)])

@@ -74,7 +74,6 @@ def test_mistakes_of_conditions(sql: str, message: str) -> None:
         ("log1p(p_click) - context.budget", [np.log(1.5) - 2, np.log(1.25) - 2, np.log(2) - 2, -2.0]),
         ("log(p_click)", [np.log(0.5), np.log(0.25), 0.0, -np.inf]),
         ("3", [3.0] * 4),
-        ("user.age", [-np.inf] * 4),
     ],
 )
 def test_formulas(text: str, expected: list[float]) -> None:
@@ -107,3 +106,12 @@ def test_mistakes_of_formulas(text: str, message: str) -> None:
     with pytest.raises(UserError) as caught:
         Formula(text, "score.formula", ["p_click"], RESOURCES)
     assert message in str(caught.value) and str(caught.value).startswith("score.formula: ")
+
+
+@pytest.mark.parametrize("text", ["user.age", "0 / 0", "log(-1)", "p_click * 1e400", "context.budget"])
+def test_formulas_without_a_number(text: str) -> None:
+    formula = Formula(text, "score.formula", ["p_click"], RESOURCES)
+    with pytest.raises(UserError, match="is not a finite number for any of 4 items"):
+        formula(small_stages.visitor(context={"budget": "much"}), EVERY, {"p_click": np.ones(4)})
+    nobody = np.zeros(0, np.int64)
+    assert formula(small_stages.visitor(), nobody, {"p_click": np.zeros(0)}).tolist() == []

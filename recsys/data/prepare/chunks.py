@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow.parquet as pq
 
 from recsys import manifest
 from recsys.atomic import beside, remove_folder
@@ -94,8 +95,8 @@ class ParsedChunk:
         place = self.first_row
         for i, rows in enumerate(self.info["rows"]):
             file = self._check(f"rows-{i:05d}.parquet")
-            names = None if columns is None else [c for c in pl.read_parquet_schema(file) if c in {*columns, PLACE}]
-            frame = pl.read_parquet(file, columns=names)
+            names = None if columns is None else [c for c in pq.read_schema(file).names if c in {*columns, PLACE}]
+            frame = pl.read_parquet(file, columns=names, glob=False)
             if not frame.columns:
                 frame = pl.DataFrame({PLACE: range(place, place + rows)})
             if PLACE not in frame.columns:  # arranged rows have it already
@@ -106,12 +107,12 @@ class ParsedChunk:
     def values(self, columns: Collection[str] | None = None) -> dict[str, pl.Series]:
         """Return the text of each code, for all columns of text or those in `columns`."""
         files = [f for f in (self.folder / "values").glob("*.parquet") if columns is None or f.stem in columns]
-        return {f.stem: pl.read_parquet(self._check(f"values/{f.name}"))["value"] for f in files}
+        return {f.stem: pl.read_parquet(self._check(f"values/{f.name}"), glob=False)["value"] for f in files}
 
     def bad(self) -> Iterator[pl.DataFrame]:
         """Yield frames (line, reason, text, value) of the bad rows."""
         for file in sorted(self.folder.glob("bad-*.parquet")):
-            yield pl.read_parquet(self._check(file.name))
+            yield pl.read_parquet(self._check(file.name), glob=False)
 
 
 def cut_chunks(data: ResolvedData, files: list[tuple[Path, int | None]], digests: dict[Path, str]) -> list[Chunk]:
@@ -130,6 +131,8 @@ def read_chunk(data: ResolvedData, chunk: Chunk, folder: Path, advance: Callable
         if folder.exists() and not (folder / INFO).exists():  # the rest of an incomplete removal
             shutil.rmtree(folder, ignore_errors=True)
         os.replace(building, folder)
+        for unfinished in folder.parent.glob(f".{folder.name}.*"):  # of processes that were killed, or come too late
+            shutil.rmtree(unfinished, ignore_errors=True)
     except OSError:
         if not (folder / INFO).exists():  # otherwise, another process has written the chunk in the meantime
             raise

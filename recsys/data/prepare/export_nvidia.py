@@ -102,7 +102,7 @@ def _write_split(features: FeatureSpec, files: list[Path], folder: Path) -> Iter
         numbers = stack.enter_context((folder / "numerical.bin").open("wb")) if features.dense else None
         ids = [stack.enter_context((folder / "categorical" / f"{f.name}.bin").open("wb")) for f in features.sparse]
         for file in files:
-            frame = pl.read_parquet(file)
+            frame = pl.read_parquet(file, glob=False)
             label.write(frame[OUR_LABEL].to_numpy().astype(np.bool_).tobytes())
             if numbers is not None:
                 numbers.write(_float16(frame.select(f.name for f in features.dense)).tobytes())

@@ -197,7 +197,7 @@ class Build:
                 if f"{split}/{file.name}" not in written:  # a killed run left it incomplete
                     file.unlink()
             if rows[split] == 0:  # write an empty file, so that readers find the columns
-                no_rows = pl.read_parquet(self.folder / min(written), n_rows=0)
+                no_rows = pl.read_parquet(self.folder / min(written), n_rows=0, glob=False)
                 no_rows.write_parquet(self.folder / split / "part-00000-000.parquet")
         shutil.rmtree(notes)
         return rows, written

@@ -90,7 +90,7 @@ def _arrange_pile(
     rows_read = 0
     with whole_folder(target) as building:
         if files:
-            frame = pl.concat([pl.read_parquet(f) for f in files])
+            frame = pl.concat([pl.read_parquet(f, glob=False) for f in files])
             rows_read = frame.height
             for part in arrange(data, frame).iter_slices(PART_ROWS):
                 write_rows(building, len(parts), coder.encode(part))

@@ -100,7 +100,7 @@ def _bad(info: Mapping[str, Any], path: Path) -> str:
     """Show the bad rows. They are counted by streaming, because there may be many."""
     if not info["bad_rows"] or not path.exists():
         return ""
-    scan = pl.scan_csv(path, infer_schema=False)
+    scan = pl.scan_csv(path, infer_schema=False, glob=False)
     counts = scan.group_by("reason").agg(pl.len().alias("count"), pl.col("file", "line", "text").first())
     reasons = counts.sort(["count", "reason"], descending=[True, False])
     counted = reasons.head(REASONS).collect(engine="streaming")

@@ -36,6 +36,7 @@ when
 """
 BEFORE = frozenset(_BEFORE.split())
 QUERIES = ("select", "with", "values", "from", "table", "insert", "update", "delete", "merge")  # begin a query
+NOW = ("current_date", "current_time", "current_timestamp", "localtime", "localtimestamp")
 MOST_PARTS = 1000  # operators and words: Polars reads them recursively, and ends the process if there are too many
 TOKEN = re.compile(
     r"""\s+
@@ -106,6 +107,8 @@ def _refused(token: re.Match[str], before: str, after: str) -> str | None:
         return f"write the text or name without the prefix {token[0]}"
     if word == "select" or (before == "(" and word in QUERIES):
         return f'a query has no place in an expression; to name a column, write "{token[0]}" in double quotes'
+    if word in NOW:
+        return f'the value would change with the time; to name a column, write "{token[0]}" in double quotes'
     if word == "over" and before == ")":
         return "an expression must read one row at a time; remove OVER"
     return None

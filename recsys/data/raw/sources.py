@@ -87,7 +87,7 @@ def _without_outputs(data: ResolvedData, root: Path, files: set[Path]) -> set[Pa
 
 def _matches(root: Path, glob: str) -> Iterator[Path]:
     """Yield the files that a glob matches, and all files in the partition folders (`day=...`) that it matches."""
-    for path in root.glob(glob):
+    for path in [root / glob] if (root / glob).is_file() else root.glob(glob):  # a name may hold brackets
         if not path.is_dir():  # also links to nothing and named pipes, which find_files refuses
             yield from [] if _is_hidden(path, glob) else [path]
         elif "=" in path.name:

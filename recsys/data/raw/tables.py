@@ -171,6 +171,8 @@ def _within(seconds: float, read: Callable[[Cancels], Iterator[pl.DataFrame]]) -
             if isinstance(item, BaseException):
                 raise item
             yield item
+            if time.monotonic() > end:  # a queue that is never empty would not say so
+                raise _TooLong
     except Empty:
         raise _TooLong from None
     finally:

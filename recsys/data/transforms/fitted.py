@@ -62,7 +62,7 @@ class Items:
 
     @classmethod
     def load(cls, folder: Path) -> "Items":
-        return cls(Fitted.load(folder), pl.read_parquet(folder / "items.parquet"))
+        return cls(Fitted.load(folder), pl.read_parquet(folder / "items.parquet", glob=False))
 
 
 @dataclass

@@ -145,7 +145,7 @@ class Cells:
 
     @classmethod
     def load(cls, kind: str, folder: Path, threads: int) -> Cells:
-        return cls(kind, import_faiss(kind).read_index(str(folder / cls.FILE)), threads)
+        return cls(kind, _read(folder / cls.FILE, kind), threads)
 
 
 class Graph:
@@ -206,7 +206,7 @@ class _FaissGraph:
     def __init__(self, dim: int, threads: int, file: Path | None) -> None:
         self._faiss, self._threads = import_faiss("hnsw"), threads
         if file is not None:
-            self._index = self._faiss.read_index(str(file))
+            self._index = _read(file, "hnsw")
             return
         self._index = self._faiss.IndexHNSWFlat(dim, GRAPH_NEIGHBOURS)
         self._index.hnsw.efConstruction = BUILD_EFFORT
@@ -285,6 +285,19 @@ def load(kind: str, folder: Path, vectors: Vectors, threads: int) -> Engine:
     if kind in ("ivf", "ivf_pq"):
         return Cells.load(kind, folder, threads)
     return Graph.load(kind, folder, vectors, threads)
+
+
+def _read(file: Path, kind: str) -> Any:
+    """Read an index of faiss. Raises ValueError if its cells are in other files, which could be any of this machine."""
+    faiss = import_faiss(kind)
+    index = faiss.read_index(str(file), faiss.IO_FLAG_ONDISK_SAME_DIR | faiss.IO_FLAG_READ_ONLY)
+    if kind != "hnsw":
+        cells = faiss.downcast_InvertedLists(faiss.extract_index_ivf(index).invlists)
+        if not isinstance(cells, faiss.ArrayInvertedLists | faiss.BlockInvertedLists):
+            raise ValueError(f"the cells are {type(cells).__name__}")
+    elif not isinstance(faiss.downcast_index(index), faiss.IndexHNSWFlat):
+        raise ValueError(f"the graph is {type(index).__name__}")
+    return index
 
 
 def import_faiss(kind: str) -> ModuleType:
