@@ -18,6 +18,8 @@ def problem_of(path: str | Path, *, opens: bool = True) -> str | None:
 
     opens: whether to look into the file. Not into one of SQLite: closing it releases the locks of this process
     """
+    if not str(path).isprintable() and any("\ud800" <= c <= "\udfff" for c in str(path)):
+        return "has a name that is not UTF-8; rename it"
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:

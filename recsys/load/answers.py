@@ -57,6 +57,8 @@ class Head:
     def outputs(self, body: bytes) -> Values:
         """Return the outputs of an answer that begins with this text. Raises ValueError if their bytes do not fit."""
         found, at = {}, len(self.text)
+        if at + sum(self.sizes.values()) != len(body):
+            raise ValueError("the tensors have another size")
         for name, size in self.sizes.items():
             values = _from_bytes(body[at : at + size], self.datatypes[name])
             found[name] = _shaped(values, self.shapes[name])

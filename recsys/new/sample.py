@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -103,7 +104,7 @@ def _layout(file: Path) -> Layout:
     if first.startswith(b"PAR1"):
         return Layout("parquet", pq.read_schema(file).names)
     if first.startswith(b"ARROW1"):
-        return Layout("arrow", list(pl.read_ipc_schema(file.read_bytes())))
+        return Layout("arrow", list(pl.read_ipc_schema(BytesIO(file.read_bytes()))))
     if first.startswith(b"\x93NUMPY"):
         return Layout("npy", [file.stem])
     for magic, kind in MAGIC.items():
@@ -364,7 +365,7 @@ def _parquet(file: Path, _: Layout, most: int, share: float) -> Sample:
 
 
 def _arrow(file: Path, _: Layout, most: int, _share: float) -> Sample:
-    frame = pl.read_ipc(file.read_bytes())
+    frame = pl.read_ipc(BytesIO(file.read_bytes()))
     return Sample(thinned(frame, most), frame.height)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from pathlib import Path, PosixPath
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
@@ -145,7 +145,7 @@ def input_files(patterns: list[str], key: str = "input") -> list[Path]:
             raise UserError(f"{key}={pattern}: no such file")
         files += matches
     for file in files:
-        if not is_remote(str(file)) and (problem := problem_of(file)):
+        if isinstance(file, PosixPath) and (problem := problem_of(file)):
             raise UserError(f"{key}={file}: {problem}")
         if file.stat().st_size == 0:
             raise UserError(f"{key}={file}: the file is empty")

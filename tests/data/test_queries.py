@@ -545,7 +545,7 @@ def test_rows_that_count(tmp_path: Path, kind: str) -> None:
         ("t >= 4", "data.where: 't >= 4': cannot compare string with numeric type (i32); the file's columns are text"),
         ("t +", "data.where: 't +': "),
         ("item", "data.where: 'item': is String, not a condition"),
-        ("MAX(t) = '3'", "data.where: \"MAX(t) = '3'\": must read one row at a time"),
+        ("MAX(t) = '3'", "data.where: \"MAX(t) = '3'\": an expression must read one row at a time"),
         ("itme = 'a'", "data.where: \"itme = 'a'\": "),
         ("item = 'none such'", "no usable row"),
     ],

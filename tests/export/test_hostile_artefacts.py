@@ -342,3 +342,18 @@ def answer(folder: Path) -> list[Any]:
     if model.kind == "retrieval":
         return model.recommend([Query(model.example, 5)])
     return [(name, values.tolist()) for name, values in model.run(model.features(model.example)).items()]
+
+
+def test_lists_that_are_longer_than_any_in_training(retrieval: Path) -> None:
+    """The memory of attention grows with the square of a list's length: 80 kB of ids took 10 GB."""
+    model = load(retrieval)
+    longest = model.longest_history + 1
+
+    def lists(length: int) -> dict[str, np.ndarray]:
+        return {s.name: np.ones((1, 1 if s.name == "ids" else length), np.int32) for s in model.tensors}
+
+    assert model.run_tensors(lists(longest))["query"].shape[0] == 1
+    with pytest.raises(UserError, match=rf"has lists of {longest + 1}; the longest are of {longest}"):
+        model.run_tensors(lists(longest + 1))
+    with pytest.raises(UserError, match=r"input item: has shape \[1, 0\]; pad empty lists with -1"):
+        model.run_tensors(lists(0))

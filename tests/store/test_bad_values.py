@@ -2,7 +2,7 @@
 
 import json
 import math
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -142,7 +142,7 @@ def test_times_that_are_no_seconds(time: float, tmp_path: Path, store: FeatureSt
 def test_sums_of_text_are_refused(view: View, store: FeatureStore) -> None:
     events(5).with_columns(price=pl.col("shop"), small=1.0, vector=pl.lit(None)).write_parquet("events-0.parquet")
     with pytest.raises(
-        UserError, match=r"^clicks.aggregates.spent.sum=price: the column is String; name one of numbers"
+        UserError, match=r"^clicks.aggregates.spent.sum=price: the column is String in .*; name one of numbers"
     ):
         materialise({"clicks": view}, store)
 
@@ -159,3 +159,36 @@ def test_get_prints_json_of_a_store_that_was_poisoned_before(view: View, tmp_pat
         connection.execute("UPDATE features SET value = replace(value, '[1.0]', '[Infinity]')")
     done = ok(run_forked("recsys.feature_store", "get", "definition=f.yaml", f"store={url}", "keys=u1", cwd=tmp_path))
     assert json.loads(done.stdout, parse_constant=no_constant)["values"]["spent"] is None
+
+
+@pytest.mark.parametrize(
+    ("column", "function", "message"),
+    [
+        (pl.Series("x", ["1.5"] * 3).cast(pl.Decimal(38, 2)), "sum", r"a.parquet: x is Decimal\(.*, which a store does not hold"),
+        (pl.Series("x", [b"a"] * 3), "last", "a.parquet: x is Binary, which a store does not hold"),
+        (pl.Series("x", [[1]] * 3), "distinct", r"the column is List\(Int64\) in .*a.parquet; name one of single values"),
+        (pl.Series("x", [2**63 - 1] * 3), "sum", "x=9223372036854775807: is infinite, or too large for a sum"),
+        (pl.Series("x", ["1"] * 3), "sum", "the column is String in .*a.parquet; name one of numbers"),
+    ],
+)  # fmt: skip
+def test_types_and_integers_that_do_not_fit(tmp_path: Path, column: pl.Series, function: str, message: str) -> None:
+    pl.DataFrame([pl.Series("user", ["u"] * 3), pl.Series("at", [1, 2, 3]), column]).write_parquet(
+        tmp_path / "a.parquet"
+    )
+    with pytest.raises(UserError, match=message):
+        materialised(tmp_path, {"f": {function: "x"}})
+
+
+def test_times_of_two_kinds(tmp_path: Path) -> None:
+    """Seconds and datetimes would be compared as if both were microseconds."""
+    times = pl.Series("at", [datetime(2026, 1, 1)] * 3)
+    for name, at in (("a", times), ("b", pl.Series("at", [1_700_000_000] * 3))):
+        pl.DataFrame([pl.Series("user", ["u"] * 3), at]).write_parquet(tmp_path / f"{name}.parquet")
+    with pytest.raises(UserError, match=r"b.parquet: the time at is Int64, and Datetime.* in .*a.parquet"):
+        materialised(tmp_path, {"f": {"count": "*"}})
+
+
+def materialised(folder: Path, aggregates: dict[str, Any]) -> None:
+    view = {"files": [str(folder / "*.parquet")], "key": "user", "time": "at", "aggregates": aggregates}
+    (folder / "v.yaml").write_text(json.dumps({"v": view}))
+    materialise(load_views(folder / "v.yaml"), open_store(f"sqlite:///{folder / 's.db'}", write=True))

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PosixPath
 
 import polars as pl
 
@@ -66,7 +66,7 @@ def find_files(data: ResolvedData, globs: list[str] | None = None) -> list[Path]
                 + ("; files of runs and of data.prepared are not data" if found else "")
             )
     for path in files:
-        if not is_remote(str(path)) and (problem := problem_of(path)):
+        if isinstance(path, PosixPath) and (problem := problem_of(path)):  # not of another host
             raise UserError(f"{path}: {problem}")
         if path.stat().st_size == 0:
             raise UserError(f"{path}: the file is empty")
@@ -309,7 +309,8 @@ def side_file(data: ResolvedData, join: JoinConfig, key: str = "data.source.join
     """Return the path of a side table. key: its config key, for messages."""
     root = resolve_path(data.root or ".", "data.root")
     path = (root.parent if root.is_file() else root) / join.file
-    if problem := "no such file" if is_remote(str(path)) and not path.is_file() else problem_of(path):
+    if not path.is_file():
+        problem = problem_of(path) if isinstance(path, PosixPath) else "no such file"
         raise UserError(f"{key}: {problem}: {path}")
     return path
 

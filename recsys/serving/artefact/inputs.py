@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from recsys.data.arrays import Arrays
+from recsys.data.transforms.columns import ResolvedData
 from recsys.errors import UserError
 from recsys.features import FeatureSpec
 from recsys.serving.servable import TensorSpec
@@ -48,8 +49,21 @@ def padded(values: np.ndarray, lengths: np.ndarray, length: int) -> np.ndarray:
     return block
 
 
-def check_feed(tensors: Mapping[str, np.ndarray], specs: tuple[TensorSpec, ...], features: FeatureSpec) -> GraphInputs:
-    """Check features that a client has computed. Raises UserError if a name, shape, type or id is wrong."""
+def longest_lists(data: ResolvedData) -> dict[str, int]:
+    """Return the length of the longest list that the transforms make of each feature, if there is one."""
+    own = {n: c.last or c.max_length for n, c in data.sparse_columns.items()}
+    whole = None if data.sequences is None else data.sequences.max_length + 1
+    return {n: length for n, c in own.items() if (length := c or whole) is not None}
+
+
+def check_feed(
+    tensors: Mapping[str, np.ndarray], specs: tuple[TensorSpec, ...], features: FeatureSpec, longest: Mapping[str, int]
+) -> GraphInputs:
+    """Check features that a client has computed. longest: see `longest_lists`
+
+    Raises UserError if a name, shape, type or id is wrong, or a list is longer than those that the model is made for:
+    the memory of attention grows with its square.
+    """
     names = [s.name for s in specs]
     if missing := [n for n in names if n not in tensors]:
         raise UserError(f"input {missing[0]}: is missing; the inputs are {', '.join(names)}")
@@ -61,6 +75,12 @@ def check_feed(tensors: Mapping[str, np.ndarray], specs: tuple[TensorSpec, ...],
             shown = ["rows" if i == 0 else "any" if n < 0 else n for i, n in enumerate(spec.shape)]
             shape = ", ".join(map(str, shown))
             raise UserError(f"input {spec.name}: has shape {list(x.shape)}, and the model takes [{shape}]")
+        if 0 in x.shape[1:]:
+            raise UserError(f"input {spec.name}: has shape {list(x.shape)}; pad empty lists with -1")
+        if spec.shape[1:] == (-1,) and x.shape[1] > longest.get(spec.name, x.shape[1]):
+            raise UserError(
+                f"input {spec.name}: has lists of {x.shape[1]:,}; the longest are of {longest[spec.name]:,}"
+            )
         if x.dtype != TYPES[spec.datatype]:
             raise UserError(f"input {spec.name}: has type {x.dtype}, and the model takes {spec.datatype}")
         feed[spec.name] = x

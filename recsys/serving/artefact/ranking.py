@@ -10,7 +10,7 @@ import numpy as np
 from recsys.data.arrays import Arrays, single_valued
 from recsys.errors import UserError
 from recsys.serving.artefact.folder import GRAPH, Artefact
-from recsys.serving.artefact.inputs import GraphInputs, check_feed, graph_inputs
+from recsys.serving.artefact.inputs import GraphInputs, check_feed, graph_inputs, longest_lists
 from recsys.serving.artefact.session import open_session
 from recsys.serving.pipeline import Pipeline
 from recsys.serving.servable import Outputs, Query, Row, TensorSpec
@@ -34,6 +34,7 @@ class RankingModel:
         self.example = artefact.example
         self.shared_columns = SharedColumns(raw_rows, self.pipeline)
         self._features = self.pipeline.features
+        self._longest = longest_lists(self.pipeline.fitted.data)
         self._session = open_session(artefact.folder / GRAPH, threads)
         self._names = [s.name for s in self.outputs]
 
@@ -63,7 +64,7 @@ class RankingModel:
 
     def run_tensors(self, tensors: Mapping[str, np.ndarray]) -> Outputs:
         """Return the predictions for features that the client has computed."""
-        return self.run(check_feed(tensors, self.tensors, self._features))
+        return self.run(check_feed(tensors, self.tensors, self._features, self._longest))
 
     def unknown_shares(self, features: GraphInputs) -> dict[str, float]:
         """Return the share of out-of-vocabulary ids of each feature with a vocabulary."""

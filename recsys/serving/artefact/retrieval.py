@@ -12,7 +12,7 @@ from recsys.data.raw.blocks import LINE
 from recsys.data.transforms import GROUP, ORDER
 from recsys.errors import UserError
 from recsys.serving.artefact.folder import Artefact
-from recsys.serving.artefact.inputs import GraphInputs, check_feed, graph_inputs
+from recsys.serving.artefact.inputs import GraphInputs, check_feed, graph_inputs, longest_lists
 from recsys.serving.artefact.scorers import VectorScorer, scorer_of
 from recsys.serving.index import Index
 from recsys.serving.python_values import integer_bounds
@@ -190,7 +190,7 @@ class RetrievalModel:
 
     def run_tensors(self, tensors: Mapping[str, np.ndarray]) -> Outputs:
         """Return the query vectors for features that the client has computed."""
-        return self.run(check_feed(tensors, self.tensors, self._fitted.features))
+        return self.run(check_feed(tensors, self.tensors, self._fitted.features, longest_lists(self._fitted.data)))
 
     def unknown_shares(self, features: GraphInputs) -> dict[str, float]:
         """Return nothing: histories may hold unknown items."""

@@ -66,6 +66,11 @@ def check_settings(settings: ServeConfig) -> None:
         raise UserError(f"log={settings.log}: must be errors or requests")
     if settings.sample > 0 and settings.sample_dir is None:
         raise UserError(f"sample={settings.sample}: also name the folder of the samples, sample_dir=FOLDER")
+    if settings.sample > 0 and settings.sample_dir is not None:
+        try:
+            Path(settings.sample_dir).mkdir(parents=True, exist_ok=True)
+        except OSError as e:
+            raise UserError(f"sample_dir={settings.sample_dir}: cannot be created ({e.strerror})") from e
     if any(not 1 <= n <= settings.max_batch for n in settings.preferred_batch):
         raise UserError(f"preferred_batch={settings.preferred_batch}: numbers from 1 to max_batch={settings.max_batch}")
     if settings.traces is not None:

@@ -16,6 +16,7 @@ import polars as pl
 from recsys.errors import UserError
 
 MOST_SUMMED = 2.0**960  # 2 ** 63 values of this size have a finite sum
+MOST_INTEGER = 2.0**53  # polars sums integers of 64 bits
 MOST_TIME = 2.0**43  # seconds, whose microseconds are 64 bits
 
 

@@ -49,7 +49,15 @@ from recsys.serving.store.aggregates import (
     ticks,
     ticks_per_second,
 )
-from recsys.serving.store.fitting import MOST_SUMMED, MOST_TIME, has_floats, reject, too_large, without_nan
+from recsys.serving.store.fitting import (
+    MOST_INTEGER,
+    MOST_SUMMED,
+    MOST_TIME,
+    has_floats,
+    reject,
+    too_large,
+    without_nan,
+)
 
 # Seconds of a unit. Months and years are none: their lengths differ, and joins by time cannot use them.
 UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -126,13 +134,14 @@ class View:
         """
         paths = self.paths() if paths is None else list(paths)
         wanted = list(dict.fromkeys([self.key, self.time, *self.columns, *self.event_columns]))
+        first = columns_of(self.paths()[0], self.name).get(self.time) if paths else None
         for path in paths:
             there = columns_of(path, self.name)
             if missing := next((c for c in wanted if c not in there), None):
                 raise UserError(f"{self.name}: {path} has no column {missing}{did_you_mean(missing, there)}")
             self.age(there[self.time])
             self._check_windows(there[self.time])
-            self._check_sums(there)
+            self._check_types(there, path, first or there[self.time])
         types = {c: there[c] for c in wanted}
         frame = pl.scan_parquet(paths, glob=False).select(wanted)  # their names are no globs
         if large := self.too_large(types):
@@ -142,13 +151,15 @@ class View:
         return frame.with_columns(pl.col(self.key).cast(pl.String))
 
     def too_large(self, types: Mapping[str, pl.DataType]) -> dict[str, pl.Expr]:
-        """Return, for each column with floats, whether its value is so large that its row is a bad event."""
+        """Return, for each column with floats or summed integers, whether its value makes its row a bad event."""
         limits = {**dict.fromkeys(self.summed, MOST_SUMMED), self.time: MOST_TIME}
-        return {
+        flags = {
             name: too_large(pl.col(name), dtype, limits.get(name, sys.float_info.max))
             for name, dtype in types.items()
             if has_floats(dtype)
         }
+        whole = [n for n in self.summed if n in types and types[n].is_integer()]
+        return flags | {n: too_large(pl.col(n), types[n], MOST_INTEGER) for n in whole}
 
     def check_values(self, paths: Sequence[str] | None = None, rejected: Path | None = None) -> None:
         """Append the rows whose values are too large to a file; by default, raise UserError for the first of them."""
@@ -255,12 +266,24 @@ class View:
             raise UserError(f"{where}: must be a number, as the times are ({dtype})")
         return float(self.max_age) if dtype.is_float() else math.floor(float(self.max_age))
 
-    def _check_sums(self, types: Mapping[str, pl.DataType]) -> None:
-        """Raise UserError if a sum or mean is of something else than numbers."""
+    def _check_types(self, types: Mapping[str, pl.DataType], path: str, first: pl.DataType) -> None:
+        """Raise UserError if a file's types cannot be stored, summed or compared. first: type of the time elsewhere"""
+        time, key = types[self.time], types[self.key]
+        if not (time.is_temporal() or time.is_integer() or time.is_float()):
+            raise UserError(f"{self.name}: {path}: the time {self.time} is {time}; write times or numbers")
+        if (time.is_temporal(), ticks_per_second(time)) != (first.is_temporal(), ticks_per_second(first)):
+            raise UserError(f"{self.name}: {path}: the time {self.time} is {time}, and {first} in {self.paths()[0]}")
+        for name in dict.fromkeys([self.key, *self.columns, *self.event_columns]):
+            if (name == self.key and key.is_nested()) or _is_unfit(types[name]):
+                hint = "cast it to a number or text in the files"
+                raise UserError(f"{self.name}: {path}: {name} is {types[name]}, which a store does not hold; {hint}")
         for a in self.aggregates:
-            if a.function in ("sum", "mean") and not (types[a.column].is_numeric() or types[a.column] == pl.Boolean):
-                where = f"{self.name}.aggregates.{a.name}.{a.function}={a.column}"
-                raise UserError(f"{where}: the column is {types[a.column]}; name one of numbers")
+            where = f"{self.name}.aggregates.{a.name}.{a.function}={a.column}"
+            dtype = types.get(a.column, pl.Null())
+            if a.function in ("sum", "mean") and not (dtype.is_numeric() or dtype == pl.Boolean):
+                raise UserError(f"{where}: the column is {dtype} in {path}; name one of numbers")
+            if a.function == "distinct" and dtype.is_nested():
+                raise UserError(f"{where}: the column is {dtype} in {path}; name one of single values")
 
     @property
     def summed(self) -> frozenset[str]:
@@ -273,6 +296,15 @@ class View:
             if a.window is not None and dtype.is_temporal() == a.unitless:
                 hint = "write a unit, such as 1h or 7d" if a.unitless else f"write a number, as the times are ({dtype})"
                 raise UserError(f"{self.name}.aggregates.{a.name}.window: {hint}")
+
+
+def _is_unfit(dtype: pl.DataType) -> bool:
+    """Return whether JSON has no values for a type, such as those of decimals and bytes."""
+    if isinstance(dtype, pl.Struct):
+        return any(_is_unfit(f.dtype) for f in dtype.fields)  # type: ignore[arg-type]
+    if isinstance(dtype, pl.List | pl.Array):
+        return _is_unfit(dtype.inner)  # type: ignore[arg-type]
+    return dtype.is_decimal() or dtype in (pl.Binary, pl.Object)
 
 
 def columns_of(path: str | Path, where: str = "input") -> pl.Schema:
