@@ -448,13 +448,13 @@ def feed_with(change: Mapping[str, Any], drop: Sequence[str] = ()) -> dict[str, 
 )
 def test_wrong_features_are_refused(feed: dict[str, np.ndarray], message: str) -> None:
     with pytest.raises(UserError) as e:
-        check_feed(feed, feature_inputs(RANKING), RANKING)
+        check_feed(feed, feature_inputs(RANKING), RANKING, {})
     assert str(e.value) == message
 
 
 def test_right_features_pass() -> None:
     feed = feed_with({"tags": np.full((3, 2), -1, np.int32)})
-    assert check_feed(feed, feature_inputs(RANKING), RANKING).rows == 3
+    assert check_feed(feed, feature_inputs(RANKING), RANKING, {}).rows == 3
 
 
 def test_batches_of_graphs_are_batches() -> None:
