@@ -13,7 +13,6 @@ import shutil
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -129,14 +128,13 @@ def _is(descriptor: int, path: Path) -> bool:
 
 
 def _open_folder(folder: Path) -> int:
-    for attempt in count():
+    for _ in range(MOST_ATTEMPTS):
         try:
             folder.mkdir(parents=True, exist_ok=True)
             return os.open(folder, os.O_RDONLY)
         except (FileNotFoundError, FileExistsError):  # another process has just removed it
-            if attempt > MOST_ATTEMPTS:  # as in /proc
-                raise UserError(f"{folder.parent}: no folder can be created here; name another place") from None
-    raise AssertionError
+            continue
+    raise UserError(f"{folder.parent}: no folder can be created here; name another place")  # as in /proc
 
 
 def remove_folder(path: Path) -> None:

@@ -12,7 +12,7 @@ END = 1 << 16  # bytes of both ends of a file that are compared before all of it
 
 
 def problem_of(path: str | Path, *, opens: bool = True) -> str | None:
-    """Return why a path is no file that can be read, such as 'no such file'; None if it is one.
+    """Return why a path cannot be read as a file, such as 'no such file'; None if it can.
 
     A named pipe is not opened, which would wait for its writer.
 

@@ -6,7 +6,6 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
@@ -104,7 +103,8 @@ def _layout(file: Path) -> Layout:
     if first.startswith(b"PAR1"):
         return Layout("parquet", pq.read_schema(file).names)
     if first.startswith(b"ARROW1"):
-        return Layout("arrow", list(pl.read_ipc_schema(BytesIO(file.read_bytes()))))
+        with file.open("rb") as f:  # not by its name, in which brackets are globs for polars
+            return Layout("arrow", list(pl.read_ipc_schema(f)))
     if first.startswith(b"\x93NUMPY"):
         return Layout("npy", [file.stem])
     for magic, kind in MAGIC.items():
@@ -365,7 +365,8 @@ def _parquet(file: Path, _: Layout, most: int, share: float) -> Sample:
 
 
 def _arrow(file: Path, _: Layout, most: int, _share: float) -> Sample:
-    frame = pl.read_ipc(BytesIO(file.read_bytes()))
+    with file.open("rb") as f:
+        frame = pl.read_ipc(f)
     return Sample(thinned(frame, most), frame.height)
 
 

@@ -221,7 +221,7 @@ def choose_checkpoint(path: Path, name: str) -> Path:
     """Return the checkpoint `best`, `last`, or of this name under checkpoints/. Raises UserError if it is missing."""
     there = sorted(p.name for p in (path / "checkpoints").iterdir() if not p.name.startswith("."))
     found = {"best": best_checkpoint, "last": newest_checkpoint}.get(name, lambda p: p / "checkpoints" / name)(path)
-    if found is None or not found.is_dir() or found.name not in there or name not in ("best", "last", *there):
+    if found is None or not found.is_dir() or name not in ("best", "last", *there):
         raise UserError(f"checkpoint={name}: not in {path}/checkpoints (there: {', '.join(there) or 'none'})")
     return found
 

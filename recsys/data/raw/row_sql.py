@@ -90,7 +90,7 @@ def check_sql(sql: str, key: str) -> None:
 
 
 def _unknown(rest: str) -> str:
-    """Return what is wrong with a text that begins with no token."""
+    """Return what is wrong with the rest of a text, whose beginning is not a token."""
     if rest.startswith(("--", "/*", "#")):
         return "an expression has no comments"
     if rest[0] == "'":
@@ -103,7 +103,7 @@ def _unknown(rest: str) -> str:
 def _refused(token: re.Match[str], before: str, after: str) -> str | None:
     """Return why a token must not follow `before`, or precede the character `after`; None if it may."""
     word = (token["word"] or "").lower()
-    if word and after in ("'", '"') and after and len(word) < 3 and word not in ("in", "or", "is", "as"):
+    if word and after in ("'", '"') and len(word) < 3 and word not in ("in", "or", "is", "as"):
         return f"write the text or name without the prefix {token[0]}"
     if word == "select" or (before == "(" and word in QUERIES):
         return f'a query has no place in an expression; to name a column, write "{token[0]}" in double quotes'
