@@ -39,7 +39,7 @@ def _command(cfg: DictConfig) -> None:
         given = "" if OmegaConf.is_missing(cfg, "action") else str(cfg.action)
         hint = did_you_mean(given, ACTIONS)
         raise UserError(f"{given or 'no action'}: must be {', '.join(ACTIONS)}{hint}; see --help")
-    from recsys.serving.store.views import load_views
+    from recsys.serving.store.definition import load_views
 
     if OmegaConf.is_missing(cfg, "definition"):
         raise UserError("definition: is missing; add definition=features.yaml, a file of views (docs/serving.md)")

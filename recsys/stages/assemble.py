@@ -16,9 +16,10 @@ from recsys.config.check import check_target
 from recsys.config.plain import from_plain
 from recsys.config.schema_stages import PipelineConfig
 from recsys.errors import UserError, did_you_mean
+from recsys.serving.store.definition import load_views
 from recsys.serving.store.online import OnlineFeatures
 from recsys.serving.store.stores import open_store
-from recsys.serving.store.views import View, load_views
+from recsys.serving.store.views import View
 from recsys.stages.catalogue import Catalogue, unit
 from recsys.stages.filters import Filter
 from recsys.stages.merge import Merge, ReciprocalRank

@@ -12,11 +12,11 @@ import polars as pl
 import pytest
 
 from recsys.serving.store import materialise as materialising
+from recsys.serving.store.definition import load_views
 from recsys.serving.store.follow import follow
 from recsys.serving.store.materialise import materialise
 from recsys.serving.store.online import values_at
 from recsys.serving.store.stores import open_store
-from recsys.serving.store.views import load_views
 
 YAML = """
 v:

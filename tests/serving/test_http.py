@@ -25,9 +25,9 @@ from recsys.serving.server.models import Loaded
 from recsys.serving.server.request_error import RequestError
 from recsys.serving.server.rest_v2 import parse_inputs, plain_columns
 from recsys.serving.server.tensors import to_columns
+from recsys.serving.store.definition import load_views
 from recsys.serving.store.materialise import materialise
 from recsys.serving.store.stores import open_store
-from recsys.serving.store.views import load_views
 
 
 @pytest.fixture(scope="module")

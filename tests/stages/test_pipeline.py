@@ -20,9 +20,9 @@ from recsys.errors import UserError
 from recsys.serving.artefact import load as load_artefact
 from recsys.serving.servable import Query
 from recsys.serving.server.models import _signature
+from recsys.serving.store.definition import load_views
 from recsys.serving.store.materialise import materialise
 from recsys.serving.store.stores import open_store
-from recsys.serving.store.views import load_views
 from recsys.stages.assemble import load
 from recsys.stages.servable import PipelineServable, write_folder
 from recsys.stages.servable import load as load_servable

@@ -18,10 +18,11 @@ from shop_events import START, YAML, events, everything, same
 from recsys.errors import UserError
 from recsys.serving.store import materialise as materialising
 from recsys.serving.store.aggregates import Aggregate
+from recsys.serving.store.definition import load_views
 from recsys.serving.store.materialise import materialise
 from recsys.serving.store.online import OnlineFeatures, values_at
 from recsys.serving.store.stores import FeatureStore, open_store
-from recsys.serving.store.views import View, load_views
+from recsys.serving.store.views import View
 
 
 @pytest.fixture

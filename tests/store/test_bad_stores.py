@@ -14,8 +14,8 @@ import pytest
 from forks import run_forked
 
 from recsys.errors import UserError
+from recsys.serving.store.definition import load_views
 from recsys.serving.store.stores import FAULTS, open_store
-from recsys.serving.store.views import load_views
 
 VIEW = "v: {files: e.parquet, key: user, time: at, columns: [x]}\n"
 

@@ -12,10 +12,11 @@ from forks import ok, run_forked
 from shop_events import START, events, everything
 
 from recsys.errors import UserError
+from recsys.serving.store.definition import load_views
 from recsys.serving.store.follow import follow
 from recsys.serving.store.materialise import materialise
 from recsys.serving.store.stores import FeatureStore, open_store
-from recsys.serving.store.views import View, load_views
+from recsys.serving.store.views import View
 
 NOW = START + timedelta(days=41)
 INF, NAN = math.inf, math.nan
@@ -192,3 +193,27 @@ def materialised(folder: Path, aggregates: dict[str, Any]) -> None:
     view = {"files": [str(folder / "*.parquet")], "key": "user", "time": "at", "aggregates": aggregates}
     (folder / "v.yaml").write_text(json.dumps({"v": view}))
     materialise(load_views(folder / "v.yaml"), open_store(f"sqlite:///{folder / 's.db'}", write=True))
+
+
+def test_sums_of_integers_do_not_wrap(tmp_path: Path) -> None:
+    """Single values may be small: 2,100 of them leave 64 bits."""
+    frame = pl.DataFrame({"user": ["u"] * 2100, "at": range(2100), "x": [2**52] * 2100})
+    frame.write_parquet(tmp_path / "a.parquet")
+    materialised(tmp_path, {"f": {"sum": "x"}})
+    view = load_views(tmp_path / "v.yaml")["v"]
+    rows = pl.DataFrame({"user": ["u", "u"], "ts": [2000, 2100]})
+    assert view.join(rows.head(1), "ts")["f"].to_list() == [2000 * 2**52]
+    with pytest.raises(UserError, match=r"aggregates.f: a sum does not fit into 64 bits; divide the column"):
+        view.join(rows, "ts")
+
+
+def test_rows_without_a_key_or_time_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = pl.DataFrame({"user": ["u", None, "u", "u"], "at": [1.0, 2.0, None, NAN], "x": [1, 2, 3, 4]})
+    frame.write_parquet(tmp_path / "a.parquet")
+    materialised(tmp_path, {"f": {"count": "*"}})
+    said = "a.parquet: 3 of 4 rows have no user or no at; they are left out"
+    assert said in " ".join(capsys.readouterr().err.split())
+    view = load_views(tmp_path / "v.yaml")["v"]
+    view.check_values()
+    joined = view.join(pl.DataFrame({"user": ["u"], "ts": [9.0]}), "ts")
+    assert joined["f"].to_list() == [1] and said in " ".join(capsys.readouterr().err.split())

@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 from recsys.errors import UserError
 from recsys.serving.python_values import RowError
 from recsys.serving.servable import Query
+from recsys.serving.store.definition import load_views
+from recsys.serving.store.durations import seconds_of_age
 from recsys.serving.store.materialise import materialise
 from recsys.serving.store.online import OnlineFeatures, WithFeatures
 from recsys.serving.store.stores import FeatureStore, SQLiteStore, open_store
-from recsys.serving.store.views import View, load_views, seconds_of_age
+from recsys.serving.store.views import View
 
 DAY = datetime(2026, 1, 1)
 

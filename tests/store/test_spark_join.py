@@ -14,7 +14,8 @@ from recsys.config.compose import compose
 from recsys.config.schema_data import EngineConfig
 from recsys.errors import UserError
 from recsys.serving.store.aggregates import FUNCTIONS, Aggregate
-from recsys.serving.store.views import View, microseconds_of_age
+from recsys.serving.store.durations import microseconds_of_age
+from recsys.serving.store.views import View
 
 pytest.importorskip("pyspark", reason="pyspark is not installed: uv sync --extra spark")
 

@@ -20,10 +20,11 @@ from shop_events import START, YAML, events, everything, same
 
 from recsys.errors import UserError
 from recsys.serving.store import follow as following
+from recsys.serving.store.definition import load_views
 from recsys.serving.store.follow import follow
 from recsys.serving.store.materialise import materialise
 from recsys.serving.store.stores import FeatureStore, open_store
-from recsys.serving.store.views import View, load_views
+from recsys.serving.store.views import View
 
 NOW = START + timedelta(days=41)
 STREAM = YAML.replace("  key: user\n", "  stream: clicks.jsonl\n  key: user\n")

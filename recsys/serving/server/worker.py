@@ -99,9 +99,9 @@ def _with_features(settings: ServeConfig, load: Loader) -> Loader:
     """Return a loader whose models get stored features first, if the settings name a definition. Raises UserError."""
     if settings.definition is None:
         return load
+    from recsys.serving.store.definition import load_views
     from recsys.serving.store.online import OnlineFeatures, WithFeatures
     from recsys.serving.store.stores import open_store
-    from recsys.serving.store.views import load_views
 
     features = OnlineFeatures(load_views(settings.definition), open_store(settings.store))
     return lambda folder, **options: WithFeatures(load(folder, **options), features)

@@ -14,10 +14,13 @@ from typing import Literal as OneOf
 
 import polars as pl
 
+from recsys.errors import UserError
+
 Function = OneOf["count", "sum", "mean", "min", "max", "distinct", "last"]
 FUNCTIONS: tuple[Function, ...] = get_args(Function)
 EVENTS = "*"  # the column of `count` that counts events, whatever they hold
 MICROSECONDS = 1_000_000
+MOST_SUM = 2**63 - 1
 PER_SECOND = "__per_second__"  # ticks of a second, in what a store keeps of an entity
 TICK, KEY, EVENT = "__tick__", "__key__", "__event__"
 
@@ -49,6 +52,8 @@ class Aggregate:
         values = pl.col(self.column).drop_nulls()
         if self.function in ("sum", "mean") and dtype.is_float():
             values = values.cast(pl.Float64)  # as requests sum: a sum of Float32 could be infinite
+        if self.function == "sum" and dtype.is_integer():
+            values = values.cast(pl.Int128)  # a sum of 64 bits wraps without a word
         made = {
             "count": lambda: values.len().cast(pl.Int64),
             "sum": values.sum,
@@ -118,7 +123,12 @@ def at_times(
         rolled = both.rolling(TICK, period=f"{period}i", closed="left", group_by=KEY).agg(own)
         values = rolled.join(asked, on=[KEY, TICK], how="semi").unique([KEY, TICK])  # equal times have equal values
         found = found.join(values, on=[KEY, TICK], how="left", maintain_order="left")
-    return found.select(a.name for a in aggregates)
+    wide = [name for name, dtype in found.schema.items() if dtype == pl.Int128]
+    for name in wide:
+        if found.select((pl.col(name).abs() > MOST_SUM).any()).item():
+            hint = "divide the column, or cast it to floats"
+            raise UserError(f"aggregates.{name}: a sum does not fit into 64 bits; {hint}")
+    return found.with_columns(pl.col(wide).cast(pl.Int64)).select(a.name for a in aggregates)
 
 
 def at_time(

@@ -20,7 +20,8 @@ from recsys.atomic import whole_file, write_text
 from recsys.errors import UserError
 from recsys.outputs import check_output
 from recsys.serving.store.aggregates import KEY, MICROSECONDS, TICK, at_times, ticks, ticks_per_second, window_ticks
-from recsys.serving.store.views import View, microseconds_of_age, seconds_of_age
+from recsys.serving.store.durations import microseconds_of_age, seconds_of_age
+from recsys.serving.store.views import View
 
 MARK = '"""Views for Feast, written by `python -m recsys.feature_store feast`: run it again if files change."""'
 CONFIG = """project: recsys

@@ -13,8 +13,9 @@ import polars as pl
 from recsys.serving.python_values import RowError, reader
 from recsys.serving.servable import Features, Outputs, Query, Row, Servable
 from recsys.serving.store.aggregates import PER_SECOND, TICK, at_time
+from recsys.serving.store.durations import seconds_of_age
 from recsys.serving.store.stores import FeatureStore, Values, events_of
-from recsys.serving.store.views import View, seconds_of_age
+from recsys.serving.store.views import View
 
 _key = reader(pl.String(), empty_is_missing=True)  # keys are stored as polars writes them as text
 

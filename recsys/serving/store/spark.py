@@ -23,8 +23,9 @@ from pyspark.sql import types as T
 from recsys.atomic import whole_folder
 from recsys.errors import UserError
 from recsys.serving.store.aggregates import EVENTS, Aggregate, ticks_per_second, window_ticks
+from recsys.serving.store.durations import microseconds_of_age
 from recsys.serving.store.fitting import has_floats
-from recsys.serving.store.views import View, columns_of, microseconds_of_age
+from recsys.serving.store.views import View, columns_of
 from recsys.spark_urls import file_url
 
 ROW, PLACE = "row", "place"  # what a row of input holds, and where it is: number of its file and row of the file

@@ -1,23 +1,4 @@
-"""Definitions of features of entities: one YAML file, which the online store and training sets share.
-
-users:
-  files: logs/users/*.parquet    # rows of (key, time, columns), one for each change
-  key: user                      # in these files, and in the rows that the features are joined to
-  time: updated
-  columns: [age, country]
-  max_age: 30d                   # optional: older values are missing
-
-clicks:                          # what the user did, as features
-  files: logs/clicks/*.parquet   # a row for each event
-  stream: logs/clicks.jsonl      # optional: events that come before their files; or kafka://HOST:PORT/TOPIC
-  key: user
-  time: at
-  aggregates:
-    clicks_1h: {count: "*", window: 1h}
-    spent_7d: {sum: price, window: 7d}
-    shops_30d: {distinct: shop, window: 30d}
-    history: {last: item, number: 50}
-"""
+"""Feature views: the features of one kind of entity, by one definition for the online store and training sets."""
 
 from __future__ import annotations
 
@@ -25,23 +6,20 @@ import glob
 import hashlib
 import json
 import math
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
-from functools import lru_cache
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
-import yaml
 
+from recsys.console import say
 from recsys.errors import UserError, did_you_mean
 from recsys.input_files import copies_of, problem_of
 from recsys.serving.store.aggregates import (
     EVENTS,
-    FUNCTIONS,
     KEY,
     TICK,
     Aggregate,
@@ -49,6 +27,7 @@ from recsys.serving.store.aggregates import (
     ticks,
     ticks_per_second,
 )
+from recsys.serving.store.durations import is_number
 from recsys.serving.store.fitting import (
     MOST_INTEGER,
     MOST_SUMMED,
@@ -59,12 +38,7 @@ from recsys.serving.store.fitting import (
     without_nan,
 )
 
-# Seconds of a unit. Months and years are none: their lengths differ, and joins by time cannot use them.
-UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 FORMAT = 3  # of the events in a store; those of another format are read again from the files
-MOST = 100_000  # values of a list
-LONGEST = 100 * 366 * UNITS["d"]  # of a max_age; polars counts in nanoseconds, of which 64 bits hold 292 years
-PART = re.compile(f"([0-9]{{1,18}})({'|'.join(UNITS)})")
 
 
 @dataclass(frozen=True)
@@ -146,9 +120,22 @@ class View:
         frame = pl.scan_parquet(paths, glob=False).select(wanted)  # their names are no globs
         if large := self.too_large(types):
             frame = frame.filter(~pl.any_horizontal(*large.values()).fill_null(False))
-        frame = frame.with_columns(without_nan(types))
-        frame = frame.filter(pl.col(self.key).is_not_null() & pl.col(self.time).is_not_null())
+        frame = frame.with_columns(without_nan(types)).filter(~self._incomplete)
         return frame.with_columns(pl.col(self.key).cast(pl.String))
+
+    @property
+    def _incomplete(self) -> pl.Expr:
+        return pl.col(self.key).is_null() | pl.col(self.time).is_null()
+
+    def _say_incomplete(self, path: str, types: Mapping[str, pl.DataType]) -> None:
+        """Print how many rows of a file lack a key or a time: `scan` leaves them out."""
+        needed = {c: types[c] for c in (self.key, self.time)}
+        rows = pl.scan_parquet(path, glob=False).select(*needed).with_columns(without_nan(needed))
+        with readable(f"{self.name}: {path}"):
+            total, number = rows.select(pl.len(), n=self._incomplete.sum()).collect(engine="streaming").row(0)
+        if number:
+            what = f"{number:,} of {total:,} rows have no {self.key} or no {self.time}"
+            say(f"{self.name}: {path}: {what}; they are left out")
 
     def too_large(self, types: Mapping[str, pl.DataType]) -> dict[str, pl.Expr]:
         """Return, for each column with floats or summed integers, whether its value makes its row a bad event."""
@@ -162,10 +149,16 @@ class View:
         return flags | {n: too_large(pl.col(n), types[n], MOST_INTEGER) for n in whole}
 
     def check_values(self, paths: Sequence[str] | None = None, rejected: Path | None = None) -> None:
-        """Append the rows whose values are too large to a file; by default, raise UserError for the first of them."""
+        """Append the rows whose values are too large to a file; by default, raise UserError for the first of them.
+
+        Says how many rows are left out as they have no key or no time.
+        """
         wanted = {self.key, self.time, *self.columns, *self.event_columns}
         for path in self.paths() if paths is None else paths:
-            large = self.too_large({c: t for c, t in columns_of(path, self.name).items() if c in wanted})
+            types = {c: t for c, t in columns_of(path, self.name).items() if c in wanted}
+            if {self.key, self.time} <= types.keys():
+                self._say_incomplete(path, types)
+            large = self.too_large(types)
             if not large:
                 continue
             rows = pl.scan_parquet(path, glob=False).with_row_index("__row__")
@@ -259,10 +252,10 @@ class View:
             return None
         where = f"{self.name}.max_age={self.max_age}"
         if dtype.is_temporal():
-            if _is_number(self.max_age):
+            if is_number(self.max_age):
                 raise UserError(f"{where}: has no unit, and the times are {dtype}; write one, such as 30d or 12h")
             return self.max_age
-        if not _is_number(self.max_age):
+        if not is_number(self.max_age):
             raise UserError(f"{where}: must be a number, as the times are ({dtype})")
         return float(self.max_age) if dtype.is_float() else math.floor(float(self.max_age))
 
@@ -321,115 +314,6 @@ def readable(where: str) -> Iterator[None]:
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as e:
         why = str(e).partition("\n")[0][:200]
         raise UserError(f"{where}: cannot be read as Parquet ({why}); unpack or correct it, or leave it out") from e
-
-
-def microseconds_of_age(age: str) -> int:
-    """Return a max_age with units in whole microseconds, exactly; what is less than one is cut off."""
-    return sum(int(count) * round(UNITS[unit] * 1e9) for count, unit in PART.findall(age)) // 1000
-
-
-@lru_cache  # asked for each request
-def seconds_of_age(age: str | None) -> float | None:
-    """Return a max_age in seconds; a number is one of seconds. Raises ValueError if it is neither."""
-    if age is None:
-        return None
-    if _is_number(age):
-        seconds = float(age)
-    elif re.fullmatch(f"({PART.pattern})+", age):
-        seconds = sum(int(count) * UNITS[unit] for count, unit in PART.findall(age))
-    else:
-        raise ValueError("is no duration")
-    if not 0 < seconds < math.inf:
-        raise ValueError("must be above 0")
-    if seconds > LONGEST and not _is_number(age):
-        raise ValueError("is longer than 100 years")
-    return seconds
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def load_views(file: str | Path) -> dict[str, View]:
-    """Read a definition. Raises UserError for a mistake."""
-    path = Path(file)
-    if problem := problem_of(path):
-        raise UserError(f"definition={file}: {problem}")
-    try:
-        found = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as e:
-        mark, problem = getattr(e, "problem_mark", None), getattr(e, "problem", None)
-        where = f"{file}, line {mark.line + 1}, column {mark.column + 1}" if mark else str(file)
-        raise UserError(f"{where}: is not YAML: {problem or str(e).splitlines()[0]}; correct the file") from e
-    if not isinstance(found, Mapping) or not found:
-        raise UserError(f"{file}: must map names to views; see docs/serving.md")
-    return {str(name): _view(str(name), value, file) for name, value in found.items()}
-
-
-def _view(name: str, value: Any, file: str | Path) -> View:
-    where = f"{file}: {name}"
-    if not name.strip() or set(name) & set("#:"):  # a store has VIEW#events and, in Redis, recsys:VIEW:KEY
-        raise UserError(f"{file}: {name!r}: cannot be the name of a view; write one without # and :")
-    if not isinstance(value, Mapping):
-        raise UserError(f"{where}: must have the keys files, key, time and columns")
-    known = [f.name for f in fields(View) if f.name != "name"]
-    optional = ("max_age", "columns", "aggregates", "stream")
-    if wrong := next((k for k in value if k not in known), None):
-        raise UserError(f"{where}.{wrong}: no such key{did_you_mean(str(wrong), known)}")
-    if missing := next((k for k in known if k not in value and k not in optional), None):
-        raise UserError(f"{where}.{missing}: is missing")
-    files = _texts(value["files"])
-    columns = _texts(value.get("columns", []))
-    if not columns and "aggregates" not in value:
-        raise UserError(f"{where}.columns: is {'empty' if 'columns' in value else 'missing'}; list the features")
-    made = _aggregates(f"{where}.aggregates", value.get("aggregates", {}))
-    if twice := next((a.name for a in made if a.name in columns), None):
-        raise UserError(f"{where}.aggregates.{twice}: is also one of the columns; give it another name")
-    age = value.get("max_age")
-    try:
-        seconds_of_age(None if age is None else str(age))
-    except ValueError as e:
-        hint = "write a number and a unit, such as 30d or 12h"
-        raise UserError(f"{where}.max_age={age}: {e}; {hint}") from e
-    max_age, stream = (None if v is None else str(v) for v in (age, value.get("stream")))
-    return View(name, files, str(value["key"]), str(value["time"]), columns, max_age, made, stream)
-
-
-def _texts(value: Any) -> tuple[str, ...]:
-    return tuple(map(str, value if isinstance(value, list) else [value]))
-
-
-def _aggregates(where: str, value: Any) -> tuple[Aggregate, ...]:
-    if not isinstance(value, Mapping) or any(not isinstance(v, Mapping) for v in value.values()):
-        raise UserError(f"{where}: must map names to aggregates, such as clicks_1d: {{count: '*', window: 1d}}")
-    return tuple(_aggregate(f"{where}.{name}", str(name), given) for name, given in value.items())
-
-
-def _aggregate(where: str, name: str, given: Mapping[Any, Any]) -> Aggregate:
-    known = (*FUNCTIONS, "window", "number")
-    if wrong := next((k for k in given if k not in known), None):
-        raise UserError(f"{where}.{wrong}: no such key{did_you_mean(str(wrong), known)}")
-    functions = [f for f in FUNCTIONS if f in given]
-    if len(functions) != 1:
-        raise UserError(f"{where}: must have one of {', '.join(FUNCTIONS)}")
-    [function] = functions
-    column, window, number = str(given[function]), given.get("window"), given.get("number")
-    if column == EVENTS and function != "count":
-        raise UserError(f"{where}.{function}={EVENTS}: names no column; only count takes {EVENTS}")
-    if number is not None and (function != "last" or isinstance(number, bool) or not isinstance(number, int)):
-        raise UserError(f"{where}.number={number}: must be a whole number, and applies to last")
-    if number is not None and not 1 <= number <= MOST:
-        raise UserError(f"{where}.number={number}: must be from 1 to {MOST:,}")
-    text = None if window is None else str(window)
-    try:
-        seconds = seconds_of_age(text)
-    except ValueError as e:
-        raise UserError(f"{where}.window={window}: {e}; write a number and a unit, such as 1h or 7d") from e
-    return Aggregate(name, function, column, seconds, number, unitless=text is not None and _is_number(text))
 
 
 def _as_time(view: View, frame: pl.LazyFrame, until: Any) -> Any:
