@@ -6,7 +6,7 @@ import json
 import math
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,14 +27,14 @@ class Expected:
     """What the answers to requests must have.
 
     rows: number of rows or, for retrieval, of queries; None for any
-    outputs: names of the model's outputs; none if the server does not say
+    outputs: datatypes of the model's outputs by name; none if the server does not say
     retrieval: whether `rows` asks for recommendations
     same_values: whether answers to the same request must have the same values
     """
 
     protocol: str = "http"
     rows: int | None = None
-    outputs: tuple[str, ...] = ()
+    outputs: Mapping[str, str] = field(default_factory=dict)
     retrieval: bool = False
     same_values: bool = True
 
@@ -105,7 +105,7 @@ def problem_of(body: bytes, expected: Expected) -> str | None:
     try:
         outputs = outputs_of(body, expected)
     except NO_ANSWER as e:
-        return f"is no answer ({type(e).__name__}): {body[:60]!r}"
+        return f"cannot be read as an answer ({type(e).__name__}): {body[:60]!r}"
     return _problem(outputs, expected)
 
 
@@ -117,6 +117,9 @@ def _problem(outputs: Values, expected: Expected) -> str | None:
     for name, values in outputs.items():
         if expected.rows is not None and len(values) != expected.rows:
             return f"output {name} has {len(values):,} rows, and the request has {expected.rows:,}"
+        if (datatype := expected.outputs.get(name)) and (datatype == "BYTES") == isinstance(values, np.ndarray):
+            held = "numbers" if isinstance(values, np.ndarray) else "texts"
+            return f"output {name} holds {held}, and the model's metadata say {datatype}"
         if isinstance(values, np.ndarray) and not np.isfinite(values).all():
             return f"output {name} holds values that are not finite numbers"
     return None

@@ -88,13 +88,13 @@ def _check_ca(tls_ca: str, endpoint: Endpoint, scheme: str) -> None:
 class Model:
     """The model that requests are for. name: None with the only model of a server that takes rows
 
-    outputs: names, none if the server does not say
+    outputs: datatypes by name, none if the server does not say
     """
 
     name: str | None
     version: str | None
     inputs: tuple[InputSpec, ...]
-    outputs: tuple[str, ...] = ()
+    outputs: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def path(self) -> str:

@@ -102,18 +102,19 @@ class GrpcTarget:
             return tuple(InputSpec(i.name, i.datatype, tuple(i.shape)) for i in answer.inputs)
         raise no_such_model(name, version, self)
 
-    def outputs(self, name: str, version: str | None) -> tuple[str, ...]:
+    def outputs(self, name: str, version: str | None) -> dict[str, str]:
         from tritonclient.grpc.service_pb2 import ModelMetadataRequest, ModelMetadataResponse
 
         answer = self._call(self._stub.ModelMetadata, ModelMetadataRequest(name=name, version=version or ""))
-        return tuple(o.name for o in answer.outputs) if isinstance(answer, ModelMetadataResponse) else ()
+        return {o.name: o.datatype for o in answer.outputs} if isinstance(answer, ModelMetadataResponse) else {}
 
     def refusal(self, request: bytes, check: Check) -> str | None:
         import grpc
 
         answer = self._call(self._channel.unary_unary(INFER), request)
         if not isinstance(answer, grpc.RpcError):
-            return check(answer)
+            check(answer)
+            return None
         return f"{answer.code().name}, {' '.join(str(answer.details()).split())[:300]}"
 
     def statistics(self, name: str) -> Any:

@@ -113,10 +113,15 @@ def prepare(settings: LoadTestConfig) -> Plan:
     requests = {size: make_requests(histories or rows, size, encode) for size in sizes}
     expected = {size: _expected(settings, model, size, bool(histories)) for size in sizes}
     for size, encoded in requests.items():
-        if reason := target.refusal(encoded[0], partial(problem_of, expected=expected[size])):
+        if reason := target.refusal(encoded[0], partial(_check_answer, size, expected[size])):
             hint = "correct rows or batch_sizes" + (", or use protocol=http" if settings.protocol == "rows" else "")
             raise UserError(f"the server refuses a request with batch size {size}: {reason}; {hint}")
     return Plan(settings, target, model, requests, expected, loads)
+
+
+def _check_answer(size: int, expected: Expected, body: bytes) -> None:
+    if problem := problem_of(body, expected):
+        raise UserError(f"the server's answer to a request with batch size {size} is wrong: it {problem}")
 
 
 def _expected(settings: LoadTestConfig, model: Model, size: int, retrieval: bool) -> Expected:

@@ -16,7 +16,7 @@ from recsys.load.endpoint import Endpoint, Model, tls_context
 from recsys.load.tensors import InputSpec
 
 SECONDS = 10.0  # to wait for an answer to a question about a model
-Check = Callable[[bytes], str | None]  # answer -> what is wrong with it
+Check = Callable[[bytes], None]  # raises UserError for a wrong answer
 
 
 class Target(Protocol):
@@ -36,11 +36,11 @@ class Target(Protocol):
     def inputs(self, name: str, version: str | None) -> tuple[InputSpec, ...]:
         """Return the inputs of a model. Raises UserError if there is no such model."""
 
-    def outputs(self, name: str, version: str | None) -> tuple[str, ...]:
-        """Return the names of the outputs of a model, none if the server does not say."""
+    def outputs(self, name: str, version: str | None) -> dict[str, str]:
+        """Return the datatypes of the outputs of a model by name, none if the server does not say."""
 
     def refusal(self, request: bytes, check: Check) -> str | None:
-        """Send one request, and return why the server refuses it, or what is wrong with the answer."""
+        """Send one request, check its answer, and return why the server refuses it, None if it does not."""
 
     def statistics(self, name: str) -> Any:
         """Return the statistics of a model as Triton writes them, None if the server has none."""
@@ -118,11 +118,12 @@ class HttpTarget:
         except OSError as e:
             raise UserError(f"{where}: cannot be reached ({e.strerror or e})") from e
 
-    def outputs(self, name: str, version: str | None) -> tuple[str, ...]:
+    def outputs(self, name: str, version: str | None) -> dict[str, str]:
         status, body = self.get(Model(name, version, ()).path)
         about = _json(body) if status == 200 else None
         listed = about.get("outputs") if isinstance(about, dict) else None
-        return tuple(str(o["name"]) for o in listed if "name" in _dict(o)) if isinstance(listed, list) else ()
+        described = [o for o in listed if "name" in _dict(o)] if isinstance(listed, list) else []
+        return {str(o["name"]): str(o.get("datatype", "")) for o in described}
 
     def _connected(self) -> socket.socket:
         plain = socket.create_connection((self.endpoint.host, self.endpoint.port), timeout=SECONDS)
@@ -167,7 +168,8 @@ class HttpTarget:
     def refusal(self, request: bytes, check: Check) -> str | None:
         status, body = self.exchange(request)
         if 200 <= status < 300:
-            return check(body)
+            check(body)
+            return None
         if status in (401, 403):
             raise refused_token(self.endpoint)
         answer = _json(body)

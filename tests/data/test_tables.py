@@ -157,6 +157,16 @@ def test_a_query_reaches_no_files(tmp_path: Path) -> None:
         prepare(data(tmp_path, root, format="sql", query=f"SELECT * FROM '{tmp_path}/secret.csv'"))
 
 
+def test_duckdb_gives_rows_before_it_has_all(tmp_path: Path) -> None:
+    """So that a result larger than the memory can be read."""
+    query = "SELECT range AS n FROM range(1000000000000)"
+    frames = tables.read_table(
+        SourceConfig(format="sql", query=query, query_timeout_s=5), f"duckdb:///{duckdb_file(tmp_path)}"
+    )
+    assert next(frames)["n"].head(2).to_list() == [0, 1]
+    frames.close()  # type: ignore[attr-defined]
+
+
 def test_mistakes_in_the_config(tmp_path: Path) -> None:
     for config, expected in (
         (data(tmp_path, "sqlite:///x.db", format="sql"), "data.source.query: missing"),

@@ -19,8 +19,8 @@ from recsys.load.requests import encode_binary, encode_json, encode_rows
 from recsys.load.run import prepare
 
 
-def tensor(values: list[Any], shape: list[int], name: str = "score") -> bytes:
-    return json.dumps({"outputs": [{"name": name, "datatype": "FP32", "shape": shape, "data": values}]}).encode()
+def tensor(values: list[Any], shape: list[int], name: str = "score", datatype: str = "FP32") -> bytes:
+    return json.dumps({"outputs": [{"name": name, "datatype": datatype, "shape": shape, "data": values}]}).encode()
 
 
 def binary(values: list[float], shape: list[int], size: int | None = None) -> bytes:
@@ -46,6 +46,7 @@ WRONG = [
     tensor([0.5, None], [2]),
     tensor([0.5, "x"], [2]),
     tensor([0.5, 0.5], [2], "other"),
+    tensor(["0.5", "0.5"], [2], datatype="BYTES"),
     binary([0.5, float("nan")], [2]),
     binary([0.5, float("inf")], [2]),
     binary([0.5, 0.5], [2], 7),
@@ -57,12 +58,12 @@ WRONG = [
 @pytest.mark.parametrize("body", WRONG, ids=range(len(WRONG)))
 def test_answers_that_are_none(body: bytes) -> None:
     for protocol in ("http", "rows", "grpc"):
-        assert problem_of(body, Expected(protocol, 2, ("score",)))
-    assert AnswerCheck(Expected("http", 2, ("score",))).error(0, body) == "wrong answer"
+        assert problem_of(body, Expected(protocol, 2, {"score": "FP32"}))
+    assert AnswerCheck(Expected("http", 2, {"score": "FP32"})).error(0, body) == "wrong answer"
 
 
 def test_right_answers() -> None:
-    expected = Expected("http", 2, ("score",))
+    expected = Expected("http", 2, {"score": "FP32"})
     for body in (tensor([0.5, 1], [2]), binary([0.5, 1], [2]), binary([0.5, 1], [2, 1]), tensor([[0.5], [1]], [2, 1])):
         assert problem_of(body, expected) is None
     rows = Expected("rows", 2)
@@ -155,5 +156,7 @@ def test_the_first_answer_ends_the_command_if_it_is_wrong(tmp_path: Path) -> Non
                 target=f"127.0.0.1:{toy.port}", rows=str(tmp_path / "r.csv"), concurrency=[1], batch_sizes=[1]
             )
             config.protocol = protocol
-            with pytest.raises(UserError, match=r"refuses a request with batch size 1: is no answer .*<html>hello"):
+            with pytest.raises(
+                UserError, match=r"answer to a request with batch size 1 is wrong: it cannot be read .*<html>hello"
+            ):
                 prepare(config)

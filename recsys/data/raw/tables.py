@@ -188,10 +188,13 @@ def _duckdb(root: str, query: str, cancels: Cancels) -> Iterator[pl.DataFrame]:
     import duckdb
 
     # no external access: a query of a run's config from elsewhere could read and write files, or load extensions
-    settings: dict[str, Any] = {"enable_external_access": False}
+    settings: dict[str, Any] = {"enable_external_access": False, "python_enable_replacements": False}
     with closing(duckdb.connect(root.removeprefix("duckdb:///"), read_only=True, config=settings)) as connection:
         cancels.append(connection.interrupt)
-        yield from _batches(connection.execute(query).to_arrow_reader(BATCH_ROWS))
+        relation = connection.sql(query)  # `execute` would hold the whole result in memory
+        if relation is None:
+            raise ValueError("the query returns no rows; write a SELECT")
+        yield from _batches(relation.to_arrow_reader(BATCH_ROWS))
 
 
 def _adbc(scheme: str, root: str, query: str, cancels: Cancels) -> Iterator[pl.DataFrame]:
