@@ -13,9 +13,10 @@ import pytest
 
 from recsys import cli, losses, versions
 from recsys.config import check_early
-from recsys.config.compose import compose
+from recsys.config.compose import compose, compose_file
 from recsys.console import log_to
 from recsys.distributed import failures
+from recsys.errors import UserError
 from recsys.losses import tasks
 from recsys.training.run import check_raw_files, train
 
@@ -368,3 +369,22 @@ def test_mistakes_in_a_yaml_file_name_the_file_and_the_line(
         path.write_text(text)
         status, said = run(monkeypatch, capsys, "data=mine")
         assert (status, said[: len(expected)]) == (2, expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (b"", "p.yaml: lacks the schema; let it begin with defaults: [pipeline_schema, _self_]"),
+        (b"k: 3", "p.yaml: lacks the schema; let it begin with defaults"),
+        (b"a: " + b"[" * 20_000, "p.yaml: is nested too deeply"),
+        (b"defaults: [pipeline_schema, _self_]\nk: [\n", "p.yaml, line 3: not YAML: "),
+        (b"defaults: [pipeline_schema, _self_]\nk: 1.5\n", "p.yaml: k: 1.5 must be a whole number"),
+        (b"defaults: [pipeline_schema, _self_]\nsources: []\n", "p.yaml: Cannot merge DictConfig with ListConfig"),
+        (b"\xff\xfe", "p.yaml: cannot be read (not text)"),
+    ],
+)
+def test_mistakes_in_the_file_of_a_pipeline(own: Path, text: bytes, expected: str) -> None:
+    (own / "p.yaml").write_bytes(text)
+    with pytest.raises(UserError) as found, cli.explained([], "pipeline"):
+        compose_file(Path("p.yaml"))
+    assert expected in str(found.value)

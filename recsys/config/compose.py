@@ -25,6 +25,7 @@ from recsys.ranges import check_values
 from recsys.run_files import config_text
 from recsys.secrets import masked, remember, restored
 
+NO_SCHEMA = "lacks the schema; let it begin with defaults: [pipeline_schema, _self_]"  # a pipeline's file
 COMMANDS = {
     "train": schema_run.TrainConfig,
     "evaluate": schema_commands.EvaluateConfig,
@@ -113,16 +114,19 @@ def compose_file(file: Path, overrides: Sequence[str] = ()) -> DictConfig:
 
 
 def check_file(file: Path, key: str = "run") -> None:
-    """Raise UserError if a YAML file is not there."""
+    """Raise UserError if a pipeline's YAML file is not there, is not YAML, or has no defaults."""
     if file.suffix != ".yaml" or not file.is_file():
         there = ", ".join(sorted(f.name for f in (conf_dir() / "pipeline").glob("*.yaml")))
         raise UserError(f"{key}={file}: no such YAML file; name that of a pipeline (conf/pipeline has {there})")
+    loaded = _load_yaml(file)
+    if not OmegaConf.is_dict(loaded) or not OmegaConf.is_list(loaded.get("defaults")):
+        raise UserError(f"{file}: {NO_SCHEMA}")
 
 
 def check_schema(cfg: DictConfig, file: Path) -> None:
     """Raise UserError if a pipeline's file does not begin with its schema."""
     if OmegaConf.get_type(cfg) is not schema_stages.PipelineConfig:
-        raise UserError(f"{file}: lacks the schema; let it begin with defaults: [pipeline_schema, _self_]")
+        raise UserError(f"{file}: {NO_SCHEMA}")
 
 
 # prefixes of keys whose last part the user chooses
@@ -228,14 +232,7 @@ def load_config(path: Path) -> DictConfig:
 
     Raises UserError if the file is not the config of a run, or could execute something (see targets.py).
     """
-    try:
-        loaded = OmegaConf.create(config_text(path))
-    except YAMLError as e:
-        raise UserError(yaml_mistake(e, path)) from e
-    except RecursionError as e:
-        raise UserError(f"{path}: is nested too deeply") from e
-    except (OSError, UnicodeDecodeError) as e:
-        raise UserError(f"{path}: cannot be read ({e.strerror if isinstance(e, OSError) else 'not text'})") from e
+    loaded = _load_yaml(path, aliases=False)
     if not OmegaConf.is_dict(loaded) or "model" not in loaded:
         raise UserError(f"{path}: is not the config of a run; it has no key model")
     check_run_config(loaded, path.parent)  # first, because the schema reads values, which resolves interpolations
@@ -245,6 +242,18 @@ def load_config(path: Path) -> DictConfig:
     except UserError as e:
         raise UserError(f"{path}: {e}") from e
     return cfg
+
+
+def _load_yaml(path: Path, *, aliases: bool = True) -> Any:
+    """Return the config of a YAML file. Raises UserError if it is not YAML, or has aliases and must not."""
+    try:
+        return OmegaConf.create(path.read_text(encoding="utf-8") if aliases else config_text(path))
+    except YAMLError as e:
+        raise UserError(yaml_mistake(e, path)) from e
+    except RecursionError as e:
+        raise UserError(f"{path}: is nested too deeply") from e
+    except (OSError, UnicodeDecodeError) as e:
+        raise UserError(f"{path}: cannot be read ({e.strerror if isinstance(e, OSError) else 'not text'})") from e
 
 
 def yaml_mistake(error: YAMLError, path: Path | None = None) -> str:
