@@ -219,11 +219,11 @@ def _explain(error: Exception, command: str, arguments: Sequence[str]) -> str:
         fix = f"set it, or write {where[1]}=VALUE" if where else "set it"
         return (f"{where[1]}: " if where else "") + f"the environment variable {m[1]} is not set; {fix}"
     details = [line.strip() for line in texts[-1].splitlines() if line.strip()][:1]
-    if own := re.match(r"In '(.*)': \w+ raised while composing config", first):
-        key, reason = f"{where[1]}: " if where else "", text.splitlines()[1].strip()
-        if kind := re.search(r"Value '(.*?)' of type '\w+' could not be converted to (\w+)", reason):
-            reason = f"{kind[1]} must be {KINDS.get(kind[2], kind[2])}"
-        return f"{own[1]}.yaml: {key}{reason}"
+    if composed := re.match(r"In '(.*)': \w+ raised while composing config", first):
+        place, why = f"{where[1]}: " if where else "", text.splitlines()[1].strip()
+        if kind := re.search(r"Value '(.*?)' of type '\w+' could not be converted to (\w+)", why):
+            why = f"{kind[1]} must be {KINDS.get(kind[2], kind[2])}"
+        return f"{composed[1]}.yaml: {place}{why}"
     reason = details[0] if details and details[0] not in first else ""
     return (f"{where[1]}: " if where else "") + first + (f" {reason}" if reason else "")
 
