@@ -226,8 +226,13 @@ class NewConfig:
 
     create: CreateConfig = field(default_factory=CreateConfig)  # on the command line without `create.`
     files: Any = None  # a file, folder or glob, or a list of them
-    # column of the label; auto: choose one | null: there is none (retrieval)
+    # columns; auto: choose them | null: there is none (without a label, the data are for retrieval)
     label: str | None = "auto"
+    user: str | None = "auto"
+    item: str | None = "auto"
+    time: str | None = "auto"
+    header: bool | None = None  # whether the first line of text names the columns; null: look at it
+    yes: bool = False  # take the likeliest answer where the files do not tell, instead of asking
 
 
 @dataclass

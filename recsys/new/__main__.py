@@ -1,8 +1,11 @@
-"""python -m recsys.new data=mine files='logs/*.csv' [label=clicked] | model=mine | experiment=mine
+"""python -m recsys.new data=mine files='logs/*.csv' [label=clicked] ... | model=mine | experiment=mine
 
 data= looks at the files and writes conf/data/mine.yaml: how to read them, what each column holds, the label, the
-features and the split, each with the reason. model= and experiment= write skeletons. Nothing is overwritten.
+features and the split, each with the reason. Where the files do not tell, it asks, and exits with status 3.
+model= and experiment= write skeletons. Nothing is overwritten.
 """
+
+from dataclasses import fields
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -11,6 +14,7 @@ from recsys import cli
 
 def _command(cfg: DictConfig) -> None:
     from recsys.errors import UserError
+    from recsys.new.questions import STATUS, Answers
     from recsys.new.write import new_data, new_experiment, new_model
 
     given = {k: v for k, v in cfg.create.items() if v is not None}
@@ -20,10 +24,13 @@ def _command(cfg: DictConfig) -> None:
     [(kind, name)] = given.items()
     if kind == "data":
         files = OmegaConf.to_container(cfg.files) if OmegaConf.is_list(cfg.files) else cfg.files
-        new_data(name, files, cfg.label)
+        answers = Answers(cfg.label, cfg.user, cfg.item, cfg.time, cfg.header, cfg.yes)
+        if not new_data(name, files, answers):
+            raise SystemExit(STATUS)
         return
-    for key, unset in (("files", None), ("label", "auto")):
-        if cfg[key] != unset:
+    unset = {"files": None, "yes": False} | {f.name: f.default for f in fields(Answers) if f.name != "sure"}
+    for key, default in unset.items():
+        if cfg[key] != default:
             raise UserError(f"{key}={cfg[key]}: applies only to data=NAME; leave it out")
     (new_model if kind == "model" else new_experiment)(name)
 

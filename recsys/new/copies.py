@@ -7,9 +7,11 @@ import polars as pl
 from recsys.new.columns import FEW, Column
 from recsys.new.groups import EVENT_KEYS
 from recsys.new.names import names_an_id_of, words
+from recsys.new.statistics import mean
 
 KINDS = ("id", "row id", "category", "text")
 ENDS = ("id", "no", "nr", "number", "key")
+MOSTLY = 0.98  # of the values
 MOST_ROWS = 200  # of an order, on average
 
 
@@ -24,6 +26,13 @@ def copies(columns: Sequence[Column]) -> dict[str, str]:
             if pairs == key.distinct + bool(key.missing or c.missing) and abs(c.missing - key.missing) < 1e-9:
                 found[c.name] = f"another name of {key.name}: it has one value for each"
     return found
+
+
+def determines(one: Column, other: Column) -> bool:
+    """Return True if each value of a column has one value of another, as each track has one artist."""
+    frame = pl.DataFrame({"x": one.values.cast(pl.String), "y": other.values.cast(pl.String)}).drop_nulls()
+    several = frame.group_by("x").agg(pl.len(), pl.col("y").n_unique().alias("n")).filter(pl.col("len") > 1)
+    return several.height > 0 and mean(several["n"] == 1) > MOSTLY
 
 
 def basket(columns: Sequence[Column]) -> Column | None:

@@ -46,6 +46,7 @@ class Dialect:
     columns: list[str] = field(default_factory=list)  # their names; with a header too, where its names cannot be used
     renamed: bool = False  # `columns` replaces the header's names
     width: int = 0  # number of columns
+    sure_of_header: bool = True
     trailing: bool = False  # lines end with a separator, after which there is no column
     title: str = ""  # how the first line differs from all others, if it is no row and cannot be skipped
     reasons: dict[str, str] = field(default_factory=dict)  # key -> why
@@ -79,8 +80,8 @@ def _decodes(line: bytes, encoding: str) -> bool:
     return True
 
 
-def dialect_of(lines: Sequence[str], encoding: str = "utf-8") -> Dialect:
-    """Return the dialect of a file from its first lines, without line ends."""
+def dialect_of(lines: Sequence[str], encoding: str = "utf-8", header: bool | None = None) -> Dialect:
+    """Return the dialect of a file from its first lines, without line ends. header: None to look for it"""
     d = Dialect(encoding=encoding)
     lines = without_excel([line for line in lines if line.strip()][:LINES])
     d.comment, lines = _comment(lines)
@@ -113,7 +114,8 @@ def dialect_of(lines: Sequence[str], encoding: str = "utf-8") -> Dialect:
     rows = [fields(line, d) for line in lines]
     d.trailing = _trailing(rows, d.width)
     d.width -= d.trailing
-    d.header = has_header([r[: d.width] for r in rows[:200] if len(r) >= d.width - 1])
+    few = [r[: d.width] for r in rows[:200] if len(r) >= d.width - 1]
+    d.header, d.sure_of_header = find_header(few) if header is None else (header, True)
     _name_columns(d, rows[0])
     return d
 
@@ -302,21 +304,17 @@ def is_number(text: str) -> bool:
     return bool(NUMBER.match(text.strip()))
 
 
-def has_header(rows: Sequence[Sequence[str]]) -> bool:
-    """Return True if the first row names the columns: it differs in kind from the rows below it."""
+def find_header(rows: Sequence[Sequence[str]]) -> tuple[bool, bool]:
+    """Return whether the first row names the columns, as it differs from those below it, and whether that is sure."""
     if len(rows) < 2:
-        return (
-            bool(rows)
-            and sum(plain(v) in KNOWN for v in rows[0]) * 2 >= len(rows[0])
-            and not any(map(is_number, rows[0]))
-        )
+        half = bool(rows) and sum(plain(v) in KNOWN for v in rows[0]) * 2 >= len(rows[0])
+        return half and not any(map(is_number, rows[0])), True
     first, rest = [v.strip() for v in rows[0]], rows[1:]
-    numbers = [v for v in first if is_number(v)]
-    if numbers:  # pandas names columns without names 0, 1, 2, ...
-        return [v for v in first if v] == [str(i) for i in range(len([v for v in first if v]))] and len(first) > 3
+    if any(map(is_number, first)):
+        return _names_and_numbers(first, rest)
     blank = sum(not v or v in NULLS for v in first)
     if blank > max(1, len(first) // 20) or max(map(len, first)) > 80:
-        return False
+        return False, True
     for_, against = 0, 0
     for i, name in enumerate(first):
         column = [r[i].strip() for r in rest if i < len(r) and r[i].strip() and r[i].strip() not in NULLS]
@@ -329,7 +327,27 @@ def has_header(rows: Sequence[Sequence[str]]) -> bool:
         elif len(set(column)) * 2 <= len(column) or len({len(v) for v in column}) == 1:
             for_ += 1
     known = sum(bool(set(words(v)) & KNOWN) for v in first)
-    return for_ + known > against and (for_ > 0 or known * 2 >= len(first))
+    found = for_ + known > against and (for_ > 0 or known * 2 >= len(first))
+    return found, abs(for_ + known - against) > 1 or (known > 0) == found
+
+
+def _names_and_numbers(first: Sequence[str], rest: Sequence[Sequence[str]]) -> tuple[bool, bool]:
+    """Return whether a first row with numbers is a header, and if that is sure.
+
+    pandas names columns without names 0, 1, 2, ...; a table may also have columns that are named by the ids of
+    features, such as click,purchase,101,121. Its names stand above numbers.
+    """
+    given = [v for v in first if v]
+    if given == [str(i) for i in range(len(given))] and len(first) > 3:
+        return True, True
+    named = [i for i, v in enumerate(first) if v and not is_number(v) and v not in NULLS]
+    below = {i: [v for r in rest if i < len(r) and (v := r[i].strip()) and v not in NULLS] for i in named}
+    above = [i for i in named if below[i] and all(map(is_number, below[i]))]
+    known = sum(bool(set(words(first[i])) & KNOWN) for i in above)
+    numbers = [v for v in first if is_number(v)]
+    distinct = len(set(numbers)) == len(numbers) and all(v.isdecimal() for v in numbers)
+    found = bool(above) and len(above) == len(named) and distinct and (known > 0 or len(above) > 1)
+    return found, found or not above
 
 
 def _shape(value: str) -> str:

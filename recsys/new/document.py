@@ -7,14 +7,17 @@ from rich.table import Table
 
 from recsys.new.columns import Column
 from recsys.new.propose import Proposal
+from recsys.new.questions import MARK, Question
 from recsys.new.yaml_text import comment, entry, flow, mapping
 
 SHORT = 110
 
 
-def document(p: Proposal, name: str) -> str:
-    """Return the text of conf/data/NAME.yaml."""
+def document(p: Proposal, name: str, *, is_open: bool = False) -> str:
+    """Return the text of conf/data/NAME.yaml. is_open: the user has to answer the questions"""
     lines = [f"# {p.command(name)}", *comment(_summary(p))]
+    for question in p.questions:
+        lines = [*_question(question, is_open=is_open), *lines]
     lines += [
         f"name: {name}",
         *entry("root", p.root, "" if p.root.startswith("/") else "relative to the folder where you run recsys"),
@@ -39,6 +42,12 @@ def document(p: Proposal, name: str) -> str:
     lines += mapping("sparse", p.features.rows_of("sparse"))
     lines += _left_out(p)
     return "\n".join(lines) + "\n"
+
+
+def _question(question: Question, *, is_open: bool) -> list[str]:
+    text, *more = question.lines()
+    texts = [f"{MARK.removeprefix('# ')}: {text}", *more] if is_open else [f"{text}; guessed: {question.guess}"]
+    return [line for t in texts for line in comment(t)]
 
 
 def _summary(p: Proposal) -> str:

@@ -6,12 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import polars as pl
+
 from recsys.new.columns import COMMON_SHARE, Column
 from recsys.new.statistics import SKEWED, least, skewness
 from recsys.new.yaml_text import flow
 
 RESERVED = ("label",)
 MOST_BUCKETED = 5  # numbers of which ranges are made if there is no sparse feature
+FEWEST_SHARED = 5  # values of a column that a list may share
+SHARED = 0.8  # of the fewer values of a list and a column, from which they have one table
 MANY_NUMBERS = 200  # columns from which medians take too much memory
 
 
@@ -72,10 +76,41 @@ def features_of(columns: Sequence[Column], leaks: Mapping[str, str], *, typed: b
             _read_by_sql(found, c, found.sparse[-1])
         else:
             found.left_out.append((c.name, _why_left_out(c)))
+    _share_tables(found, columns)
     _share_settings(found)
     if found.dense and not found.sparse:
         found.sparse = [_buckets(f) for f in found.dense[:MOST_BUCKETED] if "cyclic" not in f.settings]
     return found
+
+
+def _share_tables(found: Features, columns: Sequence[Column]) -> None:
+    """Let a list and the column whose values it holds read one table: a history and the item of the row."""
+    by_name = {c.name: c for c in columns}
+    read = {
+        f.name: by_name[f.settings.get("column", f.name)]
+        for f in found.sparse
+        if f.settings.get("column", f.name) in by_name
+    }
+    lists = [f for f in found.sparse if f.name in read and read[f.name].kind == "list" and "split" in f.settings]
+    singles = [(f, c) for f in found.sparse if (c := read.get(f.name)) is not None and c.kind in ("id", "category")]
+    for f in lists:
+        elements = _elements(read[f.name])
+        shares = []
+        for single, c in singles:
+            own = c.values.drop_nulls().cast(pl.String).unique()
+            common = int(own.is_in(elements.implode()).sum())
+            if c.role != "user" and own.len() > FEWEST_SHARED and common >= SHARED * min(own.len(), elements.len()):
+                shares.append((common / (own.len() + elements.len() - common), single.name))
+        if shares:
+            f.settings["table"] = max(shares)[1]
+            f.why += f"; its values are those of {max(shares)[1]}"
+
+
+def _elements(c: Column) -> pl.Series:
+    """Return the different values of the lists of a column."""
+    values = c.values.drop_nulls()
+    lists = values if values.dtype.is_nested() else values.str.split(c.split or ",")
+    return lists.explode().cast(pl.String).str.strip_chars().unique().drop_nulls()
 
 
 def _read_by_sql(found: Features, c: Column, feature: Feature) -> None:

@@ -11,6 +11,7 @@ from recsys.data.raw.outputs import DEFAULT, Outputs
 from recsys.data.raw.storage import is_remote, natural_sort
 from recsys.errors import UserError
 from recsys.input_files import problem_of
+from recsys.new.names import ascii_letters
 
 HINT = "files='logs/*.csv', files=FOLDER or files=[a.csv,b.csv]"
 NO_DATA = frozenset(  # suffixes of files that a folder holds beside its data
@@ -32,11 +33,12 @@ NO_DATA = frozenset(  # suffixes of files that a folder holds beside its data
         ".ckpt",
     )
 )
-ROLES = {  # words in a file's name that name its split
-    "train": ("train", "training", "tr", "trn"),
-    "validation": ("valid", "validation", "val", "vali", "dev"),
-    "test": ("test", "testing", "te", "tst"),
+ROLES = {  # words in a file's name that name its split; the first ones also as the start of a word
+    "train": (*("train", "训练", "entrenamiento", "treino", "entrainement"), "tr", "trn", "training"),
+    "validation": (*("valid", "验证", "validacion", "validacao", "validierung"), "val", "vali", "dev", "validation"),
+    "test": (*("test", "测试", "prueba", "teste", "holdout"), "te", "tst", "testing", "eval"),
 }
+WITHIN = 5  # of the words of a split, those that a word may begin with
 
 
 @dataclass(frozen=True)
@@ -108,14 +110,19 @@ def _fixed_parent(path: str) -> Path:
     return Path(path).parent if first is None else Path(*parts[:first]) if first else Path()
 
 
-def split_of(file: Path) -> str | None:
-    """Return the split that a file's name says it belongs to, None if it says nothing."""
-    words = "".join(c if c.isalpha() else " " for c in file.name.lower()).split()
+def split_of(file: Path, root: Path = Path()) -> str | None:
+    """Return the split that a file's folders below `root`, the nearest first, or its name say that it belongs to.
+
+    Return None if they say nothing, or a name says two.
+    """
+    folders = file.relative_to(root).parts[:-1] if file.is_relative_to(root) else ()
+    for folder in reversed(folders):
+        if (split := next((s for s, names in ROLES.items() if ascii_letters(folder) in names), None)) is not None:
+            return split
+    words = "".join(c if c.isalpha() else " " for c in ascii_letters(file.name)).split()
     found = {split for split, names in ROLES.items() if set(words) & set(names)}
     if not found:
-        found = {split for split, names in ROLES.items() if any(names[0] in word for word in words)}
-    if not found and file.parent.name:
-        found = {split for split, names in ROLES.items() if file.parent.name.lower() in names}
+        found = {s for s, names in ROLES.items() if any(word.startswith(names[:WITHIN]) for word in words)}
     return found.pop() if len(found) == 1 else None
 
 

@@ -1,5 +1,6 @@
 """Divide the files that the user named into those of rows, possible side tables, and others."""
 
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,11 +8,21 @@ from pathlib import Path
 
 from recsys.errors import UserError
 from recsys.new.find_files import Found, split_of
-from recsys.new.names import ITEMS, LABELS, RATINGS, USERS, names_an_id_of, plain, rank_of
+from recsys.new.names import ITEMS, LABELS, RATINGS, USERS, ascii_letters, names_an_id_of, plain, rank_of
+from recsys.new.questions import Answers, Question
 from recsys.new.sample import Layout, layout_of, rows_of
 
 MOST_SNIFFED = 60
 MOST_UNTESTED = 2
+MOST_SUBJECTS = 10  # different names of files; more are likely those of parts
+PARTS = frozenset(  # words of parts of one log
+    (
+        *("part", "chunk", "shard", "split", "fold", "day", "week", "month", "year", "hour", "log", "logs", "data"),
+        *("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec", "january", "february"),
+        *("march", "april", "june", "july", "august", "september", "october", "november", "december", "new", "old"),
+        *("mon", "tue", "wed", "thu", "fri", "sat", "sun", "first", "second", "third", "last", "final", "all", "full"),
+    )
+)
 SHARED = 0.6  # of the columns of two files, from which they may hold rows of the same kind
 
 
@@ -34,6 +45,7 @@ class Gathered:
     untested: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     layouts: dict[Path, Layout] = field(default_factory=dict)
+    questions: list[Question] = field(default_factory=list)
 
     @property
     def others(self) -> list[Path]:
@@ -41,12 +53,12 @@ class Gathered:
         return [*self.sides, *(f for f, _ in self.unused)]
 
 
-def gather(found: Found, asked: str | None = None) -> Gathered:
+def gather(found: Found, answers: Answers) -> Gathered:
     """Find the files of the rows: those of the same columns that look most like a log (see `_like_rows`).
 
     Args:
         found: the files.
-        asked: the column of the label, if the user names one.
+        answers: the columns that the user names, and whether text has a header.
 
     Raises:
         UserError: no file holds rows.
@@ -62,7 +74,7 @@ def gather(found: Found, asked: str | None = None) -> Gathered:
             groups[by_name[name]].append(f)
             continue
         try:
-            layout = layout_of(f)
+            layout = layout_of(f, answers.header)
         except UserError as e:
             unused.append((f, str(e).partition(": ")[2]))
             continue
@@ -83,8 +95,12 @@ def gather(found: Found, asked: str | None = None) -> Gathered:
     if not rows:
         raise UserError("; ".join(f"{f}: {why}" for f, why in unused[:3]) or f"{found.root}: no file holds rows")
     columns = {key: [plain(name) for name in layouts[key].columns] for key in rows}
-    labelled = [key for key in rows if asked is not None and plain(asked) in columns[key]]
-    best = max(labelled or rows, key=lambda key: _like_rows(key, rows[key], layouts[key], columns))
+    named = [plain(name) for name in answers.names().values()]
+    labelled = [key for key in rows if named and set(named) <= set(columns[key])]
+    root = Path(found.root)
+    best = max(labelled or rows, key=lambda key: _like_rows(key, rows[key], layouts[key], columns, root))
+    _check_headers(groups[best], layouts[best], [(groups[k], layouts[k]) for k in groups if k != best])
+    questions = [q for q in (_other_log(best, rows, columns, answers), _several_sets(groups[best], root)) if q]
     own = dict.fromkeys(groups[best], layouts[best])
     more = [k for k in groups if k != best and _same_rows(groups[best], layouts[best], groups[k], layouts[k])]
     for key in more:
@@ -93,14 +109,73 @@ def gather(found: Found, asked: str | None = None) -> Gathered:
     seen = {id(layout): tuple(layout.columns) for layout in [*own.values(), *json_layouts]}
     optional = [n for n in dict.fromkeys(n for c in seen.values() for n in c) if not all(n in c for c in seen.values())]
     rest = [f for key, files in groups.items() if key != best for f in files]
-    tests = [f for f in rest if split_of(f) == "test"]
+    tests = [f for f in rest if split_of(f, root) == "test"]
     unused += [(f, "it has other columns; predict its rows with recsys.predict") for f in tests]
     untested = next(
-        (lacking for key in groups if key != best and (lacking := _untested(layouts, key, best, groups))), ()
+        (lacking for key in groups if key != best and (lacking := _untested(layouts, key, best, groups, root))), ()
     )
     others = {f: layout for f, layout in own.items() if layout is not layouts[best]}
     sides = [f for f in rest if f not in tests]
-    return Gathered(layouts[best], groups[best], sides, unused, untested, tuple(optional), others)
+    return Gathered(layouts[best], groups[best], sides, unused, untested, tuple(optional), others, questions)
+
+
+def _check_headers(files: Sequence[Path], layout: Layout, others: Sequence[tuple[Sequence[Path], Layout]]) -> None:
+    """Raise UserError if only some of the files that look alike begin with the names of their columns."""
+    d = layout.dialect
+    for more, other in others:
+        e = other.dialect
+        if d is None or e is None or layout.format != "csv" or other.format != "csv":
+            continue
+        alike = (d.separator, d.width, files[0].suffix) == (e.separator, e.width, more[0].suffix)
+        if d.header == e.header or not alike:
+            continue
+        (named, header), bare = ((files[0], d), more[0]) if d.header else ((more[0], e), files[0])
+        line = header.separator.join(header.columns)
+        hint = f"write the first line of {named.name} into {bare.name}, too, or name one of them by files="
+        raise UserError(f"{bare}: has no header, and {named} has one ({line[:100]}); {hint}")
+
+
+def _other_log(
+    best: tuple[str, ...],
+    rows: Mapping[tuple[str, ...], Sequence[Path]],
+    columns: Mapping[tuple[str, ...], Sequence[str]],
+    answers: Answers,
+) -> Question | None:
+    """Return the question which of several logs of users and items to take."""
+    logs = [k for k in rows if all(any(names_an_id_of(c, ids) for c in columns[k]) for ids in (USERS, ITEMS))]
+    logs = [k for k in logs if not any(_is_test(f) for f in rows[k])]
+    if best not in logs or len(logs) < 2 or answers.names():
+        return None
+    names = [", ".join(sorted({f.name for f in rows[k]})[:2]) for k in logs]
+    text = f"{' and '.join(names)} are logs of users and items with other columns: which one holds the rows?"
+    files = [rows[k][0] for k in dict.fromkeys([best, *logs])]
+    return Question(text, files[0].name, tuple(f"files={f}" for f in files[:3]))
+
+
+def _is_test(file: Path) -> bool:
+    return split_of(file, file.parent.parent) == "test"
+
+
+def _several_sets(files: Sequence[Path], root: Path) -> Question | None:
+    """Return the question whether files of the same columns are one data set: their names say different things."""
+    names: dict[str, Path] = {}
+    for f in files:
+        names.setdefault(_subject(f, root), f)
+    if not 2 <= len(names) <= MOST_SUBJECTS:
+        return None
+    some = [os.path.relpath(f, root) for f in names.values()]
+    text = f"{', '.join(some[:4])} have the same columns and different names: are they one data set?"
+    one = tuple(f"files={f}" for f in list(names.values())[:2])
+    return Question(text, "all are rows of one data set, with the same users and items", one)
+
+
+def _subject(file: Path, root: Path) -> str:
+    """Return the words of a file's name and folders without numbers, splits, months and single letters."""
+    relative = file.relative_to(root) if file.is_relative_to(root) else Path(file.name)
+    folders = [part for part in relative.parts[:-1] if "=" not in part]
+    text = re.sub(r"[0-9a-f]{8,}|\d+", " ", ascii_letters(" ".join([*folders, relative.name.partition(".")[0]])))
+    every = (w for w in re.split(r"[\W_]+", text) if len(w) > 1)
+    return " ".join(w for w in every if w not in PARTS and split_of(Path(w)) is None)
 
 
 def _same_rows(files: Sequence[Path], layout: Layout, others: Sequence[Path], other: Layout) -> bool:
@@ -129,10 +204,11 @@ def _untested(
     key: tuple[str, ...],
     best: tuple[str, ...],
     groups: dict[tuple[str, ...], list[Path]],
+    root: Path,
 ) -> tuple[str, ...]:
     """Return the one or two columns of the rows that files of test rows lack, nothing if these differ otherwise."""
     named = [d is None or d.header for d in (layouts[key].dialect, layouts[best].dialect)]
-    if not all(named) or not any(split_of(f) == "test" for f in groups[key]):
+    if not all(named) or not any(split_of(f, root) == "test" for f in groups[key]):
         return ()
     own, theirs = layouts[best].columns, set(layouts[key].columns)
     lacking = tuple(name for name in own if name not in theirs)
@@ -152,7 +228,11 @@ def _columns_key(layout: Layout) -> tuple[str, ...]:
 
 
 def _like_rows(
-    key: tuple[str, ...], files: Sequence[Path], layout: Layout, columns: Mapping[tuple[str, ...], Sequence[str]]
+    key: tuple[str, ...],
+    files: Sequence[Path],
+    layout: Layout,
+    columns: Mapping[tuple[str, ...], Sequence[str]],
+    root: Path,
 ) -> tuple[bool, bool, bool, int, int]:
     """Return the order by which files are taken for those of rows.
 
@@ -165,4 +245,10 @@ def _like_rows(
     shared = sum(bool(set(own) & set(other)) for k, other in columns.items() if k != key)
     named = layout.dialect is None or layout.dialect.header
     keys = shared if named else 0
-    return any(split_of(f) == "train" for f in files), both, label and (both or keys != 1), keys, rows_of(files, layout)
+    return (
+        any(split_of(f, root) == "train" for f in files),
+        both,
+        label and (both or keys != 1),
+        keys,
+        rows_of(files, layout),
+    )

@@ -37,6 +37,8 @@ class Label:
     """The label of a row, as the YAML writes it, and its values in the sample: 0 and 1, a number, or a class.
 
     reason: why this column, and why this value is positive
+    doubt: the question, if this column is not certainly the label
+    alternatives: other columns that may be the label
     """
 
     column: Column
@@ -47,6 +49,8 @@ class Label:
     classes: list[str] = field(default_factory=list)
     log: bool = False
     reason: str = ""
+    doubt: str = ""
+    alternatives: tuple[str, ...] = ()
 
     @property
     def share(self) -> float:
@@ -104,7 +108,9 @@ def choose(columns: Sequence[Column], asked: str, *, retrieval: bool, untested: 
     two = [c for c in free if (c.distinct == 2 or len(_spellings(c)) == 2) and not has_word(c.name, WEIGHTS)]
     unnamed = all(c.name.startswith("column_") for c in two)  # a file without a header: no name says what it is
     if len(two) == 1 and (unnamed or not retrieval):
-        return _with_reason(two[0], "the only column with two values")
+        only = _with_reason(two[0], "the only column with two values")
+        at_an_end = two[0] in (columns[0], columns[-1]) and two[0].numbers is not None
+        return only if unnamed and at_an_end else _doubted(only, "it alone has two values, and its name is no label's")
     for words, why in ((RATINGS, "a rating"), (EVENTS, "kinds of events")):
         rated = [
             (rank, c) for c in free if (rank := rank_of(c.name, words)) is not None and 1 < c.distinct <= MOST_RATINGS
@@ -114,12 +120,21 @@ def choose(columns: Sequence[Column], asked: str, *, retrieval: bool, untested: 
             return _with_reason(best, f"{why}, by its name")
     answers = [c for c in two if _differs(c, columns)] if retrieval else []
     if len(answers) == 1:
-        return _with_reason(answers[0], "the only column of yes and no that differs between rows of a user or an item")
+        why = "the only column of yes and no that differs between rows of a user or an item"
+        return _doubted(_with_reason(answers[0], why), f"it is {why}")
     if retrieval:
         return None
     if (amount := _named_amount(free, PERHAPS_AMOUNTS)) is not None:
-        return _with_reason(amount, "its name may say so; set another with label=NAME")
+        return _doubted(_with_reason(amount, "its name may say so"), "its name may also be that of a feature", two)
     return _at_an_end(columns, two) if two else None
+
+
+def _doubted(label: Label | None, why: str, others: Sequence[Column] = ()) -> Label | None:
+    """Return a label that is a guess, with the question."""
+    if label is not None:
+        label.doubt = f"is {label.column.name} the label? {why}"
+        label.alternatives = tuple(c.name for c in others if c is not label.column)[:3]
+    return label
 
 
 def _derived(c: Column) -> str:
@@ -183,10 +198,10 @@ def is_event(c: Column) -> bool:
 def _at_an_end(columns: Sequence[Column], two: Sequence[Column]) -> Label | None:
     """Return the last or first column if it has two values; labels are usually there."""
     names = [c.name for c in columns]
-    others = f"; {len(two)} columns have two values"
     for place, where in ((-1, "the last column"), (0, "the first column")):
         if columns[place] in two:
-            return _with_reason(columns[place], f"{where}{others}: set another with label=NAME")
+            why = f"it is {where}, and {len(two)} columns have two values"
+            return _doubted(_with_reason(columns[place], f"{where} of those with two values (a guess)"), why, two)
     near = ", ".join(c.name for c in two[:8])
     raise UserError(
         f"label: {len(two)} of {len(names)} columns have two values ({near}); type label={two[0].name} or another"

@@ -6,6 +6,7 @@ import polars as pl
 
 from recsys.new.columns import Column, watched
 from recsys.new.label import Label, label_of
+from recsys.new.names import OUTCOMES, SPENT, plain
 from recsys.new.statistics import mean
 from recsys.new.yaml_text import flow
 
@@ -20,6 +21,8 @@ FEW_VALUES = 20
 LARGE_PART = 0.2  # of the positive rows have the value of a column of more than two
 HALF_NEGATIVE = 0.5  # of the negative rows have a value with which no row is positive, if positive rows are few
 MOST_NEGATIVE = 0.9  # the same, if they are not
+DOUBTFUL = 0.05  # probability that such rows are positive by chance, from which it is a question
+MOST_KINDS = 5  # values of an outcome that is counted, such as 0 to 3 comments
 AFTERWARDS = "known only afterwards?"
 KNOWN_AFTERWARDS = f"it alone predicts the label (almost) perfectly: {AFTERWARDS}"
 
@@ -51,6 +54,39 @@ def leaks(columns: Sequence[Column], label: Label) -> dict[str, str]:
         elif (what := _excludes(c, y)) is not None:
             before = _as_first_label(c, label) if what.startswith("the value") else ""
             found[c.name] = f"no row with {what} is positive: {AFTERWARDS}{before}"
+    return found
+
+
+def other_outcomes(columns: Sequence[Column], label: Label) -> dict[str, str]:
+    """Return the columns that hold what the user did beside the label, by their names: clicks, buys, time spent."""
+    found = {}
+    for c in columns:
+        form = plain(c.name)
+        answers = c.distinct == 2 or (c.distinct <= MOST_KINDS and c.numbers is not None)
+        if c is label.column or c.role or not ((form in OUTCOMES and answers) or form in SPENT):
+            continue
+        found[c.name] = f"another outcome of the row: {AFTERWARDS}{_as_second_label(c, label)}"
+    return found
+
+
+def doubtful(columns: Sequence[Column], label: Label) -> dict[str, str]:
+    """Return the columns with a value that few rows have, all of them positive: by chance, or as the label is known."""
+    if label.kind != "binary":
+        return {}
+    base, found = mean(label.values), {}
+    two = [
+        c for c in columns if c is not label.column and not c.role and (c.distinct == 2 or c.missing >= 1 - MOST_USUAL)
+    ]
+    for c in two:
+        if c.kind not in ("category", "id", "number"):
+            continue
+        counts = c.values.drop_nulls().value_counts(sort=True)
+        usual = None if c.missing >= 1 - MOST_USUAL else counts[c.name][0]
+        rows = c.values.is_not_null() if usual is None else (c.values != usual).fill_null(value=False)
+        labels = label.values.filter(rows).drop_nulls()
+        if labels.len() > 1 and mean(labels) == 1 and len(two) * base ** labels.len() < DOUBTFUL:
+            what = "a value" if usual is None else f"another value than {usual}"
+            found[c.name] = f"all {labels.len()} rows with {what} are positive"
     return found
 
 

@@ -1,6 +1,7 @@
 """Words in the names of columns that say what a column holds."""
 
 import re
+import unicodedata
 
 LABELS = (  # the strongest first
     *("label", "target", "y", "click", "clicked", "is_click", "is_clicked", "clk", "isclick", "ctr_label"),
@@ -20,6 +21,97 @@ LABELS = (  # the strongest first
         "effective",
     ),
     *("result", "success", "is_positive", "relevance", "booked", "booking_bool", "click_bool", "labels", "targets"),
+    *(
+        "klick",
+        "geklickt",
+        "angeklickt",
+        "clic",
+        "clique",
+        "clicado",
+        "cliqueado",
+        "cliquee",
+        "clicou",
+        "点击",
+        "是否点击",
+    ),
+    *("gekauft", "kauf", "compra", "comprado", "comprou", "achat", "achete", "acquistato", "购买", "是否购买", "成交"),
+    *(
+        "konversion",
+        "conversao",
+        "转化",
+        "是否转化",
+        "标签",
+        "目标",
+        "etiqueta",
+        "rotulo",
+        "etiquette",
+        "ziel",
+        "zielwert",
+    ),
+    *("reklik", "abonniert", "gefallt", "gustado", "curtiu", "喜欢", "点赞", "クリック", "클릭"),
+)
+# what a user may do after (or beside) what is predicted, and so never known before
+OUTCOMES = frozenset(
+    (
+        *("click", "clicked", "is_click", "is_clicked", "clk", "isclick", "converted", "conversion", "is_conversion"),
+        *("is_converted", "purchased", "purchase", "bought", "is_purchase", "is_buy", "buy", "is_attributed"),
+        *(
+            "is_installed",
+            "installed",
+            "install",
+            "subscribed",
+            "is_like",
+            "like",
+            "liked",
+            "likes",
+            "follow",
+            "followed",
+        ),
+        *("is_follow", "share", "shared", "is_share", "forward", "is_forward", "comment", "commented", "is_comment"),
+        *("hate", "is_hate", "dislike", "disliked", "favorite", "favourite", "fav", "cart", "addtocart", "add_to_cart"),
+        *("order", "ordered", "checkout", "booked", "booking_bool", "click_bool", "long_view", "is_profile_enter"),
+        *("profile_enter", "watched", "finished", "finish", "complete", "completed", "read", "play", "played", "pay"),
+        *("payment", "paid", "gross_bookings_usd", "transaction", "signup", "registered", "redeemed", "opened"),
+        *(
+            "klick",
+            "geklickt",
+            "angeklickt",
+            "clic",
+            "clique",
+            "clicado",
+            "clicou",
+            "点击",
+            "是否点击",
+            "gekauft",
+            "kauf",
+        ),
+        *("compra", "comprado", "comprou", "achat", "achete", "acquistato", "购买", "是否购买", "成交", "konversion"),
+        *("conversao", "转化", "是否转化", "喜欢", "点赞", "收藏", "加购", "分享", "评论", "关注", "curtiu", "gefallt"),
+    )
+)
+SPENT = frozenset(  # what an outcome took or brought
+    (
+        *(
+            "dwell_time",
+            "dwell",
+            "watch_time",
+            "watching_times",
+            "watch_ratio",
+            "play_time",
+            "play_duration",
+            "view_time",
+        ),
+        *(
+            "playing_time",
+            "time_spent",
+            "gross_bookings_usd",
+            "成交金额",
+            "停留时长",
+            "观看时长",
+            "播放时长",
+            "verweildauer",
+        ),
+    )
 )
 AMOUNTS = (  # numbers that people predict, the likeliest first
     *("sales", "saleprice", "sales_price", "revenue", "cnt", "demand", "unit_sales", "units_sold", "weekly_sales"),
@@ -38,6 +130,19 @@ RATINGS = (
     "book_rating",
     "grade",
     "vote",
+    *(
+        "bewertung",
+        "note",
+        "puntuacion",
+        "calificacion",
+        "nota",
+        "avaliacao",
+        "valutazione",
+        "评分",
+        "打分",
+        "評価",
+        "평점",
+    ),
 )
 EVENTS = (
     "event",
@@ -58,6 +163,34 @@ WEIGHTS = ("weight", "sample_weight", "instance_weight", "weights", "importance"
 USERS = (
     *("user", "customer", "client", "member", "visitor", "account", "reviewer", "buyer", "player", "person", "viewer"),
     *("subscriber", "uid", "userid", "msno", "cookie", "fullvisitorid", "shopper", "guest", "consumer", "profile"),
+    *("reader", "listener", "voter", "rater", "traveler", "traveller", "passenger", "patient", "student", "learner"),
+    *(
+        "nutzer",
+        "benutzer",
+        "kunde",
+        "kunden",
+        "kundennummer",
+        "mitglied",
+        "besucher",
+        "usuario",
+        "cliente",
+        "utilisateur",
+    ),
+    *(
+        "comprador",
+        "utente",
+        "klient",
+        "gebruiker",
+        "klant",
+        "用户",
+        "顾客",
+        "客户",
+        "会员",
+        "买家",
+        "ユーザー",
+        "顧客",
+        "사용자",
+    ),
 )
 SESSIONS = ("session", "sessionid", "device")
 ITEMS = (
@@ -106,6 +239,51 @@ ITEMS = (
         "document",
         "story",
     ),
+    *(
+        "title",
+        "film",
+        "serie",
+        "series",
+        "episode",
+        "podcast",
+        "album",
+        "playlist",
+        "poi",
+        "venue",
+        "location",
+        "place",
+    ),
+    *("photo", "image", "message", "tweet", "blog", "question", "paper", "repo", "beer", "wine", "dish", "food", "mid"),
+    *("artikel", "artikelnummer", "produkt", "lied", "buch", "filme", "articulo", "producto", "pelicula", "cancion"),
+    *(
+        "libro",
+        "produto",
+        "artigo",
+        "musica",
+        "livro",
+        "produit",
+        "livre",
+        "chanson",
+        "prodotto",
+        "articolo",
+        "noticia",
+    ),
+    *(
+        "商品",
+        "物品",
+        "产品",
+        "电影",
+        "视频",
+        "文章",
+        "新闻",
+        "歌曲",
+        "图书",
+        "广告",
+        "书籍",
+        "商品番号",
+        "映画",
+        "상품",
+    ),
 )
 TIMES = (
     "timestamp",
@@ -121,6 +299,8 @@ TIMES = (
     "dt",
     "unixreviewtime",
     "occurred",
+    *("zeit", "zeitstempel", "datum", "zeitpunkt", "fecha", "hora", "tempo", "data_hora", "heure", "momento", "marca"),
+    *("时间", "日期", "时间戳", "日時", "시간"),
 )
 CODES = (  # whole numbers under such a name are codes, not quantities
     *("id", "code", "type", "category", "cat", "zip", "zipcode", "postcode", "class", "group", "segment", "status"),
@@ -138,7 +318,12 @@ def words(name: str) -> list[str]:
     """Return the words of a column's name in small letters: userId, user_id and user-id:token are user, id."""
     name = re.sub(r":(token|float|token_seq|float_seq)$", "", name.strip())  # RecBole's types
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
-    return [w for w in re.split(r"[^0-9a-z]+", name.lower()) if w]
+    return [w for w in re.split(r"[\W_]+", ascii_letters(name)) if w]
+
+
+def ascii_letters(name: str) -> str:
+    """Return a name in small letters without accents: Artículo is articulo."""
+    return "".join(c for c in unicodedata.normalize("NFKD", name.lower()) if not unicodedata.combining(c))
 
 
 def plain(name: str) -> str:
@@ -183,10 +368,11 @@ def names_an_id_of(name: str, among: tuple[str, ...]) -> bool:
             "the",
             "target",
             "buying",
+            *("cod", "codigo", "code", "nummer", "num", "numero", "unique", "anon", "anonymous", "编号", "sha", "md5"),
         )
     ]
     joined = "".join(own)
-    ends = joined.removesuffix("id").removesuffix("_")
+    ends = joined.removesuffix("id").removesuffix("编号").removesuffix("_")
     return (len(rest) == 1 and rest[0] in among and len(own) <= 3) or joined in among or ends in among
 
 

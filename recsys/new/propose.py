@@ -16,15 +16,17 @@ from recsys.new import label as labels
 from recsys.new import split as splits
 from recsys.new.columns import Column, columns_of, count_partitions
 from recsys.new.copies import basket, copies, set_ids_of_items
-from recsys.new.explode import explode
+from recsys.new.doubts import questions_of
+from recsys.new.explode import Exploded, explode
 from recsys.new.features import Features, features_of, sql_name, time_sql
 from recsys.new.find_files import find
 from recsys.new.gather import Gathered, gather
 from recsys.new.groups import EVENT_KEYS, group_of, has_one, queries_of_grades
 from recsys.new.label import Label
-from recsys.new.leaks import leaks
+from recsys.new.leaks import AFTERWARDS, doubtful, leaks, other_outcomes
 from recsys.new.missing_codes import set_codes
 from recsys.new.names import LABELS, has_word, names_an_id_of, rank_of
+from recsys.new.questions import Answers, Question
 from recsys.new.roles import OTHER_TIMES, Roles, assign, set_item, time_among
 from recsys.new.sample import Sample, read_sample
 from recsys.new.sides import Side, find_sides
@@ -59,6 +61,7 @@ class Proposal:
     max_length: int = 0
     within: str | None = None  # the column of groups whose rows stay together
     items: Side | None = None
+    questions: list[Question] = field(default_factory=list)
 
     @property
     def retrieves(self) -> bool:
@@ -74,18 +77,20 @@ class Proposal:
         return f"python -m recsys.train data={name}{small}"
 
 
-def propose(given: Sequence[str], asked: str | None) -> Proposal:
+def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
     """Look at the files, and return the config of their data set.
 
     Args:
         given: paths, folders and globs.
-        asked: the column of the label, None for data without a label, or auto.
+        answers: what the user says of the data.
 
     Raises:
         UserError: no file can be read, or nothing in them can be learned.
     """
+    answers = answers or Answers()
+    asked = answers.label
     found = find(given)
-    gathered = gather(found, None if asked == "auto" else asked)
+    gathered = gather(found, answers)
     layout, files = gathered.layout, gathered.files
     number = "1 file" if len(files) == 1 else f"{len(files)} files"
     say(f"looking at {number} ({layout.format}): {files[0]}{' ...' if files[1:] else ''}")
@@ -93,13 +98,15 @@ def propose(given: Sequence[str], asked: str | None) -> Proposal:
     if sample.frame.height < 2 or not sample.frame.width:
         raise UserError(f"{files[0]}: has no rows, or its columns could not be found; check the file")
     made = explode(sample.frame, layout, asked)
+    if made is not None and _repeats_label(made, asked):
+        made = None
     if made is not None:
         sample = Sample(made.frame, round(sample.rows * made.frame.height / sample.frame.height))
     columns, marks = columns_of(sample.frame)
     folders = [partitions(f, found.root) for f in files]
     count_partitions(columns, {n: [own.get(n) for own in folders] for n in folders[0] if n not in layout.columns})
     rename = rename_columns(columns, layout) if made is None else made.rename
-    roles = assign(columns, asked or "")
+    roles = assign(columns, answers)
     if made is not None and roles.item is None:
         set_item(roles, [c for c in columns if c.name in made.elements])
     set_codes(columns, as_text=layout.format in TEXT)
@@ -122,12 +129,13 @@ def propose(given: Sequence[str], asked: str | None) -> Proposal:
         source["explode"], reasons["explode"] = made.settings, made.why
     split = splits.at_random("no column holds a time")
     p = Proposal(found.root, source, reasons, columns, roles, label, split, Features(), sample.rows)
+    p.questions = questions_of(p, gathered, answers)
     p.features.derive = {} if made is None else made.derive
     root = Path(found.root)
     p.sides, not_joined = find_sides(gathered.sides, root, columns)
     p.unused = [(os.path.relpath(f, root), why) for f, why in gathered.unused] + not_joined
     if label is None:
-        _retrieval(p, typed=layout.typed)
+        _retrieval(p, files, typed=layout.typed)
     else:
         _ranking(p, gathered, root)
     if p.split.by_files:
@@ -136,6 +144,22 @@ def propose(given: Sequence[str], asked: str | None) -> Proposal:
         why = "; ".join(f"{n}: {why}" for n, why in p.features.left_out[:4])
         raise UserError(f"files={','.join(given)}: no column but the label can be a feature; {why}")
     return p
+
+
+def _repeats_label(made: Exploded, asked: str | None) -> bool:
+    """Return whether the label would be that of a whole raw row, whose lists then are histories."""
+    if asked is None:
+        return False
+    columns, _ = columns_of(made.frame.drop(LIST, strict=False))
+    roles = assign(columns)
+    if roles.item is None:
+        set_item(roles, [c for c in columns if c.name in made.elements])
+    retrieval = roles.item is not None
+    try:
+        label = labels.choose(columns, asked, retrieval=retrieval)
+    except UserError:
+        return False
+    return label is not None and label.column.name not in made.elements
 
 
 def _ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
@@ -166,7 +190,11 @@ def _ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
         known_later[order.name] = "it identifies rows that belong together; later rows have other values"
     derive = p.features.derive
     p.columns = [c for c in p.columns if c.name != LIST]
-    p.features = features_of([*p.columns, *joined], known_later | leaks(p.columns, label), typed=typed)
+    known_later = other_outcomes(p.columns, label) | known_later | leaks(p.columns, label)
+    for name, why in doubtful([c for c in p.columns if c.name not in known_later], label).items():
+        p.questions.append(Question(f"is {name} known before {label.column.name}? {why}", "no, so it is no feature"))
+        known_later[name] = f"{why}: {AFTERWARDS}"
+    p.features = features_of([*p.columns, *joined], known_later, typed=typed)
     p.features.derive = derive | p.features.derive
     if group is not None:
         p.within = group.name
@@ -231,7 +259,7 @@ def _time_column(p: Proposal, time: Column, *, typed: bool) -> str:
     return known
 
 
-def _retrieval(p: Proposal, *, typed: bool) -> None:
+def _retrieval(p: Proposal, files: Sequence[Path], *, typed: bool) -> None:
     """Fill in groups, sequences, items and split of data without a label: users and the items that they chose."""
     by_name = {c.name: c for c in p.columns}
     user = p.roles.user or by_name.get("user") or by_name["list"]
@@ -248,6 +276,7 @@ def _retrieval(p: Proposal, *, typed: bool) -> None:
     if user.name == "list":  # the reader adds this column
         p.split = splits.of_lists()
         p.columns = [c for c in p.columns if c is not user]
+    p.split = splits.by_files(Path(p.root), files) or p.split
     derived = p.features.derive
     p.features = features_of([_as_item(item)], {}, typed=typed)
     p.features.derive = derived

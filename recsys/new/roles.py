@@ -3,9 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from recsys.errors import UserError, did_you_mean
 from recsys.new.columns import Column
 from recsys.new.label import MOST_RATINGS, is_event
 from recsys.new.names import ITEMS, SESSIONS, TIMES, USERS, WEIGHTS, has_word, names_an_id_of, rank_of, words
+from recsys.new.questions import Answers
+from recsys.new.statistics import largest, least
+from recsys.new.times import TimeGuess
 
 MOST_UNNAMED = 8  # columns of a log without a header
 ID_KINDS = ("id", "category", "number")
@@ -30,6 +34,9 @@ OTHER_TIMES = (
     "member",
     "delivered",
 )
+COUNTED_TIMES = (*TIMES, "days", "hours", "minute", "second", "step", "tick", "epoch", "period", "week", "month")
+MOST_OF_A_CYCLE = 31  # numbers of days or hours in a smaller range may be those of a month or a day
+MOST_MISSING_IDS = 0.5  # rows without a user or an item
 MOST_MISSING_TIMES = 0.005  # rows without a time are bad rows
 
 
@@ -43,19 +50,72 @@ class Roles:
     weight: Column | None = None
 
 
-def assign(columns: Sequence[Column], asked: str) -> Roles:
-    """Find the columns with a role, and set it and its reason. asked: the label, which can have no other role."""
-    free = [c for c in columns if c.name != asked]
-    roles = Roles()
-    roles.time = time_among(free)
-    roles.user = _id(free, USERS) or _id(free, SESSIONS)
-    roles.item = _id([c for c in free if c is not roles.user], ITEMS)
+def assign(columns: Sequence[Column], answers: Answers | None = None) -> Roles:
+    """Find the columns with a role, and set it and its reason.
+
+    Raises UserError if the user names a column that is not there, or cannot have its role.
+    """
+    answers = answers or Answers()
+    named = {role: _named(columns, role, name) for role, name in answers.names().items() if role != "label"}
+    free = [c for c in columns if c.name != answers.label and c not in named.values()]
+    roles = Roles(**named)
+    if answers.time == "auto":
+        roles.time = time_among(free) or _days(free)
+    if answers.user == "auto":
+        roles.user = _id(free, USERS) or _id(free, SESSIONS)
+    if answers.item == "auto":
+        free = [c for c in free if c is not roles.user]
+        roles.item = _id(free, ITEMS) or (_unique_item(free) if roles.user is not None else None)
     roles.weight = next((c for c in free if c.kind == "number" and rank_of(c.name, WEIGHTS) is not None), None)
     for name in ("user", "item", "time", "weight"):
         c = getattr(roles, name)
         if c is not None:
             c.role = name
     return roles
+
+
+def _named(columns: Sequence[Column], role: str, name: str) -> Column:
+    """Return the column that the user names for a role."""
+    c = next((c for c in columns if c.name == name), None)
+    if c is None:
+        raise UserError(f"{role}={name}: no such column{did_you_mean(name, [c.name for c in columns])}")
+    if role == "time":
+        if c.time is None and (c.numbers is None or c.missing):
+            raise UserError(f"time={name}: holds neither times nor numbers that grow with time ({c.reason})")
+        _set_time(c)
+    elif c.values.dtype.is_nested() or c.kind in ("constant", "empty") or (c.numbers is not None and not c.is_whole):
+        raise UserError(f"{role}={name}: cannot identify a {role}: {c.reason}")
+    else:
+        c.kind, c.reason = "id", "as you asked"
+    return c
+
+
+def _set_time(c: Column) -> None:
+    c.kind, c.time = "time", c.time or TimeGuess(None, "numbers that grow with time")
+    c.reason = c.time.what
+
+
+def _days(columns: Sequence[Column]) -> Column | None:
+    """Return a column of whole numbers whose name says that they count days or moments; None if there is none."""
+    found = [
+        c
+        for c in columns
+        if c.kind in ID_KINDS
+        and c.is_whole
+        and not c.missing
+        and rank_of(c.name, COUNTED_TIMES) is not None
+        and c.numbers is not None
+        and largest(c.numbers) - least(c.numbers) > MOST_OF_A_CYCLE
+    ]
+    best = min(found, key=lambda c: (rank_of(c.name, COUNTED_TIMES), -c.distinct), default=None)
+    if best is not None:
+        _set_time(best)
+    return best
+
+
+def _unique_item(columns: Sequence[Column]) -> Column | None:
+    """Return the column that names an item if each row has another one: the log is small, or its items are new."""
+    return next((c for c in columns if c.kind == "row id" and names_an_id_of(c.name, ITEMS)), None)
 
 
 def time_among(columns: Sequence[Column]) -> Column | None:
@@ -72,6 +132,7 @@ def _time_order(c: Column) -> tuple[bool, int, int]:
 def _id(columns: Sequence[Column], among: tuple[str, ...]) -> Column | None:
     """Return the column whose name says that it identifies users or items, the one with most values if several."""
     found = [c for c in columns if c.kind in ID_KINDS and names_an_id_of(c.name, among)]
+    found = [c for c in found if c.missing < MOST_MISSING_IDS]
     found = [c for c in found if c.distinct > (2 if c.kind == "id" or "id" in words(c.name) else FEWEST_NAMED)]
     best = max(found, key=lambda c: c.distinct, default=None)
     if best is not None and best.kind == "number":

@@ -87,15 +87,18 @@ def _readable(file: Path) -> Iterator[None]:
         raise UserError(f"{file}: is damaged, or not what its first bytes say{why}; check it, or leave it out") from e
 
 
-def layout_of(file: Path) -> Layout:
-    """Return the format of a file by its first bytes. Raises UserError if it is of no known format."""
+def layout_of(file: Path, header: bool | None = None) -> Layout:
+    """Return the format of a file by its first bytes. Raises UserError if it is of no known format.
+
+    header: whether the first line of text names the columns; None to look at it
+    """
     if problem := problem_of(file):
         raise UserError(f"{file}: {problem}")
     with _readable(file):
-        return _layout(file)
+        return _layout(file, header)
 
 
-def _layout(file: Path) -> Layout:
+def _layout(file: Path, header: bool | None) -> Layout:
     if file.suffix == ".npz":
         with np.load(file, allow_pickle=False) as arrays:
             return Layout("npz", list(arrays.files))
@@ -122,7 +125,7 @@ def _layout(file: Path) -> Layout:
         raise UserError(f"{file}: is one JSON array of arrays; write one object a line (JSON lines)")
     if first[:1] == b"[" and text[1:].lstrip()[:1] == "{":
         return Layout("json", _json_array(file).columns)
-    d = dialect_of(lines[:-1] if len(first) == 1 << 20 else lines, encoding)
+    d = dialect_of(lines[:-1] if len(first) == 1 << 20 else lines, encoding, header)
     if why:
         d.reasons["encoding"] = why
     if d.format == "csv" and d.quote == '"':

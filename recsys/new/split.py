@@ -31,10 +31,10 @@ class Split:
 
 
 def by_files(root: Path, files: Sequence[Path]) -> Split | None:
-    """Return the split that the files' names say, None if they name no training and test files."""
+    """Return the split that the names of files and folders say, None if they name no training and test files."""
     named: dict[str, list[Path]] = {"train": [], "validation": [], "test": []}
     for f in files:
-        named.setdefault(split_of(f) or "", []).append(f)
+        named.setdefault(split_of(f, root) or "", []).append(f)
     if named["test"] and not named["train"] and len(named.get("", [])) == 1:  # such as adult.data and adult.test
         named["train"] = named.pop("")
     if not named["train"] or not named["test"] or named.get(""):
@@ -44,6 +44,9 @@ def by_files(root: Path, files: Sequence[Path]) -> Split | None:
         if its:
             settings[f"{split}_files"] = globs_for(root, its)
     why = "the names of the files"
+    every = [f for its in named.values() for f in its]
+    if contradicted := next((f for f in every if split_of(f, root) != split_of(Path(f.name)) is not None), None):
+        why = f"the names of the folders; {contradicted.name} is in {contradicted.parent.name}"
     if not named["validation"]:
         why += "; the last tenth of the training rows is for validation"
     return Split(settings, why)

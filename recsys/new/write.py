@@ -12,20 +12,24 @@ from recsys.config.compose import conf_dir
 from recsys.console import results, say
 from recsys.errors import UserError
 from recsys.new import skeletons
+from recsys.new.questions import MARK, Answers
 
 SHOWN = 60  # rows of the table of columns
 MOST_FILES = 10  # of those that are left out
 
 
-def new_data(name: str, files: Any, label: str | None) -> None:
-    """Look at the files, write conf/data/NAME.yaml, and print the columns and the command that trains."""
+def new_data(name: str, files: Any, answers: Answers) -> bool:
+    """Look at the files, write conf/data/NAME.yaml, and print the columns and the command that trains.
+
+    Return False if a question is open, which is printed and written into the file.
+    """
     from recsys.new.document import document, table
     from recsys.new.propose import propose
     from recsys.new.verify import verify
 
     path = _config_path("data", name)
     given = _paths(files)
-    proposal = propose(given, label)
+    proposal = propose(given, answers)
     results.print(table(proposal, SHOWN))
     if len(proposal.columns) > SHOWN:
         say(f"{len(proposal.columns) - SHOWN} more columns are in the YAML")
@@ -33,14 +37,23 @@ def new_data(name: str, files: Any, label: str | None) -> None:
         say(f"left out: {file}: {why}")
     if len(proposal.unused) > MOST_FILES:
         say(f"left out: {len(proposal.unused) - MOST_FILES} more files")
-    _write({path: document(proposal, name)})
+    is_open = bool(proposal.questions) and not answers.sure
+    if _has_open_question(path):
+        path.replace(path.with_suffix(".draft"))
+    _write({path: document(proposal, name, is_open=is_open)})
     if len(proposal.columns) > SHOWN:
         say(f"{path}: checking it on the first rows")
     rows, bad = verify(name, path)
     say(f"{path}: written, and checked on the first {rows:,} rows")
     if bad:
         say(f"rows that cannot be read with it: {'; '.join(bad)}")
-    say(f"train with: {proposal.command(name)}")
+    for question in proposal.questions:
+        first, *more = question.lines()
+        say(f"{'question' if is_open else 'guessed'}: {first}")
+        for line in more if is_open else [f"taken: {question.guess}"]:
+            say(f"  {line}")
+    say(f"{'then ' if is_open else ''}train with: {proposal.command(name)}")
+    return not is_open
 
 
 def new_model(name: str) -> None:
@@ -90,8 +103,13 @@ def _config_path(kind: str, name: str) -> Path:
     return path
 
 
+def _has_open_question(path: Path) -> bool:
+    """Return whether a file is one of recsys.new with a question, which an answer replaces."""
+    return path.is_file() and path.read_text(encoding="utf-8", errors="replace").startswith(MARK)
+
+
 def _check_free(path: Path) -> None:
-    if path.exists() or path.is_symlink():
+    if (path.exists() or path.is_symlink()) and not _has_open_question(path):
         raise UserError(f"{path}: exists already, and is never overwritten; choose another name, or remove it")
 
 

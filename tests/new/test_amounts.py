@@ -39,7 +39,7 @@ def test_sales(tmp_path: Path, *, tested: bool) -> None:
     if tested:
         test = rossmann(300).drop("Sales", "Customers").with_row_index("Id")
         (tmp_path / "test.csv").write_text(lines(test))
-    p = propose([str(tmp_path)], "auto")
+    p = propose([str(tmp_path)])
     assert p.label is not None
     assert p.label.settings == {"column": "Sales", "kind": "regression", "log": True}
     assert ("Customers" in dict(p.features.left_out)) == tested
@@ -58,7 +58,7 @@ def test_the_price_of_a_house(tmp_path: Path) -> None:
         }
     )
     (tmp_path / "a.csv").write_text(lines(frame))
-    p = propose([str(tmp_path)], "auto")
+    p = propose([str(tmp_path)])
     assert p.label is not None and p.label.settings == {"column": "SalePrice", "kind": "regression"}
 
 
@@ -66,9 +66,9 @@ def test_the_column_that_the_test_file_lacks(tmp_path: Path) -> None:
     frame = pl.DataFrame({"a": RNG.normal(size=300), "b": RNG.normal(size=300), "zeta": RNG.normal(size=300)})
     (tmp_path / "train.csv").write_text(lines(frame))
     with pytest.raises(UserError, match="one of a, b, zeta"):
-        propose([str(tmp_path)], "auto")
+        propose([str(tmp_path)])
     (tmp_path / "test.csv").write_text(lines(frame.drop("zeta")))
-    p = propose([str(tmp_path)], "auto")
+    p = propose([str(tmp_path)])
     assert p.label is not None and p.label.column.name == "zeta" and "test file lacks" in p.label.reason
 
 
@@ -84,5 +84,5 @@ def test_an_error_names_the_last_columns_too(tmp_path: Path, number: int, shown:
     frame = pl.DataFrame({f"x{i}": RNG.normal(size=50) for i in range(number)})
     (tmp_path / "a.csv").write_text(lines(frame))
     with pytest.raises(UserError, match="type label=NAME") as e:
-        propose([str(tmp_path)], "auto")
+        propose([str(tmp_path)])
     assert shown in str(e.value) and len(str(e.value)) < 700

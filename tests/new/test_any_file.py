@@ -58,7 +58,7 @@ CELLS = st.sampled_from(
 def understood(file: Path) -> None:
     """Propose a config for the file, and read what is written, or see an error of one line."""
     try:
-        p = propose([str(file)], "auto")
+        p = propose([str(file)])
     except UserError as e:
         error = str(e)
     else:

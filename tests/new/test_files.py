@@ -132,7 +132,7 @@ def test_a_side_table_adds_columns_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text(lines(clicks().drop("tags")))
     users = clicks().select("user", pl.col("city").alias("price"), "tags").unique("user", maintain_order=True)
     (tmp_path / "users.csv").write_text(lines(users, ";"))
-    p = propose([str(tmp_path)], "auto")
+    p = propose([str(tmp_path)])
     [join] = p.source["joins"]
     assert join == {
         "file": "users.csv", "key": "user", "columns": {"users_price": "price", "tags": "tags"}, "separator": ";",
@@ -149,7 +149,7 @@ def test_a_key_of_numbers_is_an_id(tmp_path: Path) -> None:
     (tmp_path / "heights.csv").write_text(lines(pl.DataFrame({"height": [0.5, 1.5, 2.5], "word": ["x", "y", "z"]})))
     (tmp_path / "towns.csv").write_text(lines(pl.DataFrame({"city": ["Paris", "Rome"], "mayor": ["x", "y"]})))
     (tmp_path / "other.csv").write_text(lines(pl.DataFrame({"q": [1, 2], "r": ["x", "y"]})))
-    p = propose([str(tmp_path)], "auto")
+    p = propose([str(tmp_path)])
     assert [(j["file"], j["key"]) for j in p.source["joins"]] == [("shops.csv", "shop")]
     assert {"shop", "shape"} <= {f.name for f in p.features.sparse}
     assert dict(p.unused) == {

@@ -28,7 +28,7 @@ def adult(rows: int, end: str) -> str:
 def test_a_folder_of_adult(tmp_path: Path) -> None:
     (tmp_path / "adult.data").write_text(adult(600, ""))
     (tmp_path / "adult.test").write_text("|1x3 Cross validator\n" + adult(300, "."))
-    p = propose([str(tmp_path)], "auto")
+    p = propose([str(tmp_path)])
     assert p.source["comment"] == "|" and p.source["separator"] == ","
     assert p.label is not None and p.label.settings == {"column": "column_6", "positive": [">50K", ">50K."]}
     assert p.split.settings == {"by": "files", "train_files": ["adult.data"], "test_files": ["adult.test"]}
@@ -47,9 +47,9 @@ def test_the_first_line_of_excel(tmp_path: Path) -> None:
 def test_a_title_is_said(tmp_path: Path, title: str) -> None:
     (tmp_path / "a.csv").write_text(f"{title}\n" + lines(clicks()))
     with pytest.raises(UserError, match="of the 8 fields of all other lines; remove it, or put # before it"):
-        propose([str(tmp_path)], "auto")
+        propose([str(tmp_path)])
     (tmp_path / "a.csv").write_text(f"# {title}\n" + lines(clicks()))
-    assert propose([str(tmp_path)], "auto").source["comment"] == "#"
+    assert propose([str(tmp_path)]).source["comment"] == "#"
 
 
 def test_a_short_header_is_no_title() -> None:
@@ -82,10 +82,10 @@ def test_headings_are_refused_with_the_command_that_writes_rows(tmp_path: Path) 
     with pytest.raises(
         UserError, match=r"lines such as 1: hold a value of all lines below them; .* awk -F: '.*' FILES"
     ):
-        propose([str(tmp_path)], "auto")
+        propose([str(tmp_path)])
 
 
 def test_a_compressed_file_without_its_suffix_is_said(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(gzip.compress(lines(clicks()).encode()))
     with pytest.raises(UserError, match=r"a\.csv: holds gzip; rename it to \.gz"):
-        propose([str(tmp_path)], "auto")
+        propose([str(tmp_path)])

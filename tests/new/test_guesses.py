@@ -255,7 +255,7 @@ def test_choice_of_the_label() -> None:
         {"weekend": rng.integers(0, 2, 200), "price": rng.normal(size=200), "clicked": rng.integers(0, 2, 200)}
     )
     columns, _ = columns_of(frame)
-    assign(columns, "")
+    assign(columns)
     assert labels.choose(columns, "auto", retrieval=False).column.name == "clicked"  # type: ignore[union-attr]
     assert labels.choose(columns, "weekend", retrieval=False).column.name == "weekend"  # type: ignore[union-attr]
     with pytest.raises(UserError, match="no such column; did you mean clicked"):
@@ -304,7 +304,7 @@ def test_roles() -> None:
         }
     )
     columns, _ = columns_of(frame)
-    roles = assign(columns, "")
+    roles = assign(columns)
     names = [c.name if c else None for c in (roles.user, roles.item, roles.time, roles.weight)]
     assert names == ["reviewerID", "asin", "unixReviewTime", "sample_weight"]
 

@@ -48,7 +48,7 @@ def table(change: Callable[[int], dict[str, str]]) -> str:
 def test_infinite_and_missing_values(change: Callable[[int], dict[str, str]], tmp_path: Path) -> None:
     file = tmp_path / "a.csv"
     file.write_text(table(change))
-    written = document(propose([str(file)], "auto"), "x")
+    written = document(propose([str(file)]), "x")
     assert OmegaConf.create(written).label and "inf" not in written.replace("-inf", "").split("label", 1)[1][:40]
 
 
@@ -82,7 +82,7 @@ def test_missing_times_stay_in_their_rows(tmp_path: Path) -> None:
 def test_paths_that_are_no_files(make: Callable[[Path], None], message: str, glob: str, tmp_path: Path) -> None:
     make(tmp_path / "a.csv")
     with pytest.raises(UserError) as found:
-        propose([str(tmp_path / glob)], "auto")
+        propose([str(tmp_path / glob)])
     assert message in str(found.value) and "no such file" not in str(found.value)
 
 

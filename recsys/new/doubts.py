@@ -1,0 +1,51 @@
+"""Find what the files do not tell: the questions that a proposal leaves open."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from recsys.new.columns import Column
+from recsys.new.copies import copies, determines
+from recsys.new.gather import Gathered
+from recsys.new.names import ITEMS, USERS, names_an_id_of
+from recsys.new.questions import Answers, Question
+
+if TYPE_CHECKING:
+    from recsys.new.propose import Proposal
+
+FEW_ROWS = 30  # from which columns can be told apart
+
+
+def questions_of(p: Proposal, gathered: Gathered, answers: Answers) -> list[Question]:
+    """Return the questions that the files leave open, the gravest first."""
+    found = list(gathered.questions)
+    dialect = gathered.layout.dialect
+    if dialect is not None and not dialect.sure_of_header and gathered.layout.format == "csv":
+        taken = "the names of the columns" if dialect.header else "a row"
+        text = f"is the first line of {gathered.files[0].name} the names of the columns or a row?"
+        found.append(Question(text, taken, ("header=true", "header=false")))
+    if p.label is not None and p.label.doubt and answers.label == "auto":
+        others = tuple(f"label={name}" for name in p.label.alternatives)
+        guess = f"label={p.label.column.name}"
+        null = () if p.roles.user is None else ("label=null",)
+        found.append(Question(p.label.doubt, guess, (guess, *others, *null)))
+    for role, among in (("user", USERS), ("item", ITEMS)):
+        own = getattr(p.roles, role)
+        if own is None or getattr(answers, role) != "auto":
+            continue
+        others_ = _rivals(own, p.columns, among)
+        if others_:
+            text = f"which column is the {role}: {', '.join(c.name for c in [own, *others_])}?"
+            found.append(Question(text, f"{role}={own.name}", tuple(f"{role}={c.name}" for c in [own, *others_][:4])))
+    if p.rows < FEW_ROWS:
+        found.append(Question(f"there are {p.rows} rows, too few to tell columns apart: are all guesses right?", "yes"))
+    return found
+
+
+def _rivals(own: Column, columns: Sequence[Column], among: tuple[str, ...]) -> list[Column]:
+    """Return other columns that may identify users or items as well: neither other names nor groups of them."""
+    renamed = copies(columns)
+    found = [c for c in columns if c is not own and not c.role and names_an_id_of(c.name, among)]
+    found = [c for c in found if c.name not in renamed and c.kind in ("id", "row id") and c.missing < 0.5]
+    return [c for c in found if not determines(own, c) and not determines(c, own)]

@@ -1,0 +1,50 @@
+"""Questions that files alone do not answer: what recsys.new asks instead of guessing in silence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+STATUS = 3  # of the command, if a question is open
+MARK = "# OPEN QUESTION"  # in the first line of a YAML file that another answer may replace
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What the user says of the data: names of columns, None for none, or auto.
+
+    label: the label
+    user, item, time: who chose, what was chosen, and when
+    header: whether the first line of text names the columns; None if the user does not say
+    sure: whether to take the likeliest answers instead of asking
+    """
+
+    label: str | None = "auto"
+    user: str | None = "auto"
+    item: str | None = "auto"
+    time: str | None = "auto"
+    header: bool | None = None
+    sure: bool = False
+
+    def names(self) -> dict[str, str]:
+        """Return the columns that the user names, by role."""
+        roles = {"label": self.label, "user": self.user, "item": self.item, "time": self.time}
+        return {role: name for role, name in roles.items() if name not in (None, "auto")}  # type: ignore[misc]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question about the data.
+
+    text: what is not certain, and why
+    guess: what the YAML takes
+    answers: what to type, the likeliest first
+    """
+
+    text: str
+    guess: str
+    answers: tuple[str, ...] = ()
+
+    def lines(self) -> tuple[str, ...]:
+        """Return the question, what is taken, and what to type."""
+        hint = f"answer by {' or '.join(self.answers)}" if self.answers else "correct the YAML"
+        return (self.text, f"taken for now: {self.guess}; {hint}, or take all guesses by yes=true")
