@@ -17,10 +17,17 @@ from rich.text import Text
 
 from recsys.secrets import mask_text
 
+def _is_terminal(stream: TextIO | None) -> bool:
+    """Return whether a standard stream is a terminal. It is None if the caller has closed it."""
+    return stream is not None and stream.isatty()
+
+
 console = Console(  # messages
-    stderr=True, soft_wrap=True, highlight=False, width=None if sys.stderr.isatty() else 120
+    stderr=True, soft_wrap=True, highlight=False, width=None if sys.stderr is not None and sys.stderr.isatty() else 120
 )
-results = Console(highlight=False, width=None if sys.stdout.isatty() else 120)  # on standard output
+results = Console(
+    highlight=False, width=None if sys.stdout is not None and sys.stdout.isatty() else 120
+)  # on standard output
 LOG_EVERY_SECONDS = 10.0
 _quiet = False
 _log: Path | None = None

@@ -248,6 +248,8 @@ def _load_yaml(path: Path, *, aliases: bool = True) -> Any:
     """Return the config of a YAML file. Raises UserError if it is not YAML, or has aliases and must not."""
     try:
         return OmegaConf.create(path.read_text(encoding="utf-8") if aliases else config_text(path))
+    except AssertionError:  # OmegaConf's, for a number
+        return None
     except YAMLError as e:
         raise UserError(yaml_mistake(e, path)) from e
     except RecursionError as e:

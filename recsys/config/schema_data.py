@@ -67,7 +67,7 @@ class ArrayConfig:
 class SourceConfig(TextConfig):
     """Settings of the raw files and their format."""
 
-    # csv | parquet | jsonl | json | arrow | npz | npy | libfm | svmlight | lists | sql | delta | iceberg;
+    # csv | parquet | jsonl | json | arrow | npz | npy | libfm | svmlight | slots | lists | sql | delta | iceberg;
     # data.spec sets split_binary | split_csv
     format: str = "csv"
     files: list[str] = field(default_factory=lambda: ["*"])  # globs under data.root

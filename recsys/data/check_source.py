@@ -12,7 +12,20 @@ from recsys.data.raw.tables import FORMATS as TABLE_FORMATS
 from recsys.data.transforms.columns import ResolvedData
 from recsys.errors import UserError, did_you_mean
 
-FORMATS = ("csv", "parquet", "jsonl", "json", "arrow", "npz", "npy", "libfm", "svmlight", "lists", *TABLE_FORMATS)
+FORMATS = (
+    "csv",
+    "parquet",
+    "jsonl",
+    "json",
+    "arrow",
+    "npz",
+    "npy",
+    "libfm",
+    "svmlight",
+    "slots",
+    "lists",
+    *TABLE_FORMATS,
+)
 # A run's config may come from elsewhere, so its query must not write.
 READS = re.compile(r"\s*\(*\s*(SELECT|WITH|FROM|VALUES)\b[^;]*;?\s*", re.IGNORECASE)
 EXPLODED = ("csv", "parquet", "jsonl", "json", "arrow", "npz", *TABLE_FORMATS)  # formats whose lists can be exploded

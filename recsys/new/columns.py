@@ -26,6 +26,7 @@ STOP_WORDS = frozenset(
 )
 DECIMAL_COMMA = r"^[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?$"
 THOUSANDS_COMMA = r"^[+-]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?$"
+MOST_NUMBERS = 64  # in a text
 EXACT = 2.0**53  # whole numbers below are exact as floats
 MANY = 1000  # columns from which a progress bar is shown
 COMMON_SHARE = 0.5  # share of values that occur once, from which rare values share a row
@@ -37,10 +38,12 @@ T = TypeVar("T")
 class Column:
     """A column of the sample, and what it holds.
 
-    kind: number | category | list | time | id | text | vector | constant | row id | empty | nested
+    kind: number | numbers | category | list | time | id | text | vector | constant | row id | empty | nested
     nulls: text that stands for missing values in this column alone
     code: the number that stands for a missing value
     sql: makes numbers of the column, which {} stands for
+    split: the separator of several values
+    width: the number of numbers that each value holds
     """
 
     name: str
@@ -52,6 +55,7 @@ class Column:
     distinct: int = 0
     missing: float = 0.0
     split: str | None = None
+    width: int = 1
     pattern: str | None = None
     time: TimeGuess | None = None
     nulls: list[str] = field(default_factory=list)
@@ -284,8 +288,8 @@ def _number_kind(c: Column) -> None:
 
 
 def _counts_rows(x: pl.Series) -> bool:
-    """Return True for 0, 1, 2, ...: mostly steps of one."""
-    return x.is_sorted() and mean(x.diff().drop_nulls() == 1) > 0.9
+    """Return True for 0, 1, 2, ...: mostly steps of one, or numbers of a range without gaps, in any order."""
+    return (x.is_sorted() and mean(x.diff().drop_nulls() == 1) > 0.9) or largest(x) - least(x) + 1 == x.len()
 
 
 def _says_nothing(name: str) -> bool:
@@ -337,6 +341,10 @@ def _text_kind(c: Column) -> None:
     if mean(head.str.contains(r"^\s*\[.*\]\s*$")) > 0.95:
         _bracketed(c, head)
         return
+    if (parts := _same_numbers(head)) is not None:
+        c.split, c.width = parts
+        c.kind, c.reason = "numbers", f"{c.width} numbers in each value"
+        return
     lengths = head.str.count_matches(r"\S+")
     mean_words, unique = mean(lengths), c.distinct / values.len()
     if (found := _separator(head)) is not None:
@@ -350,6 +358,19 @@ def _text_kind(c: Column) -> None:
         c.kind, c.reason = "id", f"{c.distinct:,} values"
     else:
         c.kind, c.reason = "category", f"{c.distinct:,} values"
+
+
+def _same_numbers(head: pl.Series) -> tuple[str, int] | None:
+    """Return the separator and the number of fractions that each text holds, None if they hold something else."""
+    for separator in (" ", ";", "|"):
+        counts = head.str.count_matches(separator, literal=True)
+        width = round(largest(counts)) + 1
+        if not 2 <= width <= MOST_NUMBERS or counts.n_unique() > 1:
+            continue
+        numbers = head.str.split(separator).explode().cast(pl.Float64, strict=False)
+        if not numbers.null_count() and mean(head.str.contains(r"\d\.\d")) > MOSTLY:
+            return separator, width
+    return None
 
 
 def _bracketed(c: Column, head: pl.Series) -> None:

@@ -12,6 +12,7 @@ from recsys.new.statistics import mean
 KINDS = ("id", "row id", "category", "text")
 ENDS = ("id", "no", "nr", "number", "key")
 MOSTLY = 0.98  # of the values
+MOSTLY_KNOWN = 0.8  # of the values of an id, those that lists hold
 MOST_ROWS = 200  # of an order, on average
 
 
@@ -40,6 +41,25 @@ def basket(columns: Sequence[Column]) -> Column | None:
     ids = [c for c in columns if not c.role and c.kind in KINDS and names_an_id_of(c.name, EVENT_KEYS)]
     ids = [c for c in ids if words(c.name)[-1].endswith(ENDS) and FEW < c.distinct < c.rows <= MOST_ROWS * c.distinct]
     return max(ids, key=lambda c: c.distinct, default=None)
+
+
+def set_ids_of_lists(columns: Sequence[Column]) -> None:
+    """Take a number for an id if its values are those of a list, such as the item of a history."""
+    lists = [c for c in columns if c.kind == "list"]
+    for c in columns:
+        if c.kind != "number" or c.role or not c.is_whole or c.distinct <= FEW:
+            continue
+        own = c.values.drop_nulls().cast(pl.String).unique()
+        known = next((n for n in lists if mean(own.is_in(elements_of(n).implode())) > MOSTLY_KNOWN), None)
+        if known is not None:
+            c.kind, c.reason = "id", f"its values are those of {known.name}"
+
+
+def elements_of(c: Column) -> pl.Series:
+    """Return the different values of the lists of a column."""
+    values = c.values.drop_nulls()
+    lists = values if values.dtype.is_nested() else values.str.split(c.split or ",")
+    return lists.explode().cast(pl.String).str.strip_chars().unique().drop_nulls()
 
 
 def set_ids_of_items(columns: Sequence[Column]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from recsys.data.raw import slots
 from recsys.data.raw.dialect import SPACES
 from recsys.new.names import KNOWN, plain, words
 
@@ -15,6 +16,7 @@ LINES = 400  # lines that a guess looks at
 SEPARATORS = ("\t", "\x01", "\x1f", "::", "||", ";;", "~~", "^^", ";", "|", ",", "~", "^")
 LIST_SEPARATORS = (" ", "\t", ",", ";", "|")
 COMMENTS = ("#", "%", "//")
+MOSTLY_PAIRS = 0.9
 FEWEST_ROWS = 3  # after a first line that is no row
 STEADY = 0.8  # share of lines with the same number of fields, from which a separator is one
 NULLS = ("NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "None", "none", "NaN", "nan", "?", r"\N", "-", "--", ".")
@@ -25,8 +27,15 @@ HEADINGS = (
     "lines such as {} hold a value of all lines below them; write it into each of these lines: "
     "awk -F: '/:$/ {{v = $1; next}} {{print v \",\" $0}}' FILES > rows.csv"
 )
+RECORDS = (
+    "records of several lines, each `name: value` ({}: ...); write one JSON object a record: "
+    "python -c \"import json,sys; [print(json.dumps(dict(l.split(': ', 1) for l in r.splitlines() if ': ' in l))) "
+    "for r in sys.stdin.read().split('\\n\\n') if r.strip()]\" < FILE > rows.jsonl"
+)
 SVMLIGHT = re.compile(r"^[+-]?[\d.]+( +\w+:[+-]?[\d.]+([eE][+-]?\d+)?)+ *(#.*)?$")
 LIBFM = re.compile(r"^[+-]?[\d.]+( +\w+:1(\.0*)?)+ *$")
+SLOT = re.compile(r"^[A-Za-z0-9_.-]{1,60}:[^:]*$")
+MOST_LEADING = 6  # fields without a slot at the start of a line
 NUMBER = re.compile(r"^[+-]?(\d+([.,]\d*)*|[.,]\d+)([eE][+-]?\d+)?$")
 
 
@@ -34,7 +43,7 @@ NUMBER = re.compile(r"^[+-]?(\d+([.,]\d*)*|[.,]\d+)([eE][+-]?\d+)?$")
 class Dialect:
     """How a text file is read, in the words of `source:`, and why."""
 
-    format: str = "csv"  # csv | lists | libfm | svmlight | jsonl
+    format: str = "csv"  # csv | lists | libfm | svmlight | slots | jsonl
     encoding: str = "utf-8"
     separator: str = ","
     quote: str | None = '"'
@@ -47,6 +56,7 @@ class Dialect:
     renamed: bool = False  # `columns` replaces the header's names
     width: int = 0  # number of columns
     sure_of_header: bool = True
+    first: str = ""  # the first line
     trailing: bool = False  # lines end with a separator, after which there is no column
     title: str = ""  # how the first line differs from all others, if it is no row and cannot be skipped
     reasons: dict[str, str] = field(default_factory=dict)  # key -> why
@@ -69,7 +79,15 @@ def encoding_of(text: bytes) -> tuple[str, str]:
     if not odd:
         return "utf-8", ""
     name = "cp1252" if all(_decodes(line, "cp1252") for line in odd) else "latin-1"
+    if _are_pairs(odd) and all(_decodes(line, "gb18030") for line in odd):
+        return "gb18030", "a guess: bytes above 127 come in pairs, as those of Chinese letters do; look at them"
     return name, "a guess: some bytes are not UTF-8; check letters such as é and ü"
+
+
+def _are_pairs(lines: Sequence[bytes]) -> bool:
+    """Return True if bytes above 127 stand in even numbers, and seldom alone, as accents would."""
+    runs = [len(run) for line in lines for run in re.findall(rb"[\x80-\xff]+", line)]
+    return sum(n % 2 == 0 for n in runs) > MOSTLY_PAIRS * len(runs)
 
 
 def _decodes(line: bytes, encoding: str) -> bool:
@@ -87,8 +105,14 @@ def dialect_of(lines: Sequence[str], encoding: str = "utf-8", header: bool | Non
     d.comment, lines = _comment(lines)
     if not lines:
         return d
+    d.first = lines[0]
+    if _are_records(lines):
+        d.title = RECORDS.format(lines[0].partition(":")[0])
+        return d
     if all(line.lstrip().startswith("{") for line in lines):
         d.format = "jsonl"
+        return d
+    if _as_slots(d, lines):
         return d
     if sum(bool(LIBFM.match(line)) for line in lines) > STEADY * len(lines):
         d.format, d.separator, d.width = "libfm", " ", len(lines[0].split())
@@ -118,6 +142,39 @@ def dialect_of(lines: Sequence[str], encoding: str = "utf-8", header: bool | Non
     d.header, d.sure_of_header = find_header(few) if header is None else (header, True)
     _name_columns(d, rows[0])
     return d
+
+
+def _as_slots(d: Dialect, lines: Sequence[str]) -> bool:
+    """Return True for lines of slot:value, in which a slot occurs several times, or a label is a slot."""
+    for separator in (" ", ",", ";"):
+        few = [slots.parts(line, separator) for line in lines]
+        leading, names = slots.slots(list(lines), separator)
+        fields = [row[leading:] for row in few]
+        fits = sum(len(row) > 1 and all(SLOT.match(f) for f in row) for row in fields)
+        keys = [[f.partition(":")[0] for f in row] for row in fields]
+        often = [n for n in names if sum(n in row for row in keys) > len(lines) / 4]
+        repeated = any(len(set(row)) < len(row) for row in keys)
+        if fits > STEADY * len(lines) and (repeated or leading != 1) and len(often) > 1 and leading < MOST_LEADING:
+            d.format, d.separator, d.width = "slots", separator, leading + len(names)
+            d.columns = ["label"] if leading == 1 else [f"field_{i}" for i in range(1, leading + 1)]
+            if leading > 1:
+                d.reasons["columns"] = "the fields without a slot"
+            return True
+    return False
+
+
+def _are_records(lines: Sequence[str]) -> bool:
+    """Return True for records of several lines `name: value`, whose names repeat in an order."""
+    names = [line.partition(": ")[0] if ": " in line else "" for line in lines]
+    different = set(names) - {""}
+    period = next((i for i, name in enumerate(names[1:], 1) if name == names[0]), 0)
+    if (
+        period < 2
+        or len(different) > 2 * period
+        or not all(re.fullmatch(r"[A-Za-z][\w/ .-]{0,40}", n) for n in different)
+    ):
+        return False
+    return sum(name != "" for name in names) > STEADY * len(names) and names.count(names[0]) >= FEWEST_ROWS
 
 
 def without_excel(lines: list[str]) -> list[str]:
@@ -343,11 +400,12 @@ def _names_and_numbers(first: Sequence[str], rest: Sequence[Sequence[str]]) -> t
     named = [i for i, v in enumerate(first) if v and not is_number(v) and v not in NULLS]
     below = {i: [v for r in rest if i < len(r) and (v := r[i].strip()) and v not in NULLS] for i in named}
     above = [i for i in named if below[i] and all(map(is_number, below[i]))]
-    known = sum(bool(set(words(first[i])) & KNOWN) for i in above)
+    known = sum(bool(set(words(first[i])) & KNOWN) for i in named)
     numbers = [v for v in first if is_number(v)]
-    distinct = len(set(numbers)) == len(numbers) and all(v.isdecimal() for v in numbers)
-    found = bool(above) and len(above) == len(named) and distinct and (known > 0 or len(above) > 1)
-    return found, found or not above
+    distinct = len(set(numbers)) == len(numbers)
+    unlike = all(first[i] not in below[i] for i in named)
+    found = bool(named) and distinct and unlike and (known > 1 or (known > 0 and above != []) or len(above) > 1)
+    return found, found or not (above and distinct)
 
 
 def _shape(value: str) -> str:

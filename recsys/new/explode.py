@@ -21,7 +21,7 @@ from recsys.new.statistics import mean
 MOST_ROWS = 400_000  # of the sample, after it is exploded
 SEPARATORS = (" ", "|", ";", ",")
 TOKENS = r"^\S+-[01]( \S+-[01])*$"  # MIND: N55689-1 N35729-0
-LISTS_OF_ITEMS = ("items", "events", "history", "sequence", "seq", "list", "basket", "clicks", "views", "aids")
+LISTS_OF_ITEMS = ("items", "events", "history", "sequence", "seq", "list", "basket", "clicks", "views", "aids", "itens")
 
 
 @dataclass

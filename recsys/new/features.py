@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from recsys.new.columns import COMMON_SHARE, Column
+from recsys.new.copies import elements_of
 from recsys.new.statistics import SKEWED, least, skewness
 from recsys.new.yaml_text import flow
 
@@ -71,6 +72,11 @@ def features_of(columns: Sequence[Column], leaks: Mapping[str, str], *, typed: b
         elif c.kind in ("number", "vector"):
             found.dense.append(_dense(c, name))
             _read_by_sql(found, c, found.dense[-1])
+        elif c.kind == "numbers":
+            for i in range(1, c.width + 1):
+                part = f"{name}_{i}"
+                found.derive[part] = f"CAST(SPLIT_PART({sql_name(c.name)}, '{c.split}', {i}) AS DOUBLE)"
+                found.dense.append(Feature(part, "dense", {"transform": ["standardise"]}, c.reason))
         elif c.kind in ("category", "id", "list"):
             found.sparse.append(sparse_feature(c, name))
             _read_by_sql(found, c, found.sparse[-1])
@@ -94,7 +100,7 @@ def _share_tables(found: Features, columns: Sequence[Column]) -> None:
     lists = [f for f in found.sparse if f.name in read and read[f.name].kind == "list" and "split" in f.settings]
     singles = [(f, c) for f in found.sparse if (c := read.get(f.name)) is not None and c.kind in ("id", "category")]
     for f in lists:
-        elements = _elements(read[f.name])
+        elements = elements_of(read[f.name])
         shares = []
         for single, c in singles:
             own = c.values.drop_nulls().cast(pl.String).unique()
@@ -104,13 +110,6 @@ def _share_tables(found: Features, columns: Sequence[Column]) -> None:
         if shares:
             f.settings["table"] = max(shares)[1]
             f.why += f"; its values are those of {max(shares)[1]}"
-
-
-def _elements(c: Column) -> pl.Series:
-    """Return the different values of the lists of a column."""
-    values = c.values.drop_nulls()
-    lists = values if values.dtype.is_nested() else values.str.split(c.split or ",")
-    return lists.explode().cast(pl.String).str.strip_chars().unique().drop_nulls()
 
 
 def _read_by_sql(found: Features, c: Column, feature: Feature) -> None:

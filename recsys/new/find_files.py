@@ -117,9 +117,13 @@ def split_of(file: Path, root: Path = Path()) -> str | None:
     """
     folders = file.relative_to(root).parts[:-1] if file.is_relative_to(root) else ()
     for folder in reversed(folders):
-        if (split := next((s for s, names in ROLES.items() if ascii_letters(folder) in names), None)) is not None:
+        if (split := _named_split(folder)) is not None:
             return split
-    words = "".join(c if c.isalpha() else " " for c in ascii_letters(file.name)).split()
+    return _named_split(file.name)
+
+
+def _named_split(name: str) -> str | None:
+    words = "".join(c if c.isalpha() else " " for c in ascii_letters(name)).split()
     found = {split for split, names in ROLES.items() if set(words) & set(names)}
     if not found:
         found = {s for s, names in ROLES.items() if any(word.startswith(names[:WITHIN]) for word in words)}

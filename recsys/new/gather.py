@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from recsys.new.questions import Answers, Question
 from recsys.new.sample import Layout, layout_of, rows_of
 
 MOST_SNIFFED = 60
-MOST_UNTESTED = 2
+MOST_UNTESTED = 5
 MOST_SUBJECTS = 10  # different names of files; more are likely those of parts
 PARTS = frozenset(  # words of parts of one log
     (
@@ -33,7 +33,7 @@ class Gathered:
     layout, files: the files of rows, and how they are read
     sides: files of other columns, which may be side tables
     unused: files that are of no use, and why
-    untested: the columns that a file of test rows lacks, if they are one or two: the label, and what follows it
+    untested: the columns that a file of test rows lacks, if they are few: the label, and what follows it
     optional: the columns that some files of the rows lack
     layouts: how the files are read whose columns differ from those of `layout`
     """
@@ -68,6 +68,7 @@ def gather(found: Found, answers: Answers) -> Gathered:
     unused: list[tuple[Path, str]] = []
     by_name: dict[tuple[str, str], tuple[str, ...]] = {}
     json_layouts: list[Layout] = []
+    alone: dict[Path, str] = {}  # files of one column, which is named as a label
     for i, f in enumerate(found.files):
         name = (f.suffix, re.sub(r"\d+", "#", f.name))
         if i >= MOST_SNIFFED and name in by_name:  # as the others of such names
@@ -78,10 +79,13 @@ def gather(found: Found, answers: Answers) -> Gathered:
         except UserError as e:
             unused.append((f, str(e).partition(": ")[2]))
             continue
+        if layout.format == "text" and layout.dialect is not None and rank_of(layout.dialect.first, LABELS) is not None:
+            alone[f] = layout.dialect.first
         if layout.format == "text":
             unused.append((f, "no separator divides its lines into columns"))
             continue
-        key = _columns_key(layout)
+        layout = _with_known_header(layout, f, layouts.values(), answers)
+        key = _columns_key(layout, layouts)
         json_layouts += [layout] if layout.format == "jsonl" else []
         by_name[name] = key
         groups.setdefault(key, []).append(f)
@@ -92,6 +96,10 @@ def gather(found: Found, answers: Answers) -> Gathered:
             known.comment = layout.dialect.comment
             known.reasons = layout.dialect.reasons | known.reasons
     rows = {key: files for key, files in groups.items() if not layouts[key].maps_keys}
+    unread = [(f, why) for f, why in unused if "lines such as" in why or "Python dicts" in why or "records of" in why]
+    largest = max((f.stat().st_size for files in rows.values() for f in files), default=0)
+    if unread and unread[0][0].stat().st_size > largest:  # the log is likely there
+        raise UserError(f"{unread[0][0]}: {unread[0][1]}")
     if not rows:
         raise UserError("; ".join(f"{f}: {why}" for f, why in unused[:3]) or f"{found.root}: no file holds rows")
     columns = {key: [plain(name) for name in layouts[key].columns] for key in rows}
@@ -100,6 +108,7 @@ def gather(found: Found, answers: Answers) -> Gathered:
     root = Path(found.root)
     best = max(labelled or rows, key=lambda key: _like_rows(key, rows[key], layouts[key], columns, root))
     _check_headers(groups[best], layouts[best], [(groups[k], layouts[k]) for k in groups if k != best])
+    _check_labels(best, rows, layouts, alone, answers)
     questions = [q for q in (_other_log(best, rows, columns, answers), _several_sets(groups[best], root)) if q]
     own = dict.fromkeys(groups[best], layouts[best])
     more = [k for k in groups if k != best and _same_rows(groups[best], layouts[best], groups[k], layouts[k])]
@@ -135,6 +144,37 @@ def _check_headers(files: Sequence[Path], layout: Layout, others: Sequence[tuple
         raise UserError(f"{bare}: has no header, and {named} has one ({line[:100]}); {hint}")
 
 
+def _check_labels(
+    best: tuple[str, ...],
+    rows: Mapping[tuple[str, ...], Sequence[Path]],
+    layouts: Mapping[tuple[str, ...], Layout],
+    alone: Mapping[Path, str],
+    answers: Answers,
+) -> None:
+    """Raise UserError if the rows have no label, and another file is the label: x.csv and y.csv.
+
+    alone: files of one column, which is named as a label
+    """
+    has_label = any(rank_of(c, (*LABELS, *RATINGS)) is not None for c in layouts[best].columns)
+    if has_label or answers.label != "auto" or not layouts[best].columns:
+        return
+    found = {f: [name] for f, name in alone.items()}
+    found |= {f: layouts[key].columns for key, files in rows.items() if key != best for f in files}
+    for theirs, columns in found.items():
+        named = [c for c in columns if rank_of(c, LABELS) is not None]
+        if not named or len(columns) > 2 or split_of(theirs) == "test":
+            continue
+        own = rows[best][0]
+        shared = [c for c in columns if c in layouts[best].columns]
+        how = (
+            f"join it on {shared[0]}"
+            if shared
+            else f"its lines belong to those of {own.name}: paste -d, {own} {theirs}"
+        )
+        hint = "write the rows and their label into one file, and name it by files="
+        raise UserError(f"{theirs}: holds the label {named[0]} of the rows in {own}; {how}; {hint}")
+
+
 def _other_log(
     best: tuple[str, ...],
     rows: Mapping[tuple[str, ...], Sequence[Path]],
@@ -144,7 +184,8 @@ def _other_log(
     """Return the question which of several logs of users and items to take."""
     logs = [k for k in rows if all(any(names_an_id_of(c, ids) for c in columns[k]) for ids in (USERS, ITEMS))]
     logs = [k for k in logs if not any(_is_test(f) for f in rows[k])]
-    if best not in logs or len(logs) < 2 or answers.names():
+    labels = {k for k in rows if any(rank_of(c, (*LABELS, *RATINGS)) is not None for c in columns[k])}
+    if best not in logs or len(logs) < 2 or answers.names() or (best in labels and not labels & set(logs) - {best}):
         return None
     names = [", ".join(sorted({f.name for f in rows[k]})[:2]) for k in logs]
     text = f"{' and '.join(names)} are logs of users and items with other columns: which one holds the rows?"
@@ -158,9 +199,10 @@ def _is_test(file: Path) -> bool:
 
 def _several_sets(files: Sequence[Path], root: Path) -> Question | None:
     """Return the question whether files of the same columns are one data set: their names say different things."""
-    names: dict[str, Path] = {}
+    by_split: dict[str | None, dict[str, Path]] = {}
     for f in files:
-        names.setdefault(_subject(f, root), f)
+        by_split.setdefault(split_of(f, root), {}).setdefault(_subject(f, root), f)
+    names = max(by_split.values(), key=len)
     if not 2 <= len(names) <= MOST_SUBJECTS:
         return None
     some = [os.path.relpath(f, root) for f in names.values()]
@@ -174,8 +216,9 @@ def _subject(file: Path, root: Path) -> str:
     relative = file.relative_to(root) if file.is_relative_to(root) else Path(file.name)
     folders = [part for part in relative.parts[:-1] if "=" not in part]
     text = re.sub(r"[0-9a-f]{8,}|\d+", " ", ascii_letters(" ".join([*folders, relative.name.partition(".")[0]])))
-    every = (w for w in re.split(r"[\W_]+", text) if len(w) > 1)
-    return " ".join(w for w in every if w not in PARTS and split_of(Path(w)) is None)
+    every = [w for w in re.split(r"[\W_]+", text) if w]
+    named = [w for i, w in enumerate(every) if len(w) > 1 or (i and every[i - 1] not in PARTS)]  # domain_a, not part_a
+    return " ".join(w for w in named if w not in PARTS and split_of(Path(w)) is None)
 
 
 def _same_rows(files: Sequence[Path], layout: Layout, others: Sequence[Path], other: Layout) -> bool:
@@ -206,20 +249,40 @@ def _untested(
     groups: dict[tuple[str, ...], list[Path]],
     root: Path,
 ) -> tuple[str, ...]:
-    """Return the one or two columns of the rows that files of test rows lack, nothing if these differ otherwise."""
+    """Return the few columns of the rows that files of test rows lack, nothing if these differ otherwise."""
     named = [d is None or d.header for d in (layouts[key].dialect, layouts[best].dialect)]
     if not all(named) or not any(split_of(f, root) == "test" for f in groups[key]):
         return ()
     own, theirs = layouts[best].columns, set(layouts[key].columns)
     lacking = tuple(name for name in own if name not in theirs)
     added = len(theirs - set(own))
-    return lacking if 1 <= len(lacking) <= MOST_UNTESTED and added <= 1 and len(own) > len(lacking) + 1 else ()
+    return lacking if 1 <= len(lacking) <= MOST_UNTESTED and added <= 1 and len(own) > 2 * len(lacking) - 1 else ()
 
 
-def _columns_key(layout: Layout) -> tuple[str, ...]:
-    """Return what files of the same columns have in common: their names or, without any, their number."""
-    if layout.format in ("jsonl", "svmlight"):
-        return (layout.format,)
+def _with_known_header(layout: Layout, file: Path, others: Iterable[Layout], answers: Answers) -> Layout:
+    """Return the layout with a header if the first line is that of another file: rows rarely repeat."""
+    d = layout.dialect
+    if d is None or d.header or answers.header is not None or layout.format not in ("csv", "lists"):
+        return layout
+    for other in others:
+        e = other.dialect
+        if e is not None and e.header and not e.renamed and d.first == e.separator.join(e.columns):
+            return layout_of(file, True)
+    return layout
+
+
+def _columns_key(layout: Layout, known: Mapping[tuple[str, ...], Layout]) -> tuple[str, ...]:
+    """Return what files of the same columns have in common: their names or, without any, their number.
+
+    Rows of JSON may lack columns, so that files have most columns in common.
+    """
+    if layout.format in ("jsonl", "svmlight", "slots"):
+        own = set(layout.columns)
+        for key, other in known.items():
+            theirs = set(other.columns)
+            if other.format == layout.format and len(own & theirs) >= SHARED * min(len(own), len(theirs)):
+                return key
+        return (layout.format, *layout.columns)
     d = layout.dialect
     if d is None:
         return (layout.format, *sorted(layout.columns))

@@ -106,7 +106,9 @@ def choose(columns: Sequence[Column], asked: str, *, retrieval: bool, untested: 
     if not retrieval and (amount := _named_amount(free, AMOUNTS)) is not None:
         return _with_reason(amount, "its name says so")
     two = [c for c in free if (c.distinct == 2 or len(_spellings(c)) == 2) and not has_word(c.name, WEIGHTS)]
-    unnamed = all(c.name.startswith("column_") for c in two)  # a file without a header: no name says what it is
+    unnamed = all(
+        c.name.startswith(("column_", "field_")) for c in two
+    )  # a file without a header: no name says what it is
     if len(two) == 1 and (unnamed or not retrieval):
         only = _with_reason(two[0], "the only column with two values")
         at_an_end = two[0] in (columns[0], columns[-1]) and two[0].numbers is not None

@@ -22,6 +22,7 @@ LARGE_PART = 0.2  # of the positive rows have the value of a column of more than
 HALF_NEGATIVE = 0.5  # of the negative rows have a value with which no row is positive, if positive rows are few
 MOST_NEGATIVE = 0.9  # the same, if they are not
 DOUBTFUL = 0.05  # probability that such rows are positive by chance, from which it is a question
+MOSTLY_LATER = 0.9  # of the rows with a time
 MOST_KINDS = 5  # values of an outcome that is counted, such as 0 to 3 comments
 AFTERWARDS = "known only afterwards?"
 KNOWN_AFTERWARDS = f"it alone predicts the label (almost) perfectly: {AFTERWARDS}"
@@ -66,6 +67,20 @@ def other_outcomes(columns: Sequence[Column], label: Label) -> dict[str, str]:
         if c is label.column or c.role or not ((form in OUTCOMES and answers) or form in SPENT):
             continue
         found[c.name] = f"another outcome of the row: {AFTERWARDS}{_as_second_label(c, label)}"
+    return found
+
+
+def later_times(columns: Sequence[Column], time: Column | None) -> dict[str, str]:
+    """Return the times that are later than that of the row: something has happened by then."""
+    found: dict[str, str] = {}
+    if time is None or time.time is None or time.time.moments is None or time.values.len() != columns[0].values.len():
+        return found
+    for c in columns:
+        if c is time or c.time is None or c.time.moments is None:
+            continue
+        later = (c.time.moments > time.time.moments).drop_nulls()
+        if later.len() >= FEWEST and mean(later) >= MOSTLY_LATER:
+            found[c.name] = f"it is later than {time.name}: {AFTERWARDS}"
     return found
 
 

@@ -15,7 +15,7 @@ from recsys.errors import UserError
 from recsys.new import label as labels
 from recsys.new import split as splits
 from recsys.new.columns import Column, columns_of, count_partitions
-from recsys.new.copies import basket, copies, set_ids_of_items
+from recsys.new.copies import basket, copies, set_ids_of_items, set_ids_of_lists
 from recsys.new.doubts import questions_of
 from recsys.new.explode import Exploded, explode
 from recsys.new.features import Features, features_of, sql_name, time_sql
@@ -23,7 +23,7 @@ from recsys.new.find_files import find
 from recsys.new.gather import Gathered, gather
 from recsys.new.groups import EVENT_KEYS, group_of, has_one, queries_of_grades
 from recsys.new.label import Label
-from recsys.new.leaks import AFTERWARDS, doubtful, leaks, other_outcomes
+from recsys.new.leaks import AFTERWARDS, doubtful, later_times, leaks, other_outcomes
 from recsys.new.missing_codes import set_codes
 from recsys.new.names import LABELS, has_word, names_an_id_of, rank_of
 from recsys.new.questions import Answers, Question
@@ -111,6 +111,7 @@ def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
         set_item(roles, [c for c in columns if c.name in made.elements])
     set_codes(columns, as_text=layout.format in TEXT)
     set_ids_of_items(columns)
+    set_ids_of_lists(columns)
     known = roles.user is not None or LIST in sample.frame.columns
     retrieval = layout.format == "lists" or (known and roles.item is not None)
     label = None if asked is None else labels.choose(columns, asked, retrieval=retrieval, untested=gathered.untested)
@@ -190,7 +191,9 @@ def _ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
         known_later[order.name] = "it identifies rows that belong together; later rows have other values"
     derive = p.features.derive
     p.columns = [c for c in p.columns if c.name != LIST]
-    known_later = other_outcomes(p.columns, label) | known_later | leaks(p.columns, label)
+    known_later = (
+        other_outcomes(p.columns, label) | later_times(p.columns, time) | known_later | leaks(p.columns, label)
+    )
     for name, why in doubtful([c for c in p.columns if c.name not in known_later], label).items():
         p.questions.append(Question(f"is {name} known before {label.column.name}? {why}", "no, so it is no feature"))
         known_later[name] = f"{why}: {AFTERWARDS}"

@@ -3,7 +3,7 @@
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from recsys.data.raw import json_lines, svmlight
+from recsys.data.raw import json_lines, slots, svmlight
 from recsys.data.raw.dialect import MAGIC, SPACES, UNIT
 from recsys.data.raw.nested import plain
 from recsys.data.raw.ranges import is_compressed
@@ -40,7 +40,28 @@ DAMAGED = (
     pa.ArrowException,
     pl.exceptions.PolarsError,
 )
-CONTROL = bytes(set(range(32)) - {1, *b"\t\n\v\f\r", 0x1F})  # bytes that no text holds; 1 and 31 are separators
+# bytes that no text holds; some separate values, or the values of lists
+CONTROL = bytes(set(range(32)) - {*range(1, 6), *b"\t\n\v\f\r", *range(0x1C, 0x20)})
+
+
+def _is_workbook(_: Path, first: bytes) -> bool:
+    return first.startswith(b"PK") and (b"xl/" in first or b"[Content_Types].xml" in first[:1000])
+
+
+def _is_pickle(file: Path, first: bytes) -> bool:
+    return first[:1] == b"\x80" and first[1:2] in (b"\2", b"\3", b"\4", b"\5") and file.suffix != ".parquet"
+
+
+def _is_tfrecord(_: Path, first: bytes) -> bool:
+    """Return True for a length of 8 bytes, its checksum, and a message tf.train.Example."""
+    return 12 < int.from_bytes(first[:8], "little") < 1 << 24 and first[12:13] == b"\n"
+
+
+FOREIGN: dict[Callable[[Path, bytes], bool], str] = {
+    _is_workbook: "is an Excel workbook; save its sheet as CSV, or write Parquet: polars.read_excel(FILE)",
+    _is_pickle: "is a pickle, which runs code when it is read; if you trust it: pandas.read_pickle(FILE).to_parquet()",
+    _is_tfrecord: "holds TFRecords; write them as Parquet, for example from tensorflow_datasets or tf.data",
+}
 
 
 @dataclass
@@ -54,7 +75,7 @@ class Layout:
     @property
     def typed(self) -> bool:
         """Whether the columns have types, not only text."""
-        return self.format not in ("csv", "lists", "libfm", "svmlight")
+        return self.format not in ("csv", "lists", "libfm", "svmlight", "slots")
 
     @property
     def maps_keys(self) -> bool:
@@ -110,6 +131,9 @@ def _layout(file: Path, header: bool | None) -> Layout:
             return Layout("arrow", list(pl.read_ipc_schema(f)))
     if first.startswith(b"\x93NUMPY"):
         return Layout("npy", [file.stem])
+    for known, hint in FOREIGN.items():
+        if known(file, first):
+            raise UserError(f"{file}: {hint}")
     for magic, kind in MAGIC.items():
         if first.startswith(magic):
             raise UserError(f"{file}: holds {kind}")
@@ -140,6 +164,8 @@ def _layout(file: Path, header: bool | None) -> Layout:
         return Layout("jsonl", list(_json_frame(lines[:200]).columns), d)
     if d.format == "svmlight":
         return Layout("svmlight", list(_svmlight_frame(lines[:200]).columns), d)
+    if d.format == "slots":
+        return Layout("slots", list(_slots_frame(lines[:200], d).columns), d)
     if d.format == "csv" and d.width < 2:
         return Layout("text", [], d)
     return Layout(d.format, list(d.columns), d)
@@ -260,6 +286,8 @@ def _parse(lines: list[str], layout: Layout) -> pl.DataFrame:
         return _libfm_frame(lines)
     if d.format == "svmlight":
         return _svmlight_frame(lines)
+    if d.format == "slots":
+        return _slots_frame(lines, d)
     if d.format == "lists":
         return _lists_frame(lines, d)
     if d.separator == SPACES:
@@ -340,6 +368,21 @@ def _svmlight_frame(lines: Sequence[str]) -> pl.DataFrame:
     numbers = [c for c in frame.columns if c[1:].isdigit()]
     names = [c for c in frame.columns if not c[1:].isdigit()]
     return frame.select(*names, pl.col(sorted(numbers, key=lambda c: int(c[1:]))).fill_null("0"))
+
+
+def _slots_frame(lines: Sequence[str], d: Dialect) -> pl.DataFrame:
+    _, names = slots.slots(list(lines), d.separator)
+    rows = []
+    for line in lines:
+        fields = slots.parts(line, d.separator)
+        row = dict(zip(d.columns, fields, strict=False))
+        for field in fields[len(d.columns) :]:
+            name, _, value = field.partition(":")
+            row[name] = f"{row[name]}{d.separator}{value}" if name in row else value
+        rows.append(row)
+    schema = dict.fromkeys([*d.columns, *names], pl.String)
+    frame = pl.DataFrame(rows, schema=schema, orient="row")
+    return frame.rename({n: svmlight.column(n) for n in names})
 
 
 def _lists_frame(lines: Sequence[str], d: Dialect) -> pl.DataFrame:

@@ -125,6 +125,7 @@ def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Sid
         layout.dialect.columns = layout.columns
     whys: list[str] = []
     own, marks = columns_of(read_sample([f], layout).frame)
+    _read_decimal_commas(own, marks)
     for c in own:
         c.name, raw = _plain(c.name), c.name
         key = next((k for k in columns if k.name == c.name), None) if named else _key_by_values(c, f, columns)
@@ -158,6 +159,16 @@ def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Sid
         hint = f"add it to source.files and {differ} to source.optional_columns"
         return f"not all files have {differ}; if it holds rows, {hint}"
     return "; ".join(whys[:3]) or "it has no column of the same name as one of the rows"
+
+
+def _read_decimal_commas(columns: Sequence[Column], marks: Marks) -> None:
+    """Let SQL read the numbers of a table that writes 7,94: `source.decimal` is that of the rows."""
+    if marks.decimal == ".":
+        return
+    for c in columns:
+        if c.kind == "number" and c.sql is None and c.values.dtype == pl.String:
+            plain_ = "REPLACE({}, '.', '')" if marks.thousands == "." else "{}"
+            c.sql = f"TRY_CAST(REPLACE({plain_}, ',', '.') AS DOUBLE)"
 
 
 def _key_by_values(side: Column, file: Path, columns: Sequence[Column]) -> Column | None:

@@ -16,7 +16,7 @@ from recsys.new.sample import Layout
 from recsys.new.statistics import largest, least
 
 DENSE = 0.95
-TEXT = ("csv", "lists", "libfm", "jsonl", "json")  # formats whose values are text to the reader
+TEXT = ("csv", "lists", "libfm", "slots", "jsonl", "json")  # formats whose values are text to the reader
 RECBOLE = re.compile(r":(token|float|token_seq|float_seq)$")  # types in the names of columns
 
 
@@ -94,6 +94,10 @@ def _globs(found: Found, gathered: Gathered) -> list[str]:
 def _text(layout: Layout, reasons: dict[str, str]) -> dict[str, Any]:
     d, found = layout.dialect, dict[str, Any]()
     assert d is not None
+    if layout.format == "slots":
+        found["separator"] = d.separator
+        if d.columns:
+            found["columns"] = list(d.columns)
     if layout.format in ("csv", "lists"):
         found["separator"] = d.separator
         if d.quote != '"':

@@ -37,6 +37,9 @@ def by_files(root: Path, files: Sequence[Path]) -> Split | None:
         named.setdefault(split_of(f, root) or "", []).append(f)
     if named["test"] and not named["train"] and len(named.get("", [])) == 1:  # such as adult.data and adult.test
         named["train"] = named.pop("")
+    dev = not named["test"]
+    if dev:  # the rows that come with the data to compare with
+        named["test"], named["validation"] = named["validation"], []
     if not named["train"] or not named["test"] or named.get(""):
         return None
     settings: dict[str, Any] = {"by": "files"}
@@ -47,6 +50,8 @@ def by_files(root: Path, files: Sequence[Path]) -> Split | None:
     every = [f for its in named.values() for f in its]
     if contradicted := next((f for f in every if split_of(f, root) != split_of(Path(f.name)) is not None), None):
         why = f"the names of the folders; {contradicted.name} is in {contradicted.parent.name}"
+    if dev:
+        why += "; the validation files are the test split, as there is no other"
     if not named["validation"]:
         why += "; the last tenth of the training rows is for validation"
     return Split(settings, why)

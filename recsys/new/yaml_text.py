@@ -44,10 +44,15 @@ def flow(value: Any) -> str:
     return scalar(value)
 
 
+def printable(text: str) -> str:
+    """Return a text on one line, with marks instead of the characters that YAML cannot hold."""
+    return " ".join("".join(c if c.isprintable() or c.isspace() else f"\\x{ord(c):02x}" for c in text).split())
+
+
 def comment(text: str, indent: str = "") -> list[str]:
     """Return a comment of one or several lines."""
     return textwrap.wrap(
-        " ".join(text.split()),
+        printable(text),
         WIDTH - len(indent),
         initial_indent=f"{indent}# ",
         subsequent_indent=f"{indent}# ",
@@ -58,7 +63,7 @@ def comment(text: str, indent: str = "") -> list[str]:
 
 def entry(key: str, value: Any, reason: str = "", indent: str = "") -> list[str]:
     """Return `key: value  # reason`. A long value is wrapped, and a long reason stands above it."""
-    reason = " ".join(reason.split())
+    reason = printable(reason)
     line = f"{indent}{scalar(key)}: {flow(value)}"
     if len(line) > WIDTH:
         return [*(comment(reason, indent) if reason else []), *_wrapped(key, value, indent)]

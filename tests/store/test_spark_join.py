@@ -239,7 +239,7 @@ def test_mistakes(session: SparkSession, tmp_path: Path) -> None:
         "days/day=1/r.parquet",
     )
     says(
-        r"^v.aggregates.s.sum=x: the column is string; name one of numbers$",
+        r"^v.aggregates.s.sum=x: the column is String in .*v.parquet; name one of numbers$",
         said,
         aggregates=(Aggregate("s", "sum", "x"),),
     )

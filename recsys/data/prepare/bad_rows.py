@@ -16,7 +16,7 @@ from recsys.data.transforms.columns import ResolvedData
 from recsys.errors import UserError
 
 EARLY_STOP_ROWS = 100_000
-FIRST_ROWS_OF = ("csv", "jsonl", "libfm", "svmlight", "lists")  # formats of which the first rows are read at once
+FIRST_ROWS_OF = ("csv", "jsonl", "libfm", "svmlight", "slots", "lists")  # formats of which the first rows are read
 FIRST_BYTES, SMALL_BYTES, FEWEST_ROWS = 1 << 18, 8 << 20, 20
 MOST_BAD = 0.5  # the share of bad rows above which the config does not fit the file
 

@@ -10,7 +10,14 @@ LINE = "__line__"  # the line (CSV, libfm) or row (Parquet) of a raw row, from 1
 ELEMENT = "__element__"  # data.source.explode: the place of a row in the list of its raw row, from 1
 LIST = "list"  # format=lists and data.source.explode: the column that identifies the raw row
 NOT_TEXT = "\ufffd"  # replaces bytes that are not UTF-8
-TEXT_FORMATS = ("csv", "split_csv", "libfm", "svmlight", "lists")  # formats whose values are text without types
+TEXT_FORMATS = (
+    "csv",
+    "split_csv",
+    "libfm",
+    "svmlight",
+    "slots",
+    "lists",
+)  # formats whose values are text without types
 BLANK = " \t"  # spaces around values
 EMPTY_LINE = "an empty line"  # the reason of a bad row that side tables ignore
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recsys.config.schema_data import SourceConfig
-from recsys.data.raw import arrow_files, fixed_width, json_lines, nested, split_csv, svmlight
+from recsys.data.raw import arrow_files, fixed_width, json_lines, nested, slots, split_csv, svmlight
 from recsys.data.raw.blocks import (
     ELEMENT,
     LINE,
@@ -74,8 +74,8 @@ def unexploded_frame(source: SourceConfig, file: Path) -> pl.DataFrame:
         return _checked(WHOLE_FILES[source.format](source, file).frame.drop(LINE), file).head(0)
     if source.format == "jsonl":
         return _checked(json_lines.empty_frame(source, file), file)
-    if source.format == "svmlight":
-        return _checked(svmlight.empty_frame(source, file), file)
+    if source.format in ("svmlight", "slots"):
+        return _checked((svmlight if source.format == "svmlight" else slots).empty_frame(source, file), file)
     if source.format == "csv":
         names = read_head(source, file).names
         _check_names(names, file)
@@ -145,6 +145,7 @@ def _read_rows(
     readers: dict[str, Reader] = {"csv": read_csv, "libfm": _read_libfm, "lists": _read_lists, "jsonl": json_lines.read}
     readers |= {
         "svmlight": svmlight.read,
+        "slots": slots.read,
         "parquet": _read_parquet,
         "arrow": _read_arrow,
         split_csv.FORMAT: split_csv.read,

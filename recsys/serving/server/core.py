@@ -130,7 +130,8 @@ class Core:
         if microseconds is None or microseconds == 0:
             return
         if isinstance(microseconds, bool) or not isinstance(microseconds, int) or not 0 < microseconds < 2**53:
-            raise RequestError(400, f"timeout {str(microseconds)[:40]}: must be a whole number of microseconds")
+            what = "must be a whole number of microseconds, from 0 to 9007199254740991"
+            raise RequestError(400, f"timeout {str(microseconds)[:40]}: {what}")
         deadline = asyncio.get_running_loop().time() + microseconds * 1e-6 - (perf_counter() - call.started)
         call.deadline = deadline if call.deadline is None else min(deadline, call.deadline)
 
@@ -173,8 +174,11 @@ class Core:
         if call.deadline is None:
             self.set_timeout(call, self._default_timeout)
         call.parsed = perf_counter()
-        work = call.work = loaded.batcher.submit(payload, call.deadline)
+        first, *others = payload.parts(loaded.servable)
+        work = call.work = loaded.batcher.submit(first, call.deadline)
         outputs = await work.future
+        for part in others:  # one after another, so that other requests are computed between them
+            outputs = outputs + await loaded.batcher.submit(part, call.deadline).future
         _check_finite(loaded, payload, outputs)
         metrics = loaded.metrics
         metrics.parse.observe(call.parsed - call.started)

@@ -19,6 +19,7 @@ from recsys.serving.server import rest_v2, triton_extensions
 from recsys.serving.server import tensors as v2
 from recsys.serving.server.core import Call, Core
 from recsys.serving.server.request_error import RequestError, one_line, status_of
+from recsys.serving.server.rest_v2 import check_keys
 from recsys.serving.server.tensors import Tensor, bad
 
 SERVICE = "GRPCInferenceService"
@@ -83,12 +84,15 @@ class Service:
         return pb.RepositoryIndexResponse(models=[pb.RepositoryIndexResponse.ModelIndex(**r) for r in rows])
 
     async def RepositoryModelLoad(self, request: Any, call: Call, context: Context) -> Message:
-        version = _parameters(request.parameters).get("version")
+        parameters = _parameters(request.parameters)
+        check_keys(parameters, rest_v2.LOAD_KEYS, "parameters.")
+        version = parameters.get("version")
         await self.core.registry.load(request.model_name, None if version is None else str(version))
         self.core.announce_reload()
         return pb.RepositoryModelLoadResponse()
 
     async def RepositoryModelUnload(self, request: Any, call: Call, context: Context) -> Message:
+        check_keys(_parameters(request.parameters), rest_v2.LOAD_KEYS, "parameters.")
         await self.core.registry.unload(request.model_name)
         self.core.announce_reload()
         return pb.RepositoryModelUnloadResponse()
@@ -106,6 +110,7 @@ class Service:
         core.check_rows(inputs[0].shape[0])
         payload = rest_v2.make_payload(loaded, inputs, parameters)
         outputs = await core.compute(call, loaded, payload, explicit=version is not None)
+        rest_v2.check_outputs(_parameters(o.parameters) for o in request.outputs)
         wanted = [o.name for o in request.outputs]
         chosen = v2.selected(rest_v2.output_arrays(outputs), wanted, loaded.name)
         return _answer(loaded.name, loaded.version, request.id, chosen)
@@ -134,6 +139,14 @@ def parse_inputs(request: Any) -> list[Tensor]:
         raise bad("inputs must have at least one input")
     if raw and len(raw) != len(request.inputs):
         raise bad(f"raw_input_contents has {len(raw)} entries for {len(request.inputs)} inputs")
+    for item in request.inputs:
+        given = [field.name for field, _ in item.contents.ListFields()]
+        if raw and given:
+            raise bad(f"input {item.name[:80]}: has {given[0]} beside raw_input_contents; send one of them")
+        if len(given) > 1:
+            raise bad(f"input {item.name[:80]}: has {given[0]} and {given[1]}; send the one of its datatype")
+        if "shared_memory_region" in item.parameters:
+            raise bad(f"input {item.name[:80]}: {rest_v2.NO_SHARED_MEMORY}")
     if raw:
         return [v2.from_bytes(i.name, i.datatype, tuple(i.shape), r) for i, r in zip(request.inputs, raw, strict=True)]
     return [_from_contents(i) for i in request.inputs]

@@ -14,6 +14,8 @@ from recsys.serving.python_values import RowError
 from recsys.serving.servable import Features, Outputs, Query, Row, Servable
 from recsys.serving.server.request_error import RequestError
 
+AT_ONCE = 32  # queries of a pipeline that are computed at once
+
 
 @dataclass(slots=True)
 class Result:
@@ -33,6 +35,10 @@ class _ByRow:
     """A payload whose outputs are arrays with an element, or a part, for each row."""
 
     __slots__ = ()
+
+    def parts(self, _: Servable) -> list[Any]:
+        """Return what is computed at once: all rows."""
+        return [self]
 
     def divide(self, outputs: Outputs, start: int, end: int) -> Outputs:
         return {name: array[start:end] for name, array in outputs.items()}
@@ -132,9 +138,13 @@ class Tensors(_ByRow):
 
 @dataclass(slots=True)
 class Queries:
-    """Requests for items."""
+    """Requests for items.
+
+    start: the place of the first one in a request that was divided
+    """
 
     queries: list[Query]
+    start: int | None = None
     count: int = field(init=False)
     weight: int = field(init=False)
 
@@ -144,6 +154,13 @@ class Queries:
 
     def kind(self, servable: Servable) -> Hashable:
         return Queries
+
+    def parts(self, servable: Servable) -> list[Queries]:
+        """Return queries of a pipeline in parts: each query takes the time of many rows."""
+        if not servable.context:
+            return [self]
+        places = range(0, len(self.queries), AT_ONCE)
+        return [self] if len(places) < 2 else [Queries(self.queries[i : i + AT_ONCE], i) for i in places]
 
     def merge(self, others: Sequence[Queries]) -> Queries:
         return Queries([*self.queries, *(q for other in others for q in other.queries)])
@@ -158,9 +175,9 @@ class Queries:
 
     def _named(self, servable: Servable, error: UserError) -> UserError:
         """Return the error of the first query that fails alone, with its place if there are several."""
-        if len(self.queries) == 1:
+        if len(self.queries) == 1 and self.start is None:
             return error
-        for i, query in enumerate(self.queries):
+        for i, query in enumerate(self.queries, self.start or 0):
             try:
                 servable.recommend([query])
             except UserError as e:

@@ -96,7 +96,8 @@ def _query(core: Core, loaded: Loaded, body: Any, where: str) -> Query:
     check_keys(context, known, f"{where}context.")
     _rows(core, [context], f"{where}context")
     history = [] if body.get("history") is None else _rows(core, body["history"], f"{where}history")
-    return replace(make_query(history, body, where), context=context)
+    known_values = {name: None if value == "" else value for name, value in context.items()}
+    return replace(make_query(history, body, where), context=known_values)
 
 
 def _rows(core: Core, rows: Any, key: str) -> list[Any]:

@@ -28,6 +28,7 @@ LOAD_KEYS = ("version", "unload_dependents")
 PROTOCOL_KEYS = ("timeout", "priority", "binary_data_output", "sequence_id", "sequence_start", "sequence_end")
 BINARY_HEADER = b"inference-header-content-length"
 PLATFORM = "recsys"
+NO_SHARED_MEMORY = "this server has no shared memory; leave shared_memory_region out, and send the values"
 _LENGTH = struct.Struct("<I")
 
 
@@ -84,6 +85,10 @@ def parse_inputs(request: Mapping[str, Any], blobs: memoryview) -> list[Tensor]:
             raise bad("inputs: each input must be a JSON object with name, shape, datatype and data")
         name, datatype, shape = item.get("name"), item.get("datatype"), item.get("shape")
         size = _parameters(item).get("binary_data_size")
+        if size is not None and "data" in item:
+            raise bad(f"input {str(name)[:80]}: has data and binary_data_size; send one of them")
+        if "shared_memory_region" in _parameters(item):
+            raise bad(f"input {str(name)[:80]}: {NO_SHARED_MEMORY}")
         if size is None:
             found.append(v2.from_json(name, datatype, shape, item.get("data")))
             continue
@@ -163,7 +168,7 @@ def make_query(history: list[Any], parameters: Mapping[str, Any], where: str = "
     """Return a request for items. where: the place of the query in the body, for messages. Raises RequestError."""
     k, keep = parameters.get("k"), parameters.get("filter_history")
     if k is not None and (type(k) is not int or not 0 < k < 2**31):
-        raise bad(f"{where}k: must be a whole number above 0")
+        raise bad(f"{where}k: must be a whole number from 1 to 2147483647")
     if keep is not None and type(keep) is not bool:
         raise bad(f"{where}filter_history: must be true or false")
     candidates = _items(parameters.get("candidates"), f"{where}candidates")
@@ -229,10 +234,18 @@ def _wanted_outputs(request: Mapping[str, Any], all_binary: bool) -> tuple[list[
     outputs = request.get("outputs") or []
     if type(outputs) is not list or any(type(o) is not dict or type(o.get("name")) is not str for o in outputs):
         raise bad("outputs must be a list of JSON objects with a name")
-    if any("classification" in _parameters(o) for o in outputs):
-        raise bad("outputs: the extension classification is not supported; leave the parameter out")
+    check_outputs(map(_parameters, outputs))
     binary = {o["name"] for o in outputs if _parameters(o).get("binary_data", all_binary)}
     return [o["name"] for o in outputs], binary if outputs else all_binary
+
+
+def check_outputs(parameters: Iterable[Mapping[str, Any]]) -> None:
+    """Raise RequestError if an output asks for an extension that this server does not have."""
+    for own in parameters:
+        if "classification" in own:
+            raise bad("outputs: the extension classification is not supported; leave the parameter out")
+        if "shared_memory_region" in own:
+            raise bad(f"outputs: {NO_SHARED_MEMORY}")
 
 
 def _encode(
