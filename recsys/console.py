@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from typing import TextIO
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, Task, TaskProgressColumn, TextColumn, TimeRemainingColumn
@@ -17,17 +18,16 @@ from rich.text import Text
 
 from recsys.secrets import mask_text
 
+
 def _is_terminal(stream: TextIO | None) -> bool:
     """Return whether a standard stream is a terminal. It is None if the caller has closed it."""
     return stream is not None and stream.isatty()
 
 
 console = Console(  # messages
-    stderr=True, soft_wrap=True, highlight=False, width=None if sys.stderr is not None and sys.stderr.isatty() else 120
+    stderr=True, soft_wrap=True, highlight=False, width=None if _is_terminal(sys.stderr) else 120
 )
-results = Console(
-    highlight=False, width=None if sys.stdout is not None and sys.stdout.isatty() else 120
-)  # on standard output
+results = Console(highlight=False, width=None if _is_terminal(sys.stdout) else 120)  # on standard output
 LOG_EVERY_SECONDS = 10.0
 _quiet = False
 _log: Path | None = None
