@@ -3,6 +3,8 @@
 import json
 import math
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -314,3 +316,11 @@ def test_mistakes_of_schedules_and_debugging(overrides: list[str], message: str)
 
 def test_a_schedule_is_told_how_long_training_is() -> None:
     check(compose("train", ["optim.scheduler={_target_: torch.optim.lr_scheduler.OneCycleLR, max_lr: 0.1}"]))
+
+
+def test_a_command_whose_outputs_are_closed(tmp_path: Path) -> None:
+    """As jobs of cron may start it."""
+    command = f"{sys.executable} -m recsys.feature_store get definition=none.yaml store=sqlite:///s.db keys=[u]"
+    for closed, said in ((">&-", "error: definition=none.yaml: no such file"), (">&- 2>&-", "")):
+        done = subprocess.run(f"{command} {closed}", shell=True, cwd=tmp_path, capture_output=True, text=True)
+        assert (done.returncode, done.stderr.strip()) == (2, said)

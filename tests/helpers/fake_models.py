@@ -30,7 +30,7 @@ class FakeFeatures:
 def write_model(folder: Path, name: str = "ctr", version: str = "1", **more: Any) -> Path:
     """Write a manifest, and return its folder.
 
-    more: bias, seconds, kind, outputs, fails, inputs as NAME, NAME:DATATYPE or NAME:DATATYPE:needed, and table_rows, the
+    more: bias, seconds, context, kind, outputs, fails, inputs as NAME, NAME:DATATYPE or NAME:DATATYPE:needed, and table_rows, the
         number of rows of a table that the model maps and reads
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -131,8 +131,11 @@ class Recommender(Scorer):
     columns = frozenset({"item"})
     example = ({"item": "item1"},)
 
-    def __init__(self, name: str, version: str, items: int = 100) -> None:
-        super().__init__(name, version)
+    def __init__(
+        self, name: str, version: str, items: int = 100, seconds: float = 0.0, context: Sequence[str] = ()
+    ) -> None:
+        super().__init__(name, version, seconds=seconds)
+        self.context = tuple(context)  # type: ignore[assignment]
         self.outputs = (TensorSpec("items", "BYTES", (-1,)), TensorSpec("scores", "FP32", (-1,)))
         self._items = [f"item{i}" for i in range(items)]
 
@@ -140,6 +143,8 @@ class Recommender(Scorer):
         raise UserError("this model recommends items; use recommend")
 
     def recommend(self, queries: Sequence[Query]) -> list[tuple[list[Any], list[float]]]:
+        self.batches.append(len(queries))
+        time.sleep(self._seconds * len(queries))
         return [self._list(q) for q in queries]
 
     def _list(self, query: Query) -> tuple[list[Any], list[float]]:

@@ -181,7 +181,31 @@ MISTAKES = [
         "101 rows: this server takes at most 100",
     ),
     (infer(raw_input_contents=[b"", b""]), "INVALID_ARGUMENT", "raw_input_contents has 2 entries for 1 inputs"),
-    (infer(raw_input_contents=[b"1234"]), "INVALID_ARGUMENT", "input a: has 4 bytes, but shape [1] of FP64 takes 8"),
+    (
+        infer(inputs=[tensor()], raw_input_contents=[b"1234"]),
+        "INVALID_ARGUMENT",
+        "input a: has 4 bytes, but shape [1] of FP64 takes 8",
+    ),
+    (
+        infer(raw_input_contents=[b"12345678"]),
+        "INVALID_ARGUMENT",
+        "input a: has fp64_contents beside raw_input_contents; send one of them",
+    ),
+    (
+        infer(inputs=[tensor(int64_contents=[1], fp64_contents=[2])]),
+        "INVALID_ARGUMENT",
+        "input a: has int64_contents and fp64_contents; send the one of its datatype",
+    ),
+    (
+        infer(outputs=[{"name": "p", "parameters": {"shared_memory_region": {"string_param": "r"}}}]),
+        "INVALID_ARGUMENT",
+        "outputs: this server has no shared memory; leave shared_memory_region out",
+    ),
+    (
+        infer(outputs=[{"name": "p", "parameters": {"classification": {"int64_param": 3}}}]),
+        "INVALID_ARGUMENT",
+        "outputs: the extension classification is not supported",
+    ),
     (infer(outputs=[{"name": "q"}]), "INVALID_ARGUMENT", "output q: model ctr has no such output; valid: p"),
     (
         infer(model_name="defect"),
@@ -196,6 +220,19 @@ def test_mistakes(stub: Any, request_: pb.ModelInferRequest, code: str, message:
     with pytest.raises(grpc.RpcError) as e:
         stub.ModelInfer(request_)
     assert e.value.code().name == code and e.value.details().startswith(message), e.value.details()
+
+
+@pytest.mark.parametrize("key", ["config", "file:1/model.onnx", "zz"])
+def test_a_load_with_what_it_does_not_take(stub: Any, key: str) -> None:
+    """Success would say that the config or the file of the request is served."""
+    parameters = {key: pb.ModelRepositoryParameter(string_param="{}")}
+    for call, request in (
+        (stub.RepositoryModelLoad, pb.RepositoryModelLoadRequest(model_name="ctr", parameters=parameters)),
+        (stub.RepositoryModelUnload, pb.RepositoryModelUnloadRequest(model_name="ctr", parameters=parameters)),
+    ):
+        with pytest.raises(grpc.RpcError) as e:
+            call(request)
+        assert e.value.details().startswith(f"parameters.{key}: no such key"), e.value.details()
 
 
 def test_a_message_that_cannot_be_decoded(served: Served) -> None:

@@ -248,8 +248,8 @@ MISTAKES = [
         400,
         r"^queries\[1\]\.history\[0\]: column item: None is not an item$",
     ),
-    ("/models/items/recommend", {"history": [], "k": 0}, 400, "^k: must be a whole number above 0$"),
-    ("/models/items/recommend", {"history": [], "k": 2**40}, 400, "^k: must be a whole number above 0$"),
+    ("/models/items/recommend", {"history": [], "k": 0}, 400, "^k: must be a whole number from 1 to 2147483647$"),
+    ("/models/items/recommend", {"history": [], "k": 2**40}, 400, "^k: must be a whole number from 1 to 2147483647$"),
     (
         "/models/items/recommend",
         {"queries": [{"history": [], "filter_history": 1}]},
@@ -344,6 +344,8 @@ BAD_INPUTS: list[tuple[dict[str, Any], str]] = [
     ({"datatype": "BYTES", "data": ["1", "x"]}, r"^rows\[1\]: column a: 'x' is not a number$"),
     ({"parameters": 3}, "^parameters must be a JSON object$"),
     ({"parameters": {"binary_data_size": -8}}, "^input a: binary_data_size does not fit the 0 bytes after the header$"),
+    ({"parameters": {"binary_data_size": 0}}, "^input a: has data and binary_data_size; send one of them$"),
+    ({"parameters": {"shared_memory_region": "r"}}, "^input a: this server has no shared memory; leave"),
     ({"parameters": {"binary_data_size": 8}}, "^input a: binary_data_size does not fit the 0 bytes after the header$"),
 ]
 
@@ -369,7 +371,10 @@ def test_bad_requests_of_the_protocol(served: Served) -> None:
     assert error({"outputs": [{"name": "q"}]}) == "output q: model ctr has no such output; valid: p"
     assert error({"outputs": ["p"]}) == "outputs must be a list of JSON objects with a name"
     assert "classification" in error({"outputs": [{"name": "p", "parameters": {"classification": 1}}]})
-    assert error({"parameters": {"timeout": -1}}) == "timeout -1: must be a whole number of microseconds"
+    assert (
+        error({"parameters": {"timeout": -1}})
+        == "timeout -1: must be a whole number of microseconds, from 0 to 9007199254740991"
+    )
     assert error({"parameters": {"timeout": 1}}).startswith("the deadline has passed")
     missing = post(served, "/v2/models/items/infer", {"inputs": [INPUT]})
     assert missing.json()["error"] == "input a: model items has no such input; valid: item"

@@ -14,7 +14,9 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import fake_models
 import grpc
@@ -329,3 +331,25 @@ def test_the_log_of_an_unexpected_error_has_its_traceback(tmp_path: Path, capsys
         request_id = answer.headers["x-request-id"]
     [line] = [json.loads(x) for x in capsys.readouterr().err.splitlines() if request_id in x]
     assert "RuntimeError('a secret detail')" in line["error"] and re.search(r"fake_models.py", line["traceback"])
+
+
+def test_many_queries_of_a_pipeline_hold_up_nobody(tmp_path: Path) -> None:
+    """They are computed in parts, between which others are answered, and none after the deadline."""
+    fake_models.write_model(tmp_path, "shop", kind="retrieval", seconds=0.005, context=["user"])
+    one: dict[str, Any] = {"context": {"user": "u"}, "history": [{"item": "item1"}], "k": 2}
+    many = {"queries": [one] * 320}
+    with serving(tmp_path) as served, ThreadPoolExecutor(1) as pool:
+        url = f"{served.url}/recommend"
+        large = pool.submit(requests.post, url, json=many)
+        time.sleep(0.2)
+        assert requests.post(url, json=one).status_code == 200 and not large.done()
+        assert len(large.result().json()["recommendations"]) == 320
+        [loaded] = served.core.registry.get("shop").versions.values()
+        batches = loaded.servable.batches
+        assert max(batches) <= 33
+        before = sum(batches)
+        late = requests.post(url, json=many, headers={"timeout": "300000"})
+        time.sleep(0.5)
+        assert late.status_code == 504 and sum(batches) - before < 200
+        wrong = {"queries": [one] * 100 + [one | {"history": [{"item": 7}]}]}
+        assert requests.post(url, json=wrong).json()["error"].startswith("queries[100].history[0]: column item")

@@ -85,8 +85,6 @@ def parse_inputs(request: Mapping[str, Any], blobs: memoryview) -> list[Tensor]:
             raise bad("inputs: each input must be a JSON object with name, shape, datatype and data")
         name, datatype, shape = item.get("name"), item.get("datatype"), item.get("shape")
         size = _parameters(item).get("binary_data_size")
-        if size is not None and "data" in item:
-            raise bad(f"input {str(name)[:80]}: has data and binary_data_size; send one of them")
         if "shared_memory_region" in _parameters(item):
             raise bad(f"input {str(name)[:80]}: {NO_SHARED_MEMORY}")
         if size is None:
@@ -94,6 +92,8 @@ def parse_inputs(request: Mapping[str, Any], blobs: memoryview) -> list[Tensor]:
             continue
         if type(size) is not int or size < 0 or at + size > len(blobs):
             raise bad(f"input {str(name)[:80]}: binary_data_size does not fit the {len(blobs)} bytes after the header")
+        if "data" in item:
+            raise bad(f"input {str(name)[:80]}: has data and binary_data_size; send one of them")
         found.append(v2.from_bytes(name, datatype, shape, blobs[at : at + size]))
         at += size
     if at != len(blobs):
