@@ -3,7 +3,7 @@
 import glob
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 
@@ -47,11 +47,13 @@ class Found:
 
     root: the folder, relative if the user's paths are
     globs: relative to the folder; empty if the user named a folder, whose files the globs have to be made for
+    named: whether the user has named each file
     """
 
     root: str
     files: tuple[Path, ...]
     globs: tuple[str, ...]
+    named: bool = False
 
 
 def find(given: Sequence[str]) -> Found:
@@ -87,7 +89,7 @@ def find(given: Sequence[str]) -> Found:
         files += matches
         relative = os.path.relpath(path, root)
         globs.append(glob.escape(relative) if Path(path).is_file() else relative)
-    return _found(root, files, tuple(globs), given)
+    return replace(_found(root, files, tuple(globs), given), named=all(Path(p).is_file() for p in paths))
 
 
 def _found(root: Path, files: Sequence[Path], globs: tuple[str, ...], given: Sequence[str]) -> Found:

@@ -109,12 +109,14 @@ def gather(found: Found, answers: Answers) -> Gathered:
     best = max(labelled or rows, key=lambda key: _like_rows(key, rows[key], layouts[key], columns, root))
     _check_headers(groups[best], layouts[best], [(groups[k], layouts[k]) for k in groups if k != best])
     _check_labels(best, rows, layouts, alone, answers)
-    questions = [q for q in (_other_log(best, rows, columns, answers), _several_sets(groups[best], root)) if q]
     own = dict.fromkeys(groups[best], layouts[best])
     more = [k for k in groups if k != best and _same_rows(groups[best], layouts[best], groups[k], layouts[k])]
     for key in more:
         own |= dict.fromkeys(groups.pop(key), layouts[key])
     groups[best] = [f for f in found.files if f in own]
+    logs = {k: files for k, files in rows.items() if k not in more}
+    questions = [q for q in (_other_log(best, logs, columns, answers), _several_sets(groups[best], root)) if q]
+    questions = [] if found.named else questions
     seen = {id(layout): tuple(layout.columns) for layout in [*own.values(), *json_layouts]}
     optional = [n for n in dict.fromkeys(n for c in seen.values() for n in c) if not all(n in c for c in seen.values())]
     rest = [f for key, files in groups.items() if key != best for f in files]

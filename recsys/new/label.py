@@ -111,7 +111,7 @@ def choose(columns: Sequence[Column], asked: str, *, retrieval: bool, untested: 
     )  # a file without a header: no name says what it is
     if len(two) == 1 and (unnamed or not retrieval):
         only = _with_reason(two[0], "the only column with two values")
-        at_an_end = two[0] in (columns[0], columns[-1]) and two[0].numbers is not None
+        at_an_end = two[0] is columns[0] or two[0] is columns[-1]
         return only if unnamed and at_an_end else _doubted(only, "it alone has two values, and its name is no label's")
     for words, why in ((RATINGS, "a rating"), (EVENTS, "kinds of events")):
         rated = [

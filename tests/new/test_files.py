@@ -15,6 +15,7 @@ from recsys.new import raw_bytes
 from recsys.new.find_files import find, globs_for, split_of
 from recsys.new.gather import gather
 from recsys.new.propose import propose
+from recsys.new.questions import Answers
 from recsys.new.sample import layout_of, read_sample
 
 NAMES = st.lists(
@@ -122,7 +123,7 @@ def test_rows_and_side_tables_are_told_apart(tmp_path: Path) -> None:
     (tmp_path / "log2.csv").write_text(lines(clicks(1)))
     (tmp_path / "users.tsv").write_text(lines(clicks().select("user", "city").unique("user"), "\t"))
     (tmp_path / "test.csv").write_text(lines(clicks().drop("clicked")))
-    gathered = gather(find([str(tmp_path)]))
+    gathered = gather(find([str(tmp_path)]), Answers())
     assert {f.name for f in gathered.files} == {"log.csv", "log2.csv"}
     assert [f.name for f in gathered.sides] == ["users.tsv"]
     assert [f.name for f, _ in gathered.unused] == ["test.csv"]

@@ -13,6 +13,7 @@ from recsys.errors import UserError
 from recsys.new.document import document
 from recsys.new.explode import explode
 from recsys.new.propose import propose
+from recsys.new.questions import Answers
 from recsys.new.sample import Layout
 
 LFS = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 7\n"
@@ -55,7 +56,7 @@ def test_infinite_and_missing_values(change: Callable[[int], dict[str, str]], tm
 def test_a_label_that_is_infinite_in_json(tmp_path: Path) -> None:
     file = tmp_path / "a.jsonl"
     file.write_text("".join(f'{{"label": {"1e400" if i % 2 else 0}, "n": {i % 7}}}\n' for i in range(300)))
-    label = propose([str(file)], "label").label
+    label = propose([str(file)], Answers("label")).label
     assert label is not None and "inf" not in str(label.settings.get("at_least"))
 
 
@@ -63,7 +64,7 @@ def test_missing_times_stay_in_their_rows(tmp_path: Path) -> None:
     """The time of each row is its own, also after a row without one."""
     file = tmp_path / "a.csv"
     file.write_text(table(lambda i: {"at": ""} if i == 5 else {}))
-    proposal = propose([str(file)], "label")
+    proposal = propose([str(file)], Answers("label"))
     [c] = [c for c in proposal.columns if c.name == "at"]
     assert c.time is not None and c.time.moments is not None
     assert c.time.moments[5] is None and c.time.moments.dt.epoch("s")[6] == 1_700_000_006

@@ -8,6 +8,7 @@ import pytest
 
 from recsys.config.compose import compose
 from recsys.data.samples import clicks, sequences
+from recsys.new.questions import Answers
 from recsys.new.write import new_data
 from recsys.training.run import train
 
@@ -26,7 +27,7 @@ EVERY_DAY = ("avazu",)
 
 def check_that_it_trains(files: Path, model: str, expected: dict[str, Any], folder: Path) -> None:
     """Write conf/data/mine.yaml in the working directory, and train a few steps with it."""
-    new_data("mine", str(files), "auto")
+    assert new_data("mine", str(files), Answers())  # without a question
     limits = ["debug=fast", "trainer.batch_size=256", f"data.prepared={folder / 'prepared'}"]
     cfg = compose("train", ["data=mine", f"model={model}", *limits])
     for key, value in expected.items():

@@ -13,6 +13,7 @@ from recsys.data.check import check_data, check_files
 from recsys.data.transforms.columns import resolve
 from recsys.new.document import document
 from recsys.new.propose import propose
+from recsys.new.questions import Answers
 from recsys.new.write import new_data
 from recsys.training.run import train
 
@@ -37,14 +38,16 @@ def rest() -> list[Any]:
     return shapes(*sorted(set(SHAPES) - set(EVERY_DAY)))
 
 
-def asked(shape: Shape) -> str | None:
-    return None if shape.asked == "null" else shape.asked
+def asked(shape: Shape) -> Answers:
+    return Answers(None if shape.asked == "null" else shape.asked)
 
 
 @pytest.mark.parametrize("shape", shapes(*SHAPES))
 def test_files_are_understood(shape: Shape, raw: Path) -> None:
     shape.write(raw)
-    text = document(propose([shape.files], asked(shape)), "mine")
+    proposal = propose([shape.files], asked(shape))
+    assert [q.text for q in proposal.questions] == [] or shape.questions, proposal.questions
+    text = document(proposal, "mine")
     written = OmegaConf.merge(OmegaConf.structured(DataConfig), OmegaConf.create(text))
     data = resolve(OmegaConf.to_object(written))
     check_data(data)
