@@ -67,7 +67,7 @@ def gather(found: Found, answers: Answers) -> Gathered:
     layouts: dict[tuple[str, ...], Layout] = {}
     unused: list[tuple[Path, str]] = []
     by_name: dict[tuple[str, str], tuple[str, ...]] = {}
-    json_layouts: list[Layout] = []
+    json_layouts: dict[Path, Layout] = {}
     alone: dict[Path, str] = {}  # files of one column, which is named as a label
     for i, f in enumerate(found.files):
         name = (f.suffix, re.sub(r"\d+", "#", f.name))
@@ -86,7 +86,7 @@ def gather(found: Found, answers: Answers) -> Gathered:
             continue
         layout = _with_known_header(layout, f, layouts.values(), answers)
         key = _columns_key(layout, layouts)
-        json_layouts += [layout] if layout.format == "jsonl" else []
+        json_layouts |= {f: layout} if layout.format == "jsonl" else {}
         by_name[name] = key
         groups.setdefault(key, []).append(f)
         known = layouts.setdefault(key, layout).dialect
@@ -115,9 +115,10 @@ def gather(found: Found, answers: Answers) -> Gathered:
         own |= dict.fromkeys(groups.pop(key), layouts[key])
     groups[best] = [f for f in found.files if f in own]
     logs = {k: files for k, files in rows.items() if k not in more}
-    questions = [q for q in (_other_log(best, logs, columns, answers), _several_sets(groups[best], root)) if q]
+    questions = [q for q in (_other_log(best, logs, columns, answers, root), _several_sets(groups[best], root)) if q]
     questions = [] if found.named else questions
-    seen = {id(layout): tuple(layout.columns) for layout in [*own.values(), *json_layouts]}
+    every = [*own.values(), *(layout for f, layout in json_layouts.items() if f in own)]
+    seen = {id(layout): tuple(layout.columns) for layout in every}
     optional = [n for n in dict.fromkeys(n for c in seen.values() for n in c) if not all(n in c for c in seen.values())]
     rest = [f for key, files in groups.items() if key != best for f in files]
     tests = [f for f in rest if split_of(f, root) == "test"]
@@ -182,10 +183,11 @@ def _other_log(
     rows: Mapping[tuple[str, ...], Sequence[Path]],
     columns: Mapping[tuple[str, ...], Sequence[str]],
     answers: Answers,
+    root: Path,
 ) -> Question | None:
     """Return the question which of several logs of users and items to take."""
     logs = [k for k in rows if all(any(names_an_id_of(c, ids) for c in columns[k]) for ids in (USERS, ITEMS))]
-    logs = [k for k in logs if not any(_is_test(f) for f in rows[k])]
+    logs = [k for k in logs if not any(split_of(f, root) == "test" for f in rows[k])]
     labels = {k for k in rows if any(rank_of(c, (*LABELS, *RATINGS)) is not None for c in columns[k])}
     if best not in logs or len(logs) < 2 or answers.names() or (best in labels and not labels & set(logs) - {best}):
         return None
@@ -193,10 +195,6 @@ def _other_log(
     text = f"{' and '.join(names)} are logs of users and items with other columns: which one holds the rows?"
     files = [rows[k][0] for k in dict.fromkeys([best, *logs])]
     return Question(text, files[0].name, tuple(f"files={f}" for f in files[:3]))
-
-
-def _is_test(file: Path) -> bool:
-    return split_of(file, file.parent.parent) == "test"
 
 
 def _several_sets(files: Sequence[Path], root: Path) -> Question | None:

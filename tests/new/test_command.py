@@ -16,28 +16,6 @@ from recsys.training.run import train
 LIMITS = ["data.sample.rows=2000", "trainer.batch_size=256"]
 
 
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Commands:
-    """Run recsys.new in an empty working directory with the file log.csv."""
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "log.csv").write_text(lines(clicks()))
-    return NewCommand(monkeypatch, capsys)
-
-
-class NewCommand(Commands):
-    """Runs python -m recsys.new."""
-
-    def said(self, command: str, *arguments: str) -> tuple[int, str]:
-        from recsys import cli
-        from recsys.new.__main__ import _command
-
-        self._monkeypatch.setattr("sys.argv", ["recsys.new", command, *arguments] if command else ["recsys.new"])
-        status = cli.status("new", _command)
-        said = self._capsys.readouterr().err
-        assert "Traceback" not in said, said
-        return status, said
-
-
 def test_data(run: Commands, tmp_path: Path) -> None:
     status, said = run.said("data=mine", "files=log.csv")
     assert status == 0, said

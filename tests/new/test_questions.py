@@ -1,0 +1,409 @@
+"""recsys.new is sure, or it asks: families of files in other names, separators and languages."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from file_shapes import clicks, lines
+from small_csv import Commands
+
+from recsys.errors import UserError
+from recsys.new.document import document
+from recsys.new.propose import Proposal, propose
+from recsys.new.questions import MARK, Answers
+
+LABEL = "clicked"
+
+
+def proposed(folder: Path, **answers: Any) -> Proposal:
+    return propose([str(folder)], Answers(**answers))
+
+
+def asked(folder: Path, **answers: Any) -> list[str]:
+    return [q.text for q in proposed(folder, **answers).questions]
+
+
+def inputs(p: Proposal) -> set[str]:
+    return {str(f.settings.get("column", f.name)) for f in p.features.inputs}
+
+
+def write(file: Path, frame: pl.DataFrame, separator: str = ",", **options: Any) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(lines(frame, separator, **options))
+
+
+def named(*names: str) -> pl.DataFrame:
+    """Return the clicks of users and items under other names: user, item, time, label."""
+    frame = clicks().select("user", "item", "ts", LABEL)
+    return frame.rename(dict(zip(frame.columns, names, strict=True)))
+
+
+# --- splits -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [
+        ("entrenamiento.csv", "prueba.csv"), ("treino/a.csv", "teste/a.csv"), ("Training/x.csv", "Holdout/x.csv"),
+        ("训练集.csv", "测试集.csv"), ("train/log.csv", "test/train_log.csv"), ("set_train/a.csv", "set_dev/a.csv"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("label", [True, False])
+def test_files_that_come_with_their_split(tmp_path: Path, train: str, test: str, label: bool) -> None:
+    frame = clicks().select("user", "item", "ts", *([LABEL] if label else []))
+    write(tmp_path / train, frame)
+    write(tmp_path / test, frame.reverse())
+    p = proposed(tmp_path)
+    assert (p.label is not None) == label and not p.questions
+    assert p.split.settings["train_files"] == [train] and p.split.settings["test_files"] == [test]
+
+
+def test_lists_that_come_with_their_split(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name in ("train.txt", "test.txt"):
+        rows = [" ".join(map(str, [u, *rng.choice(90, rng.integers(3, 9), replace=False)])) for u in range(80)]
+        (tmp_path / name).write_text("\n".join(rows) + "\n")
+    p = proposed(tmp_path)
+    assert p.retrieves and p.split.settings["by"] == "files" and p.split.settings["test_files"] == ["test.txt"]
+
+
+def test_words_that_hold_the_name_of_a_split(tmp_path: Path) -> None:
+    for name in ("latest.csv", "contest.csv"):
+        write(tmp_path / name, clicks())
+    assert proposed(tmp_path).split.settings["by"] == "time"
+
+
+# --- headers ----------------------------------------------------------------------------------------------
+
+
+def test_a_header_of_names_and_numbers(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = [
+        [f"k{rng.integers(40)}", f"p{rng.integers(30)}", *rng.integers(0, 9, 3), rng.integers(2)] for _ in range(300)
+    ]
+    text = "\n".join(",".join(map(str, r)) for r in [["kunde", "produkt", 101, 121, 7.5, "gekauft"], *rows])
+    (tmp_path / "a.csv").write_text(text + "\n")
+    p = proposed(tmp_path)
+    assert p.label is not None and p.label.column.name == "gekauft" and "header" not in p.source
+    assert (p.roles.user.name, p.roles.item.name) == ("kunde", "produkt")  # type: ignore[union-attr]
+
+
+def test_a_header_in_one_of_two_files(tmp_path: Path) -> None:
+    write(tmp_path / "part-0.csv", clicks())
+    write(tmp_path / "part-1.csv", clicks(1), header=False)
+    with pytest.raises(UserError, match=r"part-1.csv: has no header, and .*part-0.csv has one \(user,item,.*write the"):
+        proposed(tmp_path)
+
+
+def test_the_same_first_line_is_a_header(tmp_path: Path) -> None:
+    """Whatever stands below it: in one of the files only text."""
+    write(tmp_path / "train.csv", clicks().select("user", "item", "city"))
+    write(
+        tmp_path / "test.csv", pl.DataFrame({"user": ["user7", "user8"], "item": ["item1"] * 2, "city": ["city"] * 2})
+    )
+    assert proposed(tmp_path).split.settings["by"] == "files"
+
+
+def test_the_user_says_whether_there_is_a_header(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", clicks(), header=False)
+    assert proposed(tmp_path).source["header"] is False
+    assert "header" not in proposed(tmp_path, header=True).source
+
+
+# --- labels -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("user", "item", "time", "label"),
+    [
+        ("nutzer", "artikelnr", "zeitstempel", "geklickt"), ("usuario", "código_producto", "fecha", "compra"),
+        ("用户ID", "商品ID", "时间", "是否点击"), ("cliente", "anúncio", "data_hora", "clicou"), ("uid", "vid", "ts", "is_clk"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_names_in_other_languages(tmp_path: Path, user: str, item: str, time: str, label: str, separator: str) -> None:
+    write(tmp_path / "log.csv", named(user, item, time, label), separator)
+    p = proposed(tmp_path)
+    assert p.label is not None and not p.questions
+    found = [p.roles.user, p.roles.item, p.roles.time, p.label.column]
+    assert [c and c.name for c in found] == [user, item, time, label]
+
+
+def test_chinese_letters_that_are_not_utf_8(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_bytes(lines(named("用户", "商品", "时间", "点击")).encode("gb18030"))
+    p = proposed(tmp_path)
+    assert p.source["encoding"] == "gb18030" and p.label is not None and p.label.column.name == "点击"
+
+
+def test_accents_are_not_chinese(tmp_path: Path) -> None:
+    frame = clicks().with_columns(city=pl.Series(["Größe", "Façade", "Señor", "Été"] * 100))
+    (tmp_path / "log.csv").write_bytes(lines(frame).encode("cp1252"))
+    assert proposed(tmp_path).source["encoding"] == "cp1252"
+
+
+@pytest.mark.parametrize("outcome", ["conversion", "purchase", "is_like", "购买", "gekauft"])
+def test_another_outcome_is_no_input(tmp_path: Path, outcome: str) -> None:
+    """By its name: what it says is independent of the label here."""
+    frame = clicks().with_columns(pl.Series(outcome, np.random.default_rng(1).integers(0, 2, 400)))
+    write(tmp_path / "log.csv", frame)
+    p = proposed(tmp_path)
+    assert p.label is not None and p.label.column.name == LABEL and outcome not in inputs(p)
+    assert "price" in inputs(p)
+
+
+@pytest.mark.parametrize("rows", [3, 25])
+def test_a_value_that_only_positive_rows_have(tmp_path: Path, rows: int) -> None:
+    """Few of them are asked about, many are sure."""
+    frame = clicks().with_columns(clicked=(pl.int_range(400) % 8 == 0).cast(pl.Int64))
+    frame = frame.with_columns(x7=(pl.col("clicked").cum_sum() <= rows).cast(pl.Int64) * pl.col("clicked"))
+    write(tmp_path / "log.csv", frame)
+    p = proposed(tmp_path)
+    assert "x7" not in inputs(p) and len(p.questions) == (rows == 3)
+
+
+def test_labels_in_another_file(tmp_path: Path) -> None:
+    write(tmp_path / "x.csv", clicks().drop(LABEL))
+    write(tmp_path / "y.csv", clicks().select(LABEL))
+    with pytest.raises(UserError, match=r"y.csv: holds the label clicked of the rows in .*x.csv; its lines belong to"):
+        proposed(tmp_path)
+    keyed = clicks().with_row_index("row_id")
+    write(tmp_path / "x.csv", keyed.drop(LABEL))
+    write(tmp_path / "y.csv", keyed.select("row_id", LABEL))
+    with pytest.raises(UserError, match="join it on row_id"):
+        proposed(tmp_path)
+
+
+def test_a_label_that_nothing_names(tmp_path: Path) -> None:
+    write(tmp_path / "log.csv", clicks().rename({LABEL: "zeta", "user": "who", "item": "what"}))
+    p = proposed(tmp_path)
+    [question] = p.questions
+    assert question.text.startswith("is zeta the label?") and "label=zeta" in question.answers
+    assert not asked(tmp_path, label="zeta")
+
+
+def test_a_time_after_the_row(tmp_path: Path) -> None:
+    write(tmp_path / "log.csv", clicks().with_columns(finished_at=pl.col("ts") + 7000))
+    assert "finished_at" not in inputs(proposed(tmp_path))
+
+
+# --- users, items, times ----------------------------------------------------------------------------------
+
+
+def test_a_user_that_is_mostly_missing(tmp_path: Path) -> None:
+    frame = clicks().with_columns(session=pl.col("user"), user=pl.when(pl.int_range(400) < 8).then(pl.col("user")))
+    write(tmp_path / "log.csv", frame)
+    assert proposed(tmp_path).roles.user.name == "session"  # type: ignore[union-attr]
+
+
+def test_two_users(tmp_path: Path) -> None:
+    frame = clicks().with_columns(customer_id=pl.Series(np.random.default_rng(1).integers(10**6, 10**6 + 70, 400)))
+    frame = frame.with_columns(user_id=pl.col("user").str.slice(1).cast(pl.Int64) + 5_000_000).drop("user")
+    write(tmp_path / "log.csv", frame)
+    [text] = asked(tmp_path)
+    assert text.startswith("which column is the user: ") and {"customer_id", "user_id"} <= set(
+        text.replace("?", ",").split(", ")[:1] + text.split(": ")[1].rstrip("?").split(", ")
+    )
+    p = proposed(tmp_path, user="customer_id")
+    assert p.roles.user.name == "customer_id" and not p.questions  # type: ignore[union-attr]
+
+
+def test_an_item_of_one_row_each(tmp_path: Path) -> None:
+    frame = clicks().with_columns(post_id=pl.int_range(400) + 70_000).drop("item")
+    write(tmp_path / "log.csv", frame)
+    assert proposed(tmp_path).roles.item.name == "post_id"  # type: ignore[union-attr]
+
+
+def test_days_that_are_counted(tmp_path: Path) -> None:
+    frame = clicks().with_columns(day=pl.int_range(400) // 8).drop("ts")
+    write(tmp_path / "log.csv", frame)
+    p = proposed(tmp_path)
+    assert p.roles.time is not None and p.split.settings["by"] == "time" and p.split.settings["column"] == "day"
+
+
+def test_a_name_that_is_no_column(tmp_path: Path) -> None:
+    write(tmp_path / "log.csv", clicks())
+    for key in ("user", "item", "time"):
+        with pytest.raises(UserError, match=f"^{key}=citty: no such column; did you mean city"):
+            proposed(tmp_path, **{key: "citty"})
+    with pytest.raises(UserError, match=r"^time=city: holds neither times nor numbers"):
+        proposed(tmp_path, time="city")
+
+
+# --- histories, slots -------------------------------------------------------------------------------------
+
+
+def histories(rows: int = 300) -> pl.DataFrame:
+    rng = np.random.default_rng(0)
+    kinds = rng.integers(0, 12, 100)
+    past = [rng.integers(0, 100, rng.integers(1, 6)) for _ in range(rows)]
+    item = rng.integers(0, 100, rows)
+    return pl.DataFrame(
+        {
+            "hist": ["|".join(map(str, p)) for p in past],
+            "cates": ["|".join(map(str, kinds[p])) for p in past],
+            "item": item,
+            "cate": kinds[item],
+            "label": [int(kinds[i] in kinds[p]) for i, p in zip(item, past, strict=True)],
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    "names", [["hist", "cates", "item", "cate", "label"], ["历史", "历史类", "物品", "类目", "点击"], None]
+)
+def test_a_history_in_a_row_stays_one(tmp_path: Path, names: list[str] | None) -> None:
+    frame = histories()
+    if names is not None:
+        frame = frame.rename(dict(zip(frame.columns, names, strict=True)))
+    write(tmp_path / "log.csv", frame, ";", header=names is not None)
+    p = proposed(tmp_path)
+    columns = names or [f"column_{i}" for i in range(1, 6)]
+    assert "explode" not in p.source and p.label is not None and p.label.column.name == columns[4]
+    features = {f.settings.get("column", f.name): f.settings for f in p.features.sparse}
+    assert features[columns[0]]["split"] == "|" and features[columns[0]]["table"] == columns[2]
+    assert features[columns[1]]["table"] == columns[3]
+
+
+@pytest.mark.parametrize("separator", [" ", ",", ";"])
+@pytest.mark.parametrize("leading", [0, 1])
+def test_slots(tmp_path: Path, separator: str, leading: int) -> None:
+    rng = np.random.default_rng(0)
+    rows = []
+    for _ in range(300):
+        past, y = rng.integers(0, 50, rng.integers(1, 5)), rng.integers(0, 2)
+        fields = [str(y)] if leading else [f"click:{y}"]
+        fields += [f"101:{rng.integers(60)}", *(f"205:{h}" for h in past), f"206:{rng.integers(50)}"]
+        fields += [f"dense:{x:.3f}" for x in rng.random(3)]
+        rows.append(separator.join(fields))
+    (tmp_path / "part-0").write_text("\n".join(rows) + "\n")
+    p = proposed(tmp_path)
+    assert p.source["format"] == "slots" and not p.questions
+    assert p.label is not None and p.label.column.name == ("label" if leading else "click")
+    features = {f.name: f.settings for f in p.features.sparse}
+    assert features["f205"]["split"] == separator and features["f205"]["pooling"] == "mean"
+    if separator == " ":
+        assert {"dense_1", "dense_2", "dense_3"} <= {f.name for f in p.features.dense}
+
+
+# --- folders of several things ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("names", [("books.csv", "films.csv"), ("domain_a/log.csv", "domain_b/log.csv")])
+def test_several_data_sets(tmp_path: Path, names: tuple[str, str]) -> None:
+    for name in names:
+        write(tmp_path / name, clicks())
+    [text] = asked(tmp_path)
+    assert text.endswith("have the same columns and different names: are they one data set?")
+    assert not propose([str(tmp_path / names[0])]).questions
+    assert not propose([str(tmp_path / name) for name in names]).questions
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("part-a.csv", "part-b.csv"), ("log_2026-01.csv", "log_2026-02.csv"), ("clicks_jan.csv", "clicks_feb.csv")],
+)
+def test_parts_of_one_data_set(tmp_path: Path, names: tuple[str, str]) -> None:
+    for name in names:
+        write(tmp_path / name, clicks())
+    assert not asked(tmp_path)
+
+
+def test_two_logs(tmp_path: Path) -> None:
+    write(tmp_path / "views.csv", clicks().select("user", "item", "ts"))
+    write(tmp_path / "orders.csv", clicks().select("user", "item", "price", "city", "age"))
+    [text] = asked(tmp_path)
+    assert "views.csv" in text and "orders.csv" in text and text.endswith("which one holds the rows?")
+
+
+def test_json_lines_of_several_kinds(tmp_path: Path) -> None:
+    for name, frame in (
+        ("reviews.json", clicks()),
+        (
+            "items.json",
+            pl.DataFrame({"item": [f"i{i}" for i in range(40)], "brand": ["a", "b"] * 20, "stars": [1.5] * 40}),
+        ),
+    ):
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in frame.to_dicts()))
+    p = proposed(tmp_path)
+    assert p.source["files"] == ["reviews.json"] and "optional_columns" not in p.source
+
+
+# --- files that are something else ------------------------------------------------------------------------
+
+
+def workbook(file: Path) -> None:
+    import zipfile
+
+    with zipfile.ZipFile(file, "w") as z:
+        z.writestr("[Content_Types].xml", "<x/>")
+        z.writestr("xl/workbook.xml", "<x/>")
+
+
+def pickled(file: Path) -> None:
+    import pickle
+
+    file.write_bytes(pickle.dumps([1, 2, 3]))
+
+
+def tf_record(file: Path) -> None:
+    file.write_bytes((40).to_bytes(8, "little") + b"crc1" + b"\n" + b"x" * 43)
+
+
+def records(file: Path) -> None:
+    file.write_text("\n".join(f"beer/name: b{i}\nreview/score: {i % 5}\nreview/user: u{i}\n" for i in range(20)))
+
+
+@pytest.mark.parametrize(
+    ("write_file", "message"),
+    [
+        (workbook, "is an Excel workbook; save its sheet as CSV"),
+        (pickled, "is a pickle, which runs code when it is read"),
+        (tf_record, "holds TFRecords; write them as Parquet"),
+        (records, r"records of several lines, each `name: value` \(beer/name"),
+    ],
+)
+def test_files_of_other_kinds(tmp_path: Path, write_file: Callable[[Path], None], message: str) -> None:
+    write_file(tmp_path / "data.bin")
+    with pytest.raises(UserError, match=message):
+        proposed(tmp_path)
+
+
+def test_a_log_that_cannot_be_read_is_not_replaced_by_a_smaller_file(tmp_path: Path) -> None:
+    (tmp_path / "ratings.txt").write_text(
+        "".join(f"{m}:\n" + "".join(f"{u},{u % 5}\n" for u in range(50)) for m in range(40))
+    )
+    write(tmp_path / "titles.csv", pl.DataFrame({"id": range(40), "year": range(1960, 2000), "flag": [0, 1] * 20}))
+    with pytest.raises(UserError, match=r"ratings.txt: lines such as 0: hold a value of all lines below"):
+        proposed(tmp_path)
+
+
+# --- the command ------------------------------------------------------------------------------------------
+
+
+def test_the_command_asks_and_takes_answers(run: Commands, tmp_path: Path) -> None:
+    write(tmp_path / "log.csv", clicks().rename({LABEL: "zeta", "user": "who", "item": "what"}))
+    path = tmp_path / "conf" / "data" / "mine.yaml"
+    status, said = run.said("data=mine", "files=log.csv")
+    flat = " ".join(said.split())
+    assert status == 3 and "question: is zeta the label?" in flat and "answer by label=zeta" in flat
+    assert path.read_text().startswith(f"{MARK}: is zeta the label?")
+    assert run.said("data=mine", "files=log.csv", "label=zeta")[0] == 0
+    assert not path.read_text().startswith(MARK) and path.with_suffix(".draft").is_file()
+    status, said = run.said("data=other", "files=log.csv", "yes=true")
+    assert status == 0 and "guessed: is zeta the label?" in said
+    assert run("model=mine", "user=x")[1] == ["user=x: applies only to data=NAME; leave it out"]
+
+
+@pytest.mark.parametrize("separator", ["\x02", "^", "|"])
+def test_what_is_written_reads_back(tmp_path: Path, separator: str) -> None:
+    import yaml
+
+    rng = np.random.default_rng(0)
+    tags = [separator.join(f"t{j}" for j in rng.choice(9, rng.integers(1, 4), replace=False)) for _ in range(400)]
+    write(tmp_path / "log.csv", clicks().with_columns(tags=pl.Series(tags)), "\t")
+    found = yaml.safe_load(document(proposed(tmp_path), "mine"))
+    assert found["sparse"]["tags"]["split"] == separator
