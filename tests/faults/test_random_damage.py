@@ -25,7 +25,7 @@ from recsys.sharding.stored_checkpoint import StoredCheckpoint
 from recsys.training.evaluate import evaluate
 from recsys.training.run_dir import choose_checkpoint, open_run
 
-FAULTS = 250
+FAULTS = 100
 # not read again, or only shown: the log, the history while a run is under way, who wrote it, locks
 UNREAD = (".lock", ".owner.json", "train.log", "metrics.csv")
 
