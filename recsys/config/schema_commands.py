@@ -141,7 +141,8 @@ class ExportConfig:
     rows: Any = None
     triton: bool = False  # also write a model repository for NVIDIA Triton
     dense_backend: str = "onnxruntime"  # Triton's backend of the graph: onnxruntime | pytorch | python | fil
-    python_path: str = ""  # folder from which Triton's Python imports recsys; empty if it is installed there
+    # folder from which Triton's Python imports recsys; empty: it is installed there | bundle: the repository carries it
+    python_path: str = ""
 
 
 @dataclass

@@ -520,3 +520,26 @@ def test_other_forms(form: dict[str, Any], run: Path, tmp_path: Path) -> None:
     source = Source(path, cfg, choose_checkpoint(path, "best"))
     about = write_artefact(source, Form("dlrm", **form), tmp_path / "artefact")
     assert about["metrics"]["artefact"]["auc"] == pytest.approx(about["metrics"]["run"]["auc"], abs=0.02)
+
+
+def test_a_repository_for_triton_that_carries_recsys(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Triton's Python imports the code beside the model, wherever the repository is copied."""
+    folder = tmp_path_factory.mktemp("bundle")
+    run = trained(folder, "model=popularity", *SEQUENCES)
+    assert export_run(run, folder / "artefact", "triton=true", "python_path=bundle", "name=shop") is None
+    shutil.move(folder / "artefact" / "triton", tmp_path / "copied")
+    program = """
+import importlib.util, json, sys
+spec = importlib.util.spec_from_file_location("model", sys.argv[1])
+model = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(model)
+config = {"parameters": {"python_path": {"string_value": "bundle"}}, "input": []}
+args = {"model_config": json.dumps(config), "model_repository": sys.argv[2], "model_version": "1"}
+model.TritonPythonModel().initialize(args)
+print(sys.modules["recsys.serving"].__file__)
+"""
+    own = tmp_path / "copied" / "shop"
+    words = [sys.executable, "-I", "-c", program, str(own / "1" / "model.py"), str(own)]
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout.strip()).is_relative_to(own / "1" / "recsys")

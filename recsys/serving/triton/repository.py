@@ -21,23 +21,26 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import recsys
 from recsys.serving.artefact.folder import FIL, GRAPH, PIPELINE, Artefact
 from recsys.serving.servable import TensorSpec
 from recsys.serving.triton import recommend, transforms
 
+BUNDLE = "bundle"  # instead of a folder: the repository carries recsys
 TYPES = {"BOOL": "BOOL", "INT32": "INT32", "INT64": "INT64", "FP32": "FP32", "FP64": "FP64", "BYTES": "STRING"}
 Step = tuple[str, dict[str, str], dict[str, str]]  # of an ensemble: a model, and the names of its inputs and outputs
 MODEL = '''"""Triton runs this file; the model itself is part of recsys."""
 
 import json
 import sys
+from pathlib import Path
 
 
 class TritonPythonModel:
     def initialize(self, args):
         folder = json.loads(args["model_config"])["parameters"]["python_path"]["string_value"]
         if folder:
-            sys.path.insert(0, folder)
+            sys.path.insert(0, str(Path(__file__).parent) if folder == "bundle" else folder)
         from recsys.serving.triton.{module} import TritonPythonModel as Model
 
         self.model = Model()
@@ -57,7 +60,8 @@ class Options:
     delay_us: microseconds that a request waits for others
     instances: processes of the transforms and instances of the graph
     dense_backend: backend of the graph: onnxruntime, pytorch or python; fil for boosted trees
-    python_path: folder from which Triton's Python imports recsys; empty if it is installed there
+    python_path: folder from which Triton's Python imports recsys; empty if it is installed there; bundle: the
+        repository carries its code
     """
 
     max_batch_size: int = 65_536
@@ -72,11 +76,15 @@ def write_repository(artefact: Artefact, folder: Path, options: Options) -> None
     """Write the repository of a complete artefact. Large files are linked, not copied, if the file system can."""
     if artefact.kind == "ranking":
         _write_ranking(artefact, folder, options)
-        return
-    own = folder / artefact.name
-    _write_model(own, _retrieval_config(artefact, options))
-    (own / "1" / "model.py").write_text(MODEL.replace("{module}", "recommend"))
-    _link(artefact.folder, own / "1" / recommend.FOLDER, leave_out=folder)
+    else:
+        own = folder / artefact.name
+        _write_model(own, _retrieval_config(artefact, options))
+        (own / "1" / "model.py").write_text(MODEL.replace("{module}", "recommend"))
+        _link(artefact.folder, own / "1" / recommend.FOLDER, leave_out=folder)
+    if options.python_path == BUNDLE:
+        for model in sorted(folder.glob("*/1/model.py")):
+            package = Path(recsys.__file__).parent
+            shutil.copytree(package, model.parent / package.name, ignore=shutil.ignore_patterns("__pycache__", "conf"))
 
 
 def _write_ranking(artefact: Artefact, folder: Path, options: Options) -> None:
