@@ -123,8 +123,9 @@ def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
         label.column.role = "label"
     elif not retrieval:
         names = labels.names_for_error(columns)
-        why = "no column is a label, and no two are a user and an item"
-        raise UserError(f"files={','.join(given)}: {why}; type label=NAME, one of {names}")
+        why = "no two columns are a user and an item" if asked is None else "no name says which column is the label"
+        hint = "type user=NAME item=NAME" + ("" if asked is None else ", or label=NAME")
+        raise UserError(f"files={','.join(given)}: {why}; {hint} (columns: {names})")
     source, reasons = source_of(found, gathered, marks, columns, rename)
     if made is not None:
         source["explode"], reasons["explode"] = made.settings, made.why

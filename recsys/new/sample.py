@@ -274,7 +274,10 @@ def _text(file: Path, layout: Layout, most: int, share: float) -> Sample:
         raise UserError(f"{file}: has no rows, only a header or comments")
     if len(lines) > most:
         lines = thinned(pl.DataFrame({"x": lines}), most)["x"].to_list()
-    return Sample(_parse(lines, layout), rows)
+    frame = _parse(lines, layout)
+    if d.format == "lists":  # a line has several rows
+        rows = round(rows * frame.height / len(lines))
+    return Sample(frame, rows)
 
 
 def _parse(lines: list[str], layout: Layout) -> pl.DataFrame:

@@ -77,7 +77,7 @@ def test_joins_on_derived_keys_follow_them() -> None:
 def test_python_dicts_are_named(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text("{'user': 'a', u'items': [{'id': 1}]}\n{'user': None, u'items': []}\n" * 3)
     with pytest.raises(UserError, match=r"holds Python dicts .* python -c .*ast.literal_eval") as e:
-        propose([str(tmp_path / "a.json")], "auto")
+        propose([str(tmp_path / "a.json")])
     assert "\n" not in str(e.value)
 
 

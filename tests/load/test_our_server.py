@@ -37,7 +37,7 @@ def test_every_protocol(folder: Path, protocol: str) -> None:
         [m] = run(config(served, folder, protocol)).measurements
         model = served.core.registry.get("ctr")
         loaded = model.loaded(model.choice.current)
-    assert m.errors == 0 and m.requests > 3
+    assert m.errors == 0 and m.requests > 0
     assert loaded is not None and sum(loaded.servable.batches) >= 2 * m.requests
     assert m.compute_ms is not None and m.mean_ms is not None and m.queue_ms is not None
     assert 2 <= m.compute_ms < m.mean_ms
@@ -93,7 +93,7 @@ def test_tls(folder: Path, certificate: tuple[Path, Path], protocol: str) -> Non
             return config(served, folder, protocol, metrics=None, target=f"{target}:{port}", **changes)
 
         [m] = run(settings(f"{scheme}://localhost", tls_ca=str(cert))).measurements
-        assert m.errors == 0 and m.requests > 3
+        assert m.errors == 0 and m.requests > 0
         for target, changes, message in (
             (
                 f"{scheme}://localhost",

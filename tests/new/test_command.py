@@ -77,7 +77,7 @@ def test_nothing_to_learn(run: Commands, tmp_path: Path) -> None:
     assert "no separator divides its lines into columns" in run("data=mine", "files=prose.txt")[1][0]
     (tmp_path / "noise.csv").write_text(lines(clicks().select(pl.col("price").alias("x"), "city")))
     [error] = run("data=mine", "files=noise.csv")[1]
-    assert "no column is a label, and no two are a user and an item; type label=NAME, one of x, city" in error
+    assert "no name says which column is the label; type user=NAME item=NAME, or label=NAME (columns: x, city" in error
     (tmp_path / "one.csv").write_text(lines(clicks().select("clicked").with_row_index("id")))
     assert (
         "no column but the label can be a feature; id: every row has its own value"

@@ -69,6 +69,8 @@ def test_lists_that_come_with_their_split(tmp_path: Path) -> None:
         (tmp_path / name).write_text("\n".join(rows) + "\n")
     p = proposed(tmp_path)
     assert p.retrieves and p.split.settings["by"] == "files" and p.split.settings["test_files"] == ["test.txt"]
+    interactions = sum(len(line.split()) - 1 for n in ("train", "test") for line in (tmp_path / f"{n}.txt").open())
+    assert p.rows == pytest.approx(interactions, rel=0.05)
 
 
 def test_words_that_hold_the_name_of_a_split(tmp_path: Path) -> None:
@@ -231,6 +233,14 @@ def test_a_name_that_is_no_column(tmp_path: Path) -> None:
             proposed(tmp_path, **{key: "citty"})
     with pytest.raises(UserError, match=r"^time=city: holds neither times nor numbers"):
         proposed(tmp_path, time="city")
+
+
+def test_users_and_items_that_nothing_names(tmp_path: Path) -> None:
+    write(tmp_path / "log.csv", clicks().select(who="user", what="item", price="price"))
+    with pytest.raises(UserError, match="no two columns are a user and an item; type user=NAME item=NAME"):
+        proposed(tmp_path, label=None)
+    p = proposed(tmp_path, label=None, user="who", item="what")
+    assert p.retrieves and p.group == {"by": "who"}
 
 
 # --- histories, slots -------------------------------------------------------------------------------------
