@@ -265,7 +265,9 @@ def _number_kind(c: Column) -> None:
     x = c.numbers.drop_nulls()
     low, high = least(x), largest(x)
     quantity = has_word(c.name, QUANTITIES) and not names_an_id_of(c.name, (*USERS, *ITEMS))
-    named_id = names_an_id_of(c.name, (*USERS, *ITEMS)) or words(c.name)[-1:] in (["id"], ["no"], ["nr"], ["key"])
+    last = (words(c.name) or [""])[-1]
+    named_id = names_an_id_of(c.name, (*USERS, *ITEMS)) or last in ("id", "no", "nr", "key")
+    named_id = named_id or (re.fullmatch("[a-z]id", last) is not None and last != "bid")  # sid, cid
     numbered = words(c.name)[-1:] == ["number"] and len(words(c.name)) > 1  # such as invoice_number
     even = (not quantity or numbered) and _are_ids(x, low, high, c.distinct, by_range=numbered or _says_nothing(c.name))
     if not c.is_whole:
