@@ -10,7 +10,7 @@ from recsys.errors import UserError
 from recsys.new.find_files import Found, split_of
 from recsys.new.names import ITEMS, LABELS, RATINGS, USERS, ascii_letters, names_an_id_of, plain, rank_of
 from recsys.new.questions import Answers, Question
-from recsys.new.sample import Layout, layout_of, rows_of
+from recsys.new.sample import Layout, OtherRows, layout_of, rows_of
 
 MOST_SNIFFED = 60
 MOST_UNTESTED = 5
@@ -69,6 +69,7 @@ def gather(found: Found, answers: Answers) -> Gathered:
     by_name: dict[tuple[str, str], tuple[str, ...]] = {}
     json_layouts: dict[Path, Layout] = {}
     alone: dict[Path, str] = {}  # files of one column, which is named as a label
+    others_rows: dict[Path, OtherRows] = {}
     for i, f in enumerate(found.files):
         name = (f.suffix, re.sub(r"\d+", "#", f.name))
         if i >= MOST_SNIFFED and name in by_name:  # as the others of such names
@@ -78,6 +79,7 @@ def gather(found: Found, answers: Answers) -> Gathered:
             layout = layout_of(f, answers.header)
         except UserError as e:
             unused.append((f, str(e).partition(": ")[2]))
+            others_rows |= {f: e} if isinstance(e, OtherRows) else {}
             continue
         if layout.format == "text" and layout.dialect is not None and rank_of(layout.dialect.first, LABELS) is not None:
             alone[f] = layout.dialect.first
@@ -96,10 +98,9 @@ def gather(found: Found, answers: Answers) -> Gathered:
             known.comment = layout.dialect.comment
             known.reasons = layout.dialect.reasons | known.reasons
     rows = {key: files for key, files in groups.items() if not layouts[key].maps_keys}
-    unread = [(f, why) for f, why in unused if "lines such as" in why or "Python dicts" in why or "records of" in why]
-    largest = max((f.stat().st_size for files in rows.values() for f in files), default=0)
-    if unread and unread[0][0].stat().st_size > largest:  # the log is likely there
-        raise UserError(f"{unread[0][0]}: {unread[0][1]}")
+    sizes = {f: f.stat().st_size for f in (*others_rows, *(f for files in rows.values() for f in files))}
+    if (largest := max(sizes, key=lambda f: sizes[f], default=None)) in others_rows:  # the log is likely there
+        raise others_rows[largest]
     if not rows:
         raise UserError("; ".join(f"{f}: {why}" for f, why in unused[:3]) or f"{found.root}: no file holds rows")
     columns = {key: [plain(name) for name in layouts[key].columns] for key in rows}
@@ -169,6 +170,8 @@ def _check_labels(
             continue
         own = rows[best][0]
         shared = [c for c in columns if c in layouts[best].columns]
+        if shared and names_an_id_of(shared[0], (*USERS, *ITEMS)):  # a property of users or items
+            continue
         how = (
             f"join it on {shared[0]}"
             if shared
@@ -256,7 +259,11 @@ def _untested(
     own, theirs = layouts[best].columns, set(layouts[key].columns)
     lacking = tuple(name for name in own if name not in theirs)
     added = len(theirs - set(own))
-    return lacking if 1 <= len(lacking) <= MOST_UNTESTED and added <= 1 and len(own) > 2 * len(lacking) - 1 else ()
+    return (
+        lacking
+        if 1 <= len(lacking) <= MOST_UNTESTED and added <= 1 and len(own) > max(len(lacking) + 1, 2 * len(lacking) - 1)
+        else ()
+    )
 
 
 def _with_known_header(layout: Layout, file: Path, others: Iterable[Layout], answers: Answers) -> Layout:

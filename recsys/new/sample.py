@@ -64,6 +64,10 @@ FOREIGN: dict[Callable[[Path, bytes], bool], str] = {
 }
 
 
+class OtherRows(UserError):
+    """Text whose rows have to be converted before they can be read."""
+
+
 @dataclass
 class Layout:
     """The format of a file, and the columns that it has."""
@@ -155,10 +159,10 @@ def _layout(file: Path, header: bool | None) -> Layout:
     if d.format == "csv" and d.quote == '"':
         d.escape, d.line_breaks = escape, d.separator == broken_by
     if d.title:
-        raise UserError(f"{file}: {d.title}")
+        raise OtherRows(f"{file}: {d.title}")
     if d.format == "jsonl" and not _parses(lines[0]):
         if not _is_json(lines[0]) and (what := json_lines.python_objects(lines[0], file)) is not None:
-            raise UserError(f"{file}: {what}")
+            raise OtherRows(f"{file}: {what}")
         return Layout("json", ["key", "value"], d)
     if d.format == "jsonl":
         return Layout("jsonl", list(_json_frame(lines[:200]).columns), d)

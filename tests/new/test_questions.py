@@ -179,6 +179,12 @@ def test_labels_in_another_file(tmp_path: Path) -> None:
         proposed(tmp_path)
 
 
+def test_a_property_of_users_is_no_label_of_the_rows(tmp_path: Path) -> None:
+    write(tmp_path / "log.csv", clicks().select("user", "item", "ts"))
+    write(tmp_path / "users.csv", pl.DataFrame({"user": [f"u{i}" for i in range(60)], "income": ["low", "high"] * 30}))
+    assert proposed(tmp_path).retrieves
+
+
 def test_a_label_that_nothing_names(tmp_path: Path) -> None:
     write(tmp_path / "log.csv", clicks().rename({LABEL: "zeta", "user": "who", "item": "what"}))
     p = proposed(tmp_path)
