@@ -21,6 +21,7 @@ from recsys.config import schema_commands, schema_run, schema_stages
 from recsys.config.targets import check_run_config
 from recsys.console import say_once
 from recsys.errors import UserError
+from recsys.input_files import problem_of
 from recsys.ranges import check_values
 from recsys.run_files import config_text
 from recsys.secrets import masked, remember, restored
@@ -246,6 +247,8 @@ def load_config(path: Path) -> DictConfig:
 
 def _load_yaml(path: Path, *, aliases: bool = True) -> Any:
     """Return the config of a YAML file. Raises UserError if it is not YAML, or has aliases and must not."""
+    if problem := problem_of(path):
+        raise UserError(f"{path}: {problem}")
     try:
         return OmegaConf.create(path.read_text(encoding="utf-8") if aliases else config_text(path))
     except AssertionError:  # OmegaConf's, for a number
@@ -256,6 +259,10 @@ def _load_yaml(path: Path, *, aliases: bool = True) -> Any:
         raise UserError(f"{path}: is nested too deeply") from e
     except (OSError, UnicodeDecodeError) as e:
         raise UserError(f"{path}: cannot be read ({e.strerror if isinstance(e, OSError) else 'not text'})") from e
+    except UserError:
+        raise
+    except ValueError as e:  # a number of more digits than Python reads
+        raise UserError(f"{path}: is not YAML: {e}; correct the file") from e
 
 
 def yaml_mistake(error: YAMLError, path: Path | None = None) -> str:

@@ -26,6 +26,7 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed._shard.sharded_tensor import ShardedTensor
+from torch.distributed.checkpoint.api import CheckpointException
 from torchrec.distributed import DistributedModelParallel
 
 from recsys import manifest
@@ -178,6 +179,7 @@ def _load(
             size = "{} rows x {}".format(*sizes[i.parameter]) if i.parameter in sizes else "missing"
             raise UserError(f"{stored.path}: table {i.name} is {size}, but the model's is {i.rows} rows x {i.dim}")
     tensors = {k: v for k, v in dmp.state_dict().items() if k not in weights}
+    stored.check_dense(tensors)
     tensors = {f"model.{k}": v for k, v in tensors.items()}
     for key, shards in [(f"model.{k}", w) for k, w in weights.items()] + [
         (f"tables.{k}", s) for k, s in states.items()
@@ -193,7 +195,13 @@ def _load(
             tensors[key] = shards.to_load()
         else:
             shards.fill(read, dims[parameter])
-    dcp.load(tensors, storage_reader=SafeReader(stored.path), planner=TensorsOnly())
+    try:
+        dcp.load(tensors, storage_reader=SafeReader(stored.path), planner=TensorsOnly())
+    except CheckpointException as e:
+        mistakes = [error for error, _ in e.failures.values() if isinstance(error, UserError)]
+        if mistakes:
+            raise mistakes[0] from None
+        raise
     for lookup in (x for m in dmp.modules() for x in getattr(m, "_lookups", ())):
         getattr(lookup, "module", lookup).purge()  # drop the GPU's cached rows, which are out of date
 

@@ -16,9 +16,11 @@ from torch.distributed.checkpoint import filesystem as dcp_filesystem
 from torch.distributed.checkpoint import metadata as dcp_metadata
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
-from torch.distributed.checkpoint.planner import ReadItem
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, ReadItem
+from torch.futures import Future
 
 from recsys.errors import UserError
+from recsys.input_files import problem_of
 from recsys.manifest import UNREADABLE, DamagedFile, inside
 
 METADATA = ".metadata"
@@ -52,6 +54,8 @@ def load_plain(file: Path) -> Any:
     Raises:
         DamagedFile: the file is missing, cannot be read, or holds anything else.
     """
+    if (problem := problem_of(file)) and problem != "no such file":
+        raise DamagedFile(file, problem)
     try:
         with torch.serialization.safe_globals(_ARRAYS):
             return torch.load(file, map_location="cpu", weights_only=True)
@@ -122,6 +126,14 @@ class SafeReader(FileSystemReader):
         assert metadata.storage_meta is not None
         metadata.storage_meta.load_id = self.load_id
         return metadata
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        try:
+            return super().read_data(plan, planner)
+        except UserError:
+            raise
+        except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError, TypeError, OSError) as e:
+            raise DamagedFile(Path(self.path), f"{UNREADABLE} ({type(e).__name__})") from e
 
 
 class TensorsOnly(DefaultLoadPlanner):

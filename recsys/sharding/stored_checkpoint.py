@@ -1,5 +1,6 @@
 """Reader of a checkpoint on disk, region by region, in one process and without a model."""
 
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,17 @@ class StoredCheckpoint:
     def plan(self) -> dict[str, Any]:
         """plan.json: step, world size, the tables' optimizer, and the tables as they were sharded."""
         return manifest.read_json(self.path / PLAN)
+
+    def check_dense(self, weights: Mapping[str, Any]) -> None:
+        """Raise UserError if a weight of a model is missing, or has another size. weights: name -> tensor"""
+        for name, weight in weights.items():
+            key = f"model.{name}"
+            found = list(self.tensors[key].size) if key in self.tensors else "missing"
+            if isinstance(weight, Tensor) and found != list(weight.shape):
+                hint = "the config of the run is not that with which it was trained"
+                raise UserError(
+                    f"{self.path}: weight {name} is {found}, but the model's is {list(weight.shape)}; {hint}"
+                )
 
     def size(self, key: str) -> list[int]:
         return list(self.tensors[key].size)

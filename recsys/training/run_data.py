@@ -16,7 +16,7 @@ from recsys.data.check import SplitFiles
 from recsys.data.prepare.engine import Engine
 from recsys.data.prepare.prepared import Prepared, find_damage, finish, plan_build
 from recsys.errors import UserError
-from recsys.manifest import read_json
+from recsys.manifest import UNREADABLE, DamagedFile, read_json
 from recsys.run_files import DATA
 from recsys.training.run_dir import check_ids
 
@@ -35,6 +35,8 @@ class RunData:
         if not file.exists():
             return None
         state = read_json(file, "prepared", "contents")
+        if not isinstance(state["prepared"], str):
+            raise DamagedFile(file, UNREADABLE)
         return cls(Path(state["prepared"]), str(state["contents"]))
 
 

@@ -214,12 +214,16 @@ def check_ids(path: Path, prepared: Prepared) -> None:
 
 
 def _values(vocabulary: Path) -> pl.Series:
-    return pl.read_parquet(vocabulary, columns=["value"], glob=False)["value"]
+    try:
+        return pl.read_parquet(vocabulary, columns=["value"], glob=False)["value"]
+    except (pl.exceptions.PolarsError, OSError):
+        raise DamagedFile(vocabulary, manifest.UNREADABLE) from None
 
 
 def choose_checkpoint(path: Path, name: str) -> Path:
     """Return the checkpoint `best`, `last`, or of this name under checkpoints/. Raises UserError if it is missing."""
-    there = sorted(p.name for p in (path / "checkpoints").iterdir() if not p.name.startswith("."))
+    folder = path / "checkpoints"
+    there = sorted(p.name for p in folder.iterdir() if not p.name.startswith(".")) if folder.is_dir() else []
     found = {"best": best_checkpoint, "last": newest_checkpoint}.get(name, lambda p: p / "checkpoints" / name)(path)
     if found is None or not found.is_dir() or name not in ("best", "last", *there):
         raise UserError(f"checkpoint={name}: not in {path}/checkpoints (there: {', '.join(there) or 'none'})")

@@ -3,13 +3,17 @@
 Each process reads it once.
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from recsys.manifest import DamagedFile
 from recsys.sharding.safe_reader import load_plain
 
 STATE = "state.pt"
+KEYS = {"epoch": int, "global_step": int, "pytorch-lightning_version": str, "loops": dict}  # that Lightning reads
+VERSION = re.compile(r"\d+(\.\w+)+$")
 
 
 @dataclass(frozen=True)
@@ -22,7 +26,11 @@ class RunState:
     @classmethod
     def load(cls, checkpoint: Path) -> "RunState":
         """Load the state of `checkpoint` onto the CPU. Raises DamagedFile if it cannot be read."""
-        return cls(checkpoint, load_plain(checkpoint / STATE))
+        state = load_plain(checkpoint / STATE)
+        fits = isinstance(state, dict) and all(isinstance(state.get(key), kind) for key, kind in KEYS.items())
+        if not fits or not VERSION.match(state["pytorch-lightning_version"]):
+            raise DamagedFile(checkpoint / STATE, "does not hold the state of a run")
+        return cls(checkpoint, state)
 
     @property
     def loader_position(self) -> dict[str, int]:

@@ -1,6 +1,7 @@
 """A run folder from elsewhere executes nothing: its config calls no function, imports no file of its own, and reads no
 environment variable."""
 
+import os
 import shutil
 import sys
 from collections.abc import Callable
@@ -9,15 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from omegaconf import OmegaConf
 
-from recsys import checkpoint, cli, evaluate, predict
+from recsys import checkpoint, cli, evaluate, manifest, predict
 from recsys.config.check import check
 from recsys.config.compose import compose, load_config
 from recsys.config.targets import bind, locate
 from recsys.errors import UserError
 from recsys.report.runs import read as read_runs
 from recsys.serving.predictor import Predictor
+from recsys.training.evaluate import evaluate as evaluate_run
 from recsys.training.run import train
 
 OVERRIDES = ["data.sample.rows=1200", "trainer.batch_size=300", "trainer.threads=1", "model.dim=4", "model=deepfm"]
@@ -190,3 +193,73 @@ def test_aliases_of_yaml(hostile: Path) -> None:
     for read_config in (lambda: load_config(hostile / "config.yaml"), lambda: read_runs([str(hostile)])):
         with pytest.raises(UserError, match=r"config.yaml, line 3: has an alias of YAML; write the value itself"):
             read_config()
+
+
+def last(run: Path) -> Path:
+    return max((run / "checkpoints").glob("step-*"))
+
+
+def saved_again(run: Path, state: Any) -> None:
+    torch.save(state, last(run) / "state.pt")
+
+
+def replaced(file: Path, make: Callable[[Path], Any]) -> None:
+    file.unlink()
+    make(file)
+
+
+def signed(run: Path) -> None:
+    """Write the digests of the files of a run again, as a forger does."""
+    for folder in (run, last(run)):
+        files = [folder / name for name in manifest.read(folder) or () if (folder / name).is_file()]
+        manifest.write(folder, manifest.entries_of(folder, files))
+
+
+FORGED: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "a pipe as config": (lambda r: replaced(r / "config.yaml", os.mkfifo), "config.yaml: is a named pipe"),
+    "a pipe as state": (lambda r: replaced(last(r) / "state.pt", os.mkfifo), "state.pt: is a named pipe"),
+    "another model": (
+        lambda r: OmegaConf.save(
+            OmegaConf.merge(OmegaConf.load(r / "config.yaml"), {"model": {"deep_mlp": [7]}}), r / "config.yaml"
+        ),
+        r"weight .* is \[.*\], but the model's is \[.*; the config",
+    ),
+    "state []": (lambda r: saved_again(r, []), "state.pt: does not hold the state of a run"),
+    "state 3": (lambda r: saved_again(r, 3), "state.pt: does not hold the state of a run"),
+    "state of texts": (
+        lambda r: saved_again(r, dict.fromkeys(["epoch", "global_step", "loops", "pytorch-lightning_version"], "x")),
+        "state.pt: does not hold the state of a run",
+    ),
+    "half of the weights": (
+        lambda r: [f.write_bytes(f.read_bytes()[:500]) for f in last(r).glob("*.distcp")],
+        "is damaged and cannot be read",
+    ),
+    "no weights": (lambda r: [f.unlink() for f in last(r).glob("*.distcp")], "is damaged and cannot be read"),
+    "a vocabulary of nothing": (
+        lambda r: next(iter(sorted((r / "vocabularies").glob("*.parquet")))).write_bytes(b"PAR1"),
+        r"vocabularies/.*.parquet: is damaged and cannot be read",
+    ),
+    "checkpoints as a file": (
+        lambda r: (shutil.rmtree(r / "checkpoints"), (r / "checkpoints").write_text("x")),
+        "checkpoint=last: not in .*checkpoints .there: none",
+    ),
+    "a number of 5,000 digits": (
+        lambda r: (r / "config.yaml").write_text(f"{(r / 'config.yaml').read_text()}own: {'1' * 5000}\n"),
+        "config.yaml: is not YAML: Exceeds the limit",
+    ),
+    "data.json without a folder": (
+        lambda r: (r / "data.json").write_text('{"prepared": 5, "contents": "x"}'),
+        "data.json: is damaged and cannot be read",
+    ),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGED)
+def test_a_forged_run_is_one_line(hostile: Path, forgery: str) -> None:
+    forge, message = FORGED[forgery]
+    forge(hostile)
+    if (hostile / "checkpoints").is_dir() and forgery != "a pipe as state":
+        signed(hostile)
+    with pytest.raises(UserError, match=message) as found:
+        evaluate_run(str(hostile), checkpoint="last")
+    assert "\n" not in str(found.value)

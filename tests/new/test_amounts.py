@@ -65,7 +65,7 @@ def test_the_price_of_a_house(tmp_path: Path) -> None:
 def test_the_column_that_the_test_file_lacks(tmp_path: Path) -> None:
     frame = pl.DataFrame({"a": RNG.normal(size=300), "b": RNG.normal(size=300), "zeta": RNG.normal(size=300)})
     (tmp_path / "train.csv").write_text(lines(frame))
-    with pytest.raises(UserError, match="label=NAME .columns: a, b, zeta"):
+    with pytest.raises(UserError, match=r"label=NAME .columns: a, b, zeta"):
         propose([str(tmp_path)])
     (tmp_path / "test.csv").write_text(lines(frame.drop("zeta")))
     p = propose([str(tmp_path)])

@@ -314,7 +314,11 @@ class Fitted:
         tables = {c.table or name for name, c in data.sparse_columns.items() if known_rows(c) is None}
 
         def table(kind: str, name: str) -> pl.DataFrame:
-            return pl.read_parquet(manifest.inside(folder, f"{kind}/{name}.parquet"), glob=False)
+            file = manifest.inside(folder, f"{kind}/{name}.parquet")
+            try:
+                return pl.read_parquet(file, glob=False)
+            except (pl.exceptions.PolarsError, OSError):
+                raise manifest.DamagedFile(file, manifest.UNREADABLE) from None
 
         vocabularies = {t: table(VOCABULARIES, t) for t in sorted(tables)}
         for name, c in data.dense_columns.items():

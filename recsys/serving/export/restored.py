@@ -114,11 +114,10 @@ def _narrowed(features: FeatureSpec, rows: Mapping[str, int]) -> FeatureSpec:
 
 def _load_dense(task: nn.Module, stored: StoredCheckpoint, table_parameters: set[str]) -> None:
     """Load everything but tables: weights, or their moving average if the run has one, and buffers."""
-    names = [n for n in task.state_dict() if n not in table_parameters and f"model.{n}" in stored.tensors]
-    state = {n: stored.read(f"model.{n}") for n in names}
+    dense = {n: x for n, x in task.state_dict().items() if n not in table_parameters}
+    stored.check_dense(dense)
+    state = {n: stored.read(f"model.{n}") for n in dense}
     saved = RunState.load(stored.path).state
     for name, average in saved.get("ema", {}).get("average", {}).items():
         state[unwrapped(name)] = average
-    missing, _ = task.load_state_dict(state, strict=False)
-    if lost := [n for n in missing if n not in table_parameters]:
-        raise RuntimeError(f"{stored.path}: has no {lost[0]}")
+    task.load_state_dict(state, strict=False)
