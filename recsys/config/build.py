@@ -10,8 +10,10 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from recsys.config.targets import bind, locate
+from recsys.config.targets import bind, check_takes, locate
 from recsys.errors import UserError, did_you_mean
+
+BUILT_WITH = ("features", "device")  # the parameters that every model takes
 
 
 def make(node: DictConfig, key: str, base: type | None = None) -> Callable[..., Any]:
@@ -39,6 +41,7 @@ def build_model(cfg: DictConfig, features: Any, device: Any) -> Any:
     """Build the model for `features`, with its tables on `device`. Raises UserError if the model rejects a value."""
     features = with_dims(cfg, features)
     numeric = build_numeric(cfg, features)
+    check_takes(locate(cfg.model["_target_"], "model"), f"model._target_={cfg.model['_target_']}", BUILT_WITH)
     try:
         model = make(cfg.model, "model")(features if numeric is None else numeric.features, device=device)
     except ValueError as e:

@@ -7,17 +7,12 @@ from typing import TYPE_CHECKING, Any, get_type_hints
 
 from omegaconf import MISSING, DictConfig, OmegaConf
 
-from recsys.config.build import (
-    build_loss,
-    build_model,
-    make,
-    make_scheduler,
-)
+from recsys.config.build import BUILT_WITH, build_loss, build_model, make, make_scheduler
 from recsys.config.check_early import check_calibration, check_metrics
 from recsys.config.check_places import check_places
 from recsys.config.kinds import check_leads, kind_of, meta_task, metric_names, monitor_of
 from recsys.config.settings import accelerator_of, data_of, engine_config, seconds_of
-from recsys.config.targets import bind
+from recsys.config.targets import bind, check_takes
 from recsys.errors import UserError, did_you_mean
 from recsys.evaluation.metrics_table import metric, mode_of
 from recsys.ranges import FLOAT32_MAX, check_values, range_problem
@@ -76,7 +71,7 @@ def check_parts(cfg: DictConfig) -> "ResolvedData":
     data = data_of(plain["data"])
     check_data(data)
     check_versions()
-    check_target(cfg.model, "model", given=("features", "device"))
+    check_target(cfg.model, "model", given=BUILT_WITH)
     if cfg.loss is not None:
         check_target(cfg.loss, "loss")
         build_loss(cfg)
@@ -246,6 +241,7 @@ def check_target(node: Any, path: str, given: Sequence[str] = (), base: type | N
     """
     function, values = bind(node, path, base)
     target = node["_target_"]
+    check_takes(function, f"{path}._target_={target}", given)
     parameters = inspect.signature(function).parameters
     valid = [n for n, p in parameters.items() if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD) and n not in given]
     for name in values:

@@ -9,7 +9,7 @@ modules inside the run folder that the config comes from.
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -166,6 +166,15 @@ def _needed(key: str) -> tuple[tuple[type, ...], str]:
 
         return (Logger,), "a logger, a subclass of pytorch_lightning.loggers.Logger"
     raise UserError(f"{key}: does not take a _target_; remove it")
+
+
+def check_takes(named: Callable[..., Any], where: str, given: Sequence[str]) -> None:
+    """Raise UserError if a class lacks a parameter that the framework passes. where: `key._target_=target`"""
+    makers = [vars(c).get("__init__", c) for c in inspect.getmro(named)] if inspect.isclass(named) else [named]
+    parameters = {name for maker in makers for name in inspect.signature(maker).parameters}  # *args are a base's
+    for name in given:
+        if name not in parameters:
+            raise UserError(f"{where}: has no parameter {name}; recsys builds it with {' and '.join(given)}")
 
 
 def _built(named: Callable[..., Any], values: dict[str, Any], key: str) -> dict[str, Any]:

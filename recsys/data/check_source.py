@@ -4,6 +4,7 @@ import codecs
 import re
 
 from recsys.config.schema_data import SourceConfig, TextConfig
+from recsys.data.raw.blocks import LINE_FORMATS
 from recsys.data.raw.dialect import SPACES
 from recsys.data.raw.formats import repeated
 from recsys.data.raw.nested import exploded_paths
@@ -12,20 +13,7 @@ from recsys.data.raw.tables import FORMATS as TABLE_FORMATS
 from recsys.data.transforms.columns import ResolvedData
 from recsys.errors import UserError, did_you_mean
 
-FORMATS = (
-    "csv",
-    "parquet",
-    "jsonl",
-    "json",
-    "arrow",
-    "npz",
-    "npy",
-    "libfm",
-    "svmlight",
-    "slots",
-    "lists",
-    *TABLE_FORMATS,
-)
+FORMATS = (*LINE_FORMATS, "parquet", "jsonl", "json", "arrow", "npz", "npy", *TABLE_FORMATS)
 # A run's config may come from elsewhere, so its query must not write.
 READS = re.compile(r"\s*\(*\s*(SELECT|WITH|FROM|VALUES)\b[^;]*;?\s*", re.IGNORECASE)
 EXPLODED = ("csv", "parquet", "jsonl", "json", "arrow", "npz", *TABLE_FORMATS)  # formats whose lists can be exploded

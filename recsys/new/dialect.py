@@ -146,6 +146,8 @@ def dialect_of(lines: Sequence[str], encoding: str = "utf-8", header: bool | Non
 
 def _as_slots(d: Dialect, lines: Sequence[str]) -> bool:
     """Return True for lines of slot:value, in which a slot occurs several times, or a label is a slot."""
+    if sum(":" in line for line in lines) <= STEADY * len(lines):
+        return False
     for separator in (" ", ",", ";"):
         few = [slots.parts(line, separator) for line in lines]
         leading, names = slots.slots(list(lines), separator)

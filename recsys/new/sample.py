@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from recsys.data.raw import json_lines, slots, svmlight
+from recsys.data.raw.blocks import LINE_FORMATS
 from recsys.data.raw.dialect import MAGIC, SPACES, UNIT
 from recsys.data.raw.nested import plain
 from recsys.data.raw.ranges import is_compressed
@@ -79,7 +80,7 @@ class Layout:
     @property
     def typed(self) -> bool:
         """Whether the columns have types, not only text."""
-        return self.format not in ("csv", "lists", "libfm", "svmlight", "slots")
+        return self.format not in LINE_FORMATS
 
     @property
     def maps_keys(self) -> bool:

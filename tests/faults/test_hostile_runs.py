@@ -224,6 +224,13 @@ FORGED: dict[str, tuple[Callable[[Path], Any], str]] = {
         ),
         r"weight .* is \[.*\], but the model's is \[.*; the config",
     ),
+    "no model of ours": (
+        lambda r: (
+            OmegaConf.update(c := OmegaConf.load(r / "config.yaml"), "model", {"_target_": "torch.nn.Identity"})
+            or OmegaConf.save(c, r / "config.yaml")
+        ),
+        "model._target_=torch.nn.Identity: has no parameter features",
+    ),
     "state []": (lambda r: saved_again(r, []), "state.pt: does not hold the state of a run"),
     "state 3": (lambda r: saved_again(r, 3), "state.pt: does not hold the state of a run"),
     "state of texts": (

@@ -7,7 +7,7 @@ import polars as pl
 from recsys.console import say
 from recsys.data.prepare.chunks import Chunk, ParsedChunk
 from recsys.data.raw import sources
-from recsys.data.raw.blocks import BadRow
+from recsys.data.raw.blocks import LINE_FORMATS, BadRow
 from recsys.data.raw.formats import first_range
 from recsys.data.raw.ranges import FileRange
 from recsys.data.raw.reasons import Reasons, judge
@@ -16,7 +16,7 @@ from recsys.data.transforms.columns import ResolvedData
 from recsys.errors import UserError
 
 EARLY_STOP_ROWS = 100_000
-FIRST_ROWS_OF = ("csv", "jsonl", "libfm", "svmlight", "slots", "lists")  # formats of which the first rows are read
+FIRST_ROWS_OF = (*LINE_FORMATS, "jsonl")  # formats of which the first rows are read
 FIRST_BYTES, SMALL_BYTES, FEWEST_ROWS = 1 << 18, 8 << 20, 20
 MOST_BAD = 0.5  # the share of bad rows above which the config does not fit the file
 

@@ -10,14 +10,8 @@ LINE = "__line__"  # the line (CSV, libfm) or row (Parquet) of a raw row, from 1
 ELEMENT = "__element__"  # data.source.explode: the place of a row in the list of its raw row, from 1
 LIST = "list"  # format=lists and data.source.explode: the column that identifies the raw row
 NOT_TEXT = "\ufffd"  # replaces bytes that are not UTF-8
-TEXT_FORMATS = (
-    "csv",
-    "split_csv",
-    "libfm",
-    "svmlight",
-    "slots",
-    "lists",
-)  # formats whose values are text without types
+LINE_FORMATS = ("csv", "libfm", "svmlight", "slots", "lists")  # a row is a line, and its values have no types
+TEXT_FORMATS = (*LINE_FORMATS, "split_csv")  # formats whose values are text without types
 BLANK = " \t"  # spaces around values
 EMPTY_LINE = "an empty line"  # the reason of a bad row that side tables ignore
 
@@ -56,6 +50,18 @@ def numbered(file: Path, frame: pl.DataFrame, first: int) -> Block:
     """Return the rows as a block. first: the number of its first row in the file range"""
     lines = pl.int_range(first, first + frame.height, dtype=pl.Int64).alias(LINE)
     return Block(file, frame.with_columns(lines), lines=first + frame.height - 1)
+
+
+def set_apart(block: Block, rows: pl.DataFrame, reason: pl.Expr) -> pl.DataFrame:
+    """Add the rows that cannot be read to the block's bad rows. Return the other ones.
+
+    rows: rows with LINE and their text, in the column "text". reason: why a row cannot be read; null if it can
+    """
+    judged = rows.with_columns(reason.alias("reason"))
+    for line, why, row in judged.filter(pl.col("reason").is_not_null()).select(LINE, "reason", "text").iter_rows():
+        block.bad.append(BadRow(str(block.file), line, why, row))
+    block.bad.sort(key=lambda b: b.line)
+    return judged.filter(pl.col("reason").is_null()).drop("reason")
 
 
 def one_line(e: Exception) -> str:

@@ -17,15 +17,7 @@ import pyarrow.parquet as pq
 
 from recsys.config.schema_data import SourceConfig
 from recsys.data.raw import arrow_files, fixed_width, json_lines, nested, slots, split_csv, svmlight
-from recsys.data.raw.blocks import (
-    ELEMENT,
-    LINE,
-    LIST,
-    BadRow,
-    Block,
-    numbered,
-    one_line,
-)
+from recsys.data.raw.blocks import ELEMENT, LINE, LIST, Block, numbered, one_line, set_apart
 from recsys.data.raw.dialect import SPACES, is_ascii_compatible, read_head, whole_lines
 from recsys.data.raw.ranges import (
     ALL,
@@ -42,6 +34,7 @@ from recsys.errors import UserError
 
 Reader = Callable[[SourceConfig, Path, list[str], FileRange, Projection], Iterator[Block]]
 RANGE_BYTES, RANGE_ROWS = 128 << 20, 1 << 19
+KEYED = {"svmlight": svmlight, "slots": slots}  # formats whose lines are key:value
 
 
 def column_names(source: SourceConfig, file: Path) -> list[str]:
@@ -74,8 +67,8 @@ def unexploded_frame(source: SourceConfig, file: Path) -> pl.DataFrame:
         return _checked(WHOLE_FILES[source.format](source, file).frame.drop(LINE), file).head(0)
     if source.format == "jsonl":
         return _checked(json_lines.empty_frame(source, file), file)
-    if source.format in ("svmlight", "slots"):
-        return _checked((svmlight if source.format == "svmlight" else slots).empty_frame(source, file), file)
+    if source.format in KEYED:
+        return _checked(KEYED[source.format].empty_frame(source, file), file)
     if source.format == "csv":
         names = read_head(source, file).names
         _check_names(names, file)
@@ -143,9 +136,8 @@ def _read_rows(
     if source.format in WHOLE_FILES:
         return iter([WHOLE_FILES[source.format](source, file)])
     readers: dict[str, Reader] = {"csv": read_csv, "libfm": _read_libfm, "lists": _read_lists, "jsonl": json_lines.read}
+    readers |= {name: module.read for name, module in KEYED.items()}
     readers |= {
-        "svmlight": svmlight.read,
-        "slots": slots.read,
         "parquet": _read_parquet,
         "arrow": _read_arrow,
         split_csv.FORMAT: split_csv.read,
@@ -241,11 +233,7 @@ def _read_libfm(
             .when(odd)
             .then(pl.lit("a field is not index:value"))
         )
-        fields = fields.with_columns(ids.alias("ids"), reason.alias("reason"))
-        for row in fields.filter(pl.col("reason").is_not_null()).iter_rows(named=True):
-            block.bad.append(BadRow(str(file), row[LINE], row["reason"], row["text"]))
-        block.bad.sort(key=lambda b: b.line)
-        block.frame = fields.filter(pl.col("reason").is_null()).select(
+        block.frame = set_apart(block, fields.with_columns(ids=ids), reason).select(
             pl.col("parts").list.get(0).alias(names[0]),
             *(pl.col("ids").list.get(i).alias(name) for i, name in enumerate(names[1:], start=1)),
             LINE,
@@ -264,15 +252,12 @@ def _read_lists(
         text = pl.col("text").str.strip_chars()
         if source.separator == SPACES:
             text = text.str.replace_all(SPACES, " ")
-        parts = block.frame.select(LINE, parts=text.str.split(between)).with_columns(
+        parts = block.frame.select(LINE, "text", parts=text.str.split(between)).with_columns(
             pl.col("parts").list.eval(pl.element().filter(pl.element() != ""))
         )
-        short = pl.col("parts").list.len() <= len(before)
-        for line, values in parts.filter(short).iter_rows():
-            reason = f"{len(values)} fields, not {len(before) + 1} or more"
-            block.bad.append(BadRow(str(file), line, reason, between.join(values)))
-        block.bad.sort(key=lambda b: b.line)
-        rows = parts.filter(~short).with_columns(
+        n = pl.col("parts").list.len()
+        short = pl.when(n <= len(before)).then(pl.format(f"{{}} fields, not {len(before) + 1} or more", n))
+        rows = set_apart(block, parts, short).with_columns(
             *(pl.col("parts").list.get(i).alias(name) for i, name in enumerate(before)),
             pl.col("parts").list.slice(len(before)).alias(item),
             pl.concat_str(pl.lit(f"{file}:{file_range.start}:"), pl.col(LINE)).alias(LIST),

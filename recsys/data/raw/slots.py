@@ -13,10 +13,10 @@ from pathlib import Path
 import polars as pl
 
 from recsys.config.schema_data import SourceConfig
-from recsys.data.raw.blocks import LINE, BadRow, Block
+from recsys.data.raw.blocks import LINE, Block, set_apart
 from recsys.data.raw.dialect import head_lines, whole_lines
 from recsys.data.raw.ranges import ALL, FileRange, Projection
-from recsys.data.raw.svmlight import HEAD_LINES, TEXT, column
+from recsys.data.raw.svmlight import HEAD_LINES, TEXT, column, pivoted
 from recsys.data.raw.text import read_csv
 from recsys.errors import UserError
 
@@ -75,12 +75,7 @@ def read(
             pl.col("parts").list.head(len(own)).alias("first"), pl.col("parts").list.slice(len(own)).alias("rest")
         )
         keys = pl.col("rest").list.eval(pl.element().str.extract(FIELD, 1))
-        rows = rows.with_columns(keys=keys)
-        reasons = rows.select(_reason(len(own), names)).to_series()
-        for row in rows.filter(reasons.is_not_null()).with_columns(reason=reasons.drop_nulls()).iter_rows(named=True):
-            block.bad.append(BadRow(str(file), row[LINE], row["reason"], row[TEXT]))
-        block.bad.sort(key=lambda b: b.line)
-        rows = rows.filter(reasons.is_null())
+        rows = set_apart(block, rows.with_columns(keys=keys), _reason(len(own), names))
         first = rows.select(LINE, *(pl.col("first").list.get(i).alias(name) for i, name in enumerate(own)))
         block.frame = pl.concat([first, _values(rows, wanted, source.separator)], how="horizontal")
         yield block
@@ -109,7 +104,4 @@ def _values(rows: pl.DataFrame, wanted: list[str], separator: str) -> pl.DataFra
     long = rows.select("keys", values=values).with_row_index("row").explode("keys", "values")
     long = long.filter(pl.col("keys").is_in(wanted) & (pl.col("values") != ""))
     joined = long.group_by("row", "keys", maintain_order=True).agg(pl.col("values").str.join(separator))
-    wide = joined.pivot(on="keys", on_columns=wanted, index="row", values="values")
-    numbered = pl.DataFrame({"row": pl.int_range(rows.height, dtype=pl.UInt32, eager=True)})
-    filled = numbered.join(wide, on="row", how="left", maintain_order="left")
-    return filled.select(pl.col(key).alias(name) for key, name in names.items())
+    return pivoted(joined, wanted, rows.height).select(pl.col(key).alias(name) for key, name in names.items())

@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 
 from recsys.config.schema_data import SourceConfig
-from recsys.data.raw.blocks import LINE, BadRow, Block
+from recsys.data.raw.blocks import LINE, Block, set_apart
 from recsys.data.raw.dialect import head_lines, whole_lines
 from recsys.data.raw.ranges import ALL, FileRange, Projection
 from recsys.data.raw.text import read_csv
@@ -58,11 +58,7 @@ def read(
         rows = block.frame.select(LINE, TEXT, parts=text.str.split(" ")).with_columns(
             keys=pl.col("parts").list.slice(1).list.eval(pl.element().str.extract(r"^([^:]+):[^:]+$", 1))
         )
-        reasons = rows.select(_reason(known)).to_series()
-        for row in rows.filter(reasons.is_not_null()).with_columns(reason=reasons.drop_nulls()).iter_rows(named=True):
-            block.bad.append(BadRow(str(file), row[LINE], row["reason"], row[TEXT]))
-        block.bad.sort(key=lambda b: b.line)
-        rows = rows.filter(reasons.is_null())
+        rows = set_apart(block, rows, _reason(known))
         label = rows.select(LINE, pl.col("parts").list.get(0).alias(LABEL))
         block.frame = pl.concat([label, _values(rows, wanted)], how="horizontal")
         yield block
@@ -93,10 +89,14 @@ def _values(rows: pl.DataFrame, wanted: list[str]) -> pl.DataFrame:
         take = lambda k: pl.col("values").list.get(places[k]) if k in places else pl.lit(None, pl.String)  # noqa: E731
         return lists.select(_or_0(take(key), key).alias(name) for key, name in names.items())
     long = lists.with_row_index("row").explode("keys", "values").filter(pl.col("keys").is_in(wanted))
+    return pivoted(long, wanted, rows.height).select(_or_0(pl.col(k), k).alias(name) for k, name in names.items())
+
+
+def pivoted(long: pl.DataFrame, wanted: list[str], height: int) -> pl.DataFrame:
+    """Return a column for each key, of `height` rows, from a frame of row, keys and values."""
     wide = long.pivot(on="keys", on_columns=wanted, index="row", values="values")
-    numbered = pl.DataFrame({"row": pl.int_range(rows.height, dtype=pl.UInt32, eager=True)})
-    filled = numbered.join(wide, on="row", how="left", maintain_order="left")
-    return filled.select(_or_0(pl.col(key), key).alias(name) for key, name in names.items())
+    numbered = pl.DataFrame({"row": pl.int_range(height, dtype=pl.UInt32, eager=True)})
+    return numbered.join(wide, on="row", how="left", maintain_order="left")
 
 
 def _or_0(values: pl.Expr, key: str) -> pl.Expr:

@@ -105,12 +105,12 @@ class Service:
         core.set_timeout(call, parameters.get("timeout"))
         version = request.model_version or None
         loaded = core.route(call, request.model_name, version, request.SerializeToString)
+        rest_v2.check_outputs(_parameters(o.parameters) for o in request.outputs)
         rest_v2.check_size(core, loaded, [(i.datatype, tuple(i.shape)) for i in request.inputs])
         inputs = parse_inputs(request)
         core.check_rows(inputs[0].shape[0])
         payload = rest_v2.make_payload(loaded, inputs, parameters)
         outputs = await core.compute(call, loaded, payload, explicit=version is not None)
-        rest_v2.check_outputs(_parameters(o.parameters) for o in request.outputs)
         wanted = [o.name for o in request.outputs]
         chosen = v2.selected(rest_v2.output_arrays(outputs), wanted, loaded.name)
         return _answer(loaded.name, loaded.version, request.id, chosen)
