@@ -91,15 +91,14 @@ def both(yaml: str, folder: Path, root: str, tmp_path: Path) -> Prepared:
     return b
 
 
-# csv in memory and parquet on s3 stand for all
+# csv in memory stands for all
 @pytest.mark.parametrize(
     ("kind", "store"),
     [
         ("csv", "memory"),
-        ("parquet", "s3"),
         *(
             pytest.param(*both, marks=pytest.mark.slow)
-            for both in (("csv", "s3"), ("parquet", "memory"), ("gz", "memory"), ("gz", "s3"))
+            for both in (("parquet", "s3"), ("csv", "s3"), ("parquet", "memory"), ("gz", "memory"), ("gz", "s3"))
         ),
     ],
 )

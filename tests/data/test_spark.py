@@ -283,6 +283,7 @@ def test_killed_it_goes_on_where_it_was(tmp_path: Path, small_chunks: None, monk
     assert read == {f: f.stat().st_mtime_ns for f in (tmp_path / "spark").rglob("chunk.json")}
 
 
+@pytest.mark.slow
 def test_stored_features_join_as_by_polars(tmp_path: Path) -> None:
     """tests/store/test_spark_join.py has every function and kind of time."""
     log = {"user": ["a", "b", "a", "a"], "at": [1, 2, 3, 5], "price": [1.0, 2.0, 4.0, 8.0]}

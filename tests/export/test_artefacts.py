@@ -400,6 +400,7 @@ def test_a_user_without_items_whose_items_are_numbers(tmp_path: Path) -> None:
     assert len(nothing) == 3 and all(isinstance(i, int) for i in nothing) and 2 not in known
 
 
+@pytest.mark.slow
 def test_data_without_a_form_in_one_graph_is_named(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Several labels, groups, joins and lists; the message names all that has no form, and the artefact still works."""
     folder = tmp_path_factory.mktemp("tasks")
@@ -412,7 +413,7 @@ def test_data_without_a_form_in_one_graph_is_named(tmp_path_factory: pytest.Temp
     assert len(about["signature"]["outputs"]) >= 2 and about["metrics"]["artefact"]
 
 
-@pytest.mark.parametrize("kind", ["ivf", "usearch"])
+@pytest.mark.parametrize("kind", ["ivf", pytest.param("usearch", marks=pytest.mark.slow)])
 def test_an_index_of_the_items(kind: str, run_of_items: Path, tmp_path: Path) -> None:
     """Lists with the index are those of all items, but for a few; scores are the model's, and nothing is left out twice."""
     assert export_run(run_of_items, tmp_path / "artefact", f"index={kind}", "recall_target=0.9") is None

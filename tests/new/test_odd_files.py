@@ -88,11 +88,11 @@ def test_paths_that_are_no_files(make: Callable[[Path], None], message: str, glo
 
 
 def test_the_time_for_many_columns_grows_with_their_number() -> None:
-    """Lists and text in 2,500 columns; comparing each with each took minutes."""
-    width = 2500
+    """Lists and text in 800 columns; comparing each with each took more than ten times as long."""
+    width = 800
     frame = pl.DataFrame({f"c{i}": ["a b c", "a b", "a", "d e f"] for i in range(width)})
     started = time.process_time()
     explode(frame, Layout("csv", frame.columns), None)
     lists = pl.DataFrame({f"l{i}": [[i] * (1 + (i + k) % 5) for k in range(6)] for i in range(width)})
     explode(lists, Layout("parquet", lists.columns), None)
-    assert time.process_time() - started < 30
+    assert time.process_time() - started < 15

@@ -157,6 +157,7 @@ def test_random_draws_different_trials_by_a_seed() -> None:
     assert [t.values for t in record.load(Path("t")).trials][:3] == first
 
 
+@pytest.mark.slow
 def test_optuna_finds_the_better_half_and_prunes() -> None:
     lr = "optim.sparse.lr=interval(0,0.5)"
     assert sweep("sweep=optuna", "sweep.trials=9", lr, "trainer.max_epochs=3", "optim.dense.lr=0.25") == 0
