@@ -136,9 +136,14 @@ def _join(cfg: DictConfig, views: Mapping[str, View]) -> None:
         rows = pl.read_parquet(source, glob=False)
     for view in views.values():
         view.check_values(rejected=_rejected(cfg))
+        view.check_keys(rows.schema.get(view.key))
         rows = view.join(rows, cfg.time)
-    with whole_file(output) as building:
-        rows.write_parquet(building)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with whole_file(output) as building:
+            rows.write_parquet(building)
+    except OSError as e:
+        raise UserError(f"output={output}: cannot be written ({e.strerror}); name another place") from e
     _say_joined(rows.height, views, output)
 
 

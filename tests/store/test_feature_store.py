@@ -2,7 +2,7 @@
 
 import json
 import multiprocessing
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from recsys.errors import UserError
 from recsys.serving.python_values import RowError
 from recsys.serving.servable import Query
+from recsys.serving.store.aggregates import Aggregate
 from recsys.serving.store.definition import load_views
 from recsys.serving.store.durations import seconds_of_age
 from recsys.serving.store.materialise import materialise
@@ -23,6 +24,7 @@ from recsys.serving.store.stores import FeatureStore, SQLiteStore, open_store
 from recsys.serving.store.views import View
 
 DAY = datetime(2026, 1, 1)
+JOIN = ["definition=d.yaml", "input=rows.parquet", "time=ts"]
 
 
 def day(n: float) -> datetime:
@@ -312,3 +314,65 @@ def test_mistakes_in_files_and_stores(view: View, log: Path, tmp_path: Path) -> 
         open_store("redis://127.0.0.1:1/0")
     with says(r"^definition=none.yaml: no such file$"):
         load_views("none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("at", "updated"),
+    [
+        ([date(2026, 1, 1), date(2026, 1, 2)], [datetime(2026, 1, 1, 12), datetime(2026, 1, 2, 13)]),
+        ([5, 6], [5.5, 6.5]),
+        (pl.Series([0, 1]).cast(pl.Datetime("ms")), pl.Series([3, 1001]).cast(pl.Datetime("us"))),
+        (pl.Series([0, 1]).cast(pl.Datetime("us")), pl.Series([3, 1001]).cast(pl.Datetime("ns"))),
+        (pl.Series([1767225600.0], dtype=pl.Float32), [1767225650.0]),
+    ],
+    ids=["days", "whole numbers", "ms", "us", "Float32"],
+)
+def test_rows_with_coarser_times_see_nothing_from_later(at: Any, updated: Any, tmp_path: Path) -> None:
+    n = len(at)
+    pl.DataFrame({"user": ["u"] * n, "updated": updated, "age": range(n)}).write_parquet(tmp_path / "u.parquet")
+    counted = (Aggregate("n", "count", "*"),)
+    view = View("users", (f"{tmp_path}/u.parquet",), "user", "updated", ("age",), aggregates=counted)
+    joined = view.join(pl.DataFrame({"user": ["u"] * n, "ts": at, "__key__": range(n)}), "ts")
+    assert joined.columns == ["user", "ts", "__key__", "age", "n"]
+    assert joined["age"].to_list() == [None, 0][:n] and joined["n"].to_list() == [0, 1][:n]
+    assert joined["__key__"].to_list() == list(range(n))
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "files", "message"),
+    [
+        ({"user": [7.0]}, "[age]", [{"user": [7]}], "users.key=user: is Float64 in input and Int64 in the files"),
+        ({}, "[age, updated]", [{}], "columns: updated is the view's key or time"),
+        ({}, "[age, age]", [{}], "columns: age occurs twice"),
+        ({}, "[__time__]", [{}], "__time__: names that begin with __ are reserved"),
+        ({}, "[age]", [{}, {"age": [0.5]}], "column age is Float64 in f1.parquet and Int64 in f0.parquet"),
+        ({"ts": [date(2026, 1, 1)]}, "[age]", [{"updated": pl.Series([0]).cast(pl.Datetime("us", "Asia/Tokyo"))}],
+         "time=ts: is Date there and Datetime"),
+    ],
+)  # fmt: skip
+def test_mistakes_of_a_join(
+    rows: Any, columns: str, files: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for i, own in enumerate(files):
+        pl.DataFrame({"user": [7], "updated": [0], "age": [1], **own}).write_parquet(f"f{i}.parquet")
+    pl.DataFrame({"user": [7], "ts": [1], **rows}).write_parquet("rows.parquet")
+    yaml = f"users:\n  files: f*.parquet\n  key: user\n  time: updated\n  columns: {columns}\n"
+    Path("d.yaml").write_text(yaml)
+    done = run_forked("recsys.feature_store", "join", *JOIN, "output=o.parquet", cwd=tmp_path)
+    assert done.returncode == 2 and message in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
+
+
+def test_what_a_join_writes_destroys_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new folder is made; a file of other things is no place for rejected events."""
+    monkeypatch.chdir(tmp_path)
+    pl.DataFrame({"user": [7], "updated": [0.0], "age": [1]}).write_parquet("f.parquet")
+    pl.DataFrame({"user": [7], "ts": [1.0]}).write_parquet("rows.parquet")
+    Path("d.yaml").write_text("users: {files: f.parquet, key: user, time: updated, columns: [age]}")
+    before = Path("f.parquet").read_bytes()
+    for inputs in ("f.parquet", "d.yaml"):
+        done = run_forked("recsys.feature_store", "join", *JOIN, "output=o.parquet", f"rejected={inputs}", cwd=tmp_path)
+        assert f"rejected={inputs}: holds something else than rejected events" in done.stderr
+    assert Path("f.parquet").read_bytes() == before
+    assert run_forked("recsys.feature_store", "join", *JOIN, "output=a/b/o.parquet", cwd=tmp_path).returncode == 0
+    assert pl.read_parquet("a/b/o.parquet")["age"].to_list() == [1]

@@ -9,7 +9,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, Literal, get_args
 from typing import Literal as OneOf
 
 import polars as pl
@@ -86,6 +86,23 @@ ONLINE: Mapping[str, Callable[[Aggregate, list[Any]], Any]] = {
 def ticks_per_second(dtype: pl.DataType) -> int:
     """Return how many ticks a second, or a unit of a number, has: times are compared as whole numbers of ticks."""
     return 1 if dtype.is_integer() else MICROSECONDS
+
+
+def common_time(theirs: pl.DataType, own: pl.DataType) -> pl.DataType | None:
+    """Return the type in which times of two types compare without loss; None if they do not compare.
+
+    A view's times are never cut to days or seconds because the rows have no finer ones: that would show a row values
+    from later on its day.
+    """
+    moments = [t for t in (theirs, own) if isinstance(t, pl.Datetime)]
+    if len(moments) + [theirs, own].count(pl.Date()) == 2:
+        zones = {m.time_zone for m in moments} - {None, "UTC"}
+        finest: Literal["ns", "us"] = "ns" if any(m.time_unit == "ns" for m in moments) else "us"
+        return None if len(moments) < 2 and zones else pl.Datetime(finest)
+    if theirs.is_integer() and own.is_integer():
+        return pl.Int64()
+    numbers = all(t.is_integer() or t.is_float() for t in (theirs, own))
+    return pl.Float64() if numbers else None
 
 
 def ticks(time: pl.Expr, dtype: pl.DataType, per_second: int) -> pl.Expr:

@@ -67,9 +67,16 @@ def _view(name: str, value: Any, file: str | Path) -> View:
         raise UserError(f"{where}.{missing}: is missing")
     files = _texts(value["files"])
     columns = _texts(value.get("columns", []))
+    if twice := next((c for i, c in enumerate(columns) if c in columns[:i]), None):
+        raise UserError(f"{where}.columns: {twice} occurs twice; list it once")
+    if own := next((c for c in columns if c in (str(value["key"]), str(value["time"]))), None):
+        raise UserError(f"{where}.columns: {own} is the view's key or time, which is no feature; leave it out")
     if not columns and "aggregates" not in value:
         raise UserError(f"{where}.columns: is {'empty' if 'columns' in value else 'missing'}; list the features")
     made = _aggregates(f"{where}.aggregates", value.get("aggregates", {}))
+    for read in (value["key"], value["time"], *columns, *(a.name for a in made), *(a.column for a in made)):
+        if str(read).startswith("__"):
+            raise UserError(f"{where}: {read}: names that begin with __ are reserved; rename the column")
     if twice := next((a.name for a in made if a.name in columns), None):
         raise UserError(f"{where}.aggregates.{twice}: is also one of the columns; give it another name")
     age = value.get("max_age")

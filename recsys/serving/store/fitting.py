@@ -64,9 +64,14 @@ def reject(rejected: Path | None, view: str, where: str, why: str, text: str) ->
 
 
 def check_rejected(rejected: Path | None) -> None:
-    """Raise UserError if a file for rejected events cannot be written."""
+    """Raise UserError if a file for rejected events cannot be written, or holds something else."""
+    if rejected is None:
+        return
     try:
-        if rejected is not None:
-            rejected.open("a").close()
+        rejected.open("a").close()
+        with rejected.open("rb") as file:
+            first = file.readline(1 << 20)
     except OSError as e:
         raise UserError(f"rejected={rejected}: cannot be written ({e.strerror}); name another file") from e
+    if first and not first.startswith(b'{"view": '):
+        raise UserError(f"rejected={rejected}: holds something else than rejected events; name a new file")

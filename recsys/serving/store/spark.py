@@ -168,42 +168,26 @@ def _column(name: str, of: str | None = None) -> Column:
 
 @dataclass(frozen=True)
 class _Clock:
-    """How times compare: those of a view are converted to the type of the rows' times first, as View.join does."""
+    """How times of rows and of a view compare: both are converted to one type, as View.join does."""
 
-    theirs: pl.DataType
-    own: pl.DataType
+    common: pl.DataType
 
     @property
     def per_second(self) -> int:
-        return ticks_per_second(self.theirs)
+        return ticks_per_second(self.common)
 
     def at(self, time: Column, dtype: pl.DataType) -> Column:
-        """Return times as numbers that compare as the rows' times do: microseconds, or the numbers themselves."""
-        if not self.theirs.is_temporal():
-            kind = "long" if self.theirs.is_integer() else "float" if self.theirs == pl.Float32 else "double"
+        """Return times as numbers that compare: microseconds, or the numbers themselves."""
+        if not self.common.is_temporal():
+            kind = "long" if self.common.is_integer() else "double"
             return F.when(~F.isnan(time), time).cast(kind) if dtype.is_float() else time.cast(kind)
         if dtype == pl.Date:
             return F.unix_date(time).cast("long") * DAY
-        moment = F.unix_micros(time.cast("timestamp"))
-        unit = DAY if self.theirs == pl.Date else 1000 if getattr(self.theirs, "time_unit", "") == "ms" else 1
-        return moment - F.pmod(moment, F.lit(unit))
+        return F.unix_micros(time.cast("timestamp"))
 
     def tick(self, at: Column) -> Column:
         """Return whole ticks, as aggregates.ticks does."""
-        if not self.theirs.is_float():
-            return at
-        kind = "float" if self.theirs == pl.Float32 else "double"
-        return F.ceil(at * F.lit(self.per_second).cast(kind)).cast("long")
-
-
-def _clock(view: View, time: str, theirs: pl.DataType, own: pl.DataType) -> _Clock:
-    zones = [t.time_zone for t in (theirs, own) if isinstance(t, pl.Datetime)]
-    days = pl.Date in (theirs, own) and theirs != own and any(z not in (None, "UTC") for z in zones)
-    times = [t == pl.Date or isinstance(t, pl.Datetime) for t in (theirs, own)]
-    numbers = [t.is_integer() or t.is_float() for t in (theirs, own)]
-    if days or not (all(times) or all(numbers)):
-        raise view.unlike(time, theirs, own)
-    return _Clock(theirs, own)
+        return F.ceil(at * F.lit(self.per_second).cast("double")).cast("long") if self.common.is_float() else at
 
 
 def _with_features(
@@ -214,7 +198,7 @@ def _with_features(
     view.scan(paths)  # checks the files
     columns = list(dict.fromkeys([*view.columns, *view.event_columns]))
     types = _schema(paths, view.name, list(dict.fromkeys([view.key, view.time, *columns])))
-    clock = _clock(view, time, schema[time], types[view.time])
+    clock = _Clock(view.compared(time, schema[time], types[view.time]))
     read = _read(session, paths, types, view.name)
     missing = F.struct(*(_without_nan(_column(c, VALUE), types[c]).alias(c) for c in types))
     read = read.select(missing.alias(VALUE), PLACE)
@@ -294,11 +278,10 @@ class _Features:
         view, last = self._view, F.col("latest")
         fresh = last.isNotNull()
         if view.max_age is not None:
-            age = view.age(self._clock.theirs)
+            age = view.age(self._clock.common)
             age = microseconds_of_age(age) if isinstance(age, str) else age
             passed = F.col(AT) - last[AT]
-            limit = F.lit(age).cast("float") if self._clock.theirs == pl.Float32 else F.lit(age)
-            fresh = passed <= limit
+            fresh = passed <= F.lit(age)
         names = list(self._columns)
         return [F.when(fresh, last[VALUE][f"c{names.index(c)}"]).alias(c) for c in view.columns]
 

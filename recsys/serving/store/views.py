@@ -24,6 +24,7 @@ from recsys.serving.store.aggregates import (
     TICK,
     Aggregate,
     at_times,
+    common_time,
     ticks,
     ticks_per_second,
 )
@@ -38,6 +39,7 @@ from recsys.serving.store.fitting import (
     without_nan,
 )
 
+TIME, PLACE = "__time__", "__place__"
 FORMAT = 3  # of the events in a store; those of another format are read again from the files
 
 
@@ -116,6 +118,7 @@ class View:
             self.age(there[self.time])
             self._check_windows(there[self.time])
             self._check_types(there, path, first or there[self.time])
+            self._check_first({c: there[c] for c in wanted}, path)
         types = {c: there[c] for c in wanted}
         frame = pl.scan_parquet(paths, glob=False).select(wanted)  # their names are no globs
         if large := self.too_large(types):
@@ -199,27 +202,22 @@ class View:
         self.check_rows(rows.columns, time)
         with readable(self.name):
             values = self.scan().collect(engine="streaming")
-        values = values.rename({self.time: "__time__", self.key: "__key__"})
-        if rows.schema[time] != values.schema["__time__"]:
-            try:
-                if rows.schema[time].is_temporal() != values.schema["__time__"].is_temporal():
-                    raise pl.exceptions.SchemaError
-                values = values.with_columns(pl.col("__time__").cast(rows.schema[time]))
-            except pl.exceptions.PolarsError as e:
-                raise self.unlike(time, rows.schema[time], values.schema["__time__"]) from e
-        joined = self._join_columns(rows, values, time) if self.columns else rows
-        if not self.aggregates:
-            return joined
-        dtype = values.schema["__time__"]
-        per_second = ticks_per_second(dtype)
-        events = values.select(
-            pl.col("__key__").alias(KEY), ticks(pl.col("__time__"), dtype, per_second).alias(TICK), *self.event_columns
-        )
-        at = rows.select(
-            pl.col(self.key).cast(pl.String).alias(KEY),
-            ticks(pl.col(time), rows.schema[time], per_second).alias(TICK),
-        )
-        return pl.concat([joined, at_times(events, at, self.aggregates, per_second)], how="horizontal")
+        dtype = self.compared(time, rows.schema[time], values.schema[self.time])
+        values = values.with_columns(pl.col(self.time).cast(dtype))
+        asked = rows.select(pl.col(self.key).cast(pl.String).alias(KEY), pl.col(time).cast(dtype).alias(TIME))
+        found = [rows]
+        if self.columns:
+            found.append(self._latest_at(asked, values.rename({self.key: KEY, self.time: TIME})))
+        if self.aggregates:
+            per_second = ticks_per_second(dtype)
+            events = values.select(
+                pl.col(self.key).alias(KEY),
+                ticks(pl.col(self.time), dtype, per_second).alias(TICK),
+                *self.event_columns,
+            )
+            at = asked.select(KEY, ticks(pl.col(TIME), dtype, per_second).alias(TICK))
+            found.append(at_times(events, at, self.aggregates, per_second))
+        return pl.concat(found, how="horizontal")
 
     def check_rows(self, columns: Sequence[str], time: str) -> None:
         """Raise UserError if rows lack the key or their time, or already have a feature."""
@@ -229,22 +227,34 @@ class View:
         if taken := next((c for c in self.names if c in columns), None):
             raise UserError(f"input: already has a column {taken}, which {self.name} adds; drop it first")
 
-    def unlike(self, time: str, theirs: Any, own: Any) -> UserError:
-        """Return the error for rows whose times cannot be compared with those of the view."""
-        return UserError(f"time={time}: is {theirs} there and {own} in {self.name}; convert one of them")
+    def compared(self, time: str, theirs: pl.DataType, own: pl.DataType) -> pl.DataType:
+        """Return the type in which times of rows and of the view compare. Raises UserError if they do not."""
+        if (common := common_time(theirs, own)) is None:
+            raise UserError(f"time={time}: is {theirs} there and {own} in {self.name}; convert one of them")
+        return common
 
-    def _join_columns(self, rows: pl.DataFrame, values: pl.DataFrame, time: str) -> pl.DataFrame:
-        place = "__place__"
-        left = rows.with_row_index(place).with_columns(pl.col(self.key).cast(pl.String).alias("__key__")).sort(time)
-        joined = left.join_asof(
-            values.select("__key__", "__time__", *self.columns).sort("__time__", maintain_order=True),
-            left_on=time,
-            right_on="__time__",
-            by="__key__",
-            tolerance=self.age(rows.schema[time]),
-            check_sortedness=False,
+    def check_keys(self, theirs: pl.DataType | None) -> None:
+        """Raise UserError for keys of a type that writes the same key as another text: 7 and 7.0."""
+        own = columns_of(self.paths()[0], self.name).get(self.key)
+        if theirs is not None and own is not None and theirs != own and not (_is_plain(theirs) and _is_plain(own)):
+            raise UserError(
+                f"{self.name}.key={self.key}: is {theirs} in input and {own} in the files; convert one of them"
+            )
+
+    def _latest_at(self, asked: pl.DataFrame, values: pl.DataFrame) -> pl.DataFrame:
+        """Return the columns at the KEY and TIME of each row."""
+        joined = (
+            asked.with_row_index(PLACE)
+            .sort(TIME)
+            .join_asof(
+                values.select(KEY, TIME, *self.columns).sort(TIME, maintain_order=True),
+                on=TIME,
+                by=KEY,
+                tolerance=self.age(asked.schema[TIME]),
+                check_sortedness=False,
+            )
         )
-        return joined.sort(place).select(*rows.columns, *self.columns)
+        return joined.sort(PLACE).select(*self.columns)
 
     def age(self, dtype: Any) -> Any:
         """Return max_age for times of a type: text such as 30d, or a number. Raises UserError if it does not fit."""
@@ -278,6 +288,15 @@ class View:
             if a.function == "distinct" and dtype.is_nested():
                 raise UserError(f"{where}: the column is {dtype} in {path}; name one of single values")
 
+    def _check_first(self, types: Mapping[str, pl.DataType], path: str) -> None:
+        """Raise UserError if a file's columns have other types than those of the first file."""
+        first = self.paths()[0]
+        there = columns_of(first, self.name)
+        for name, dtype in types.items():
+            if dtype != there.get(name, dtype) and pl.Null not in (dtype, there[name]):
+                kinds = f"{dtype} in {path} and {there[name]} in {first}"
+                raise UserError(f"{self.name}: column {name} is {kinds}; write all files with the same types")
+
     @property
     def summed(self) -> frozenset[str]:
         """The columns of which an aggregate is a sum or mean."""
@@ -289,6 +308,11 @@ class View:
             if a.window is not None and dtype.is_temporal() == a.unitless:
                 hint = "write a unit, such as 1h or 7d" if a.unitless else f"write a number, as the times are ({dtype})"
                 raise UserError(f"{self.name}.aggregates.{a.name}.window: {hint}")
+
+
+def _is_plain(dtype: pl.DataType) -> bool:
+    """Return whether keys of a type are the same text in any other such type."""
+    return dtype.is_integer() or dtype in (pl.String, pl.Categorical, pl.Enum, pl.Boolean)
 
 
 def _is_unfit(dtype: pl.DataType) -> bool:
