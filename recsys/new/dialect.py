@@ -78,6 +78,8 @@ def encoding_of(text: bytes) -> tuple[str, str]:
         return "utf-8", ""
     if not odd:
         return "utf-8", ""
+    if _are_pairs(odd) and all(_decodes(line, "cp949") for line in odd) and _is_korean(odd):
+        return "cp949", "a guess: bytes above 127 come in pairs, and are Korean letters; look at them"
     name = "cp1252" if all(_decodes(line, "cp1252") for line in odd) else "latin-1"
     if _are_pairs(odd) and all(_decodes(line, "gb18030") for line in odd):
         return "gb18030", "a guess: bytes above 127 come in pairs, as those of Chinese letters do; look at them"
@@ -88,6 +90,11 @@ def _are_pairs(lines: Sequence[bytes]) -> bool:
     """Return True if bytes above 127 stand in even numbers, and seldom alone, as accents would."""
     runs = [len(run) for line in lines for run in re.findall(rb"[\x80-\xff]+", line)]
     return sum(n % 2 == 0 for n in runs) > MOSTLY_PAIRS * len(runs)
+
+
+def _is_korean(lines: Sequence[bytes]) -> bool:
+    letters = [c for line in lines for c in line.decode("cp949") if not c.isascii()]
+    return sum("\uac00" <= c <= "\ud7a3" for c in letters) > MOSTLY_PAIRS * len(letters)
 
 
 def _decodes(line: bytes, encoding: str) -> bool:

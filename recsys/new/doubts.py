@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from recsys.new.columns import Column
 from recsys.new.copies import copies, determines
 from recsys.new.gather import Gathered
-from recsys.new.names import ITEMS, USERS, names_an_id_of
+from recsys.new.names import ITEMS, RATINGS, USERS, names_an_id_of, rank_of
 from recsys.new.questions import Answers, Question
 
 if TYPE_CHECKING:
@@ -38,9 +38,23 @@ def questions_of(p: Proposal, gathered: Gathered, answers: Answers) -> list[Ques
         if others_:
             text = f"which column is the {role}: {', '.join(c.name for c in [own, *others_])}?"
             found.append(Question(text, f"{role}={own.name}", tuple(f"{role}={c.name}" for c in [own, *others_][:4])))
+    if p.label is not None and rank_of(p.label.column.name, RATINGS) is not None:
+        found += _who_rates(p, answers)
     if p.rows < FEW_ROWS:
         found.append(Question(f"there are {p.rows} rows, too few to tell columns apart: are all guesses right?", "yes"))
     return found
+
+
+def _who_rates(p: Proposal, answers: Answers) -> list[Question]:
+    """Return a question if no column is known to be the user, or the item, of a rating."""
+    lacks = [r for r in ("user", "item") if getattr(p.roles, r) is None and getattr(answers, r) == "auto"]
+    free = [c for c in p.columns if not c.role and c.distinct > FEW_ROWS and (c.kind == "id" or c.is_whole)]
+    if not lacks or len(free) < len(lacks):
+        return []
+    guess = " ".join(f"{role}={c.name}" for role, c in zip(lacks, free, strict=False))
+    none = " ".join(f"{role}=null" for role in lacks)
+    text = f"which column is the {' and which the '.join(lacks)} of {p.label.column.name}? No name says so"  # type: ignore[union-attr]
+    return [Question(text, "none", (guess, none))]
 
 
 def _rivals(own: Column, columns: Sequence[Column], among: tuple[str, ...]) -> list[Column]:

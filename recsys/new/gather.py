@@ -8,7 +8,7 @@ from pathlib import Path
 
 from recsys.errors import UserError
 from recsys.new.find_files import Found, split_of
-from recsys.new.names import ITEMS, LABELS, RATINGS, USERS, ascii_letters, names_an_id_of, plain, rank_of
+from recsys.new.names import ITEMS, LABELS, RATINGS, USERS, ascii_letters, names_an_id_of, plain, rank_of, words
 from recsys.new.questions import Answers, Question
 from recsys.new.sample import Layout, OtherRows, layout_of, rows_of
 
@@ -168,7 +168,8 @@ def _check_labels(
         named = [c for c in columns if rank_of(c, LABELS) is not None]
         if not named or len(columns) > 2 or split_of(theirs) == "test":
             continue
-        own = rows[best][0]
+        named_alike = [f for f in rows[best] if set(words(f.stem)) & set(words(theirs.stem)) - {"x", "y"}]
+        own = next(iter(named_alike), rows[best][0])
         shared = [c for c in columns if c in layouts[best].columns]
         if shared and names_an_id_of(shared[0], (*USERS, *ITEMS)):  # a property of users or items
             continue

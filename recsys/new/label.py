@@ -23,6 +23,7 @@ from recsys.new.names import (
 from recsys.new.statistics import SKEWED, mean, skewness
 
 MOST_RATINGS = 21  # different values of a rating, such as 0 to 10 in half steps
+CERTAIN_RATINGS = ("rating", "ratings", "stars", "star_rating", "book_rating")  # also with many values
 FEWEST_THAT_DIFFER = 0.1  # share of users, and of items, whose rows have both values of a label
 MOST_CLASSES = 1000
 MOST_NAMED_CLASSES = 50  # different texts under the name of a label
@@ -95,8 +96,11 @@ def choose(columns: Sequence[Column], asked: str, *, retrieval: bool, untested: 
         made.reason = f"as you asked{made.reason}"
         return made
     free = [c for c in columns if not c.role and c.kind in ("category", "number", "id")]
+    leaf = {c.name: c.name.rpartition(".")[2] for c in free}  # of outcome.clicked: clicked
     named = [
-        (rank, c) for c in free if (rank := rank_of(c.name, LABELS)) is not None and _can_be(c, retrieval=retrieval)
+        (rank, c)
+        for c in free
+        if (rank := rank_of(leaf[c.name], LABELS)) is not None and _can_be(c, retrieval=retrieval)
     ]
     if named:
         best = min(named, key=lambda pair: (pair[1].distinct > 2, pair[0]))[1]
@@ -117,13 +121,21 @@ def choose(columns: Sequence[Column], asked: str, *, retrieval: bool, untested: 
         rated = [
             (rank, c) for c in free if (rank := rank_of(c.name, words)) is not None and 1 < c.distinct <= MOST_RATINGS
         ]
-        if rated and (why == "a rating" or is_event(min(rated, key=lambda pair: pair[0])[1])):
-            best = min(rated, key=lambda pair: pair[0])[1]
-            return _with_reason(best, f"{why}, by its name")
+        first = min(rated, key=lambda pair: pair[0])[1] if rated else None
+        if first is not None and (why == "a rating" or is_event(first)):
+            return _with_reason(first, f"{why}, by its name")
+        if first is not None and retrieval and first.numbers is not None and first.is_whole:
+            why = "its numbers are kinds of events, and nothing says which ones count"
+            return _doubted(_with_reason(first, why), why)
+    if (rating := _named_amount(free, CERTAIN_RATINGS)) is not None:
+        return _with_reason(rating, "a rating, by its name")
     answers = [c for c in two if _differs(c, columns)] if retrieval else []
     if len(answers) == 1:
         why = "the only column of yes and no that differs between rows of a user or an item"
         return _doubted(_with_reason(answers[0], why), f"it is {why}")
+    if answers:
+        why = f"{', '.join(c.name for c in answers)} hold yes and no that differ between rows of a user or an item"
+        return _doubted(_with_reason(answers[0], "the first column of yes and no"), why, answers)
     if retrieval:
         return None
     if (amount := _named_amount(free, PERHAPS_AMOUNTS)) is not None:

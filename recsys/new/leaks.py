@@ -5,8 +5,9 @@ from collections.abc import Sequence
 import polars as pl
 
 from recsys.new.columns import Column, watched
+from recsys.new.copies import determines
 from recsys.new.label import Label, label_of
-from recsys.new.names import OUTCOMES, SPENT, plain
+from recsys.new.names import OUTCOMES, RATINGS, SPENT, has_word, plain, rank_of
 from recsys.new.statistics import mean
 from recsys.new.yaml_text import flow
 
@@ -25,6 +26,7 @@ DOUBTFUL = 0.05  # probability that such rows are positive by chance, from which
 MOSTLY_LATER = 0.9  # of the rows with a time
 MOST_KINDS = 5  # values of an outcome that is counted, such as 0 to 3 comments
 AFTERWARDS = "known only afterwards?"
+WRITTEN = ("title", "text", "review", "summary", "comment", "headline", "body", "yorum", "kommentar", "commentaire")
 KNOWN_AFTERWARDS = f"it alone predicts the label (almost) perfectly: {AFTERWARDS}"
 
 
@@ -62,12 +64,35 @@ def other_outcomes(columns: Sequence[Column], label: Label) -> dict[str, str]:
     """Return the columns that hold what the user did beside the label, by their names: clicks, buys, time spent."""
     found = {}
     for c in columns:
-        form = plain(c.name)
+        form = plain(c.name).removesuffix("_ms").removesuffix("_seconds").removesuffix("_s")
         answers = c.distinct == 2 or (c.distinct <= MOST_KINDS and c.numbers is not None)
         if c is label.column or c.role or not ((form in OUTCOMES and answers) or form in SPENT):
             continue
         found[c.name] = f"another outcome of the row: {AFTERWARDS}{_as_second_label(c, label)}"
+    return found | _parts_of(columns, label, [c for c in columns if c.name in found and c.distinct == 2])
+
+
+def _parts_of(columns: Sequence[Column], label: Label, outcomes: Sequence[Column]) -> dict[str, str]:
+    """Return the columns with a value only where another outcome is positive, such as the time of a purchase."""
+    found = {}
+    for other in outcomes:
+        made = label_of(other)
+        if made is None or made.kind != "binary" or mean(made.values) == 0:
+            continue
+        for c in _comparable(columns, label):
+            if c is not other and not c.role and (what := _implies(c, made.values)) is not None:
+                found[c.name] = f"{what} implies {other.name}, another outcome: {AFTERWARDS}"
     return found
+
+
+def written_with(columns: Sequence[Column], label: Label, item: Column | None) -> dict[str, str]:
+    """Return the texts that a user writes with a rating: titles and texts that differ between rows of an item."""
+    if item is None or rank_of(label.column.name, RATINGS) is None:
+        return {}
+    texts = [c for c in columns if c is not label.column and not c.role and has_word(c.name, WRITTEN)]
+    texts = [c for c in texts if c.values.dtype == pl.String and c.distinct > FEW_VALUES]
+    why = f"it differs between rows of one {item.name}, so it may be written with {label.column.name}: {AFTERWARDS}"
+    return {c.name: why for c in texts if not determines(item, c)}
 
 
 def later_times(columns: Sequence[Column], time: Column | None) -> dict[str, str]:

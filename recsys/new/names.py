@@ -18,6 +18,19 @@ LABELS = (  # the strongest first
     *("zielwert",),
     *("redeemed", "tapped", "opened", "responded", "accepted", "reordered", "returned", "repeat", "repeated"),
     *("cancelled",),
+    *(
+        "klikniecie",
+        "klikniety",
+        "tıklandı",
+        "tiklandi",
+        "tıklama",
+        "kliknuto",
+        "クリックされた",
+        "클릭여부",
+        "क्लिक",
+        "نقر",
+    ),
+    *("resilie", "aangeklikt", "geklikt", "клик", "покупка"),
     *("reklik", "abonniert", "gefallt", "gustado", "curtiu", "喜欢", "点赞", "クリック", "클릭"),
 )
 # what a user may do after (or beside) what is predicted, and so never known before
@@ -43,7 +56,8 @@ SPENT = frozenset(  # what an outcome took or brought
         *("dwell_time", "dwell", "watch_time", "watching_times", "watch_ratio", "play_time", "play_duration"),
         *("view_time",),
         *("playing_time", "time_spent", "gross_bookings_usd", "成交金额", "停留时长", "观看时长", "播放时长"),
-        *("verweildauer",),
+        *("verweildauer", "stay_time", "profile_stay_time", "comment_stay_time", "view_duration", "watch_duration"),
+        *("helpful", "helpful_vote", "helpful_votes", "useful", "funny", "cool", "is_reviewed"),  # votes on a review
     )
 )
 AMOUNTS = (  # numbers that people predict, the likeliest first
@@ -64,7 +78,7 @@ RATINGS = (
     "grade",
     "vote",
     *("bewertung", "note", "puntuacion", "calificacion", "nota", "avaliacao", "valutazione", "评分", "打分"),
-    *("評価", "평점"),
+    *("評価", "평점", "puan", "ocena", "beoordeling", "hodnoceni", "оценка", "التقييم", "تقييم", "रेटिंग"),
 )
 EVENTS = (
     "event",
@@ -76,6 +90,10 @@ EVENTS = (
     "behaviour",
     "behavior_type",
     "type",
+    "interaction_type",
+    "interaction",
+    "feedback_type",
+    "activity_type",
 )
 EVENT_POSITIVES = (  # the rarest kind of event that a recommender is to predict, the strongest first
     *("purchase", "buy", "transaction", "order", "checkout", "conversion", "convert", "install", "subscribe", "book"),
@@ -89,7 +107,8 @@ USERS = (
     *("nutzer", "benutzer", "kunde", "kunden", "kundennummer", "mitglied", "besucher", "usuario", "cliente"),
     *("utilisateur",),
     *("comprador", "utente", "klient", "gebruiker", "klant", "用户", "顾客", "客户", "会员", "买家", "ユーザー"),
-    *("顧客", "사용자"),
+    *("顧客", "사용자", "고객", "musteri", "müşteri", "kullanıcı", "kullanici", "uzytkownik", "użytkownik"),
+    *("пользователь", "клиент", "المستخدم", "العميل", "ग्राहक", "उपयोगकर्ता"),
 )
 SESSIONS = ("session", "sessionid", "sitzung", "sesion", "sessao", "seance", "sessione", "会话", "セッション", "device")
 ITEMS = (
@@ -106,7 +125,7 @@ ITEMS = (
     *("libro", "produto", "artigo", "musica", "livro", "produit", "livre", "chanson", "prodotto", "articolo"),
     *("noticia",),
     *("商品", "物品", "产品", "电影", "视频", "文章", "新闻", "歌曲", "图书", "广告", "书籍", "商品番号", "映画"),
-    *("상품",),
+    *("상품", "urun", "ürün", "товар", "фильм", "المنتج", "उत्पाद", "towar", "przedmiot"),
 )
 TIMES = (
     "timestamp",
@@ -125,6 +144,22 @@ TIMES = (
     *("zeit", "zeitstempel", "datum", "zeitpunkt", "fecha", "hora", "tempo", "data_hora", "heure", "momento", "marca"),
     *("时间", "日期", "时间戳", "日時", "시간"),
 )
+BIRTHS = (
+    *("birth", "birthday", "birthdate", "dob", "born", "geburtsdatum", "geburtstag", "naissance", "nacimiento"),
+    *(
+        "nascimento",
+        "nascita",
+        "urodzenia",
+        "dogum",
+        "doğum",
+        "geboortedatum",
+        "рождения",
+        "出生",
+        "生日",
+        "出生日期",
+        "생년월일",
+    ),
+)
 CODES = (  # whole numbers under such a name are codes, not quantities
     *("id", "code", "type", "category", "cat", "zip", "zipcode", "postcode", "class", "group", "segment", "status"),
     *("flag", "is", "has", "region", "recode", "brand", "level", "channel", "cluster", "hash", "key", "index", "idx"),
@@ -141,12 +176,14 @@ def words(name: str) -> list[str]:
     """Return the words of a column's name in small letters: userId, user_id and user-id:token are user, id."""
     name = re.sub(r":(token|float|token_seq|float_seq)$", "", name.strip())  # RecBole's types
     name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
-    return [w for w in re.split(r"[\W_]+", ascii_letters(name)) if w]
+    letters = (c if c.isalnum() or unicodedata.category(c)[0] == "M" else " " for c in ascii_letters(name))
+    return "".join(letters).split()
 
 
 def ascii_letters(name: str) -> str:
-    """Return a name in small letters without accents: Artículo is articulo."""
-    return "".join(c for c in unicodedata.normalize("NFKD", name.lower()) if not unicodedata.combining(c))
+    """Return a name in small letters without accents: Artículo is articulo. Other alphabets keep their marks."""
+    letters = unicodedata.normalize("NFKD", name.lower())
+    return unicodedata.normalize("NFC", "".join(c for c in letters if not "\u0300" <= c < "\u0370"))
 
 
 def plain(name: str) -> str:
@@ -192,11 +229,12 @@ def names_an_id_of(name: str, among: tuple[str, ...]) -> bool:
             "the",
             "target",
             "buying",
+            *("नंबर", "आईडी", "معرف", "번호", "numara", "numarası"),
             *("cod", "codigo", "code", "nummer", "num", "numero", "unique", "anon", "anonymous", "编号", "sha", "md5"),
         )
     ]
     joined = "".join(own)
-    ends = {joined.removesuffix(end) for end in ("id", "nr", "no", "nummer", "number", "编号", "code")}
+    ends = {joined.removesuffix(end) for end in ("id", "nr", "no", "nummer", "number", "编号", "番号", "번호", "code")}
     return (len(rest) == 1 and rest[0] in among and len(own) <= 3) or joined in among or bool(ends & set(among))
 
 

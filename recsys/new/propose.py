@@ -23,7 +23,7 @@ from recsys.new.find_files import find
 from recsys.new.gather import Gathered, gather
 from recsys.new.groups import EVENT_KEYS, group_of, has_one, queries_of_grades
 from recsys.new.label import Label
-from recsys.new.leaks import AFTERWARDS, doubtful, later_times, leaks, other_outcomes
+from recsys.new.leaks import AFTERWARDS, doubtful, later_times, leaks, other_outcomes, written_with
 from recsys.new.missing_codes import set_codes
 from recsys.new.names import LABELS, has_word, names_an_id_of, rank_of
 from recsys.new.questions import Answers, Question
@@ -193,7 +193,11 @@ def _ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
     derive = p.features.derive
     p.columns = [c for c in p.columns if c.name != LIST]
     known_later = (
-        other_outcomes(p.columns, label) | later_times(p.columns, time) | known_later | leaks(p.columns, label)
+        written_with(p.columns, label, p.roles.item)
+        | other_outcomes(p.columns, label)
+        | later_times(p.columns, time)
+        | known_later
+        | leaks(p.columns, label)
     )
     for name, why in doubtful([c for c in p.columns if c.name not in known_later], label).items():
         p.questions.append(Question(f"is {name} known before {label.column.name}? {why}", "no, so it is no feature"))

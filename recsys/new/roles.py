@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from recsys.errors import UserError, did_you_mean
 from recsys.new.columns import Column
 from recsys.new.label import MOST_RATINGS, is_event
-from recsys.new.names import ITEMS, SESSIONS, TIMES, USERS, WEIGHTS, has_word, names_an_id_of, rank_of, words
+from recsys.new.names import BIRTHS, ITEMS, SESSIONS, TIMES, USERS, WEIGHTS, has_word, names_an_id_of, rank_of, words
 from recsys.new.questions import Answers
 from recsys.new.statistics import largest, least
 from recsys.new.times import TimeGuess
@@ -121,6 +121,7 @@ def _unique_item(columns: Sequence[Column]) -> Column | None:
 def time_among(columns: Sequence[Column]) -> Column | None:
     """Return the column that likeliest holds the time of a row, None if none does."""
     times = [c for c in columns if c.kind == "time" and c.missing <= MOST_MISSING_TIMES]
+    times = [c for c in times if not has_word(c.name, BIRTHS)]
     return min(times, key=_time_order, default=None)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import polars as pl
 
+from recsys.data.raw.sources import SIDE_FORMATS
 from recsys.errors import UserError
 from recsys.new.columns import Column, Marks, column_of, columns_of
 from recsys.new.features import Features, features_of
@@ -19,7 +20,7 @@ from recsys.new.statistics import mean
 
 LARGEST = 1 << 30  # bytes; side tables are held in memory
 KNOWN_KEYS = 0.9  # share of the rows' values that the table has to know
-JOINED = ("csv", "parquet", "json")  # formats of side tables, by their suffix
+JOINED = ("csv", "parquet", "json", "jsonl")  # formats of side tables, by their suffix
 
 
 @dataclass
@@ -114,12 +115,12 @@ def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Sid
     if f.stat().st_size > LARGEST:
         return f"it has more than {LARGEST >> 30} GiB, and side tables are held in memory"
     if layout.format not in JOINED:
-        return f"a side table has to be CSV, Parquet or a JSON object, not {layout.format}"
-    if (by_name := {".parquet": "parquet", ".json": "json"}.get(f.suffix, "csv")) != layout.format:
-        return f"its name says {by_name}, but it holds {layout.format}"  # the reader goes by the suffix
+        return f"a side table has to be CSV, Parquet, JSON lines or a JSON object, not {layout.format}"
+    by_name = SIDE_FORMATS.get(f.suffix, "csv")  # the reader goes by the suffix, unless `format` says another one
+    other = {} if by_name == layout.format else {"format": layout.format}
     if layout.maps_keys:
         return _json_side(f, name, columns, taken) or "its keys are the values of no column of the rows"
-    named = layout.dialect is None or layout.dialect.header
+    named = layout.dialect is None or layout.dialect.header or layout.format == "jsonl"
     if not named and layout.dialect is not None:
         layout.columns = [f"{f.stem}_{i}" for i in range(1, layout.dialect.width + 1)]
         layout.dialect.columns = layout.columns
@@ -147,7 +148,7 @@ def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Sid
             raw,
             rest,
             names,
-            _options(layout, marks, rest) | ({} if named else {"names": layout.columns}),
+            other | _options(layout, marks, rest) | ({} if named else {"names": layout.columns}),
             f"{_known(key, c):.0%} of the values of {key.name} are in it".replace("%", " %"),
             c.values,
         )

@@ -23,6 +23,7 @@ FORMATS = [
     for day in (
         *("%d/%m/%Y", "%m/%d/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%Y.%m.%d", "%d %b %Y", "%d-%b-%Y", "%b %d, %Y"),
         *("%d %B %Y", "%B %d, %Y", "%m %d, %Y", "%m/%d/%y", "%d/%m/%y", "%d/%b/%Y", "%d-%b-%y", "%Y-%b-%d"),
+        *("%Y年%m月%d日", "%Y년 %m월 %d일"),
     )
     for clock in (" %H:%M:%S", " %H:%M", "", ":%H:%M:%S", " %I:%M:%S %p", " %I:%M %p", ", %H:%M:%S", ", %H:%M")
 ] + ["%a %b %d %H:%M:%S %Y", "%a %b %d %H:%M:%S %z %Y", "%d/%b/%Y:%H:%M:%S %z", "%Y-%m-%d_%H:%M:%S"]
@@ -87,8 +88,8 @@ def _parsed(values: pl.Series) -> pl.Series:
 def _like_times(sample: pl.Series) -> bool:
     """Return True if most of the first values have digits, and no letters but those of months and zones."""
     few = sample.head(100)
-    shape = few.str.contains(r"^\s*[A-Za-z, ]{0,16}\d[\d A-Za-z:./,+_-]{4,34}$") & few.str.contains(
-        r"[0-9A-Za-z][/.:, -]+[0-9A-Za-z]"
+    shape = few.str.contains(r"^\s*[A-Za-z, ]{0,16}\d[\d A-Za-z:./,+_年月日년월일-]{4,34}$") & few.str.contains(
+        r"[0-9A-Za-z][/.:, 年月년월-]+[0-9A-Za-z]"
     )
     return mean(shape) >= 0.9
 

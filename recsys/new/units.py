@@ -6,8 +6,9 @@ import polars as pl
 
 from recsys.new.statistics import mean
 
-AMOUNT = r"[+-]?\d[\d.,]*"
-CURRENCY = "€|\\$|£|¥|₹|EUR|USD|GBP|CHF|JPY|CNY|INR"
+SPACES = " \u00a0\u202f"  # between thousands
+AMOUNT = rf"[+-]?\d[\d.,]*(?:[{SPACES}]\d{{3}}(?:[.,]\d+)?)*"
+CURRENCY = "€|\\$|£|¥|₹|EUR|USD|GBP|CHF|JPY|CNY|INR|zł|PLN|kr|SEK|NOK|DKK|Kč|₺|TL|₽|руб|R\\$|₩|元|円"
 MEASURE = "%|‰|°C|kg|g|km|m|cm|mm|m²|l|ml|h|min|s|ms|kB|KB|MB|GB"
 UNIT = rf"^\s*((?:{CURRENCY})\s?)?{AMOUNT}(\s?(?:{CURRENCY}|{MEASURE}))?\s*$"
 ENOUGH = 0.995  # share of values that are such numbers
@@ -25,10 +26,12 @@ def number_sql(values: pl.Series) -> tuple[pl.Series, str] | None:
     if len(units) != 1 or not units[0] or len(units[0].split()) != 1 or re.search(r"\d", units[0]):
         return None
     amounts = known.str.extract(f"({AMOUNT})")
+    spaces = [(s, "") for s in SPACES if amounts.str.contains(s, literal=True).any()]
+    amounts = amounts.str.replace_all(f"[{SPACES}]", "")
     if (marks := _marks(amounts)) is None:
         return None
     sql = "{}"
-    for old, new in ((units[0], ""), *marks):
+    for old, new in ((units[0], ""), *spaces, *marks):
         sql = f"REPLACE({sql}, '{_quoted(old)}', '{new}')"
     sql = f"TRY_CAST(TRIM({sql}) AS DOUBLE)"
     numbers = values.to_frame("x").select(pl.sql_expr(sql.format("x"))).to_series()

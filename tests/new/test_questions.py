@@ -423,3 +423,137 @@ def test_what_is_written_reads_back(tmp_path: Path, separator: str) -> None:
     write(tmp_path / "log.csv", clicks().with_columns(tags=pl.Series(tags)), "\t")
     found = yaml.safe_load(document(proposed(tmp_path), "mine"))
     assert found["sparse"]["tags"]["split"] == separator
+
+
+# --- what a second set of strangers' files showed ------------------------------------------------------------
+
+
+def outcomes(n: int = 2000, **columns: Any) -> pl.DataFrame:
+    """Return clicks of users and items, with outcomes of which no name is known."""
+    rng = np.random.default_rng(1)
+    frame = clicks().select("user", "item", "ts").head(n)
+    made = {name: rng.integers(0, high, frame.height) for name, high in columns.items()}
+    return frame.with_columns(**{k: pl.Series(v) for k, v in made.items()})
+
+
+@pytest.mark.parametrize(
+    ("columns", "question"),
+    [
+        ({"watched_to_end": 2, "skipped": 2}, "watched_to_end, skipped hold yes and no"),
+        ({"interaction_type": 5}, "is interaction_type the label? its numbers are kinds of events"),
+    ],
+)
+def test_outcomes_without_a_known_name_are_no_interactions(
+    columns: dict[str, int], question: str, tmp_path: Path
+) -> None:
+    write(tmp_path / "log.csv", outcomes(**columns))
+    [text] = asked(tmp_path)
+    assert question in text
+    assert not asked(tmp_path, label=None)
+
+
+def test_a_label_within_an_object(tmp_path: Path) -> None:
+    rows = [
+        {"user": {"id": u}, "item": {"id": i}, "ts": t, "outcome": {"clicked": bool(y), "seen": bool(k % 3)}}
+        for k, (u, i, t, y) in enumerate(clicks().select("user", "item", "ts", LABEL).iter_rows())
+    ]
+    (tmp_path / "log.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    p = proposed(tmp_path)
+    assert p.label is not None and p.label.column.name == "outcome.clicked" and not p.questions
+
+
+@pytest.mark.parametrize("birth", ["date_naissance", "Geburtsdatum", "birthdate", "doğum_tarihi"])
+def test_rows_are_not_split_by_dates_of_birth(birth: str, tmp_path: Path) -> None:
+    born = [f"{1 + i % 28:02}/{1 + i % 12:02}/{1950 + i % 50}" for i in range(clicks().height)]
+    write(tmp_path / "log.csv", clicks().select("user", "item", pl.Series(birth, born), LABEL))
+    assert proposed(tmp_path).split.settings["by"] == "random"
+
+
+def test_parts_of_another_outcome_are_no_inputs(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    frame = clicks().select("user", "item", "ts", LABEL)
+    bought = (rng.random(frame.height) < 0.1).astype(int)
+    at = np.where(bought, rng.integers(10**5, 10**6, frame.height), -1)
+    write(tmp_path / "log.csv", frame.with_columns(conversion=pl.Series(bought), conversion_at=pl.Series(at)))
+    p = proposed(tmp_path)
+    assert p.label is not None and p.label.column.name == LABEL
+    assert not inputs(p) & {"conversion", "conversion_at"}
+
+
+def test_ratings_with_many_values_ask_who_rates(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    frame = pl.DataFrame({"who": rng.integers(0, 200, 3000), "joke": rng.integers(0, 60, 3000)})
+    write(tmp_path / "jokes.csv", frame.with_columns(rating=pl.Series(rng.uniform(-10, 10, 3000).round(2))))
+    [text] = asked(tmp_path)
+    assert "which column is the user and which the item of rating?" in text
+    p = proposed(tmp_path, user="who", item="joke")
+    assert p.label is not None and p.label.kind == "regression" and not p.questions
+    assert {"who", "joke"} <= {f.name for f in p.features.sparse}
+    assert not asked(tmp_path, user=None, item=None)
+
+
+def test_reviews_are_written_with_their_rating(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    words = [" ".join(rng.choice(["good", "bad", "fine", "works", "late", "nice"], 3)) for _ in range(2000)]
+    frame = clicks().select("user", "item", "ts").head(2000)
+    frame = frame.with_columns(
+        rating=pl.Series(rng.integers(1, 6, frame.height)), title=pl.Series(words[: frame.height])
+    )
+    items = frame.select("item").unique(maintain_order=True).with_row_index("n")
+    frame = frame.join(items, on="item").with_columns(item_title=pl.format("Title {}", "n")).drop("n")
+    write(tmp_path / "log.csv", frame.with_columns(helpful_votes=pl.Series(rng.integers(0, 9, frame.height))))
+    assert not inputs(proposed(tmp_path)) & {"title", "helpful_votes"}
+
+
+@pytest.mark.parametrize(
+    ("names", "encoding"),
+    [
+        (("고객번호", "상품번호", "노출시각", "클릭여부"), "cp949"),
+        (("müşteri_no", "ürün_no", "tarih", "tıklandı"), "utf-8"),
+        (("ग्राहक_आईडी", "उत्पाद_आईडी", "समय", "क्लिक"), "utf-8"),
+        (("ユーザー", "商品", "日時", "クリック"), "utf-8"),
+    ],
+)
+def test_names_in_other_alphabets(names: tuple[str, ...], encoding: str, tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_bytes(lines(named(*names)).encode(encoding))
+    p = proposed(tmp_path)
+    assert p.label is not None and p.label.column.name == names[3] and not p.questions
+    assert (p.roles.user.name, p.roles.item.name) == names[:2]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("file", "content"), [("items.jsonl", "jsonl"), ("items.json", "jsonl")])
+def test_side_tables_of_json_lines(file: str, content: str, tmp_path: Path) -> None:
+    write(tmp_path / "log.csv", clicks().select("user", "item", "ts", LABEL))
+    items = clicks().select("item").unique(maintain_order=True).with_row_index("n")
+    rows = [{"item": i, "brand": f"b{n % 7}", "price": float(n)} for n, i in items.iter_rows()]
+    (tmp_path / file).write_text("\n".join(map(json.dumps, rows)))
+    p = proposed(tmp_path)
+    [join] = p.source["joins"]
+    assert join["file"] == file and {"brand", "price"} <= inputs(p)
+    assert (join.get("format") == content) == (file == "items.json")
+
+
+@pytest.mark.parametrize("amount", ["1 293,39 zł", "1\u202f293,39 €", "1 293,39 kr"])
+def test_spaces_between_thousands(amount: str, tmp_path: Path) -> None:
+    unit = amount.split()[-1]
+    prices = [f"{100 + i % 77},{i % 100:02} {unit}" if i % 3 else amount for i in range(clicks().height)]
+    write(tmp_path / "log.csv", clicks().select("user", "item", "ts", pl.Series("cost", prices), LABEL), ";")
+    p = proposed(tmp_path)
+    cost = next(c for c in p.columns if c.name == "cost")
+    assert cost.kind == "number" and cost.numbers is not None and cost.numbers[0] == 1293.39
+
+
+def test_times_in_chinese_letters(tmp_path: Path) -> None:
+    frame = clicks().select("user", "item", "ts", LABEL)
+    times = [f"2024年03月{1 + i * 28 // frame.height:02}日 08:{i % 60:02}:13" for i in range(frame.height)]
+    write(tmp_path / "log.csv", frame.with_columns(ts=pl.Series(times)))
+    assert proposed(tmp_path).split.settings["by"] == "time"
+
+
+def test_labels_belong_to_the_rows_of_their_name(tmp_path: Path) -> None:
+    frame = clicks().select("user", "item", "ts")
+    for part, rows in (("train", frame), ("test", frame.head(50))):
+        write(tmp_path / f"X_{part}.csv", rows)
+        write(tmp_path / f"y_{part}.csv", pl.DataFrame({"target": [i % 2 for i in range(rows.height)]}))
+    with pytest.raises(UserError, match=r"paste -d, \S*X_train.csv \S*y_train.csv"):
+        proposed(tmp_path)
