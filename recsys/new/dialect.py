@@ -35,6 +35,7 @@ RECORDS = (
 SVMLIGHT = re.compile(r"^[+-]?[\d.]+( +\w+:[+-]?[\d.]+([eE][+-]?\d+)?)+ *(#.*)?$")
 LIBFM = re.compile(r"^[+-]?[\d.]+( +\w+:1(\.0*)?)+ *$")
 SLOT = re.compile(r"^[A-Za-z0-9_.-]{1,60}:[^:]*$")
+LONGEST_NAME = 80  # of a column, usually
 MOST_LEADING = 6  # fields without a slot at the start of a line
 NUMBER = re.compile(r"^[+-]?(\d+([.,]\d*)*|[.,]\d+)([eE][+-]?\d+)?$")
 
@@ -379,7 +380,7 @@ def find_header(rows: Sequence[Sequence[str]]) -> tuple[bool, bool]:
     if any(map(is_number, first)):
         return _names_and_numbers(first, rest)
     blank = sum(not v or v in NULLS for v in first)
-    if blank > max(1, len(first) // 20) or max(map(len, first)) > 80:
+    if blank > max(1, len(first) // 20) or sum(len(v) > LONGEST_NAME for v in first) * 2 >= len(first):
         return False, True
     for_, against = 0, 0
     for i, name in enumerate(first):

@@ -37,6 +37,8 @@ def _code(c: Column) -> float | None:
     if c.numbers is None or c.kind not in ("number", "category", "id") or c.distinct < 3 or c.role:
         return None
     distinct = c.numbers.drop_nulls().unique().sort()
+    if distinct.len() < 2:  # too large to differ as floats
+        return None
     low, second, high = distinct[0], distinct[1], distinct[-1]
     enough = _may_be_label(c) or (distinct.len() > 3 and high >= 2)  # -1, 0 and 1 are less, equal and more
     if low in NEGATIVE and second >= 0 and enough:

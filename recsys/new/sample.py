@@ -147,6 +147,8 @@ def _layout(file: Path, header: bool | None) -> Layout:
     if not encoding.startswith("utf-16") and control > len(first) // 100:
         raise UserError(f"{file}: is neither text nor Parquet, Arrow or NumPy; convert it to one of them")
     text = first.decode(encoding, errors="replace").removeprefix("\ufeff")
+    if "\r" in text and "\n" not in text:
+        raise UserError(f"{file}: its lines end in carriage returns alone; run: tr '\\r' '\\n' < {file} > NEW")
     escape, broken_by = _quoting(text)
     text = quoted.plain(text, broken_by or ",", escape=escape, line_breaks=broken_by is not None)
     lines = text.splitlines() if "\n" not in text else [line.rstrip("\r") for line in text.split("\n")]

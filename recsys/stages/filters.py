@@ -8,8 +8,10 @@ from typing import Annotated
 import numpy as np
 import polars as pl
 
+from recsys.console import say
 from recsys.data.raw.derive import is_true
 from recsys.errors import UserError
+from recsys.input_files import problem_of
 from recsys.ranges import Range
 from recsys.stages.expressions import Condition
 from recsys.stages.resources import Resources
@@ -132,8 +134,10 @@ class Blocked(Filter):
         names = [str(i) for i in self._items]
         if self._file is not None:
             path = resources.models.root / self._file
+            if problem := problem_of(path):
+                raise UserError(f"{key}.file={self._file}: {problem}")
             try:
-                names += [line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+                names += [line.strip() for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
             except (OSError, UnicodeDecodeError) as e:
                 why = e.strerror if isinstance(e, OSError) else "not text"
                 raise UserError(f"{key}.file={self._file}: cannot be read ({why}); name a text file") from e
@@ -141,6 +145,8 @@ class Blocked(Filter):
             raise UserError(f"{key}: blocks nothing; set items or file")
         numbers = resources.catalogue.numbers(names)
         self._blocked = np.unique(numbers[numbers >= 0])
+        if not len(self._blocked):
+            say(f"{key}: blocks nothing, since no name of its list is that of an item; write one name on each line")
 
     def keep(self, visitor: Visitor, items: np.ndarray) -> np.ndarray:
         return ~np.isin(items, self._blocked)

@@ -96,3 +96,17 @@ def test_the_time_for_many_columns_grows_with_their_number() -> None:
     lists = pl.DataFrame({f"l{i}": [[i] * (1 + (i + k) % 5) for k in range(6)] for i in range(width)})
     explode(lists, Layout("parquet", lists.columns), None)
     assert time.process_time() - started < 15
+
+
+def test_odd_text_files(tmp_path: Path) -> None:
+    """Numbers that are equal as floats, a column with a very long name, and lines that end as on an old Mac."""
+    rows = [f"{i % 50},{i % 37},{1700000000 + 60 * i},{10**30 + i % 7},{i % 3 % 2}" for i in range(400)]
+    for name, ends in (("a" * 300, "\n"), ("big", "\n"), ("big", "\r")):
+        file = tmp_path / "log.csv"
+        file.write_text(ends.join([f"user,item,ts,{name},click", *rows]) + ends, newline="")
+        if ends == "\r":
+            with pytest.raises(UserError, match=r"carriage returns alone; run: tr '\\r' '\\n'"):
+                propose([str(file)], Answers())
+        else:
+            label = propose([str(file)], Answers()).label
+            assert label is not None and label.column.name == "click"

@@ -91,7 +91,7 @@ def test_blocked(tmp_path: Path) -> None:
     part = Blocked(items=["i0"], file="blocked.txt")
     part.bind(small_stages.resources(ITEMS, root=tmp_path), "filters.blocked")
     assert part.keep(small_stages.visitor(), EVERY).tolist() == [False, False, True, True, True, False]
-    for wrong, message in ((Blocked(), "blocks nothing"), (Blocked(file="none.txt"), "cannot be read")):
+    for wrong, message in ((Blocked(), "blocks nothing"), (Blocked(file="none.txt"), "none.txt: no such file")):
         with pytest.raises(UserError, match=message):
             wrong.bind(small_stages.resources(ITEMS, root=tmp_path), "filters.blocked")
 

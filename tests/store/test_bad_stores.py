@@ -15,7 +15,7 @@ from forks import run_forked
 
 from recsys.errors import UserError
 from recsys.serving.store.definition import load_views
-from recsys.serving.store.stores import FAULTS, open_store
+from recsys.serving.store.stores import FAULTS, faults_of, open_store
 
 VIEW = "v: {files: e.parquet, key: user, time: at, columns: [x]}\n"
 
@@ -161,3 +161,27 @@ def test_keys_that_are_no_text(folder: Path) -> None:
     command = [sys.executable, "-m", "recsys.feature_store", "get", "definition=f.yaml", "store=sqlite:///s.db"]
     done = subprocess.run([*command, b"keys=[a\xff]"], capture_output=True, text=True)
     assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+
+
+@pytest.mark.parametrize("junk", ["not JSON", "[]", '["late", {}]', "[1, 2]", '{"age": 1}'])
+def test_entries_of_something_else_in_redis(junk: str, redis_url: str) -> None:
+    import redis
+
+    redis.Redis.from_url(redis_url).set("recsys:users:u1", junk)
+    with pytest.raises(UserError, match=r"recsys:users:u1 holds something else"), faults_of(redis_url):
+        open_store(redis_url).get("users", ["u1"])
+
+
+def test_a_database_of_redis_is_a_number() -> None:
+    with pytest.raises(UserError, match="where DB is a number"):
+        open_store("redis://127.0.0.1:1/abc")
+
+
+@pytest.mark.parametrize("junk", ["not JSON", "[]", "7"])
+def test_entries_of_something_else_in_sqlite(junk: str, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'f.db'}"
+    open_store(url, write=True).put("users", iter([("u1", 1.0, {"age": 1})]))
+    with sqlite3.connect(tmp_path / "f.db") as connection:
+        connection.execute("UPDATE features SET value = ?", [junk])
+    with pytest.raises(UserError, match="users u1 holds something else"), faults_of(url):
+        open_store(url).get("users", ["u1"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sqlite3
 import threading
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from recsys.errors import UserError
 from recsys.input_files import problem_of
@@ -30,6 +32,7 @@ FAULTS = {
     sqlite3.SQLITE_BUSY: "is locked by another process; end it, or run the command again later",
 }
 
+FOREIGN = f"holds something else than features of recsys; delete it, or {AGAIN}"
 Values = dict[str, Any]  # the features of one entity, by column
 Entry = tuple[str, float, Values]  # key, time as a number, and values
 # (key, stored values or None) -> the time and values to store, None to leave what is there
@@ -49,6 +52,10 @@ def files_of(view: str) -> str:
 def encoded(values: Any) -> str:
     """Return values as JSON. Raises ValueError for NaN and infinities, which JSON lacks: no event brings them here."""
     return json.dumps(values, default=str, allow_nan=False)
+
+
+class BadEntry(Exception):
+    """An entry that recsys did not write."""
 
 
 class FeatureStore(Protocol):
@@ -80,6 +87,21 @@ def replace(store: FeatureStore, view: str, key: str, values: Values, expected: 
         return (time.time(), values) if expected is None or (stored or {}) == expected else None
 
     return bool(store.update(view, [key], replaced))
+
+
+def _decoded(text: str | bytes, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as e:
+        raise BadEntry(f"{where} {FOREIGN}") from e
+
+
+def _values(value: Any, where: str) -> Values:
+    """Return the values of an entry, as JSON or decoded. Raises BadEntry if it holds something else."""
+    found = _decoded(value, where) if isinstance(value, str | bytes) else value
+    if not isinstance(found, dict):
+        raise BadEntry(f"{where} {FOREIGN}")
+    return found
 
 
 class SQLiteStore:
@@ -141,7 +163,7 @@ class SQLiteStore:
             marks = ",".join("?" * len(part))
             query = f"SELECT key, time, value FROM features WHERE view = ? AND key IN ({marks})"  # nosec B608
             for key, when, value in self._connection.execute(query, [view, *part]):
-                found[key] = when, json.loads(value)
+                found[key] = when, _values(value, f"{self._shown}: {view} {key}")
         return [found.get(key) for key in keys]
 
     def put(self, view: str, entries: Iterator[Entry]) -> int:
@@ -185,6 +207,9 @@ class RedisStore:
             import redis
         except ImportError as e:
             raise UserError(f"store={masked(url)}: needs redis; run: pip install 'recsys[redis]'") from e
+        self._shown = f"store={masked(url)}"
+        if not re.fullmatch(r"/?|/[0-9]+", urlsplit(url).path):
+            raise UserError(f"{self._shown}: must be redis://HOST:PORT/DB, where DB is a number")
         try:
             self._client = redis.Redis.from_url(url, socket_timeout=5, socket_connect_timeout=5)
         except ValueError as e:
@@ -197,8 +222,14 @@ class RedisStore:
         if not keys:
             return []
         values: Any = self._client.mget([f"recsys:{view}:{key}" for key in keys])
-        entries = [None if v is None else json.loads(v) for v in values]
-        return [None if entry is None else (entry[0], entry[1]) for entry in entries]
+        return [None if v is None else self._entry(v, f"recsys:{view}:{k}") for k, v in zip(keys, values, strict=True)]
+
+    def _entry(self, text: bytes, key: str) -> tuple[float, Values]:
+        where = f"{self._shown}: {key}"
+        entry = _decoded(text, where)
+        if not isinstance(entry, list) or len(entry) != 2 or type(entry[0]) not in (int, float):
+            raise BadEntry(f"{where} {FOREIGN}")
+        return entry[0], _values(entry[1], where)
 
     def put(self, view: str, entries: Iterator[Entry]) -> int:
         count, pipeline = 0, self._client.pipeline(transaction=False)
@@ -247,6 +278,8 @@ def faults_of(url: str) -> Iterator[None]:
     except sqlite3.Error as e:
         code = getattr(e, "sqlite_errorcode", 0) & 0xFF  # the primary one
         raise UserError(f"{where}: {FAULTS.get(code, f'fails: {e}')}") from e
+    except BadEntry as e:
+        raise UserError(str(e)) from e
     except UnicodeEncodeError as e:
         raise UserError(f"{where}: the key {e.object!r} is not UTF-8 text; correct it") from e
     except Exception as e:
