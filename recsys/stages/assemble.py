@@ -29,7 +29,7 @@ from recsys.stages.resources import Resources
 from recsys.stages.score import Score
 from recsys.stages.sources import Source
 from recsys.stages.staged import Settings, StagedRecommender
-from recsys.stages.tables import distinct_rows, read_table
+from recsys.stages.tables import check_times, distinct_rows, read_table
 from recsys.stages.visitor import Events, rows_by
 
 COMMAND_KEYS = ("run", "input", "output")
@@ -112,6 +112,8 @@ def load(cfg: DictConfig, past: pl.DataFrame | None = None) -> StagedRecommender
         frame = read_table(config.events, root, "events", (config.user, config.item)) if past is None else past
         if config.time is not None and config.time not in frame.columns:
             raise UserError(f"events: has no column {config.time}, which the key time names")
+        if config.time is not None:
+            check_times(frame, config.time, "events")
         events = Events(frame, config.user, config.item, config.time, config.history)
     opened = {name: source.open(models, f"sources.{name}") for name, source in parts.sources.items()}
     if parts.score is not None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import polars as pl
 
 from recsys.config.schema_stages import TableConfig
+from recsys.data.transforms.times import as_time
 from recsys.errors import UserError, did_you_mean
 from recsys.input_files import problem_of
 
@@ -74,6 +75,14 @@ def _read(file: Path, table: TableConfig, key: str) -> pl.DataFrame:
         first = next((line for line in str(e).splitlines() if line.strip()), type(e).__name__)
         hint = "set its separator, quote or encoding"
         raise UserError(f"{key}.file: {file} cannot be read ({first[:200]}); {hint}") from e
+
+
+def check_times(frame: pl.DataFrame, column: str, key: str) -> None:
+    """Raise UserError for a value that is neither a number nor a time: it would sort wrongly, and fail in requests."""
+    bad = frame.filter(pl.col(column).is_not_null() & as_time(column, frame.schema[column]).is_null())
+    if bad.height:
+        what = f"{bad[column][0]!r} is neither a number nor a time ({bad.height:,} of {frame.height:,} rows)"
+        raise UserError(f"{key}: column {column}: {what}; correct or remove them")
 
 
 def distinct_rows(frame: pl.DataFrame, column: str, key: str) -> pl.DataFrame:

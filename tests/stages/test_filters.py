@@ -1,5 +1,6 @@
 """What filters leave out."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import small_stages
 from recsys.errors import UserError
 from recsys.serving.servable import Query
 from recsys.stages.filters import Blocked, MostPer, Seen, Where
+from recsys.stages.tables import check_times
 from recsys.stages.visitor import Events
 
 ITEMS = small_stages.catalogue({"seller": ["a", "a", "b", None, "a", None], "stock": [1, 0, 1, 1, 1, 0]})
@@ -113,3 +115,24 @@ def test_excluded_and_wanted_items() -> None:
     assert a.items.tolist() == [1, 2, 3, 4, 5] and b.items.tolist() == [1, 3]
     with pytest.raises(UserError, match="k=7: must be from 1 to 6"):
         found.answers([Query([], k=7)])
+
+
+def test_a_list_of_names_with_a_mark_or_of_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "blocked.txt").write_text("i1\ni5\n", encoding="utf-8-sig")
+    part = Blocked(file="blocked.txt")
+    part.bind(small_stages.resources(ITEMS, root=tmp_path), "filters.blocked")
+    assert part.keep(small_stages.visitor(), EVERY).tolist() == [True, False, True, True, True, False]
+    (tmp_path / "blocked.txt").write_text("i1,i5\n")
+    part.bind(small_stages.resources(ITEMS, root=tmp_path), "filters.blocked")
+    assert "filters.blocked: blocks nothing, since no name" in capsys.readouterr().err
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(UserError, match=r"filters.blocked.file=pipe: is a named pipe"):
+        Blocked(file="pipe").bind(small_stages.resources(ITEMS, root=tmp_path), "filters.blocked")
+
+
+@pytest.mark.parametrize("bad", ["notatime", "1e400", "nan"])
+def test_times_that_are_none(bad: str) -> None:
+    numbers = [1.0, float(bad)] if bad != "notatime" else ["1", bad]
+    with pytest.raises(UserError, match=r"events: column time: .* is neither a number nor a time \(1 of 2 rows\)"):
+        check_times(pl.DataFrame({"time": numbers}), "time", "events")
+    check_times(pl.DataFrame({"time": ["2026-01-01", None, "5"]}), "time", "events")

@@ -65,6 +65,9 @@ def _view(name: str, value: Any, file: str | Path) -> View:
         raise UserError(f"{where}.{wrong}: no such key{did_you_mean(str(wrong), known)}")
     if missing := next((k for k in known if k not in value and k not in optional), None):
         raise UserError(f"{where}.{missing}: is missing")
+    for one in ("key", "time"):
+        if isinstance(value[one], list | dict):
+            raise UserError(f"{where}.{one}={value[one]}: must be the name of one column")
     files = _texts(value["files"])
     columns = _texts(value.get("columns", []))
     if twice := next((c for i, c in enumerate(columns) if c in columns[:i]), None):
