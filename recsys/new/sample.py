@@ -156,6 +156,9 @@ def _layout(file: Path, header: bool | None) -> Layout:
         raise UserError(f"{file}: is one JSON array of arrays; write one object a line (JSON lines)")
     if first[:1] == b"[" and text[1:].lstrip()[:1] == "{":
         return Layout("json", _json_array(file).columns)
+    if lines[0].strip() == "{":
+        hint = "write each row on a line, such as jq -c '.ROWS[]' FILE > rows.jsonl"
+        raise OtherRows(f"{file}: holds JSON objects over several lines; {hint}")
     d = dialect_of(lines[:-1] if len(first) == 1 << 20 else lines, encoding, header)
     if why:
         d.reasons["encoding"] = why

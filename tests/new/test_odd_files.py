@@ -1,5 +1,6 @@
 """Infinite numbers, missing times, very many columns, and paths that are no files."""
 
+import json
 import os
 import time
 from collections.abc import Callable
@@ -96,6 +97,12 @@ def test_the_time_for_many_columns_grows_with_their_number() -> None:
     lists = pl.DataFrame({f"l{i}": [[i] * (1 + (i + k) % 5) for k in range(6)] for i in range(width)})
     explode(lists, Layout("parquet", lists.columns), None)
     assert time.process_time() - started < 15
+
+
+def test_an_object_over_several_lines(tmp_path: Path) -> None:
+    (tmp_path / "slice.json").write_text(json.dumps({"info": 1, "playlists": [{"pid": 1}]}, indent=2))
+    with pytest.raises(UserError, match=r"slice.json: holds JSON objects over several lines; .*jq -c"):
+        propose([str(tmp_path)], Answers())
 
 
 def test_odd_text_files(tmp_path: Path) -> None:
