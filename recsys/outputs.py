@@ -1,5 +1,6 @@
 """Check the file or folder that a command writes to, before anything is read."""
 
+import tempfile
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -25,7 +26,8 @@ def check_output(
         root: data.root, whose files are the raw data.
 
     Raises:
-        UserError: the path names another kind of file, an input, a place under data.root, or a file of a run.
+        UserError: the path names another kind of file, an input, a place under data.root, a file of a run, or a
+            place where nothing can be written.
     """
     kinds = " or ".join(suffixes)
     if suffixes and output.is_dir():
@@ -40,9 +42,19 @@ def check_output(
         raise UserError(f"{key}={output}: is one of the inputs; name another file")
     if root is not None and "://" not in root and _within(output, Path(root)):
         raise UserError(f"{key}={output}: lies in data.root={root}, the folder of the raw data; name another place")
+    _check_writable(output, key)
     folder = output if not suffixes else output.parent
     if (folder / CONFIG).exists() and (not suffixes or any(fnmatchcase(output.name, own) for own in OWN)):
         raise UserError(f"{key}={output}: belongs to the run in {folder}; name another place")
+
+
+def _check_writable(output: Path, key: str) -> None:
+    """Raise UserError if no file can be created in the nearest folder that exists above `output`."""
+    folder = next(p for p in output.absolute().parents if p.is_dir())
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as e:
+        raise UserError(f"{key}={output}: {folder} cannot be written ({e.strerror}); name another place") from e
 
 
 def _same(output: Path, file: Path) -> bool:

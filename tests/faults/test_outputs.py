@@ -40,6 +40,7 @@ def place(tmp_path: Path) -> Path:
         ("rows.parquet/a.html", (".html",), "rows.parquet is a file, not a folder"),
         ("rows.parquet", (), "is a file; name a folder"),
         ("plan.txt", (".json", ".html"), "must end in .json or .html"),
+        ("/proc/new.parquet", (".parquet",), "output=/proc/new.parquet: /proc cannot be written .*; name another place"),
     ],
 )
 def test_refused(place: Path, output: str, suffixes: tuple[str, ...], message: str) -> None:

@@ -172,6 +172,14 @@ def test_entries_of_something_else_in_redis(junk: str, redis_url: str) -> None:
         open_store(redis_url).get("users", ["u1"])
 
 
+def test_keys_of_another_type_in_redis(redis_url: str) -> None:
+    import redis
+
+    redis.Redis.from_url(redis_url).rpush("recsys:views:u2", "x")
+    with pytest.raises(UserError, match="a key of recsys holds something else"), faults_of(redis_url):
+        open_store(redis_url, write=True).put("views", iter([("u2", 1.0, {"x": 1})]))
+
+
 def test_a_database_of_redis_is_a_number() -> None:
     with pytest.raises(UserError, match="where DB is a number"):
         open_store("redis://127.0.0.1:1/abc")

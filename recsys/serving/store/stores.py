@@ -287,6 +287,8 @@ def faults_of(url: str) -> Iterator[None]:
             raise
         if "HELLO must be called" in str(e) or type(e).__name__ == "AuthenticationError":
             raise UserError(f"{where}: needs a password, or another one; write redis://:PASSWORD@HOST:PORT/DB") from e
+        if "WRONGTYPE" in str(e):
+            raise UserError(f"{where}: a key of recsys {FOREIGN}") from e
         what = "cannot be reached" if type(e).__name__ in ("ConnectionError", "TimeoutError") else "fails"
         raise UserError(f"{where}: {what}: {' '.join(str(e).split())[:200]}") from e
 
