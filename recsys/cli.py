@@ -1,6 +1,6 @@
 """Code that all commands share: Hydra's overrides, one-line error messages and exit statuses.
 
-Exit statuses: 0 success; 2 a mistake in the config or the data; 1 any other failure, with its traceback.
+Exit statuses: 0 success; 2 a mistake in the config or the data; 3 a question that recsys.new leaves open; 1 any other failure, with its traceback.
 """
 
 import os
@@ -122,7 +122,7 @@ def status(command: str, function: Callable[[DictConfig], None], file: Path | No
         with explained(sys.argv[1:], command):
             hydra.main(version_base="1.3", config_path=str(folder), config_name=name)(guarded)()
     except UserError as e:
-        return say_error(str(e))
+        return say_error(str(e), e.status)
     return code
 
 

@@ -6,7 +6,18 @@ from typing import Any
 
 
 class UserError(ValueError):
-    """A mistake in the config or in the data. The message is one line: what is wrong, where, what to type instead."""
+    """A mistake in the config or in the data. The message is one line: what is wrong, where, what to type instead.
+
+    status: the exit status of a command that ends with it
+    """
+
+    status = 2
+
+
+class NeedsAnswer(UserError):
+    """The data leave open what only the user knows."""
+
+    status = 3
 
 
 class DoesNotFit(UserError):

@@ -114,7 +114,7 @@ def _call(function: Callable[[], None], explain: Callable[[Exception], str] | No
     except UserError as e:
         if isinstance(e, DoesNotFit) and e.infeasible is not None:
             console.print(e.infeasible.table())
-        return say_error(str(e))
+        return say_error(str(e), e.status)
     except OmegaConfBaseException as e:
         return say_error(explain(e) if explain is not None else str(e))
     except (KeyboardInterrupt, interrupts.Interrupted):

@@ -13,8 +13,8 @@ from recsys import cli
 
 
 def _command(cfg: DictConfig) -> None:
-    from recsys.errors import UserError
-    from recsys.new.questions import STATUS, Answers
+    from recsys.errors import NeedsAnswer, UserError
+    from recsys.new.questions import Answers
     from recsys.new.write import new_data, new_experiment, new_model
 
     given = {k: v for k, v in cfg.create.items() if v is not None}
@@ -26,7 +26,7 @@ def _command(cfg: DictConfig) -> None:
         files = OmegaConf.to_container(cfg.files) if OmegaConf.is_list(cfg.files) else cfg.files
         answers = Answers(cfg.label, cfg.user, cfg.item, cfg.time, cfg.header, cfg.yes)
         if not new_data(name, files, answers):
-            raise SystemExit(STATUS)
+            raise SystemExit(NeedsAnswer.status)
         return
     unset = {"files": None, "yes": False} | {f.name: f.default for f in fields(Answers) if f.name != "sure"}
     for key, default in unset.items():

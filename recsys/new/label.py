@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from recsys.errors import UserError, did_you_mean
+from recsys.errors import NeedsAnswer, UserError, did_you_mean
 from recsys.new.columns import Column
 from recsys.new.names import (
     AMOUNTS,
@@ -217,7 +217,7 @@ def _at_an_end(columns: Sequence[Column], two: Sequence[Column]) -> Label | None
             why = f"it is {where}, and {len(two)} columns have two values"
             return _doubted(_with_reason(columns[place], f"{where} of those with two values (a guess)"), why, two)
     near = ", ".join(c.name for c in two[:8])
-    raise UserError(
+    raise NeedsAnswer(
         f"label: {len(two)} of {len(names)} columns have two values ({near}); type label={two[0].name} or another"
     )
 

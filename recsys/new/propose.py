@@ -11,7 +11,7 @@ import polars as pl
 from recsys.console import say
 from recsys.data.raw.blocks import LIST
 from recsys.data.raw.storage import partitions
-from recsys.errors import UserError
+from recsys.errors import NeedsAnswer, UserError
 from recsys.new import label as labels
 from recsys.new import split as splits
 from recsys.new.columns import Column, columns_of, count_partitions
@@ -125,7 +125,7 @@ def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
         names = labels.names_for_error(columns)
         why = "no two columns are a user and an item" if asked is None else "no name says which column is the label"
         hint = "type user=NAME item=NAME" + ("" if asked is None else ", or label=NAME")
-        raise UserError(f"files={','.join(given)}: {why}; {hint} (columns: {names})")
+        raise NeedsAnswer(f"files={','.join(given)}: {why}; {hint} (columns: {names})")
     source, reasons = source_of(found, gathered, marks, columns, rename)
     if made is not None:
         source["explode"], reasons["explode"] = made.settings, made.why

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-STATUS = 3  # of the command, if a question is open
 MARK = "# OPEN QUESTION"  # in the first line of a YAML file that another answer may replace
 
 

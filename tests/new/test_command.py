@@ -76,7 +76,8 @@ def test_nothing_to_learn(run: Commands, tmp_path: Path) -> None:
     (tmp_path / "prose.txt").write_text("To be, or not to be.\nThat is the question.\n")
     assert "no separator divides its lines into columns" in run("data=mine", "files=prose.txt")[1][0]
     (tmp_path / "noise.csv").write_text(lines(clicks().select(pl.col("price").alias("x"), "city")))
-    [error] = run("data=mine", "files=noise.csv")[1]
+    status, [error] = run("data=mine", "files=noise.csv")
+    assert status == 3
     assert "no name says which column is the label; type user=NAME item=NAME, or label=NAME (columns: x, city" in error
     (tmp_path / "one.csv").write_text(lines(clicks().select("clicked").with_row_index("id")))
     assert (
