@@ -33,8 +33,9 @@ def beside(path: Path, *, unique: bool = False) -> Path:
 def whole_file(path: Path, *, unique: bool = False) -> Iterator[Path]:
     """Yield a path to write to; it becomes `path` when the block ends, and is removed if the block raises.
 
-    A second writer of the same path waits for the first one.
+    A second writer of the same path waits for the first one. If `path` is a link, the file that it names is written.
     """
+    path = path.resolve() if path.is_symlink() else path
     building = beside(path, unique=unique)
     with _locked(building, lambda: os.open(building, os.O_RDWR | os.O_CREAT, 0o666), wait=True):
         try:

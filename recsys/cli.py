@@ -1,6 +1,7 @@
 """Code that all commands share: Hydra's overrides, one-line error messages and exit statuses.
 
-Exit statuses: 0 success; 2 a mistake in the config or the data; 3 a question that recsys.new leaves open; 1 any other failure, with its traceback.
+Exit statuses: 0 success; 2 a mistake in the config or the data; 3 a question that recsys.new leaves open; 1 any other
+failure, with its traceback.
 """
 
 import os
@@ -70,7 +71,7 @@ def bare_words(arguments: Sequence[str]) -> list[str]:
     before = ["", *arguments]
     values = (*(f"--{name}" for name in VALUED), "-c", "-p", "-i")
     pairs = zip(before, arguments, strict=False)
-    return [a for last, a in pairs if "=" not in a and not a.startswith("-") and last not in values]
+    return [a for last, a in pairs if "=" not in a and not a.startswith(("-", "~")) and last not in values]
 
 
 def check_flags() -> None:

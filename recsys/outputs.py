@@ -34,6 +34,8 @@ def check_output(
         raise UserError(f"{key}={output}: is a folder; name a {kinds} file")
     if suffixes and output.suffix not in suffixes:
         raise UserError(f"{key}={output}: must end in {kinds}")
+    if output.exists() and not output.is_file() and not output.is_dir():
+        raise UserError(f"{key}={output}: is a named pipe, a device or a socket; name a file")
     if not suffixes and output.is_file():
         raise UserError(f"{key}={output}: is a file; name a folder")
     if above := next((p for p in output.parents if p.is_file()), None):

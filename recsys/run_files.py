@@ -7,13 +7,14 @@ import yaml
 from recsys.errors import UserError
 
 CONFIG = "config.yaml"
+FEATURES = "features.json"
 DATA = "data.json"
 CALIBRATION = "calibration.json"  # how predictions are calibrated, if they are
 # written at the end, and read by recsys.report
 RESULTS = ("metrics.json", "metrics.csv", "curves.json", "test_predictions.parquet", "test_ranks.parquet")
 # Everything that a run writes to its folder, config.yaml last; other files in it are the user's.
 OWN = (
-    *("checkpoints", "vocabularies", "items", "sides", "raw.parquet", "features.json", "transforms.json", "plan.json"),
+    *("checkpoints", "vocabularies", "items", "sides", "raw.parquet", FEATURES, "transforms.json", "plan.json"),
     *(
         *RESULTS,
         CALIBRATION,

@@ -54,8 +54,19 @@ def run_command(request: pytest.FixtureRequest):  # type: ignore[no-untyped-def]
     return run_forked if request.param == "forked" else run_anew
 
 
+@pytest.hookimpl(tryfirst=True)  # before -m chooses among the items
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the longest files first."""
+    """Put the longest files first, and make all cases of a test slow but the few that its mark asks for."""
     places = {name: place for place, name in enumerate(LONGEST)}
     here = Path(__file__).parent
     items.sort(key=lambda item: places.get(str(item.path.relative_to(here)), len(LONGEST)))
+    cases: dict[tuple[Path, str], list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("few") and not item.get_closest_marker("slow"):
+            cases.setdefault((item.path, item.originalname), []).append(item)  # type: ignore[attr-defined]
+    for same in cases.values():
+        few = same[0].get_closest_marker("few").args[0]  # type: ignore[union-attr]
+        kept = {round(i * len(same) / few) for i in range(few)}  # spread over all of them
+        for i, item in enumerate(same):
+            if i not in kept:
+                item.add_marker("slow")

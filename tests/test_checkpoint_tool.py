@@ -90,6 +90,7 @@ def test_exported_tables_are_those_that_the_model_reads(run: Path, tmp_path: Pat
     assert len(list(tmp_path.iterdir())) == 11
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [

@@ -104,6 +104,7 @@ def test_average_of_weights() -> None:
     assert torch.equal(w, raw)
 
 
+@pytest.mark.slow  # tests/e2e/test_runs.py resumes after kill -9
 def test_a_resumed_run_is_the_whole_one(home: Path, tmp_path: Path) -> None:
     whole = run(home, "whole", *ALL)
     run(home, "part", *ALL, "trainer.max_steps=13")
@@ -245,6 +246,7 @@ def test_debug(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert 0.2 < sum(time.values()) < 1.05
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize(
     ("override", "message"),
     [

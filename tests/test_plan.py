@@ -83,6 +83,7 @@ def test_what_does_not_fit_is_cached_from_host_memory() -> None:
     assert found.devices[0].ddr > 0
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("override", "told"),
     [
@@ -233,6 +234,7 @@ def test_one_command_line_a_choice() -> None:
     assert expand(["model=a,b", "sharding.types=[x,y]"]) == [["model=a,b", "sharding.types=[x,y]"]]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("arguments", "status", "told"),
     [

@@ -159,6 +159,8 @@ def free_keys(overrides: Sequence[str], command: str = "train") -> list[str]:
         return [_quoted(re.sub(r"^pipeline=", "pipeline_file=", o)) for o in overrides]
     if command == "loadtest":  # names a model of the server there, and no choice of the group `model`
         return [re.sub(r"^model=", "model_name=", o) for o in overrides]
+    if command == "feature_store":
+        return [_as_texts(o) for o in overrides]
     if command == "pipeline":
         return [f"++{o}" if o.startswith(PARTS) else o for o in overrides]
     overrides = [_renamed(o) for o in overrides]
@@ -204,10 +206,18 @@ def compose_sweep(overrides: Sequence[str]) -> tuple[DictConfig, str]:
 def _quoted(override: str) -> str:
     """Quote the elements of overrides=[root=DIR,order=dpp], in which Hydra takes no = without quotes."""
     found = re.fullmatch(r"overrides=\[([^'\"]*)\]", override)
-    if found is None:
-        return override
-    elements = re.findall(r"(?:\[[^\]]*\]|[^,])+", found[1])  # a comma inside brackets divides nothing
-    return f"overrides=[{','.join(repr(e.strip()) for e in elements)}]"
+    return override if found is None else f"overrides=[{_quoted_elements(found[1])}]"
+
+
+def _as_texts(override: str) -> str:
+    """Quote the keys of entities, as in keys=[12e5,1.50], which Hydra would take for numbers."""
+    found = re.fullmatch(r"keys=(?:\[([^'\"]+)\]|([^\['\"].*))", override)
+    return override if found is None else f"keys=[{_quoted_elements(found[1] or found[2])}]"
+
+
+def _quoted_elements(elements: str) -> str:
+    found = re.findall(r"(?:\[[^\]]*\]|[^,])+", elements)  # a comma inside brackets divides nothing
+    return ",".join("'" + e.strip().replace("\\", "\\\\").replace("'", "\\'") + "'" for e in found)
 
 
 def typed(cfg: Any) -> DictConfig:

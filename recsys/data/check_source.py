@@ -72,7 +72,7 @@ def _check_text(where: str, c: TextConfig) -> None:
         raise UserError(f"{where}comment={c.comment!r}: is empty; name the text that comments begin with, or null")
     try:
         codecs.lookup(c.encoding)
-        "\n".encode(c.encoding)
+        "\n".encode(c.encoding).decode(c.encoding, errors="replace")
     except (LookupError, TypeError, ValueError) as e:
         hint = "unknown; use a name that Python knows, such as latin-1, cp1252 or utf-16"
         raise UserError(f"{where}encoding={c.encoding}: {hint}") from e

@@ -26,7 +26,11 @@ STOP_WORDS = frozenset(
 )
 DECIMAL_COMMA = r"^[+-]?(\d{1,3}(\.\d{3})+|\d+)(,\d+)?$"
 THOUSANDS_COMMA = r"^[+-]?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?$"
+SPACES_WITHIN = "\u202f\u00a0\u2009"  # narrow, unbreakable and thin spaces, which divide groups of three digits
+THOUSANDS_SPACE = rf"^[+-]?\d{{1,3}}([{SPACES_WITHIN}]\d{{3}})*([.,]\d+)?$"
+FEWEST_PAIRS = 20  # texts that show whether a comma divides two ids
 MOST_NUMBERS = 64  # in a text
+MEASURES = ("age", "price")  # quantities, also if all are small
 EXACT = 2.0**53  # whole numbers below are exact as floats
 MANY = 1000  # columns from which a progress bar is shown
 COMMON_SHARE = 0.5  # share of values that occur once, from which rare values share a row
@@ -130,7 +134,11 @@ def _marks(frame: pl.DataFrame) -> Marks:
         plain = values.filter(~values.is_in(NULLS))
         if not plain.len():
             continue
-        if plain.str.contains(",", literal=True).any():
+        spaces = plain.str.extract(f"([{SPACES_WITHIN}])").drop_nulls()
+        if spaces.len() and mean(plain.str.contains(THOUSANDS_SPACE)) >= 0.99:
+            marks.thousands = spaces[0]
+            marks.decimal = "," if plain.str.contains(",", literal=True).any() else marks.decimal
+        elif plain.str.contains(",", literal=True).any() and not _are_pairs_of_ids(plain):
             points, thousands = (mean(plain.str.contains(p)) >= 0.99 for p in (DECIMAL_COMMA, THOUSANDS_COMMA))
             if thousands and not (points and not plain.str.contains(r"\.").any() and _no_group_of_three(plain)):
                 marks.thousands = ","
@@ -149,6 +157,15 @@ def _marks(frame: pl.DataFrame) -> Marks:
         marks.thousands = None
     marks.null_values = [n for n in NULLS if n in nulls]
     return marks
+
+
+def _are_pairs_of_ids(plain: pl.Series) -> bool:
+    """Return True for texts such as 12,45 whose parts are of one kind, as two ids of a list are, and not decimals."""
+    parts = plain.str.split_exact(",", 1).struct.unnest().drop_nulls()
+    if parts.height < FEWEST_PAIRS or not mean(plain.str.count_matches(",") <= 1):
+        return False
+    left, right = (parts[name].unique() for name in parts.columns)
+    return not right.str.starts_with("0").any() and mean(right.is_in(left.implode())) > COMMON_SHARE
 
 
 def _no_group_of_three(plain: pl.Series) -> bool:
@@ -277,7 +294,7 @@ def _number_kind(c: Column) -> None:
     elif named_id or (has_word(c.name, CODES) and not quantity):
         c.kind = "id" if c.distinct > FEW else "category"
         c.reason = "its name says that it is a code"
-    elif c.distinct <= (FEW if not quantity else 2) or (high <= 12 and not has_word(c.name, ("age", "price"))):
+    elif c.distinct <= (FEW if not quantity else 2) or (0 <= low <= high <= 12 and not has_word(c.name, MEASURES)):
         c.kind, c.reason = "category", f"{c.distinct} different whole numbers"
     elif even:
         c.kind, c.reason = "id", "whole numbers that are large, increase or fill their range evenly, as ids do"

@@ -58,7 +58,10 @@ def set_ids_of_lists(columns: Sequence[Column]) -> None:
 def elements_of(c: Column) -> pl.Series:
     """Return the different values of the lists of a column."""
     values = c.values.drop_nulls()
-    lists = values if values.dtype.is_nested() else values.str.split(c.split or ",")
+    if values.dtype.is_nested():
+        lists = values
+    else:
+        lists = values.str.split(c.split or ",") if c.pattern is None else values.str.extract_all(c.pattern)
     return lists.explode().cast(pl.String).str.strip_chars().unique().drop_nulls()
 
 

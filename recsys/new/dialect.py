@@ -16,16 +16,21 @@ LINES = 400  # lines that a guess looks at
 SEPARATORS = ("\t", "\x01", "\x1f", "::", "||", ";;", "~~", "^^", ";", "|", ",", "~", "^")
 LIST_SEPARATORS = (" ", "\t", ",", ";", "|")
 COMMENTS = ("#", "%", "//")
-MOSTLY_PAIRS = 0.9
 FEWEST_ROWS = 3  # after a first line that is no row
 STEADY = 0.8  # share of lines with the same number of fields, from which a separator is one
 NULLS = ("NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "None", "none", "NaN", "nan", "?", r"\N", "-", "--", ".")
 EXCEL = re.compile(r"sep=.")  # the first line that Excel writes to name the separator; the reader skips it
 NO_MARKS = frozenset("\"'+-._ \t\\<([{?")  # characters that rows begin with too
+ALPHABETS = {  # encodings of other letters than Latin ones
+    "gb18030": "Chinese", "big5": "Chinese", "cp932": "Japanese", "euc_jp": "Japanese", "cp949": "Korean",
+    "cp1251": "Cyrillic", "koi8_r": "Cyrillic", "cp1253": "Greek", "cp1255": "Hebrew", "cp1256": "Arabic",
+    "cp874": "Thai",
+}  # fmt: skip
+LATIN = ("cp1252", "cp1250", "cp1254")
 HEADING = re.compile(r"^\w+: *$")  # Netflix: 1: stands above the ratings of film 1
 HEADINGS = (
     "lines such as {} hold a value of all lines below them; write it into each of these lines: "
-    "awk -F: '/:$/ {{v = $1; next}} {{print v \",\" $0}}' FILES > rows.csv"
+    "awk -F: '/:$/ {{v = $1; next}} {{print $0 \",\" v}}' FILES > rows.csv"
 )
 RECORDS = (
     "records of several lines, each `name: value` ({}: ...); write one JSON object a record: "
@@ -36,6 +41,7 @@ SVMLIGHT = re.compile(r"^[+-]?[\d.]+( +\w+:[+-]?[\d.]+([eE][+-]?\d+)?)+ *(#.*)?$
 LIBFM = re.compile(r"^[+-]?[\d.]+( +\w+:1(\.0*)?)+ *$")
 SLOT = re.compile(r"^[A-Za-z0-9_.-]{1,60}:[^:]*$")
 LONGEST_NAME = 80  # of a column, usually
+MOST_TITLE = 20  # lines above or below a table
 MOST_LEADING = 6  # fields without a slot at the start of a line
 NUMBER = re.compile(r"^[+-]?(\d+([.,]\d*)*|[.,]\d+)([eE][+-]?\d+)?$")
 
@@ -79,23 +85,31 @@ def encoding_of(text: bytes) -> tuple[str, str]:
         return "utf-8", ""
     if not odd:
         return "utf-8", ""
-    if _are_pairs(odd) and all(_decodes(line, "cp949") for line in odd) and _is_korean(odd):
-        return "cp949", "a guess: bytes above 127 come in pairs, and are Korean letters; look at them"
-    name = "cp1252" if all(_decodes(line, "cp1252") for line in odd) else "latin-1"
-    if _are_pairs(odd) and all(_decodes(line, "gb18030") for line in odd):
-        return "gb18030", "a guess: bytes above 127 come in pairs, as those of Chinese letters do; look at them"
-    return name, "a guess: some bytes are not UTF-8; check letters such as é and ü"
+    return _likeliest(odd)
 
 
-def _are_pairs(lines: Sequence[bytes]) -> bool:
-    """Return True if bytes above 127 stand in even numbers, and seldom alone, as accents would."""
-    runs = [len(run) for line in lines for run in re.findall(rb"[\x80-\xff]+", line)]
-    return sum(n % 2 == 0 for n in runs) > MOSTLY_PAIRS * len(runs)
+def _likeliest(lines: Sequence[bytes]) -> tuple[str, str]:
+    """Return the likeliest encoding of lines that are not UTF-8, and the reason.
+
+    charset-normalizer orders those that fit by their letters. Names of columns that are known in one of them, and not
+    in the first one, decide against it.
+    """
+    from charset_normalizer import from_bytes
+
+    matches = from_bytes(b"\n".join(lines[:LINES]), cp_isolation=[*ALPHABETS, *LATIN], threshold=0.5)
+    fit = dict.fromkeys(name for m in matches for name in (m.encoding, *m.could_be_from_charset))
+    fit = dict.fromkeys(name for name in fit if all(_decodes(line, name) for line in lines))
+    best = max(fit, key=lambda name: _known_names(lines[0], name), default="latin-1")
+    if best in ALPHABETS:
+        return best, f"a guess: bytes above 127 are not UTF-8, and make {ALPHABETS[best]} letters; look at them"
+    if "cp1252" in fit and _known_names(lines[0], "cp1252") == _known_names(lines[0], best):
+        best = "cp1252"
+    return best, "a guess: some bytes are not UTF-8; check letters such as é and ü"
 
 
-def _is_korean(lines: Sequence[bytes]) -> bool:
-    letters = [c for line in lines for c in line.decode("cp949") if not c.isascii()]
-    return sum("\uac00" <= c <= "\ud7a3" for c in letters) > MOSTLY_PAIRS * len(letters)
+def _known_names(line: bytes, encoding: str) -> int:
+    """Return how many words of a line that are not ASCII are known as names of columns."""
+    return sum(w in KNOWN and len(w) > 1 and not w.isascii() for w in words(line.decode(encoding, errors="replace")))
 
 
 def _decodes(line: bytes, encoding: str) -> bool:
@@ -109,8 +123,8 @@ def _decodes(line: bytes, encoding: str) -> bool:
 def dialect_of(lines: Sequence[str], encoding: str = "utf-8", header: bool | None = None) -> Dialect:
     """Return the dialect of a file from its first lines, without line ends. header: None to look for it"""
     d = Dialect(encoding=encoding)
-    lines = without_excel([line for line in lines if line.strip()][:LINES])
-    d.comment, lines = _comment(lines)
+    whole = without_excel([line for line in lines if line.strip()])
+    d.comment, lines = _comment(whole[:LINES])
     if not lines:
         return d
     d.first = lines[0]
@@ -130,6 +144,10 @@ def dialect_of(lines: Sequence[str], encoding: str = "utf-8", header: bool | Non
         return d
     if HEADING.match(lines[0]) and not all(HEADING.match(line) for line in lines):
         d.title = HEADINGS.format(lines[0].strip())
+        return d
+    title = _around_table([line for line in whole if d.comment is None or not line.startswith(d.comment)])
+    if title is not None:
+        d.title = title
         return d
     lines = _without_title(d, lines)
     d.quote = _quote(lines)
@@ -192,6 +210,34 @@ def without_excel(lines: list[str]) -> list[str]:
     return lines[1:] if lines and EXCEL.fullmatch(lines[0].rstrip("\r")) else lines
 
 
+def _around_table(lines: Sequence[str]) -> str | None:
+    """Return what is wrong with a table below a title of lines with few values, as spreadsheets write it, or None."""
+    middle = lines[len(lines) // 4 :][:LINES]
+    quote = _quote(middle)
+    found = separator_of(middle, quote) if len(middle) >= FEWEST_ROWS else None
+    if found is None or found[1] < FEWEST_ROWS or len(found[0]) > 1:
+        return None
+    separator, width = found
+    filled = [
+        sum(bool(v.strip()) for v in next(csv.reader([line], delimiter=separator, quotechar=quote), []))
+        for line in (*lines[: MOST_TITLE + 1], *lines[-MOST_TITLE:])
+    ]
+    few = width // 3
+    first = next((i for i, n in enumerate(filled) if n > few), 0)
+    if (
+        not 0 < first <= MOST_TITLE
+        or filled[first] < STEADY * width
+        or any(map(is_number, lines[first].split(separator)))
+    ):
+        return None
+    last = next(i for i, n in enumerate(reversed(filled)) if n > few)
+    if first == 1 and not last and _count(lines[0], separator, quote) != width:
+        return None  # `_without_title` says it
+    ends = f" | head -n -{last}" if last else ""
+    what = f", and its last {last} {'line is' if last == 1 else 'lines are'} a footer" if last else ""
+    return f"its first {first} lines are a title{what}; remove them: tail -n +{first + 1} FILE{ends} > rows.csv"
+
+
 def _without_title(d: Dialect, lines: list[str]) -> list[str]:
     """Return the rows without a first line that has another number of fields than all others.
 
@@ -199,6 +245,10 @@ def _without_title(d: Dialect, lines: list[str]) -> list[str]:
     """
     first, rest = lines[0], lines[1:]
     quote = _quote(rest)
+    if (all_ := separator_of(lines, quote)) is not None and all(
+        _count(line, all_[0], quote) == all_[1] for line in lines
+    ):
+        return lines
     found = separator_of(rest, quote) if len(rest) >= FEWEST_ROWS else None
     if found is None or found[1] < 3:
         return lines
@@ -276,7 +326,8 @@ def separator_of(lines: Sequence[str], quote: str | None) -> tuple[str, int] | N
             valid[s] = (share, first == fields_, fields_)
     for double, single in (("||", "|"), (";;", ";"), ("~~", "~"), ("^^", "^")):
         if double in valid:
-            valid.pop(single, None)
+            alone = sum(single in line.replace(double, "") for line in lines)  # else a double one is an empty value
+            valid.pop(double if alone > (1 - STEADY) * len(lines) else single, None)
     if "," in valid and set(valid) & {";", "\t", "|"} and _all_decimal(lines[1:] or lines):
         valid.pop(",")
     if valid:

@@ -65,7 +65,9 @@ def _source(p: Proposal) -> list[str]:
         if key == "joins":
             entries += ["  joins:"]
             for join in value:
-                entries += _block_item(join, next(s.why for s in p.sides if s.file == join["file"]))
+                entries += _block_item(
+                    join, next((s.why for s in p.sides if s.file == join["file"]), "its rows are the positive ones")
+                )
         else:
             entries += entry(key, value, p.reasons.get(key, ""), "  ")
     return ["source:", *entries]

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from recsys.new.columns import Column
 from recsys.new.copies import copies, determines
 from recsys.new.gather import Gathered
-from recsys.new.names import ITEMS, RATINGS, USERS, names_an_id_of, rank_of
+from recsys.new.leaks import outcome_form
+from recsys.new.names import ITEMS, RATINGS, SPENT, USERS, names_an_id_of, rank_of
 from recsys.new.questions import Answers, Question
 
 if TYPE_CHECKING:
@@ -28,8 +29,14 @@ def questions_of(p: Proposal, gathered: Gathered, answers: Answers) -> list[Ques
     if p.label is not None and p.label.doubt and answers.label == "auto":
         others = tuple(f"label={name}" for name in p.label.alternatives)
         guess = f"label={p.label.column.name}"
-        null = () if p.roles.user is None else ("label=null",)
+        named = all(any(names_an_id_of(c.name, ids) for c in p.columns) for ids in (USERS, ITEMS))
+        null = ("label=null",) if named or p.roles.user is not None else ()
         found.append(Question(p.label.doubt, guess, (guess, *others, *null)))
+    spent = [c.name for c in p.columns if outcome_form(c.name) in SPENT and c.numbers is not None]
+    if p.label is None and spent and answers.label == "auto":
+        text = f"is {' or '.join(spent[:3])} what to predict, or that a user has chosen an item?"
+        given = tuple(f"label={name}" for name in spent[:3])
+        found.append(Question(text, "the choices of items", ("label=null", *given)))
     for role, among in (("user", USERS), ("item", ITEMS)):
         own = getattr(p.roles, role)
         if own is None or getattr(answers, role) != "auto":

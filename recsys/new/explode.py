@@ -15,6 +15,7 @@ from recsys.data.raw.ranges import ALL, WHOLE
 from recsys.new.columns import Marks, column_of
 from recsys.new.features import sql_name
 from recsys.new.names import ITEMS, LABELS, RATINGS, SESSIONS, USERS, names_an_id_of, rank_of, words
+from recsys.new.questions import Answers
 from recsys.new.sample import Layout, thinned
 from recsys.new.statistics import mean
 
@@ -42,13 +43,15 @@ class Exploded:
     derive: dict[str, str] = field(default_factory=dict)
 
 
-def explode(frame: pl.DataFrame, layout: Layout, asked: str | None) -> Exploded | None:
-    """Return the rows if they are elements of lists, None if a raw row is a row. asked: the label, auto, or None"""
+def explode(frame: pl.DataFrame, layout: Layout, answers: Answers) -> Exploded | None:
+    """Return the rows if they are elements of lists, None if a raw row is a row."""
+    asked = answers.label
     whole = [n for n, dtype in frame.schema.items() if not isinstance(dtype, pl.List | pl.Array)]
     if (tokens := next((n for n in whole if _are_tokens(frame[n])), None)) is not None:
         return _of_tokens(frame, layout, tokens)
     lists = [n for n, dtype in frame.schema.items() if isinstance(dtype, pl.List)]
-    if asked in whole or any(_says_row(frame[n]) for n in whole):
+    given = answers.item in lists  # the user says that an element of a list is the item
+    if asked in whole or (not given and any(_says_row(frame[n]) for n in whole if n != answers.user)):
         return None
     kinds: tuple[Callable[[pl.DataFrame, list[str], list[str]], tuple[Any, str] | None], ...]
     kinds = (_of_objects, _parallel, _parallel_text, _single)

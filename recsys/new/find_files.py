@@ -48,12 +48,14 @@ class Found:
     root: the folder, relative if the user's paths are
     globs: relative to the folder; empty if the user named a folder, whose files the globs have to be made for
     named: whether the user has named each file
+    empty: files without a byte
     """
 
     root: str
     files: tuple[Path, ...]
     globs: tuple[str, ...]
     named: bool = False
+    empty: tuple[Path, ...] = ()
 
 
 def find(given: Sequence[str]) -> Found:
@@ -96,7 +98,7 @@ def _found(root: Path, files: Sequence[Path], globs: tuple[str, ...], given: Seq
     kept = natural_sort({f for f in files if f.stat().st_size})
     if not kept:
         raise UserError(f"files={','.join(given)}: no file there holds data; type {HINT}")
-    return Found(str(root), tuple(kept), globs)
+    return Found(str(root), tuple(kept), globs, empty=tuple(f for f in dict.fromkeys(files) if f not in kept))
 
 
 def _hidden(path: Path) -> bool:

@@ -14,6 +14,7 @@ from recsys.new.sample import Layout, OtherRows, layout_of, rows_of
 
 MOST_SNIFFED = 60
 MOST_UNTESTED = 5
+MOST_ANSWERED = 8  # files that an answer names
 MOST_SUBJECTS = 10  # different names of files; more are likely those of parts
 PARTS = frozenset(  # words of parts of one log
     (
@@ -65,7 +66,7 @@ def gather(found: Found, answers: Answers) -> Gathered:
     """
     groups: dict[tuple[str, ...], list[Path]] = {}
     layouts: dict[tuple[str, ...], Layout] = {}
-    unused: list[tuple[Path, str]] = []
+    unused = [(f, "is empty") for f in found.empty]
     by_name: dict[tuple[str, str], tuple[str, ...]] = {}
     json_layouts: dict[Path, Layout] = {}
     alone: dict[Path, str] = {}  # files of one column, which is named as a label
@@ -116,12 +117,12 @@ def gather(found: Found, answers: Answers) -> Gathered:
         own |= dict.fromkeys(groups.pop(key), layouts[key])
     groups[best] = [f for f in found.files if f in own]
     logs = {k: files for k, files in rows.items() if k not in more}
-    questions = [q for q in (_other_log(best, logs, columns, answers, root), _several_sets(groups[best], root)) if q]
-    questions = [] if found.named else questions
+    rest = [f for key, files in groups.items() if key != best for f in files]
+    asked = (_other_log(best, logs, columns, answers, root), _several_sets(groups[best], root, rest))
+    questions = [] if found.named else [q for q in asked if q]
     every = [*own.values(), *(layout for f, layout in json_layouts.items() if f in own)]
     seen = {id(layout): tuple(layout.columns) for layout in every}
     optional = [n for n in dict.fromkeys(n for c in seen.values() for n in c) if not all(n in c for c in seen.values())]
-    rest = [f for key, files in groups.items() if key != best for f in files]
     tests = [f for f in rest if split_of(f, root) == "test"]
     unused += [(f, "it has other columns; predict its rows with recsys.predict") for f in tests]
     untested = next(
@@ -201,8 +202,11 @@ def _other_log(
     return Question(text, files[0].name, tuple(f"files={f}" for f in files[:3]))
 
 
-def _several_sets(files: Sequence[Path], root: Path) -> Question | None:
-    """Return the question whether files of the same columns are one data set: their names say different things."""
+def _several_sets(files: Sequence[Path], root: Path, sides: Sequence[Path]) -> Question | None:
+    """Return the question whether files of the same columns are one data set: their names say different things.
+
+    sides: files that may be side tables of each
+    """
     by_split: dict[str | None, dict[str, Path]] = {}
     for f in files:
         by_split.setdefault(split_of(f, root), {}).setdefault(_subject(f, root), f)
@@ -211,8 +215,13 @@ def _several_sets(files: Sequence[Path], root: Path) -> Question | None:
         return None
     some = [os.path.relpath(f, root) for f in names.values()]
     text = f"{', '.join(some[:4])} have the same columns and different names: are they one data set?"
-    one = tuple(f"files={f}" for f in list(names.values())[:2])
-    return Question(text, "all are rows of one data set, with the same users and items", one)
+    sets = [[f for f in files if _subject(f, root) == subject] for subject in list(names)[:2]]
+    answers = tuple(_files_answer([*own, *sides]) for own in sets if len(own) + len(sides) <= MOST_ANSWERED)
+    return Question(text, "all are rows of one data set, with the same users and items", answers)
+
+
+def _files_answer(files: Sequence[Path]) -> str:
+    return f"files={files[0]}" if len(files) == 1 else f"'files=[{','.join(map(str, files))}]'"
 
 
 def _subject(file: Path, root: Path) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 
 import polars as pl
 
+from recsys.data.raw.blocks import LIST
 from recsys.errors import NeedsAnswer, UserError, did_you_mean
 from recsys.new.columns import Column
 from recsys.new.names import (
@@ -19,6 +20,7 @@ from recsys.new.names import (
     has_word,
     plain,
     rank_of,
+    words,
 )
 from recsys.new.statistics import SKEWED, mean, skewness
 
@@ -30,6 +32,8 @@ MOST_NAMED_CLASSES = 50  # different texts under the name of a label
 MOST_LETTERS = 300  # of the names of columns in an error
 YES = ("yes", "y", "true", "t", "positive", "1", "1.0")
 NO = ("no", "n", "false", "f", "negative", "0", "0.0", "-1")
+FEWEST_ALIKE = 2
+MOST_TIMES = 0.5  # share of rows with a time that may be that of an outcome
 MOST_SPELLINGS = 6  # of yes and no in a column
 
 
@@ -40,6 +44,7 @@ class Label:
     reason: why this column, and why this value is positive
     doubt: the question, if this column is not certainly the label
     alternatives: other columns that may be the label
+    family: columns whose names begin or end like that of a label that is a guess; they may be labels, too
     """
 
     column: Column
@@ -52,6 +57,7 @@ class Label:
     reason: str = ""
     doubt: str = ""
     alternatives: tuple[str, ...] = ()
+    family: tuple[str, ...] = ()
 
     @property
     def share(self) -> float:
@@ -117,13 +123,17 @@ def choose(columns: Sequence[Column], asked: str, *, retrieval: bool, untested: 
         only = _with_reason(two[0], "the only column with two values")
         at_an_end = two[0] is columns[0] or two[0] is columns[-1]
         return only if unnamed and at_an_end else _doubted(only, "it alone has two values, and its name is no label's")
-    for words, why in ((RATINGS, "a rating"), (EVENTS, "kinds of events")):
+    for names, why in ((RATINGS, "a rating"), (EVENTS, "kinds of events")):
         rated = [
-            (rank, c) for c in free if (rank := rank_of(c.name, words)) is not None and 1 < c.distinct <= MOST_RATINGS
+            (rank, c) for c in free if (rank := rank_of(c.name, names)) is not None and 1 < c.distinct <= MOST_RATINGS
         ]
         first = min(rated, key=lambda pair: pair[0])[1] if rated else None
         if first is not None and (why == "a rating" or is_event(first)):
-            return _with_reason(first, f"{why}, by its name")
+            made = _with_reason(first, f"{why}, by its name")
+            if why == "a rating" or made is None or len(made.positive) != 1 or first.distinct == 2:
+                return made
+            rest = ", ".join(v for v in first.examples(7) if v not in made.positive)
+            return _doubted(made, f"it would tell {made.positive[0]} from other kinds of events: {rest}")
         if first is not None and retrieval and first.numbers is not None and first.is_whole:
             why = "its numbers are kinds of events, and nothing says which ones count"
             return _doubted(_with_reason(first, why), why)
@@ -147,7 +157,9 @@ def _doubted(label: Label | None, why: str, others: Sequence[Column] = ()) -> La
     """Return a label that is a guess, with the question."""
     if label is not None:
         label.doubt = f"is {label.column.name} the label? {why}"
-        label.alternatives = tuple(c.name for c in others if c is not label.column)[:3]
+        own = set(words(label.column.name))
+        near = sorted((c for c in others if c is not label.column), key=lambda c: -len(own & set(words(c.name))))
+        label.alternatives = tuple(c.name for c in near)[:3]
     return label
 
 
@@ -191,7 +203,7 @@ def _likeliest(lacking: Sequence[Column]) -> Column:
 
 def names_for_error(columns: Sequence[Column]) -> str:
     """Return the names of columns: all if they are short, otherwise the first and the last ones."""
-    names = [c.name for c in columns]
+    names = [c.name for c in columns if c.name != LIST]
     if len(names) <= 12 or len(", ".join(names)) <= MOST_LETTERS:
         return ", ".join(names)
     return ", ".join([*names[:6], "...", *names[-6:]])
@@ -215,11 +227,26 @@ def _at_an_end(columns: Sequence[Column], two: Sequence[Column]) -> Label | None
     for place, where in ((-1, "the last column"), (0, "the first column")):
         if columns[place] in two:
             why = f"it is {where}, and {len(two)} columns have two values"
-            return _doubted(_with_reason(columns[place], f"{where} of those with two values (a guess)"), why, two)
+            made = _with_reason(columns[place], f"{where} of those with two values (a guess)")
+            if made is not None and (family := _family(columns[place], two)):
+                made.family = tuple(c.name for c in family)
+                why += f"; {len(family)} have names like it, may be labels, too, and are no features"
+            return _doubted(made, why, two)
     near = ", ".join(c.name for c in two[:8])
+    if times := [c.name for c in columns if c.kind == "time" and c.missing > 1 - MOST_TIMES]:
+        near += f"; few rows have {', '.join(times[:4])}, and label={times[-1]} tells those that have"
     raise NeedsAnswer(
         f"label: {len(two)} of {len(names)} columns have two values ({near}); type label={two[0].name} or another"
     )
+
+
+def _family(c: Column, two: Sequence[Column]) -> list[Column]:
+    """Return the other columns whose names begin, or end, with the same word, if they are several."""
+    for place in (0, -1):
+        same = [o for o in two if o is not c and words(o.name)[place:][:1] == words(c.name)[place:][:1]]
+        if len(words(c.name)) > 1 and len(same) >= FEWEST_ALIKE:
+            return same
+    return []
 
 
 def _with_reason(c: Column, why: str) -> Label | None:

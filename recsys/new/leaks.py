@@ -6,13 +6,18 @@ import polars as pl
 
 from recsys.new.columns import Column, watched
 from recsys.new.copies import determines
+from recsys.new.find_files import ROLES
 from recsys.new.label import Label, label_of
-from recsys.new.names import OUTCOMES, RATINGS, SPENT, has_word, plain, rank_of
+from recsys.new.names import MODELS, OUTCOMES, PREDICTIONS, RATINGS, SPENT, has_word, plain, rank_of
+from recsys.new.sides import Side
 from recsys.new.statistics import mean
 from recsys.new.yaml_text import flow
 
 LEAK = 0.99  # AUC of a single column from which it gives the label away
 BINS = 50
+AVERAGES = ("average", "avg", "mean", "promedio", "durchschnitt", "moyenne", "media")
+FEWEST_OF_MEAN = 3  # rows of a key whose mean label is compared
+MEAN_OF_LABEL = 0.9  # correlation with the mean label of each key
 MANY = 1000  # columns of which numbers are compared only by their order, which takes less time
 FEWEST = 20  # rows of each class for which an AUC means anything, and rows with a value that implies the label
 MOST_USUAL = 0.6  # share of positive rows, above which a value with positive rows alone says little
@@ -60,11 +65,16 @@ def leaks(columns: Sequence[Column], label: Label) -> dict[str, str]:
     return found
 
 
+def outcome_form(name: str) -> str:
+    """Return the words of a name without a unit of time."""
+    return plain(name).removesuffix("_ms").removesuffix("_seconds").removesuffix("_s")
+
+
 def other_outcomes(columns: Sequence[Column], label: Label) -> dict[str, str]:
     """Return the columns that hold what the user did beside the label, by their names: clicks, buys, time spent."""
     found = {}
     for c in columns:
-        form = plain(c.name).removesuffix("_ms").removesuffix("_seconds").removesuffix("_s")
+        form = outcome_form(c.name)
         answers = c.distinct == 2 or (c.distinct <= MOST_KINDS and c.numbers is not None)
         if c is label.column or c.role or not ((form in OUTCOMES and answers) or form in SPENT):
             continue
@@ -130,6 +140,44 @@ def doubtful(columns: Sequence[Column], label: Label) -> dict[str, str]:
     return found
 
 
+def predictions(columns: Sequence[Column]) -> list[Column]:
+    """Return the numbers that are another model's predictions, by their names, such as model_score and pctr."""
+    numbers = [c for c in columns if not c.role and c.kind == "number" and c.numbers is not None]
+    scores = [c for c in numbers if has_word(c.name, MODELS) and has_word(c.name, ("score", "scores"))]
+    return [c for c in numbers if c in scores or has_word(c.name, PREDICTIONS)]
+
+
+def names_splits(columns: Sequence[Column]) -> list[Column]:
+    """Return the columns whose values are names of splits, such as train and test."""
+    few = [c for c in columns if not c.role and c.values.dtype == pl.String and 2 <= c.distinct <= MOST_KINDS]
+    known = {word for words_ in ROLES.values() for word in words_} | {"prior"}
+    return [c for c in few if {str(v).strip().lower() for v in c.values.drop_nulls().unique()} <= known]
+
+
+def means_of_label(columns: Sequence[Column], sides: Sequence[Side], label: Label) -> dict[str, str]:
+    """Return the columns of side tables that hold the mean label of their key, as an average of ratings does.
+
+    Such a mean counts the test rows, too.
+    """
+    y = label.column.numbers if label.column.numbers is not None else label.values
+    by_name, found = {c.name: c for c in columns}, dict[str, str]()
+    for side in sides:
+        if side.keys is None:
+            continue
+        key = by_name[side.key].values.cast(pl.String)
+        groups = pl.DataFrame({"key": key, "y": y}).drop_nulls().group_by("key").agg(pl.len(), pl.col("y").mean())
+        for c in side.columns:
+            if c.kind != "number" or c.numbers is None:
+                continue
+            theirs = pl.DataFrame({"key": side.keys.cast(pl.String), "x": c.numbers})
+            both = groups.filter(pl.col("len") >= FEWEST_OF_MEAN).join(theirs, on="key").drop_nulls()
+            near = both.select(pl.corr("x", "y")).item() if both.height >= FEWEST else None
+            named = has_word(c.name, AVERAGES) and has_word(c.name, RATINGS)
+            if named or (near is not None and abs(near) >= MEAN_OF_LABEL):
+                found[c.name] = f"it is the mean {label.column.name} of a {side.key}, also over test rows: {AFTERWARDS}"
+    return found
+
+
 def _comparable(columns: Sequence[Column], label: Label) -> list[Column]:
     kinds = ("constant", "empty", "nested", "vector")
     return [c for c in columns if c is not label.column and c.kind not in kinds and not c.values.dtype.is_nested()]
@@ -176,7 +224,12 @@ def _excludes(c: Column, y: pl.Series) -> str | None:
     part = HALF_NEGATIVE if base <= FEW_POSITIVE else MOST_NEGATIVE
     for what, rows in _groups(c):
         labels = y.filter(rows).drop_nulls()
-        if labels.len() >= max(FEWEST, part * negatives) and not labels.sum() and (1 - base) ** labels.len() < CHANCE:
+        written = what == "a value" and c.missing >= 1 - MOST_USUAL  # such as the reason of a refusal
+        if (
+            labels.len() >= max(FEWEST, 0 if written else part * negatives)
+            and not labels.sum()
+            and (1 - base) ** labels.len() < CHANCE
+        ):
             return what
     return None
 

@@ -30,7 +30,7 @@ LABELS = (  # the strongest first
         "क्लिक",
         "نقر",
     ),
-    *("resilie", "aangeklikt", "geklikt", "клик", "покупка"),
+    *("resilie", "aangeklikt", "geklikt", "клик", "покупка", "κλικ", "αγορα"),
     *("reklik", "abonniert", "gefallt", "gustado", "curtiu", "喜欢", "点赞", "クリック", "클릭"),
 )
 # what a user may do after (or beside) what is predicted, and so never known before
@@ -39,7 +39,7 @@ OUTCOMES = frozenset(
         *("click", "clicked", "is_click", "is_clicked", "clk", "isclick", "converted", "conversion", "is_conversion"),
         *("is_converted", "purchased", "purchase", "bought", "is_purchase", "is_buy", "buy", "is_attributed"),
         *("is_installed", "installed", "install", "subscribed", "is_like", "like", "liked", "likes", "follow"),
-        *("followed",),
+        *("followed", "exposure", "exposed"),
         *("is_follow", "share", "shared", "is_share", "forward", "is_forward", "comment", "commented", "is_comment"),
         *("hate", "is_hate", "dislike", "disliked", "favorite", "favourite", "fav", "cart", "addtocart", "add_to_cart"),
         *("order", "ordered", "checkout", "booked", "booking_bool", "click_bool", "long_view", "is_profile_enter"),
@@ -57,9 +57,16 @@ SPENT = frozenset(  # what an outcome took or brought
         *("view_time",),
         *("playing_time", "time_spent", "gross_bookings_usd", "成交金额", "停留时长", "观看时长", "播放时长"),
         *("verweildauer", "stay_time", "profile_stay_time", "comment_stay_time", "view_duration", "watch_duration"),
+        *("tempo_permanenza", "tempo_di_permanenza", "temps_passe", "tiempo_permanencia", "tempo_leitura", "lesezeit"),
+        *("percentuale_letta", "percent_read", "read_percent", "percent_watched", "completion", "completion_rate"),
         *("helpful", "helpful_vote", "helpful_votes", "useful", "funny", "cool", "is_reviewed"),  # votes on a review
     )
 )
+PREDICTIONS = (  # what another model says of the row
+    *("pred", "preds", "prediction", "predictions", "predicted", "proba", "prob", "probability", "logit", "logits"),
+    *("pctr", "pcvr", "ectr", "propensity", "vorhersage", "prediccion", "previsao", "prediction_score", "预测", "预估"),
+)
+MODELS = ("model", "ml", "ranker", "classifier", "modell", "modelo", "modele", "模型")  # whose score is a prediction
 AMOUNTS = (  # numbers that people predict, the likeliest first
     *("sales", "saleprice", "sales_price", "revenue", "cnt", "demand", "unit_sales", "units_sold", "weekly_sales"),
     *("trip_duration", "item_cnt_day", "total_sales", "totals_revenue", "transaction_revenue"),
@@ -78,7 +85,7 @@ RATINGS = (
     "grade",
     "vote",
     *("bewertung", "note", "puntuacion", "calificacion", "nota", "avaliacao", "valutazione", "评分", "打分"),
-    *("評価", "평점", "puan", "ocena", "beoordeling", "hodnoceni", "оценка", "التقييم", "تقييم", "रेटिंग"),
+    *("評価", "평점", "puan", "ocena", "beoordeling", "hodnoceni", "оценка", "βαθμολογια", "التقييم", "تقييم", "रेटिंग"),
 )
 EVENTS = (
     "event",
@@ -108,7 +115,7 @@ USERS = (
     *("utilisateur",),
     *("comprador", "utente", "klient", "gebruiker", "klant", "用户", "顾客", "客户", "会员", "买家", "ユーザー"),
     *("顧客", "사용자", "고객", "musteri", "müşteri", "kullanıcı", "kullanici", "uzytkownik", "użytkownik"),
-    *("пользователь", "клиент", "المستخدم", "العميل", "ग्राहक", "उपयोगकर्ता"),
+    *("пользователь", "клиент", "χρηστης", "πελατης", "المستخدم", "العميل", "ग्राहक", "उपयोगकर्ता"),
 )
 SESSIONS = ("session", "sessionid", "sitzung", "sesion", "sessao", "seance", "sessione", "会话", "セッション", "device")
 ITEMS = (
@@ -125,7 +132,7 @@ ITEMS = (
     *("libro", "produto", "artigo", "musica", "livro", "produit", "livre", "chanson", "prodotto", "articolo"),
     *("noticia",),
     *("商品", "物品", "产品", "电影", "视频", "文章", "新闻", "歌曲", "图书", "广告", "书籍", "商品番号", "映画"),
-    *("상품", "urun", "ürün", "товар", "фильм", "المنتج", "उत्पाद", "towar", "przedmiot"),
+    *("상품", "urun", "ürün", "товар", "фильм", "προιον", "المنتج", "उत्पाद", "towar", "przedmiot"),
 )
 TIMES = (
     "timestamp",
@@ -163,6 +170,7 @@ BIRTHS = (
 CODES = (  # whole numbers under such a name are codes, not quantities
     *("id", "code", "type", "category", "cat", "zip", "zipcode", "postcode", "class", "group", "segment", "status"),
     *("flag", "is", "has", "region", "recode", "brand", "level", "channel", "cluster", "hash", "key", "index", "idx"),
+    *("banner",),
 )
 QUANTITIES = (
     *("age", "count", "cnt", "num", "number", "amount", "price", "cost", "hours", "hrs", "weeks", "days", "minutes"),

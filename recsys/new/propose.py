@@ -14,8 +14,8 @@ from recsys.data.raw.storage import partitions
 from recsys.errors import NeedsAnswer, UserError
 from recsys.new import label as labels
 from recsys.new import split as splits
-from recsys.new.columns import Column, columns_of, count_partitions
-from recsys.new.copies import basket, copies, set_ids_of_items, set_ids_of_lists
+from recsys.new.columns import Column, column_of, columns_of, count_partitions
+from recsys.new.copies import MOSTLY_KNOWN, basket, copies, elements_of, set_ids_of_items, set_ids_of_lists
 from recsys.new.doubts import questions_of
 from recsys.new.explode import Exploded, explode
 from recsys.new.features import Features, features_of, sql_name, time_sql
@@ -23,17 +23,34 @@ from recsys.new.find_files import find
 from recsys.new.gather import Gathered, gather
 from recsys.new.groups import EVENT_KEYS, group_of, has_one, queries_of_grades
 from recsys.new.label import Label
-from recsys.new.leaks import AFTERWARDS, doubtful, later_times, leaks, other_outcomes, written_with
+from recsys.new.leaks import (
+    AFTERWARDS,
+    doubtful,
+    later_times,
+    leaks,
+    means_of_label,
+    names_splits,
+    other_outcomes,
+    predictions,
+    written_with,
+)
 from recsys.new.missing_codes import set_codes
 from recsys.new.names import LABELS, has_word, names_an_id_of, rank_of
 from recsys.new.questions import Answers, Question
 from recsys.new.roles import OTHER_TIMES, Roles, assign, set_item, time_among
 from recsys.new.sample import Sample, read_sample
-from recsys.new.sides import Side, find_sides
+from recsys.new.sides import Side, find_sides, outcomes_of
 from recsys.new.source import TEXT, rename_columns, source_of
 from recsys.new.split import Split
-from recsys.new.statistics import quantile
+from recsys.new.statistics import mean, quantile
+from recsys.new.yaml_text import flow
 
+FEWEST_ITEMS = 30  # classes that may be items
+WIDE = 30  # numbers without names from which a file may be a matrix of users and items
+MELT = (
+    "python -c \"import polars as pl; pl.read_csv('FILE', has_header=False).with_row_index('user')"
+    ".unpivot(index='user', variable_name='item', value_name='rating').write_csv('rows.csv')\""
+)
 FEW_ROWS = 200_000  # fewer rows make few steps of 2048 rows
 
 
@@ -97,7 +114,7 @@ def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
     sample = read_sample(files, layout, gathered.layouts)
     if sample.frame.height < 2 or not sample.frame.width:
         raise UserError(f"{files[0]}: has no rows, or its columns could not be found; check the file")
-    made = explode(sample.frame, layout, asked)
+    made = explode(sample.frame, layout, answers)
     if made is not None and _repeats_label(made, asked):
         made = None
     if made is not None:
@@ -106,6 +123,8 @@ def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
     folders = [partitions(f, found.root) for f in files]
     count_partitions(columns, {n: [own.get(n) for own in folders] for n in folders[0] if n not in layout.columns})
     rename = rename_columns(columns, layout) if made is None else made.rename
+    if made is not None and answers.item in made.rename.values():  # named as in the files
+        answers = replace(answers, item=next(new for new, old in made.rename.items() if old == answers.item))
     roles = assign(columns, answers)
     if made is not None and roles.item is None:
         set_item(roles, [c for c in columns if c.name in made.elements])
@@ -114,17 +133,34 @@ def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
     set_ids_of_lists(columns)
     known = roles.user is not None or LIST in sample.frame.columns
     retrieval = layout.format == "lists" or (known and roles.item is not None)
+    outcome = next((c for c in columns if c.name == asked and c.kind == "time" and 0 < c.missing < 1), None)
+    derived = {} if outcome is None else {f"has_{outcome.name}": f"{sql_name(outcome.name)} IS NOT NULL"}
+    if outcome is not None:  # it is written as its time
+        asked = f"has_{outcome.name}"
+        columns.append(column_of(outcome.values.is_not_null().alias(asked), marks))
+    root, joins = Path(found.root), list[dict[str, Any]]()
+    if (file := next((f for f in gathered.sides if os.path.relpath(f, root) == asked), None)) is not None:
+        outcomes = outcomes_of(file, str(asked), columns)
+        asked, joins = outcomes.label.name, [outcomes.join]
+        derived[asked] = outcomes.sql
+        columns.append(outcomes.label)
+        gathered.sides.remove(file)
     label = None if asked is None else labels.choose(columns, asked, retrieval=retrieval, untested=gathered.untested)
     if asked == "auto":
         for c in columns:
             if c.kind == "constant" and rank_of(c.name, LABELS) is not None:
                 say(f"{c.name} cannot be the label: {c.reason}")
     if label is not None:
+        _check_next_item(label, columns)
         label.column.role = "label"
     elif not retrieval:
         names = labels.names_for_error(columns)
         why = "no two columns are a user and an item" if asked is None else "no name says which column is the label"
         hint = "type user=NAME item=NAME" + ("" if asked is None else ", or label=NAME")
+        if len(columns) > WIDE and all(c.numbers is not None and c.name.startswith("column_") for c in columns):
+            hint = (
+                f"if each row is a user and each column an item, write a row for each value: {MELT}; otherwise, {hint}"
+            )
         raise NeedsAnswer(f"files={','.join(given)}: {why}; {hint} (columns: {names})")
     source, reasons = source_of(found, gathered, marks, columns, rename)
     if made is not None:
@@ -132,20 +168,33 @@ def propose(given: Sequence[str], answers: Answers | None = None) -> Proposal:
     split = splits.at_random("no column holds a time")
     p = Proposal(found.root, source, reasons, columns, roles, label, split, Features(), sample.rows)
     p.questions = questions_of(p, gathered, answers)
-    p.features.derive = {} if made is None else made.derive
-    root = Path(found.root)
-    p.sides, not_joined = find_sides(gathered.sides, root, columns)
+    p.features.derive = derived | ({} if made is None else made.derive)
+    p.sides, not_joined, open_ = find_sides(gathered.sides, root, columns)
+    p.questions += open_
     p.unused = [(os.path.relpath(f, root), why) for f, why in gathered.unused] + not_joined
     if label is None:
         _retrieval(p, files, typed=layout.typed)
     else:
         _ranking(p, gathered, root)
+    if joins:
+        p.source["joins"] = joins + p.source.get("joins", [])
     if p.split.by_files:
         p.source.pop("files")
     if not p.features.inputs:
         why = "; ".join(f"{n}: {why}" for n, why in p.features.left_out[:4])
         raise UserError(f"files={','.join(given)}: no column but the label can be a feature; {why}")
     return p
+
+
+def _check_next_item(label: Label, columns: Sequence[Column]) -> None:
+    """Raise UserError if the classes of a label are the elements of a list: the label is the next item of a history."""
+    if label.kind != "classes" or len(label.classes) < FEWEST_ITEMS:
+        return
+    for c in columns:
+        if c.kind == "list" and mean(pl.Series(label.classes).is_in(elements_of(c).implode())) > MOSTLY_KNOWN:
+            why = f"its values are the elements of {c.name}: the next item of a history, which retrieval models predict"
+            hint = f"write one list of both into each row, without {label.column.name}"
+            raise UserError(f"label={label.column.name}: {why}; {hint}")
 
 
 def _repeats_label(made: Exploded, asked: str | None) -> bool:
@@ -182,6 +231,9 @@ def _ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
     joined = [c for side in p.sides for c in side.columns]
     if label.column.missing:
         p.where = _with_label(label.column)
+    elif (item := p.roles.item) is not None and item.missing and not label.values.filter(item.values.is_null()).sum():
+        p.where = f"{sql_name(item.name)} IS NOT NULL"  # events of other pages, which are never positive
+    if p.where is not None:
         for c in p.columns:
             _check_constant(c, label)
     known_later = dict.fromkeys(gathered.untested, "the test file lacks it: known only afterwards?")
@@ -199,6 +251,21 @@ def _ranking(p: Proposal, gathered: Gathered, root: Path) -> None:
         | known_later
         | leaks(p.columns, label)
     )
+    known_later |= means_of_label(p.columns, p.sides, label)
+    if label.family:
+        every = flow({name: {} for name in (label.column.name, *label.family)})
+        why = f"its name is like {label.column.name}: an outcome, too? To learn all, write labels: {every}"
+        known_later |= dict.fromkeys(label.family, why)
+    free = [c for c in p.columns if c.name not in known_later]
+    for c in predictions(free):
+        why = "its name is that of a model's prediction"
+        p.questions.append(Question(f"is {c.name} known before {label.column.name}? {why}", "no, so it is no feature"))
+        known_later[c.name] = f"{why}: {AFTERWARDS}"
+    for c in names_splits([*free, *joined]):
+        text = f"{c.name} names splits ({', '.join(c.examples(5))}): are they those to train and test on?"
+        guess = "no; to use them, write the rows of each into a file of its own, such as train.csv and test.csv"
+        p.questions.append(Question(text, guess))
+        known_later[c.name] = "it names the splits of whoever made the data"
     for name, why in doubtful([c for c in p.columns if c.name not in known_later], label).items():
         p.questions.append(Question(f"is {name} known before {label.column.name}? {why}", "no, so it is no feature"))
         known_later[name] = f"{why}: {AFTERWARDS}"

@@ -8,7 +8,7 @@ from recsys.new.columns import Column
 from recsys.new.label import MOST_RATINGS, is_event
 from recsys.new.names import BIRTHS, ITEMS, SESSIONS, TIMES, USERS, WEIGHTS, has_word, names_an_id_of, rank_of, words
 from recsys.new.questions import Answers
-from recsys.new.statistics import largest, least
+from recsys.new.statistics import largest, least, mean
 from recsys.new.times import TimeGuess
 
 MOST_UNNAMED = 8  # columns of a log without a header
@@ -18,6 +18,7 @@ OTHER_TIMES = (
     "birth",
     "born",
     "signup",
+    "alta",
     "sign",
     "registration",
     "registered",
@@ -33,8 +34,12 @@ OTHER_TIMES = (
     "init",
     "member",
     "delivered",
+    *("closed", "closing", "resolved", "completed", "finished", "cancelled", "converted", "conversion", "refund"),
+    *("refunded", "paid", "shipped", "returned"),
 )
 COUNTED_TIMES = (*TIMES, "days", "hours", "minute", "second", "step", "tick", "epoch", "period", "week", "month")
+FEWEST_COUNTED = 0.3  # share of rows with a value of their own, as the rows of few files are counted
+COUNTED = 0.95  # share of steps of one, in the pieces of files that a sample has
 MOST_OF_A_CYCLE = 31  # numbers of days or hours in a smaller range may be those of a month or a day
 MOST_MISSING_IDS = 0.5  # rows without a user or an item
 MOST_MISSING_TIMES = 0.005  # rows without a time are bad rows
@@ -59,13 +64,14 @@ def assign(columns: Sequence[Column], answers: Answers | None = None) -> Roles:
     named = {role: _named(columns, role, name) for role, name in answers.names().items() if role != "label"}
     free = [c for c in columns if c.name != answers.label and c not in named.values()]
     roles = Roles(**named)
+    few = 2 if answers.label is None else FEWEST_NAMED  # without a label, there must be a user and an item
     if answers.time == "auto":
         roles.time = time_among(free) or _days(free)
     if answers.user == "auto":
-        roles.user = _id(free, USERS) or _id(free, SESSIONS)
+        roles.user = _id(free, USERS, few) or _id(free, SESSIONS, few)
     if answers.item == "auto":
         free = [c for c in free if c is not roles.user]
-        roles.item = _id(free, ITEMS) or (_unique_item(free) if roles.user is not None else None)
+        roles.item = _id(free, ITEMS, few) or (_unique_item(free) if roles.user is not None else None)
     roles.weight = next((c for c in free if c.kind == "number" and rank_of(c.name, WEIGHTS) is not None), None)
     for name in ("user", "item", "time", "weight"):
         c = getattr(roles, name)
@@ -84,7 +90,7 @@ def _named(columns: Sequence[Column], role: str, name: str) -> Column:
             raise UserError(f"time={name}: holds neither times nor numbers that grow with time ({c.reason})")
         _set_time(c)
     elif c.values.dtype.is_nested() or c.kind in ("constant", "empty") or (c.numbers is not None and not c.is_whole):
-        raise UserError(f"{role}={name}: cannot identify a {role}: {c.reason}")
+        raise UserError(f"{role}={name}: cannot identify {'an' if role == 'item' else 'a'} {role}: {c.reason}")
     else:
         c.kind, c.reason = "id", "as you asked"
     return c
@@ -130,11 +136,11 @@ def _time_order(c: Column) -> tuple[bool, int, int]:
     return has_word(c.name, OTHER_TIMES), rank, -c.distinct
 
 
-def _id(columns: Sequence[Column], among: tuple[str, ...]) -> Column | None:
+def _id(columns: Sequence[Column], among: tuple[str, ...], few: int) -> Column | None:
     """Return the column whose name says that it identifies users or items, the one with most values if several."""
     found = [c for c in columns if c.kind in ID_KINDS and names_an_id_of(c.name, among)]
     found = [c for c in found if c.missing < MOST_MISSING_IDS]
-    found = [c for c in found if c.distinct > (2 if c.kind == "id" or "id" in words(c.name) else FEWEST_NAMED)]
+    found = [c for c in found if c.distinct > (2 if c.kind == "id" or "id" in words(c.name) else few)]
     best = max(found, key=lambda c: c.distinct, default=None)
     if best is not None and best.kind == "number":
         if not best.is_whole:
@@ -157,6 +163,9 @@ def name_unnamed(columns: Sequence[Column]) -> list[str] | None:
 
     Return None if the file holds something else.
     """
+    if len(columns) > 3 and _counts_up(columns[0]):  # the number of a row, such as that of an impression
+        names = name_unnamed(columns[1:])
+        return None if names is None else ["row", *names]
     times = [c for c in columns if c.kind == "time"]
     ids = [c for c in columns if _is_id(c) or (times and c is columns[0] and _is_sorted(c))]
     if len(ids) < 2 or len(columns) > MOST_UNNAMED or (not times and len(columns) > 3) or columns[0] not in ids:
@@ -171,6 +180,13 @@ def name_unnamed(columns: Sequence[Column]) -> list[str] | None:
     if len(columns) == 3 and not times and "rating" not in roles.values():
         return None
     return [roles.get(id(c), f"column_{i}") for i, c in enumerate(columns, 1)]
+
+
+def _counts_up(c: Column) -> bool:
+    """Return True for 1, 2, 3, ... of each file."""
+    if c.numbers is None or c.missing or not c.is_whole or c.distinct < FEWEST_COUNTED * c.rows:
+        return False
+    return mean(c.numbers.diff().drop_nulls() == 1) > COUNTED
 
 
 def _is_sorted(c: Column) -> bool:

@@ -157,7 +157,8 @@ def _layout(file: Path, header: bool | None) -> Layout:
     if first[:1] == b"[" and text[1:].lstrip()[:1] == "{":
         return Layout("json", _json_array(file).columns)
     if lines[0].strip() == "{":
-        hint = "write each row on a line, such as jq -c '.ROWS[]' FILE > rows.jsonl"
+        rows = re.search(r'"([\w-]+)":\s*\[\s*\{', text)
+        hint = f"write each row on a line, such as jq -c '.{rows[1] if rows else 'ROWS'}[]' FILE > rows.jsonl"
         raise OtherRows(f"{file}: holds JSON objects over several lines; {hint}")
     d = dialect_of(lines[:-1] if len(first) == 1 << 20 else lines, encoding, header)
     if why:

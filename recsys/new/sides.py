@@ -11,9 +11,12 @@ import polars as pl
 from recsys.data.raw.sources import SIDE_FORMATS
 from recsys.errors import UserError
 from recsys.new.columns import Column, Marks, column_of, columns_of
-from recsys.new.features import Features, features_of
+from recsys.new.dialect import fields
+from recsys.new.features import Features, features_of, sql_name
+from recsys.new.find_files import split_of
 from recsys.new.gather import SHARED
-from recsys.new.names import ITEMS, USERS, words
+from recsys.new.names import EVENT_POSITIVES, ITEMS, LABELS, OUTCOMES, USERS, words
+from recsys.new.questions import Question
 from recsys.new.sample import Layout, layout_of, read_sample
 from recsys.new.source import quoting
 from recsys.new.statistics import mean
@@ -89,28 +92,40 @@ def _dense(made: Features, settings: dict[str, Any]) -> dict[str, Any]:
 
 def find_sides(
     files: Sequence[Path], root: Path, columns: Sequence[Column]
-) -> tuple[list[Side], list[tuple[str, str]]]:
-    """Return the side tables among `files`, and the other files with the reason."""
+) -> tuple[list[Side], list[tuple[str, str]], list[Question]]:
+    """Return the side tables among `files`, the other files with the reason, and what is not certain of them."""
     found: list[Side] = []
     unused: list[tuple[str, str]] = []
+    questions: list[Question] = []
     taken = {c.name for c in columns}
-    for f in files:
+    for f in sorted(files, key=lambda f: split_of(f, root) != "train"):
         name = str(f.relative_to(root)) if f.is_relative_to(root) else str(f)
         try:
             side = _side(f, name, columns, taken)
         except UserError as e:
             unused.append((name, str(e)))
             continue
+        if isinstance(side, Question):
+            questions.append(side)
+            side = "it has some of the rows only"
+        elif isinstance(side, Side) and (twin := next((s for s in found if _are_parts(s, side)), None)) is not None:
+            side = f"it has the columns of {twin.file}; write both into one file"
         if isinstance(side, str):
             unused.append((name, f"not joined: {side}"))
             continue
         found.append(side)
         taken |= set(side.names)
-    return found, unused
+    return found, unused, questions
 
 
-def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Side | str:
-    """Return a side table, or why the file is none."""
+def _are_parts(one: Side, other: Side) -> bool:
+    """Return True for files of one name and the same columns in two folders."""
+    same = Path(one.file).name == Path(other.file).name and one.key == other.key
+    return same and len(one.columns) == len(other.columns) and one.options == other.options
+
+
+def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Side | str | Question:
+    """Return a side table, why the file is none, or the question whether it names the positive rows."""
     layout = layout_of(f)
     if f.stat().st_size > LARGEST:
         return f"it has more than {LARGEST >> 30} GiB, and side tables are held in memory"
@@ -127,16 +142,24 @@ def _side(f: Path, name: str, columns: Sequence[Column], taken: set[str]) -> Sid
     whys: list[str] = []
     own, marks = columns_of(read_sample([f], layout).frame)
     _read_decimal_commas(own, marks)
+    d = layout.dialect
+    unnamed = (
+        set(d.columns) - set(fields(d.first, d)) if d is not None and d.renamed else set()
+    )  # such as pandas' index
     for c in own:
         c.name, raw = _plain(c.name), c.name
         key = next((k for k in columns if k.name == c.name), None) if named else _key_by_values(c, f, columns)
+        if key is not None and len(own) > 1 and _names_some_rows(key, c, f):
+            share = f"{_known(key, c):.0%}".replace("%", " %")
+            text = f"{name} has {share} of the rows, by {key.name}: are they the positive ones?"
+            return Question(text, "no", (f"label={name}",))
         if key is None or (why := _why_no_key(key, c)):
             whys += [] if key is None else [f"{c.name} {why}"]
             c.name = raw
             continue
         if key.kind == "number":
             key.kind, key.reason = "id", f"it is the key of {f.name}"
-        rest = [o for o in own if o is not c]
+        rest = [o for o in own if o is not c and o.name not in unnamed]
         names = {}
         for o in rest:
             new, old = _plain(o.name), o.name
@@ -198,6 +221,38 @@ def _why_no_key(key: Column, side: Column) -> str:
     if (known := _known(key, side)) < KNOWN_KEYS:
         return f"has only {known:.0%} of the values of the rows".replace("%", " %")
     return ""
+
+
+def _names_some_rows(key: Column, side: Column, file: Path) -> bool:
+    """Return True for a file of outcomes, such as clicks.csv, that has each of its rows' keys once, and not all."""
+    if key.kind != "row id" or side.values.n_unique() < side.values.len() or _known(side, key) < KNOWN_KEYS:
+        return False
+    named = {form for word in words(file.stem) for form in (word, word.removesuffix("s"), word.removesuffix("es"))}
+    return bool(named & (OUTCOMES | {*LABELS, *EVENT_POSITIVES})) and _known(key, side) < KNOWN_KEYS
+
+
+@dataclass
+class Outcomes:
+    """A file of some of the rows, which are the positive ones: the label, the join and the SQL that make it."""
+
+    label: Column
+    join: dict[str, Any]
+    sql: str
+
+
+def outcomes_of(file: Path, name: str, columns: Sequence[Column]) -> Outcomes:
+    """Return the label that a file of outcomes makes. Raises UserError if it has no key of the rows, or only that."""
+    layout = layout_of(file)
+    own, marks = columns_of(read_sample([file], layout).frame)
+    by_name = {c.name: c for c in columns}
+    side = next((c for c in own if c.name in by_name and _names_some_rows(by_name[c.name], c, file)), None)
+    if side is None or len(own) < 2:
+        raise UserError(f"label={name}: the file must have the key of its rows, each once, and another column")
+    new, other = f"in_{file.stem}", next(c for c in own if c is not side and not c.missing)
+    given = by_name[side.name].values.cast(pl.String).is_in(side.values.cast(pl.String).implode())
+    joined = f"{file.stem}_{other.name}"
+    join = {"file": name, "key": side.name, "columns": {joined: other.name}} | _options(layout, marks, [other])
+    return Outcomes(column_of(given.alias(new), Marks()), join, f"{sql_name(joined)} IS NOT NULL")
 
 
 def _plain(name: str) -> str:

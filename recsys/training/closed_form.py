@@ -16,7 +16,7 @@ from recsys.data.prepare.prepared import Prepared
 from recsys.data.tensors import candidates_of
 from recsys.data.transforms import HISTORY, Fitted
 from recsys.distributed.ranks import Ranks
-from recsys.errors import NotFinite
+from recsys.errors import NotFinite, UserError
 from recsys.evaluation.evaluators import retrieval_slices, write_ranks
 from recsys.evaluation.retrieval import RankingMetrics
 from recsys.evaluation.retrieval_counts import Score
@@ -55,7 +55,10 @@ def load(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> Any:
     """Load the model that `save` wrote. Raises DamagedFile if it is not as it was written."""
     manifest.check(checkpoint)
     model = build_model(cfg, fitted.features, torch.device("cpu"))
-    model.load_state_dict(load_plain(checkpoint / STATE))
+    try:
+        model.load_state_dict(load_plain(checkpoint / STATE))
+    except FileNotFoundError as e:
+        raise UserError(f"{checkpoint}: is not a checkpoint of the model in the run's config.yaml") from e
     return model
 
 

@@ -22,7 +22,7 @@ def evaluate(
 
     cfg: the run's config with other devices or another sharding; by default, the run's own config
     """
-    from recsys.config.check import check_processes
+    from recsys.config.check import check, check_processes
     from recsys.config.kinds import kind_of
     from recsys.config.settings import accelerator_of, data_config
     from recsys.distributed.ranks import process_group, started_by_torchrun
@@ -40,7 +40,9 @@ def evaluate(
     if split == "train" and not kind_of(saved).scores_rows:
         why = "retrieval models are measured on held-out queries only; set split=validation or split=test"
         raise UserError(f"split=train: {why}")
-    cfg = cfg or saved
+    if cfg is None:
+        cfg = saved
+        check(cfg, trains=False)  # the run may come from elsewhere
     cfg.debug.eval_batches = None  # measure all rows, even if the run was a short one
     started = started_by_torchrun()
     check_processes(cfg, 1 if started is None else started.world_size)

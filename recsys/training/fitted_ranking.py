@@ -17,7 +17,7 @@ from recsys.data.loader import ParquetLoader
 from recsys.data.prepare.prepared import Prepared
 from recsys.data.transforms import Fitted
 from recsys.distributed.ranks import Ranks
-from recsys.errors import NotFinite
+from recsys.errors import NotFinite, UserError
 from recsys.evaluation.calibration import load as load_calibration
 from recsys.evaluation.calibration import save as save_calibration
 from recsys.evaluation.evaluators import LabelsEvaluator
@@ -54,7 +54,10 @@ def load(cfg: DictConfig, fitted: Fitted, checkpoint: Path) -> Any:
     """Load the model that `save` wrote. Raises DamagedFile if it is not as it was written."""
     manifest.check(checkpoint)
     model = build_model(cfg, fitted.features, torch.device("cpu"))
-    model.load(checkpoint)
+    try:
+        model.load(checkpoint)
+    except FileNotFoundError as e:
+        raise UserError(f"{checkpoint}: is not a checkpoint of the model in the run's config.yaml") from e
     return model
 
 

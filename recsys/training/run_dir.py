@@ -5,6 +5,7 @@ config.yaml features.json transforms.json vocabularies/ plan.json metrics.json m
 manifest.json has the digests of those that are read again; data.json says which data the run was trained on.
 """
 
+import json
 import os
 import time
 from collections.abc import Sequence
@@ -25,10 +26,11 @@ from recsys.config.resumed import AUTO, names_a_run, run_to_resume
 from recsys.config.settings import data_config
 from recsys.console import say
 from recsys.data.prepare.prepared import Prepared
+from recsys.data.transforms.columns import feature_spec
 from recsys.data.transforms.fitted import fitted_files, is_fitted
 from recsys.errors import UserError
 from recsys.manifest import DamagedFile
-from recsys.run_files import CALIBRATION, CONFIG, DATA, OWN, RESULTS
+from recsys.run_files import CALIBRATION, CONFIG, DATA, FEATURES, OWN, RESULTS
 from recsys.training.checkpoints import best_checkpoint, newest_checkpoint
 from recsys.training.run_lock import hold
 from recsys.training.run_state import RunState
@@ -194,7 +196,28 @@ def open_run(run: str) -> tuple[DictConfig, Path]:
         manifest.check(path, [CONFIG])
     except DamagedFile:
         say(f"{path / CONFIG} has changed since the run wrote it")
-    return load_config(path / CONFIG), path
+    cfg = load_config(path / CONFIG)
+    _check_features(cfg, path)
+    return cfg, path
+
+
+def _check_features(cfg: DictConfig, path: Path) -> None:
+    """Raise UserError if the features of a run are not those of its config, as in files of two runs."""
+    try:
+        written = json.loads((path / FEATURES).read_text())
+        data = data_config(cfg)
+        fitted = {feature["name"] for kind in ("dense", "sparse") for feature in written[kind]}
+    except (
+        OSError,
+        ValueError,
+        LookupError,
+        TypeError,
+    ):  # a UserError, too: whoever reads the file or the data says it
+        return
+    spec = feature_spec(data, lambda *_: 1)
+    if wrong := fitted ^ {*(f.name for f in spec.dense), *(f.name for f in spec.sparse)}:
+        why = f"{CONFIG} and {FEATURES} are of different runs: only one of them has {min(wrong)}"
+        raise UserError(f"{path}: {why}; restore the run's own files")
 
 
 def check_ids(path: Path, prepared: Prepared) -> None:

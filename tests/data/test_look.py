@@ -367,6 +367,7 @@ MISTAKES = [
 ]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("overrides", "message"), MISTAKES, ids=[" ".join(m[0]) for m in MISTAKES])
 def test_mistake(
     tmp_path: Path,

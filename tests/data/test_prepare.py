@@ -270,6 +270,7 @@ def test_text_is_cut_into_chunks_anywhere(tmp_path: Path, monkeypatch: pytest.Mo
         assert aside["line"].to_list() == [5, 102, 192]
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("step", ["read_chunk", "_collect_chunk", "_write_job"])
 def test_killed_it_goes_on_where_it_was(tmp_path: Path, step: str) -> None:
     """A process is killed in the middle of a pass; the next one does what is left, to the same bytes."""
@@ -375,6 +376,7 @@ def from_yaml(name: str, root: Path, tmp_path: Path) -> DataConfig:
     return replace(data, root=str(root), prepared=str(tmp_path))
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("name", "folder", "rows"),
     [

@@ -113,6 +113,7 @@ def test_every_public_set_has_a_case() -> None:
         assert "(https://" in text.split("\nname:")[0], f"{name} does not name its origin"
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize("name", CASES)
 def test_rows_of_rankers(name: str, tmp_path: Path) -> None:
     case = CASES[name]
@@ -131,6 +132,7 @@ def test_rows_of_rankers(name: str, tmp_path: Path) -> None:
         assert decoded(prepared, frame, feature) == values, feature
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("name", RETRIEVAL)
 def test_rows_of_retrieval_models(name: str, tmp_path: Path) -> None:
     items, rows = RETRIEVAL[name]

@@ -21,7 +21,7 @@ FRAME = pl.DataFrame({"x": [1, 2, 3], "s": ["a", "b", "c"], "l": [[1], [2], [3]]
         "x", "-x + .5e1", "x IN (1, 2)", "s in ('a','it''s')", 'CAST("Order" AS BIGINT) % 7 = 2', "x BETWEEN 1 AND (2 + 1)",
         "CASE WHEN x > 1 THEN 'a' WHEN (x = 1) THEN NULL ELSE (s) END", "s LIKE ('a%') AND NOT (x = 1)", "l[1] * 2",
         "EXTRACT(year FROM DATE('2020-01-01'))", "TRIM(LEADING 'x' FROM s)", "SUBSTRING(s FROM 1 FOR 2) || s",
-        "x IS DISTINCT FROM 3", "x::DOUBLE", "COALESCE(TRY_CAST(s AS DOUBLE), 0)", "REGEXP_LIKE(s, '\\w+') or s = '\\'", "s ~ '^a'",
+        "x IS DISTINCT FROM 3", "x::DOUBLE", "LPAD(TRIM(s), 3, '0')", "COALESCE(TRY_CAST(s AS DOUBLE), 0)", "REGEXP_LIKE(s, '\\w+') or s = '\\'", "s ~ '^a'",
         "CAST(x AS DECIMAL(9, 2)) > 1", "x -\n1", "x <=> 2", "date'2020-01-01' < DATE('2021-01-01')",
     ],
 )  # fmt: skip
@@ -35,6 +35,8 @@ def test_rows_alone(sql: str) -> None:
 @pytest.mark.parametrize(
     ("sql", "why"),
     [
+        ("LENGTH(LPAD(s, 2000000000, 'x')) > 0", "the length, the second argument of LPAD, must be a number up to 10,000"),
+        ("rpad(LPAD(s, 3, 'x'), x, 'y')", "the second argument of RPAD, must be a number"),
         ("x IN (SELECT a FROM read_csv('{file}'))", "at character 7: a query has no place"),
         ("x IN (FROM read_csv('{file}'))", "at character 7: a query has no place"),
         ("x IN (\u00a0\nwItH a AS (SELECT 1) SELECT * FROM read_csv('{file}'))", "a query has no place"),

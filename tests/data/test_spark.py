@@ -136,7 +136,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     ("yaml", "write"),
     [
         pytest.param(CSV, write_csv, id="csv", marks=pytest.mark.slow),
-        pytest.param(PARQUET, write_parquet, id="parquet"),
+        pytest.param(PARQUET, write_parquet, id="parquet", marks=pytest.mark.slow),
     ],
 )
 def test_every_transform(yaml: str, write: Callable[[Path], None], tmp_path: Path, small_chunks: None) -> None:

@@ -176,6 +176,7 @@ def test_a_run_that_cannot_predict_leaves_no_output(home: Path, commands: Comman
     assert [*Path("none").iterdir()] == []
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(
     ("command", "message"),
     [

@@ -108,6 +108,7 @@ def test_rows_are_predicted_in_their_order(home: Path, rows: dict[str, Any]) -> 
     assert p["line"].to_list() == [*range(2, 101)] and np.corrcoef(p["probability"], x)[0, 1] > 0.7
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

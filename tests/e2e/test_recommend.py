@@ -61,6 +61,7 @@ def held_out(log: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, str]]:
     )
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     "model", [m if m in EVERY_DAY else pytest.param(m, marks=pytest.mark.slow) for m in (*TRAINED, *CLOSED_FORMS)]
 )
@@ -110,6 +111,7 @@ def test_blocks_and_batches_change_nothing(runs: Runs, monkeypatch: pytest.Monke
     np.testing.assert_allclose(both["scores"].to_list(), both["scores_parts"].to_list(), rtol=1e-4)
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("model", ["sasrec", "two_tower", "ease", "item_knn", "popularity"])
 def test_groups_of_unknown_items_get_an_answer(model: str, runs: Runs) -> None:
     raw = pl.DataFrame({"user": ["new", "u0", "new"], "item": ["?", "i1", "!"], "time": [3, 2, 1]})

@@ -64,6 +64,7 @@ SIDE_BY_SIDE = {
 SLOW = ("two_tower", "mf model.user=user_id", "neumf model.user=user_id", "mult_vae")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("model", [pytest.param(m, marks=pytest.mark.slow) if m in SLOW else m for m in SIDE_BY_SIDE])
 def test_side_by_side(model: str, real_data: RealData, prepared: Path, tmp_path: Path) -> None:
     """MovieLens 100K by time: the same queries for all models, whatever they read."""
@@ -78,6 +79,7 @@ def test_side_by_side(model: str, real_data: RealData, prepared: Path, tmp_path:
     assert 0 < test["recall@20"] < test["hr@20"] <= 1
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

@@ -523,6 +523,7 @@ def test_other_forms(form: dict[str, Any], run: Path, tmp_path: Path) -> None:
     assert about["metrics"]["artefact"]["auc"] == pytest.approx(about["metrics"]["run"]["auc"], abs=0.02)
 
 
+@pytest.mark.slow
 def test_a_repository_for_triton_that_carries_recsys(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Triton's Python imports the code beside the model, wherever the repository is copied."""
     folder = tmp_path_factory.mktemp("bundle")

@@ -302,6 +302,7 @@ def test_an_odd_number_of_columns_has_no_int4() -> None:
         fuse(infos, "int4")
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize(
     ("name", "type_"),
     [("deepfm", "int8"), ("din", "fp32"), pytest.param("dlrm", "fp32", marks=pytest.mark.slow)]

@@ -106,6 +106,7 @@ EMPTY = [
 ]
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(("command", "override", "message"), EMPTY, ids=[f"{c} {o}" for c, o, _ in EMPTY])
 def test_an_empty_name_is_not_the_current_folder(commands: Commands, command: str, override: str, message: str) -> None:
     data = [] if command == "evaluate" else ["data=mine"] if override.startswith("data.root") else DATA
@@ -114,6 +115,7 @@ def test_an_empty_name_is_not_the_current_folder(commands: Commands, command: st
     assert sorted(Path().rglob("*")) == before
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize(
     ("command", "override", "message"),
     [

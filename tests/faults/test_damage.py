@@ -33,6 +33,7 @@ def test_a_run_goes_on_from_the_checkpoint_before_a_damaged_one(home: Home, capf
     assert again == whole
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["rank-0.pt", "state.pt", "plan.json", ".metadata", "__0_0.distcp", "manifest.json"])
 def test_a_run_never_starts_again_from_nothing(home: Home, name: str) -> None:
     for checkpoint in checkpoints_of(home.run):

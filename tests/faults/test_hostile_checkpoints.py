@@ -58,6 +58,7 @@ KINDS = {
 }
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", list(KINDS))
 def test_nothing_runs(home: Home, tmp_path: Path, kind: str) -> None:
     """The sender writes a manifest that fits."""

@@ -88,6 +88,7 @@ def says(command: str, run: Path, trained: Path, monkeypatch: Any, capsys: Any) 
     return str(errors[0])
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_config_that_calls_a_function(
     hostile: Path, trained: Path, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -99,6 +100,7 @@ def test_a_config_that_calls_a_function(
     assert not (hostile.parent / "mark").exists()
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_code_that_lies_in_the_run_folder(
     hostile: Path, trained: Path, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -112,6 +114,7 @@ def test_code_that_lies_in_the_run_folder(
     assert "theirs.evil" not in sys.modules
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_config_that_reads_the_environment(
     hostile: Path, trained: Path, command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -125,6 +128,7 @@ def test_a_config_that_reads_the_environment(
     assert "my secret" not in said
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize("node", NODES)
 @pytest.mark.parametrize("key", ["model", "loss", "optim.dense", "optim.scheduler", "logger.mine"])
 def test_no_key_takes_a_function_or_another_kind_of_class(hostile: Path, key: str, node: str) -> None:
@@ -140,6 +144,7 @@ def test_no_key_takes_a_function_or_another_kind_of_class(hostile: Path, key: st
     assert "antigravity" not in sys.modules
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("value", [*NESTED, SCHEDULE], ids=str)
 def test_nothing_is_called_within_a_class_of_the_right_kind(hostile: Path, value: dict[str, Any]) -> None:
     key = "optim.scheduler" if value is SCHEDULE else "model"
@@ -176,9 +181,7 @@ def test_users_own_classes_and_the_objects_that_they_need(tmp_path: Path, monkey
     ],
 )
 def test_values_that_no_command_would_take(hostile: Path, key: str, value: Any, message: str) -> None:
-    cfg = OmegaConf.load(hostile / "config.yaml")
-    OmegaConf.update(cfg, key, value, force_add=True)
-    OmegaConf.save(cfg, hostile / "config.yaml")
+    set_key(hostile, key, value)
     with pytest.raises(UserError) as caught:
         Predictor.load(str(hostile))
     assert message in str(caught.value)
@@ -193,6 +196,13 @@ def test_aliases_of_yaml(hostile: Path) -> None:
     for read_config in (lambda: load_config(hostile / "config.yaml"), lambda: read_runs([str(hostile)])):
         with pytest.raises(UserError, match=r"config.yaml, line 3: has an alias of YAML; write the value itself"):
             read_config()
+
+
+def set_key(run: Path, key: str, value: Any) -> None:
+    """Set a key of a run's config.yaml."""
+    cfg = OmegaConf.load(run / "config.yaml")
+    OmegaConf.update(cfg, key, value, merge=False, force_add=True)
+    OmegaConf.save(cfg, run / "config.yaml")
 
 
 def last(run: Path) -> Path:
@@ -219,16 +229,11 @@ FORGED: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a pipe as config": (lambda r: replaced(r / "config.yaml", os.mkfifo), "config.yaml: is a named pipe"),
     "a pipe as state": (lambda r: replaced(last(r) / "state.pt", os.mkfifo), "state.pt: is a named pipe"),
     "another model": (
-        lambda r: OmegaConf.save(
-            OmegaConf.merge(OmegaConf.load(r / "config.yaml"), {"model": {"deep_mlp": [7]}}), r / "config.yaml"
-        ),
+        lambda r: set_key(r, "model.deep_mlp", [7]),
         r"weight .* is \[.*\], but the model's is \[.*; the config",
     ),
     "no model of ours": (
-        lambda r: (
-            OmegaConf.update(c := OmegaConf.load(r / "config.yaml"), "model", {"_target_": "torch.nn.Identity"})
-            or OmegaConf.save(c, r / "config.yaml")
-        ),
+        lambda r: set_key(r, "model", {"_target_": "torch.nn.Identity"}),
         "model._target_=torch.nn.Identity: has no parameter features",
     ),
     "state []": (lambda r: saved_again(r, []), "state.pt: does not hold the state of a run"),
@@ -254,6 +259,20 @@ FORGED: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda r: (r / "config.yaml").write_text(f"{(r / 'config.yaml').read_text()}own: {'1' * 5000}\n"),
         "config.yaml: is not YAML: Exceeds the limit",
     ),
+    "a name that leads out of the folder": (
+        lambda r: set_key(r, "data.name", "../../evil"),
+        r"data.name='../../evil': contains /; choose a plain name",
+    ),
+    "a width that is a text": (lambda r: set_key(r, "model.dim", "abc"), "model.dim=abc: must be a whole number"),
+    "an encoding of names": (lambda r: set_key(r, "data.source.encoding", "idna"), "encoding=idna: unknown"),
+    "features of another run": (
+        lambda r: (r / "features.json").write_text((r / "features.json").read_text().replace("cat_7", "age")),
+        "config.yaml and features.json are of different runs: only one of them has (age|cat_7)",
+    ),
+    "another kind of model": (
+        lambda r: set_key(r, "model", {"_target_": "recsys.models.gbm.GBM"}),
+        "is not a checkpoint of the model in the run's config.yaml",
+    ),
     "data.json without a folder": (
         lambda r: (r / "data.json").write_text('{"prepared": 5, "contents": "x"}'),
         "data.json: is damaged and cannot be read",
@@ -261,6 +280,7 @@ FORGED: dict[str, tuple[Callable[[Path], Any], str]] = {
 }
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("forgery", FORGED)
 def test_a_forged_run_is_one_line(hostile: Path, forgery: str) -> None:
     forge, message = FORGED[forgery]

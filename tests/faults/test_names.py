@@ -16,6 +16,7 @@ from recsys.preprocess import preprocess
 ODD = ["", " ", ".", "..", "../../x", "/tmp/x", "a/b", "a\\b", "*", "cat_?", "[a]", "a\0b", "a\nb", "\u202e", "x" * 300]
 
 
+@pytest.mark.few(2)
 @pytest.mark.parametrize("name", ["../../x", "/tmp/x", "..", "x" * 300, "*"], ids=lambda n: n[:8])
 def test_a_data_set_writes_below_its_folder_only(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -53,6 +54,7 @@ def test_odd_names(name: str) -> None:
         assert "name" in str(raised.value) and re.fullmatch(r"[ -~]{20,330}", str(raised.value)), str(raised.value)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize("name", ["price", "Preis in €", "价格", "a-b_c:d", "2nd", "x" * 150])
 def test_plain_names(name: str) -> None:
     check_data(mine(name=name))

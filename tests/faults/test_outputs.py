@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from small_run import Home
 
+from recsys.atomic import write_text
 from recsys.errors import UserError
 from recsys.outputs import check_output
 
@@ -40,12 +41,30 @@ def place(tmp_path: Path) -> Path:
         ("rows.parquet/a.html", (".html",), "rows.parquet is a file, not a folder"),
         ("rows.parquet", (), "is a file; name a folder"),
         ("plan.txt", (".json", ".html"), "must end in .json or .html"),
-        ("/proc/new.parquet", (".parquet",), "output=/proc/new.parquet: /proc cannot be written .*; name another place"),
+        (
+            "/proc/new.parquet",
+            (".parquet",),
+            "output=/proc/new.parquet: /proc cannot be written .*; name another place",
+        ),
     ],
 )
 def test_refused(place: Path, output: str, suffixes: tuple[str, ...], message: str) -> None:
     with pytest.raises(UserError, match=message):
         check_output(place / output, suffixes, inputs=[place / "rows.parquet"], root=str(place / "raw"))
+
+
+def test_a_pipe_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.parquet")
+    with pytest.raises(UserError, match="is a named pipe, a device or a socket; name a file"):
+        check_output(tmp_path / "pipe.parquet", (".parquet",))
+
+
+def test_a_link_is_followed(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link.txt").symlink_to(tmp_path / "there" / "target.txt")
+    for text in ("one", "two"):
+        write_text(tmp_path / "link.txt", text)
+        assert (tmp_path / "there" / "target.txt").read_text() == text and (tmp_path / "link.txt").is_symlink()
 
 
 def test_allowed(place: Path) -> None:
@@ -54,6 +73,7 @@ def test_allowed(place: Path) -> None:
     check_output(place / "new", root="s3://bucket/raw")
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("command", "arguments"),
     [

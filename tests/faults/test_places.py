@@ -27,6 +27,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     return Commands(monkeypatch, capsys)
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("override", "message"),
     [

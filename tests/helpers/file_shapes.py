@@ -523,7 +523,7 @@ SHAPES: dict[str, Shape] = {
     "npz": Shape(_npz, expected={"source.format": "npz", "label.column": "label"}),
     "libfm": Shape(_libfm, expected={"source.format": "libfm", "label.column": "label"}),
     "ratings": Shape(_ratings, expected={"label.column": "rating", "label.at_least": 4, "split.by": "time", "source.separator": "::"}),
-    "events": Shape(_events, expected={"label.column": "event", "label.positive": ["transaction"]}),
+    "events": Shape(_events, questions=True, expected={"label.column": "event", "label.positive": ["transaction"]}),
     "three splits": Shape(_splits, expected={"split.by": "files", "split.validation_files": ["valid.csv"], "label.column": "clicked"}),
     "test without labels": Shape(_unlabelled, expected=CLICKS | {"source.files": ["train.csv"]}),
     "only numbers": Shape(lambda f: (f / "a.csv").write_text(lines(clicks().select("price", "clicked"))), expected={"label.column": "clicked"}),

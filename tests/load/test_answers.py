@@ -100,6 +100,7 @@ def run(toy: Toy, kind: str = "binary", **changes: Any) -> Timings:
     return drive(Job(expected.protocol, endpoint, [encode(endpoint, MODEL, ROWS)], **job, expected=expected))
 
 
+@pytest.mark.few(1)
 @pytest.mark.parametrize("kind", ["binary", "json", "rows"])
 def test_every_answer_is_checked(kind: str) -> None:
     with serving(Toy(delay=0.002)) as toy:
@@ -114,6 +115,7 @@ def test_every_answer_is_checked(kind: str) -> None:
 HEAD = b"HTTP/1.1 200 OK\r\n"
 
 
+@pytest.mark.few(3)
 @pytest.mark.parametrize(
     ("raw", "kinds"),
     [

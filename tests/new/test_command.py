@@ -44,6 +44,7 @@ def test_files_that_are_left_out_are_said(run: Commands, tmp_path: Path) -> None
     assert "left out: othera.csv: not joined: it has no column" in said and "left out: 3 more files" in said
 
 
+@pytest.mark.few(8)
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -93,9 +93,9 @@ def test_the_time_for_many_columns_grows_with_their_number() -> None:
     width = 800
     frame = pl.DataFrame({f"c{i}": ["a b c", "a b", "a", "d e f"] for i in range(width)})
     started = time.process_time()
-    explode(frame, Layout("csv", frame.columns), None)
+    explode(frame, Layout("csv", frame.columns), Answers(label=None))
     lists = pl.DataFrame({f"l{i}": [[i] * (1 + (i + k) % 5) for k in range(6)] for i in range(width)})
-    explode(lists, Layout("parquet", lists.columns), None)
+    explode(lists, Layout("parquet", lists.columns), Answers(label=None))
     assert time.process_time() - started < 15
 
 

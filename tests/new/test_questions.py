@@ -11,7 +11,7 @@ import pytest
 from file_shapes import clicks, lines
 from small_csv import Commands
 
-from recsys.errors import UserError
+from recsys.errors import NeedsAnswer, UserError
 from recsys.new.document import document
 from recsys.new.propose import Proposal, propose
 from recsys.new.questions import MARK, Answers
@@ -557,3 +557,216 @@ def test_labels_belong_to_the_rows_of_their_name(tmp_path: Path) -> None:
         write(tmp_path / f"y_{part}.csv", pl.DataFrame({"target": [i % 2 for i in range(rows.height)]}))
     with pytest.raises(UserError, match=r"paste -d, \S*X_train.csv \S*y_train.csv"):
         proposed(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("names", "encoding"),
+    [
+        (("Клиент", "Товар", "Дата", "Клик"), "cp1251"), (("Клиент", "Товар", "Дата", "Клик"), "koi8_r"),
+        (("用戶", "商品", "日期", "點擊"), "big5"), (("ユーザー", "商品", "日時", "クリック"), "cp932"),
+        (("ユーザー", "商品", "日時", "クリック"), "euc_jp"), (("χρήστης", "προϊόν", "ts", "κλικ"), "cp1253"),
+        (("ลูกค้า", "สินค้า", "วันที่", "คลิก"), "cp874"), (("Nutzer", "Artikel", "Datum", "geklickt_Größe"), "cp1252"),
+    ],
+)  # fmt: skip
+def test_letters_that_are_not_utf_8(names: tuple[str, ...], encoding: str, tmp_path: Path) -> None:
+    frame = named(*names).with_columns(price=pl.Series(["¥12" if encoding == "gb18030" else "12"] * 400))
+    (tmp_path / "log.csv").write_bytes(lines(frame).encode(encoding))
+    p = proposed(tmp_path, label=names[3], user=names[0], item=names[1])
+    assert p.source["encoding"] == encoding and p.label is not None and p.label.column.name == names[3]
+
+
+@pytest.mark.parametrize("pad", ["", ",,,"])
+def test_a_table_between_a_title_and_a_footer(pad: str, tmp_path: Path) -> None:
+    table = lines(clicks().select("user", "item", "ts", LABEL))
+    (tmp_path / "report.csv").write_text(f"Clicks of May{pad}\nby j.smith{pad}\n{table}Total{pad}\n")
+    with pytest.raises(UserError, match=r"its first 2 lines are a title, and its last 1 line is a footer; remove them"):
+        proposed(tmp_path)
+
+
+def events(kinds: tuple[str, ...]) -> pl.DataFrame:
+    kind = pl.Series("event_type", [kinds[i % len(kinds)] for i in range(clicks().height)])
+    return clicks().select("user", "item", "ts", "price", kind)
+
+
+def test_kinds_of_events_ask_and_lack_items(tmp_path: Path) -> None:
+    """A purchase among views and pages is a guess; events of pages have no item, and are never positive."""
+    frame = events(("product_view", "add_to_cart", "page_view", "purchase", "product_view"))
+    write(tmp_path / "log.csv", frame.with_columns(item=pl.when(pl.col("event_type") != "page_view").then("item")))
+    p = proposed(tmp_path)
+    assert p.where == "item IS NOT NULL"
+    assert any("it would tell purchase from other kinds of events" in q.text for q in p.questions)
+
+
+@pytest.mark.parametrize("name", ["model_score", "pctr", "score_model_v3", "predicted_ctr", "churn_probability"])
+def test_the_prediction_of_another_model(name: str, tmp_path: Path) -> None:
+    score = pl.Series(name, np.random.default_rng(0).random(400))
+    write(tmp_path / "log.csv", clicks().with_columns(score, credit_score=score))
+    p = proposed(tmp_path)
+    assert [q.text for q in p.questions] == [
+        f"is {name} known before clicked? its name is that of a model's prediction"
+    ]
+    assert name not in inputs(p) and "credit_score" in inputs(p)
+
+
+def shown(folder: Path) -> None:
+    """Write impressions, and a file of those that were clicked."""
+    rows = clicks().select("user", "item", "ts", LABEL).with_row_index("impression_id", 10_000)
+    write(folder / "shown.csv", rows.drop(LABEL))
+    write(folder / "clicks.csv", rows.filter(pl.col(LABEL) == 1).select("impression_id", seconds="ts"))
+
+
+def test_the_positive_rows_in_a_file_of_their_own(tmp_path: Path) -> None:
+    shown(tmp_path)
+    [question] = proposed(tmp_path).questions
+    assert question.answers == ("label=clicks.csv",) and "of the rows, by impression_id" in question.text
+    p = proposed(tmp_path, label="clicks.csv")
+    assert p.label is not None and not p.questions
+    assert p.label.share == pytest.approx(clicks()[LABEL].mean())
+    assert p.source["joins"] == [
+        {"file": "clicks.csv", "key": "impression_id", "columns": {"clicks_seconds": "seconds"}}
+    ]
+    assert p.features.derive == {"in_clicks": "clicks_seconds IS NOT NULL"} and "clicks_seconds" not in inputs(p)
+
+
+def test_an_outcome_that_is_written_as_its_time(tmp_path: Path) -> None:
+    frame = clicks().select("user", "item", "ts", "price", bought_at=pl.when(pl.col(LABEL) == 1).then(pl.col("ts")))
+    write(tmp_path / "log.csv", frame)
+    p = proposed(tmp_path, label="bought_at")
+    assert p.label is not None and p.label.column.name == "has_bought_at"
+    assert p.features.derive["has_bought_at"] == "bought_at IS NOT NULL" and "bought_at" not in inputs(p)
+
+
+def test_labels_that_are_named_alike(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    tags = {f"tag_{n}": rng.integers(0, 2, 400) for n in ("music", "sports", "news")}
+    write(tmp_path / "log.csv", clicks().select(pl.col("price").alias("size"), "city").with_columns(**tags))
+    p = proposed(tmp_path)
+    assert p.label is not None and p.label.column.name == "tag_news" and not inputs(p) & {"tag_music", "tag_sports"}
+    assert "2 have names like it" in p.questions[0].text
+
+
+def test_a_column_of_splits(tmp_path: Path) -> None:
+    split = pl.Series("eval_set", ["prior", "train", "prior", "test"] * 100)
+    write(tmp_path / "log.csv", clicks().with_columns(split))
+    p = proposed(tmp_path)
+    assert "eval_set names splits" in p.questions[0].text and "eval_set" not in inputs(p)
+
+
+def test_the_number_of_an_impression_is_no_user(tmp_path: Path) -> None:
+    frame = clicks().select("user", "ts", "item", LABEL)
+    for name in ("train", "dev"):
+        rows = frame.with_row_index("n", 1).rows()
+        (tmp_path / f"{name}.tsv").write_text("".join("\t".join(map(str, r)) + "\n" for r in rows))
+    p = proposed(tmp_path)
+    assert p.roles.user is not None and p.roles.user.values[0] == frame["user"][0]
+
+
+def test_empty_values_are_no_separator(tmp_path: Path) -> None:
+    """Most lines have one ;; where nobody used a coupon."""
+    frame = clicks().with_columns(coupon=pl.Series([None if i % 9 else "MAY" for i in range(400)], dtype=pl.String))
+    write(tmp_path / "log.csv", frame.select("user", "item", "coupon", "ts", LABEL), ";")
+    assert proposed(tmp_path).source["separator"] == ";"
+
+
+def test_two_ids_are_no_decimal_number(tmp_path: Path) -> None:
+    write(tmp_path / "log.csv", clicks().select("user", "item", "ts", LABEL))
+    items = clicks().select("item").unique(maintain_order=True).with_row_index("n")
+    rows = items.select("item", tag=pl.format("{},{}", (pl.col("n") * 7) % 29 + 10, (pl.col("n") * 5) % 29 + 10))
+    rows.write_csv(tmp_path / "items.csv")
+    p = proposed(tmp_path)
+    assert not any("tag" in sql for sql in p.features.derive.values())
+
+
+def test_files_of_one_name_in_two_folders_are_joined_once(tmp_path: Path) -> None:
+    for split in ("train", "dev"):
+        write(tmp_path / split / "log.csv", clicks().select("user", "item", "ts", LABEL))
+        items = clicks().select("item").unique(maintain_order=True).with_row_index("n")
+        write(tmp_path / split / "items.csv", items.select("item", kind=pl.format("k{}", pl.col("n") % 7)))
+    p = proposed(tmp_path)
+    assert [j["file"] for j in p.source["joins"]] == ["train/items.csv"]
+    assert any("has the columns of train/items.csv; write both into one file" in why for _, why in p.unused)
+
+
+def test_an_empty_file_is_said(tmp_path: Path) -> None:
+    write(tmp_path / "log.csv", clicks())
+    (tmp_path / "log2.csv").write_text("")
+    assert ("log2.csv", "is empty") in proposed(tmp_path).unused
+
+
+def test_a_side_table_with_an_index(tmp_path: Path) -> None:
+    """pandas writes a first column without a name."""
+    write(tmp_path / "log.csv", clicks().select("user", "item", "ts", LABEL))
+    items = clicks().select("item").unique(maintain_order=True).with_row_index("n")
+    rows = items.select("n", "item", kind=pl.format("k{}", pl.col("n") % 7)).rename({"n": ""})
+    rows.write_csv(tmp_path / "items.csv")
+    [join] = proposed(tmp_path).source["joins"]
+    assert join["columns"] == {"kind": "kind"}
+
+
+def test_a_matrix_of_ratings_says_how_to_melt_it(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).uniform(-10, 10, (200, 40)).round(2)
+    (tmp_path / "ratings.csv").write_text("\n".join(",".join(map(str, row)) for row in values))
+    with pytest.raises(NeedsAnswer, match="each row is a user and each column an item, write a row for each value"):
+        proposed(tmp_path)
+
+
+def test_the_mean_of_the_label_in_a_side_table(tmp_path: Path) -> None:
+    """An average over all reviews counts those of the test split, too."""
+    rng = np.random.default_rng(0)
+    users, items = rng.integers(0, 60, 3000), rng.integers(0, 80, 3000)
+    rows = pl.DataFrame({"user_id": [f"u{u}" for u in users], "item_id": [f"i{i}" for i in items]})
+    rows = rows.with_columns(
+        stars=pl.Series(np.clip(rng.integers(1, 6, 3000) + users % 3 - 1, 1, 5)), ts=pl.Series(range(3000))
+    )
+    write(tmp_path / "reviews.csv", rows)
+    of_users = rows.group_by("user_id", maintain_order=True).agg(
+        mean_of_all=pl.col("stars").mean().round(2), fans=pl.len() % 17
+    )
+    write(tmp_path / "users.csv", of_users)
+    p = proposed(tmp_path, label="stars")
+    assert "mean_of_all" not in inputs(p) and "fans" in inputs(p)
+    assert any(n == "mean_of_all" and "the mean stars of a user_id" in why for n, why in p.features.left_out)
+
+
+def test_the_reason_of_a_refusal(tmp_path: Path) -> None:
+    reasons = pl.when((pl.col(LABEL) == 0) & (pl.int_range(pl.len()) % 2 == 0)).then(pl.lit("too far"))
+    write(tmp_path / "log.csv", clicks().with_columns(cancel_reason=reasons))
+    p = proposed(tmp_path)
+    assert "cancel_reason" not in inputs(p)
+
+
+def test_an_item_within_objects(tmp_path: Path) -> None:
+    """`pid` could be a product; the user says that it is the playlist."""
+    rows = [
+        {"pid": i, "tracks": [{"pos": j, "uri": f"t{(i * 7 + j) % 90}"} for j in range(2 + i % 5)]} for i in range(300)
+    ]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    p = proposed(tmp_path, user="pid", item="tracks.uri")
+    assert p.source["explode"] == "tracks" and p.roles.item is not None and p.roles.item.values[0] == "t0"
+
+
+def test_answers_keep_side_tables_and_splits(tmp_path: Path) -> None:
+    for name in ("ua", "ub"):
+        for split in ("train", "test"):
+            write(tmp_path / f"{name}.{split}.csv", clicks().select("user", "item", "ts", LABEL))
+    items = clicks().select("item").unique(maintain_order=True).with_row_index("n")
+    write(tmp_path / "items.csv", items.select("item", kind=pl.format("k{}", pl.col("n") % 7)))
+    [question] = proposed(tmp_path).questions
+    for name, answer in zip(("ua", "ub"), question.answers, strict=True):
+        files = [tmp_path / f"{name}.test.csv", tmp_path / f"{name}.train.csv", tmp_path / "items.csv"]
+        assert answer == f"'files=[{','.join(map(str, files))}]'"
+
+
+def test_times_spent_may_be_what_to_predict(tmp_path: Path) -> None:
+    rows = clicks().select("user", "item", "ts", dwell_time_ms=pl.col("price").cast(pl.Float64) * 1000)
+    write(tmp_path / "log.csv", rows)
+    assert proposed(tmp_path).questions[0].answers == ("label=null", "label=dwell_time_ms")
+    assert not proposed(tmp_path, label=None).questions
+
+
+def test_the_next_item_of_a_history_is_no_class(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = [(" ".join(f"i{i}" for i in rng.integers(0, 90, rng.integers(2, 9))), f"i{s % 90}") for s in range(900)]
+    (tmp_path / "log.csv").write_text("prev,next_item\n" + "\n".join(",".join(r) for r in rows))
+    with pytest.raises(UserError, match="its values are the elements of prev: the next item of a history"):
+        proposed(tmp_path, label="next_item")

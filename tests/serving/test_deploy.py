@@ -91,6 +91,7 @@ def test_the_packages_of_the_image_are_those_of_the_project() -> None:
     assert set(extra) <= set(REQUIREMENTS) <= {*extra, *PROJECT["dependencies"]}
 
 
+@pytest.mark.slow
 def test_the_server_runs_with_the_packages_of_the_image(tmp_path: Path, image: dict[str, str]) -> None:
     """Also imports the modules that load an artefact; a slow test serves one."""
     parts = [f"recsys.serving.artefact.{p.stem}" for p in (ROOT / "recsys/serving/artefact").glob("[a-z]*.py")]

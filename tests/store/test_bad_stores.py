@@ -73,6 +73,7 @@ BAD = [
 ]
 
 
+@pytest.mark.few(6)
 @pytest.mark.parametrize(("make", "message"), BAD, ids=[m for _, m in BAD])
 @pytest.mark.parametrize("action", ["materialise", "get"])
 def test_stores_that_are_none(make: Any, message: str, action: str, folder: Path) -> None:

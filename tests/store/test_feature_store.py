@@ -199,6 +199,8 @@ def test_the_commands(log: Path, tmp_path: Path) -> None:
     done = ok(run_forked("recsys.feature_store", "get", "definition=f.yaml", "keys=[u1,u9]", cwd=tmp_path))
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert lines[0]["values"] == {"age": 10, "country": "no"} and lines[1]["values"] is None
+    done = ok(run_forked("recsys.feature_store", "get", "definition=f.yaml", "keys=[12e5,true,ä]", cwd=tmp_path))
+    assert [json.loads(line)["key"] for line in done.stdout.splitlines()] == ["12e5", "true", "ä"]  # as typed
     pl.DataFrame({"user": ["u1"], "ts": [day(2)]}).write_parquet(tmp_path / "rows.parquet")
     join = ["join", "definition=f.yaml", "input=rows.parquet", "time=ts", "output=out.parquet"]
     done = ok(run_forked("recsys.feature_store", *join, cwd=tmp_path))

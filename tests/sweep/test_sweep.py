@@ -311,6 +311,7 @@ MISTAKES = [
 ]
 
 
+@pytest.mark.few(5)
 @pytest.mark.parametrize(("arguments", "message"), MISTAKES, ids=[" ".join(m[0]) for m in MISTAKES])
 def test_mistake(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert sweep(*arguments) == 2

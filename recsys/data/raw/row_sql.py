@@ -9,6 +9,7 @@ prefix (E'...', $$...$$), are refused, so that Polars finds no token that was no
 import difflib
 import re
 from functools import lru_cache
+from itertools import pairwise
 
 import polars as pl
 
@@ -37,6 +38,8 @@ when
 BEFORE = frozenset(_BEFORE.split())
 QUERIES = ("select", "with", "values", "from", "table", "insert", "update", "delete", "merge")  # begin a query
 NOW = ("current_date", "current_time", "current_timestamp", "localtime", "localtimestamp")
+MOST_PADDED = 10_000  # characters to which LPAD and RPAD lengthen a text
+PADS = ("lpad", "rpad")
 MOST_PARTS = 1000  # operators and words: Polars reads them recursively, and ends the process if there are too many
 TOKEN = re.compile(
     r"""\s+
@@ -83,10 +86,32 @@ def check_sql(sql: str, key: str) -> None:
             _check_call(token[0], f"{key}: {sql!r}: ")
         at = token.end()
         parts += bool(token["word"] or token["operator"] not in (None, ",", "(", ")"))
+    _check_pads(sql, key)
     if parts > MOST_PARTS:
         raise UserError(
             f"{key}: {sql[:40]!r}...: has {parts:,} operators and words, more than {MOST_PARTS}; shorten it"
         )
+
+
+def _check_pads(sql: str, key: str) -> None:
+    """Raise UserError for a call of LPAD or RPAD whose length could fill the memory."""
+    tokens = [t for t in (m[0].lower() for m in TOKEN.finditer(sql)) if not t.isspace()]
+    for i, (word, after) in enumerate(pairwise(tokens)):
+        if word not in PADS or after != "(":
+            continue
+        depth, arguments = 0, list[list[str]]([[]])
+        for token in tokens[i + 1 :]:
+            depth += (token in "([") - (token in ")]")
+            if depth == 0:
+                break
+            if token == "," and depth == 1:
+                arguments.append([])
+            elif depth > 1 or token != "(":
+                arguments[-1].append(token)
+        length = arguments[1] if len(arguments) > 1 else []
+        if len(length) != 1 or not length[0].isdecimal() or int(length[0]) > MOST_PADDED:
+            hint = f"the length, the second argument of {word.upper()}, must be a number up to {MOST_PADDED:,}"
+            raise UserError(f"{key}: {sql[:80]!r}: {hint}")
 
 
 def _unknown(rest: str) -> str:

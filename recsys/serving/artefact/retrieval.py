@@ -97,7 +97,7 @@ class RetrievalModel:
 
     def _popular(self, query: Query) -> Found:
         """Return the most popular items, for a query whose rows data.where filters out."""
-        return self._best(query, np.zeros(self._items, np.float32), np.zeros(0, np.int64))
+        return self._best(query, self._scorer.without_history()[1 : 1 + self._items].copy(), np.zeros(0, np.int64))
 
     def _lists(self, queries: Sequence[Query]) -> Iterator[tuple[int, Found]]:
         """Yield the place and the list of each query that was made of at least one row."""

@@ -29,6 +29,10 @@ class Scorer(Protocol):
         """Return the query vectors (rows, d). Raises UserError if the model has none."""
         ...
 
+    def without_history(self) -> np.ndarray:
+        """Return the scores (N,) if nothing is known of a user; equal scores list the most popular items."""
+        ...
+
 
 class VectorScorer:
     """Scores by the vectors of queries, from a graph, and of items.
@@ -55,6 +59,9 @@ class VectorScorer:
         feed = {n: x for n, x in inputs.feed.items() if n in self._names}
         vectors: np.ndarray = self._graph.run(["query"], feed)[0]
         return vectors
+
+    def without_history(self) -> np.ndarray:
+        return np.zeros(len(self._items), np.float32)
 
     @property
     def multiplies(self) -> bool:
@@ -91,9 +98,16 @@ class HistoryScorer:
         raise UserError("this model was fitted in closed form and has no query vectors")
 
     def scores(self, queries: Queries) -> np.ndarray:
-        scores = np.stack([self._method(history) for history in queries.histories])
-        rest = self._candidates - scores.shape[1]  # candidates that the model was not fitted to
-        return np.pad(scores, ((0, 0), (0, rest)), constant_values=-np.inf)
+        return np.stack([self._score(history) for history in queries.histories])
+
+    def without_history(self) -> np.ndarray:
+        return self._score(np.zeros(0, np.int64))
+
+    def _score(self, history: np.ndarray) -> np.ndarray:
+        scores = self._method(history)
+        return np.pad(
+            scores, (0, self._candidates - len(scores)), constant_values=-np.inf
+        )  # those it was not fitted to
 
 
 def scorer_of(artefact: Artefact, threads: int, *, exact: bool = False) -> Scorer:

@@ -5,6 +5,7 @@ that was killed goes on where it was, and what it reads again changes nothing.
 
     store key                       value
     VIEW#streams, stream partition  the definition's digest, and the position in the stream
+    VIEW#streams, *                 the definition's digest
 """
 
 from __future__ import annotations
@@ -24,18 +25,13 @@ from recsys.errors import did_you_mean
 from recsys.serving.store.aggregates import TICK, ticks, ticks_per_second
 from recsys.serving.store.events import STREAM, EventMerger
 from recsys.serving.store.fitting import check_rejected, reject
-from recsys.serving.store.materialise import entries
-from recsys.serving.store.stores import FeatureStore, Values, events_of, replace
+from recsys.serving.store.materialise import ALL, check_definition, entries
+from recsys.serving.store.stores import FeatureStore, Values, events_of, replace, streams_of
 from recsys.serving.store.streams import Message, Stream, open_stream
 from recsys.serving.store.views import View, columns_of
 
 UNREADABLE = (ValueError, OverflowError, RecursionError, pl.exceptions.PolarsError)  # what an event can raise
 BATCH, WAIT, REPORT = 2000, 0.5, 10.0  # events of a write; seconds that it waits for events, and between two reports
-
-
-def streams_of(view: str) -> str:
-    """Return the name under which it is stored how far the streams of a view were read."""
-    return f"{view}#streams"
 
 
 def follow(
@@ -78,6 +74,9 @@ def follow(
 
 
 def _opened(view: View, store: FeatureStore, properties: str | None) -> AbstractContextManager[Stream]:
+    check_definition(view, store)
+    replace(store, streams_of(view.name), ALL, {"digest": view.digest})
+
     def position(key: str) -> Any:
         [entry] = store.get(streams_of(view.name), [key])
         return entry[1] if entry is not None and entry[1]["digest"] == view.digest else None

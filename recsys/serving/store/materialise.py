@@ -21,11 +21,12 @@ from typing import Any
 import polars as pl
 
 from recsys.console import bar, say
+from recsys.errors import UserError
 from recsys.serving.store.aggregates import TICK, ticks, ticks_per_second
 from recsys.serving.store.events import FILE, Event, EventMerger
 from recsys.serving.store.fitting import check_rejected
 from recsys.serving.store.log_files import LogFile, Reading, from_json, look, to_json
-from recsys.serving.store.stores import Entry, FeatureStore, Values, events_of, files_of, replace
+from recsys.serving.store.stores import Entry, FeatureStore, Values, events_of, files_of, replace, streams_of
 from recsys.serving.store.views import View, readable
 
 ALL = "*"
@@ -50,7 +51,22 @@ def materialise(
     return {view.name: _materialise(view, store, until, rejected) for view in views.values()}
 
 
+def check_definition(view: View, store: FeatureStore) -> None:
+    """Raise UserError if the store has events of the view's stream that were kept for another definition.
+
+    They may no longer be in the stream, and the new definition may need what the old one left out.
+    """
+    [entry] = store.get(streams_of(view.name), [ALL])
+    if entry is None:
+        return
+    kept, now = entry[1]["digest"], view.digest
+    if kept != now and kept.partition("-")[0] == now.partition("-")[0]:  # not of an older recsys
+        why = "has changed since the store was written, and events that are no longer in its stream would be lost"
+        raise UserError(f"{view.name}: the definition {why}; write another store, or name the view otherwise")
+
+
 def _materialise(view: View, store: FeatureStore, until: Any, rejected: Path | None) -> int:
+    check_definition(view, store)
     for copy, original in view.copies().items():
         say(f"{view.name}: {copy} has the content of {original}; its events count once")
     reading = _reserved(view, store, until, rejected)

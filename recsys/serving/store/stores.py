@@ -49,6 +49,11 @@ def files_of(view: str) -> str:
     return f"{view}#files"
 
 
+def streams_of(view: str) -> str:
+    """Return the name under which it is stored how far the streams of a view were read."""
+    return f"{view}#streams"
+
+
 def encoded(values: Any) -> str:
     """Return values as JSON. Raises ValueError for NaN and infinities, which JSON lacks: no event brings them here."""
     return json.dumps(values, default=str, allow_nan=False)

@@ -40,7 +40,7 @@ from recsys.serving.store.fitting import (
 )
 
 TIME, PLACE = "__time__", "__place__"
-FORMAT = 3  # of the events in a store; those of another format are read again from the files
+FORMAT = 4  # of the events in a store; those of another format are read again from the files
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,9 @@ class View:
 
     @property
     def digest(self) -> str:
-        """A digest of what the definition computes, from which files, and of the format in which a store keeps it."""
-        defined = {k: v for k, v in asdict(self).items() if k != "stream"}
-        return hashlib.sha256(repr((FORMAT, sorted(defined.items()))).encode()).hexdigest()
+        """The format in which a store keeps it, and a digest of what the definition computes, from whatever files."""
+        defined = {k: v for k, v in asdict(self).items() if k not in ("files", "stream")}
+        return f"{FORMAT}-{hashlib.sha256(repr(sorted(defined.items())).encode()).hexdigest()}"
 
     @property
     def names(self) -> tuple[str, ...]:
