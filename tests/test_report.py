@@ -596,6 +596,7 @@ def test_what_is_no_run_is_left_out(
         (["a", "seed=-1"], "seed=-1: must be at least 0"),
         (["a", "resample=5"], "resample: no such key; did you mean resamples?"),
         (["broken"], "broken/config.yaml: cannot be read: "),
+        (["texts"], "texts/metrics.json: test.auc='x' is not a number; evaluate the run again"),
         (["half"], "half/sweep.json: cannot be read: "),
         (["odd"], "odd/sweep.json: has no list of trials"),
         (["nothing"], "nothing/config.yaml: cannot be read: it has no key model"),
@@ -619,6 +620,10 @@ def test_mistakes(
     (tmp_path / "half/sweep.json").write_text("[")
     (tmp_path / "odd/sweep.json").write_text("3")
     (tmp_path / "young/sweep.json").write_text('{"trials": []}')
+    write_run(Path("texts"), rows=200)
+    metrics = json.loads(Path("texts/metrics.json").read_text())
+    Path("texts/metrics.json").write_text(json.dumps(metrics | {"test": metrics["test"] | {"auc": "x"}}))
+    Path("texts/manifest.json").unlink(missing_ok=True)
     assert run(monkeypatch, *arguments) == 2
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
     assert len(lines) == 1 and lines[0].startswith(f"error: {message}")

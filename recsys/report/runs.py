@@ -172,6 +172,12 @@ def _run(path: Path, name: str) -> Run:
     if (shown := masked(config)) != config:  # a run of an earlier version
         config, text = shown, OmegaConf.to_yaml(OmegaConf.create(shown))
     metrics = _json(path / "metrics.json")
+    test = (metrics or {}).get("test") or {}
+    values = test if isinstance(test, dict) else {"metrics": test}
+    if wrong := next((n for n, v in values.items() if not isinstance(v, int | float | None)), None):
+        raise UserError(
+            f"{path / 'metrics.json'}: test.{wrong}={values[wrong]!r} is not a number; evaluate the run again"
+        )
     curves = (_json(path / "curves.json") or {}).get("test") or {}
     run = Run(path, name, flatten_config(config), text, metrics, curves, _json(path / "plan.json"), _history(path))
     if not run.test:
