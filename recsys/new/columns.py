@@ -65,11 +65,15 @@ class Column:
     nulls: list[str] = field(default_factory=list)
     code: float | None = None
     sql: str | None = None
+    _whole: tuple[pl.Series | None, bool] | None = None  # the numbers, and whether all are whole
 
     @property
     def is_whole(self) -> bool:
         """Whether all values are whole numbers."""
-        return self.numbers is not None and bool((self.numbers.drop_nulls() == self.numbers.drop_nulls().floor()).all())
+        if self._whole is None or self._whole[0] is not self.numbers:
+            x = None if self.numbers is None else self.numbers.drop_nulls()
+            self._whole = self.numbers, x is not None and bool((x == x.floor()).all())
+        return self._whole[1]
 
     @property
     def rows(self) -> int:

@@ -173,11 +173,12 @@ def _run(path: Path, name: str) -> Run:
         config, text = shown, OmegaConf.to_yaml(OmegaConf.create(shown))
     metrics = _json(path / "metrics.json")
     test = (metrics or {}).get("test") or {}
-    values = test if isinstance(test, dict) else {"metrics": test}
-    if wrong := next((n for n, v in values.items() if not isinstance(v, int | float | None)), None):
-        raise UserError(
-            f"{path / 'metrics.json'}: test.{wrong}={values[wrong]!r} is not a number; evaluate the run again"
-        )
+    for part in ("test", "validation", "train"):
+        if not isinstance((metrics or {}).get(part), dict | list | None):
+            raise UserError(f"{path / 'metrics.json'}: {part} is not a mapping; evaluate the run again")
+    if wrong := next((n for n, v in dict(test).items() if not isinstance(v, int | float | None)), None):
+        where = f"{path / 'metrics.json'}: test.{wrong}={test[wrong]!r}"
+        raise UserError(f"{where} is not a number; evaluate the run again")
     curves = (_json(path / "curves.json") or {}).get("test") or {}
     run = Run(path, name, flatten_config(config), text, metrics, curves, _json(path / "plan.json"), _history(path))
     if not run.test:

@@ -89,6 +89,6 @@ def show(metrics: dict[str, Any], path: Path, split: str) -> None:
     from recsys.training.show_metrics import show_tables
 
     target = path / f"evaluate-{split}.json"
+    show_tables({split: metrics[split]})  # first: the folder may be read-only
     write_json(target, metrics)
-    show_tables({split: metrics[split]})
     say(f"{metrics['protocol']['checkpoint']} on {metrics[split]['rows']:,} {split} rows; written to {target}")

@@ -21,6 +21,7 @@ from recsys.data.raw import formats
 from recsys.data.transforms import GROUP, HISTORY, ORDER, PLACE, SPLIT, ResolvedData, resolve
 from recsys.errors import UserError
 from recsys.serving.pipeline import Pipeline
+from recsys.serving.raw_rows import RawRows
 
 SPLITS = ("train", "validation", "test")
 Event = tuple[str, str, int]  # user, item, time
@@ -276,6 +277,10 @@ def test_rows_without_a_group_or_a_time_are_set_aside(tmp_path: Path) -> None:
     prepared = prepare(config(text, root=str(tmp_path / "f.csv"), prepared=str(tmp_path / "p"), max_bad_rows=0.5))
     aside = pl.read_csv(Path(f"{prepared.folder}.bad_rows.csv"))
     assert aside["reason"].to_list() == ["group user is missing", "time t is neither a number nor a time"]
+    rows = pl.DataFrame({"user": ["u1", "", None], "item": ["a"] * 3, "t": ["1"] * 3})  # an empty text is missing, too
+    raw = RawRows.load(prepared.folder)
+    parsed, bad = raw.parse(raw.from_frame(rows))
+    assert parsed.height == 1 and [b.reason for b in bad] == ["group user is missing"] * 2
 
 
 @pytest.mark.parametrize("by", ["order", "time", "random", "hash", "kfold", "files", "leave_one_out"])

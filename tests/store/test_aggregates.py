@@ -253,6 +253,10 @@ def test_the_commands(view: View, tmp_path: Path) -> None:
         ("{a: {sum: x, window: 0d}}", "v.aggregates.a.window=0d: must be above 0; write a number and a unit"),
         ("{a: {sum: x, number: 3}}", "v.aggregates.a.number=3: must be a whole number, and applies to last"),
         ("{a: {last: x, number: 0}}", "v.aggregates.a.number=0: must be from 1 to 100,000"),
+        (
+            "{d: {distinct: k}}",
+            "v.aggregates.d: reads k, the key of the view, which all events of an entity share; count",
+        ),
         ("{c: {sum: x}}", "v.aggregates.c: is also one of the columns; give it another name"),
     ],
 )

@@ -256,7 +256,7 @@ def _order_checks(data: ResolvedData, frame: pl.DataFrame) -> list[Check]:
             bad = ~frame[name].is_finite().fill_null(False)
             checks.append(Check(bad, column, "is neither a number nor a time", "time"))
     if data.group is not None:
-        checks.append(Check(frame[GROUP].is_null(), data.group.by, "is missing", "group"))
+        checks.append(Check(frame[GROUP].fill_null("") == "", data.group.by, "is missing", "group"))
     return checks
 
 

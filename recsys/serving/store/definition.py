@@ -82,6 +82,9 @@ def _view(name: str, value: Any, file: str | Path) -> View:
             raise UserError(f"{where}: {read}: names that begin with __ are reserved; rename the column")
     if twice := next((a.name for a in made if a.name in columns), None):
         raise UserError(f"{where}.aggregates.{twice}: is also one of the columns; give it another name")
+    if of_key := next((a.name for a in made if a.column == str(value["key"])), None):
+        why = f"reads {value['key']}, the key of the view, which all events of an entity share"
+        raise UserError(f"{where}.aggregates.{of_key}: {why}; count events with count: '*', or name another column")
     age = value.get("max_age")
     try:
         seconds_of_age(None if age is None else str(age))
